@@ -20,8 +20,8 @@ Result<json::object> parse_json_object(std::string_view file_name, std::string_v
   }
   if (!error) parser.finish(error);
   if (error) {
-    return Status::invalid(file, file + ": invalid JSON near byte " + std::to_string(read) +
-                                     ": " + error.message());
+    return Status::invalid(
+        file, file + ": invalid JSON near byte " + std::to_string(read) + ": " + error.message());
   }
   json::value value = parser.release();
   if (!value.is_object()) return Status::invalid(file, file + ": must hold a JSON object");

@@ -33,7 +33,7 @@
 #include "bench/recall_layouts.h"
 #include "engine/answer/decode_batch.h"
 #include "engine/residency/device_pool.h"
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/attention.h"
@@ -159,7 +159,8 @@ class Bench {
   }
 
   std::unique_ptr<Retriever> prepare(const Variant& variant, Sequence& sequence,
-                                     std::int64_t context, DevicePool& device, TransferLane* lane) {
+                                     std::int64_t context, DevicePool& device,
+                                     TransferStreams* lane) {
     const ModelConfig& c = model_->config();
     std::map<std::string, std::string, std::less<>> given;
     if (variant.name != "dense" && variant.name != "magicpig")
@@ -221,7 +222,7 @@ class Bench {
 
   std::string measure(const Variant& variant, std::int64_t context, double& dense_ms) {
     DevicePool device(device_bytes(variant, context));
-    TransferLane lane({}, variant.streams);
+    TransferStreams lane({}, variant.streams);
     prepare_ms_ = 0;
     std::vector<std::unique_ptr<Retriever>> retrievers;
     for (const auto& sequence : sequences_)
@@ -263,7 +264,7 @@ class Bench {
       wall_ms += watch.ms();
     }
     const double cpu = cpu_ms() - cpu_before, choosing = choose_ms() - choose_before;
-    for (const auto& retriever : retrievers) retriever->settle();
+    for (const auto& retriever : retrievers) retriever->synchronize();
     const RetrieveStats s = retrievers.front()->stats();
     retrievers.clear();
     for (const auto& sequence : sequences_) sequence->cache.truncate_all(context);
@@ -304,16 +305,17 @@ class Bench {
   }
 
   /// Random queries of the prompt's last rows, for retrievers that want some.
-  std::unique_ptr<PromptQueries> prompt_queries(const QueryWish& wish, std::int64_t context) {
-    if (wish.count == 0) return nullptr;
+  std::unique_ptr<PromptQueries> prompt_queries(const WantedQueries& wanted, std::int64_t context) {
+    if (wanted.count == 0) return nullptr;
     const ModelConfig& c = model_->config();
     auto queries = std::make_unique<PromptQueries>(
-        model_->rope(), PromptQueries::Shape{c.num_layers, c.num_heads, c.head_dim}, wish, context);
+        model_->rope(), PromptQueries::Shape{c.num_layers, c.num_heads, c.head_dim}, wanted,
+        context);
     std::vector<float> q(static_cast<std::size_t>(c.num_heads) *
                          static_cast<std::size_t>(c.head_dim)),
         lse(static_cast<std::size_t>(c.num_heads), std::log(static_cast<float>(context)));
     for (std::int32_t layer = 0; layer < c.num_layers; ++layer) {
-      for (auto position = static_cast<std::int32_t>(context - wish.count); position < context;
+      for (auto position = static_cast<std::int32_t>(context - wanted.count); position < context;
            ++position) {
         for (float& x : q)
           x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;

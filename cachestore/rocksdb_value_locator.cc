@@ -39,7 +39,7 @@ std::size_t ValuePlacer::add(std::size_t stored_bytes) {
           entries_.size() + kEntryBytes < record::kMaxLocatorBytes;
   if (!fits_) return 0;
   // The filler is part of the value, so it may lengthen the varint that says how long the value is:
-  // settle on a fixed point.
+  // synchronize on a fixed point.
   std::size_t filler = 0, start = 0;
   for (int i = 0; i < 3; ++i) {
     start = 2 + varint_bytes(filler + stored_bytes) + key_bytes_ + 8;

@@ -43,7 +43,7 @@ void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
       if (it == keys_.end() || it->second.refs == 0) continue;
       --it->second.refs;
       if (pinned && it->second.pinned_refs > 0) --it->second.pinned_refs;
-      reap |= settle(key);
+      reap |= synchronize(key);
     }
   }
   if (reap) notify();
@@ -259,7 +259,7 @@ void SegmentTable::unpin(SegmentId id) {
       reapable_.push_back(id);
       reap = true;
     } else {
-      reap = settle(entry.info->key);
+      reap = synchronize(entry.info->key);
     }
   }
   if (reap) notify();
@@ -277,7 +277,7 @@ bool SegmentTable::doom(Entry& entry, FreeReason reason) {
   return true;
 }
 
-bool SegmentTable::settle(const ContextKey& key) {
+bool SegmentTable::synchronize(const ContextKey& key) {
   auto it = keys_.find(key);
   if (it == keys_.end()) return false;
   if (it->second.refs == 0 && it->second.live != 0) {

@@ -113,7 +113,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void unpin(SegmentId id);
   bool doom_one(SegmentId id, FreeReason reason);
   bool doom(Entry& entry, FreeReason reason);  // mu_ held; true: reapable now
-  bool settle(const ContextKey& key);  // mu_ held; frees what nobody wants; true: reapable now
+  bool synchronize(const ContextKey& key);  // mu_ held; frees what nobody wants; true: reapable now
   void drop_if_empty(const ContextKey& key);  // mu_ held
   void notify();                              // no lock held
 

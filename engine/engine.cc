@@ -22,7 +22,7 @@
 #include "engine/record/fingerprint.h"
 #include "engine/residency/device_pool.h"
 #include "engine/residency/memory_speed.h"
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/sample/token_mask.h"
 #include "engine/schedule/scheduler.h"
@@ -129,7 +129,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<Draft> draft_;
   std::unique_ptr<RetrievalHead> head_;
   std::unique_ptr<DevicePool> device_;
-  TransferLane transfers_{{}, kCopyStreams};
+  TransferStreams transfers_{{}, kCopyStreams};
   QueryResources core_;
   std::string fingerprint_text_;          ///< recorded with each segment
   std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
@@ -217,12 +217,12 @@ Status EngineImpl::plan_device(const EngineOptions& options, const PageFormat& p
   constexpr const char* kSetting = "model.working_cache_bytes";
   QUIRE_RETURN_IF_ERROR(memory.budget(options.working_cache_bytes, kSetting).status());
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t left, memory.budget(0, kSetting));
-  const MemoryWishes wishes{.model = model_->config(),
-                            .window = core_.facts.window,
-                            .kv_row_bytes = page.page_bytes() / kPageTokens,
-                            .cache_bytes = options.working_cache_bytes,
-                            .retrieved_bytes = options.device_cache_bytes,
-                            .chunk_tokens = options.prefill_chunk_tokens};
+  const MemoryRequest wishes{.model = model_->config(),
+                             .window = core_.facts.window,
+                             .kv_row_bytes = page.page_bytes() / kPageTokens,
+                             .cache_bytes = options.working_cache_bytes,
+                             .retrieved_bytes = options.device_cache_bytes,
+                             .chunk_tokens = options.prefill_chunk_tokens};
   QUIRE_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(left, wishes));
   info_.device_memory = plan;
   if (plan.means_bytes > 0)

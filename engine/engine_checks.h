@@ -1,4 +1,4 @@
-/// What an engine asks of its options and of a model's files before it starts.
+/// This file checks engine options and model files before the engine starts.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,21 @@
 
 namespace quire {
 
-/// "auto" is w4 for a model whose weights are stored in blocks (`quantised`), else bf16 where the
-/// CPU multiplies it, else f32. Errors: kInvalidArgument, field model.weights.
+/// Parses a weight format. "auto" means w4 for a model whose weights are stored in blocks
+/// (`quantised`), else bf16 if the CPU multiplies bf16, else f32. Errors: kInvalidArgument, field
+/// model.weights.
 Result<WeightFormat> parse_weights(const std::string& name, bool quantised);
 
-/// Each number on its own. Errors: kInvalidArgument, naming the setting.
+/// Checks the range of each numeric option. Errors: kInvalidArgument, naming the setting.
 Status check_engine_options(const EngineOptions& options);
 
-/// Every id that a prompt may begin or an answer end with is one of the model's. Errors:
-/// kInvalidArgument, field tokenizer.
+/// Checks that the model's vocabulary has every id that may begin a prompt or end an answer.
+/// Errors: kInvalidArgument, field tokenizer.
 Status check_tokenizer(const ModelConfig& config, const Tokenizer& tokenizer,
                        const PromptFormat& format);
 
-/// One BOS where prompts of this model begin with one (ingest_prefix = bos).
+/// Returns one BOS token if prompts of this model begin with it (ingest_prefix = bos), else
+/// nothing.
 std::vector<std::int32_t> ingest_prefix_of(const Tokenizer& tokenizer, const PromptFormat& format);
 
 }  // namespace quire

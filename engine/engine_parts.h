@@ -1,5 +1,5 @@
-/// An engine out of parts already in memory, for measurements on random weights and for tests, or
-/// one that something else than the CPU computes for.
+/// This file creates an engine from parts already in memory (for benchmarks on random weights and
+/// for tests), or on a Compute other than the CPU.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,21 @@ struct EngineParts {
   std::unique_ptr<Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;
   PromptFormat format;
-  std::unique_ptr<Model> draft = nullptr;  ///< null: options.draft_path; else with its tokenizer
+  /// The draft model, with draft_tokenizer; null: options.draft_path is loaded.
+  std::unique_ptr<Model> draft = nullptr;
   std::unique_ptr<Tokenizer> draft_tokenizer = nullptr;
 };
 
-/// As create_engine(), but nothing is loaded: of `options` model_path, weights, kv_dtype and
-/// max_model_len are not used. Errors: kInvalidArgument (tokenizer and model do not fit).
+/// Creates an engine like create_engine(), but loads no files. The options model_path, weights,
+/// kv_dtype and max_model_len are ignored. Errors: kInvalidArgument (tokenizer and model do not
+/// match).
 Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts,
                                                          const EngineOptions& options,
                                                          Store& store);
 
-/// As create_engine(), with a model that `compute` runs; null: the CPU. Errors: those of
-/// create_engine() and of the Compute; kResourceExhausted (weights or working caches are larger
-/// than its memory).
+/// Creates an engine like create_engine() whose model runs on `compute`; null: the CPU. Errors:
+/// those of create_engine() and of the Compute; kResourceExhausted (weights or working caches
+/// exceed its memory).
 Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute,
                                                  const EngineOptions& options, Store& store);
 

@@ -37,7 +37,7 @@ void DocumentTask::begin_ingest() {
   bytes = std::string();
   if (!input.ok())
     return fail(input.status().with_context("the saved input could not be read"), path(""));
-  const auto settled = settle_without_work(*input);
+  const auto settled = synchronize_without_work(*input);
   if (!settled.ok())
     return fail(settled.status(), settled.status().field() == "pinned" ? "pinned" : path(""));
   if (*settled) return;
@@ -59,7 +59,7 @@ void DocumentTask::begin_ingest() {
 }
 
 /// True: the item ended, or goes on with what is stored. Sets existing_.
-Result<bool> DocumentTask::settle_without_work(const DocumentInput& input) {
+Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) {
   const std::string& id = work_.item.view.id;
   const JobSettings& settings = *work_.settings;
   auto head = context_.store.get_document_head(work_.ns, id);

@@ -47,7 +47,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
 
   void begin_ingest();
   void begin_warm();
-  Result<bool> settle_without_work(const DocumentInput& input);
+  Result<bool> synchronize_without_work(const DocumentInput& input);
   Status keep_existing(const DocumentInput& input);
   Status check_quota() const;
   Status ask_for_pin(std::uint64_t num_tokens);

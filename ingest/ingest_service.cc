@@ -54,9 +54,9 @@ class IngestServiceImpl final : public IngestService {
                                  JobListener listener) override {
     return table_.subscribe(ns, job_id, std::move(listener));
   }
-  Subscription when_settled(std::string_view ns, std::span<const std::string> ids,
-                            std::function<void()> done) override {
-    return table_.when_settled(ns, ids, std::move(done));
+  Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
+                                 std::function<void()> done) override {
+    return table_.when_synchronized(ns, ids, std::move(done));
   }
 
   Result<DocumentInfo> get(std::string_view ns, std::string_view id) override {

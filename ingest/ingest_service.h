@@ -92,8 +92,8 @@ class IngestService {
                                          JobListener listener) = 0;
   /// Calls `done` once, when no job is at work any more on any of these documents (at once, before
   /// this returns, if none is).
-  virtual Subscription when_settled(std::string_view ns, std::span<const std::string> ids,
-                                    std::function<void()> done) = 0;
+  virtual Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
+                                         std::function<void()> done) = 0;
 
   // ---- documents ---- (all of them disk)
   virtual Result<DocumentInfo> get(std::string_view ns, std::string_view id) = 0;

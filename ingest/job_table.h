@@ -104,8 +104,8 @@ class JobTable {
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
                                  JobListener listener);
-  Subscription when_settled(std::string_view ns, std::span<const std::string> ids,
-                            std::function<void()> done);
+  Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
+                                 std::function<void()> done);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
 

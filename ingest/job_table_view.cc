@@ -217,8 +217,8 @@ Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view j
   return Subscription();
 }
 
-Subscription JobTable::when_settled(std::string_view ns, std::span<const std::string> ids,
-                                    std::function<void()> done) {
+Subscription JobTable::when_synchronized(std::string_view ns, std::span<const std::string> ids,
+                                         std::function<void()> done) {
   auto waiter = std::make_shared<Waiter>();
   {
     const std::lock_guard lock(mu_);

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "kernels/cpu/attention_mass_stretch.h"
+#include "kernels/cpu/attention_mass_range.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/kv_checks.h"
 #include "kernels/parallel.h"
@@ -20,19 +20,19 @@ Status check(const AttentionMassArgs& a) {
   }
   if (!internal::is_kv_dtype(a.kv.dtype))
     return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
-  if (a.rows < 0 || a.num_stretches < 0) return Status::invalid("rows", "must not be negative");
-  if (a.rows == 0 || a.num_stretches == 0) return {};
+  if (a.rows < 0 || a.num_ranges < 0) return Status::invalid("rows", "must not be negative");
+  if (a.rows == 0 || a.num_ranges == 0) return {};
   if (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads)
     return Status::invalid("ldq", "row strides are too small");
-  if (!a.q || !a.query_positions || !a.lse || !a.stretches || !a.mass)
+  if (!a.q || !a.query_positions || !a.lse || !a.ranges || !a.mass)
     return Status::invalid("q", "attention_mass needs all of its arrays");
-  for (std::int64_t s = 0; s < a.num_stretches; ++s) {
-    const KvStretch& stretch = a.stretches[s];
-    if (stretch.begin < 0 || stretch.begin > stretch.end || stretch.end > a.kv.num_rows) {
+  for (std::int64_t s = 0; s < a.num_ranges; ++s) {
+    const RowRange& range = a.ranges[s];
+    if (range.begin < 0 || range.begin > range.end || range.end > a.kv.num_rows) {
       return Status::invalid(
-          "stretches", "stretch " + std::to_string(s) + " does not lie within the cache's rows");
+          "ranges", "range " + std::to_string(s) + " does not lie within the cache's rows");
     }
-    if (stretch.begin < stretch.end && (!a.kv.pages || !a.kv.positions))
+    if (range.begin < range.end && (!a.kv.pages || !a.kv.positions))
       return Status::invalid("kv", "attention_mass needs pages and positions");
   }
   return {};
@@ -43,10 +43,10 @@ Status check(const AttentionMassArgs& a) {
 Status attention_mass(const AttentionMassArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args));
   if (args.rows == 0) return {};
-  parallel_tasks(args.num_stretches, [&](std::int64_t stretch) {
+  parallel_tasks(args.num_ranges, [&](std::int64_t range) {
     void* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention,
                                                    cpu::attention_mass_scratch_bytes(args));
-    cpu::attention_mass_stretch(args, stretch, scratch);
+    cpu::attention_mass_range(args, range, scratch);
   });
   return {};
 }

@@ -1,4 +1,4 @@
-/// How much attention query rows pay to stretches of cached rows.
+/// How much attention query rows pay to ranges of cached rows.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 namespace quire {
 
 /// Cache rows [begin, end) of one layer.
-struct KvStretch {
+struct RowRange {
   std::int64_t begin, end;
 };
 
-/// For query row t, head h and stretch s, with m = h / (num_heads / num_kv_heads):
+/// For query row t, head h and range s, with m = h / (num_heads / num_kv_heads):
 ///   mass[t, h, s] = sum_j exp(scale * q[t, h] . K[j, m] - lse[t, h])  over rows j of s with
 ///   positions[j] <= query_positions[t].
-/// With the lse of the same attention this is the part of the softmax that falls on the stretch, 0
-/// .. 1 up to rounding. Sums in f32. A row whose lse is -inf (it saw nothing) has 0. Stretches may
-/// be empty, overlap and come in any order. Does not depend on the other rows, the other stretches
+/// With the lse of the same attention this is the part of the softmax that falls on the range, 0
+/// .. 1 up to rounding. Sums in f32. A row whose lse is -inf (it saw nothing) has 0. Ranges may
+/// be empty, overlap and come in any order. Does not depend on the other rows, the other ranges
 /// or the number of threads, bit for bit. Any num_heads / num_kv_heads in 1..16; head_dim a
 /// multiple of 8 in 8..256. Errors: kInvalidArgument. Allocates only thread-local scratch.
 struct AttentionMassArgs {
@@ -30,9 +30,9 @@ struct AttentionMassArgs {
   std::int32_t num_heads;
   float scale;  ///< that of the attention which gave lse
   KvView kv;
-  const KvStretch* stretches;  ///< [num_stretches]
-  std::int64_t num_stretches;
-  float* mass;  ///< [rows, num_heads, num_stretches], overwritten
+  const RowRange* ranges;  ///< [num_ranges]
+  std::int64_t num_ranges;
+  float* mass;  ///< [rows, num_heads, num_ranges], overwritten
 };
 Status attention_mass(const AttentionMassArgs& args);
 Status attention_mass_reference(const AttentionMassArgs& args);

@@ -47,9 +47,9 @@ Status candidate_rows(const CandidateRowsArgs& a) {
     std::int32_t* const rows = a.rows + m * a.most_rows;
     std::int64_t length = 0;
     const auto append = [&](std::int64_t unit) {
-      const KvStretch stretch = a.units != nullptr ? a.units[unit] : KvStretch{unit, unit + 1};
-      const std::int64_t end = std::min(stretch.end, stretch.begin + a.most_rows - length);
-      for (std::int64_t row = stretch.begin; row < end; ++row)
+      const RowRange range = a.units != nullptr ? a.units[unit] : RowRange{unit, unit + 1};
+      const std::int64_t end = std::min(range.end, range.begin + a.most_rows - length);
+      for (std::int64_t row = range.begin; row < end; ++row)
         rows[length++] = static_cast<std::int32_t>(row);
     };
     for (std::int64_t u = 0; u < a.num_first; ++u) append(u);

@@ -36,7 +36,7 @@ Status candidate_votes_reference(const CandidateVotesArgs& args);
 /// For each KV head the rows of some units: of [0, num_first), of first_candidate + chosen[m, i] in
 /// order, and of [last_from, num_units). They should ascend; a unit twice gives its rows twice.
 struct CandidateRowsArgs {
-  const KvStretch* units;  ///< [num_units] the rows of each, or null: unit u is row u
+  const RowRange* units;  ///< [num_units] the rows of each, or null: unit u is row u
   /// num_first <= num_units, last_from in 0..num_units
   std::int64_t num_units, num_first, last_from;
   const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen]; may be null where there are none

@@ -16,7 +16,7 @@ Status page_bounds(const PageBoundsArgs& args) {
   if (args.num_pages > 0 && (args.pages == nullptr || args.bounds == nullptr))
     return Status::invalid("pages", "pages and bounds must not be null");
   for (std::int64_t j = 0; j < args.num_pages; ++j) {
-    const KvStretch& page = args.pages[j];
+    const RowRange& page = args.pages[j];
     if (page.begin >= 0 && page.begin < page.end && page.end <= args.kv.num_rows) continue;
     return Status::invalid("pages", "page " + std::to_string(j) +
                                         " must have rows, and within the cache's " +

@@ -17,12 +17,12 @@ enum class PageSummary : std::uint8_t {
   kMean        ///< the mean, twice (ShadowKV's landmarks)
 };
 
-/// For each page (a stretch of rows of the cache, at least one) and KV head: bounds
+/// For each page (a range of rows of the cache, at least one) and KV head: bounds
 /// [num_pages][num_kv_heads][2 (low, high)][head_dim] bf16. Keys must be finite. Errors:
 /// kInvalidArgument.
 struct PageBoundsArgs {
   KvView kv;
-  const KvStretch* pages;
+  const RowRange* pages;
   std::int64_t num_pages;
   std::uint16_t* bounds;
   PageSummary summary = PageSummary::kExtremes;

@@ -118,15 +118,15 @@ Row mass(Bench& bench, std::int64_t rows, std::int64_t context) {
                                   std::vector<std::int32_t>(static_cast<std::size_t>(rows),
                                                             static_cast<std::int32_t>(context - 1)),
                                   kv);
-  std::vector<KvStretch> stretches;
+  std::vector<RowRange> ranges;
   for (std::int64_t begin = 0; begin < context; begin += context / 64)
-    stretches.push_back({begin, begin + context / 64});
-  const auto n = static_cast<std::int64_t>(stretches.size());
+    ranges.push_back({begin, begin + context / 64});
+  const auto n = static_cast<std::int64_t>(ranges.size());
   const AttentionMassArgs args{a.q,    a.query_positions,
                                a.lse,  rows,
                                a.ldq,  kHeads,
                                kHeads, kScale,
-                               kv,     bench.upload(stretches),
+                               kv,     bench.upload(ranges),
                                n,      bench.floats(rows * kHeads * n)};
   Row row = bench.measure(
       "attention_mass", std::to_string(rows) + " rows over " + std::to_string(context),

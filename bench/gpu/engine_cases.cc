@@ -138,7 +138,7 @@ class ModelBench {
       std::vector<double> us = steps(caches, each, context);
       std::int64_t moved = 0;
       for (Retriever* one : each) {
-        one->settle();
+        one->synchronize();
         moved += one->stats().bytes_copied;
       }
       const std::string where = resident == "none"   ? " in slots"
@@ -184,7 +184,7 @@ class ModelBench {
         rows[i].position = static_cast<std::int32_t>(context) + step;
         rows[i].cache = caches[i].get();
         rows[i].retriever = retrievers[i];
-        rows[i].rule = DrawRule{};  // greedy
+        rows[i].rule = SampleRule{};  // greedy
       }
       const auto start = Clock::now();
       check(batch_.step(rows));

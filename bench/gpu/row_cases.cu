@@ -186,11 +186,10 @@ std::vector<Row> pages(Bench& bench) {
   std::vector<Row> rows;
   constexpr std::int64_t kCached = 65536;
   const KvView kv = bench.paged_kv(kCached, kKvHeads, kDim, DType::kBF16);
-  std::vector<KvStretch> stretches;
-  for (std::int64_t begin = 0; begin < kCached; begin += 32)
-    stretches.push_back({begin, begin + 32});
-  const auto n = static_cast<std::int64_t>(stretches.size());
-  const KvStretch* on_device = bench.upload(stretches);
+  std::vector<RowRange> ranges;
+  for (std::int64_t begin = 0; begin < kCached; begin += 32) ranges.push_back({begin, begin + 32});
+  const auto n = static_cast<std::int64_t>(ranges.size());
+  const RowRange* on_device = bench.upload(ranges);
   auto* bounds = static_cast<std::uint16_t*>(bench.elements(n * 2 * kKvWidth, DType::kBF16));
   rows.push_back(
       bench.measure("page_bounds", rows_of(kCached, kKvWidth), 2.0 * kCached * kKvWidth, 0, [&] {

@@ -42,13 +42,13 @@ std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   return accept(token_id, logits);
 }
 
-/// Tokens the answer may still have, the next one included.
+/// Returns how many tokens the answer may still have, including the next.
 std::int64_t Answer::room() const {
   return std::min<std::int64_t>(run_.request.sampling.max_tokens - run_.stats.completion_tokens,
                                 run_.core.facts.window - next_position_ + 1);
 }
 
-/// Whether the likeliest token that the grammar allows is one there is no room for.
+/// Returns whether the most likely token that the grammar allows is one withheld for lack of room.
 bool Answer::prefers_withheld(std::span<const float> logits) const {
   std::int32_t best = -1;
   for (std::size_t id = 0; id < logits.size(); ++id) {
@@ -60,15 +60,15 @@ bool Answer::prefers_withheld(std::span<const float> logits) const {
   return matcher_->withheld(best);
 }
 
-/// -1: the grammar wants bytes that no token begins with.
+/// Chooses the next token; -1: the grammar requires bytes that no token begins with.
 std::int32_t Answer::choose(std::span<const float> logits) {
   if (!matcher_) return sampler_.sample(logits);
   const SamplingOptions& o = run_.request.sampling;
-  // An answer that nothing may end goes on to its last token.
+  // An answer that nothing may end continues to its last token.
   const bool endless = o.ignore_eos && o.stop_token_ids.empty();
   const auto allowed = endless ? matcher_->allowed() : matcher_->allowed(room());
   allowed_.assign(allowed.begin(), allowed.end());
-  // What ends an answer comes where the answer is complete, and nowhere else.
+  // Ids that end an answer are allowed only where the answer is complete.
   const auto may_end = [&](std::int32_t id) {
     const auto word = static_cast<std::size_t>(id) / 64;
     if (word >= allowed_.size()) return;
@@ -91,7 +91,7 @@ DecodeRow Answer::row() {
   return row;
 }
 
-std::optional<DrawRule> Answer::rule() {
+std::optional<SampleRule> Answer::rule() {
   const SamplingOptions& o = run_.request.sampling;
   const bool forced = static_cast<std::size_t>(run_.stats.completion_tokens) <
                       o.forced_tokens.size();
@@ -114,7 +114,7 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) ||
       contains(o.stop_token_ids, token_id)) {
     const std::string rest = text_.finish();
-    // The answer is whole, whether or not somebody still listens
+    // The answer is complete, whether or not the sink still listens.
     if (!rest.empty()) (void)sink_.on_token(token_id, rest);
     return End{{}, stopped_reason};
   }
@@ -124,7 +124,7 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   if (matcher_)
     QUIRE_CHECK(matcher_->advance(token_id), "a token was taken that the grammar does not allow");
   std::string text = text_.push(token_id);
-  // Nothing can follow: no need for a token that says so
+  // Nothing can follow, so no token is needed to say so.
   const bool closed = matcher_ && matcher_->finished();
   const bool full = run_.stats.completion_tokens >= o.max_tokens ||
                     next_position_ >= run_.core.facts.window;

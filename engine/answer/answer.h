@@ -1,4 +1,5 @@
-/// The decode stage of one query: from the question's logits to the last token.
+/// This file implements the decode stage of one query, from the question's logits to the last
+/// token.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,10 @@
 
 namespace quire {
 
-/// Threads: the engine thread.
+/// Generates the answer of one query. Threads: the engine thread.
 class Answer {
  public:
-  /// How the answer ended; nothing: it goes on.
+  /// How the answer ended.
   struct End {
     Status status;
     FinishReason reason = FinishReason::kStop;
@@ -25,20 +26,21 @@ class Answer {
 
   Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position);
 
-  /// Takes the next token from these logits (or the forced one) and gives its text to the sink.
+  /// Samples the next token from these logits (or takes the forced one) and passes its text to the
+  /// sink. Returns nothing while the answer continues.
   std::optional<End> advance(std::span<const float> logits);
-  /// The row of the next decode step, and what came of it.
+  /// row() returns the row of the next decode step; decoded() takes its result.
   DecodeRow row();
   std::optional<End> decoded(const DecodeRow& row);
 
-  /// Given out so far, in order, without the id that ended the answer. Only for a request with
-  /// `attribute`.
+  /// Returns the tokens emitted so far, in order, without the id that ended the answer. They are
+  /// kept only for a request with `attribute`.
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
  private:
   std::int32_t choose(std::span<const float> logits);
-  /// The next token may be drawn by whoever has the logits: nobody else looks at them.
-  std::optional<DrawRule> rule();
+  /// Returns how the compute device may sample the next token, if nobody else needs its logits.
+  std::optional<SampleRule> rule();
   std::int64_t room() const;
   bool prefers_withheld(std::span<const float> logits) const;
   std::optional<End> accept(std::int32_t token_id, std::span<const float> logits);
@@ -48,9 +50,9 @@ class Answer {
   Sampler sampler_;
   AnswerText text_;
   std::vector<std::int32_t> tokens_;
-  std::optional<GrammarMatcher> matcher_;  ///< with a grammar
-  std::vector<std::uint64_t> allowed_;     ///< what the matcher and the ends of the answer allow
-  bool cut_short_ = false;  ///< the model wanted a longer answer than there was room to end
+  std::optional<GrammarMatcher> matcher_;  ///< set if there is a grammar
+  std::vector<std::uint64_t> allowed_;     ///< tokens that the matcher and the end rules allow
+  bool cut_short_ = false;                 ///< the model preferred a longer answer than fits
   std::int32_t next_token_ = 0, next_position_ = 0;
 };
 

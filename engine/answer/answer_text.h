@@ -1,4 +1,5 @@
-/// The answer's text as it becomes certain: characters complete, stop strings never shown.
+/// This file emits the answer's text as it becomes final: complete characters only, and never a
+/// stop string.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 
 namespace quire {
 
-/// Holds back what may be the beginning of a stop string.
+/// Holds back text that may be the beginning of a stop string.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-  /// Appends to `out` what can be shown. True: a stop string was completed; it and everything
-  /// behind it is gone.
+  /// Appends to `out` the text that can be shown. Returns true if a stop string was completed; it
+  /// and everything after it is discarded.
   bool feed(std::string_view text, std::string& out);
-  /// The end came without a stop string.
+  /// Appends the held-back text when the answer ends without a stop string.
   void flush(std::string& out);
 
  private:
@@ -28,12 +29,12 @@ class StopMatcher {
 
 class AnswerText {
  public:
-  /// The tokenizer must outlive it.
+  /// Creates the text of one answer; the tokenizer must outlive it.
   AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops)
       : decoder_(tokenizer), stops_(std::move(stops)) {}
-  /// The text that became certain with this token. Sets stopped().
+  /// Returns the text that became final with this token. Sets stopped().
   std::string push(std::int32_t id);
-  /// What was held back at the end; nothing after a stop string.
+  /// Returns the text held back at the end; empty after a stop string.
   std::string finish();
   bool stopped() const { return stopped_; }
 

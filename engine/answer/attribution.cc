@@ -12,12 +12,11 @@
 namespace quire {
 namespace {
 
-/// Rows of one step: what a step holds of masses is rows * heads * blocks.
+/// Rows of one step, which bounds its attention shares: rows * heads * blocks.
 constexpr std::size_t kChunkRows = 64;
-/// First tokens of a context that count nothing: models park attention there that means nothing
-/// else ("attention sinks").
+/// Number of first tokens of a context that do not count, as models use them as attention sinks.
 constexpr std::int64_t kSinkTokens = 1;
-/// Largest result, in numbers of four bytes.
+/// Largest result, in f32 values.
 constexpr std::int64_t kMostShares = std::int64_t{16} << 20;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -28,8 +27,8 @@ class AttributionPass::Hook final : public ForwardHook {
  public:
   Hook(AttributionPass& pass, std::int32_t num_layers) : pass_(pass), num_layers_(num_layers) {}
 
-  /// On a device masses are fetched when the pass is over.
-  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override {
+  /// Fetches the shares of a device once the pass is over.
+  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
     return compute.hooks() == nullptr;
   }
   bool wants_lse(std::int32_t) const override { return true; }
@@ -42,8 +41,7 @@ class AttributionPass::Hook final : public ForwardHook {
   Status after_attention(LayerPass& pass) override {
     const EngineFacts& facts = pass_.run_.core.facts;
     const LayerMap& map = pass_.map(pass.layer);
-    const std::int64_t rows = pass.qkv.rows,
-                       stretches = static_cast<std::int64_t>(map.stretches.size());
+    const std::int64_t rows = pass.qkv.rows, ranges = static_cast<std::int64_t>(map.ranges.size());
     const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
     const RopeTable& rope = pass_.run_.core.model->rope();
     HookCompute* const hooks = hooks_of(pass);
@@ -68,11 +66,11 @@ class AttributionPass::Hook final : public ForwardHook {
     args.num_heads = facts.num_heads;
     args.scale = 1.0f / std::sqrt(static_cast<float>(facts.shape.head_dim));
     args.kv = pass.cache->view(pass.layer);
-    args.stretches = map.stretches.data();
-    args.num_stretches = stretches;
+    args.ranges = map.ranges.data();
+    args.num_ranges = ranges;
     QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_mass(*hooks, args, pass.layer)
                                            : add_mass(args, pass.layer));
-    // Nobody reads the last layer's output.
+    // The last layer's output is not used.
     if (pass.layer == num_layers_ - 1)
       std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
@@ -80,7 +78,7 @@ class AttributionPass::Hook final : public ForwardHook {
 
  private:
   static std::int64_t num_masses(const AttentionMassArgs& args) {
-    return args.rows * args.num_heads * args.num_stretches;
+    return args.rows * args.num_heads * args.num_ranges;
   }
 
   Status add_mass(AttentionMassArgs args, std::int32_t layer) {
@@ -133,7 +131,7 @@ Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer)
   for (const BlockRows& b : blocks) {
     const std::int64_t skipped = b.block == 0 ? std::min(kSinkTokens, b.rows.end - b.rows.begin)
                                               : 0;
-    map.stretches.push_back({b.rows.begin + skipped, b.rows.end});
+    map.ranges.push_back({b.rows.begin + skipped, b.rows.end});
     map.blocks.push_back(first_block[at(b.context)] + b.block);
   }
   return map;
@@ -150,18 +148,18 @@ Status AttributionPass::map_layers() {
   return {};
 }
 
-/// Every layer and every head counts the same.
+/// Adds the shares of one layer; every layer and every head counts equally.
 void AttributionPass::add(std::int32_t layer, std::span<const float> mass, std::int64_t rows) {
   const LayerMap& m = map(layer);
   const std::int64_t heads = run_.core.facts.num_heads,
-                     stretches = static_cast<std::int64_t>(m.blocks.size());
+                     ranges = static_cast<std::int64_t>(m.blocks.size());
   const float scale = 1.0f / static_cast<float>(heads * run_.core.facts.shape.num_layers);
   for (std::int64_t r = 0; r < rows; ++r) {
     float* share = result_.share.data() +
                    (static_cast<std::int64_t>(next_) + r) * result_.num_blocks;
     for (std::int64_t h = 0; h < heads; ++h) {
-      const float* row = mass.data() + (r * heads + h) * stretches;
-      for (std::int64_t s = 0; s < stretches; ++s) share[m.blocks[at(s)]] += scale * row[s];
+      const float* row = mass.data() + (r * heads + h) * ranges;
+      for (std::int64_t s = 0; s < ranges; ++s) share[m.blocks[at(s)]] += scale * row[s];
     }
   }
 }

@@ -1,5 +1,5 @@
-/// Which document blocks the tokens of an answer looked at: one pass over the answer after its last
-/// token.
+/// This file computes which document blocks an answer's tokens attend to, in one pass over the
+/// answer after its last token.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,31 @@
 
 namespace quire {
 
-/// A token's share of a block is the part of its attention that falls on the block's rows, averaged
-/// over all heads and layers; the first token of a context counts nothing. The rows that gave the
-/// answer's tokens (the question's last one, and all but the last of the answer) go through the one
-/// forward pass again, over the working cache as it stands. Nothing is written: every row finds its
-/// own KV where it was. Threads: the engine thread.
+/// Computes the attribution of an answer. A token's share of a block is the part of its attention
+/// that falls on the block's rows, averaged over all heads and layers; the first token of each
+/// context does not count. The rows that produced the answer's tokens (the question's last row and
+/// all answer rows but the last) run again over the working cache. Nothing is written, as every row
+/// finds its own KV in place. Threads: the engine thread.
 class AttributionPass {
  public:
-  /// Whether there are documents in the cache, a question, and a token.
+  /// Returns whether the cache has documents and the query has a question and an answer token.
   static bool possible(const QueryRun& run, std::span<const std::int32_t> answer);
 
-  /// `answer`: the tokens given out. `first_position`: of the first of them.
+  /// Prepares the pass over the emitted tokens `answer`, the first of which is at `first_position`.
   AttributionPass(QueryRun& run, std::vector<std::int32_t> answer, std::int32_t first_position);
 
-  /// One chunk of rows. Errors: kResourceExhausted, kInternal (the cache is not what the plan
-  /// says).
+  /// Runs one chunk of rows. Errors: kResourceExhausted, kInternal (the cache does not match the
+  /// plan).
   Status step();
   bool done() const { return next_ == answer_.size(); }
   const Attribution& result() const { return result_; }
 
  private:
   class Hook;
-  /// Rows of one layer that hold a block.
+  /// Rows of one layer that hold blocks.
   struct LayerMap {
-    std::vector<KvStretch> stretches;
-    std::vector<std::int32_t> blocks;  ///< of each stretch, counted over Plan::contexts
+    std::vector<RowRange> ranges;
+    std::vector<std::int32_t> blocks;  ///< block of each range, counted over Plan::contexts
   };
   void add(std::int32_t layer, std::span<const float> mass, std::int64_t rows);
   Status map_layers();

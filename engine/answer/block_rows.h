@@ -1,4 +1,4 @@
-/// Which rows of the working cache hold which block of which context.
+/// This file maps rows of the working cache to blocks of contexts.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 namespace quire {
 
 struct BlockRows {
-  std::int32_t context = 0, block = 0;  ///< of Plan::contexts and its blocks
-  KvStretch rows{0, 0};
+  std::int32_t context = 0, block = 0;  ///< indices into Plan::contexts and its blocks
+  RowRange rows{0, 0};
 };
 
-/// What the layer holds of the contexts once they are assembled, in row order; at least
-/// `rows_after` rows follow. Errors: kInternal (the cache is not what the plan says).
+/// Returns the row ranges of all context blocks in a layer after assembly, in row order; at least
+/// `rows_after` rows follow. Errors: kInternal (the cache does not match the plan).
 Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer,
                                           std::int64_t rows_after);
 
-/// The same as compressors see it: prefix, contexts, anchors where the selector drops blocks,
-/// question.
+/// Returns the layer's rows as compressors see them: prefix, contexts, anchors if the selector
+/// drops blocks, and question.
 LayerRows layer_rows(const QueryRun& run, std::int32_t layer, std::span<const BlockRows> blocks);
 
 }  // namespace quire

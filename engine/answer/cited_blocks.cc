@@ -8,8 +8,8 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/// Bytes of the mark that ends a sentence at `at`; 0: none. Full-width marks need no white space
-/// behind them.
+/// Returns the bytes of the mark that ends a sentence at `at`; 0: none. Full-width marks need no
+/// white space after them.
 std::size_t sentence_mark(std::string_view text, std::size_t at) {
   // U+3002, U+FF01, U+FF1F
   constexpr std::array<std::string_view, 3> kFullWidth = {"\xE3\x80\x82", "\xEF\xBC\x81",
@@ -22,7 +22,7 @@ std::size_t sentence_mark(std::string_view text, std::size_t at) {
   return mark && at + 1 < text.size() && is_space(text[at + 1]) ? 1 : 0;
 }
 
-/// What the tokens of one sentence gave to each block.
+/// Sums the shares that the tokens of one sentence give to each block.
 std::vector<double> sentence_shares(const Attribution& a,
                                     std::span<const std::int32_t> sentence_of_token,
                                     std::int32_t sentence) {
@@ -38,7 +38,7 @@ struct BlockPlace {
   std::int32_t context, block;
 };
 
-/// Runs of neighbouring blocks above the threshold.
+/// Returns ranges of neighbouring blocks above the threshold.
 std::vector<CitedBlocks> runs_of(std::span<const BlockPlace> places,
                                  const std::vector<double>& weights, double threshold) {
   std::vector<CitedBlocks> runs;
@@ -69,7 +69,8 @@ std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_vi
     at += std::max<std::size_t>(mark, 1);
     if (mark == 0) continue;
     const auto part = trimmed(begin, at);
-    if (part.second - part.first < std::max<std::size_t>(shortest, 1)) continue;  // goes on
+    // The sentence continues.
+    if (part.second - part.first < std::max<std::size_t>(shortest, 1)) continue;
     out.push_back(part);
     begin = at;
   }

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-/// One new row in every layer, or none.
+/// Appends one row in every layer, or in none.
 Status add_row(WorkingCache& cache, std::int32_t position) {
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
     auto added = cache.add_rows(layer, std::span(&position, 1));
@@ -31,8 +31,8 @@ void drop_row(WorkingCache& cache) {
     cache.truncate(layer, cache.num_rows(layer) - 1);
 }
 
-/// Threads of the team let no exception out: memory that is used up ends the request it was asked
-/// for, and no other.
+/// Turns std::bad_alloc into a status, as functions in the thread pool must not throw. Only the
+/// request that needed the memory fails.
 template <class Fn>
 Status caught(const Fn& fn) {
   try {
@@ -43,11 +43,11 @@ Status caught(const Fn& fn) {
 }
 
 struct Took {
-  double ms = 0, wall_ms = 0;  ///< a call, and its part of the time that passed
+  double ms = 0, wall_ms = 0;  ///< time of a call, and its share of the elapsed time
 };
 
-/// fn(i) for every i in [0, n): as many as there are threads at once, each on one of them; what is
-/// left has all threads to itself, one after the other.
+/// Calls fn(i) for every i in [0, n). As many calls as there are threads run at once, each on one
+/// thread; the remaining ones run one after another with all threads.
 std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
   std::vector<Took> took(static_cast<std::size_t>(n));
   const std::int64_t together = num_threads() > 1 ? n - n % num_threads() : 0;
@@ -78,7 +78,7 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
   }
   if (active.empty()) return {};
   Status status = run(active);
-  const Status settled = compute_.settle();
+  const Status settled = compute_.synchronize();
   if (status.ok()) status = settled;
   if (status.ok()) hand_out_hidden();
   for (DecodeRow* row : active) {
@@ -87,7 +87,7 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
   return status;
 }
 
-/// A retrieval head's weights are read once for all rows that want them.
+/// Projects all rows that need it in one batch, so that a retrieval head's weights are read once.
 void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
   const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) {
     return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr);
@@ -115,7 +115,7 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
     if (members.size() < 2) continue;
     head_queries_.resize(members.size() * queries);
     head_keys_.resize(members.size() * keys);
-    // Whose token it is that cannot be projected begin_step() says.
+    // begin_step() reports which token cannot be projected.
     if (!one.head
              ->project(ids, one.feature != nullptr ? head_features_.data() : nullptr,
                        head_queries_.data(), head_keys_.data())
@@ -136,7 +136,7 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
   };
   std::vector<DecodeRow*> beside;
   for (DecodeRow& row : rows) {
-    if (row.retriever->begins_beside()) {
+    if (row.retriever->begins_in_parallel()) {
       beside.push_back(&row);
       continue;
     }
@@ -170,7 +170,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   rules_.clear();
   if (compute_.draws() && vocab < std::size_t{1} << 22 &&
       std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
-    for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(DrawRule{}));
+    for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(SampleRule{}));
     QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
   }
   shown_.clear();
@@ -191,7 +191,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   return read_results(rows);
 }
 
-/// Tokens where they were drawn, logits of the other rows.
+/// Reads the sampled tokens, and the logits of the other rows.
 Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
   const std::size_t n = rows.size();
@@ -205,7 +205,8 @@ Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
   const float* logits = logits_.data();
   if (memory_ != nullptr) {
     read_.resize(n * vocab);
-    for (std::size_t i = 0, end = 0; i < n; i = end + 1) {  // a stretch of rows that are wanted
+    // A range of rows whose logits are wanted.
+    for (std::size_t i = 0, end = 0; i < n; i = end + 1) {
       for (end = i; end < n && !drawn(end);) ++end;
       if (end > i)
         QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab,
@@ -245,7 +246,8 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   return model_.finish_layer(layer, x_.data(), attention_.data(), n);
 }
 
-/// On a device states are set aside there until the step is over: nobody needs them before.
+/// Hands hidden states to retrievers; on a device they are copied there and delivered at the end of
+/// the step.
 Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) {
   const std::int64_t size = model_.config().hidden_size;
   bool settled = false;
@@ -260,7 +262,7 @@ Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) 
       shown_.push_back({&retriever, layer});
       continue;
     }
-    if (!settled) QUIRE_RETURN_IF_ERROR(compute_.settle());
+    if (!settled) QUIRE_RETURN_IF_ERROR(compute_.synchronize());
     settled = true;
     retriever.take_hidden(layer, x);
   }
@@ -274,9 +276,8 @@ void DecodeBatch::hand_out_hidden() {
         hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
 }
 
-/// The step's rows go to the last pages of their caches, which together look like one.
-/// One call for each layout of pages in use: layers that have left a device lie as their request's
-/// retriever wants them.
+/// Writes the step's rows to the last pages of their caches, which together form one page table.
+/// There is one call per page layout in use, as retrievers choose the layout of offloaded layers.
 Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv) {
   for (const PageLayout layout :
        {PageLayout::kHeadPages, PageLayout::kTokenGranules, PageLayout::kSplit}) {
@@ -299,7 +300,7 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
     if (from_.empty()) continue;
     all.pages = pages_.data();
     all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
-    // Rounded before RoPE, exactly as stored KV is.
+    // Keys are rounded before RoPE, exactly as stored KV is.
     QUIRE_RETURN_IF_ERROR(
         compute_.write_rows(model_.rope(), {.k = qkv.k,
                                             .v = qkv.v,
@@ -329,12 +330,12 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   const auto to_all = [](const DecodeRow* row) {
-    return row->status.ok() && row->retriever->brings_all();
+    return row->status.ok() && row->retriever->attends_all();
   };
-  // Where the host computes: one retriever has nothing to do with another
+  // If the host computes, retrievers are independent of each other.
   std::vector<std::int64_t> beside;
   for (std::int64_t i = 0; i < n;) {
-    std::int64_t end = i;  // a stretch of rows that attend in one call
+    std::int64_t end = i;  // a range of rows that attend in one call
     while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
     if (end > i) {
       QUIRE_RETURN_IF_ERROR(attend_to_all(
@@ -364,8 +365,8 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   return {};
 }
 
-/// By its retriever. `row` is the step's row `index`. Errors: those of the Compute; the retriever's
-/// are the row's own.
+/// Attends by the row's retriever; `index` is the row's index in the step. Errors: those of the
+/// Compute; the retriever's are set in the row.
 Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index,
                                    double* choose_ms) {
   const ModelConfig& config = model_.config();
@@ -378,17 +379,18 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
   step.head_dim = config.head_dim;
   step.compute = memory_ != nullptr ? &compute_ : nullptr;
   step.choose_ms = choose_ms;
-  if (!row.status.ok() || row.retriever->looks_at(step)) QUIRE_RETURN_IF_ERROR(compute_.settle());
+  if (!row.status.ok() || row.retriever->needs_host(step))
+    QUIRE_RETURN_IF_ERROR(compute_.synchronize());
   step.query = query_.data() + index * heads;
   step.out = attention_.data() + index * heads;
   if (row.status.ok()) row.status = caught([&row, &step] { return row.retriever->attend(step); });
   if (row.status.ok()) return {};
-  QUIRE_RETURN_IF_ERROR(compute_.settle());
+  QUIRE_RETURN_IF_ERROR(compute_.synchronize());
   std::fill_n(step.out, heads, 0.0f);
   return {};
 }
 
-/// `rows` begin at row `first` of the step.
+/// Attends densely; `rows` begin at row `first` of the step.
 Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows,
                                   std::int64_t first) {
   const auto kv_heads = static_cast<std::size_t>(model_.config().num_kv_heads);

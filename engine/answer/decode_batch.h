@@ -1,5 +1,5 @@
-/// One decode step of several sequences at once: their rows share every matrix product, each
-/// attends to its own cache.
+/// This file runs one decode step of several sequences at once. Their rows share every matrix
+/// product, and each attends to its own cache.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,28 @@ struct DecodeRow {
   std::int32_t token_id = 0, position = 0;
   WorkingCache* cache = nullptr;
   Retriever* retriever = nullptr;
-  /// How its next token may be drawn where the logits lie; none: they are wanted
-  std::optional<DrawRule> rule;
-  Status status;  ///< out: not OK means this row has no logits and its cache is as before
-  /// Out: [vocab_size], valid until the next step; none where the token was drawn
+  /// How to sample its next token where the logits are computed; none: the logits are wanted.
+  std::optional<SampleRule> rule;
+  Status status;  ///< out: if not OK, the row has no logits and its cache is unchanged
+  /// Out: logits, [vocab_size], valid until the next step; empty if the token was sampled by
+  /// `rule`.
   std::span<const float> logits;
-  std::int32_t drawn = -1;  ///< out: the token drawn by `rule`; -1: whoever computes does not draw
+  std::int32_t drawn = -1;  ///< out: the token sampled by `rule`; -1: the Compute does not sample
 };
 
-/// Up to 16 rows take about as long as one (the weights are read once). On the CPU a row's numbers
-/// do not depend on the other rows: they are those of forward() on this sequence alone. Threads:
-/// the engine thread. Rows whose retriever brings every row attend in one call of the Compute; on a
-/// device a step of such rows alone waits once, for its tokens, or logits. The other retrievers
-/// compute on the host, which waits for each layer.
+/// Runs decode steps; up to 16 rows take about as long as one, as the weights are read once. On the
+/// CPU a row's results do not depend on other rows: they equal those of forward() on its sequence
+/// alone.
+///
+/// Rows with dense retrievers attend in one call of the Compute; on a device, a step of only such
+/// rows synchronizes once, for its tokens or logits. Other retrievers compute on the host, which
+/// synchronizes per layer. Threads: the engine thread.
 class DecodeBatch {
  public:
   explicit DecodeBatch(Model& model)
       : model_(model), compute_(model.compute()), memory_(compute_.memory()) {}
-  /// Errors of one sequence stay in its row; what is returned concerns them all (and leaves their
-  /// caches as they were).
+  /// Runs one step. Errors of one sequence are set in its row; a returned error concerns all rows
+  /// and leaves their caches unchanged.
   Status step(std::span<DecodeRow> rows);
 
  private:
@@ -58,21 +61,21 @@ class DecodeBatch {
   Model& model_;
   Compute& compute_;
   const std::shared_ptr<ComputeMemory> memory_;
-  /// A row's state that a retriever gets at the end of a step.
+  /// A row's hidden state that a retriever gets at the end of a step.
   struct Hidden {
     Retriever* retriever;
     std::int32_t layer;
   };
-  /// Of rows that a retrieval head projects together
+  /// Buffers for rows that a retrieval head projects together.
   std::vector<float> head_features_, head_queries_, head_keys_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
   ComputeBuffer<float> hidden_;         ///< [shown_.size(), hidden_size], on a device
   std::vector<Hidden> shown_;           ///< in the order of hidden_
-  ComputeBuffer<std::int32_t> tokens_;  ///< drawn
-  std::vector<DrawRule> rules_;         ///< of all rows; empty: none is drawn
+  ComputeBuffer<std::int32_t> tokens_;  ///< sampled tokens
+  std::vector<SampleRule> rules_;       ///< rules of all rows; empty: no token is sampled
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
   std::vector<void*> pages_;
-  std::vector<float> read_;  ///< logits, where those of a device are copied
+  std::vector<float> read_;  ///< host copy of a device's logits
   std::vector<SequenceAttention> sequences_;
   std::vector<std::vector<std::int32_t>> head_rows_;
   std::vector<RowList> lists_;

@@ -7,7 +7,8 @@ namespace quire {
 
 std::int32_t block_tokens_for(const EngineFacts& facts, std::int64_t num_tokens) {
   if (facts.fixed_block_tokens > 0) return facts.fixed_block_tokens;
-  // n / 24 is a third of an eighth; each size serves what is nearest to it (borders at 24 and 48).
+  // A block of n / 24 tokens makes three anchor blocks an eighth of the context. Each size serves
+  // the lengths nearest to it (borders at 24 and 48).
   if (num_tokens >= 24 * 48) return 64;
   return num_tokens >= 24 * 24 ? 32 : 16;
 }

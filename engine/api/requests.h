@@ -1,4 +1,4 @@
-/// What the engine is asked: to prefill a context, to embed a text, to answer a query.
+/// This file holds the engine's requests: prefill a context, embed a text, answer a query.
 #pragma once
 
 #include <array>
@@ -18,62 +18,61 @@
 
 namespace quire {
 
-/// Who waits for whom: queries for nobody; contexts that somebody wants back (kRecompute) come
-/// before new ones (kIngest), which still get a tenth of that time.
+/// Priority of a prefill; queries precede all prefills. Evicted contexts that are needed again
+/// (kRecompute) precede new ones (kIngest), which still get a tenth of the prefill time.
 enum class PrefillPriority : std::uint8_t { kRecompute, kIngest };
 
-/// Prefill one context alone and store its blocks and sketch. Token ids are those of the stored
-/// context (without the ingest prefix, which the engine puts in front: the beginning-of-sequence
-/// token).
+/// Asks to prefill one context alone and to store its blocks and its sketch. `token_ids` excludes
+/// the ingest prefix (the beginning-of-sequence token), which the engine adds.
 struct PrefillRequest {
   std::vector<std::int32_t> token_ids;         ///< 1 .. max_model_len - 1
   std::string tenant;                          ///< for quotas
-  std::array<std::uint8_t, 32> salt_digest{};  ///< zero: none; part of the key
+  std::array<std::uint8_t, 32> salt_digest{};  ///< part of the key; all zero: no salt
   PrefillPriority priority = PrefillPriority::kIngest;
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
-  /// May be null; engine thread, must not block
+  /// Progress callback on the engine thread; must not block; may be null.
   std::function<void(std::int64_t tokens_done)> on_progress;
 };
 struct PrefillResult {
   ContextKey key;
-  SegmentHandle segment;  ///< keeps the blocks until a document that names `key` is committed
-  /// KV of the same tokens under the draft, kept with a document that names its key; empty: there
-  /// is none
+  SegmentHandle segment;  ///< pins the blocks until a document that names `key` is committed
+  /// The draft's KV of the same tokens, kept with a document that names its key; empty: none.
   SegmentHandle companion;
-  bool already_cached = false;  ///< equal content was in the store: nothing was computed
+  bool already_cached = false;  ///< the store had equal content, so nothing was computed
   std::int64_t tokens = 0, blocks = 0, kv_bytes = 0, sketch_bytes = 0;
   double prefill_ms = 0, store_ms = 0;
 };
 
 struct EmbedRequest {
-  std::vector<std::int32_t> token_ids;           ///< 1 .. max_model_len; run as they are
+  std::vector<std::int32_t> token_ids;  ///< 1 .. max_model_len tokens; nothing is added to them
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
 };
 
-/// One document part of a query, in prompt order.
+/// One document part of a query's prompt, in prompt order.
 struct QueryContext {
-  std::string document_id;  ///< as shown in replies; empty for inline text
+  std::string document_id;  ///< id shown in replies; empty for inline text
   std::int32_t chunk = 0;
   std::vector<std::int32_t> token_ids;
-  std::optional<ContextKey> key;  ///< cached under this key if still there; none: inline text
+  std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text
 };
 
 struct QueryRequest {
   std::string id;                        ///< "qry_..."
   std::vector<std::int32_t> prefix_ids;  ///< BOS, system part
   std::vector<QueryContext> contexts;
-  std::vector<std::int32_t> suffix_ids;  ///< question and opening of the answer
+  std::vector<std::int32_t> suffix_ids;  ///< question and start of the answer turn
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
-  CacheOptions cache;  ///< strategy, ratios, positions, write (pipeline/plan.h)
-  /// An approximate strategy that `auto` may take: it passed the fidelity test of this model. None:
+  CacheOptions cache;  ///< strategy, ratios, positions, write (api/plan.h)
+  /// An approximate strategy that passed this model's fidelity test, so `auto` may choose it. None:
   /// `auto` stays exact.
   std::optional<std::string> certified_strategy;
-  /// Ends once the plan is complete: the question may be run over some blocks, nothing is answered
+  /// If true, the query ends once its plan is complete. The question may run over some blocks, but
+  /// no answer is generated.
   bool plan_only = false;
-  /// QuerySink::on_attribution is wanted: one more pass over the answer's tokens at its end
+  /// If true, QuerySink::on_attribution is called, after one more pass over the answer's tokens.
   bool attribute = false;
-  SamplingOptions sampling;  ///< what picks the tokens and what ends the answer (sample/sampler.h)
+  SamplingOptions sampling;  ///< how tokens are sampled and what ends the answer (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 

@@ -1,4 +1,4 @@
-/// How fast this machine has been so far.
+/// This file measures how fast this machine loads and computes.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 
 namespace quire {
 
-/// Measured so far; 0: not yet.
+/// Measured speeds; 0: not measured yet.
 struct Speeds {
   double dram_bytes_per_ms = 0, disk_bytes_per_ms = 0, prefill_tokens_per_ms = 0;
 };
 
-/// Moving averages of what was measured. Threads: any.
+/// Keeps moving averages of measured speeds. Threads: any.
 class SpeedMeter {
  public:
   void add_prefill(std::int64_t tokens, double ms);

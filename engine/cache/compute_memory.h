@@ -1,4 +1,4 @@
-/// Memory that the host and whoever computes both address.
+/// ComputeMemory is memory that both the host and the computing device address.
 #pragma once
 
 #include <cstddef>
@@ -14,41 +14,42 @@
 
 namespace quire {
 
-/// Which memory of a device.
+/// MemoryPlace names one kind of a device's memory.
 enum class MemoryPlace : std::uint8_t {
-  kShared,  ///< the device's, addressed by the host, too
-  kDevice,  ///< the device's alone
-  kPinned,  ///< the host's, addressed by the device across a bus
+  kShared,  ///< device memory that the host addresses, too
+  kDevice,  ///< device memory only
+  kPinned,  ///< pinned host memory that the device addresses across a bus
 };
 
-/// Memory of a device whose work is enqueued and runs later. The host may read and write it too
-/// (but for kDevice), but only while nothing enqueued uses it: after settle(), until the next call
-/// that enqueues. Without one (a null pointer wherever one is asked for) everything has run when a
-/// call returns, and any memory will do.
+/// ComputeMemory is the memory of a device whose work is enqueued and runs later. The host may read
+/// and write it, too (except kDevice), but only while nothing enqueued uses it: after
+/// synchronize(), until the next call that enqueues. Without one (a null pointer wherever one is
+/// asked for) everything has run when a call returns, and any memory will do.
 ///
-/// Threads: allocate() and release() from any; settle() from the thread that computes.
+/// Threads: allocate() and release() from any; synchronize() from the computing thread.
 class ComputeMemory {
  public:
   virtual ~ComputeMemory() = default;
-  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted (nothing
-  /// changes), kDeviceLost.
+  /// Allocates `bytes` > 0, aligned to at least 64, with undefined contents. Errors:
+  /// kResourceExhausted (nothing changes), kDeviceLost.
   virtual Result<void*> allocate(std::int64_t bytes, MemoryPlace place = MemoryPlace::kShared) = 0;
-  /// What is enqueued may still use it. `place` as it was allocated.
+  /// Releases memory that enqueued work may still use. `place` is the one it was allocated with.
   virtual void release(void* p, MemoryPlace place = MemoryPlace::kShared) = 0;
   /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work
   /// enqueued earlier).
-  virtual Status settle() = 0;
-  /// Bytes that a pool of this memory may have: `wanted`, or with 0 what is free but for a reserve.
-  /// Errors: kResourceExhausted (more than there is; field `setting`), kDeviceLost.
+  virtual Status synchronize() = 0;
+  /// Returns the bytes that a pool of this memory may have: `wanted`, or for 0 the free bytes less
+  /// a reserve. Errors: kResourceExhausted (more than the memory has; field `setting`),
+  /// kDeviceLost.
   virtual Result<std::int64_t> budget(std::int64_t wanted, const char* setting) = 0;
 };
 
-inline Status settle(ComputeMemory* memory) {
-  return memory != nullptr ? memory->settle() : Status();
+inline Status synchronize(ComputeMemory* memory) {
+  return memory != nullptr ? memory->synchronize() : Status();
 }
 
-/// An array of plain values that grows and is reused, in such memory or, without one, in ordinary
-/// memory. Contents are undefined after it grew.
+/// ComputeBuffer is a reusable array of plain values that grows, in a ComputeMemory or in ordinary
+/// memory. Its contents are undefined after it grew.
 template <class T>
 class ComputeBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -64,8 +65,8 @@ class ComputeBuffer {
   ComputeBuffer& operator=(const ComputeBuffer&) = delete;
   ~ComputeBuffer() { drop(); }
 
-  /// At least n values in `memory`, which stays alive as long as they do. Errors:
-  /// kResourceExhausted (it is empty then), those of the memory.
+  /// Reserves at least n values in `memory`, which the buffer keeps alive. Errors:
+  /// kResourceExhausted (the buffer is empty then), those of the memory.
   Status reserve(const std::shared_ptr<ComputeMemory>& memory, std::int64_t n) {
     if (n <= size_ && memory == memory_) return {};
     drop();

@@ -1,4 +1,4 @@
-/// A range of fresh host memory for data that is walked in large strides.
+/// HostSlab is a range of fresh host memory for data that is read with large strides.
 #pragma once
 
 #include <sys/mman.h>
@@ -8,8 +8,8 @@
 
 namespace quire {
 
-/// Zeroed, aligned to a page of the system. Where there is room for huge pages they are asked for:
-/// fewer address translations. A refusal of that costs only speed.
+/// HostSlab maps zeroed memory that is aligned to a system page. Large slabs ask for huge pages,
+/// which need fewer address translations; a refusal costs only speed.
 class HostSlab {
  public:
   explicit HostSlab(std::size_t bytes) : bytes_(bytes) {
@@ -29,7 +29,7 @@ class HostSlab {
     if (data_ != nullptr) ::munmap(data_, bytes_);
   }
 
-  /// Null: the system gives no more.
+  /// Returns the memory; null if the system had none left.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 

@@ -14,7 +14,7 @@ constexpr std::int64_t kSlabBytes = 8 << 20;
 
 }  // namespace
 
-/// A range of fresh memory cut into pages.
+/// Slab is a range of fresh memory divided into pages.
 struct PagePool::Slab {
   void* data = nullptr;
   const std::int64_t bytes;
@@ -78,7 +78,7 @@ Result<void*> PagePool::take(Tier& tier) {
           " gives no more memory for working caches (" + std::to_string(pages * page) +
           " bytes asked)");
     }
-    // Room for every page, so that release() never allocates
+    // There is room for every page, so that release() never allocates.
     tier.free.reserve(static_cast<std::size_t>(tier.pages_owned + pages));
     auto* base = static_cast<std::byte*>(slab->data);
     for (std::int64_t i = pages - 1; i >= 0; --i) tier.free.push_back(base + i * page);

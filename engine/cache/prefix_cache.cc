@@ -12,7 +12,7 @@ std::vector<std::int32_t> page_positions(std::int64_t page) {
   return out;
 }
 
-/// The rows of the page stand at its positions in every layer.
+/// Returns whether the page's rows have its positions in every layer.
 bool holds_page(const WorkingCache& cache, std::int64_t page) {
   const std::vector<std::int32_t> wanted = page_positions(page);
   const auto first = static_cast<std::size_t>(page * kPageTokens);
@@ -33,7 +33,7 @@ PrefixCache::PrefixCache(PagePool& pool, std::int32_t num_layers, std::int64_t m
 
 PrefixCache::~PrefixCache() { shrink(0); }
 
-/// A page stands before those that continue it: the last of the path moves first.
+/// Moves a path to the front, the last page first, because a page precedes its continuations.
 void PrefixCache::touch(std::span<const Entries::iterator> path) {
   for (auto it = path.rbegin(); it != path.rend(); ++it)
     entries_.splice(entries_.begin(), entries_, *it);

@@ -1,4 +1,4 @@
-/// KV of prompts computed before, kept for requests that begin with the same tokens.
+/// PrefixCache keeps the KV of earlier prompts for requests that begin with the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +13,39 @@
 
 namespace quire {
 
-/// Keeps whole pages (kPageTokens tokens in every layer) by reference: the cache that computed
-/// them, caches that took them over and this one hold the same memory. A page is found under a
-/// chain of SHA-256 over `seed` and all token ids up to its end, and the ids are compared besides.
-/// The seed stands for everything else that changes KV: model, tenant, salt. The least recently
-/// used pages go first, and none before those that continue it. Threads: the engine thread.
+/// PrefixCache keeps whole pages (kPageTokens tokens in every layer) by reference. The cache that
+/// computed them, the caches that took them over and this one hold the same memory. The key of a
+/// page is a chain of SHA-256 over `seed` and all token ids up to its end; the ids are compared,
+/// too. The seed stands for everything else that changes KV: model, tenant, salt. The least
+/// recently used pages are evicted first, and a page never before its continuations. Threads: the
+/// engine thread.
 class PrefixCache {
  public:
-  /// `pool` must outlive it. max_bytes 0: keeps nothing.
+  /// Makes an empty cache. `pool` must outlive it. max_bytes 0: keeps nothing.
   PrefixCache(PagePool& pool, std::int32_t num_layers, std::int64_t max_bytes);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// Appends the longest known beginning of `tokens` to the empty `cache`, at positions 0, 1, ...;
-  /// `max_tokens` at most. Returns the number of tokens, a multiple of kPageTokens.
+  /// Appends the longest known prefix of `tokens`, at most `max_tokens`, to the empty `cache` at
+  /// positions 0, 1, ... . Returns the number of tokens, a multiple of kPageTokens.
   std::int64_t take(const Digest& seed, std::span<const std::int32_t> tokens,
                     std::int64_t max_tokens, WorkingCache& cache);
   /// Keeps the first rows of `cache`, which must be these tokens computed causally from position 0
-  /// on. A rest below a page is left out, and so is everything behind a page whose rows stand at
-  /// other positions.
+  /// on. It leaves out a partial last page, and everything after a page whose rows are at other
+  /// positions.
   void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache);
 
-  /// Of all pages kept, also where others hold them.
+  /// Returns the bytes of all pages kept, including those with other holders.
   std::int64_t bytes() const { return static_cast<std::int64_t>(entries_.size()) * column_bytes_; }
   std::int64_t max_bytes() const { return max_bytes_; }
-  /// Gives up pages until at most `bytes` are kept.
+  /// Evicts pages until at most `bytes` are kept.
   void shrink(std::int64_t bytes);
 
  private:
   struct Entry {
     Digest key;
-    std::vector<std::int32_t> token_ids;  ///< of this page
+    std::vector<std::int32_t> token_ids;  ///< token ids of this page
     std::vector<void*> pages;             ///< [num_layers]
   };
   using Entries = std::list<Entry>;
@@ -52,7 +53,7 @@ class PrefixCache {
 
   PagePool& pool_;
   const std::int64_t column_bytes_, max_bytes_;
-  Entries entries_;  ///< most recently used first; a page stands before those that continue it
+  Entries entries_;  ///< most recently used first; a page precedes its continuations
   std::unordered_map<Digest, Entries::iterator, DigestHash> by_key_;
 };
 

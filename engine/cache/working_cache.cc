@@ -16,7 +16,7 @@ bool ascends_strictly(std::span<const std::int32_t> positions) {
          }) == positions.end();
 }
 
-/// Byte strides of a page.
+/// Strides holds the byte strides of a page.
 struct Strides {
   std::int64_t row, token, kv, head;
   Strides(const PageFormat& f, PageLayout layout)
@@ -63,14 +63,14 @@ Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx,
   Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
   const auto first = static_cast<std::int64_t>(layer.positions.size());
   if (positions.empty()) return first;
-  // Rows join the last page if it has room.
+  // New rows join the last page if it has room.
   if (first % kPageTokens != 0)
     QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(first / kPageTokens)));
   const auto old_pages = layer.pages.size();
   const auto new_pages = static_cast<std::size_t>(
       pages_for(first + static_cast<std::int64_t>(positions.size())));
   layer.pages.reserve(new_pages);
-  // Doubling: decode adds one row at a time.
+  // Double the capacity, because decode adds one row at a time.
   if (const std::size_t need = layer.positions.size() + positions.size();
       need > layer.positions.capacity()) {
     layer.positions.reserve(std::max(need, 2 * layer.positions.capacity()));
@@ -106,10 +106,11 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
   }
 }
 
-/// Before rows of the page are written: gives the layer a copy of its own if others hold it.
+/// Gives the layer its own copy of the page if it has other holders. Call it before rows of the
+/// page are written.
 Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
-  QUIRE_RETURN_IF_ERROR(pool_->settle());
+  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   QUIRE_ASSIGN_OR_RETURN(void* copy, new_page(layer));
   std::memcpy(copy, layer.pages[page], static_cast<std::size_t>(pool_->format().page_bytes()));
   pool_->release(layer.pages[page]);
@@ -157,7 +158,7 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
 
 void WorkingCache::move_out() {
   const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
-  (void)pool_->settle();  // a lost device is reported by the next step of whoever computes
+  (void)pool_->synchronize();  // the next step of the computation reports a lost device
   std::vector<std::byte> moved(static_cast<std::size_t>(bytes()));
   std::byte* to = moved.data();
   for (Layer& layer : layers_) {
@@ -175,7 +176,7 @@ void WorkingCache::move_out() {
 Status WorkingCache::move_in() {
   const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
   const std::byte* from = moved_.data();
-  QUIRE_RETURN_IF_ERROR(pool_->settle());  // pages that were given back may still be read
+  QUIRE_RETURN_IF_ERROR(pool_->synchronize());  // enqueued work may still read released pages
   for (Layer& layer : layers_) {
     const auto count = static_cast<std::size_t>(
         pages_for(static_cast<std::int64_t>(layer.positions.size())));
@@ -216,7 +217,7 @@ Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const 
        ++page) {
     QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(page)));
   }
-  QUIRE_RETURN_IF_ERROR(pool_->settle());
+  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   return kv_place(rope, KvPlaceArgs{.src = raw,
                                     .dst = mutable_view(layer_idx),
                                     .positions = layer.positions.data() + first_row,
@@ -235,7 +236,7 @@ Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, c
   std::vector<std::int32_t> positions(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i)
     positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
-  QUIRE_RETURN_IF_ERROR(pool_->settle());
+  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   return kv_place(rope, KvPlaceArgs{.src = raw,
                                     .dst = mutable_view(layer_idx),
                                     .positions = positions.data(),
@@ -278,7 +279,7 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx,
   }
   for (std::size_t page = 0; page * kPageTokens < most; ++page)
     QUIRE_RETURN_IF_ERROR(own_page(layer, page));
-  QUIRE_RETURN_IF_ERROR(pool_->settle());
+  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   const Strides strides(format, layer.layout);
   std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
   for (std::size_t head = 0; head < rows.size(); ++head) {
@@ -377,7 +378,7 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
           view(layer_idx),
           mutable_view(pages, static_cast<std::int64_t>(layer.positions.size()), layout));
       !copied.ok()) {
-    (void)pool_->settle();  // what was enqueued before the error
+    (void)pool_->synchronize();  // what was enqueued before the error
     drop(pages);
     return copied;
   }

@@ -1,8 +1,9 @@
-/// The KV one request attends to: per layer a list of rows with positions, in pages of 16.
+/// WorkingCache is the KV that one request attends to: per layer a list of rows with positions, in
+/// pages of 16.
 ///
 /// Keys are post-RoPE at their assembled positions, so nothing rotates during decode. Layers may
-/// hold different rows (SamKV keeps different blocks in each). Rows that came from the store were
-/// copied and rotated: the store is never edited.
+/// hold different rows (SamKV keeps different blocks in each). Rows from the store were copied and
+/// rotated: the store is never edited.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,12 @@
 
 namespace quire {
 
-/// Where the pool's pages lie in a device's memory, calls that copy or write rows themselves settle
-/// it first, so that nothing enqueued uses the rows. Threads: one at a time (the engine thread);
-/// read-only views may be read by kernel threads meanwhile.
+/// WorkingCache owns its rows' pages. Where the pages lie in device memory, calls that copy or
+/// write rows synchronize first, so that nothing enqueued uses the rows. Threads: one at a time
+/// (the engine thread); kernel threads may read read-only views meanwhile.
 class WorkingCache {
  public:
-  /// `pool` must outlive the cache. No page is taken before rows are added.
+  /// Makes an empty cache that takes no page before rows are added. `pool` must outlive the cache.
   WorkingCache(PagePool& pool, std::int32_t num_layers);
   ~WorkingCache();
   WorkingCache(WorkingCache&&) noexcept;
@@ -35,63 +36,63 @@ class WorkingCache {
   std::int64_t num_rows(std::int32_t layer) const;
   std::span<const std::int32_t> positions(std::int32_t layer) const;
   std::int64_t bytes() const;
-  /// The most that bytes() has been.
+  /// Returns the peak of bytes().
   std::int64_t most_bytes() const { return most_bytes_; }
 
-  /// Appends rows whose content is written later by place() or by the forward pass. Returns the
-  /// first new row. Errors: kResourceExhausted (nothing changes).
+  /// Appends rows whose content place() or the forward pass writes later, and returns the first new
+  /// row. Errors: kResourceExhausted (nothing changes).
   Result<std::int64_t> add_rows(std::int32_t layer, std::span<const std::int32_t> positions);
-  /// Drops every row from `num_rows` on and returns their pages.
+  /// Drops every row from `num_rows` on and releases their pages.
   void truncate(std::int32_t layer, std::int64_t num_rows);
   void truncate_all(std::int64_t num_rows);
 
   /// Appends a whole page of rows that another cache computed: one page per layer, [num_layers], at
-  /// these kPageTokens positions. The pages stay the other holders' as well; writing to their rows
-  /// takes a copy. Every layer must end at a page border.
+  /// these kPageTokens positions. The other holders keep the pages, so writing to their rows takes
+  /// a copy; every layer must end at a page border.
   void append_shared(std::span<void* const> pages, std::span<const std::int32_t> positions);
-  /// Page `page` of every layer with one more holder, who must release them: all their rows are
-  /// there. Rows written later go to a copy.
+  /// Returns page `page` of every layer, all of whose rows must exist, with one more holder, who
+  /// must release them. Rows written later go to a copy.
   std::vector<void*> share_page(std::int64_t page);
 
-  /// Copies every page to ordinary memory and gives them back; until move_in() nothing but
-  /// positions, bytes_out() and the destructor may be used.
+  /// Copies every page to ordinary memory and releases it. Until move_in() only positions,
+  /// bytes_out() and the destructor may be used.
   void move_out();
-  /// Takes pages again and copies the rows back, bit for bit. Errors: kResourceExhausted (nothing
-  /// changes).
+  /// Allocates pages again and copies the rows back, bit for bit. Errors: kResourceExhausted
+  /// (nothing changes).
   Status move_in();
-  /// Ordinary memory held by what was moved out; 0: nothing was.
+  /// Returns the bytes of ordinary memory that move_out() holds; 0: nothing is moved out.
   std::int64_t bytes_out() const { return static_cast<std::int64_t>(moved_.size()); }
 
-  /// Copies raw rows (stored K before RoPE, V) into rows first_row.., rotating K to those rows'
+  /// Copies raw rows (stored K before RoPE, V) into rows first_row.. and rotates K to those rows'
   /// positions.
   Status place(std::int32_t layer, const RopeTable& rope, const RawKvView& raw,
                std::int64_t first_row);
-  /// The same for scattered rows.
+  /// Copies raw rows into the given rows as place() does.
   Status place_rows(std::int32_t layer, const RopeTable& rope, const RawKvView& raw,
                     std::span<const std::int32_t> rows);
 
-  /// The layer's pages for writing these rows to, each within the layer: pages that others hold
-  /// have become copies. Valid until the cache changes. Errors: kInvalidArgument,
-  /// kResourceExhausted (some pages may have become copies).
+  /// Returns the layer's pages for writing to these rows, which are within the layer; pages with
+  /// other holders become copies. The view is valid until the cache changes. Errors:
+  /// kInvalidArgument, kResourceExhausted (some pages may have become copies).
   Result<MutableKvView> writable(std::int32_t layer, std::span<const std::int32_t> rows);
 
-  /// Keeps of the layer only these rows, a list for each KV head, [num_kv_heads], each ascending,
-  /// not empty and within the layer, and returns the pages that are free then. Afterwards row r
-  /// holds every head's r-th kept row and stands at the largest of their positions, so that nobody
-  /// sees it too early. Where lists differ in length the layer is ragged: the rows behind a shorter
-  /// list hold nothing for that head. Rows added later are every head's. Errors: kInvalidArgument,
-  /// kResourceExhausted (a page that others hold could not be copied); nothing changes.
+  /// Keeps only these rows of the layer and releases the pages that become free. `rows` has a list
+  /// for each KV head, [num_kv_heads], each ascending, not empty and within the layer. Afterwards
+  /// row r holds every head's r-th kept row at the largest of their positions, so that no query
+  /// sees it too early. If the lists differ in length the layer is ragged: the rows after a shorter
+  /// list hold nothing for that head. Rows added later belong to every head. Errors:
+  /// kInvalidArgument, kResourceExhausted (a shared page could not be copied); nothing changes.
   Status keep_rows(std::int32_t layer, std::span<const std::vector<std::int32_t>> rows);
-  /// Some head does not hold all rows: who attends must go by head_rows().
+  /// Returns whether some head lacks some rows; attention must then use head_rows().
   bool ragged(std::int32_t layer) const;
-  /// The rows that the head holds, ascending.
+  /// Writes the rows that the head holds to `out`, ascending.
   void head_rows(std::int32_t layer, std::int32_t kv_head, std::vector<std::int32_t>& out) const;
 
-  /// The layer's rows leave the device: `copy` copies every row of every KV head from the old pages
-  /// to new ones in the host's tier of the pool, laid out as said, enqueued with what the device
-  /// computes or done when it returns. Rows that are added later go there, too. Nothing happens
-  /// where the pool has no such tier, or the layer has left. Views of the layer change. Errors:
-  /// kResourceExhausted (the host's tier is full), those of copy; nothing changes then.
+  /// Moves the layer's rows from the device to new pages in the pool's host tier. `copy` copies
+  /// every row of every KV head to the new `layout`, enqueued on the device or complete when it
+  /// returns. Rows added later go to the host tier, too. Nothing happens if the pool has no such
+  /// tier, or the layer has left already. Views of the layer change. Errors: kResourceExhausted
+  /// (the host tier is full), those of `copy`; nothing changes then.
   using CopyRows = std::function<Status(const KvView& from, const MutableKvView& to)>;
   Status leave_device(std::int32_t layer, PageLayout layout, const CopyRows& copy);
   bool on_host(std::int32_t layer) const {
@@ -100,23 +101,24 @@ class WorkingCache {
   PageLayout layout(std::int32_t layer) const {
     return layers_.at(static_cast<std::size_t>(layer)).layout;
   }
-  /// Every layer's pages are laid out as others expect pages that they share.
+  /// Returns whether every layer's pages have the layout that holders of shared pages expect.
   bool shareable() const;
 
   KvView view(std::int32_t layer) const;
-  /// The row of `position` in `layer`, or -1. O(log n) while positions ascend, else O(n). Not after
-  /// keep_rows().
+  /// Returns the row of `position` in `layer`, or -1, in O(log n) while positions ascend, else
+  /// O(n). It must not be called after keep_rows().
   std::int64_t find_row(std::int32_t layer, std::int32_t position) const;
 
  private:
   struct Layer {
     std::vector<void*> pages;
     std::vector<std::int32_t> positions;
-    std::size_t shared = 0;  ///< pages from here on have no other holder
+    std::size_t shared = 0;  ///< pages from this index on have no other holder
     bool sorted = true;
-    bool on_host = false;  ///< it has left the device
+    bool on_host = false;  ///< the layer has left the device
     PageLayout layout = PageLayout::kHeadPages;
-    /// [num_kv_heads], of the first `ragged_rows`; empty: every head holds every row
+    /// The heads' row counts, [num_kv_heads], within the first `ragged_rows`; empty: every head
+    /// holds every row.
     std::vector<std::int64_t> head_rows;
     std::int64_t ragged_rows = 0;
   };

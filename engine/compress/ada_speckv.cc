@@ -14,7 +14,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// Ada-SpecKV: SpecKV's scores, and the layer's budget goes to the heads whose rows score best.
+/// Implements Ada-SpecKV: SpecKV's scores, with the layer's budget distributed to the heads with
+/// the best scores.
 class AdaSpecKvCompressor final : public RankedCompressor {
  public:
   AdaSpecKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}

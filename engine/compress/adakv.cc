@@ -12,8 +12,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// AdaKV over SnapKV's scores (Feng et al., arXiv 2407.11550): the layer's budget goes to the heads
-/// whose rows score best.
+/// Implements AdaKV over SnapKV's scores (Feng et al., arXiv 2407.11550): the layer's budget goes
+/// to the heads with the best scores.
 class AdaKvCompressor final : public RankedCompressor {
  public:
   AdaKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}

@@ -8,10 +8,9 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// H2O (Zhang et al., arXiv 2306.14048), applied after prefill: the rows with the largest sums of
-/// attention. Rows that were placed from the store have no queries here, so the sums run over what
-/// is computed in prompt order: the whole prompt under `recompute`, prefix and question under
-/// `reuse`.
+/// Implements H2O after prefill (Zhang et al., arXiv 2306.14048): it keeps the rows with the
+/// largest sums of attention. Rows placed from the store have no queries, so the sums cover what is
+/// computed in prompt order: the whole prompt under `recompute`, prefix and question under `reuse`.
 class H2oCompressor final : public RankedCompressor {
  public:
   H2oCompressor() : RankedCompressor(table(), Watch::kPrompt) {}

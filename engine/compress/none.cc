@@ -3,12 +3,12 @@
 namespace quire {
 namespace {
 
-/// Everything stays, and everything is hot.
+/// Keeps every row hot.
 class NoneCompressor final : public Compressor {
  public:
   std::string_view name() const override { return "none"; }
   bool keeps_everything() const override { return true; }
-  Result<Heat> compress(const CompressInput&) override { return Heat{}; }
+  Result<RetainedRows> compress(const CompressInput&) override { return RetainedRows{}; }
 };
 
 }  // namespace

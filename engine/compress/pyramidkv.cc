@@ -18,8 +18,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// PyramidKV (Cai et al., arXiv 2406.02069): SnapKV's scores, budgets that fall from layer to
-/// layer.
+/// Implements PyramidKV (Cai et al., arXiv 2406.02069): SnapKV's scores with budgets that fall from
+/// layer to layer.
 class PyramidKvCompressor final : public RankedCompressor {
  public:
   PyramidKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}

@@ -217,8 +217,8 @@ std::vector<std::vector<std::int32_t>> RankedCompressor::rank_layer(std::int32_t
   return hot;
 }
 
-/// A look-ahead that goes astray fills a ranking with what it looks at: the window has a share of
-/// the rows that it cannot take away.
+/// Ranks with a share of rows reserved for the window, as a wrong look-ahead would otherwise fill
+/// the ranking with rows it attends to.
 std::vector<std::int32_t> RankedCompressor::best_of_head(std::int32_t layer, std::int32_t kv_head,
                                                          const LayerRows& rows, const Candidates& c,
                                                          std::span<const float> scores,
@@ -241,14 +241,14 @@ std::vector<std::int32_t> RankedCompressor::best_of_head(std::int32_t layer, std
   return best;
 }
 
-Result<Heat> RankedCompressor::compress(const CompressInput& input) {
+Result<RetainedRows> RankedCompressor::compress(const CompressInput& input) {
   const auto fits = [this](const LayerRows& rows) { return rows.num_rows <= settings_.capacity; };
-  Heat heat;
-  if (std::all_of(input.layers.begin(), input.layers.end(), fits)) return heat;
-  heat.drop = settings_.drop;
+  RetainedRows retained;
+  if (std::all_of(input.layers.begin(), input.layers.end(), fits)) return retained;
+  retained.drop = settings_.drop;
   for (std::int32_t layer = 0; layer < setup_.num_layers; ++layer)
-    heat.hot.push_back(rank_layer(layer, input.layers[at(layer)]));
-  return heat;
+    retained.hot.push_back(rank_layer(layer, input.layers[at(layer)]));
+  return retained;
 }
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-/// Compressors that give every row of a KV head a score once and keep the best: all of this build's
-/// but `none`.
+/// This file is the base of compressors that score every row of a KV head once and keep the best:
+/// all of this build's except `none`.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,35 @@
 
 namespace quire {
 
-/// Options of all of them, read; their table is ranked_options().
+/// Parsed options of all ranked compressors; their table is ranked_options().
 struct RankedSettings {
-  /// C: rows of each layer and KV head that stay hot, the window among them
+  /// C: rows of each layer and KV head that stay hot, including the window.
   std::int64_t capacity = 0;
-  /// W: last prompt rows that always stay; of those that score, where rows score
+  /// W: last prompt rows, which always stay. If rows score, these are the rows that score.
   std::int64_t window = 0;
   bool drop = false;
   Pooling pooling = Pooling::kNone;
   std::int32_t kernel = 1;
   ScoreReduction reduction = ScoreReduction::kSum;
-  /// Of the rows that compete, how many the prompt's rows choose alone where a look-ahead scores,
-  /// too
+  /// Share of the competing rows that the prompt's rows choose alone if a look-ahead scores too.
   double window_share = 0;
 };
 
-/// `capacity`, `window` and `drop_mode`.
+/// Returns the options `capacity`, `window` and `drop_mode`.
 std::vector<PlugOption> ranked_options();
-/// Those, `pool`, `kernel` and `reduce`, with this default.
+/// Returns ranked_options() with `pool`, `kernel` and `reduce`, whose default is the argument.
 std::vector<PlugOption> window_options(std::string_view reduce);
-/// Options of compressors that have the draft look ahead: `lookahead` and `window_share`.
+/// Returns the options of compressors with a look-ahead: `lookahead` and `window_share`.
 std::vector<PlugOption> lookahead_options();
-/// Options of compressors whose ranking may lead the prompt's own attention: `prefill`,
+/// Returns the options of compressors whose ranking may guide a sparse prefill: `prefill`,
 /// `prefill_band` and `prefill_columns`.
 std::vector<PlugOption> sparse_prefill_options();
-/// Options of compressors that deal a layer's budget out to its KV heads.
+/// Returns the options of compressors that distribute a layer's budget over its KV heads.
 std::vector<PlugOption> adaptive_options();
 
 class RankedCompressor : public Compressor {
  public:
-  /// Which rows are watched while they run.
+  /// Selects the rows that are observed while they run.
   enum class Watch : std::uint8_t { kNothing, kWindow, kPrompt };
 
   /// `table` must outlive it.
@@ -58,19 +57,19 @@ class RankedCompressor : public Compressor {
   std::int32_t lookahead_tokens(const PlugOptions& options) const override;
   std::optional<SparseRule> sparse_prefill(const PlugOptions& options) const override;
   SparseReport sparse_report() const override;
-  Result<Heat> compress(const CompressInput& input) override;
+  Result<RetainedRows> compress(const CompressInput& input) override;
 
  protected:
-  /// Scores of the layer's rows for one KV head, [rows.num_rows]; what was watched, unless
-  /// overridden.
+  /// Returns the scores of the layer's rows for one KV head, [rows.num_rows]; by default the
+  /// observed scores.
   virtual std::vector<float> scores(std::int32_t layer, std::int32_t kv_head,
                                     const LayerRows& rows) const;
-  /// Competing rows that a KV head of this layer may keep on average.
+  /// Returns how many competing rows a KV head of this layer may keep on average.
   virtual std::int64_t layer_budget(std::int32_t /*layer*/, const Candidates& rows) const {
     return rows.budget;
   }
-  /// The same, dealt out to the KV heads by their pooled scores of the competing rows, [kv
-  /// head][ranked row].
+  /// Distributes the layer's budget over its KV heads by their pooled scores of the competing rows,
+  /// [kv head][ranked row].
   virtual std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores,
                                                  std::int64_t budget) const {
     return std::vector<std::int64_t>(scores.size(), budget);
@@ -95,7 +94,7 @@ class RankedCompressor : public Compressor {
   CompressSetup setup_;
   RankedSettings settings_;
   std::unique_ptr<WindowScores> observed_;
-  SparsePrefillScores* sparse_ = nullptr;  ///< the same, where the prompt attends by it
+  SparsePrefillScores* sparse_ = nullptr;  ///< observed_, if the prompt attends sparsely; else null
 };
 
 }  // namespace quire

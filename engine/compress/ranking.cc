@@ -12,14 +12,14 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::int64_t length(const KvStretch& s) { return s.end - s.begin; }
+std::int64_t length(const RowRange& s) { return s.end - s.begin; }
 
-std::int64_t length(std::span<const KvStretch> stretches) {
-  return std::accumulate(stretches.begin(), stretches.end(), std::int64_t{0},
-                         [](std::int64_t n, const KvStretch& s) { return n + length(s); });
+std::int64_t length(std::span<const RowRange> ranges) {
+  return std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
+                         [](std::int64_t n, const RowRange& s) { return n + length(s); });
 }
 
-void mark(std::vector<std::uint8_t>& rows, const KvStretch& s) {
+void mark(std::vector<std::uint8_t>& rows, const RowRange& s) {
   std::fill(rows.begin() + s.begin, rows.begin() + s.end, std::uint8_t{1});
 }
 
@@ -27,8 +27,7 @@ void mark(std::vector<std::uint8_t>& rows, const KvStretch& s) {
 
 Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t window) {
   Candidates out;
-  const KvStretch last{std::max(rows.question.begin, rows.question.end - window),
-                       rows.question.end};
+  const RowRange last{std::max(rows.question.begin, rows.question.end - window), rows.question.end};
   std::vector<std::uint8_t> stays(at(rows.num_rows), 0);
   mark(stays, last);
   out.pooled = rows.contexts;
@@ -39,7 +38,7 @@ Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t
     mark(stays, rows.prefix);
     mark(stays, rows.question);
     if (around + length(rows.anchors) <= capacity) {
-      for (const KvStretch& s : rows.anchors) mark(stays, s);
+      for (const RowRange& s : rows.anchors) mark(stays, s);
     }
   } else {
     out.pooled.insert(out.pooled.begin(), rows.prefix);
@@ -48,7 +47,7 @@ Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t
   for (std::int32_t row = 0; row < rows.num_rows; ++row) {
     if (stays[at(row)]) out.kept.push_back(row);
   }
-  for (const KvStretch& s : out.pooled) {
+  for (const RowRange& s : out.pooled) {
     for (std::int64_t row = s.begin; row < s.end; ++row) {
       if (!stays[at(row)]) out.ranked.push_back(static_cast<std::int32_t>(row));
     }
@@ -57,12 +56,12 @@ Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t
   return out;
 }
 
-void pool_scores(std::span<float> scores, std::span<const KvStretch> stretches, Pooling pooling,
+void pool_scores(std::span<float> scores, std::span<const RowRange> ranges, Pooling pooling,
                  std::int32_t kernel) {
   if (pooling == Pooling::kNone || kernel <= 1) return;
   const std::int64_t half = kernel / 2;
   std::vector<float> from;
-  for (const KvStretch& s : stretches) {
+  for (const RowRange& s : ranges) {
     from.assign(scores.begin() + s.begin, scores.begin() + s.end);
     const std::int64_t n = length(s);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -93,7 +92,7 @@ std::vector<std::int64_t> pyramid_budgets(std::int32_t num_layers, std::int64_t 
     most = rows;
     least = 2 * budget - most;
   }
-  // With more than half of the rows to give there is no room for a slope.
+  // With more than half of the rows to keep there is no room for a slope.
   if (num_layers == 1 || least > most)
     return std::vector<std::int64_t>(at(num_layers), std::min(budget, rows));
   const std::int64_t step = (most - least) / (num_layers - 1);
@@ -107,7 +106,7 @@ std::vector<std::int64_t> adaptive_budgets(std::span<const std::vector<float>> s
   const std::size_t heads = scores.size(), rows = scores[0].size();
   budget = std::min(budget, static_cast<std::int64_t>(rows));
   const auto total = static_cast<std::int64_t>(heads) * budget;
-  std::vector<float> all(heads * rows);  // row by row, so that heads that are alike share ties
+  std::vector<float> all(heads * rows);  // row by row, so that equal heads share ties
   for (std::size_t m = 0; m < heads; ++m) {
     float scale = 1.0f;
     if (normalize) {

@@ -8,8 +8,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// SnapKV (Li et al., arXiv 2404.14469): the prompt's last rows score all others by their pooled
-/// attention.
+/// Implements SnapKV (Li et al., arXiv 2404.14469): the prompt's last rows score all others by
+/// their pooled attention.
 class SnapKvCompressor final : public RankedCompressor {
  public:
   SnapKvCompressor() : RankedCompressor(table(), Watch::kWindow) {}

@@ -20,16 +20,16 @@ AttentionArgs rows_from(const AttentionArgs& args, std::int64_t first, std::int6
   return out;
 }
 
-/// The contexts and what lies between them, up to `end`.
-std::vector<KvStretch> stretches(std::span<const KvStretch> contexts, std::int64_t end) {
-  std::vector<KvStretch> out;
+/// Returns the contexts and the ranges between them, up to `end`.
+std::vector<RowRange> ranges(std::span<const RowRange> contexts, std::int64_t end) {
+  std::vector<RowRange> out;
   std::int64_t done = 0;
   const auto add = [&](std::int64_t to) {
     to = std::min(to, end);
     if (to > done) out.push_back({done, to});
     done = std::max(done, to);
   };
-  for (const KvStretch& c : contexts) {
+  for (const RowRange& c : contexts) {
     add(c.begin);
     add(c.end);
   }
@@ -43,7 +43,7 @@ SparsePrefillScores::SparsePrefillScores(const CompressSetup& setup, std::int32_
                                          const Settings& settings)
     : WindowScores(setup, first_position, settings.reduction),
       settings_(settings),
-      pooled_(stretches(setup.contexts, first_position)) {}
+      pooled_(ranges(setup.contexts, first_position)) {}
 
 Status SparsePrefillScores::after_projection(LayerPass& pass) {
   if (pass.layer + 1 < setup().num_layers) return {};
@@ -97,7 +97,7 @@ Status SparsePrefillScores::score(Scoring kind, std::int32_t layer, const Attent
   return attention_scores(args);
 }
 
-/// The best rows before those that score, ascending.
+/// Returns the best rows before the scoring ones, ascending.
 std::vector<std::int32_t> SparsePrefillScores::columns(std::int32_t layer, std::int32_t kv_head,
                                                        std::int64_t num_rows) const {
   std::vector<float> pooled = scores(layer, kv_head, num_rows);

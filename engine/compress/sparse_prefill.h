@@ -1,6 +1,6 @@
-/// Vertical-slash attention of a whole prompt, led by its own last rows (SpecKV): in each layer the
-/// window and the draft's answer attend to everything, and what they attend to most is what every
-/// row behind the band sees.
+/// This file computes vertical-slash attention of a whole prompt, guided by its last rows (SpecKV).
+/// In each layer the window and the draft's answer attend densely, and every other row attends to
+/// its band and the columns they attend to most.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace quire {
 
-/// One ranking serves both: the columns, and what compressors keep afterwards. The pass runs the
-/// whole prompt at positions 0, 1, ... in one piece, behind exact rows of its beginning where the
-/// cache holds some: the last rows must be known when the first attend. Of the last layer only the
-/// rows that score run on. Threads: the engine thread.
+/// Computes one ranking for both the columns and the rows that compressors keep. The pass runs the
+/// whole prompt at positions 0, 1, ... at once, after any exact rows of its beginning in the cache,
+/// since the last rows must be known when the first attend. In the last layer only the scoring rows
+/// run. Threads: the engine thread.
 class SparsePrefillScores final : public WindowScores {
  public:
   struct Settings {
@@ -23,15 +23,15 @@ class SparsePrefillScores final : public WindowScores {
     std::int32_t kernel = 1;
     ScoreReduction reduction = ScoreReduction::kMax;
   };
-  /// setup.sparse. Rows from `first_position` on score.
+  /// Needs setup.sparse. Rows from `first_position` on score.
   SparsePrefillScores(const CompressSetup& setup, std::int32_t first_position,
                       const Settings& settings);
 
-  /// It attends itself, on the host.
-  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return true; }
+  /// Returns true, as the hook computes attention itself, on the host.
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return true; }
   Status after_projection(LayerPass& pass) override;
   Result<bool> attend(LayerPass& pass, const AttentionArgs& dense) override;
-  /// attend() has scored.
+  /// Does nothing, as attend() has scored already.
   Status after_attention(LayerPass&) override { return {}; }
 
   SparseReport report() const;
@@ -43,7 +43,7 @@ class SparsePrefillScores final : public WindowScores {
   void count(const AttentionArgs& rows, std::span<const std::vector<std::int32_t>> columns);
 
   const Settings settings_;
-  std::vector<KvStretch> pooled_;
+  std::vector<RowRange> pooled_;
   std::int64_t sparse_rows_ = 0;
   double seen_keys_ = 0, all_keys_ = 0;
 };

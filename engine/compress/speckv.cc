@@ -13,8 +13,8 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// SpecKV: the question's last rows and the rows of a draft's answer, run behind it, score all
-/// others by their pooled attention in the target. Without look-ahead it is SnapKV with these
+/// Implements SpecKV: the question's last rows and those of a draft's answer after it score all
+/// others by their pooled attention in the target. Without a look-ahead it equals SnapKV with these
 /// settings.
 class SpecKvCompressor final : public RankedCompressor {
  public:

@@ -8,15 +8,15 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// StreamingLLM (Xiao et al., arXiv 2309.17453), applied after prefill: the first rows and the
-/// last, whatever they say.
+/// Implements StreamingLLM after prefill (Xiao et al., arXiv 2309.17453): it keeps the first and
+/// the last rows, whatever their content.
 class StreamingLlmCompressor final : public RankedCompressor {
  public:
   StreamingLlmCompressor() : RankedCompressor(table(), Watch::kNothing) {}
   std::string_view name() const override { return "streamingllm"; }
 
  private:
-  /// Alike: ties go to the lower row.
+  /// Gives all rows equal scores, as ties go to the lower row.
   std::vector<float> scores(std::int32_t, std::int32_t, const LayerRows& rows) const override {
     return std::vector<float>(static_cast<std::size_t>(rows.num_rows), 0.0f);
   }

@@ -63,7 +63,7 @@ Result<WindowScores::LayerScores*> WindowScores::layer_scores(
   QUIRE_RETURN_IF_ERROR(grown.scores.reserve(memory, heads * num_rows));
   grown.capacity = num_rows;
   std::fill_n(grown.scores.data(), heads * num_rows, 0.0f);
-  if (old.capacity > 0) QUIRE_RETURN_IF_ERROR(settle(memory.get()));
+  if (old.capacity > 0) QUIRE_RETURN_IF_ERROR(synchronize(memory.get()));
   for (std::int64_t m = 0; m < heads; ++m)
     std::copy_n(old.scores.data() + m * old.capacity, old.capacity,
                 grown.scores.data() + m * num_rows);
@@ -71,8 +71,8 @@ Result<WindowScores::LayerScores*> WindowScores::layer_scores(
   return &old;
 }
 
-/// Rows that the layer has once the prompt and a look-ahead have run, if what is missing is
-/// appended: growing on a device is waiting.
+/// Returns the rows of the layer once the prompt and a look-ahead have run, if missing rows are
+/// appended. Reserving them avoids growing, which synchronizes a device.
 std::int64_t WindowScores::most_rows(const LayerPass& pass) const {
   const std::int64_t rows = pass.cache->num_rows(pass.layer);
   if (hooks_of(pass) == nullptr) return rows;

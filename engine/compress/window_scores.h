@@ -1,5 +1,5 @@
-/// What the last rows of a prompt, and a look-ahead's behind it, pay to every cached row, layer by
-/// layer and KV head by KV head, seen while they run.
+/// This file accumulates the attention of a prompt's last rows, and of a look-ahead after it, to
+/// every cached row. Scores are kept per layer and KV head while the rows run.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace quire {
 
-/// Adds what rows of a pass pay to the cached rows to scores, as attention_scores() does. Threads:
-/// the engine thread.
+/// Adds the attention that rows of a pass pay to the cached rows to scores, like
+/// attention_scores(). Threads: the engine thread.
 class RowScorer {
  public:
   struct Shape {
@@ -24,9 +24,9 @@ class RowScorer {
   explicit RowScorer(const Shape& shape) : shape_(shape) {}
 
   std::int64_t num_heads() const { return shape_.num_heads; }
-  /// The pass's rows [first, end), after attention. lse: of those rows, [rows, num_heads]. scores:
-  /// [num_kv_heads, rows of the layer], row stride ld_scores. Where the pass's Compute has hooks()
-  /// it is enqueued, and all lies in its memory.
+  /// Adds the pass's rows [first, end), after attention; `lse` is [rows, num_heads] of those rows,
+  /// `scores` [num_kv_heads, rows of the layer] with row stride ld_scores. If the pass's Compute
+  /// has hooks(), the work is enqueued, and all pointers refer to its memory.
   Status add(const LayerPass& pass, std::int64_t first, std::int64_t end, const float* lse,
              float* scores, std::int64_t ld_scores);
 
@@ -35,46 +35,46 @@ class RowScorer {
   ComputeBuffer<float> query_;
 };
 
-/// Sees the rows whose position is at least `first_position`, in as many passes as they come; rows
-/// must only be appended to the cache between them. Costs one more product of those rows with all
-/// keys. On a device the scores lie there until they are asked for, and no layer waits. Threads:
-/// the engine thread.
+/// Observes rows at positions from `first_position` on, over any number of passes; the cache may
+/// only be appended to in between. It costs one more product of those rows with all keys. On a
+/// device the scores stay in its memory until requested, and no layer synchronizes. Threads: the
+/// engine thread.
 class WindowScores : public ForwardHook {
  public:
-  /// Whose attention a score is: that of the prompt's rows, or theirs and the look-ahead's.
+  /// Selects whose attention counts: the prompt rows', or also the look-ahead's.
   enum class From : std::uint8_t { kPrompt, kAll };
   WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction);
 
-  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override {
+  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
     return compute.hooks() == nullptr;
   }
   bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 
-  /// [num_rows] of the layer; zeros where no such row was seen or rows came later. After a pass's
-  /// end.
+  /// Returns the layer's scores, [num_rows]; zero for rows that were appended later or if no
+  /// scoring row was seen. Call it after the end of a pass.
   std::vector<float> scores(std::int32_t layer, std::int32_t kv_head, std::int64_t num_rows,
                             From from = From::kAll) const;
-  /// Rows of a look-ahead were seen.
+  /// Returns whether rows of a look-ahead were seen.
   bool saw_ahead() const { return saw_ahead_; }
 
  protected:
   const CompressSetup& setup() const { return setup_; }
   std::int32_t first_position() const { return first_position_; }
   ScoreReduction reduction() const { return reduction_; }
-  /// Of a layer; head m's begin at m * capacity.
+  /// Scores of one layer; those of head m begin at m * capacity.
   struct LayerScores {
     ComputeBuffer<float> scores;
     std::int64_t capacity = 0;  ///< rows
   };
-  /// Two kinds of rows that score.
+  /// Kinds of rows that score.
   enum class Scoring : std::uint8_t { kPrompt, kAhead };
-  /// With room for `num_rows`; what is new is zero. `memory` is that of the pass. Errors:
-  /// kResourceExhausted, those of settling a device.
+  /// Returns the layer's scores with room for `num_rows`; new entries are zero. `memory` is that of
+  /// the pass. Errors: kResourceExhausted, those of synchronizing a device.
   Result<LayerScores*> layer_scores(Scoring rows, std::int32_t layer, std::int64_t num_rows,
                                     const std::shared_ptr<ComputeMemory>& memory);
-  /// Calls add(kind, first, end) for those of ascending positions that score: indices of the
-  /// prompt's rows, then of the look-ahead's; either may be missing.
+  /// Calls add(kind, first, end) for the scoring rows among ascending positions, as index ranges:
+  /// the prompt's rows, then the look-ahead's. Either range may be absent.
   template <class Add>
   Status for_scoring(std::span<const std::int32_t> positions, Add&& add) {
     const auto index_of = [&](std::int32_t position) {

@@ -47,7 +47,7 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
   QUIRE_RETURN_IF_ERROR(stage_.send());
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::ScoreDocumentsArgs{table, args}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{pinned_.data(), scores_.data(), bytes}));
-  QUIRE_RETURN_IF_ERROR(memory_->settle());
+  QUIRE_RETURN_IF_ERROR(memory_->synchronize());
   const auto* results = reinterpret_cast<const float*>(pinned_.data());
   for (const ScoredBlocks& d : documents) {
     const std::size_t n = static_cast<std::size_t>(d.num_blocks) * sizeof(float);

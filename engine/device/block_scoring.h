@@ -1,5 +1,5 @@
-/// SamKV's scores of the blocks of many documents and layers in one launch. Internal to
-/// engine/device.
+/// BlockScoring computes SamKV's scores of the blocks of many documents and layers in one launch.
+/// Internal to engine/device.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace quire {
 
-/// Queries go up, scores come down; the means are on the device. Threads: the one that computes.
+/// BlockScoring uploads queries and downloads scores; the means are on the device. Threads: the
+/// computing thread.
 class BlockScoring {
  public:
   explicit BlockScoring(const std::shared_ptr<DeviceMemory>& memory)
@@ -17,7 +18,7 @@ class BlockScoring {
         stage_(memory),
         scores_(memory, cuda::MemoryKind::kDevice),
         pinned_(memory, cuda::MemoryKind::kPinned) {}
-  /// See Compute::score_blocks(). A query that several documents have by the same address goes up
+  /// Runs Compute::score_blocks(). A query that several documents share by address is uploaded
   /// once.
   Status run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
              std::span<const ScoredBlocks> documents);
@@ -25,7 +26,7 @@ class BlockScoring {
  private:
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage stage_;
-  DeviceBuffer scores_, pinned_;  ///< of all documents in order: scores, then comparable ones
+  DeviceBuffer scores_, pinned_;  ///< of all documents in order: `score`, then `comparable`
 };
 
 }  // namespace quire

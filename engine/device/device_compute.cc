@@ -18,14 +18,14 @@ namespace {
 
 using cuda::MemoryKind;
 
-/// Decode attention keeps partial results of so many bytes at once, if one query row needs no more.
+/// The bytes of partial results of decode attention at once, if one query row needs no more.
 constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
 
-/// Up to so many rows of a product read int8, w8 and w4 weights as they are, kGemvRows at a time;
-/// more are multiplied by tiles of them that were expanded to bf16, of so many bytes.
+/// Products with up to kFewRows rows read int8, w8 and w4 weights as they are, kGemvRows at a time.
+/// Products with more rows expand the weights to bf16 in tiles of kTileBytes.
 constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
 
-/// Outputs [first, first + n) of a matrix.
+/// Returns outputs [first, first + n) of a matrix.
 cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, std::int64_t n) {
   const std::int64_t segments = first * cuda::row_segments(w.kind, w.k);
   const std::int64_t groups = segments * cuda::segment_groups(w.kind);
@@ -37,7 +37,7 @@ cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, 
           w.kind};
 }
 
-/// Positions and destinations of all pieces.
+/// Joins the positions and destinations of all pieces.
 void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions,
           std::vector<std::int32_t>& dst_rows) {
   for (const StoredRows& piece : rows) {
@@ -46,7 +46,7 @@ void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions
   }
 }
 
-/// What twins share.
+/// DeviceState is shared by twins.
 struct DeviceState {
   explicit DeviceState(std::shared_ptr<cuda::DeviceOps> ops)
       : memory(std::make_shared<DeviceMemory>(std::move(ops))) {}
@@ -82,11 +82,11 @@ class DeviceCompute final : public Compute {
                                               DType dtype, WeightFormat format) override {
     return upload_matrix(memory_, parts, k, dtype, format);
   }
-  Result<ComputeValues> keep(std::span<const std::byte> values) override {
-    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, upload(memory_, values));
+  Result<ComputeValues> upload(std::span<const std::byte> values) override {
+    QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, quire::upload(memory_, values));
     return ComputeValues{std::move(data), static_cast<std::int64_t>(values.size())};
   }
-  Result<std::shared_ptr<const void>> know(const RopeTable& table) override;
+  Result<std::shared_ptr<const void>> register_rope(const RopeTable& table) override;
 
   Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
                std::span<const std::int32_t> ids, float* x) override {
@@ -146,13 +146,13 @@ class DeviceCompute final : public Compute {
   Status attend_each(const AttentionArgs& args,
                      std::span<const SequenceAttention> sequences) override;
   bool draws() const override { return true; }
-  Status draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules,
+  Status draw(const float* logits, std::int64_t vocab, std::span<const SampleRule> rules,
               std::int32_t* tokens) override;
   Status read_bytes(const void* x, std::int64_t bytes, void* out) override {
     if (bytes == 0) return {};
     QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
     QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{pinned_.data(), x, bytes}));
-    QUIRE_RETURN_IF_ERROR(memory_->settle());
+    QUIRE_RETURN_IF_ERROR(memory_->synchronize());
     std::memcpy(out, pinned_.data(), static_cast<std::size_t>(bytes));
     return {};
   }
@@ -166,7 +166,7 @@ class DeviceCompute final : public Compute {
   Status end_step() override { return memory_->end_step(); }
 
  private:
-  /// `args` but for its ids.
+  /// Gathers the embeddings of `ids`; `args` has all members but the ids.
   Status gather(cuda::EmbeddingArgs args, std::span<const std::int32_t> ids) {
     if (ids.empty()) return {};
     QUIRE_RETURN_IF_ERROR(stage_.begin());
@@ -180,12 +180,12 @@ class DeviceCompute final : public Compute {
   struct Outputs {
     std::int64_t first, n;
   };
-  /// These outputs of a product without bias, a tile at a time of weights that expand(begin, n)
-  /// writes to expanded_ in bf16; `begin` counts from the first of them.
+  /// Computes these outputs of a product without bias, one tile of weights at a time. expand(begin,
+  /// n) writes a tile to expanded_ in bf16; `begin` counts from the first of these outputs.
   template <class Expand>
   Status by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate,
                   Expand expand);
-  /// Inputs of a product without gaps, in `dtype`.
+  /// Returns the inputs of a product, contiguous and in `dtype`.
   Result<const void*> inputs(const ProductArgs& a, DType dtype) {
     const std::int64_t k = a.weights->k();
     if (dtype == DType::kF32 && a.ldx == k) return static_cast<const void*>(a.x);
@@ -195,16 +195,16 @@ class DeviceCompute final : public Compute {
         memory_->run(cuda::ConvertArgs{a.x, a.rows, k, a.ldx, dtype, rounded_.data()}));
     return static_cast<const void*>(rounded_.data());
   }
-  /// Where rows go: pages, positions and rows as kernels read them. Only the pages that are written
-  /// to are sent.
+  /// Target holds the destination of rows: pages, positions and rows as kernels read them. Only the
+  /// pages that are written to are uploaded.
   struct Target {
     MutableKvView dst;
     const std::int32_t *positions, *dst_rows;
   };
-  /// Between stage_.begin() and stage_.send().
+  /// Uploads a target, between stage_.begin() and stage_.send().
   Result<Target> target(const MutableKvView& dst, std::span<const std::int32_t> positions,
                         std::span<const std::int32_t> dst_rows);
-  /// Raw rows on the device go to dst_rows of dst.
+  /// Places raw rows on the device in dst_rows of dst.
   Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst,
                     std::span<const std::int32_t> positions,
                     std::span<const std::int32_t> dst_rows);
@@ -218,24 +218,24 @@ class DeviceCompute final : public Compute {
   const std::string name_;
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage stage_;
-  // Inputs of products, gathered K and V, packed K and V, a tile of weights, partial attention,
-  // what is read
+  // The buffers hold inputs of products, gathered K and V, packed K and V, a tile of weights,
+  // partial attention, and values being read.
   DeviceBuffer rounded_, rows_, raw_, expanded_, scratch_, pinned_;
   StoredRowsFeed feed_;
   BlockScoring scoring_;
   DeviceHooks hooks_;
 };
 
-Result<std::shared_ptr<const void>> DeviceCompute::know(const RopeTable& table) {
+Result<std::shared_ptr<const void>> DeviceCompute::register_rope(const RopeTable& table) {
   const RopeConfig& c = table.config();
   const std::size_t n = static_cast<std::size_t>(table.max_positions()) *
                         static_cast<std::size_t>(c.rotary_dim / 2);
   using Halves = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
   Halves halves;
   QUIRE_ASSIGN_OR_RETURN(halves.first,
-                         upload(memory_, std::as_bytes(std::span(table.cos_row(0), n))));
+                         quire::upload(memory_, std::as_bytes(std::span(table.cos_row(0), n))));
   QUIRE_ASSIGN_OR_RETURN(halves.second,
-                         upload(memory_, std::as_bytes(std::span(table.sin_row(0), n))));
+                         quire::upload(memory_, std::as_bytes(std::span(table.sin_row(0), n))));
   const auto* key = &table;
   {
     std::lock_guard lock(state_->mu);
@@ -438,7 +438,7 @@ Status DeviceCompute::place(const RopeTable& table, const MutableKvView& dst,
   if (positions.empty()) return {};
   QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.bring(rows, dst.num_kv_heads, dst.head_dim));
   const Status placed = place_rows(table, raw, dst, positions, dst_rows);
-  QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot's turn is over
+  QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot has been used
   return placed;
 }
 
@@ -476,16 +476,16 @@ Status DeviceCompute::meet_stored(const RopeTable& table, const MeetStoredArgs& 
   return met;
 }
 
-Status DeviceCompute::draw(const float* logits, std::int64_t vocab, std::span<const DrawRule> rules,
-                           std::int32_t* tokens) {
+Status DeviceCompute::draw(const float* logits, std::int64_t vocab,
+                           std::span<const SampleRule> rules, std::int32_t* tokens) {
   const auto rows = static_cast<std::int64_t>(rules.size());
   if (rows == 0) return {};
-  if (std::ranges::all_of(rules, [](const DrawRule& r) { return !(r.temperature > 0); }))
+  if (std::ranges::all_of(rules, [](const SampleRule& r) { return !(r.temperature > 0); }))
     return memory_->run(cuda::ArgmaxArgs{logits, rows, vocab, tokens});
   std::vector<float> temperature, top_p, min_p;
   std::vector<double> uniform;
   std::vector<std::int32_t> top_k;
-  for (const DrawRule& r : rules) {
+  for (const SampleRule& r : rules) {
     temperature.push_back(r.temperature);
     top_k.push_back(r.top_k);
     top_p.push_back(r.top_p);
@@ -521,7 +521,7 @@ Status DeviceCompute::attend(const AttentionArgs& args) {
       stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a});
-  // No tensor cores for f32: as many rows at once as their partial results have room.
+  // f32 has no tensor-core kernel: process as many rows at once as their partial results have room.
   cuda::DecodeAttentionArgs one{
       .attention = a, .lists = nullptr, .longest_list = 0, .scratch = nullptr};
   one.attention.rows = 1;
@@ -553,9 +553,9 @@ Status DeviceCompute::attend_each(const AttentionArgs& args,
   for (const SequenceAttention& s : sequences) {
     QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged_view(stage_, s.kv));
     cuda::SequenceKv one{kv.pages, kv.positions, kv.num_rows, nullptr};
-    if (s.lists_there != nullptr) {
+    if (s.lists_on_device != nullptr) {
       longest = std::max(longest, s.longest_list);
-      one.lists = s.lists_there;
+      one.lists = s.lists_on_device;
     } else if (s.lists == nullptr) {
       longest = std::max(longest, kv.num_rows);
     } else {
@@ -571,10 +571,11 @@ Status DeviceCompute::attend_each(const AttentionArgs& args,
     each.push_back(one);
     positions.push_back(s.position);
   }
-  longest = (longest + kRowsRoom - 1) / kRowsRoom * kRowsRoom;  // as many chunks as without
+  longest = (longest + kRowsRoom - 1) / kRowsRoom *
+            kRowsRoom;  // so that equal numbers of chunks repeat
   cuda::DecodeAttentionArgs decode{
       .attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr};
-  decode.attention.kv = sequences.front().kv;  // of which kernels take the shape alone
+  decode.attention.kv = sequences.front().kv;  // kernels use only its shape
   decode.attention.kv.pages = each.front().pages;
   decode.attention.kv.positions = each.front().positions;
   decode.attention.kv.num_rows = longest;

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// Pages come one by one: most steps' arrays lie where those of the step before lay
+// Pages are added one by one; the room keeps most steps' arrays at the previous step's addresses.
 constexpr std::int64_t kUnitsRoom = 64;
 
 }  // namespace
@@ -25,7 +25,7 @@ Status DeviceHooks::attention_scores(const AttentionScoresArgs& args) {
 }
 
 Status DeviceHooks::attention_mass(const AttentionMassArgs& args) {
-  if (args.rows == 0 || args.num_stretches == 0) return {};
+  if (args.rows == 0 || args.num_ranges == 0) return {};
   AttentionMassArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
@@ -33,8 +33,7 @@ Status DeviceHooks::attention_mass(const AttentionMassArgs& args) {
       a.query_positions,
       stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
   QUIRE_ASSIGN_OR_RETURN(
-      a.stretches,
-      stage_.put(std::span(args.stretches, static_cast<std::size_t>(args.num_stretches))));
+      a.ranges, stage_.put(std::span(args.ranges, static_cast<std::size_t>(args.num_ranges))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -84,7 +83,7 @@ Status DeviceHooks::key_products(const KeyProductsArgs& args) {
   return memory_->run(a);
 }
 
-/// Only pages that moves touch are sent: a list of their own for each side, in the order of the
+/// Uploads only the pages that the moves touch: a separate list for each side, in the order of the
 /// moves.
 Result<KvGatherArgs> DeviceHooks::staged(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(internal::check_gather(args));
@@ -118,20 +117,20 @@ Status DeviceHooks::gather_rows(const KvGatherArgs& args) {
   return memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCompute});
 }
 
-Result<std::int64_t> DeviceHooks::gather_beside(const KvGatherArgs& args) {
+Result<std::int64_t> DeviceHooks::gather_async(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
   QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{ready_, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_, cuda::Lane::kCompute}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
   const std::int64_t copy = copies_++;
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{
       copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
   return copy;
 }
 
-/// A mark that stands for a later copy by now passes later: right, and no copy waits long enough
-/// for it to matter.
+/// Makes the computing stream wait for the copy's event. An event that a later copy reused fires
+/// later, which is correct and rarely delays anything.
 Status DeviceHooks::hold_for(std::int64_t copy) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
   return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()],
@@ -154,7 +153,7 @@ Status DeviceHooks::candidate_rows(const CandidateRowsArgs& args) {
     QUIRE_RETURN_IF_ERROR(stage_.begin());
     QUIRE_ASSIGN_OR_RETURN(
         a.units, stage_.put(std::span(args.units, static_cast<std::size_t>(args.num_units)),
-                            kUnitsRoom * static_cast<std::int64_t>(sizeof(KvStretch))));
+                            kUnitsRoom * static_cast<std::int64_t>(sizeof(RowRange))));
     QUIRE_RETURN_IF_ERROR(stage_.send());
   }
   return memory_->run(a);

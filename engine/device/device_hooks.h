@@ -1,4 +1,4 @@
-/// HookCompute on an accelerator. Internal to engine/device.
+/// DeviceHooks is the HookCompute of an accelerator. Internal to engine/device.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "engine/device/device_memory.h"
-#include "engine/device/fetch_lane.h"
+#include "engine/device/fetch_stream.h"
 #include "engine/model/hook_compute.h"
 
 namespace quire {
@@ -18,9 +18,9 @@ class DeviceHooks final : public HookCompute {
       : memory_(memory),
         table_of_(std::move(table)),
         stage_(memory),
-        lane_(memory),
-        ready_(memory->new_mark()) {
-    for (std::int32_t& mark : copied_) mark = memory->new_mark();
+        stream_(memory),
+        ready_(memory->new_event()) {
+    for (std::int32_t& event : copied_) event = memory->new_event();
   }
 
   Status attention_scores(const AttentionScoresArgs& args) override;
@@ -36,7 +36,7 @@ class DeviceHooks final : public HookCompute {
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
   Status gather_rows(const KvGatherArgs& args) override;
-  Result<std::int64_t> gather_beside(const KvGatherArgs& args) override;
+  Result<std::int64_t> gather_async(const KvGatherArgs& args) override;
   Status hold_for(std::int64_t copy) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
   Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
@@ -45,20 +45,20 @@ class DeviceHooks final : public HookCompute {
   }
   Status sum_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
                   float* out) override;
-  Result<std::byte*> place(std::int64_t bytes) override { return lane_.place(bytes); }
+  Result<std::byte*> place(std::int64_t bytes) override { return stream_.place(bytes); }
   Status fetch(std::int64_t bytes, Fetched then) override {
-    return lane_.fetch(bytes, std::move(then));
+    return stream_.fetch(bytes, std::move(then));
   }
-  Status deliver() override { return lane_.deliver(); }
+  Status deliver() override { return stream_.deliver(); }
 
  private:
   const std::shared_ptr<DeviceMemory> memory_;
   const FindTable table_of_;
   Result<KvGatherArgs> staged(const KvGatherArgs& args);
   ArgumentStage stage_;
-  FetchLane lane_;
-  std::int32_t ready_;  ///< mark of the computing lane: what a copy beside it waits for
-  /// Marks of the copies' lane, which are set in turn: by the number of the copy
+  FetchStream stream_;
+  std::int32_t ready_;  ///< event of the computing stream that an asynchronous copy waits for
+  /// Events of the copy stream, used in turn by the number of the copy.
   std::array<std::int32_t, 64> copied_{};
   std::int64_t copies_ = 0;
 };

@@ -11,15 +11,15 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20;
-/// Arguments put since the device was last settled, from which on they wait for it.
+/// The bytes of arguments, put since the device was last idle, at which begin() synchronizes.
 constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
 
 }  // namespace
 
-Status DeviceMemory::settle() {
+Status DeviceMemory::synchronize() {
   if (!pending()) return {};
   QUIRE_RETURN_IF_ERROR(leave_step());
-  QUIRE_RETURN_IF_ERROR(ops_->settle());
+  QUIRE_RETURN_IF_ERROR(ops_->synchronize());
   pending_.store(false, std::memory_order_release);
   return {};
 }
@@ -50,7 +50,7 @@ Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setti
 }
 
 void DeviceMemory::give_back(cuda::MemoryKind kind, void* p) {
-  Status s = settle();
+  Status s = synchronize();
   if (s.ok()) s = ops_->release(kind, p);
   if (!s.ok())
     log_warning("memory of the device could not be given back",
@@ -74,9 +74,9 @@ void DeviceBuffer::drop() {
 Status ArgumentStage::begin() {
   std::int64_t used = 0;
   for (const auto& chunk : chunks_) used += chunk->used;
-  if (used >= kMostPut) QUIRE_RETURN_IF_ERROR(memory_->settle());
+  if (used >= kMostPut) QUIRE_RETURN_IF_ERROR(memory_->synchronize());
   if (memory_->pending()) return {};
-  if (chunks_.size() > 1) {  // one that holds it all, from now on
+  if (chunks_.size() > 1) {  // replace them by one chunk that holds everything
     chunks_.clear();
     QUIRE_RETURN_IF_ERROR(add_chunk(std::min(used * 2, kMostPut)));
   }

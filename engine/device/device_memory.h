@@ -1,5 +1,5 @@
-/// Memory of a device for the engine: shared buffers, weights, and arguments that the host hands to
-/// kernels.
+/// These classes provide device memory to the engine: shared buffers, weights, and arguments that
+/// the host passes to kernels.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@
 
 namespace quire {
 
-/// The device's memory that the host addresses, too. Knows whether anything is enqueued, so that
-/// settling an idle device costs nothing. Threads: see ComputeMemory; settle() from any thread
-/// while nothing is enqueued.
+/// DeviceMemory is device memory that the host addresses, too. It tracks whether anything is
+/// enqueued, so that synchronizing an idle device costs nothing. Threads: see ComputeMemory;
+/// synchronize() from any thread while nothing is enqueued.
 class DeviceMemory final : public ComputeMemory {
  public:
   explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {}
@@ -28,15 +28,15 @@ class DeviceMemory final : public ComputeMemory {
     return ops_->allocate(kind_of(place), bytes);
   }
   void release(void* p, MemoryPlace place) override { give_back(kind_of(place), p); }
-  Status settle() override;
+  Status synchronize() override;
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
   cuda::DeviceOps& ops() { return *ops_; }
-  /// One of the device's marks for as long as the device is open; they are shared when they run
-  /// out, which costs waiting and nothing else.
-  std::int32_t new_mark() { return marks_.fetch_add(1) % cuda::kMarks; }
+  /// Returns one of the device's events, valid for as long as the device is open. They are shared
+  /// when they run out, which costs only waiting.
+  std::int32_t new_event() { return events_.fetch_add(1) % cuda::kEvents; }
   bool pending() const { return pending_.load(std::memory_order_acquire); }
-  /// Enqueued, or collected where the calling thread is within a step.
+  /// Enqueues the operation, or records it if the calling thread is within a step.
   template <class Args>
   Status run(const Args& args) {
     pending_.store(true, std::memory_order_release);
@@ -50,14 +50,16 @@ class DeviceMemory final : public ComputeMemory {
     step_.add(cuda::op_code(&args), &whole, static_cast<std::int64_t>(sizeof whole));
     return {};
   }
-  /// See Compute::begin_step(). One thread at a time has a step; another's is run as it comes.
+  /// Begins a step (Compute::begin_step()). Only one thread at a time has a step; another thread's
+  /// operations run as they come.
   void begin_step(std::int64_t rows);
   Status end_step();
-  /// Within a step: what was collected is enqueued, and the rest of the step as it comes. For what
-  /// a graph cannot hold: other lanes and their marks.
+  /// Enqueues what the step recorded so far, and the rest of the step as it comes. It is for what a
+  /// graph cannot hold: other streams and their events.
   Status leave_step();
   const StepStats& step_stats() const { return step_.stats(); }
-  /// After what is enqueued. A failure is logged: the memory stays with the device.
+  /// Frees the memory after everything enqueued. A failure is logged, and the memory stays
+  /// allocated.
   void give_back(cuda::MemoryKind kind, void* p);
 
  private:
@@ -71,13 +73,14 @@ class DeviceMemory final : public ComputeMemory {
   }
 
   const std::shared_ptr<cuda::DeviceOps> ops_;
-  StepRecording step_;                       // of the thread that steps
-  std::atomic<std::thread::id> stepping_{};  // none: nobody does
+  StepRecording step_;                       // of the thread within a step
+  std::atomic<std::thread::id> stepping_{};  // default: no thread
   std::atomic<bool> pending_{false};
-  std::atomic<std::int32_t> marks_{0};
+  std::atomic<std::int32_t> events_{0};
 };
 
-/// A buffer of one kind of memory that grows; contents are undefined after it grew.
+/// DeviceBuffer is a growing buffer of one kind of memory. Its contents are undefined after it
+/// grew.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<DeviceMemory> memory, cuda::MemoryKind kind)
@@ -85,7 +88,7 @@ class DeviceBuffer {
   ~DeviceBuffer() { drop(); }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  /// Errors: kResourceExhausted (it is empty then), kDeviceLost.
+  /// Reserves at least `bytes`. Errors: kResourceExhausted (the buffer is empty then), kDeviceLost.
   Status reserve(std::int64_t bytes);
   std::byte* data() { return static_cast<std::byte*>(data_); }
   std::int64_t bytes() const { return bytes_; }
@@ -98,26 +101,26 @@ class DeviceBuffer {
   std::int64_t bytes_ = 0;
 };
 
-/// Small arrays on their way to kernels: written to pinned memory, copied to the same place of a
-/// device buffer in front of the next operation. What was put stays until the next begin() that
-/// finds the device settled.
+/// ArgumentStage uploads small arrays for kernels: they are written to pinned memory and copied to
+/// the same offset of a device buffer before the next operation. They stay valid until the next
+/// begin() that finds the device idle.
 class ArgumentStage {
  public:
   explicit ArgumentStage(std::shared_ptr<DeviceMemory> memory) : memory_(std::move(memory)) {}
 
-  /// Before the arrays of an operation: makes room for the next ones, waiting for the device when
-  /// much has been put since it was last settled.
+  /// Prepares for the arrays of an operation. It synchronizes if much was put since the device was
+  /// last idle.
   Status begin();
-  /// The values' address for kernels. What is put behind them begins at a multiple of `room` bytes:
-  /// arrays that grow a little from call to call leave it where it was. Errors: kResourceExhausted,
-  /// kDeviceLost.
+  /// Copies the values and returns their address for kernels. The next array begins at a multiple
+  /// of `room` bytes, so arrays that grow a little between calls do not move it. Errors:
+  /// kResourceExhausted, kDeviceLost.
   template <class T>
   Result<const T*> put(std::span<const T> values, std::int64_t room = kAlignment) {
     QUIRE_ASSIGN_OR_RETURN(
         void* at, put_bytes(values.data(), static_cast<std::int64_t>(values.size_bytes()), room));
     return static_cast<const T*>(at);
   }
-  /// Enqueues the copies of what was put. Call before the operation that reads it.
+  /// Enqueues the copies of the arrays. Call it before the operation that reads them.
   Status send();
 
  private:
@@ -132,7 +135,7 @@ class ArgumentStage {
   Status add_chunk(std::int64_t bytes);
 
   const std::shared_ptr<DeviceMemory> memory_;
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // the last one takes what is put
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // the last one receives new arrays
 };
 
 }  // namespace quire

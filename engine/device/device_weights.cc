@@ -13,8 +13,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kPiece = std::int64_t{8} << 20;  // of an upload: pinned memory is dear
-constexpr std::int64_t kAlignment = 256;                // of what lies together in one allocation
+constexpr std::int64_t kPiece = std::int64_t{8} << 20;  // of an upload: pinned memory is scarce
+constexpr std::int64_t kAlignment = 256;                // of the parts of one allocation
 
 /// Calls take(row, values) with the k values of each row of the stacked parts, on many threads.
 template <class Take>
@@ -69,7 +69,7 @@ Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int
   return out;
 }
 
-/// Matrices in groups of 32 and where they lie in `bytes`.
+/// GroupedValues holds matrices in groups of 32 and their offsets in `bytes`.
 struct GroupedValues {
   struct Matrix {
     GroupKind kind;
@@ -159,13 +159,13 @@ Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& 
   DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned);
   for (std::int64_t begin = 0; begin < size; begin += kPiece) {
     const std::int64_t n = std::min(kPiece, size - begin);
-    QUIRE_RETURN_IF_ERROR(memory->settle());
+    QUIRE_RETURN_IF_ERROR(memory->synchronize());
     QUIRE_RETURN_IF_ERROR(pinned.reserve(n));
     std::memcpy(pinned.data(), bytes.data() + begin, static_cast<std::size_t>(n));
     QUIRE_RETURN_IF_ERROR(
         memory->run(cuda::CopyArgs{static_cast<std::byte*>(p) + begin, pinned.data(), n}));
   }
-  QUIRE_RETURN_IF_ERROR(memory->settle());
+  QUIRE_RETURN_IF_ERROR(memory->synchronize());
   return owner;
 }
 

@@ -1,4 +1,4 @@
-/// Weights on a device. Internal to engine/device.
+/// DeviceMatrix and its helpers store weights on a device. Internal to engine/device.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace quire {
 
-/// W [n, k]: row-major in bf16 or f32, row-major in int8 with a f32 scale for every group of
-/// cuda::kGemvGroup inputs, or in groups of 32 (w4, w8).
+/// DeviceMatrix is a weight matrix W [n, k] on the device. It is row-major bf16 or f32, row-major
+/// int8 with an f32 scale for every group of cuda::kGemvGroup inputs, or in groups of 32 (w4, w8).
 class DeviceMatrix final : public ComputeMatrix {
  public:
-  /// `scales` [n, k / cuda::kGemvGroup] f32 with kI8, else null.
+  /// Makes a row-major matrix. `scales` is [n, k / cuda::kGemvGroup] f32 with kI8, else null.
   DeviceMatrix(std::shared_ptr<const void> data, DType dtype, std::int64_t n, std::int64_t k,
                std::shared_ptr<const void> scales = nullptr)
       : data_(std::move(data)), scales_(std::move(scales)), dtype_(dtype), n_(n), k_(k) {}
-  /// In groups of 32: matrices that lie in `data` and have n outputs together.
+  /// Makes a matrix in groups of 32 from matrices that lie in `data` and have n outputs together.
   DeviceMatrix(std::shared_ptr<const void> data, std::vector<cuda::GroupedWeights> grouped,
                std::int64_t n, std::int64_t k)
       : data_(std::move(data)), grouped_(std::move(grouped)), dtype_(DType::kI8), n_(n), k_(k) {}
@@ -35,8 +35,8 @@ class DeviceMatrix final : public ComputeMatrix {
     return n_ * k_ * static_cast<std::int64_t>(dtype_bytes(dtype_)) +
            (scales_ == nullptr ? 0 : n_ * (k_ / cuda::kGemvGroup) * scale_bytes);
   }
-  /// The matrices in groups of 32, in the order of their outputs: neighbouring parts that are kept
-  /// alike are one. Empty: the weights are data(), of dtype().
+  /// Returns the matrices in groups of 32, in the order of their outputs; neighbouring parts with
+  /// the same kind are one. Empty: the weights are data(), of dtype().
   std::span<const cuda::GroupedWeights> grouped() const { return grouped_; }
   DType dtype() const { return dtype_; }
   const void* data() const { return data_.get(); }
@@ -49,15 +49,16 @@ class DeviceMatrix final : public ComputeMatrix {
   const std::int64_t n_, k_;
 };
 
-/// A copy in device memory, there when the call returns. Errors: kResourceExhausted, kDeviceLost.
+/// Copies bytes to device memory and returns after the copy is complete. Errors:
+/// kResourceExhausted, kDeviceLost.
 Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory,
                                            std::span<const std::byte> bytes);
 
-/// Copies weights to the device. w4 and w8 keep each part as group_kind() says, whichever kinds
-/// there are in one matrix, and in bf16 where k is no multiple of 32; other formats expand blocks.
-/// Errors: kUnimplemented (field model.weights: int8 with a number of columns that is no multiple
-/// of cuda::kGemvGroup), kInvalidArgument (parts, k; weights: one is not finite or a scale is
-/// outside f16, where the format has such scales), those of upload().
+/// Uploads a weight matrix. w4 and w8 upload each part as group_kind() says, whichever kinds one
+/// matrix mixes, and in bf16 if k is no multiple of 32; other formats expand blocks. Errors:
+/// kUnimplemented (field model.weights: int8 with a number of columns that is no multiple of
+/// cuda::kGemvGroup), kInvalidArgument (parts, k; weights: one is not finite or a scale is outside
+/// f16, if the format has such scales), those of upload().
 Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory,
                                                      std::span<const WeightPart> parts,
                                                      std::int64_t k, DType dtype,

@@ -1,4 +1,4 @@
-/// Pages and positions of a cache on their way to kernels. Internal to engine/device.
+/// staged_view() uploads the pages and positions of a cache for kernels. Internal to engine/device.
 #pragma once
 
 #include <span>
@@ -9,12 +9,12 @@
 
 namespace quire {
 
-/// Arrays that grow with a cache have room for so many of its rows more, so that most decode steps
-/// look like the one before (step_recording.h).
+/// kRowsRoom is the extra room, in rows, of arrays that grow with a cache. It keeps the arguments
+/// of most decode steps equal to those of the previous step (step_recording.h).
 inline constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 
-/// The view with pages and positions where kernels read them. Between stage.begin() and
-/// stage.send(). Errors: kResourceExhausted, kDeviceLost.
+/// Returns the view with pages and positions at addresses that kernels read. Call it between
+/// stage.begin() and stage.send(). Errors: kResourceExhausted, kDeviceLost.
 inline Result<KvView> staged_view(ArgumentStage& stage, KvView kv) {
   const std::int64_t pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
   QUIRE_ASSIGN_OR_RETURN(

@@ -1,5 +1,5 @@
-/// Decode steps that repeat: collected operation by operation, run as one graph once the same step
-/// came again.
+/// StepRecording records a decode step operation by operation and runs it as one graph once the
+/// same step repeats.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,16 @@
 
 namespace quire {
 
-/// Operations and the bytes of their arguments, in order.
+/// OpList holds operations and the bytes of their arguments, in order.
 class OpList {
  public:
-  /// `args` without holes of undefined bytes, so that equal operations have equal bytes.
+  /// Appends an operation. `args` must have no undefined padding bytes, so that equal operations
+  /// have equal bytes.
   void add(cuda::OpCode code, const void* args, std::int64_t bytes);
   void clear();
   bool empty() const { return ops_.empty(); }
   bool operator==(const OpList& other) const = default;
-  /// Valid until the list changes.
+  /// Returns the operations; valid until the list changes.
   std::vector<cuda::StepOp> view() const;
 
  private:
@@ -33,17 +34,17 @@ class OpList {
   std::vector<std::byte> args_;
 };
 
-/// What became of steps so far.
+/// StepStats counts how steps ran so far.
 struct StepStats {
   std::int64_t graphs = 0;  ///< run as a graph
-  /// Run operation by operation: new, interrupted, or no graph could be made
+  /// Steps run operation by operation: new, interrupted, or no graph could be made.
   std::int64_t singly = 0;
   std::int64_t failures = 0;  ///< graphs that could not be made or launched
 };
 
-/// The last step of each number of rows. A step that comes again as it was becomes a graph, and is
-/// one until it differs. After kMostFailures in a row no more graphs are tried. Threads: the one
-/// that computes.
+/// StepRecording remembers the last step of each number of rows. A step that repeats exactly
+/// becomes a graph, and runs as one until it differs. After kMostFailures consecutive failures it
+/// makes no more graphs. Threads: the computing thread.
 class StepRecording {
  public:
   static constexpr int kMostFailures = 3;
@@ -54,10 +55,10 @@ class StepRecording {
   void add(cuda::OpCode code, const void* args, std::int64_t bytes) {
     list_.add(code, args, bytes);
   }
-  /// Enqueues what was collected. Errors: those of the operations.
+  /// Enqueues the recorded operations. Errors: those of the operations.
   Status end(cuda::DeviceOps& ops);
-  /// The step goes on, but what was collected is enqueued now and the rest as it comes: somebody
-  /// has to wait within it.
+  /// Enqueues the recorded operations now and the rest of the step as it comes. It is for steps
+  /// within which the host must wait.
   Status interrupt(cuda::DeviceOps& ops);
   const StepStats& stats() const { return stats_; }
 

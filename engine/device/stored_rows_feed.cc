@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// Rows of `piece` to rows [first, ...) of one piece [head][2][total][head_dim].
+/// Copies the rows of `piece` to rows [first, ...) of a contiguous [head][2][total][head_dim].
 void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, std::int64_t total,
           std::int64_t first, std::byte* out) {
   const auto* data = static_cast<const std::byte*>(piece.data);
@@ -44,7 +44,7 @@ Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::i
   const std::int64_t row_bytes = head_dim * static_cast<std::int64_t>(dtype_bytes(dtype)),
                      bytes = 2 * num_kv_heads * total * row_bytes;
   Slot& slot = slots_[next_];
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::AwaitMarkArgs{slot.arrived}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::WaitEventArgs{slot.arrived}));
   QUIRE_RETURN_IF_ERROR(slot.pinned.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
   parallel_for(static_cast<std::int64_t>(rows.size()), 4,
@@ -55,8 +55,8 @@ Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::i
                });
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(
-      memory_->run(cuda::CopyBesideArgs{slot.device.data(), slot.pinned.data(), bytes}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{slot.arrived, cuda::Lane::kCopies}));
+      memory_->run(cuda::CopyAsyncArgs{slot.device.data(), slot.pinned.data(), bytes}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.arrived, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.arrived, cuda::Lane::kCompute}));
   return RawKvView{.data = slot.device.data(),
                    .num_rows = total,
@@ -69,7 +69,7 @@ Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::i
 Status StoredRowsFeed::placed() {
   const std::int32_t used = slots_[next_].used;
   next_ = (next_ + 1) % slots_.size();
-  return memory_->run(cuda::SetMarkArgs{used, cuda::Lane::kCompute});
+  return memory_->run(cuda::RecordEventArgs{used, cuda::Lane::kCompute});
 }
 
 }  // namespace quire

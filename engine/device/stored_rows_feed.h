@@ -1,5 +1,5 @@
-/// Stored rows on their way to the device: packed into pinned memory by the host, copied on the
-/// stream of copies, placed by a kernel.
+/// StoredRowsFeed uploads stored rows: the host packs them into pinned memory, the copy stream
+/// copies them, and a kernel places them.
 #pragma once
 
 #include <array>
@@ -10,20 +10,20 @@
 
 namespace quire {
 
-/// Two slots of pinned and device memory, used in turn: while a kernel places the rows of one, the
-/// next ones are packed and copied to the other. The order is kept by marks alone; the host waits
-/// only where it would overwrite a slot whose copy has not run.
+/// StoredRowsFeed has two slots of pinned and device memory, used in turn. While a kernel places
+/// the rows of one, the next rows are packed and copied to the other. Events alone keep the order;
+/// the host waits only before it overwrites a slot whose copy has not run.
 class StoredRowsFeed {
  public:
   explicit StoredRowsFeed(const std::shared_ptr<DeviceMemory>& memory)
       : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
 
-  /// All rows in one piece on the device, in order; what is enqueued from now on finds them there,
-  /// until the next call but one. Then call placed(). Errors: kInvalidArgument (pieces of other
+  /// Uploads all rows, in order, into one contiguous device buffer that later enqueued work sees,
+  /// until the next call but one; then call placed(). Errors: kInvalidArgument (pieces of different
   /// shapes), kResourceExhausted, kDeviceLost, kInternal.
   Result<RawKvView> bring(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
                           std::int32_t head_dim);
-  /// What reads the rows is enqueued.
+  /// Marks that the work that reads the rows is enqueued.
   Status placed();
 
  private:
@@ -31,10 +31,10 @@ class StoredRowsFeed {
     explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
         : pinned(memory, cuda::MemoryKind::kPinned),
           device(memory, cuda::MemoryKind::kDevice),
-          arrived(memory->new_mark()),
-          used(memory->new_mark()) {}
+          arrived(memory->new_event()),
+          used(memory->new_event()) {}
     DeviceBuffer pinned, device;
-    std::int32_t arrived, used;  ///< marks of the copies' lane and of the computing one
+    std::int32_t arrived, used;  ///< events of the copy stream and of the computing one
   };
   const std::shared_ptr<DeviceMemory> memory_;
   std::array<Slot, 2> slots_;

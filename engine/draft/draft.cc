@@ -139,11 +139,11 @@ class ModelDraft final : public Draft {
   struct Job {
     DraftRequest request;
     std::shared_ptr<LookAhead> answer;          // until it is done
-    std::weak_ptr<LookAhead> asked;             // the same, as long as somebody holds it
+    std::weak_ptr<LookAhead> asked;             // the same, while somebody holds it
     std::vector<std::function<void()>> askers;  // guarded by mu_
   };
 
-  /// Where tokens of the prompt are left out: whether those behind stand where they did.
+  /// Selects whether tokens after those left out keep their positions.
   enum class Gaps : std::uint8_t { kStay, kClose };
 
   struct Keep {
@@ -152,7 +152,7 @@ class ModelDraft final : public Draft {
   };
 
   void run() {
-    set_num_threads(1);  // the other cores are the engine's
+    set_num_threads(1);  // the other cores belong to the engine
     for (;;) {
       std::optional<Keep> keep;
       {
@@ -171,7 +171,8 @@ class ModelDraft final : public Draft {
     }
   }
 
-  /// A look-ahead, if one waits: somebody's question waits with it.
+  /// Serves the next look-ahead before any other job, as a question waits for it. Returns false if
+  /// none waits.
   bool serve_next() {
     std::shared_ptr<Job> job;
     bool stopping = false;
@@ -206,8 +207,8 @@ class ModelDraft final : public Draft {
     keep.done(std::move(kept));
   }
 
-  /// A job with the same reading that somebody still holds, joined, and its answer. Forgets those
-  /// whose answers are gone.
+  /// Returns a job with an equal reading that is still held, joined, and its answer. Jobs whose
+  /// answers were released are forgotten.
   std::shared_ptr<Job> find_same(const DraftRequest& request, std::shared_ptr<LookAhead>& answer) {
     std::erase_if(known_, [](const std::shared_ptr<Job>& job) { return job->asked.expired(); });
     for (const std::shared_ptr<Job>& job : known_) {
@@ -216,7 +217,7 @@ class ModelDraft final : public Draft {
                                 other.score_window == request.score_window &&
                                 other.prompt_ids == request.prompt_ids &&
                                 std::ranges::equal(other.kept, request.kept,
-                                                   [](const KvStretch& a, const KvStretch& b) {
+                                                   [](const RowRange& a, const RowRange& b) {
                                                      return a.begin == b.begin && a.end == b.end;
                                                    });
       if (!same_reading || other.tenant != request.tenant ||
@@ -273,16 +274,16 @@ class ModelDraft final : public Draft {
     return stopping_ || job.answer->cancelled();
   }
 
-  /// Where nothing goes by token the whole prompt is one text.
+  /// Tokenizes the prompt for the draft; without ranges of documents or kept tokens it is one text.
   DraftPrompt spelled(const DraftRequest& request) const {
-    const std::vector<KvStretch> none;
+    const std::vector<RowRange> none;
     return DraftPrompt(
         request.prompt_ids,
         {documents_ ? request.documents : none, request.score_window > 0 ? none : request.kept},
         *target_, *tokenizer_, same_ids_);
   }
 
-  /// Greedy, up to the token that ends the answer and that one, too.
+  /// Generates greedily, up to and including the token that ends the answer.
   Result<std::vector<std::int32_t>> answer(Job& job) {
     const DraftPrompt prompt = spelled(job.request);
     if (prompt.num_kept() == 0)
@@ -294,8 +295,8 @@ class ModelDraft final : public Draft {
                                            " tokens for the draft, whose window holds " +
                                            std::to_string(window));
     }
-    // What is left out leaves gaps, as in the target, unless the window ends before the prompt
-    // does.
+    // Tokens that are left out leave gaps, as in the target, unless the window ends before the
+    // prompt does.
     const Gaps gaps = prompt.num_tokens() <= room ? Gaps::kStay : Gaps::kClose;
     WorkingCache cache(pool_, model_->config().num_layers);
     QUIRE_ASSIGN_OR_RETURN(const std::int64_t end, read(job, prompt, gaps, cache));
@@ -304,8 +305,8 @@ class ModelDraft final : public Draft {
     return write(job, end, cache);
   }
 
-  /// The prompt's KV, its scores, and what its last token says of the next (result_). Returns the
-  /// position behind it.
+  /// Computes the prompt's KV, its scores, and the last token's output (result_). Returns the
+  /// position after it.
   Result<std::int64_t> read(Job& job, const DraftPrompt& prompt, Gaps gaps, WorkingCache& cache) {
     std::optional<PromptScores> scores;
     if (job.request.score_window > 0) {
@@ -317,7 +318,7 @@ class ModelDraft final : public Draft {
     for (const DraftPrompt::Piece& piece : prompt.pieces()) {
       const bool last = &piece == prompt.last_kept();
       const std::vector<std::int32_t> positions = positions_of(piece, gaps, position);
-      // The answer begins with the last token's logits: that one is read in any case.
+      // The last token always runs, as the answer begins with its logits.
       const bool placed = piece.document && !last &&
                           documents_->place(piece.ids, piece.kept,
                                             {job.request.tenant, job.request.salt_digest},
@@ -336,7 +337,7 @@ class ModelDraft final : public Draft {
 
   static std::vector<std::int32_t> kept_ids(const DraftPrompt::Piece& piece) {
     std::vector<std::int32_t> out;
-    for (const KvStretch& s : piece.kept)
+    for (const RowRange& s : piece.kept)
       out.insert(out.end(), piece.ids.begin() + s.begin, piece.ids.begin() + s.end);
     return out;
   }
@@ -349,11 +350,11 @@ class ModelDraft final : public Draft {
     return out;
   }
 
-  /// Of the kept tokens of a piece that begins at `begin`.
+  /// Returns the positions of the kept tokens of a piece that begins at `begin`.
   static std::vector<std::int32_t> positions_of(const DraftPrompt::Piece& piece, Gaps gaps,
                                                 std::int64_t begin) {
     std::vector<std::int32_t> out;
-    for (const KvStretch& s : piece.kept) {
+    for (const RowRange& s : piece.kept) {
       const std::int64_t first = begin + (gaps == Gaps::kStay
                                               ? s.begin
                                               : static_cast<std::int64_t>(out.size()));
@@ -397,7 +398,7 @@ class ModelDraft final : public Draft {
     return to_target(std::move(out));
   }
 
-  /// The last row's.
+  /// Returns the most likely token after the last row.
   Result<std::int32_t> best_token() {
     if (head_) return head_->best(result_.data());
     return static_cast<std::int32_t>(
@@ -428,20 +429,21 @@ class ModelDraft final : public Draft {
   const std::shared_ptr<const Tokenizer> target_;
   const bool same_ids_;
   PagePool pool_;
-  std::optional<DraftDocuments> documents_;  // the thread's; set before it begins
-  const std::unique_ptr<ShortHead> head_;    // the thread's; null: the whole head
-  // The thread's: the last row's hidden state with head_, else its logits
+  std::optional<DraftDocuments> documents_;  // used by the thread only; set before it starts
+  const std::unique_ptr<ShortHead> head_;    // used by the thread only; null: the full head
+  // Used by the thread only: the last row's hidden state with head_, else its logits.
   std::vector<float> result_;
-  ForwardWorkspace workspace_;  // the thread's
+  ForwardWorkspace workspace_;  // used by the thread only
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> jobs_;  // guarded by mu_
-  // Guarded by mu_; those in jobs_, the one that runs, and those whose answers are still held
+  // Guarded by mu_: the jobs in jobs_, the running one, and those whose answers are still held.
   std::vector<std::shared_ptr<Job>> known_;
-  // Guarded by mu_; whoever asks waits for it, so there are no more than contexts in ingest's queue
+  // Guarded by mu_; callers wait for their results, so there are no more than contexts in ingest's
+  // queue.
   std::deque<Keep> keeps_;
   bool stopping_ = false;  // guarded by mu_
-  std::thread thread_;     // last: it uses everything above
+  std::thread thread_;     // last member, as it uses all others
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-/// A small model that writes a provisional answer while the documents of a query are fetched: what
-/// the target's rows of that answer attend to tells a compressor what the real answer will need.
-/// Its tokens are never given out.
+/// This file runs a small model that writes a provisional answer while a query's documents are
+/// fetched. The target's attention from that answer's rows tells a compressor what the real answer
+/// will need; its tokens are never emitted.
 #pragma once
 
 #include <array>
@@ -20,29 +20,30 @@
 
 namespace quire {
 
-/// One provisional answer on its way; several queries may have asked for the same. Threads: any.
+/// A provisional answer in progress, possibly shared by several queries. Threads: any.
 class LookAhead {
  public:
-  /// scores() may be read: before done(), or with it.
+  /// Returns whether scores() may be read, which is before done() or with it.
   bool scored() const { return scored_.load(std::memory_order_acquire); }
-  /// What the prompt's last rows pay to each of its tokens in the draft (SpecPC),
-  /// [prompt_ids.size()]; empty where they were not asked for or there are none.
+  /// Returns the attention of the prompt's last rows to each of its tokens in the draft (SpecPC),
+  /// [prompt_ids.size()]. It is empty if scores were not requested or there are none.
   const std::vector<float>& scores() const { return scores_; }
-  /// What is below may be read.
+  /// Returns whether the members below may be read.
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Ids of the target's vocabulary; empty where there is none.
+  /// Returns the answer in ids of the target's vocabulary; empty if there is none.
   const std::vector<std::int32_t>& token_ids() const { return token_ids_; }
-  /// Why there is none.
+  /// Returns why there is no answer.
   const std::string& reason() const { return reason_; }
-  /// Once for every ask(): one asker does not want it any more. When nobody does, the draft turns
-  /// to the next.
+  /// Withdraws one request; call it at most once per ask(). If all are withdrawn, the draft goes on
+  /// to the next job.
   void cancel() { askers_.fetch_sub(1); }
   bool cancelled() const { return askers_.load() <= 0; }
 
-  /// The draft's part, each once, in this order. finish() without give_scores(): there are none.
+  /// The draft calls these, each once and in this order; finish() without give_scores() means no
+  /// scores.
   void give_scores(std::vector<float> scores);
   void finish(std::vector<std::int32_t> token_ids, std::string reason);
-  /// One more asker. False: the others have given it up.
+  /// Adds a request. Returns false if all others were withdrawn.
   bool join();
 
  private:
@@ -54,80 +55,81 @@ class LookAhead {
 };
 
 struct DraftRequest {
-  std::vector<std::int32_t> prompt_ids;  ///< of the target's vocabulary: the whole prompt in order
-  std::int32_t max_tokens = 0;           ///< of the answer; 0: it is asked for scores alone
-  /// Called when it is done, and before when scores are there; on the draft's thread or the
-  /// caller's; must not block
+  std::vector<std::int32_t> prompt_ids;  ///< the whole prompt in order, in the target's vocabulary
+  std::int32_t max_tokens = 0;           ///< most answer tokens; 0: only scores are requested
+  /// Is called when the answer is done, and earlier when scores are ready; on the draft's thread or
+  /// the caller's; must not block.
   std::function<void()> on_progress;
-  /// Last tokens of the prompt whose rows score the others; 0: no scores
+  /// Number of last prompt tokens whose rows score the others; 0: no scores.
   std::int32_t score_window = 0;
-  std::string tenant;  ///< asks of one tenant and salt with the same prompt share one reading
+  std::string tenant;  ///< requests of one tenant and salt with an equal prompt share one reading
   std::array<std::uint8_t, 32> salt_digest{};
-  /// Of prompt_ids, ascending: contexts whose KV the draft may have kept (keep()); it reads what it
-  /// does not find
-  std::vector<KvStretch> documents;
-  /// Of prompt_ids, ascending: what the answer is written from, the last token included; empty: all
-  /// of it. Scores are of whole prompts: with score_window everything is
-  std::vector<KvStretch> kept;
+  /// Ascending ranges of prompt_ids with contexts whose KV the draft may have stored (keep()); it
+  /// computes what it does not find.
+  std::vector<RowRange> documents;
+  /// Ascending ranges of prompt_ids that the answer is written from, including the last token;
+  /// empty: all. With score_window the whole prompt is used, as scores cover whole prompts.
+  std::vector<RowRange> kept;
 };
 
 /// A context that ingest prefills alone.
 struct DraftContext {
-  std::vector<std::int32_t> token_ids;  ///< of the target's vocabulary
+  std::vector<std::int32_t> token_ids;  ///< ids of the target's vocabulary
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null
 };
 
-/// Threads: ask() from any. Jobs run one after the other on a thread of its own, whose kernels use
-/// one core.
+/// Runs draft jobs one after another on its own thread, whose kernels use one core. Threads: any
+/// for ask().
 class Draft {
  public:
   virtual ~Draft() = default;
-  /// Who asks for what is under way or still held by somebody gets the same object. Never fails:
-  /// where there is no look-ahead (no room in the queue, a prompt beyond the draft's window, an
-  /// error while it ran) it says why.
+  /// Requests a look-ahead; an equal request that is in progress or still held returns the same
+  /// object. It never fails: without a look-ahead (queue full, prompt beyond the draft's window,
+  /// error while running) the object says why.
   virtual std::shared_ptr<LookAhead> ask(DraftRequest request) = 0;
-  /// Computes KV of a context and keeps it in the store (DraftDocuments), between look-aheads.
-  /// `done` is called once, on the draft's thread or the caller's: the segment, or why there is
-  /// none. Errors: those of DraftDocuments::keep(), kUnavailable (stopping), kUnimplemented (it
-  /// keeps none).
+  /// Computes KV of a context between look-aheads and stores it (DraftDocuments). `done` is called
+  /// once, on the draft's thread or the caller's. Errors (through done): those of
+  /// DraftDocuments::keep(), kUnavailable (stopping), kUnimplemented (it stores none).
   virtual void keep(DraftContext context, std::function<void(Result<SegmentHandle>)> done) = 0;
-  /// Whether keep() does anything.
+  /// Returns whether keep() is supported.
   virtual bool keeps_documents() const = 0;
-  /// What it takes of the store; 0: it keeps none.
+  /// Returns its stored bytes per document token; 0: it stores none.
   virtual std::int64_t document_bytes_per_token() const = 0;
-  /// Ends what runs and waits; later asks have no look-ahead.
+  /// Ends running and waiting jobs; later requests get no look-ahead.
   virtual void stop() = 0;
 
-  /// The same weights for whoever reads whole prompts with them (engine/prompt), beside what runs
-  /// on the draft's thread. One user at a time: the engine thread.
+  /// Returns a model with the same weights for reading whole prompts (engine/prompt), concurrently
+  /// with the draft's thread. It has one user at a time, the engine thread.
   virtual Model& reader() = 0;
   virtual const Tokenizer& tokenizer() const = 0;
-  /// Its token ids are the target's.
+  /// Returns whether its token ids are the target's.
   virtual bool same_tokens() const = 0;
-  /// Ids of an answer in the target's vocabulary.
+  /// Converts the ids of an answer to the target's vocabulary.
   virtual std::vector<std::int32_t> to_target(std::vector<std::int32_t> ids) const = 0;
 };
 
 struct DraftOptions {
-  std::string path;  ///< of a Hugging Face folder
+  std::string path;  ///< path of a Hugging Face folder
   ModelOptions model;
-  std::int32_t max_queue = 8;  ///< waiting jobs; one more has no look-ahead
+  std::int32_t max_queue = 8;  ///< most waiting jobs; one more has no look-ahead
   std::int32_t chunk_tokens = 256;
-  /// Of a large vocabulary, the first that a look-ahead chooses among beside the prompt's own
-  /// (ShortHead); 0: all
+  /// Number of first ids of a large vocabulary that a look-ahead chooses from besides the prompt's
+  /// own (ShortHead); 0: all.
   std::int32_t common_tokens = 16384;
-  Store* store = nullptr;  ///< where KV of documents is kept; null: none is. Must outlive the draft
+  /// Store for KV of documents, which must outlive the draft; null: none is stored.
+  Store* store = nullptr;
 };
 
-/// A draft of these. model and tokenizer must belong together; `target` is kept.
+/// Creates a draft from a matching model and tokenizer; it keeps a reference to `target`.
 std::unique_ptr<Draft> make_draft(const DraftOptions& options, std::unique_ptr<Model> model,
                                   std::unique_ptr<Tokenizer> tokenizer,
                                   std::shared_ptr<const Tokenizer> target);
 
-/// Where its tokenizer is not the target's, the prompt goes over as text and the answer comes back
-/// as text. `target` is kept. Errors: those of load_model() and load_tokenizer().
+/// Loads a draft; it keeps a reference to `target`. If its tokenizer differs from the target's,
+/// prompt and answer are converted through text. Errors: those of load_model() and
+/// load_tokenizer().
 Result<std::unique_ptr<Draft>> load_draft(const DraftOptions& options,
                                           std::shared_ptr<const Tokenizer> target);
 

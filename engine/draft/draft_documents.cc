@@ -22,12 +22,12 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 struct BlockPart {
   std::int32_t block = 0;
   std::int64_t begin = 0, end = 0;  ///< within the block
-  std::size_t values = 0;           ///< of which its own begin, in read_parts()
+  std::size_t values = 0;           ///< index of its first value in read_parts()
 };
 
-std::vector<BlockPart> parts_of(std::span<const KvStretch> kept, const KvLayout& layout) {
+std::vector<BlockPart> parts_of(std::span<const RowRange> kept, const KvLayout& layout) {
   std::vector<BlockPart> parts;
-  for (const KvStretch& s : kept) {
+  for (const RowRange& s : kept) {
     for (std::int64_t from = s.begin; from < s.end;) {
       const auto block = static_cast<std::int32_t>(from / layout.block_tokens());
       const std::int64_t first = layout.first_token(block),
@@ -43,7 +43,7 @@ std::vector<BlockPart> parts_of(std::span<const KvStretch> kept, const KvLayout&
   return parts;
 }
 
-/// The values that hold the parts, all groups of one block after the other.
+/// Reads the values that hold the parts, all groups of one block after another.
 Result<std::vector<PinnedBytes>> read_parts(Store& store, const SegmentHandle& segment,
                                             const KvLayout& layout,
                                             std::span<const BlockPart> parts) {
@@ -63,7 +63,7 @@ Result<std::vector<PinnedBytes>> read_parts(Store& store, const SegmentHandle& s
   return values;
 }
 
-/// Rows [begin, end) of it.
+/// Returns a view of rows [begin, end) of the block.
 RawKvView rows_of(RawKvView view, const BlockPart& part) {
   view.data = static_cast<const std::byte*>(view.data) + part.begin * view.row_stride;
   view.num_rows = part.end - part.begin;
@@ -145,7 +145,7 @@ Result<SegmentHandle> DraftDocuments::write(const ContextKey& key,
   return writer->finish();
 }
 
-bool DraftDocuments::place(std::span<const std::int32_t> token_ids, std::span<const KvStretch> kept,
+bool DraftDocuments::place(std::span<const std::int32_t> token_ids, std::span<const RowRange> kept,
                            const Owner& owner, std::span<const std::int32_t> positions,
                            WorkingCache& cache) {
   const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()));

@@ -1,5 +1,5 @@
-/// A draft's own KV of documents: computed at ingest, kept in the store under keys of its own,
-/// placed when the draft reads a prompt they stand in.
+/// This file stores a draft's own KV of documents. It is computed at ingest, stored under its own
+/// keys, and placed when the draft reads a prompt with these documents.
 #pragma once
 
 #include <array>
@@ -19,10 +19,10 @@
 
 namespace quire {
 
-/// Segments without sketches, in a key space that no target's KV shares. They count in the store's
-/// budgets and are evicted like any other; documents hold them as companions. Placed as they are,
-/// rotated to where the document stands: rows of documents behind others have not seen those
-/// (`reuse`). Threads: one at a time, the one that runs `model`.
+/// Stores segments without sketches, in a key space that no target's KV shares. They count towards
+/// the store's budgets, are evicted like any other, and are pinned by documents as companions. They
+/// are placed as stored and rotated to the document's position, so their rows have not attended to
+/// earlier documents (`reuse`). Threads: one at a time, the one that runs `model`.
 class DraftDocuments {
  public:
   struct Owner {
@@ -30,21 +30,21 @@ class DraftDocuments {
     std::array<std::uint8_t, 32> salt_digest{};
   };
 
-  /// What is given must outlive it.
+  /// All arguments must outlive it.
   DraftDocuments(Store& store, Model& model, const Tokenizer& tokenizer, PagePool& pool,
                  std::int32_t chunk_tokens);
 
   std::int64_t bytes_per_token() const;
-  /// Computes KV of a context alone, or finds it, and keeps it. `between` is called between chunks;
-  /// its error ends the work. token_ids: the draft's, at least one. The segment stays while the
-  /// handle lives and a document names its key. Errors: those of `between`, of a pass and of the
-  /// store.
+  /// Computes KV of a context alone, or finds it, and stores it; token_ids are the draft's, at
+  /// least one. `between` is called between chunks, and its error ends the work. The segment stays
+  /// while the handle lives and while a document names its key. Errors: those of `between`, of a
+  /// pass and of the store.
   Result<SegmentHandle> keep(std::span<const std::int32_t> token_ids, const Owner& owner,
                              const std::function<Status()>& between);
-  /// Appends the context's rows in `kept` (of token_ids, ascending and apart) at these positions,
-  /// one each. Reads the blocks that they lie in alone. False: some of it is missing or damaged,
-  /// and the cache is as it was. Waits for the disk.
-  bool place(std::span<const std::int32_t> token_ids, std::span<const KvStretch> kept,
+  /// Appends the context's rows in `kept` (ascending, separate ranges of token_ids) at `positions`,
+  /// one each. It reads only their blocks and waits for the disk; returns false, with the cache
+  /// unchanged, if some are missing or damaged.
+  bool place(std::span<const std::int32_t> token_ids, std::span<const RowRange> kept,
              const Owner& owner, std::span<const std::int32_t> positions, WorkingCache& cache);
 
  private:
@@ -55,7 +55,7 @@ class DraftDocuments {
   const RopeTable& rope_;
   SpeedMeter meter_;
   PassResources core_;
-  std::string fingerprint_text_;  ///< recorded with each segment
+  std::string fingerprint_text_;  ///< stored with each segment
 };
 
 }  // namespace quire

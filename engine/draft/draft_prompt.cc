@@ -7,12 +7,13 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// What of the stretches lies in one, counted from its beginning; touching ones joined.
-std::vector<KvStretch> within(std::span<const KvStretch> stretches, const KvStretch& piece) {
-  std::vector<KvStretch> out;
-  for (const KvStretch& s : stretches) {
-    const KvStretch part{std::max(s.begin, piece.begin) - piece.begin,
-                         std::min(s.end, piece.end) - piece.begin};
+/// Returns the parts of `ranges` within one range, relative to its beginning; touching ones are
+/// joined.
+std::vector<RowRange> within(std::span<const RowRange> ranges, const RowRange& piece) {
+  std::vector<RowRange> out;
+  for (const RowRange& s : ranges) {
+    const RowRange part{std::max(s.begin, piece.begin) - piece.begin,
+                        std::min(s.end, piece.end) - piece.begin};
     if (part.end <= part.begin) continue;
     if (!out.empty() && out.back().end >= part.begin)
       out.back().end = std::max(out.back().end, part.end);
@@ -22,13 +23,13 @@ std::vector<KvStretch> within(std::span<const KvStretch> stretches, const KvStre
   return out;
 }
 
-std::int64_t total(std::span<const KvStretch> stretches) {
+std::int64_t total(std::span<const RowRange> ranges) {
   std::int64_t n = 0;
-  for (const KvStretch& s : stretches) n += s.end - s.begin;
+  for (const RowRange& s : ranges) n += s.end - s.begin;
   return n;
 }
 
-std::int64_t leading_bos(const Respelling& spelled, const Tokenizer& draft) {
+std::int64_t leading_bos(const Retokenization& spelled, const Tokenizer& draft) {
   return draft.add_bos() && draft.bos_id() && !spelled.ids().empty() &&
                  spelled.ids().front() == *draft.bos_id()
              ? 1
@@ -39,31 +40,30 @@ std::int64_t leading_bos(const Respelling& spelled, const Tokenizer& draft) {
 
 std::vector<std::int32_t> spell_document(std::span<const std::int32_t> token_ids,
                                          const Tokenizer& target, const Tokenizer& draft) {
-  const Respelling spelled(target, token_ids, draft);
+  const Retokenization spelled(target, token_ids, draft);
   return {spelled.ids().begin() + leading_bos(spelled, draft), spelled.ids().end()};
 }
 
-DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Stretches& stretches,
+DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Ranges& ranges,
                          const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
-  const KvStretch all{0, static_cast<std::int64_t>(token_ids.size())};
-  const std::span<const KvStretch> kept = stretches.kept.empty() ? std::span(&all, 1)
-                                                                 : stretches.kept;
+  const RowRange all{0, static_cast<std::int64_t>(token_ids.size())};
+  const std::span<const RowRange> kept = ranges.kept.empty() ? std::span(&all, 1) : ranges.kept;
   std::int64_t done = 0;
   const auto take = [&](std::int64_t end, bool document) {
-    const KvStretch piece{done, end};
+    const RowRange piece{done, end};
     if (end > done)
       add(token_ids.subspan(at(done), at(end - done)), within(kept, piece), document, target, draft,
           spelled_alike);
     done = std::max(done, end);
   };
-  for (const KvStretch& d : stretches.documents) {
+  for (const RowRange& d : ranges.documents) {
     take(d.begin, false);
     take(d.end, true);
   }
   take(all.end, false);
 }
 
-void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> kept, bool document,
+void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<RowRange> kept, bool document,
                       const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
   Piece piece;
   piece.document = document;
@@ -71,18 +71,18 @@ void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<KvStretch> 
     piece.ids.assign(ids.begin(), ids.end());
     piece.kept = std::move(kept);
   } else {
-    piece.respelling.emplace(target, ids, draft);
-    piece.own_begin = pieces_.empty() && !document ? 0 : leading_bos(*piece.respelling, draft);
-    piece.ids.assign(piece.respelling->ids().begin() + piece.own_begin,
-                     piece.respelling->ids().end());
-    std::vector<KvStretch> spelled = {{0, leading_bos(*piece.respelling, draft)}};
+    piece.retokenization.emplace(target, ids, draft);
+    piece.own_begin = pieces_.empty() && !document ? 0 : leading_bos(*piece.retokenization, draft);
+    piece.ids.assign(piece.retokenization->ids().begin() + piece.own_begin,
+                     piece.retokenization->ids().end());
+    std::vector<RowRange> spelled = {{0, leading_bos(*piece.retokenization, draft)}};
     if (total(kept) == static_cast<std::int64_t>(ids.size())) {
-      spelled.back().end = static_cast<std::int64_t>(piece.respelling->ids().size());
+      spelled.back().end = static_cast<std::int64_t>(piece.retokenization->ids().size());
     } else {
-      for (const KvStretch& s : piece.respelling->bring_over(kept)) spelled.push_back(s);
+      for (const RowRange& s : piece.retokenization->bring_over(kept)) spelled.push_back(s);
     }
     piece.kept = within(
-        spelled, {piece.own_begin, static_cast<std::int64_t>(piece.respelling->ids().size())});
+        spelled, {piece.own_begin, static_cast<std::int64_t>(piece.retokenization->ids().size())});
   }
   pieces_.push_back(std::move(piece));
 }
@@ -112,10 +112,10 @@ std::vector<float> DraftPrompt::bring_back(std::span<const float> scores) const 
     const std::span<const float> own = scores.subspan(at, p.ids.size());
     at += p.ids.size();
     std::vector<float> back;
-    if (p.respelling) {
+    if (p.retokenization) {
       std::vector<float> padded(static_cast<std::size_t>(p.own_begin), 0.0f);
       padded.insert(padded.end(), own.begin(), own.end());
-      back = p.respelling->bring_back(padded);
+      back = p.retokenization->bring_back(padded);
     } else {
       back.assign(own.begin(), own.end());
     }

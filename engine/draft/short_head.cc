@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-/// Below so many times the common ids the whole head is no dearer worth mentioning.
+/// Least ratio of the vocabulary to the common ids; below it the full head costs hardly more.
 constexpr std::int64_t kWorthwhile = 4;
 
 }  // namespace

@@ -1,11 +1,10 @@
-/// The part of a draft's head that its look-ahead is written with.
+/// This file computes part of a draft's output head, for writing look-aheads.
 ///
-/// Of a small model with a large vocabulary the head is a quarter and more of what a token has to
-/// read (Qwen2.5-0.5B: 136 of 494 million weights). What a look-ahead says is mostly copied from
-/// the prompt, and nothing but its tokens' attention counts: it chooses among the prompt's tokens
-/// and the vocabulary's common ones. Ranking heads by frequency is FR-Spec's idea (Zhao et al.,
-/// arXiv 2502.14856); here the ids give the order, as byte pair encodings number their tokens by
-/// how often they were met.
+/// In a small model with a large vocabulary the head holds more than a quarter of the weights that
+/// each token reads. In Qwen2.5-0.5B it is 136 of 494 million. A look-ahead mostly copies from the
+/// prompt, and only its tokens' attention matters, so it chooses among the prompt's tokens and the
+/// vocabulary's common ones. Ranking tokens by frequency follows FR-Spec (Zhao et al., arXiv
+/// 2502.14856); here ids give the order, as byte pair encodings number tokens by their frequency.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +17,29 @@
 
 namespace quire {
 
-/// Threads: the one that computes with the model.
+/// Scores a subset of the vocabulary. Threads: the one that computes with the model.
 class ShortHead {
  public:
-  /// Of the ids below `vocab_size` the first `common`, and `always` (any order). `model` must
-  /// outlive it. Null where the model has no rows of its head at hand (Model::head_rows()) or the
-  /// vocabulary has less than four times as many. Errors: those of Model::head_rows().
+  /// Creates a head over the first `common` ids below `vocab_size` and those in `always` (any
+  /// order); `model` must outlive it. Returns null if the model has no head rows available
+  /// (Model::head_rows()) or the vocabulary is less than four times as large. Errors: those of
+  /// Model::head_rows().
   static Result<std::unique_ptr<ShortHead>> make(Model& model, std::int32_t vocab_size,
                                                  std::int32_t common,
                                                  std::span<const std::int32_t> always);
 
-  /// What best() chooses among from now on: these ids, too (any order, may repeat, below the
-  /// vocabulary's size). Errors: those of Model::head_rows().
+  /// Replaces the ids that best() chooses among besides the common ones (any order, may repeat,
+  /// below the vocabulary's size). Errors: those of Model::head_rows().
   Status add_only(std::span<const std::int32_t> token_ids);
-  /// The id with the largest logit for a final hidden state [hidden_size], before the final norm;
-  /// the logits are the whole head's. Ties: the lower id among common ids, those before the others.
+  /// Returns the id with the largest logit for a final hidden state, [hidden_size], before the
+  /// final norm; logits equal the full head's. Ties go to common ids before others, then to the
+  /// lower id.
   Result<std::int32_t> best(const float* hidden);
 
  private:
   struct Part {
-    std::vector<std::int32_t> ids;           // ascending, each once
-    std::unique_ptr<ComputeMatrix> weights;  // null: no ids
+    std::vector<std::int32_t> ids;           // ascending, unique
+    std::unique_ptr<ComputeMatrix> weights;  // null if there are no ids
     std::vector<float> logits;
   };
 

@@ -39,8 +39,8 @@ constexpr const char* kSupported =
     "MistralForCausalLM, Qwen2ForCausalLM and "
     "Qwen3ForCausalLM";
 
-/// Before the family is looked at: such models go by many names, and this is what all of them lack
-/// here.
+/// Refuses latent attention before the family is checked, because such models have many names and
+/// this build supports none of them.
 void refuse_latents(JsonFields& in) {
   if (in.find("kv_lora_rank") != nullptr) {
     in.unsupported("kv_lora_rank",
@@ -161,7 +161,7 @@ void read_switches(JsonFields& in, ModelConfig& c) {
 }
 
 void read_sliding_window(JsonFields& in, ModelConfig& c) {
-  if (c.family == ModelFamily::kLlama) return;  // the Llama classes have no such thing
+  if (c.family == ModelFamily::kLlama) return;  // the Llama classes have no biases of this kind
   std::int64_t window = in.integer("sliding_window", 0, std::numeric_limits<std::int64_t>::max(),
                                    0);
   if (window == 0) return;
@@ -181,7 +181,7 @@ void read_sliding_window(JsonFields& in, ModelConfig& c) {
   c.sliding_window = window;
 }
 
-/// `in` reads the rope_scaling or rope_parameters object.
+/// Reads the rope_scaling or rope_parameters object through `in`.
 void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_level_original,
                        RopeConfig& rope) {
   std::string type = in.text("rope_type");
@@ -224,8 +224,8 @@ void read_rope_scaling(JsonFields& in, const ModelConfig& c, std::int64_t top_le
         "RoPE scaling \"" + type + "\" is not supported; default, linear, llama3 and yarn are");
   }
   if (rope.scaling == RopeScaling::kLinear) return;
-  // llama3 must say where it was trained first; YaRN falls back to the window itself, as Hugging
-  // Face does.
+  // llama3 must state its original window; YaRN falls back to the window itself, as Hugging Face
+  // does.
   std::optional<std::int64_t> fallback;
   if (top_level_original > 0)
     fallback = top_level_original;
@@ -263,7 +263,7 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   if (!inner.status().ok()) {
     return in.adopt(inner.status());
   }
-  // Folders that enable YaRN by hand keep the trained window in max_position_embeddings.
+  // Folders that enable YaRN manually keep the trained window in max_position_embeddings.
   if (rope.scaling == RopeScaling::kYarn) {
     const auto scaled = static_cast<std::int64_t>(std::floor(
         static_cast<double>(rope.factor) * static_cast<double>(rope.original_max_position)));
@@ -271,7 +271,7 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   }
 }
 
-/// Each id once, in order.
+/// Returns each id once, in order.
 std::vector<std::int32_t> token_ids(JsonFields& in, std::string_view key, std::int32_t vocab_size) {
   std::vector<std::int32_t> out;
   for (const std::int32_t id : in.indices(key, vocab_size, 256, "token of a vocabulary")) {
@@ -298,7 +298,7 @@ Result<ModelConfig> parse_config_object(const json::object& object) {
   c.bos_token_ids = token_ids(in, "bos_token_id", c.vocab_size);
   c.eos_token_ids = token_ids(in, "eos_token_id", c.vocab_size);
   if (!in.status().ok()) return in.status();
-  // Anything past this is a typing error, not a model: it would overflow the arithmetic of sizes.
+  // Larger shapes are typing errors: they would overflow the arithmetic of sizes.
   if (c.num_parameters() > (std::int64_t{1} << 42)) {
     return Status::invalid("hidden_size", "the shapes describe " +
                                               std::to_string(c.num_parameters()) +

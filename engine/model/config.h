@@ -1,4 +1,4 @@
-/// Model shape and numerics as a Hugging Face config.json states them.
+/// ModelConfig is a model's shape and numerics as a Hugging Face config.json states them.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace quire {
 
 enum class ModelFamily : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
 
-/// One decoder-only transformer of the Llama family. Every number has been checked for sense by the
-/// parser.
+/// ModelConfig describes one decoder-only transformer of the Llama family. The parser has validated
+/// every number.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   std::string model_type;  ///< as written: llama, mistral, qwen2, qwen3
   std::int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   std::int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::int64_t max_position_embeddings = 0;  ///< the window the model was trained (or scaled) for
-  /// Some layers see only this many last tokens; 0: none do. load_model() refuses a window longer
-  /// than this.
+  /// The number of last tokens that some layers are limited to; 0: no layer is. load_model()
+  /// refuses a window longer than this.
   std::int64_t sliding_window = 0;
   float rms_norm_eps = 1e-5f;
   bool tie_word_embeddings = false;
@@ -36,22 +36,22 @@ struct ModelConfig {
   bool quantised_weights = false;
 
   std::int32_t group_size() const { return num_heads / num_kv_heads; }
-  /// Raw K and V of one token in one layer.
+  /// Returns the bytes of raw K and V of one token in one layer.
   std::int64_t kv_bytes_per_token_layer(DType dtype) const {
     return std::int64_t{2} * num_kv_heads * head_dim *
            static_cast<std::int64_t>(dtype_bytes(dtype));
   }
-  /// Parameters, embedding counted once when tied.
+  /// Returns the number of parameters; a tied embedding counts once.
   std::int64_t num_parameters() const;
 };
 
-/// Parses the text of a config.json. Unknown architectures, impossible or missing shapes and
-/// unsupported features (mixture of experts, quantised weights, dynamic RoPE) are
-/// kInvalidArgument/kUnimplemented with field() = the JSON key. Never throws.
+/// Parses the text of a config.json and never throws. Unknown architectures, impossible or missing
+/// shapes and unsupported features (mixture of experts, quantised weights, dynamic RoPE) are
+/// kInvalidArgument/kUnimplemented with field() = the JSON key.
 Result<ModelConfig> parse_model_config(std::string_view json);
-/// `dir` may be a GGUF file, or a folder with one (engine/gguf/gguf.h, find_gguf): the file's
-/// metadata. Else reads <dir>/config.json, and more end-of-text ids from
-/// <dir>/generation_config.json when there is one.
+/// Reads the configuration from <dir>/config.json, and more end-of-text ids from
+/// <dir>/generation_config.json if it exists. If `dir` is a GGUF file, or a folder with one
+/// (engine/gguf/gguf.h, find_gguf), it reads the file's metadata instead.
 Result<ModelConfig> load_model_config(const std::filesystem::path& dir);
 
 }  // namespace quire

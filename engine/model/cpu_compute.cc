@@ -32,13 +32,13 @@ class CpuCompute final : public Compute {
                            pack_weights(parts, k, dtype, format));
     return std::unique_ptr<ComputeMatrix>(std::make_unique<CpuMatrix>(std::move(packed)));
   }
-  Result<ComputeValues> keep(std::span<const std::byte> values) override {
+  Result<ComputeValues> upload(std::span<const std::byte> values) override {
     auto copy = std::make_shared<std::vector<std::byte>>(values.begin(), values.end());
     const auto* data = copy->data();
     return ComputeValues{std::shared_ptr<const void>(std::move(copy), data),
                          static_cast<std::int64_t>(values.size())};
   }
-  Result<std::shared_ptr<const void>> know(const RopeTable&) override {
+  Result<std::shared_ptr<const void>> register_rope(const RopeTable&) override {
     return std::shared_ptr<const void>();
   }
 
@@ -78,7 +78,7 @@ class CpuCompute final : public Compute {
   Status swiglu(const SwigluArgs& args) override { return quire::swiglu(args); }
   Status sum_columns(const ColumnSumsArgs& args) override { return column_sums(args); }
 
-  /// rms_norm() wants dense rows: the heads of one token are.
+  /// Normalises each token's heads, which are dense as rms_norm() requires.
   Status norm_heads(const HeadNormArgs& a) override {
     std::vector<Status> failed(static_cast<std::size_t>(a.rows));
     parallel_for(a.rows, 16, [&](std::int64_t begin, std::int64_t end) {
@@ -123,7 +123,7 @@ class CpuCompute final : public Compute {
     const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim;
     const float *k = a.k, *v = a.v;
     std::int64_t ld = a.ld;
-    // Scattered: bring the written rows together
+    // The rows are scattered: gather those to write.
     if (a.from.front() != 0 || a.from.back() + 1 != n) {
       ld = 2 * kv_dim;
       if (gathered_.size() < static_cast<std::size_t>(n * ld))
@@ -209,7 +209,7 @@ class CpuCompute final : public Compute {
 
 }  // namespace
 
-Status Compute::draw(const float*, std::int64_t, std::span<const DrawRule>, std::int32_t*) {
+Status Compute::draw(const float*, std::int64_t, std::span<const SampleRule>, std::int32_t*) {
   return Status::unimplemented("tokens are drawn where their logits are read");
 }
 

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-/// Rows whose logits pass through memory of the device at once.
+/// The rows whose logits pass through device memory at once.
 constexpr std::int64_t kLogitRows = 64;
 
 Status check_request(const Model& model, const ForwardRequest& r) {
@@ -43,7 +43,7 @@ Status check_request(const Model& model, const ForwardRequest& r) {
 
 }  // namespace
 
-/// What lives for all layers of a pass.
+/// Impl holds the state of a pass across layers.
 class ForwardPass::Impl {
  public:
   Impl(Model& model, const ForwardRequest& request, ForwardWorkspace& w)
@@ -54,7 +54,7 @@ class ForwardPass::Impl {
         w_(w),
         c_(model.config()),
         q_dim_(std::int64_t{c_.num_heads} * c_.head_dim) {}
-  /// What is enqueued uses the cache and the workspace.
+  /// Synchronizes, because enqueued work uses the cache and the workspace.
   ~Impl() {
     if (begun_ && !done_) (void)finish_enqueued();
   }
@@ -72,10 +72,10 @@ class ForwardPass::Impl {
   }
 
  private:
-  /// Hooks are there as long as the pass: they get what they fetched.
+  /// Waits for the enqueued work while the hooks live, and hands them what they fetched.
   Status finish_enqueued() {
     HookCompute* hooks = compute_.hooks();
-    return hooks != nullptr ? hooks->deliver() : compute_.settle();
+    return hooks != nullptr ? hooks->deliver() : compute_.synchronize();
   }
   Status step_unchecked() {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
@@ -103,7 +103,7 @@ class ForwardPass::Impl {
     const auto m = static_cast<std::int64_t>(w_.rows.size());
     if (request_.tap != nullptr &&
         std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
-      QUIRE_RETURN_IF_ERROR(compute_.settle());
+      QUIRE_RETURN_IF_ERROR(compute_.synchronize());
       request_.tap->take(layer, w_.rows, w_.x.data());
     }
     QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
@@ -111,7 +111,7 @@ class ForwardPass::Impl {
     w_.write.assign(w_.rows.size(), 1);
     w_.carry_on.assign(w_.rows.size(), 1);
     const bool last = layer + 1 == c_.num_layers;
-    // Nobody looks at what the last layer makes of the other rows.
+    // Nothing reads the last layer's output of the other rows.
     if (last && !request_.hook) keep_wanted();
 
     LayerPass pass{.layer = layer,
@@ -125,19 +125,19 @@ class ForwardPass::Impl {
                    .cache_rows = &w_.cache_rows,
                    .compute = &compute_};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(settle_for(layer, HookPoint::kProjection));
+      QUIRE_RETURN_IF_ERROR(synchronize_for(layer, HookPoint::kProjection));
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
     QUIRE_RETURN_IF_ERROR(write_kv(layer, qkv));
     QUIRE_RETURN_IF_ERROR(attend(pass));
     if (request_.hook) {
-      // Which rows attended is decided; dropping more of them is still possible.
+      // The attending rows are fixed now; more of them may still be dropped.
       attended_.assign(w_.carry_on.begin(), w_.carry_on.end());
       const bool looked_at = looks(layer, HookPoint::kAttention);
       if (looked_at || request_.hook->wants_lse(layer)) {
         if (attending_.size() < w_.rows.size()) QUIRE_RETURN_IF_ERROR(spread_lse());
-        if (looked_at) QUIRE_RETURN_IF_ERROR(compute_.settle());
+        if (looked_at) QUIRE_RETURN_IF_ERROR(compute_.synchronize());
         pass.lse = w_.lse.data();
       }
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
@@ -152,13 +152,13 @@ class ForwardPass::Impl {
   }
 
   bool looks(std::int32_t layer, HookPoint point) const {
-    return request_.hook != nullptr && request_.hook->looks_at(layer, point, compute_);
+    return request_.hook != nullptr && request_.hook->needs_host(layer, point, compute_);
   }
-  Status settle_for(std::int32_t layer, HookPoint point) {
-    return looks(layer, point) ? compute_.settle() : Status();
+  Status synchronize_for(std::int32_t layer, HookPoint point) {
+    return looks(layer, point) ? compute_.synchronize() : Status();
   }
 
-  /// Where each active row goes in this layer: appended rows, or the caller's.
+  /// Plans the destination of each active row in this layer: appended rows, or the caller's.
   Status plan_rows(std::int32_t layer) {
     w_.cache_rows.resize(w_.rows.size());
     if (request_.cache_rows.empty()) {
@@ -220,8 +220,8 @@ class ForwardPass::Impl {
                                                .dst = pages});
   }
 
-  /// Attention of the rows that are carried on; their outputs and inputs x come to lie together in
-  /// front.
+  /// Computes attention of the carried-on rows and moves their outputs and inputs x to the front,
+  /// contiguously.
   Status attend(LayerPass& pass) {
     const QkvRows& qkv = pass.qkv;
     const auto m = static_cast<std::int64_t>(w_.rows.size());
@@ -264,14 +264,14 @@ class ForwardPass::Impl {
                               .ldo = q_dim_,
                               .lse = wants_lse ? w_.lse.data() : nullptr};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(settle_for(pass.layer, HookPoint::kAttend));
+      QUIRE_RETURN_IF_ERROR(synchronize_for(pass.layer, HookPoint::kAttend));
       QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
       if (attended) return {};
     }
     return compute_.attend(dense);
   }
 
-  /// Of the rows of `values`, only these, together in front.
+  /// Keeps only these rows of `values`, contiguously at the front.
   Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
     QUIRE_RETURN_IF_ERROR(w_.kept.reserve(
         memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
@@ -280,11 +280,11 @@ class ForwardPass::Impl {
     return {};
   }
 
-  /// lse was written for the attending rows; moves each to its own row and marks the others.
+  /// Moves each attending row's lse to its own row and sets NaN for the others.
   Status spread_lse() {
     const auto heads = static_cast<std::size_t>(c_.num_heads);
     const auto m = static_cast<std::int64_t>(w_.rows.size());
-    if (memory_ != nullptr) return spread_lse_there(m);
+    if (memory_ != nullptr) return spread_lse_on_device(m);
     std::int64_t from = static_cast<std::int64_t>(attending_.size()) - 1;
     for (std::int64_t to = m - 1; to >= 0; --to) {
       float* out = w_.lse.data() + static_cast<std::size_t>(to) * heads;
@@ -300,11 +300,12 @@ class ForwardPass::Impl {
     return {};
   }
 
-  /// The same, enqueued: a row of NaNs behind those that attended is what all others take.
-  Status spread_lse_there(std::int64_t m) {
+  /// Enqueues spread_lse(): all rows that did not attend take a row of NaNs appended to those that
+  /// did.
+  Status spread_lse_on_device(std::int64_t m) {
     const std::int64_t heads = c_.num_heads;
     const auto n = static_cast<std::int32_t>(attending_.size());
-    if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing that is enqueued uses it
+    if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing enqueued uses it
       QUIRE_RETURN_IF_ERROR(w_.no_lse.reserve(memory_, heads));
       std::fill_n(w_.no_lse.data(), heads, std::numeric_limits<float>::quiet_NaN());
     }
@@ -321,7 +322,7 @@ class ForwardPass::Impl {
     return {};
   }
 
-  /// After a hook: rows dropped since they attended leave x and attention as well.
+  /// Removes rows that a hook dropped after they attended from x and attention.
   Status drop_late() {
     std::vector<std::int32_t> kept;
     std::int32_t attended = 0;
@@ -355,7 +356,7 @@ class ForwardPass::Impl {
     w_.positions.resize(to);
   }
 
-  /// The rows left over are the wanted ones.
+  /// Finishes the pass, whose remaining rows are the wanted ones.
   Status finish() {
     if (!std::equal(w_.rows.begin(), w_.rows.end(), request_.logit_rows.begin(),
                     request_.logit_rows.end())) {

@@ -1,9 +1,9 @@
-/// The one forward pass every path of the engine uses: ingest, full prefill, recomputation,
-/// question, decode.
+/// Every path of the engine uses this one forward pass: ingest, full prefill, recomputation,
+/// question and decode.
 ///
-/// A pass runs some rows (tokens at positions) through the layers over a WorkingCache. Who needs
-/// more than that (capturing raw KV at ingest, recomputing different tokens in different layers,
-/// blending new KV with old) hangs a ForwardHook into it; nobody gets a forward pass of his own.
+/// A pass runs some rows (tokens at positions) through the layers over a WorkingCache. Callers that
+/// need more (capturing raw KV at ingest, recomputing different tokens in different layers,
+/// blending new KV with old) attach a ForwardHook; no caller has a forward pass of its own.
 #pragma once
 
 #include <cstdint>
@@ -20,90 +20,91 @@
 
 namespace quire {
 
-/// One layer of a pass, as a hook sees it. Where a hook looks (ForwardHook::looks_at) all that was
-/// enqueued has run, and it may read and write what it is shown; elsewhere it decides by rows and
-/// positions, and enqueues. `rows` are the pass rows still active in this layer, ascending.
+/// LayerPass is one layer of a pass, as a hook sees it. Where ForwardHook::needs_host() is true,
+/// everything enqueued has run and the hook may read and write the data. Elsewhere the hook decides
+/// by rows and positions and enqueues. `rows` are the pass rows still active in this layer,
+/// ascending.
 struct LayerPass {
   std::int32_t layer;
   std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
   std::span<const std::int32_t> positions;  ///< of those rows
   QkvRows qkv;                              ///< raw (before RoPE), one row per active row
-  /// [rows.size(), num_heads]; null before attention and where no hook looks or wants it, NaN in
-  /// rows that did not attend
+  /// The log-sum-exps [rows.size(), num_heads]. Null before attention and where no hook needs them;
+  /// NaN in rows that did not attend.
   const float* lse;
   WorkingCache* cache;
-  /// Decisions, preset to: write every row to its planned cache row, and carry every row on.
-  /// Per active row: write new K, V into the cache (else the cache keeps what it has; what an
-  /// appended row holds is then up to the hook)
+  /// Decisions of the hook. Preset: write every row to its planned cache row, and carry every row
+  /// on.
+  /// Per active row: whether new K and V are written into the cache. If not, the cache keeps its
+  /// content, and the hook must fill an appended row.
   std::vector<std::uint8_t>* write;
-  /// Per active row: its output is needed by the next layer; a row dropped before attention does
-  /// not attend (but is written), and cannot come back
+  /// Per active row: whether the next layer needs its output. A row dropped before attention does
+  /// not attend (but is written), and cannot come back.
   std::vector<std::uint8_t>* carry_on;
-  /// Per active row: destination row in this layer, of the same position; -1: none
+  /// Per active row: the destination row in this layer, of the same position; -1: none.
   std::vector<std::int64_t>* cache_rows;
-  Compute* compute;  ///< whose memory qkv and lse lie in
+  Compute* compute;  ///< its memory holds qkv and lse
 };
 
-/// When a hook is called within a layer.
+/// HookPoint says when a hook is called within a layer.
 enum class HookPoint : std::uint8_t { kProjection, kAttend, kAttention };
 
 class ForwardHook {
  public:
   virtual ~ForwardHook() = default;
-  /// Whether the hook itself reads or writes what the pass computes when it is called there. Where
-  /// it does not, nobody waits for a device before the call; it may enqueue (`compute` is the
-  /// pass's, its hooks() what can be enqueued), and what it fetches is handed to it before the pass
-  /// ends. The same answer throughout a pass.
-  virtual bool looks_at(std::int32_t /*layer*/, HookPoint, Compute& /*compute*/) const {
+  /// Returns whether the hook itself reads or writes the pass's results on the host at that point;
+  /// the answer is the same throughout a pass. If not, the host does not synchronize before the
+  /// call; the hook may enqueue on compute.hooks() and gets what it fetches before the pass ends.
+  virtual bool needs_host(std::int32_t /*layer*/, HookPoint, Compute& /*compute*/) const {
     return true;
   }
-  /// LayerPass::lse is needed after attention though the hook does not look.
+  /// Returns whether the hook needs LayerPass::lse after attention although needs_host() is false.
   virtual bool wants_lse(std::int32_t /*layer*/) const { return false; }
-  /// After the raw projections, before K and V are written and before attention. May change the
-  /// three decision vectors, add rows to the layer's cache and read stored KV.
+  /// Runs after the raw projections, before K and V are written and before attention. It may change
+  /// the three decision vectors, add rows to the layer's cache and read stored KV.
   virtual Status after_projection(LayerPass&) { return {}; }
-  /// Once K and V are written. True: it has computed what `dense` says, out and lse of all of its
-  /// rows, in a way of its own. False: the pass computes just that. The rows are those still
-  /// carried on, at ascending positions if the pass's are.
+  /// Runs once K and V are written, for the rows still carried on, at ascending positions if the
+  /// pass's are. True: the hook has computed out and lse of all rows of `dense` itself. False: the
+  /// pass computes `dense`.
   virtual Result<bool> attend(LayerPass&, const AttentionArgs& /*dense*/) { return false; }
-  /// After attention of the layer. May rewrite cache rows (fusion), drop rows it added, and clear
-  /// more of carry_on.
+  /// Runs after attention of the layer. It may rewrite cache rows (fusion), drop rows it added, and
+  /// clear more of carry_on.
   virtual Status after_attention(LayerPass&) { return {}; }
 };
 
-/// Sees the residual stream on its way through a pass.
+/// HiddenTap reads the residual stream of a pass.
 class HiddenTap {
  public:
   virtual ~HiddenTap() = default;
-  /// Layers whose input it sees; any order, may repeat.
+  /// Returns the layers whose input it reads, in any order, possibly repeated.
   virtual std::span<const std::int32_t> layers() const = 0;
-  /// x: [rows.size(), hidden_size] f32 entering `layer`. `rows` are the pass rows still active
-  /// there, ascending. For this call only.
+  /// Takes x: [rows.size(), hidden_size] f32 entering `layer`, valid for this call only. `rows` are
+  /// the pass rows still active in that layer, ascending.
   virtual void take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) = 0;
 };
 
 struct ForwardRequest {
   std::span<const std::int32_t> token_ids;
   std::span<const std::int32_t> positions;  ///< same length
-  /// Cache row each token writes to, the same in every layer (existing rows are overwritten).
-  /// Empty: rows are appended to every layer, which is the ordinary prefill and decode.
+  /// The cache row that each token writes to, the same in every layer (existing rows are
+  /// overwritten). Empty: rows are appended to every layer, as in ordinary prefill and decode.
   std::span<const std::int64_t> cache_rows;
   WorkingCache* cache;
   ForwardHook* hook = nullptr;
   HiddenTap* tap = nullptr;
-  /// Rows whose final hidden state is wanted, ascending indices; usually the last. Their logits are
-  /// written to `logits` [logit_rows.size(), vocab_size] when it is not null.
+  /// The rows whose final hidden state is wanted, as ascending indices; usually the last. If
+  /// `logits` is not null, their logits are written to it, [logit_rows.size(), vocab_size].
   std::span<const std::int32_t> logit_rows;
   float* logits = nullptr;
   float* hidden = nullptr;  ///< optional [logit_rows.size(), hidden_size], before the final norm
 };
 
-/// Buffers of a pass, reused between calls by the engine thread.
+/// ForwardWorkspace holds the buffers of a pass; the engine thread reuses them between calls.
 class ForwardWorkspace {
  public:
-  /// Kept: rows that go on, before they take the place of all rows
+  /// `kept` holds the carried-on rows before they replace all rows.
   ComputeBuffer<float> x, q, attention, lse, kept, logits;
-  /// On a device: lse moved to its rows, and one row of NaNs
+  /// On a device: lse scattered to its rows, and one row of NaNs.
   ComputeBuffer<float> spread_lse, no_lse;
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
@@ -115,14 +116,14 @@ class ForwardWorkspace {
 /// hook attends for them. New raw K and V are rounded to the KV dtype *before* RoPE, exactly as a
 /// store round trip rounds them, so recomputed and reused rows have the same bits. On error the
 /// cache may hold extra rows: the caller truncates. Where the model computes on a device, layers
-/// are enqueued one behind the other; a pass waits for them before it calls a hook that looks or a
-/// tap, and at its end, where hooks get what they fetched (HookCompute::deliver), also where it is
-/// given up. Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
+/// are enqueued one after another. The pass synchronizes before it calls a tap or a hook with
+/// needs_host(), and at its end, where hooks get what they fetched (HookCompute::deliver), also
+/// after an error. Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
 
-/// The same pass, left between layers and taken up again: other passes of the model may run
-/// meanwhile, with workspaces of their own. What the request points to, `model` and `workspace`
-/// must stay until it is done.
+/// ForwardPass is forward() that can pause between layers. Other passes of the model may run
+/// meanwhile, with their own workspaces. What the request points to, `model` and `workspace` must
+/// live until it is done.
 class ForwardPass {
  public:
   ForwardPass(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
@@ -130,11 +131,11 @@ class ForwardPass {
   ForwardPass(const ForwardPass&) = delete;
   ForwardPass& operator=(const ForwardPass&) = delete;
 
-  /// Runs the next layer; the last one also writes logits and hidden states. Errors as forward();
-  /// the pass is over then.
+  /// Runs the next layer; the last one also writes logits and hidden states. Errors: those of
+  /// forward(), after which the pass is over.
   Status step();
   bool done() const;
-  /// The layer that step() runs next.
+  /// Returns the layer that step() runs next.
   std::int32_t layer() const;
 
  private:

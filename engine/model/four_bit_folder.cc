@@ -15,7 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::int64_t kBlock = 32;  // weights of Q4_0 and Q4_1
-/// Which of eight outputs an AWQ word holds in bits 4i.
+/// The output, of eight, that an AWQ word holds in bits 4i.
 constexpr std::int64_t kAwqOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 std::uint32_t word(std::span<const std::byte> bytes, std::int64_t i) {
@@ -29,13 +29,13 @@ std::uint16_t half(std::span<const std::byte> bytes, std::int64_t i) {
   return out;
 }
 
-/// Where eight outputs lie in a word: position of output i.
+/// Returns the position of output i in its word of eight outputs.
 std::int64_t place(FourBitLayout::Method method, std::int64_t i) {
   if (method == FourBitLayout::Method::kGptq) return i;
   return std::find(std::begin(kAwqOrder), std::end(kAwqOrder), i) - std::begin(kAwqOrder);
 }
 
-/// The tensors of one matrix.
+/// StoredMatrix holds the tensors of one matrix.
 struct StoredMatrix {
   FourBitLayout layout;
   std::int64_t n, k, group;
@@ -94,7 +94,7 @@ class FourBitWeights final : public WeightSource {
   }
 
  private:
-  /// The tensor stem.part of `type` and `shape`.
+  /// Returns the tensor stem.part, which must have `type` and `shape`.
   Result<std::span<const std::byte>> part(const std::string& name, std::string_view type,
                                           const std::vector<std::int64_t>& shape) {
     const TensorView view = folder_.find(name);

@@ -1,4 +1,5 @@
-// The metadata of a GGUF file are turned into what a config.json would say, which config.cc checks.
+// These functions convert the metadata of a GGUF file to the fields of a config.json, which
+// config.cc checks.
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
@@ -26,7 +27,7 @@ std::string joined(std::span<const char* const> names) {
   return out;
 }
 
-/// Keys of the file's architecture: "block_count" is llama.block_count.
+/// ArchitectureFields reads keys of the file's architecture: "block_count" is llama.block_count.
 class ArchitectureFields {
  public:
   ArchitectureFields(const GgufMetadata& metadata, std::string_view architecture)
@@ -51,7 +52,7 @@ class ArchitectureFields {
   std::string prefix_;
 };
 
-/// What Llama 3.1 divides a frequency by.
+/// Returns the divisor of a frequency by Llama 3.1's formula.
 double llama3_factor(double frequency, double factor, double original) {
   constexpr double kLow = 1, kHigh = 4;
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -61,7 +62,7 @@ double llama3_factor(double frequency, double factor, double original) {
   return 1 / ((1 - smooth) / factor + smooth);
 }
 
-/// The formula's parameters from the stored factors; false if no published ones give them.
+/// Derives the formula's parameters from the stored factors; false if no published ones give them.
 bool derive_llama3(const std::vector<float>& factors, double theta, std::int64_t said,
                    json::object& scaling) {
   const double factor = static_cast<double>(*std::max_element(factors.begin(), factors.end()));
@@ -86,7 +87,7 @@ bool derive_llama3(const std::vector<float>& factors, double theta, std::int64_t
   return false;
 }
 
-/// rope_freqs.weight: a divisor for each frequency.
+/// Reads rope_freqs.weight, a divisor for each frequency.
 Status read_factors(const GgufFile& file, std::int64_t head_dim, double theta, std::int64_t said,
                     json::object& scaling) {
   const GgufView view = file.find("rope_freqs.weight");
@@ -124,7 +125,7 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
                   "RoPE scaling \"" + type + "\" is not supported; none, linear and yarn are",
                   in.key("rope.scaling.type"));
   }
-  if (type == "none" && in.has("rope.scale_linear")) {  // as older files say it
+  if (type == "none" && in.has("rope.scale_linear")) {  // older files omit the type
     const double factor = in.number("rope.scale_linear");
     if (factor != 1) scaling = {{"rope_type", "linear"}, {"factor", factor}};
   } else if (type != "none") {
@@ -132,7 +133,7 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
     if (original > 0) scaling["original_max_position_embeddings"] = original;
   }
   if (type == "yarn") {
-    // The file's factor stands beside the formula's, Hugging Face's in its place.
+    // The file's factor multiplies the formula's; Hugging Face's replaces it.
     const double more = in.number("rope.scaling.attn_factor",
                                   in.number("rope.scaling.yarn_attn_factor", 1.0));
     const double factor = in.number("rope.scaling.factor");
@@ -152,7 +153,7 @@ Status read_scaling(const GgufFile& file, ArchitectureFields& in, std::int64_t h
   return {};
 }
 
-/// Ids of tokens; converters write 2^32 - 1 for none.
+/// Reads token ids; converters write 2^32 - 1 for none.
 void read_ids(GgufFields& in, json::object& out) {
   constexpr std::int64_t kNone = 0xffffffff;
   const auto id = [&](const char* name) {
@@ -226,7 +227,7 @@ Result<ModelConfig> read_config(const GgufFile& file) {
   const std::int64_t window = in.integer("attention.sliding_window", 0);
   QUIRE_RETURN_IF_ERROR(in.all().status());
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(json::serialize(out)));
-  // Files do not say these; their tensors do.
+  // Files do not state these properties; their tensors show them.
   const auto has = [&](const char* name) { return file.find(name).tensor != nullptr; };
   config.qkv_bias = has("blk.0.attn_q.bias") || config.family == ModelFamily::kQwen2;
   config.attention_output_bias = has("blk.0.attn_output.bias");

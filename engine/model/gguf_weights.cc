@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-/// A part of a name in a GGUF file and in a model folder.
+/// Pair is a part of a name in a GGUF file and in a model folder.
 struct Pair {
   std::string_view gguf, folder;
 };
@@ -43,7 +43,7 @@ constexpr Pair kLayers[] = {
 };
 constexpr std::string_view kFactors = "rope_freqs.weight";  // read with the configuration
 
-/// "blk.12.attn_q.weight" with prefix "blk.": 12, and "attn_q.weight".
+/// LayerName splits "blk.12.attn_q.weight" with prefix "blk." into 12 and "attn_q.weight".
 struct LayerName {
   std::int64_t layer = -1;
   std::string_view rest;
@@ -60,7 +60,7 @@ LayerName layer_name(std::string_view name, std::string_view prefix) {
   return out;
 }
 
-/// The other spelling of a name; empty where there is none.
+/// Returns the other spelling of a name; empty if there is none.
 std::string translate(std::string_view name, std::string_view Pair::*from,
                       std::string_view Pair::*to, std::string_view from_prefix,
                       std::string_view to_prefix) {
@@ -168,7 +168,7 @@ class GgufWeights final : public WeightSource {
   }
 
  private:
-  /// Heads of a tensor whose rows are in the order of an interleaved rotation; else 0.
+  /// Returns the heads of a tensor whose rows are in the order of an interleaved rotation; else 0.
   std::int64_t turned_heads(std::string_view name) const {
     if (!interleaved_) return 0;
     const std::string_view rest = layer_name(name, kFolderLayer).rest;
@@ -176,7 +176,7 @@ class GgufWeights final : public WeightSource {
     return rest.starts_with("self_attn.k_proj.") ? kv_heads_ : 0;
   }
 
-  /// Within a head, row 2i + j of the file is row j * head_dim / 2 + i of a folder.
+  /// Reorders rows: within a head, row 2i + j of the file is row j * head_dim / 2 + i of a folder.
   void turn_rows(std::span<const std::byte> from, std::int64_t heads,
                  std::vector<std::byte>& to) const {
     const std::size_t row = from.size() / static_cast<std::size_t>(heads * head_dim_);
@@ -235,7 +235,7 @@ std::int64_t gguf_extra_bytes(const GgufFile& file, const ModelConfig& config,
     extra -= static_cast<std::int64_t>(static_cast<double>(table) * bytes_per_weight);
   if (embedding.bytes.size() <= kCopyEmbeddingBytes)
     extra += static_cast<std::int64_t>(embedding.bytes.size());
-  std::int64_t widest = 0;  // weights that are f32 at one time
+  std::int64_t widest = 0;  // the most weights that are f32 at one time
   const auto widened = [&](const char* name, std::int64_t weights) {
     const GgufView view = file.find(name);
     if (view.tensor != nullptr && view.tensor->type.blocks) widest = std::max(widest, weights);

@@ -1,18 +1,19 @@
-/// Two hooks in one pass.
+/// HookChain combines two hooks in one pass.
 #pragma once
 
 #include "engine/model/forward.h"
 
 namespace quire {
 
-/// The second sees what the first decided. Either may be null. Does not own them.
+/// HookChain calls two hooks in order; the second sees the first one's decisions. Either may be
+/// null. Does not own them.
 class HookChain final : public ForwardHook {
  public:
   HookChain(ForwardHook* first, ForwardHook* second) : first_(first), second_(second) {}
 
-  bool looks_at(std::int32_t layer, HookPoint point, Compute& compute) const override {
-    return (first_ != nullptr && first_->looks_at(layer, point, compute)) ||
-           (second_ != nullptr && second_->looks_at(layer, point, compute));
+  bool needs_host(std::int32_t layer, HookPoint point, Compute& compute) const override {
+    return (first_ != nullptr && first_->needs_host(layer, point, compute)) ||
+           (second_ != nullptr && second_->needs_host(layer, point, compute));
   }
   bool wants_lse(std::int32_t layer) const override {
     return (first_ != nullptr && first_->wants_lse(layer)) ||
@@ -26,7 +27,7 @@ class HookChain final : public ForwardHook {
     if (first_ != nullptr) QUIRE_RETURN_IF_ERROR(first_->after_attention(pass));
     return second_ != nullptr ? second_->after_attention(pass) : Status();
   }
-  /// The first that attends does.
+  /// Calls the hooks in order until one attends.
   Result<bool> attend(LayerPass& pass, const AttentionArgs& dense) override {
     if (first_ != nullptr) {
       QUIRE_ASSIGN_OR_RETURN(const bool attended, first_->attend(pass, dense));

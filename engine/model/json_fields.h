@@ -1,5 +1,5 @@
-/// Typed fields of the JSON files of model folders. Users include <boost/json.hpp> themselves, in
-/// .cc files only.
+/// JsonFields reads typed fields of a model folder's JSON files. Users include <boost/json.hpp>
+/// themselves, in .cc files only.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,33 @@ class object;
 
 namespace quire {
 
-/// Reads typed fields of one JSON object and remembers the first thing that is wrong with them;
-/// after that every read returns its fallback. null counts as missing, as Hugging Face writes it.
-/// `object` must outlive it.
+/// JsonFields reads typed fields of one JSON object and remembers the first error, after which
+/// every read returns its fallback. null counts as missing, as Hugging Face writes it. `object`
+/// must outlive it.
 class JsonFields {
  public:
-  /// `prefix` stands before the names of fields in errors.
+  /// Makes a reader whose errors put `prefix` before the names of fields.
   JsonFields(const boost::json::object& object, std::string prefix)
       : object_(object), prefix_(std::move(prefix)) {}
 
   const Status& status() const { return status_; }
   std::string path(std::string_view key) const { return prefix_ + std::string(key); }
-  /// kInvalidArgument and kUnimplemented; field() is the path.
+  /// Records kInvalidArgument (fail) or kUnimplemented (unsupported) with field() = the path, if it
+  /// is the first error.
   void fail(std::string_view key, std::string message);
   void unsupported(std::string_view key, std::string message);
-  /// Takes over what a reader of an inner object found.
+  /// Takes over the first error of an inner object's reader.
   void adopt(const Status& status);
 
   const boost::json::value* find(std::string_view key) const;
-  /// A whole number in [low, high]. Without a fallback the field is required.
+  /// Reads a whole number in [low, high]. Without a fallback the field is required.
   std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high,
                        std::optional<std::int64_t> fallback = {});
   double number(std::string_view key, double low, double high, std::optional<double> fallback = {});
   bool boolean(std::string_view key, bool fallback);
   std::string text(std::string_view key);
-  /// One whole number or a list of at most `most`, each in [0, end); none where the field is
-  /// missing. `what` says what one is, for errors.
+  /// Reads one whole number or a list of at most `most`, each in [0, end); empty if the field is
+  /// missing. `what` names an element in errors.
   std::vector<std::int32_t> indices(std::string_view key, std::int64_t end, std::size_t most,
                                     std::string_view what);
 

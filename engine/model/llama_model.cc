@@ -7,9 +7,9 @@
 namespace quire {
 namespace {
 
-/// Rows that the projections and the feed-forward part handle at once: their activations are the
-/// widest of the model, and go from product to product through the caches. Products read their
-/// weights once for so many rows in any case (kBlockRows of kernels/cpu/packed_matrix.cc).
+/// The rows that the projections and the feed-forward part process at once. Their activations are
+/// the widest of the model, and stay in the CPU caches between products. Products read their
+/// weights once per kBlockRows rows in any case (kernels/cpu/packed_matrix.cc).
 constexpr std::int64_t kPieceRows = 256;
 
 class LlamaModel final : public Model {
@@ -133,7 +133,7 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
-      QUIRE_RETURN_IF_ERROR(memory_->settle());
+      QUIRE_RETURN_IF_ERROR(memory_->synchronize());
       std::copy_n(x + begin * h, n * h, branch_.data());
       QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n));
       QUIRE_RETURN_IF_ERROR(compute_->read(normed_.data(), n * h, out + begin * h));
@@ -153,7 +153,7 @@ class LlamaModel final : public Model {
   }
 
  private:
-  /// A table of blocks is one of the host: its rows are expanded as they are looked up.
+  /// Embeds from a table of blocks, which is always host memory, by expanding rows at look-up.
   Status embed_blocks(std::span<const std::int32_t> ids, float* x) const {
     const BlockType type = *w_.embedding.blocks;
     const std::int64_t row_blocks = config_.hidden_size / block_weights(type);
@@ -192,7 +192,7 @@ class LlamaModel final : public Model {
                            .dim = config_.hidden_size,
                            .eps = config_.rms_norm_eps});
   }
-  /// normed_ = RMSNorm(x).
+  /// Computes normed_ = RMSNorm(x).
   Status norm(const float* x, const ComputeValues& weight, std::int64_t rows) {
     QUIRE_RETURN_IF_ERROR(normed_.reserve(memory_, rows * config_.hidden_size));
     return norm_into(x, weight, rows, normed_.data());
@@ -200,7 +200,7 @@ class LlamaModel final : public Model {
 
   const ModelConfig config_;
   const ModelOptions options_;
-  // First to come, last to go: weights, table and buffers are its
+  // The Compute is declared first and destroyed last, because it owns weights, table and buffers.
   const std::shared_ptr<Compute> compute_;
   const std::shared_ptr<ComputeMemory> memory_;
   const std::int64_t piece_rows_ = memory_ == nullptr ? kPieceRows : kDevicePieceRows;
@@ -209,7 +209,7 @@ class LlamaModel final : public Model {
   const std::shared_ptr<const LlamaWeights> shared_weights_;
   const RopeTable& rope_ = *shared_rope_;
   const LlamaWeights& w_ = *shared_weights_;
-  // Scratch of the compute methods
+  // Scratch of the compute methods.
   ComputeBuffer<float> normed_, qkv_, branch_, gate_up_, activated_;
 };
 
@@ -222,7 +222,7 @@ Result<std::unique_ptr<Model>> make_llama_model(ModelConfig config, const ModelO
   if (effective.max_positions == 0) effective.max_positions = config.max_position_embeddings;
   QUIRE_ASSIGN_OR_RETURN(RopeTable built, RopeTable::build(config.rope, effective.max_positions));
   auto rope = std::make_shared<const RopeTable>(std::move(built));
-  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> known, compute->know(*rope));
+  QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> known, compute->register_rope(*rope));
   return std::unique_ptr<Model>(std::make_unique<LlamaModel>(
       std::move(config), effective, std::move(compute), std::move(rope), std::move(known),
       std::make_shared<const LlamaWeights>(std::move(weights))));

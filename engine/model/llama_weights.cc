@@ -30,7 +30,8 @@ std::vector<float> to_f32(const WeightTensor& tensor) {
   return out;
 }
 
-/// The tensors of one layer (or of the model's ends), fetched, hashed, packed and dropped together.
+/// TensorGroup holds the tensors of one layer (or of the model's ends), which are fetched, hashed,
+/// packed and dropped together.
 class TensorGroup {
  public:
   TensorGroup(WeightSource& source, WeightsDigest& digest, std::string prefix)
@@ -43,7 +44,7 @@ class TensorGroup {
   TensorGroup(const TensorGroup&) = delete;
   TensorGroup& operator=(const TensorGroup&) = delete;
 
-  /// Null once something failed; status() then says what.
+  /// Returns the tensor, or null after a failure, which status() describes.
   const WeightTensor* fetch(const char* name, std::vector<std::int64_t> shape, const char* from) {
     if (!status_.ok()) return nullptr;
     Result<WeightTensor> tensor = source_.get(prefix_ + name, std::move(shape), from);
@@ -55,13 +56,13 @@ class TensorGroup {
     return &tensors_.back();
   }
 
-  /// Call once after the last fetch.
+  /// Checks and hashes the tensors. Call it once, after the last fetch.
   Status check_and_hash() {
     QUIRE_RETURN_IF_ERROR(status_);
     Status s = digest_.add(tensors_);
     return s.ok() ? s : s.with_context(source_.location());
   }
-  /// Keeps a tensor alive past this group.
+  /// Keeps the last tensor alive past this group.
   void keep_last() { tensors_.pop_back(); }
 
  private:
@@ -72,14 +73,14 @@ class TensorGroup {
   Status status_;
 };
 
-/// The tensors one behind the other, in f32.
+/// Uploads the tensors, concatenated in f32.
 Result<ComputeValues> keep(Compute& compute, std::initializer_list<const WeightTensor*> tensors) {
   std::vector<float> all;
   for (const WeightTensor* tensor : tensors) {
     const std::vector<float> values = to_f32(*tensor);
     all.insert(all.end(), values.begin(), values.end());
   }
-  return compute.keep(std::as_bytes(std::span(all)));
+  return compute.upload(std::as_bytes(std::span(all)));
 }
 
 Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightSource& source,
@@ -144,12 +145,12 @@ Result<LlamaLayer> read_layer(const ModelConfig& c, WeightFormat format, WeightS
   return out;
 }
 
-/// A device looks rows up in a table of bf16.
+/// Uploads the embedding table expanded to bf16, as a device looks rows up.
 Status keep_expanded(Compute& compute, const WeightTensor& embedding, LlamaWeights& out) {
   const std::vector<float> values = to_f32(embedding);
   std::vector<std::uint16_t> rounded(values.size());
   std::transform(values.begin(), values.end(), rounded.begin(), f32_to_bf16);
-  QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(std::as_bytes(std::span(rounded))));
+  QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.upload(std::as_bytes(std::span(rounded))));
   out.embedding.data = out.embedding_copy.data.get();
   out.embedding.dtype = DType::kBF16;
   out.embedding.blocks.reset();
@@ -185,7 +186,7 @@ Status read_ends(const ModelConfig& c, WeightFormat format, WeightSource& source
     return keep_expanded(compute, *embedding, out);
   if (embedding->bytes().size() <= kCopyEmbeddingBytes || !embedding->mapped ||
       compute.memory() != nullptr) {
-    QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.keep(embedding->bytes()));
+    QUIRE_ASSIGN_OR_RETURN(out.embedding_copy, compute.upload(embedding->bytes()));
     out.embedding.data = out.embedding_copy.data.get();
   } else {
     group.keep_last();
@@ -223,7 +224,7 @@ WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool 
   return head || config.quantised_weights ? WeightFormat::kW8 : WeightFormat::kW4;
 }
 
-/// Blocks are packed as they are. Values usually share a dtype; if not, f32 holds them.
+/// Packs blocks as they are. Values usually share a dtype; if not, f32 holds them.
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute,
                                                     std::span<const WeightTensor* const> tensors,
                                                     WeightFormat format) {

@@ -28,7 +28,7 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
   return {};
 }
 
-/// Bytes free for a new allocation, page cache included; 0 where the system does not say.
+/// Returns the bytes free for a new allocation, page cache included; 0 if the system does not say.
 std::int64_t available_memory() {
   std::ifstream info("/proc/meminfo");
   std::string key, unit;
@@ -39,7 +39,7 @@ std::int64_t available_memory() {
   return 0;
 }
 
-/// About how many bytes a weight takes, scales and a head of more bits included.
+/// Returns the approximate bytes of a weight, scales and a head of more bits included.
 double bytes_of_weight(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
@@ -56,7 +56,7 @@ double bytes_of_weight(WeightFormat format) {
   return 4;
 }
 
-/// Refuses a model that cannot fit before hours of swapping or a kill by the system say so. `file`:
+/// Refuses a model that cannot fit in memory, before the system swaps or kills the process. `file`:
 /// the GGUF file it is read from, if any.
 Status check_memory(const ModelConfig& config, const ModelOptions& options, const Compute& compute,
                     const GgufFile* file = nullptr) {
@@ -75,7 +75,7 @@ Status check_memory(const ModelConfig& config, const ModelOptions& options, cons
   if (file != nullptr && compute.memory() == nullptr)
     needed += static_cast<double>(gguf_extra_bytes(*file, config, bytes_per_weight));
   if (file != nullptr && compute.memory() != nullptr) {
-    // The table that tokens are looked up in is bf16 there; a head of its own counts beside it.
+    // The embedding table on a device is bf16, and an untied head counts separately.
     const double rows = static_cast<double>(config.hidden_size) *
                         static_cast<double>(config.vocab_size);
     needed += rows * (config.tie_word_embeddings ? 2 : 2 - bytes_per_weight);

@@ -36,7 +36,8 @@ constexpr DTypeRow kDTypes[] = {
     {"F8_E8M0", 8, {}},
 };
 
-/// Finds keys written twice in one object: the parsed tree silently keeps the last of them.
+/// DuplicateKeyHandler finds keys written twice in one object; the parsed tree silently keeps the
+/// last of them.
 struct DuplicateKeyHandler {
   static constexpr std::size_t max_object_size = std::size_t(-1), max_array_size = std::size_t(-1);
   static constexpr std::size_t max_key_size = std::size_t(-1), max_string_size = std::size_t(-1);
@@ -82,7 +83,7 @@ struct DuplicateKeyHandler {
 
 Status bad(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
-/// Names come from the file: keep error lines short and printable.
+/// Returns a name from the file in quotes, short and printable for error lines.
 std::string show_name(std::string_view name) {
   std::string out = "\"";
   for (char ch : name.substr(0, 100))
@@ -153,7 +154,8 @@ Result<TensorEntry> parse_entry(std::string_view name, const json::value& value)
   return entry;
 }
 
-/// Tensors must tile [0, data_bytes) exactly; then their offsets become offsets in the file.
+/// Checks that tensors tile [0, data_bytes) exactly, then turns their offsets into offsets in the
+/// file.
 Status place_entries(std::vector<TensorEntry>& entries, std::uint64_t data_start,
                      std::uint64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
@@ -266,7 +268,7 @@ Result<std::map<std::string, std::string>> parse_safetensors_index(std::string_v
   }
 }
 
-/// One mapped file.
+/// File is one mapped file.
 struct TensorFolder::File {
   std::string name;
   const std::byte* data = nullptr;

@@ -59,7 +59,7 @@ class FileWeights final : public WeightSource {
     tensor.num_elements = count(tensor.shape);
     tensor.mapped = reinterpret_cast<std::uintptr_t>(tensor.data) % dtype_bytes(*dtype) == 0;
     if (tensor.mapped) return tensor;
-    // The format does not promise alignment; a copy does.
+    // The format does not guarantee alignment, so copy the bytes.
     auto& copy = copies_[name];
     copy.assign(view.bytes.begin(), view.bytes.end());
     tensor.data = copy.data();
@@ -110,7 +110,7 @@ class RandomWeights final : public WeightSource {
     for (char c : name) stream = mix(stream ^ static_cast<unsigned char>(c));
     const bool vector = tensor.shape.size() == 1;
     const float center = vector && name.find("norm") != std::string::npos ? 1.0f : 0.0f;
-    // Uniform in +-sqrt(3 / k): variance 1 / k, as a trained initialisation has.
+    // Values are uniform in +-sqrt(3 / k): variance 1 / k, as in a trained initialisation.
     const float limit = vector ? 0.1f : std::sqrt(3.0f / static_cast<float>(tensor.shape.back()));
     parallel_for(tensor.num_elements, 1 << 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -133,7 +133,7 @@ class RandomWeights final : public WeightSource {
   std::map<std::string, std::vector<std::uint16_t>> values_;
 };
 
-/// Index of the first value that is infinite or not a number, or -1.
+/// Returns the index of the first value that is infinite or not a number, or -1.
 template <class Word>
 std::int64_t first_not_finite(const Word* words, std::int64_t n, Word exponent) {
   constexpr std::int64_t kRun = 4096;
@@ -150,7 +150,8 @@ std::int64_t first_not_finite(const Word* words, std::int64_t n, Word exponent) 
   return -1;
 }
 
-/// First weight of the first block with a scale that is infinite or not a number, or -1.
+/// Returns the first weight of the first block with a scale that is infinite or not a number, or
+/// -1.
 std::int64_t first_not_finite(BlockType type, const std::byte* blocks, std::int64_t num_blocks) {
   constexpr std::int64_t kRun = 1024;
   for (std::int64_t begin = 0; begin < num_blocks; begin += kRun) {

@@ -1,5 +1,5 @@
-/// Where a model's tensors come from: the files of a folder, a GGUF file (gguf_model.h), or a
-/// random generator. Internal to engine/model and to those who load a part of a model.
+/// WeightSource provides a model's tensors: from the files of a folder, a GGUF file (gguf_model.h),
+/// or a random generator. Internal to engine/model and to callers that load a part of a model.
 #pragma once
 
 #include <array>
@@ -18,16 +18,17 @@
 
 namespace quire {
 
-/// A tensor's elements, row-major. Valid until WeightSource::drop() of it.
+/// WeightTensor is a tensor's elements, row-major. Valid until WeightSource::drop() of it.
 struct WeightTensor {
   std::string name;
   const void* data = nullptr;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
   std::int64_t num_elements = 0;
-  /// Lies in a mapped file: valid as long as that, even after the source is gone
+  /// Whether the data lies in a mapped file and is valid as long as that, even after the source is
+  /// destroyed.
   bool mapped = false;
-  /// Set: `data` are blocks of this type, row by row, at any address; dtype says nothing
+  /// If set, `data` are blocks of this type, row by row, at any address; dtype is meaningless.
   std::optional<BlockType> blocks;
 
   std::span<const std::byte> bytes() const {
@@ -43,36 +44,36 @@ struct WeightTensor {
   }
 };
 
-/// Embedding tables up to this size are copied; larger ones are read from the mapped file, a few
-/// rows a call, where the host computes.
+/// kCopyEmbeddingBytes is the largest embedding table that is copied. Where the host computes,
+/// larger ones are read from the mapped file, a few rows a call.
 inline constexpr std::size_t kCopyEmbeddingBytes = 64 << 20;
 
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  /// The tensor `name`, which must have `shape`. `from` says which config keys the shape comes
-  /// from, for the error. Errors: kInvalidArgument (missing, wrong shape or type; field() is the
-  /// file), kUnimplemented (dtype).
+  /// Returns the tensor `name`, which must have `shape`. `from` names the config keys of the shape
+  /// for the error. Errors: kInvalidArgument (missing, wrong shape or type; field() is the file),
+  /// kUnimplemented (dtype).
   virtual Result<WeightTensor> get(const std::string& name, std::vector<std::int64_t> shape,
                                    const char* from) = 0;
-  /// The tensor is not needed any more.
+  /// Tells the source that the tensor is not needed any more.
   virtual void drop(const WeightTensor& tensor) = 0;
-  /// Where to look, for errors and log lines.
+  /// Returns the location of the tensors for errors and log lines.
   virtual std::string location() const = 0;
-  /// Bytes of all files; 0 when nothing is read.
+  /// Returns the bytes of all files; 0 if it reads none.
   virtual std::int64_t total_bytes() const = 0;
-  /// What is there and was never asked for.
+  /// Returns the names of tensors that were never requested.
   virtual std::vector<std::string> unused() const = 0;
 };
 
-/// The tensors of a mapped folder. The folder must outlive the source.
+/// Makes the source of a mapped folder's tensors. The folder must outlive the source.
 std::unique_ptr<WeightSource> file_weights(const TensorFolder& folder, std::string location);
 
-/// Uniform bf16 values scaled so that activations keep their size; norms near 1. Equal for equal
-/// seed and name.
+/// Makes uniform bf16 values, scaled so that activations keep their size, and norms near 1. They
+/// are equal for equal seed and name.
 std::unique_ptr<WeightSource> random_weights(std::uint64_t seed);
 
-/// Digest of tensors in the order they are added, over names, shapes, dtypes and bytes.
+/// WeightsDigest hashes tensors in the order they are added, over names, shapes, dtypes and bytes.
 class WeightsDigest {
  public:
   WeightsDigest();
@@ -88,7 +89,7 @@ class WeightsDigest {
   std::unique_ptr<State> state_;
 };
 
-/// The config fields that change what the weights compute, as text for the digest.
+/// Returns the config fields that change what the weights compute, as text for the digest.
 std::string config_digest_text(const ModelConfig& config);
 
 }  // namespace quire

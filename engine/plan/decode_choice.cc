@@ -6,11 +6,11 @@
 namespace quire {
 namespace {
 
-/// Of the budget, what a step brings anew (at most a fifth).
+/// Largest share of the budget that a step copies anew.
 constexpr double kMovedShare = 0.2;
-/// A step over everything has to take this much longer before some of it is left out.
+/// Least ratio of a dense step's time to a sparse one's for choosing a sparse step.
 constexpr double kWorthwhile = 1.5;
-/// Rows whose keys one row's worth of bounds or head keys stands for.
+/// Number of rows whose keys are summarised by one row's worth of bounds or head keys.
 constexpr double kRowsToChooseBy = 32;
 constexpr double kCopiesOfStep = 0.5;
 

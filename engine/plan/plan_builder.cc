@@ -47,7 +47,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
       planned.cached = found.segment.valid();
       if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
       if (planned.cached && !work.layout.fits(found.segment->layout)) {
-        // Same key, other shape: cannot happen by design, so the record lies.
+        // An equal key with another shape cannot occur by design, so the record is wrong.
         planned.cached = false;
         planned.miss = MissReason::kCorrupt;
       }
@@ -69,7 +69,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
   }
 }
 
-/// Offsets in the concatenation; empty contexts and dropped duplicates take no room.
+/// Sets offsets in the concatenation; empty contexts and dropped duplicates take no room.
 std::int64_t assign_offsets(QueryPlan& qp) {
   std::int64_t at = qp.plan.prefix_tokens;
   for (PlannedContext& c : qp.plan.contexts) {
@@ -101,8 +101,8 @@ Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
   return Selection::shared(facts.shape.num_layers, Selection::ContextBlocks(num_contexts));
 }
 
-/// The selection, where it needs neither the question nor sketches; else what the question is to be
-/// run over.
+/// Returns the selection if it needs neither the question nor sketches; else the blocks of the
+/// query pass.
 Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
   const PlugInputs inputs(facts, request, qp);
@@ -122,7 +122,7 @@ Status select_blocks(const EngineFacts& facts, const QueryRequest& request, Quer
   return {};
 }
 
-/// Tokens that will be recomputed, as far as the recomputer knows.
+/// Enters the tokens that will be recomputed, as far as the recomputer knows.
 Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
                       const SketchLookup& sketch, QueryPlan& qp) {
   QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
@@ -167,7 +167,7 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
         case PositionMode::kCompact:
           w.block_position[b] = static_cast<std::int32_t>(rank);
           break;
-        // The position it had at ingest, where the prefix stood before it.
+        // This is its position at ingest, where the prefix stood before it.
         case PositionMode::kLocalNaive:
           w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local);
           break;
@@ -186,9 +186,9 @@ Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
                                 qp.plan.document_tokens > 0 ? "document_ids" : "query");
 }
 
-/// Takes out what a selection has over the window when its tokens are numbered without gaps: the
-/// blocks with the lowest scores first, of those that were chosen besides `fixed`. A position
-/// belongs to a block that any layer keeps.
+/// Removes blocks of a selection that exceeds the window when its tokens are numbered without gaps.
+/// Blocks with the lowest scores go first, among those chosen besides `fixed`. A block has a
+/// position if any layer keeps it.
 void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& selection,
                 Plan& plan) {
   struct Chosen {

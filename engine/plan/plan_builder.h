@@ -1,4 +1,4 @@
-/// Builds the Plan of a request: a pure function of the request, what the store holds of it and
+/// This file builds the Plan of a request: a pure function of the request, the store's content and
 /// measured speeds.
 #pragma once
 
@@ -20,41 +20,41 @@
 
 namespace quire {
 
-/// Where the KV of one context comes from.
+/// Source of the KV of one context.
 enum class ContextSource : std::uint8_t {
   kNothing,  ///< empty, or a duplicate: no rows
   kStored,   ///< fetched and placed
   kAlone,    ///< no usable KV: prefilled alone as at ingest, then placed like stored KV
-  kInPlace,  ///< computed as a part of the concatenation
+  kInPlace,  ///< computed as part of the concatenation
 };
 
 struct ContextWork {
   ContextSource source = ContextSource::kNothing;
-  ContextKey key;         ///< of these tokens under this model, tenant and salt
-  SegmentHandle segment;  ///< valid when the store has it
+  ContextKey key;         ///< key of these tokens under this model, tenant and salt
+  SegmentHandle segment;  ///< valid if the store has the context
   KvLayout layout;
-  bool exact = false;     ///< prefilled alone, its KV is that of the concatenation
-  bool writable = false;  ///< a document names `key`: newly computed KV is worth storing
-  /// Assembled position of each block's first token; -1: no layer keeps it
+  bool exact = false;     ///< its KV prefilled alone equals its KV in the concatenation
+  bool writable = false;  ///< a document names `key`, so newly computed KV is worth storing
+  /// Assembled position of each block's first token; -1: no layer keeps it.
   std::vector<std::int32_t> block_position;
 };
 
-/// A Plan and what its execution needs besides. Holds segments.
+/// A Plan and what its execution also needs. It holds segments.
 struct QueryPlan {
   Plan plan;
   Strategy strategy;
-  std::vector<ContextWork> work;  ///< as plan.contexts
-  /// Over plan.contexts; while plan.selection_pending: what the question is run over first
+  std::vector<ContextWork> work;  ///< one entry per context of plan.contexts
+  /// Selection over plan.contexts. While plan.selection_pending, these are the blocks of the query
+  /// pass.
   Selection selection;
-  /// At the front of the prompt, whose KV an earlier request computed: pages taken over, not
-  /// computed again
+  /// Tokens at the front of the prompt whose KV pages are shared with an earlier request.
   std::int64_t shared_tokens = 0;
-  bool needs_query_pass = false, needs_sketches = false;  ///< to complete the selection
-  std::int32_t suffix_position = 0;                       ///< of the first suffix token
-  /// Position behind the last document in the whole concatenation
+  bool needs_query_pass = false, needs_sketches = false;  ///< what completing the selection needs
+  std::int32_t suffix_position = 0;                       ///< position of the first suffix token
+  /// Position after the last document in the whole concatenation.
   std::int64_t end_of_documents = 0;
 
-  /// Assembled position of the context's first token.
+  /// Returns the assembled position of the context's first token.
   std::int64_t first_position(std::int32_t context) const {
     const auto& at = work[static_cast<std::size_t>(context)].block_position;
     return at.empty() || at.front() < 0 ? plan.contexts[static_cast<std::size_t>(context)].offset
@@ -62,42 +62,41 @@ struct QueryPlan {
   }
 };
 
-/// Of each context the first one that has its tokens: itself, unless the request wants copies
-/// dropped.
+/// Returns, for each context, the index of the first context with equal tokens: itself unless the
+/// request drops copies.
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request);
 
-/// Everything that is known before the model runs. Where the selection depends on the question or
-/// on sketches the plan is pending (plan.selection_pending) until complete_plan(). Errors: as
+/// Builds everything that is known before the model runs. If the selection depends on the question
+/// or on sketches, the plan is pending (plan.selection_pending) until complete_plan(). Errors: as
 /// validate_query.
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request,
                              const LookupContext& lookup, const Speeds& speeds);
 
-/// Enters what was cut out of the request before its plan was built, and sums up again. contexts:
-/// as the request's; none: it is whole.
+/// Enters the tokens that were cut from the request before its plan was built, and recomputes the
+/// sums. `contexts` is in the request's order; none: the context is whole.
 void enter_cut(const EngineFacts& facts, const Speeds& speeds, PromptCut cut,
                std::span<const std::optional<CutText>> contexts, QueryPlan& query_plan);
 
-/// Sums blocks and contexts into fates, ratios and predictions. Called again when faults changed
+/// Sums blocks and contexts into fates, ratios and predictions. It is called again if faults change
 /// the sources.
 void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& query_plan);
 
 using SketchLookup = std::function<const SketchView*(std::int32_t context)>;
-/// Puts the selection into a pending plan: final positions, recomputed tokens, fates. Errors:
+/// Enters the selection into a pending plan: final positions, recomputed tokens, fates. Errors:
 /// window_exceeded_status().
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      Selection selection, const SketchLookup& sketch, QueryPlan& query_plan);
 
-/// The front of the prompt that is computed causally at positions 0, 1, ...: its KV depends on
-/// these tokens alone.
+/// The front of the prompt that is computed causally at positions 0, 1, ..., so that its KV depends
+/// on these tokens alone.
 struct CausalFront {
   std::vector<std::int32_t> token_ids;
-  bool whole = false;  ///< it is the whole prompt
+  bool whole = false;  ///< the front is the whole prompt
 };
-/// The plan is complete.
+/// Returns the causal front; the plan must be complete.
 CausalFront causal_front(const QueryRequest& request, const QueryPlan& query_plan);
 
-/// Makes a stored context a miss after the fact (a fault while fetching): its tokens become
-/// computed.
+/// Turns a stored context into a miss after a fault while fetching; its tokens become computed.
 void turn_into_miss(QueryPlan& query_plan, std::int32_t context, MissReason reason);
 
 }  // namespace quire

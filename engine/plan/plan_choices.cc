@@ -10,9 +10,9 @@
 namespace quire {
 namespace {
 
-/// Predicted ms until the first token if `strategy` served the documents: its usual share of their
-/// stored KV is read, and of their tokens computed again; what is not stored is computed. 0 when
-/// speeds are not known.
+/// Predicts the ms until the first token if `strategy` served the documents. It loads its usual
+/// share of their stored KV, recomputes its usual share of their tokens, and computes what is not
+/// stored. 0 if speeds are unknown.
 double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request,
                     const Strategy& strategy, const QueryPlan& qp) {
   if (speeds.prefill_tokens_per_ms <= 0) return 0;
@@ -61,7 +61,7 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
   return choose_strategy(input);
 }
 
-/// Why `auto` may leave nothing out, if that is so.
+/// Returns why `auto` must attend densely, if so.
 std::string dense_because(const QueryPlan& qp) {
   const Plan& plan = qp.plan;
   const auto drop = plan.options.given().find("drop_mode");
@@ -75,11 +75,12 @@ std::string dense_because(const QueryPlan& qp) {
   return {};
 }
 
-/// Whether a request's part of the device holds what the retriever needs with every layer on the
-/// host: the budget, and what it is chosen by.
+/// Returns whether a request's share of the device holds what the retriever needs if every layer is
+/// on the host: the budget, and what it chooses by.
 bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOptions& options,
               std::int64_t num_contexts, const DecodeInput& input) {
-  constexpr std::int64_t kRoundedUp = 64;  // to whole pages, and those that are being filled
+  // For rounding to whole pages, and for pages being filled.
+  constexpr std::int64_t kRoundedUp = 64;
   const std::int64_t part = facts.device_part(), budget = retriever.uses_device()
                                                               ? (input.budget + kRoundedUp) *
                                                                     facts.device.num_layers *
@@ -90,7 +91,7 @@ bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOp
              part;
 }
 
-/// What a decode step attends to, where the request leaves that to the service.
+/// Chooses what a decode step attends to, if the request leaves that to the service.
 Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.decode = request.cache.decode;
@@ -106,8 +107,8 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   input.device = facts.device;
   std::vector<std::string> names;
   for (const std::string& name : retriever_names()) {
-    // Sinks and windows differ: some can do nothing with a small budget, or with one that is no
-    // whole number of their pages.
+    // Retrievers differ in sinks and windows: some cannot use a small budget, or one that is not a
+    // whole number of pages.
     QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
     if (has_room(facts, *retriever, plan.options, std::ssize(request.contexts), input) &&
         retriever->check(plan.options).ok())

@@ -1,4 +1,5 @@
-/// What a request leaves to the service: its strategy and what a decode step attends to.
+/// This file decides what a request leaves to the service: its strategy and what a decode step
+/// attends to.
 #pragma once
 
 #include "engine/api/speed_meter.h"
@@ -6,9 +7,9 @@
 
 namespace quire {
 
-/// Names strategy and plugs in the plan, whose contexts have been described; `auto` is resolved by
-/// predicted times and certificates, and the plan says why. What the strategy does not take is
-/// noted as a fallback. Errors: those of find_strategy() and make_retriever().
+/// Enters the strategy and its plugs into a plan whose contexts have been described. `auto` is
+/// resolved by predicted times and certificates, and the plan says why; what the strategy does not
+/// take is noted as a fallback. Errors: those of find_strategy() and make_retriever().
 Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      QueryPlan& query_plan);
 

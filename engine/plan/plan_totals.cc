@@ -54,7 +54,8 @@ void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) 
   Plan& plan = qp.plan;
   plan.fates = FateCounts{};
   if (plan.prompt_cut) plan.fates.dropped = plan.prompt_cut->removed_tokens;
-  // The front of the prompt, as causal_front() has it: prefix, contexts in place, question.
+  // This counts the front of the prompt as causal_front() defines it: prefix, contexts in place,
+  // question.
   std::int64_t shared = qp.shared_tokens;
   const auto share = [&](std::int64_t tokens) {
     const std::int64_t taken = std::min(shared, tokens);

@@ -1,5 +1,5 @@
-/// What selectors and recomputers are asked with, made of a plan: while planning and while the
-/// query runs.
+/// This file builds the inputs of selectors and recomputers from a plan, while planning and while
+/// the query runs.
 #pragma once
 
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace quire {
 
-/// The plan's contexts as plugs see them. Keeps what the inputs point to; the plan and the request
-/// must outlive it.
+/// Holds the plan's contexts as plugs see them, and owns the data that the inputs point to. The
+/// plan and the request must outlive it.
 class PlugInputs {
  public:
   PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& plan);
 
-  /// Without sketches and query pass.
+  /// Returns the selector's input, without sketches and query pass.
   SelectionInput selection() const;
-  /// Without what is null while planning.
+  /// Returns the recomputer's input, without the members that are null while planning.
   RecomputeInput recompute() const;
   const std::vector<RecomputableContext>& contexts() const { return recomputable_; }
 

@@ -1,4 +1,4 @@
-/// What is wrong with a request before anything is looked up.
+/// This file checks a request before anything is looked up.
 #pragma once
 
 #include "base/status.h"
@@ -7,10 +7,10 @@
 
 namespace quire {
 
-/// Everything about a request that needs neither store nor model: option names and ranges, token
-/// ids, the window. Errors: kInvalidArgument with the field; window_exceeded_status().
+/// Checks all that needs neither store nor model: option names and ranges, token ids, the window.
+/// Errors: kInvalidArgument with the field; window_exceeded_status().
 Status validate_query(const EngineFacts& facts, const QueryRequest& request);
-/// The same without the window: for a prompt that will be cut first.
+/// Checks the same except the window, for a prompt that will be cut first.
 Status validate_uncut(const EngineFacts& facts, const QueryRequest& request);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// What the store holds of a context, for planning.
+/// This file looks up what the store holds of a context, for planning.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace quire {
 
-/// What the store says about one context.
+/// What the store knows about one context.
 struct ContextLookup {
-  SegmentHandle segment;          ///< invalid: a miss
+  SegmentHandle segment;          ///< invalid for a miss
   std::vector<Tier> block_tiers;  ///< [num_blocks], the slowest tier of each block's values
 };
 using LookupContext = std::function<ContextLookup(const ContextKey& key, const KvLayout& layout)>;
 
-/// Whether a look at the store counts as a use of what it finds.
+/// Selects whether a lookup counts as a use of what it finds.
 enum class LookupKind : std::uint8_t { kUse, kPeek };
-/// Asks the store which tier each block is in. Never waits on disk.
+/// Returns a lookup that asks the store for the tier of each block. It never waits for the disk.
 LookupContext store_lookup(Store& store, LookupKind kind);
 
 }  // namespace quire

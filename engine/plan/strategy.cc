@@ -102,7 +102,7 @@ namespace {
 
 constexpr std::string_view kRecomputeOption = "recompute";
 
-/// Option tables of strategies of their own; they live as long as the program.
+/// Returns a strategy's own option tables, which live as long as the program.
 const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
   static const std::map<std::string_view, std::vector<PlugOption>> kTables = [] {
     std::map<std::string_view, std::vector<PlugOption>> tables;
@@ -143,7 +143,7 @@ std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& opti
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,
                                                        const PlugOptions& options) {
   std::vector<std::span<const PlugOption>> tables = {recompute_table(strategy)};
-  // Tables are static: they outlive the plugs that show them.
+  // Tables are static, so they outlive the plugs that return them.
   if (const auto selector = make_selector(strategy.selector); selector.ok())
     tables.push_back((*selector)->options());
   if (const auto recomputer = make_recomputer(recomputer_of(strategy, options)); recomputer.ok())
@@ -192,7 +192,7 @@ Status validate(const CacheOptions& options) {
     positions_selectable = strategy.positions_selectable;
     tables = option_tables(strategy, options.options);
   }
-  // Tables are static: they outlive the plug that shows them.
+  // Tables are static, so they outlive the plug that returns them.
   QUIRE_ASSIGN_OR_RETURN(const auto compressor,
                          make_compressor(options.compress == "auto" ? "none" : options.compress));
   tables.push_back(compressor->options());

@@ -1,5 +1,5 @@
-/// What the registries of the sockets have in common: a table of names and factories, one line a
-/// plug.
+/// This file holds what the registries of all sockets share: a table of names and factories, with
+/// one line per plug.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ std::vector<std::string> plug_names(std::span<const PlugEntry<Plug>> entries) {
   return names;
 }
 
-/// Errors: kInvalidArgument with `field`; the message lists what there is, `also` (such as "auto,
-/// ") in front.
+/// Creates the plug with this name. Errors: kInvalidArgument with `field`; the message lists the
+/// known names, after the words in `also` (such as "auto, ").
 template <class Plug>
 Result<std::unique_ptr<Plug>> make_plug(std::span<const PlugEntry<Plug>> entries,
                                         std::string_view name, std::string field,

@@ -10,9 +10,9 @@
 namespace quire {
 namespace {
 
-constexpr double kFewestSamples = 16, kLeastSpread = 1e-6;  // of a fit
-constexpr std::int32_t kLateDistance = 64;    // sustained attention leaves the neighbourhood out,
-constexpr std::int64_t kFewestLateRows = 32;  // unless too few rows are that far away
+constexpr double kFewestSamples = 16, kLeastSpread = 1e-6;  // limits of a valid fit
+constexpr std::int32_t kLateDistance = 64;    // sustained attention ignores nearer rows
+constexpr std::int64_t kFewestLateRows = 32;  // unless fewer rows are that far away
 constexpr std::int64_t kMostRows = 8192;
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -60,7 +60,7 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   QUIRE_CHECK(
       chunk.layer >= 0 && chunk.layer < shape.num_layers && chunk.first_token >= 0 && end <= tokens,
       "chunk outside its context");
-  // Sampled rows are those a multiple of the step before the last token.
+  // Sampled rows are those at a multiple of the step before the last token.
   const std::int64_t skip = (tokens - 1 - chunk.first_token) % step_;
   if (skip >= chunk.rows) return {};
   const std::int64_t rows = (chunk.rows - skip - 1) / step_ + 1, first = chunk.first_token + skip;
@@ -106,7 +106,7 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
 
 std::vector<BlockStats> AttentionStatistics::finish() const {
   const std::int64_t tokens = layout_.num_tokens();
-  // Sums over the distances last, last - step, ... >= 1, by `last`.
+  // Sums of log distances over last, last - step, ... >= 1, indexed by `last`.
   std::vector<double> log_x(index(tokens)), log_x_squared(index(tokens));
   for (std::int64_t last = 1; last < tokens; ++last) {
     const double l = std::log(static_cast<double>(last));

@@ -1,4 +1,5 @@
-/// Ingest's attention statistics of one context (SamKV, importance and unimportance of blocks).
+/// This file computes the attention statistics of one context at ingest (SamKV, importance and
+/// unimportance of blocks).
 #pragma once
 
 #include <cstdint>
@@ -16,50 +17,52 @@ namespace quire {
 
 class Compute;
 
-/// Decay of attention with distance: y ~ x^-alpha, least squares of ln y on ln x.
+/// Sums for fitting the decay of attention with distance, y ~ x^-alpha, by least squares of ln y on
+/// ln x.
 struct PowerLawSums {
   double count = 0, sum_log_x = 0, sum_log_x_squared = 0, sum_log_y = 0, sum_log_xy = 0;
 };
-/// alpha; NaN if there are fewer than 16 samples or the distances hardly differ (count * Sxx - Sx^2
-/// < 1e-6).
+/// Returns alpha; NaN with fewer than 16 samples or nearly equal distances (count * Sxx - Sx^2 <
+/// 1e-6).
 double power_law_alpha(const PowerLawSums& sums);
 
-/// Sums over the columns of every layer while a prefill passes by. The result depends on tokens
-/// alone, not on chunks or threads, bit for bit. Every row counts up to 8192 tokens; of longer
-/// contexts every ceil(n / 8192)-th, the last among them, so the cost per token is bounded.
-/// Threads: one at a time (the engine thread).
+/// Accumulates column sums of every layer's attention during a prefill; the result is bit-identical
+/// for any chunks and threads. Every row counts up to 8192 tokens; in longer contexts every ceil(n
+/// / 8192)-th row, including the last, so that the cost per token is bounded. Threads: one at a
+/// time (the engine thread).
 class AttentionStatistics {
  public:
-  /// 24 bytes per token and layer, from the first chunk on.
+  /// Uses 24 bytes per token and layer, from the first chunk on.
   AttentionStatistics(const KvLayout& layout, std::int32_t num_heads);
 
-  /// A chunk after its attention. Context tokens first_token .. first_token + rows - 1 lie in cache
-  /// rows prefix_rows + first_token and on; rows of the ingest prefix lie before the context, take
-  /// part in every softmax and have no column. Chunks come in order. Errors: kInvalidArgument.
+  /// One chunk of a layer after its attention; chunks come in order. Context tokens first_token ..
+  /// first_token + rows - 1 are in cache rows from prefix_rows + first_token on. Rows of the ingest
+  /// prefix lie before the context, take part in every softmax and have no column. Errors:
+  /// kInvalidArgument.
   struct Chunk {
     std::int32_t layer = 0;
     const float* q = nullptr;    ///< [rows, num_heads * head_dim] raw (before RoPE), row stride ldq
     const float* lse = nullptr;  ///< [rows, num_heads]
     std::int64_t rows = 0, ldq = 0, first_token = 0, prefix_rows = 0;
-    KvView kv{};  ///< of the layer, ends with the chunk's rows
-    /// With hooks(): q and lse lie in its memory, and the sums do, too; the same in all chunks
+    KvView kv{};  ///< KV of the layer, ending with the chunk's rows
+    /// Compute of all chunks; if it has hooks(), q, lse and the sums are in its memory.
     Compute* compute = nullptr;
   };
   Status add(const RopeTable& rope, const Chunk& chunk);
 
-  /// [num_layers, num_blocks], after the last chunk of every layer, and once all that was enqueued
-  /// has run.
+  /// Returns the statistics, [num_layers, num_blocks]. Call it after the last chunk of every layer,
+  /// once all enqueued work has run.
   std::vector<BlockStats> finish() const;
 
   std::int64_t row_step() const { return step_; }
 
  private:
-  /// Rows that count towards a column lie at distances last, last - step, ... >= nearest; here
-  /// their number.
+  /// Returns the number of counted rows of a column at distance `nearest` or more; these distances
+  /// are last, last - step, and so on.
   std::int64_t rows_at_least(std::int64_t token, std::int64_t nearest) const;
   std::int32_t late_distance(std::int64_t token) const;
 
-  /// Errors: kResourceExhausted.
+  /// Allocates the sums. Errors: kResourceExhausted.
   Status begin(const std::shared_ptr<ComputeMemory>& memory, std::int64_t prefix_rows);
   std::int64_t num_sums() const { return layout_.num_tokens() * layout_.shape().num_layers; }
   const double* sum_log() const { return sums_.data(); }

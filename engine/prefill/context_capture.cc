@@ -15,7 +15,7 @@ constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
 }  // namespace
 
-/// Where the parts of a layer's rows lie among the bytes that come from a device.
+/// Offsets of the parts of a layer's rows in the bytes that come from a device.
 struct ContextCapture::Arriving {
   std::int32_t layer = 0, first_block = 0;
   std::int64_t rows = 0, blocks = 0;  ///< of the context
@@ -59,7 +59,7 @@ Status ContextCapture::after_projection(LayerPass& pass) {
 
 Status ContextCapture::after_attention(LayerPass& pass) {
   if (statistics_ != nullptr) QUIRE_RETURN_IF_ERROR(add_statistics(pass));
-  // Nothing reads the last layer's output here: its MLP need not run.
+  // The last layer's output is not used, so its MLP need not run.
   if (pass.layer == kv_->layout.shape().num_layers - 1)
     std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
   return {};
@@ -100,7 +100,8 @@ Status ContextCapture::pack_here(const LayerPass& pass) {
   return {};
 }
 
-/// The same on a device: rows are packed in one piece and cut into blocks when they arrive.
+/// Captures a layer on a device: rows are packed in one piece and divided into blocks when they
+/// arrive.
 Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
   const KvLayout& layout = kv_->layout;
   const KvShape& shape = layout.shape();

@@ -38,7 +38,7 @@ ContextPrefill::~ContextPrefill() = default;
 
 struct ContextPrefill::Chunk {
   std::vector<std::int32_t> ids, positions;
-  std::int64_t tokens = 0;  ///< of the context: ids without the ingest prefix
+  std::int64_t tokens = 0;  ///< tokens of the context, without the ingest prefix
   double ms = 0, slowest_layer_ms = 0;
   std::optional<ContextCapture> capture;  ///< outlives the pass
   std::optional<ForwardPass> pass;
@@ -114,7 +114,7 @@ Status ContextPrefill::end_chunk() {
     if (keep_statistics_ == PrefillStatistics::kKeep) kv_->stats = statistics_.finish();
     if (head_track_) {
       const RetrievalHeadConfig& head = core_.head->config();
-      // What stands before the context is no part of it.
+      // Rows before the context are not part of it.
       const auto keys = head_track_->keys().last(token_ids_.size() *
                                                  static_cast<std::size_t>(head.key_dim()));
       kv_->head_record = build_head_record(

@@ -1,4 +1,4 @@
-/// Prefilling one context alone, as at ingest, and keeping its raw KV.
+/// This file prefills one context alone, as at ingest, and keeps its raw KV.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@
 
 namespace quire {
 
-/// Raw KV of one context in the form of its stored values.
+/// Raw KV of one context, as stored values.
 struct ContextKv {
   KvLayout layout;
-  /// [block * num_groups + group]. Filled in place, then handed to the store as they are.
+  /// Values, [block * num_groups + group]. They are filled in place and then handed to the store
+  /// without a copy.
   std::vector<std::shared_ptr<ValueBuffer>> values;
-  /// [num_layers, num_heads * head_dim], mean raw q over the last two blocks
+  /// Mean raw q over the last two blocks, [num_layers, num_heads * head_dim].
   std::vector<float> local_query;
   std::vector<BlockStats> stats;  ///< [num_layers, num_blocks]
-  /// [num_layers, num_blocks, num_kv_heads * head_dim] of keys, where a device made them; else
-  /// empty
+  /// Block means of keys, [num_layers, num_blocks, num_kv_heads * head_dim], if a device computed
+  /// them; else empty.
   std::vector<float> means;
-  /// Keys of the retrieval head (head_record.h); empty: there is none that uses features
+  /// Keys of the retrieval head (head_record.h); empty: no head that uses features is loaded.
   std::vector<std::byte> head_record;
 
-  /// Queries of its last tokens (tail_record.h); empty: it is too short for one
+  /// Queries of its last tokens (tail_record.h); empty: the context is too short.
   std::vector<std::byte> tail_record;
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
@@ -41,37 +42,38 @@ struct ContextKv {
   }
 };
 
-/// How much one call may compute. What is left is taken up by the next; no bound changes a bit of
-/// the result.
+/// Limits the work of one call. The next call continues, and no limit changes any bit of the
+/// result.
 struct PieceLimit {
-  /// Of a chunk that begins; at least one block is taken
+  /// Most tokens of a new chunk; at least one block is taken.
   std::int32_t max_tokens = std::numeric_limits<std::int32_t>::max();
-  /// Ends behind the layer after which another would pass it; one always runs
+  /// Time limit: the call ends before a layer that would exceed it, but runs at least one layer.
   double max_ms = std::numeric_limits<double>::infinity();
 };
 
-/// Whether it is seen who attends to whom (attention_statistics.h): a second product of queries and
-/// keys. Without them there is no sketch either.
+/// Selects whether attention statistics are computed (attention_statistics.h), which costs a second
+/// product of queries and keys. Without them there is no sketch.
 enum class PrefillStatistics : std::uint8_t { kKeep, kSkip };
 
-/// Runs [ingest prefix] + tokens chunk by chunk through a working cache of its own. The result is,
-/// bit for bit, what a store gives back. Threads: the engine thread.
+/// Runs [ingest prefix] + tokens chunk by chunk through its own working cache. The result equals,
+/// bit for bit, what the store returns. Threads: the engine thread.
 class ContextPrefill {
  public:
-  /// `core` and `token_ids` must outlive it. At least one token.
+  /// Prepares the prefill of at least one token; `core` and `token_ids` must outlive it.
   ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
                  PrefillStatistics statistics = PrefillStatistics::kKeep);
   ~ContextPrefill();
 
   bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
-  std::int64_t tokens_done() const { return next_; }       ///< whole chunks only
-  double compute_ms() const { return compute_ms_; }        ///< statistics included
-  double statistics_ms() const { return statistics_ms_; }  ///< of which attention statistics
-  /// One chunk, or some layers of it. Errors: kResourceExhausted (no room for its working cache),
-  /// kInvalidArgument.
+  std::int64_t tokens_done() const { return next_; }  ///< whole chunks only
+  double compute_ms() const { return compute_ms_; }   ///< statistics included
+  /// Returns the part of compute_ms() for attention statistics.
+  double statistics_ms() const { return statistics_ms_; }
+  /// Computes one chunk, or some layers of it. Errors: kResourceExhausted (no room for its working
+  /// cache), kInvalidArgument.
   Status step(const PieceLimit& limit = {});
   WorkingCache& cache() { return cache_; }
-  /// After done(); once.
+  /// Returns the result. Call it once, after done().
   std::shared_ptr<const ContextKv> take();
 
  private:
@@ -86,13 +88,14 @@ class ContextPrefill {
   const PrefillStatistics keep_statistics_;
   AttentionStatistics statistics_;
   std::unique_ptr<HeadTrack> head_track_;  ///< null: no head that uses features
-  ForwardWorkspace workspace_;  ///< its own: other passes run between the layers of a chunk
+  /// Its own workspace, as other passes run between the layers of a chunk.
+  ForwardWorkspace workspace_;
   std::unique_ptr<Chunk> chunk_;
   std::int64_t next_ = 0;
   double compute_ms_ = 0, statistics_ms_ = 0;
 };
 
-/// The context's sketch record, as ingest stores it. Any thread.
+/// Builds the context's sketch record, as ingest stores it. Threads: any.
 Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads,
                                               const RopeTable& rope);
 

@@ -41,7 +41,7 @@ void KvWriter::stop() {
 }
 
 void KvWriter::run() {
-  // The kernels' team belongs to the engine thread.
+  // The kernels' thread pool belongs to the engine thread.
   set_num_threads(1);
   std::unique_lock lock(mu_);
   for (;;) {
@@ -55,7 +55,7 @@ void KvWriter::run() {
     lock.lock();
     running_ = 0;
     lock.unlock();
-    // Not counted as pending any more: whoever is told so may submit again.
+    // The job is no longer counted as pending, so that `done` may submit again.
     job.done(std::move(written));
     lock.lock();
   }

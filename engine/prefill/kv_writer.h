@@ -1,4 +1,5 @@
-/// Writes computed contexts to the store beside the engine thread: sketch, segment, files.
+/// This file writes computed contexts to the store (sketch, segment, files), asynchronously to the
+/// engine thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,20 +19,21 @@ namespace quire {
 
 struct WrittenContext {
   SegmentHandle segment;
-  bool already_cached = false;  ///< the store had it: nothing was written
+  bool already_cached = false;  ///< the store had it, so nothing was written
   std::int64_t sketch_bytes = 0;
   double ms = 0;
 };
 
-/// One thread, so two writes of equal content never meet in the store.
-/// Threads: submit and pending from any. stop() finishes what was submitted.
+/// Writes with one thread, so that two writes of equal content never race. Threads: any for
+/// submit() and pending(). stop() finishes what was submitted.
 class KvWriter {
  public:
   struct Job {
     std::shared_ptr<const ContextKv> kv;
     ContextKey key;
     std::string tenant;
-    std::function<void(Result<WrittenContext>)> done;  ///< on the writer's thread; must not block
+    /// Is called on the writer's thread; must not block.
+    std::function<void(Result<WrittenContext>)> done;
   };
   /// `store` and `rope` must outlive it.
   KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads, std::string fingerprint);

@@ -1,4 +1,4 @@
-/// What every pass of one engine thread runs with.
+/// This file holds the resources that every pass of one engine thread uses.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace quire {
 
 class RetrievalHead;
 
-/// Pointers are never null unless said; what they point to outlives this. Threads: the engine
-/// thread.
+/// Resources of passes. Pointers are not null unless stated, and their targets outlive this.
+/// Threads: the engine thread.
 struct PassResources {
   EngineFacts facts;
   Model* model = nullptr;
   PagePool* pool = nullptr;
   SpeedMeter* meter = nullptr;
-  const RetrievalHead* head = nullptr;  ///< null: none is loaded
+  const RetrievalHead* head = nullptr;  ///< null: no retrieval head is loaded
   std::int32_t chunk_tokens = 512;      ///< rows of the next chunk of a prompt; multiple of 16
   ForwardWorkspace workspace;
 };

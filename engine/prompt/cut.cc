@@ -13,7 +13,7 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Takes tokens one after the other until there are enough.
+/// Takes tokens one by one until there are enough.
 class Taken {
  public:
   Taken(std::span<const std::uint8_t> cuttable, std::int64_t most)
@@ -28,7 +28,7 @@ class Taken {
     taken_[at(token)] = 1;
     ++count_;
   }
-  std::int64_t missing_of(const KvStretch& s) const {
+  std::int64_t missing_of(const RowRange& s) const {
     std::int64_t n = 0;
     for (std::int64_t t = s.begin; t < s.end; ++t) n += cuttable_[at(t)] && !taken_[at(t)] ? 1 : 0;
     return n;
@@ -120,7 +120,7 @@ std::vector<std::int32_t> kept_tokens(const CuttablePrompt& prompt, const CutSet
   const auto n = static_cast<std::int64_t>(prompt.cuttable.size());
   Taken taken(prompt.cuttable, settings.capacity);
   for (std::int64_t t = std::max<std::int64_t>(0, n - settings.window); t < n; ++t) taken.take(t);
-  for (const KvStretch& s : prompt.stays) {
+  for (const RowRange& s : prompt.stays) {
     if (taken.missing_of(s) > taken.left()) continue;
     for (std::int64_t t = s.begin; t < s.end; ++t) taken.take(t);
   }

@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// The prompt as it was sent.
+/// Leaves the prompt unchanged.
 class NonePromptCompressor final : public PromptCompressor {
  public:
   std::string_view name() const override { return "none"; }

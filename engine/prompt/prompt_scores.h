@@ -1,4 +1,5 @@
-/// SpecPC's scores: what a draft's last rows pay to every token of a prompt.
+/// This file computes SpecPC's scores: the attention that a draft's last rows pay to every token of
+/// a prompt.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +10,28 @@
 
 namespace quire {
 
-/// Sums up what the window's rows and those behind the prompt pay to every token, over all layers
-/// from one on and all heads: one row per KV head, whatever the number of layers and of rows.
-/// Threads: that of the passes it hangs in.
+/// Accumulates the attention of the window's rows, and of rows after the prompt, to every token,
+/// over all heads and all layers from `skip_layers` on. It needs one score row per KV head,
+/// whatever the number of layers and rows. Threads: that of the passes it observes.
 class PromptScores final : public ForwardHook {
  public:
   struct Settings {
-    /// W: last tokens of the prompt whose rows score; a shorter prompt scores whole
+    /// W: last tokens of the prompt, whose rows score; in a shorter prompt all rows score.
     std::int64_t window = 64;
-    std::int32_t skip_layers = 8;  ///< first layers that do not; the last one always does
+    std::int32_t skip_layers = 8;  ///< first layers, which do not score; the last layer always does
     ScoreReduction reduction = ScoreReduction::kMax;
-    bool weighted = true;  ///< the weight of the window's rows rises evenly from 0 to 1
+    bool weighted = true;  ///< the weight of the window's rows rises linearly from 0 to 1
   };
-  /// A prompt of `num_tokens` tokens at positions 0, 1, ... and up to `num_ahead` rows behind it.
-  /// What is pointed to must outlive it.
+  /// Scores a prompt of `num_tokens` tokens at positions 0, 1, ... with up to `num_ahead` rows
+  /// after it. `draft` and `rope` must outlive it.
   PromptScores(const ModelConfig& draft, const RopeTable& rope, std::int64_t num_tokens,
                std::int64_t num_ahead, const Settings& settings);
 
-  /// Passes whose rows all stand before need not be seen: the window's first row has the weight 0.
+  /// Returns the first scoring position; passes that end before it need not be observed. With
+  /// `weighted`, the window's first row has weight 0 and is skipped.
   std::int64_t first_position() const { return window_begin_ + (weighted_ ? 1 : 0); }
   Status after_attention(LayerPass& pass) override;
-  /// [num_tokens]
+  /// Returns the scores, [num_tokens].
   std::vector<float> scores() const;
 
  private:

@@ -19,8 +19,7 @@ ShortReading::ShortReading(std::int32_t model_layers, std::int32_t num_kv_heads,
   std::iota(first_rows_.begin(), first_rows_.end(), 0);
 }
 
-/// Rows before those that score are not wanted of the last layer: their K and V are, and nothing
-/// else.
+/// Rows before the scoring ones need only K and V in the last layer.
 Status ShortReading::after_projection(LayerPass& pass) {
   if (pass.layer != last_layer_ || !settings_.drop_last) return {};
   for (std::size_t r = 0; r < pass.positions.size(); ++r) {

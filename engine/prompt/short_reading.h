@@ -1,5 +1,5 @@
-/// A draft's reading of a long prompt at less than its whole cost: attention to a band of near rows
-/// and the prompt's first ones, and no layers above the last that scores.
+/// This file reads a long prompt with a draft at reduced cost. Rows attend to a band of near rows
+/// and to the prompt's first rows, and layers above the last scoring one do not run.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,16 @@
 
 namespace quire {
 
-/// Hangs in every pass of the reading. Rows from `first_dense` on attend to everything: those
-/// score. What is near and what every row looks at (the first rows, Xiao et al., arXiv 2309.17453)
-/// carries most of what a row says about its own token; the rows that score see all of them.
-/// Threads: that of the passes.
+/// Observes every pass of the reading and limits its attention. Rows from `first_dense` on, which
+/// score, attend to everything; near rows and the attention sinks at the front (Xiao et al., arXiv
+/// 2309.17453) suffice for the others. Threads: that of the passes.
 class ShortReading final : public ForwardHook {
  public:
   struct Settings {
-    std::int64_t band = 0;         ///< rows before it that a row sees, multiple of 64; 0: all
-    std::int32_t num_layers = 0;   ///< that run; 0: all
-    std::int64_t first_dense = 0;  ///< position
-    bool drop_last = false;  ///< nobody looks at the last layer's output of rows before first_dense
+    std::int64_t band = 0;         ///< preceding rows that a row attends to, multiple of 64; 0: all
+    std::int32_t num_layers = 0;   ///< layers that run; 0: all
+    std::int64_t first_dense = 0;  ///< position from which rows attend densely
+    bool drop_last = false;        ///< the last layer's output of rows before first_dense is unused
   };
   static constexpr std::int32_t kFirstRows = 64;
 

@@ -67,7 +67,7 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// SpecPC: what the draft's last rows look at is what the target gets to see.
+/// Implements SpecPC: the target sees the tokens that the draft's last rows attend to.
 class SpecPcCompressor final : public PromptCompressor {
  public:
   std::string_view name() const override { return "specpc"; }
@@ -143,8 +143,8 @@ class SpecPcCompressor final : public PromptCompressor {
   }
 
  private:
-  /// A maximum finds what one row looks at, a mean what many come back to: the first is what a
-  /// tight cut must not lose, the second fills a wide one better.
+  /// Selects the reduction: a maximum finds what single rows attend to, a mean what many do. The
+  /// maximum suits a tight cut, the mean a wide one.
   ScoreReduction reduction(const PromptReadSetup& setup) const {
     const std::string_view word = setup.options->word(table(), "reduce");
     const bool wide = 3 * capacity(*setup.options, setup.num_tokens) >= setup.num_tokens;
@@ -157,7 +157,7 @@ class SpecPcCompressor final : public PromptCompressor {
   PlugOptions options_;
   CutSettings settings_;  // its capacity depends on the prompt
   std::unique_ptr<PromptScores> scores_;
-  std::unique_ptr<ShortReading> short_;  ///< null: the draft reads in full
+  std::unique_ptr<ShortReading> short_;  ///< null: the draft reads with full attention
   std::unique_ptr<HookChain> both_;
 };
 

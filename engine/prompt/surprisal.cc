@@ -12,9 +12,9 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// What is hard to guess stays (Pan et al., LLMLingua-2, arXiv 2403.12968, has a classifier of its
-/// own for this; here the draft stands in its place): a token's score is -log of the probability
-/// that the draft gives it behind everything before it. It knows nothing of the question.
+/// Keeps tokens that are hard to predict: a token's score is -log of the probability that the draft
+/// gives it after everything before it. LLMLingua-2 (Pan et al., arXiv 2403.12968) uses a trained
+/// classifier for this. The scores ignore the question.
 class SurprisalCompressor final : public PromptCompressor {
  public:
   std::string_view name() const override { return "surprisal"; }
@@ -29,7 +29,7 @@ class SurprisalCompressor final : public PromptCompressor {
     settings_.window = static_cast<std::int64_t>(setup.options->number(table(), "window"));
     vocab_ = setup.draft->vocab_size;
     scores_.assign(static_cast<std::size_t>(setup.num_tokens), 0.0f);
-    // Nothing stands before the first: any token is as likely.
+    // The first token has no predecessor, so every token is equally likely.
     scores_[0] = std::log(static_cast<float>(vocab_));
   }
   bool wants_logits() const override { return true; }

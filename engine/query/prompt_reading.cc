@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// Logits of one chunk where every row's are wanted.
+/// Largest number of logits of one chunk if all of its rows need them.
 constexpr std::int64_t kMostLogits = std::int64_t{1} << 24;
 
 DType cached_dtype(const Model& model) {
@@ -115,7 +115,7 @@ Status PromptReading::run(std::span<const std::int32_t> ids, std::int64_t first_
   return forward(model_, request, workspace_);
 }
 
-/// The likeliest token behind a row.
+/// Returns the most likely token after a row.
 void PromptReading::pick(std::int64_t logit_row) {
   const std::int64_t vocab = model_.config().vocab_size;
   answer_.push_back(static_cast<std::int32_t>(

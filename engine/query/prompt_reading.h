@@ -1,5 +1,5 @@
-/// A draft's pass over a whole prompt, for a prompt compressor to look on, and the beginning of its
-/// answer behind it.
+/// This file runs a draft over a whole prompt, observed by a prompt compressor, and generates the
+/// beginning of an answer.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@
 
 namespace quire {
 
-/// Runs on the caller's thread, a chunk at a time, with all of its cores: nothing else of the query
-/// can begin before it is over. Its KV lies outside of the working caches' budget and goes with it.
+/// Runs in chunks on the caller's thread with all of its cores, as nothing else of the query can
+/// begin before it ends. Its KV is not part of the working caches' budget and is freed with it.
 /// Threads: the engine thread.
 class PromptReading {
  public:
-  /// prompt_ids: of the draft's vocabulary, at least one. The compressor is begun; it sees the rows
-  /// of the prompt and up to `num_rows_ahead` of the answer, of which at least `num_answer_tokens`
-  /// tokens are written unless it ends before. All of them must outlive it.
+  /// Prepares reading prompt_ids, at least one id of the draft's vocabulary; all arguments must
+  /// outlive it. The compressor has begun; it observes the prompt's rows and up to `num_rows_ahead`
+  /// answer rows. At least `num_answer_tokens` tokens are generated unless the answer ends before.
   PromptReading(Draft& draft, PromptCompressor& compressor, std::vector<std::int32_t> prompt_ids,
                 std::int32_t num_rows_ahead, std::int32_t num_answer_tokens);
 
-  /// Tokens that the draft's window has no room for; 0: it can be read.
+  /// Returns how many tokens exceed the draft's window; 0: the prompt can be read.
   static std::int64_t tokens_over(Draft& draft, std::int64_t prompt_tokens, std::int64_t num_ahead);
 
   bool done() const { return done_; }
-  /// The next chunk of at most so many tokens, or the next token of the answer. Errors: those of
-  /// forward(); it is over then.
+  /// Runs the next chunk of at most `chunk_tokens` tokens, or generates the next token. Errors:
+  /// those of forward(), which end the reading.
   Status step(std::int32_t chunk_tokens);
-  /// Of the draft's vocabulary, the one that ends it included.
+  /// Returns the answer in the draft's vocabulary, including the id that ends it.
   const std::vector<std::int32_t>& answer() const { return answer_; }
 
  private:
@@ -56,8 +56,8 @@ class PromptReading {
   ForwardWorkspace workspace_;
   std::vector<float> logits_;
   std::vector<std::int32_t> answer_;
-  std::size_t read_ = 0;  ///< tokens of the prompt
-  std::size_t ran_ = 0;   ///< tokens of the answer
+  std::size_t read_ = 0;  ///< prompt tokens that have run
+  std::size_t ran_ = 0;   ///< answer tokens that have run
   bool done_ = false;
 };
 

@@ -5,9 +5,9 @@
 namespace quire {
 namespace {
 
-/// As the target sees it: no context twice. contexts: where each of them stands.
+/// Returns the prompt as the target sees it, each context once. `contexts` receives their ranges.
 std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan,
-                                       std::vector<KvStretch>& contexts) {
+                                       std::vector<RowRange>& contexts) {
   std::vector<std::int32_t> ids = request.prefix_ids;
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const auto begin = static_cast<std::int64_t>(ids.size());
@@ -20,7 +20,7 @@ std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryP
   return ids;
 }
 
-void add_stretch(std::vector<KvStretch>& out, const KvStretch& s) {
+void add_range(std::vector<RowRange>& out, const RowRange& s) {
   if (s.end <= s.begin) return;
   if (!out.empty() && out.back().end == s.begin)
     out.back().end = s.end;
@@ -28,8 +28,9 @@ void add_stretch(std::vector<KvStretch>& out, const KvStretch& s) {
     out.push_back(s);
 }
 
-/// Which blocks of documents the draft reads, [context][block]: where layers of the target hold
-/// different ones, those that most layers hold, as many tokens as one holds on average. Empty: all.
+/// Returns the blocks of documents that the draft reads, [context][block]; empty: all. If the
+/// target's layers hold different blocks, these are the ones that most layers hold, as many tokens
+/// as one layer holds on average.
 std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
   struct Block {
     std::int32_t layers;
@@ -61,26 +62,27 @@ std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
   return read;
 }
 
-/// Of whole_prompt(), where `contexts` stand in it: what the target attends to. Empty: all of it.
-std::vector<KvStretch> attended(const QueryPlan& plan, std::span<const KvStretch> contexts,
-                                std::int64_t prompt_tokens) {
+/// Returns the ranges of whole_prompt() that the target attends to, given the ranges of its
+/// contexts. Empty: all of it.
+std::vector<RowRange> attended(const QueryPlan& plan, std::span<const RowRange> contexts,
+                               std::int64_t prompt_tokens) {
   if (plan.plan.selection_pending) return {};
   const auto read = blocks_read(plan.plan);
   if (read.empty()) return {};
-  std::vector<KvStretch> out;
-  add_stretch(out, {0, plan.plan.prefix_tokens});
+  std::vector<RowRange> out;
+  add_range(out, {0, plan.plan.prefix_tokens});
   for (std::size_t i = 0; i < contexts.size(); ++i) {
     const std::vector<PlannedBlock>& blocks = plan.plan.contexts[i].blocks;
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const std::int64_t begin = contexts[i].begin + blocks[b].first_token;
-      if (read[i][b]) add_stretch(out, {begin, begin + blocks[b].num_tokens});
+      if (read[i][b]) add_range(out, {begin, begin + blocks[b].num_tokens});
     }
   }
-  // Without a question the answer begins behind the last document's last token.
+  // Without a question the answer begins after the last document's last token.
   const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens,
                                          prompt_tokens - 1);
   if (!out.empty() && out.back().end > question) out.back().end = question;
-  add_stretch(out, {question, prompt_tokens});
+  add_range(out, {question, prompt_tokens});
   return out;
 }
 
@@ -90,26 +92,26 @@ constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms
 }  // namespace
 
 QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request,
-                               const QueryPlan& plan, const Wish& wish)
-    : wants_tokens_(wish.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
-  if (!wants_tokens_) settle(asked_, {});
+                               const QueryPlan& plan, const Wanted& wanted)
+    : wants_tokens_(wanted.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
+  if (!wants_tokens_) synchronize(asked_, {});
   if (core.draft == nullptr) {
-    if (wants_tokens_) settle(asked_, kNoDraft);
+    if (wants_tokens_) synchronize(asked_, kNoDraft);
     scores_settled_ = true;
     score_reason_ = kNoDraft;
     return;
   }
   DraftRequest asked;
   asked.prompt_ids = whole_prompt(request, plan, contexts_);
-  asked.max_tokens = wish.tokens;
-  asked.score_window = wish.score_window;
+  asked.max_tokens = wanted.tokens;
+  asked.score_window = wanted.score_window;
   asked.tenant = request.tenant;
   asked.salt_digest = request.salt_digest;
   for (std::size_t i = 0; i < contexts_.size(); ++i) {
     if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin)
       asked.documents.push_back(contexts_[i]);
   }
-  if (wish.score_window == 0)
+  if (wanted.score_window == 0)
     asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
   asked.on_progress = [waker = core.waker] { waker->wake(); };
   answer_ = core.draft->ask(std::move(asked));
@@ -119,19 +121,19 @@ QueryLookAhead::QueryLookAhead(std::vector<std::int32_t> token_ids, double draft
     : wants_tokens_(true), patience_(0), asked_(Clock::now()), earlier_ms_(draft_ms) {
   answer_ = std::make_shared<LookAhead>();
   answer_->finish(std::move(token_ids), {});
-  settle(asked_, {});
+  synchronize(asked_, {});
   scores_settled_ = true;
 }
 
 QueryLookAhead::~QueryLookAhead() { give_up(); }
 
-/// Others may have asked for the same: each gives it up once.
+/// Others may share the same look-ahead, so each gives it up at most once.
 void QueryLookAhead::give_up() {
   if (answer_ && !given_up_) answer_->cancel();
   given_up_ = true;
 }
 
-void QueryLookAhead::settle(Clock::time_point now, std::string reason) {
+void QueryLookAhead::synchronize(Clock::time_point now, std::string reason) {
   settled_ = true;
   settled_at_ = now;
   reason_ = std::move(reason);
@@ -141,10 +143,10 @@ bool QueryLookAhead::settled(Clock::time_point now) {
   if (settled_) return true;
   if (!waited_since_) waited_since_ = now;
   if (answer_->done()) {
-    settle(now, answer_->reason());
+    synchronize(now, answer_->reason());
   } else if (now - *waited_since_ >= patience_) {
     give_up();
-    settle(now, kTooLate);
+    synchronize(now, kTooLate);
   }
   return settled_;
 }
@@ -168,7 +170,7 @@ std::vector<std::span<const float>> QueryLookAhead::scores() const {
   if (!scores_settled_ || !score_reason_.empty() || !answer_) return {};
   const std::span<const float> all = answer_->scores();
   std::vector<std::span<const float>> out;
-  for (const KvStretch& c : contexts_)
+  for (const RowRange& c : contexts_)
     out.push_back(
         all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
   return all.empty() ? std::vector<std::span<const float>>() : out;

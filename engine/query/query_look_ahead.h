@@ -1,5 +1,5 @@
-/// A query's look-ahead: asked of the draft when the query is planned, wanted when the question's
-/// last rows run.
+/// This file manages a query's look-ahead, which is requested from the draft when the query is
+/// planned and used when the question's last rows run.
 #pragma once
 
 #include <memory>
@@ -15,46 +15,46 @@
 
 namespace quire {
 
-/// Threads: the engine thread.
+/// The look-ahead of one query. Threads: the engine thread.
 class QueryLookAhead {
  public:
-  /// What is wanted of the draft.
-  struct Wish {
-    std::int32_t tokens = 0;  ///< behind the whole prompt
-    /// Last tokens whose rows score the prompt's tokens; 0: no scores
+  /// The request to the draft.
+  struct Wanted {
+    std::int32_t tokens = 0;  ///< tokens after the whole prompt
+    /// Number of last prompt tokens whose rows score the prompt's tokens; 0: no scores.
     std::int32_t score_window = 0;
   };
-  /// Asks the draft. Without one everything is settled at once, with a reason. Once the plan is
-  /// complete the draft writes from what the target attends to; before that, and for scores, from
+  /// Requests the look-ahead; without a draft it settles at once, with a reason. Once the plan is
+  /// complete, the draft writes from what the target attends to; before that, and for scores, from
   /// the whole prompt.
   QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan,
-                 const Wish& wish);
-  /// Settled: the draft wrote these tokens, of the target's vocabulary, when it read the prompt; it
-  /// took so long.
+                 const Wanted& wanted);
+  /// Creates a settled look-ahead from tokens, in the target's vocabulary, that the draft wrote
+  /// while reading the prompt; `draft_ms` is the time it took.
   QueryLookAhead(std::vector<std::int32_t> token_ids, double draft_ms);
   ~QueryLookAhead();
   QueryLookAhead(const QueryLookAhead&) = delete;
   QueryLookAhead& operator=(const QueryLookAhead&) = delete;
 
-  /// True: tokens() says what there is. The draft has until draft_wait_ms after the first call;
-  /// then it is given up.
+  /// Returns true once tokens() is final. The draft has draft_wait_ms from the first call on; then
+  /// the look-ahead is abandoned.
   bool settled(Clock::time_point now);
-  /// True: scores() says what there is. Its patience is that of settled(), counted for itself.
+  /// Returns true once scores() is final. Its time limit is that of settled(), counted separately.
   bool scored(Clock::time_point now);
-  /// Of every token of a context that is in the prompt, as the request has it; empty: there are
-  /// none.
+  /// Returns the scores of every token of each context in the prompt, in the request's order;
+  /// empty: there are none.
   std::vector<std::span<const float>> scores() const;
-  /// Why scores that were wanted did not come; empty if they did.
+  /// Returns why requested scores did not come; empty if they did.
   const std::string& score_reason() const { return score_reason_; }
-  /// What came, at most `most` tokens.
+  /// Returns the tokens that came, at most `most`.
   std::span<const std::int32_t> tokens(std::int64_t most) const;
-  /// Why there are none although they were wanted; empty if there are.
+  /// Returns why requested tokens did not come; empty if they did.
   const std::string& reason() const { return reason_; }
-  /// From asking to settling.
+  /// Returns the time from the request to settling.
   double draft_ms() const { return settled_ ? earlier_ms_ + ms_between(asked_, settled_at_) : 0; }
 
  private:
-  void settle(Clock::time_point now, std::string reason);
+  void synchronize(Clock::time_point now, std::string reason);
   void give_up();
 
   const bool wants_tokens_;
@@ -69,8 +69,8 @@ class QueryLookAhead {
   std::optional<Clock::time_point> waited_for_scores_since_;
   bool scores_settled_ = false, given_up_ = false;
   std::string score_reason_;
-  /// [context] in the prompt that the draft reads; empty where it is a copy
-  std::vector<KvStretch> contexts_;
+  /// Range of each context in the prompt that the draft reads; empty for copies.
+  std::vector<RowRange> contexts_;
 };
 
 }  // namespace quire

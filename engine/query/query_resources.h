@@ -1,4 +1,4 @@
-/// What the stages of every query of one engine share.
+/// This file holds what the stages of all queries of one engine share.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,28 @@ class Draft;
 class KvWriter;
 class ResidentMeans;
 class TokenTrie;
-class TransferLane;
+class TransferStreams;
 
-/// Pointers are never null unless said; what they point to outlives this. Threads: the engine
-/// thread.
+/// Resources of queries. Pointers are not null unless stated, and their targets outlive this.
+/// Threads: the engine thread.
 struct QueryResources : PassResources {
   Store* store = nullptr;
   const Tokenizer* tokenizer = nullptr;
   Draft* draft = nullptr;  ///< null: none
   std::int32_t draft_wait_ms = 0;
-  /// The query whose prompt the draft reads now: one at a time, so its KV has a bound; null: none.
+  /// The query whose prompt the draft reads now; null: none. There is one at a time, which bounds
+  /// the draft's KV.
   const void* prompt_reader = nullptr;
-  ReadPrompts read_prompts;               ///< so that equal prompts are read once
-  const TokenTrie* token_trie = nullptr;  ///< of the tokenizer, for answers with a grammar
-  PrefixCache* prefixes = nullptr;        ///< null: nothing is kept
+  ReadPrompts read_prompts;               ///< avoids reading equal prompts twice
+  const TokenTrie* token_trie = nullptr;  ///< trie of the tokenizer, for answers with a grammar
+  PrefixCache* prefixes = nullptr;        ///< null: no prompt prefixes are kept
   KvWriter* writer = nullptr;
-  DevicePool* device = nullptr;       ///< for what retrievers keep on the device
-  std::int32_t device_requests = 1;   ///< that share it
-  TransferLane* transfers = nullptr;  ///< for their copies
-  ResidentMeans* means = nullptr;     ///< null: blocks are scored on the host
+  DevicePool* device = nullptr;          ///< device memory of retrievers
+  std::int32_t device_requests = 1;      ///< requests that share the device
+  TransferStreams* transfers = nullptr;  ///< streams for the retrievers' copies
+  ResidentMeans* means = nullptr;        ///< null: blocks are scored on the host
   std::shared_ptr<Waker> waker = std::make_shared<Waker>();
-  std::vector<std::int32_t> stop_ids;  ///< of the model and its prompt format
+  std::vector<std::int32_t> stop_ids;  ///< stop ids of the model and its prompt format
   std::vector<std::string> stop_strings;
 };
 

@@ -1,4 +1,4 @@
-/// What the stages of one query share.
+/// This file holds what the stages of one query share.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace quire {
 
-/// Threads: the engine thread.
+/// State of one query. Threads: the engine thread.
 struct QueryRun {
   QueryRun(QueryResources& engine, QueryRequest asked, Clock::time_point at)
       : core(engine), request(std::move(asked)), received(at) {}
@@ -31,11 +31,13 @@ struct QueryRun {
   std::unique_ptr<Selector> selector;
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
-  std::unique_ptr<QueryLookAhead> look_ahead;  ///< null: the compressor wants none
-  std::unique_ptr<PromptQueries> queries;      ///< null: the retriever wants none, or has had them
+  std::unique_ptr<QueryLookAhead> look_ahead;  ///< null: the compressor needs none
+  std::unique_ptr<PromptQueries> queries;  ///< null: the retriever needs none, or has taken them
   std::optional<WorkingCache> cache;
-  std::unique_ptr<HeadTrack> head_track;  ///< until the retriever is prepared; null: it wants none
-  std::unique_ptr<Retriever> retriever;   ///< goes before the cache: copies of it may be under way
+  /// Kept until the retriever is prepared; null: it needs none.
+  std::unique_ptr<HeadTrack> head_track;
+  /// Destroyed before the cache, as copies of its rows may be in flight.
+  std::unique_ptr<Retriever> retriever;
   double place_ms = 0;
 
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(plan.work.size()); }
@@ -49,11 +51,11 @@ struct QueryRun {
     return request.contexts[static_cast<std::size_t>(context)].token_ids;
   }
 
-  /// The whole prompt runs in one sparse pass. Once the plan is complete.
+  /// Returns whether the whole prompt runs in one sparse pass; valid once the plan is complete.
   bool sparse_prefill() const {
     return plan.plan.sparse_prefill && plan.plan.sparse_prefill->note.empty();
   }
-  /// Many small pieces of one name become one span from the first to the last.
+  /// Adds time to the span of this name, which covers all its parts from the first to the last.
   void add_span(std::string name, Clock::time_point from, Clock::time_point to);
 };
 

@@ -1,5 +1,5 @@
-/// What a draft made of the last prompts it read, for requests that ask for the same again: the
-/// choices of one request, or its repetition.
+/// This file caches a draft's readings of recent prompts, for repeated requests and for several
+/// choices of one request.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace quire {
 
-/// A reading of one prompt: a function of the prompt's tokens and of how it is read alone.
+/// A reading of one prompt; it depends only on the prompt's tokens and on how it is read.
 struct ReadPrompt {
   std::vector<float> scores;         ///< [tokens of the target's prompt]
-  std::vector<std::int32_t> answer;  ///< what the draft wrote behind it, of its own vocabulary
+  std::vector<std::int32_t> answer;  ///< the draft's answer, in its own vocabulary
 };
 
-/// Keeps the few that were used last. Threads: the engine thread.
+/// Keeps the few most recently used readings. Threads: the engine thread.
 class ReadPrompts {
  public:
-  /// Null: not known. Stays until the next add().
+  /// Returns the reading with this key, valid until the next add(); null: unknown.
   const ReadPrompt* find(const Digest& key);
   void add(const Digest& key, ReadPrompt prompt);
 

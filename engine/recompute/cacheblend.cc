@@ -42,9 +42,9 @@ struct BlendOptions {
   bool by_k = false, by_v = true, refresh_all = true;
 };
 
-/// Runs all candidates up to the check layer, then the chosen ones through every layer. Below the
-/// check layer the second part writes once more what the first has written: an embedding's way up
-/// does not depend on who runs beside it.
+/// Runs all candidates up to the check layer, then the chosen ones through every layer. The second
+/// part rewrites the layers below the check layer with the same values, as a row's result does not
+/// depend on the other rows of its pass.
 class CacheBlendPass final : public RecomputePass, private ForwardHook {
  public:
   CacheBlendPass(const RecomputeInput& input, RowSet candidates, std::int64_t num_chosen,
@@ -77,7 +77,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
     return next_ == candidates_.size() ? choose(cache) : Status();
   }
 
-  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override {
+  bool needs_host(std::int32_t layer, HookPoint point, Compute&) const override {
     return point == HookPoint::kProjection && (layer == 0 || layer == options_.check_layer);
   }
 
@@ -153,11 +153,10 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
   RowChunk chunk_;
 };
 
-/// CacheBlend: the tokens whose value deviates most from the stored one in an early layer are
-/// computed again in all layers
-///. The share is option `r`, else the recompute ratio asked for, else 0.15, of all document tokens.
-/// A document whose KV
-/// is exact deviates nowhere and is not looked at. Masks are exact, by position.
+/// Implements CacheBlend: tokens whose value deviates most from the stored one in an early layer
+/// are computed again in all layers. Their share of all document tokens is option `r`, else the
+/// requested recompute ratio, else 0.15. Documents with exact KV cannot deviate and are skipped.
+/// Masks are exact, by position.
 class CacheBlendRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "cacheblend"; }

@@ -18,11 +18,11 @@ std::span<const PlugOption> option_table() {
   return kOptions;
 }
 
-/// EPIC's LegoLink: the first k tokens of every document except the first are computed again in all
-/// layers, now seeing the documents before them; they stop being each document's own attention
-/// sink. One k serves all documents, as published: option `k`, else the smallest that reaches the
-/// recompute ratio asked for (of all document tokens), else 16. Documents' BOS rows are not stored
-/// here, so none is kept.
+/// Implements EPIC's LegoLink: the first k tokens of every document but the first are computed
+/// again in all layers. They then attend to the documents before them and stop being their
+/// document's attention sink. One k serves all documents, as published: option `k`, else the
+/// smallest that reaches the requested recompute ratio (of all document tokens), else 16. BOS rows
+/// of documents are not stored, so none is kept.
 class EpicRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "epic"; }

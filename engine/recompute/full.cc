@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Prefill of the whole concatenation: the quality reference and the TTFT denominator (Recompute).
+/// Prefills the whole concatenation: the reference for quality and TTFT (Recompute).
 class FullRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "full"; }

@@ -1,5 +1,5 @@
-/// New KV that waits for the end of a pass to be blended with what is stored (WriteBack::kFusion):
-/// until then the pass sees it pure.
+/// This file holds new KV until the end of a pass, when it is blended with stored KV
+/// (WriteBack::kFusion). Until then the pass sees the new KV unblended.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace quire {
 
-/// Without a device rows are blended when they come and kept in the KV dtype; on a device they are
-/// kept there as they come, in f32, and are blended when they are written, so that nobody waits for
-/// them in between. Threads: the engine thread.
+/// Collects new rows and blends them with the stored ones. On the host, rows are blended when added
+/// and held in the KV dtype. On a device, they are held in f32 in its memory and blended by
+/// write(), so that nothing synchronizes in between. Threads: the engine thread.
 class FusedRows {
  public:
   struct Row {
-    RawKvView block;  ///< the stored block it lies in; must stay until write()
+    RawKvView block;  ///< the stored block of this row; must stay valid until write()
     std::int64_t block_row;
-    std::int32_t pass_row;  ///< among the pass's active rows
+    std::int32_t pass_row;  ///< index among the pass's active rows
     std::int32_t cache_row, position;
   };
   FusedRows(const RopeTable& rope, std::int32_t num_kv_heads, std::int32_t head_dim)
       : rope_(rope), num_kv_heads_(num_kv_heads), head_dim_(head_dim) {}
 
-  /// Rows of the pass's layer, ascending in every way. `most`: of all that are added until write().
-  /// Errors: kResourceExhausted, those of the Compute.
+  /// Adds rows of the pass's layer, ascending in every field. `most` is the total number of rows
+  /// added until write(). Errors: kResourceExhausted, those of the Compute.
   Status add(const LayerPass& pass, DType kv_dtype, std::int64_t most, std::vector<Row> rows);
-  /// Blends and places them all. Errors: as add().
+  /// Blends all rows and writes them to the cache. Errors: as add().
   Status write(WorkingCache& cache, Compute& compute);
   void clear();
 
@@ -37,8 +37,8 @@ class FusedRows {
   struct Layer {
     std::int32_t layer = 0;
     std::vector<Row> rows;
-    std::vector<std::byte> raw;  ///< blended, [num_kv_heads][2][rows][head_dim]; without a device
-    /// Where its K, then its V begin in fresh_, in rows of both; on a device
+    std::vector<std::byte> raw;  ///< blended, [num_kv_heads][2][rows][head_dim]; on the host only
+    /// Index in fresh_ at which its K, then its V begin, in rows of both; on a device only.
     std::int64_t first = 0;
   };
   Status blend(const LayerPass& pass, DType kv_dtype, Layer& to);

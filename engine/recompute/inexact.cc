@@ -3,8 +3,8 @@
 namespace quire {
 namespace {
 
-/// Computes whatever is not a token-identical prefix of the concatenation, so the output equals a
-/// full prefill.
+/// Computes all but token-identical prefixes of the concatenation, so that the output equals a full
+/// prefill.
 class InexactRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "inexact"; }

@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Stored KV is used as it is.
+/// Uses stored KV unchanged.
 class NoneRecomputer final : public Recomputer {
  public:
   std::string_view name() const override { return "none"; }

@@ -1,4 +1,4 @@
-/// Tokens of placed contexts, computed again a chunk of rows at a time so that no pass holds up the
+/// This file recomputes tokens of placed contexts in chunks of rows, so that no pass delays the
 /// decode steps of others.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace quire {
 
-/// Says which layers of the working cache hold the stored rows already: values arrive while lower
+/// Tells which layers of the working cache hold all stored rows, as values arrive while lower
 /// layers run.
 class LayerGate {
  public:
@@ -21,44 +21,47 @@ class LayerGate {
   virtual bool all_placed() const = 0;
 };
 
-/// What a pass did.
+/// Reports what a pass did.
 struct RecomputeReport {
-  /// [context] tokens carried through the pass and replaced in a layer, ascending
+  /// Tokens that ran through the pass and were replaced in some layer, [context], ascending.
   std::vector<std::vector<std::int32_t>> tokens;
-  /// (layer, token) pairs with new KV; by num_layers and document tokens it is the recompute ratio
+  /// Number of (layer, token) pairs with new KV. Divided by num_layers and document tokens it is
+  /// the recompute ratio.
   std::int64_t replaced = 0;
-  /// (layer, token) pairs that were run, padded ones included: what the pass cost
+  /// Number of (layer, token) pairs that were run, padding included; this is the cost of the pass.
   std::int64_t projected = 0;
-  /// The context whose stored KV is not that of its tokens, when step() failed with kCorruption.
+  /// The context whose stored KV does not belong to its tokens, if step() failed with kCorruption.
   std::int32_t wrong_context = -1;
 };
 
-/// One pass over a working cache that nobody else changes until it is done. Rows run in ascending
-/// positions, so a chunk sees what the chunks before it wrote and the result does not depend on how
-/// the rows are cut. Threads: the engine thread.
+/// A pass over a working cache that nobody else changes until it is done. Rows run in ascending
+/// positions, so a chunk sees what earlier chunks wrote, and the result does not depend on the
+/// chunk size. Threads: the engine thread.
 class RecomputePass {
  public:
   virtual ~RecomputePass() = default;
   virtual bool done() const = 0;
-  /// step() can go on; else it waits for rows to be placed.
+  /// Returns whether step() can continue; else it waits for rows to be placed.
   virtual bool ready() const { return gate_ == nullptr || gate_->all_placed(); }
-  /// One forward call of at most max_rows rows (>= 1), as far as layers are placed; with the last
-  /// rows also what is written at the end. Not called once done(). Until a call is through all
-  /// layers, the next step() goes on with it in the workspace it began with.
+  /// Runs one forward call of at most max_rows rows (>= 1), as far as layers are placed; the last
+  /// call also does the final writes. It must not be called once done(). Until a call has run all
+  /// layers, the next step() continues it with the workspace it began with.
   ///
-  /// Layer 0 of a token depends on nothing but the token, so there new KV must equal the stored one
-  /// (SAM-4) within rounding between machines. A context that fails is not what its key says:
-  /// kCorruption, and report().wrong_context names it. Its rows may then be written again from a
-  /// fresh prefill and the pass prepared anew; what the failed pass had written is written again by
-  /// the new one. Errors: kCorruption, kResourceExhausted, kInternal (a stored block was not
-  /// loaded). After any, the pass is done and its padding gone.
+  /// Layer 0 of a token depends only on the token, so new KV must equal the stored KV there, within
+  /// rounding between machines. On a mismatch step() fails with kCorruption and
+  /// report().wrong_context names the context. Its rows may then be rewritten from a fresh prefill
+  /// and a new pass prepared, which rewrites everything the failed pass wrote. Errors: kCorruption,
+  /// kResourceExhausted, kInternal (a stored block was not loaded). After any error the pass is
+  /// done and its padding is removed.
   virtual Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace,
                       std::int64_t max_rows) = 0;
   const RecomputeReport& report() const { return report_; }
-  /// `hook` sees the rows that are replaced while they run, after what the pass decided on them,
-  /// and decides nothing. Before the first step(); it must outlive the pass. Null: nobody.
+  /// Sets a hook that sees the replaced rows while they run, after the pass has processed them; it
+  /// cannot change them. Call before the first step(); `hook` must outlive the pass, and null means
+  /// none.
   void observe(ForwardHook* hook) { observer_ = hook; }
-  /// Before the first step(); it must outlive the pass. Null: all layers are placed.
+  /// Sets the gate that the pass waits on; null: all layers are placed. Call before the first
+  /// step(); it must outlive the pass.
   void wait_on(const LayerGate* gate) { gate_ = gate; }
 
  protected:

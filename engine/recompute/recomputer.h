@@ -1,4 +1,5 @@
-/// Socket: which kept tokens are computed again, and how new KV meets old.
+/// This socket decides which kept tokens are computed again, and how new KV is combined with stored
+/// KV.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +25,19 @@ struct RecomputableContext {
   std::span<const std::int32_t> token_ids;
   std::int64_t offset = 0;  ///< assembled position of its first token
   std::int32_t block_tokens = 0, num_blocks = 0;
-  bool exact = false;  ///< its KV prefilled alone is token for token its KV in the concatenation
+  bool exact = false;  ///< its KV prefilled alone equals its KV in the concatenation
   /// Assembled position of each block's first token; -1: no layer keeps it. Empty: every block lies
   /// where `offset` puts it.
   std::span<const std::int32_t> block_position = {};
 };
 
-/// The stored raw KV of a context, for recomputers that compare or blend (CacheBlend, SamKV fusion,
-/// padding).
+/// Gives access to the stored raw KV of contexts, for recomputers that compare or blend
+/// (CacheBlend, SamKV fusion, padding).
 class StoredKv {
  public:
   virtual ~StoredKv() = default;
-  /// Block `block` in `layer`: [num_kv_heads][2][tokens of the block][head_dim]. Valid until the
-  /// pass ends. Errors: kNotFound when the block was not loaded.
+  /// Returns a block in one layer, [num_kv_heads][2][tokens of the block][head_dim], valid until
+  /// the pass ends. Errors: kNotFound (the block was not loaded).
   virtual Result<RawKvView> block(std::int32_t context, std::int32_t block,
                                   std::int32_t layer) const = 0;
 };
@@ -44,18 +45,18 @@ class StoredKv {
 struct RecomputeInput {
   std::span<const RecomputableContext> contexts;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  std::optional<double> recompute_ratio;  ///< asked for, if any
+  std::optional<double> recompute_ratio;  ///< as requested, if any
   PlugOptions options;                    ///< checked against options() of the recomputer
   // Null while planning:
   const Selection* selection = nullptr;
   const StoredKv* stored = nullptr;
   const WorkingCache* cache = nullptr;
   const RopeTable* rope = nullptr;
-  /// The context's sketch. Null: lost, or this recomputer did not ask for sketches
+  /// Returns a context's sketch. Null: lost, or the recomputer did not request sketches
   /// (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
 
-  /// What a pass may keep when prepare() is over: shape, options, `stored` and `rope`.
+  /// Returns the parts that a pass may keep after prepare(): shape, options, `stored` and `rope`.
   RecomputeInput without_request() const {
     RecomputeInput kept = *this;
     kept.contexts = {};
@@ -66,43 +67,45 @@ struct RecomputeInput {
   }
 };
 
-/// Stateless and deterministic. Threads: any for the planning part, the engine thread for
-/// prepare().
+/// Chooses and recomputes tokens; stateless and deterministic. Threads: any for planning, the
+/// engine thread for prepare().
 class Recomputer {
  public:
   virtual ~Recomputer() = default;
   virtual std::string_view name() const = 0;
   virtual std::span<const PlugOption> options() const { return {}; }
-  /// True: blocks_to_load() and prepare() read sketches, so the pipeline loads them first.
+  /// Returns true if blocks_to_load() and prepare() read sketches, so that the pipeline loads them
+  /// first.
   virtual bool needs_sketches() const { return false; }
-  /// Stored blocks prepare() reads besides the selected ones, per layer (SamKV's padding); they are
-  /// loaded, not placed. Called once the selection is known. Nothing: the selected ones are enough.
+  /// Returns the stored blocks that prepare() reads besides the selected ones, per layer (SamKV's
+  /// padding); they are loaded but not placed. It is called once the selection is known; none: the
+  /// selected blocks are enough.
   virtual std::optional<Selection> blocks_to_load(const RecomputeInput&) const {
     return std::nullopt;
   }
-  /// True: the context is not loaded at all but computed as part of the concatenation, in every
-  /// layer. Its rows see the whole prompt before them, so everything behind it in the prompt that
-  /// is not exact is better off computed, too.
+  /// Returns true if the context is not loaded but computed in every layer as part of the
+  /// concatenation. Its rows then attend to the whole prompt before them, so later contexts that
+  /// are not exact should be computed too.
   virtual bool computes_in_place(const RecomputeInput& input, std::int32_t context) const = 0;
-  /// Tokens the pass will compute again, per context, ascending, as far as that is known: more once
-  /// `selection` is set. Tokens of empty contexts and of dropped duplicates are not asked for:
-  /// their token_ids are empty.
+  /// Returns the tokens that the pass will compute again, per context, ascending, as far as known;
+  /// more are known once `selection` is set. Empty contexts and dropped duplicates have empty
+  /// token_ids and are skipped.
   virtual std::vector<std::vector<std::int32_t>> planned_tokens(const RecomputeInput&) const {
     return {};
   }
-  /// After all kept blocks were placed, before the question: the pass over them. Null: nothing to
-  /// compute. `stored`, `rope` and the cache must stay until it is done; the rest of the input need
-  /// not. Errors: kInternal.
+  /// Prepares the pass after all kept blocks are placed and before the question; null: nothing to
+  /// compute. `stored`, `rope` and the cache must outlive the pass, the rest of the input need not.
+  /// Errors: kInternal.
   virtual Result<std::unique_ptr<RecomputePass>> prepare(const RecomputeInput&) const {
     return std::unique_ptr<RecomputePass>();
   }
-  /// Whether prepare() may return a pass: lets the pipeline join neighbouring stages when it
-  /// cannot.
+  /// Returns whether prepare() may return a pass, so that the pipeline can join neighbouring stages
+  /// otherwise.
   virtual bool has_pass() const { return false; }
 };
 
 std::vector<std::string> recomputer_names();
-/// Errors: kInvalidArgument naming the known ones.
+/// Creates the recomputer with this name. Errors: kInvalidArgument, listing the known names.
 Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name);
 
 std::unique_ptr<Recomputer> make_none_recomputer();

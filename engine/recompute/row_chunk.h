@@ -1,4 +1,4 @@
-/// Some rows of a set as one forward pass.
+/// This file runs some rows of a row set as one forward pass.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 
 namespace quire {
 
-/// Keeps its buffers from chunk to chunk. Threads: one at a time.
+/// Runs one chunk of rows at a time and reuses its buffers. Threads: one at a time.
 class RowChunk {
  public:
-  /// Begins with rows first .. of `rows`, at most `max_rows`. They start with no row in the cache:
-  /// `hook` finds theirs after each projection. All that is passed must stay until the chunk is
-  /// done.
+  /// Begins a chunk of at most `max_rows` rows, starting at row `first` of `rows`. No row has a
+  /// cache row yet; `hook` finds it after each projection. All arguments must stay valid until the
+  /// chunk is done.
   void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model,
              WorkingCache& cache, ForwardHook& hook, ForwardWorkspace& workspace) {
     const std::size_t n = std::min(rows.size() - first, static_cast<std::size_t>(max_rows));
@@ -37,14 +37,14 @@ class RowChunk {
     request.hook = &hook;
     pass_ = std::make_unique<ForwardPass>(model, request, workspace);
   }
-  /// Between begin() and the end.
+  /// Returns whether a chunk has begun and is not done.
   bool running() const { return pass_ != nullptr; }
   bool ready(const LayerGate* gate) const {
     return gate == nullptr || gate->placed(pass_->layer());
   }
   std::size_t num_rows() const { return num_rows_; }
-  /// Runs layers as far as they are placed. Errors: those of forward() and of the hook; the chunk
-  /// is over then.
+  /// Runs layers as far as they are placed. Errors: those of forward() and of the hook, which end
+  /// the chunk.
   Status advance(const LayerGate* gate) {
     Status status;
     while (status.ok() && !pass_->done() && ready(gate)) status = pass_->step();
@@ -56,7 +56,7 @@ class RowChunk {
   std::size_t num_rows_ = 0;
   std::vector<std::int32_t> token_ids_, positions_;
   std::vector<std::int64_t> nowhere_;
-  std::unique_ptr<ForwardPass> pass_;  ///< uses the others until it is gone
+  std::unique_ptr<ForwardPass> pass_;  ///< uses the other members until it is reset
 };
 
 }  // namespace quire

@@ -60,8 +60,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
     return {};
   }
 
-  /// Layer 0 is compared with what is stored; above it the pass goes by positions.
-  bool looks_at(std::int32_t layer, HookPoint point, Compute&) const override {
+  /// Compares layer 0 with the stored KV; above it the pass relies on positions.
+  bool needs_host(std::int32_t layer, HookPoint point, Compute&) const override {
     return layer == 0 && point == HookPoint::kProjection;
   }
 
@@ -97,7 +97,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
     return wrong_context_status(report_.wrong_context);
   }
 
-  /// Stored KV of active rows that this layer does not keep, a run of neighbours at a time.
+  /// Appends stored KV of active rows that this layer does not keep, one range of neighbouring rows
+  /// at a time.
   Status add_padding(LayerPass& pass) {
     if (padding_.empty()) return {};
     padding_positions_.clear();
@@ -128,7 +129,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
     return pass.compute->place(*input_.rope, pages, pieces);
   }
 
-  /// Keeps this layer's written rows for the end of the pass.
+  /// Holds this layer's written rows until the end of the pass.
   Status keep_fresh(const LayerPass& pass) {
     std::vector<FusedRows::Row> rows;
     for (const std::int32_t i : written_) {
@@ -159,7 +160,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   RowFinder finder_;
   const std::int64_t num_replaced_;  ///< (row, layer) pairs, with fusion
   DType kv_dtype_ = DType::kF16;
-  std::size_t next_ = 0;  ///< first row of the present chunk
+  std::size_t next_ = 0;  ///< first row of the current chunk
   bool done_ = false;
   FusedRows fused_;
   std::optional<HookChain> hooks_;

@@ -1,4 +1,4 @@
-/// Which tokens are computed again, and in which layers (SamKV, R^(l)).
+/// This file records which tokens are computed again, and in which layers (SamKV, R^(l)).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-/// Layers as bits, 64 in a word.
+/// Returns the number of 64-bit words that hold one bit per layer.
 inline std::size_t layer_words(std::int32_t num_layers) {
   return static_cast<std::size_t>((num_layers + 63) / 64);
 }
@@ -22,12 +22,12 @@ inline void add_layer(std::uint64_t* layers, std::int32_t layer) {
   layers[layer / 64] |= std::uint64_t{1} << (layer % 64);
 }
 
-/// One token of one context.
+/// One token of one context that is computed again.
 struct RecomputeRow {
-  std::int32_t context, token;      ///< token: within the context
-  std::int32_t block, block_row;    ///< the same place, in blocks
-  std::int32_t token_id, position;  ///< position: assembled
-  std::int32_t top;                 ///< highest layer in which it is computed again: top(t)
+  std::int32_t context, token;      ///< token: index within the context
+  std::int32_t block, block_row;    ///< same token, as block and row in it
+  std::int32_t token_id, position;  ///< position: in the assembled prompt
+  std::int32_t top;                 ///< top(t): highest layer in which it is computed again
 };
 
 /// Rows in ascending positions, each with the layers in which its KV is replaced.
@@ -36,12 +36,12 @@ class RowSet {
   RowSet(std::int32_t num_layers, std::size_t num_contexts)
       : num_layers_(num_layers), num_contexts_(num_contexts), words_(layer_words(num_layers)) {}
 
-  /// Adds a token of `input.contexts[context]`. `layers` [layer_words]; a token with no layer, or
-  /// in a block without a position, is left out. Tokens must come in ascending order of (context,
-  /// token).
+  /// Adds a token of `input.contexts[context]` with its `layers`, [layer_words]. A token with no
+  /// layer, or in a block without a position, is left out; tokens must come in ascending order of
+  /// (context, token).
   void add(const RecomputeInput& input, std::int32_t context, std::int32_t token,
            const std::uint64_t* layers);
-  /// Some of the rows, ascending.
+  /// Returns the set of the given row indices, which must ascend.
   RowSet subset(std::span<const std::int32_t> rows) const;
 
   std::size_t size() const { return rows_.size(); }
@@ -51,11 +51,11 @@ class RowSet {
     return has_layer(layers_.data() + i * words_, layer);
   }
 
-  /// [context] tokens, ascending.
+  /// Returns the tokens of each context, ascending: [context][i].
   std::vector<std::vector<std::int32_t>> tokens() const;
-  /// Blocks whose stored KV stands in below the top layer of one of their rows although the
-  /// selection does not keep it there: the "blank blocks" of cross-layer alignment. Nothing when
-  /// there are none.
+  /// Returns the blocks that need padding: a row of theirs is active in a layer where the selection
+  /// drops the block (SamKV's "blank blocks" of cross-layer alignment). None if there are no such
+  /// blocks.
   std::optional<Selection> padding(const RecomputeInput& input) const;
 
  private:
@@ -65,11 +65,11 @@ class RowSet {
   std::vector<std::uint64_t> layers_;
 };
 
-/// Layers that keep each block of a context: [num_blocks][layer_words]. input.selection must be
-/// set.
+/// Returns which layers keep each block of a context, [num_blocks][layer_words]. input.selection
+/// must be set.
 std::vector<std::uint64_t> kept_layers(const RecomputeInput& input, std::int32_t context);
 
-/// The given tokens, each in every layer that keeps its block.
+/// Returns the given tokens, each in every layer that keeps its block.
 RowSet rows_where_kept(const RecomputeInput& input,
                        std::span<const std::vector<std::int32_t>> tokens);
 

@@ -35,12 +35,12 @@ RowSet rows_of(const RecomputeInput& input, SamkvRows which) {
   });
 }
 
-/// Sparse recomputation with cross-layer alignment. The first document is left alone when its KV is
-/// exact: computing it again over a sparse context would only make it worse. All anchor tokens are
-/// computed again (A7), and rows see padding (A14).
+/// Implements SamKV's sparse recomputation with cross-layer alignment. The first document is
+/// skipped if its KV is exact, as recomputing it over a sparse context would only make it worse.
+/// All anchor tokens are computed again, and rows attend to padding.
 class SamkvRecomputer final : public Recomputer {
  public:
-  /// `always`: which rows, where that is no option.
+  /// Creates the recomputer; `always` fixes the rows if they are not an option.
   SamkvRecomputer(std::string_view name, WriteBack write_back,
                   std::optional<SamkvRows> always = std::nullopt)
       : name_(name), write_back_(write_back), always_(always) {}
@@ -49,7 +49,7 @@ class SamkvRecomputer final : public Recomputer {
   std::span<const PlugOption> options() const override {
     return always_ ? std::span<const PlugOption>() : option_table();
   }
-  /// Which tokens are important stands in sketches; that all kept ones are needs none.
+  /// Returns true if important tokens are needed, as sketches hold them.
   bool needs_sketches() const override { return always_ != SamkvRows::kKept; }
   bool computes_in_place(const RecomputeInput&, std::int32_t) const override { return false; }
   bool has_pass() const override { return true; }
@@ -61,7 +61,7 @@ class SamkvRecomputer final : public Recomputer {
   std::vector<std::vector<std::int32_t>> planned_tokens(
       const RecomputeInput& input) const override {
     if (input.selection != nullptr) return rows(input).tokens();
-    // Anchors are kept by every selector; the rest is known after selection.
+    // Every selector keeps anchors; other tokens are known after selection.
     std::vector<std::vector<std::int32_t>> tokens(input.contexts.size());
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const RecomputableContext& c = input.contexts[i];
@@ -103,7 +103,7 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
     std::vector<std::uint8_t> whole(idx(c.num_blocks), which == SamkvRows::kKept);
     for (const std::int32_t block : anchor_blocks(c.num_blocks)) whole[idx(block)] = 1;
 
-    // Layers of the tokens that are important by themselves, by token.
+    // Holds, by token, the layers in which it is important itself.
     std::vector<std::pair<std::int32_t, std::int32_t>> single;
     for (std::int32_t layer = 0;
          layer < input.num_layers && which == SamkvRows::kAnchorsAndImportant; ++layer) {

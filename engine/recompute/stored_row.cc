@@ -8,8 +8,8 @@
 namespace quire {
 namespace {
 
-/// Half to float without branches: the exponent is moved by a product, which also normalises
-/// subnormal numbers.
+/// Converts half to float without branches. A multiplication moves the exponent, which also
+/// normalises subnormal numbers.
 float widen_half(std::uint16_t x) {
   const auto bits = static_cast<std::uint32_t>(x & 0x7fffu) << 13;
   const float scaled = std::bit_cast<float>(bits) * 0x1p112f;
@@ -65,7 +65,7 @@ double squared_distance(const float* a, const float* b, std::int64_t n) {
 
 bool same_layer0(const float* k, const float* v, const float* stored_k, const float* stored_v,
                  std::int64_t kv_dim) {
-  // Below the smallest half nothing can be told apart.
+  // Differences below the smallest half are not distinguishable.
   constexpr double kRelative = 0.1, kAbsolute = 1e-7;
   double norm = 0;
   for (std::int64_t i = 0; i < kv_dim; ++i)

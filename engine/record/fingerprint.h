@@ -1,4 +1,4 @@
-/// What stored KV depends on besides tokens.
+/// This file computes the fingerprint of all that stored KV depends on besides tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace quire {
 
-/// Part of every fingerprint: raise it when stored bytes change their meaning (layout) or forward
-/// passes their numbers.
+/// Version that is part of every fingerprint. Raise it if the layout of stored bytes or the
+/// numerical results of forward passes change.
 inline constexpr std::uint32_t kKvLayoutVersion = 1;
 inline constexpr std::uint32_t kKvNumericsVersion = 1;
 
-/// Everything that changes KV (architecture, "Block key"). KV of different key spaces is never
-/// taken for one another, whatever model computed it.
+/// Returns the digest of everything that changes KV. KV of different key spaces never matches,
+/// whatever model computed it.
 Digest kv_fingerprint(std::string_view key_space, const Model& model, const Tokenizer& tokenizer,
                       std::span<const std::int32_t> ingest_prefix);
 

@@ -1,4 +1,5 @@
-/// How the raw KV of one context is cut into stored values (engine/README.md, "KV values").
+/// This file defines how the raw KV of one context is divided into stored values (docs/formats.md,
+/// "Stored values").
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ struct KvShape {
 };
 
 /// A value holds one block of a group of layers: [layers of the group][num_kv_heads][2 (K,
-/// V)][tokens of the block][head_dim] of the KV dtype. As many layers share a value as fit into 1
+/// V)][tokens of the block][head_dim] in the KV dtype. As many layers share a value as fit into 1
 /// MiB, evenly spread.
 class KvLayout {
  public:
@@ -35,18 +36,20 @@ class KvLayout {
   std::int32_t tokens_in(std::int32_t block) const;
   std::int32_t group_of(std::int32_t layer) const { return layer / layers_per_group_; }
   std::int32_t layers_in(std::int32_t group) const;
-  std::int64_t layer_bytes(std::int32_t block) const;  ///< one layer of one block
+  std::int64_t layer_bytes(std::int32_t block) const;  ///< bytes of one layer of one block
   std::int64_t value_bytes(std::int32_t block, std::int32_t group) const {
     return layer_bytes(block) * layers_in(group);
   }
-  std::int64_t layer_offset(std::int32_t block, std::int32_t layer) const;  ///< within its value
+  /// Returns the byte offset of the layer within its value.
+  std::int64_t layer_offset(std::int32_t block, std::int32_t layer) const;
   std::int64_t total_bytes() const;
 
-  /// One layer inside a value of `block`; value.size() must be value_bytes(block, group_of(layer)).
+  /// Returns a view of one layer in a value of `block`; value.size() must be value_bytes(block,
+  /// group_of(layer)).
   RawKvView view(std::span<const std::byte> value, std::int32_t block, std::int32_t layer) const;
-  /// With a sketch, and so many more records beside it.
+  /// Returns the layout of a segment with a sketch and `more_records` further records.
   SegmentLayout segment(std::uint32_t more_records = 0) const;
-  /// Whether the values of a stored segment are cut in this way.
+  /// Returns whether a stored segment has this layout of values.
   bool fits(const SegmentLayout& stored) const;
 
  private:

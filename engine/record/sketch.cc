@@ -32,7 +32,7 @@ std::uint16_t bf16_outwards(float x, bool down) {
   std::uint16_t r = f32_to_bf16(x);
   const float y = bf16_to_f32(r);
   if (!(down ? y > x : y < x)) return r;
-  // One step in the wanted direction: away from zero or towards it, by sign.
+  // One step in the requested direction is away from zero or towards it, by sign.
   if ((r & 0x7fff) == 0) return down ? 0x8001 : 0x0001;
   const bool negative = (r & 0x8000) != 0;
   return static_cast<std::uint16_t>(negative == down ? r + 1 : r - 1);
@@ -45,7 +45,7 @@ struct PartSizes {
   }
 };
 
-/// head_dim is a multiple of 8, so every mean begins at a byte.
+/// Returns the sizes of all parts; head_dim is a multiple of 8, so every mean begins at a byte.
 PartSizes part_sizes(std::uint16_t parts, std::uint64_t mean_bits, std::uint64_t layers,
                      std::uint64_t blocks, std::uint64_t kv_heads, std::uint64_t heads,
                      std::uint64_t dim) {
@@ -71,7 +71,7 @@ PartSizes part_sizes(const KvLayout& layout, std::int32_t num_heads, std::uint16
                     u(num_heads), u(s.head_dim));
 }
 
-/// 8 bits where the parts written at ingest then keep to their share of the KV, else 6.
+/// Returns 8 bits if the parts written at ingest then stay within their share of the KV, else 6.
 std::uint64_t mean_bits_for(const KvLayout& layout, std::int32_t num_heads) {
   const auto total = static_cast<double>(part_sizes(layout, num_heads, kSketchDefault, 8).total());
   return total <= kSketchShare * static_cast<double>(layout.total_bytes()) ? 8 : 6;
@@ -96,7 +96,7 @@ float get_bf16(std::span<const std::byte> from, std::size_t index) {
 
 float finite_or_zero(float x) { return std::isfinite(x) ? x : 0.0f; }
 
-/// Smallest bf16 scale with which `largest` is at most `steps` steps.
+/// Returns the smallest bf16 scale with which `largest` is at most `steps` steps.
 std::uint16_t scale_for(float largest, float steps) {
   return bf16_outwards(largest / steps, /*down=*/false);
 }
@@ -214,8 +214,8 @@ Result<SketchView> SketchView::parse(std::span<const std::byte> record) {
     return bad("num_blocks does not fit num_tokens");
   if (h.mean_bits != 6 && h.mean_bits != 8) return bad("impossible mean_bits");
   if (h.reserved != 0) return bad("reserved field is not zero");
-  // At most 2^12 layers * 2^24 blocks * 2^12 heads * 2^12 * 4 bytes = 2^62: no product and no sum
-  // overflows.
+  // The largest size is 2^12 layers * 2^24 blocks * 2^12 heads * 2^12 * 4 bytes = 2^62, so no
+  // product and no sum overflows.
   const PartSizes sizes = part_sizes(h.parts, h.mean_bits, h.num_layers, h.num_blocks,
                                      h.num_kv_heads, h.num_heads, h.head_dim);
   if (sizes.total() != record.size()) return bad("length does not fit its header");

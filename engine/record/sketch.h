@@ -1,24 +1,24 @@
-/// The sketch of one context: what selection needs and nothing more .
+/// This file defines the sketch of one context: the summary of its KV that selection needs.
 ///
-/// Record, little-endian, checksummed by the store (engine/README.md, "Sketch record"):
-///   header, 48 bytes: u32 magic "QSK1", u16 version, u16 parts, u32 num_layers, num_kv_heads,
-///   num_heads, head_dim, block_tokens, num_blocks, u64 num_tokens, u32 mean_bits, u32 zero kMeans
-///   mean of rot(k_t, t), t counted from the context's start: bf16 scales
-///   [num_layers][num_kv_heads][head_dim], then
-///                integers of mean_bits each [num_layers][num_blocks][num_kv_heads][head_dim]; a
-///                value is integer * scale of its channel
-///   kMinMax      bf16 [num_layers][num_blocks][2][num_kv_heads][head_dim]   channel-wise bounds of
-///   the same keys, rounded outwards kLocalQuery  mean raw q over the local (last two) blocks: bf16
-///   scales [num_layers][num_heads], then i8 [num_layers][num_heads][head_dim] kStats       f32
-///   alpha [num_layers][num_blocks], f32 sustained [same], u16 representative's place in its block
-///   [same]
-/// Parts not in `parts` are left out.
+/// The record is little-endian and checksummed by the store (docs/formats.md, "Sketches of a
+/// segment"). Parts that are not in `parts` are left out.
+/// - Header, 48 bytes: u32 magic "QSK1", u16 version, u16 parts, u32 num_layers, num_kv_heads,
+///   num_heads, head_dim, block_tokens, num_blocks, u64 num_tokens, u32 mean_bits, u32 zero.
+/// - kSketchMeans, mean of rot(k_t, t) with t counted from the context's start: bf16 scales
+///   [num_layers][num_kv_heads][head_dim], then integers of mean_bits bits
+///   [num_layers][num_blocks][num_kv_heads][head_dim]. A value is integer * scale of its channel.
+/// - kSketchMinMax, channel-wise bounds of these keys, rounded outwards: bf16
+///   [num_layers][num_blocks][2][num_kv_heads][head_dim].
+/// - kSketchLocalQuery, mean raw q over the local (last two) blocks: bf16 scales
+///   [num_layers][num_heads], then i8 [num_layers][num_heads][head_dim].
+/// - kSketchStats, each [num_layers][num_blocks]: f32 alpha, f32 sustained, u16 index of the
+///   representative within its block.
 ///
-/// The record of a context of 400 tokens in blocks of 16 stays within 2 % of a 16-bit KV for every
-/// model family in use. Bounds alone would take 6 %, and only page-wise retrievers read them: they
-/// are off unless asked for. Scales are kept per channel, because keys have channels with
-/// magnitudes of their own (KIVI, arXiv 2402.02750, §3); the integers of the means have 8 bits
-/// where the record then keeps to the 2 %, else 6.
+/// The record of 400 tokens in blocks of 16 stays within 2 % of a 16-bit KV for every supported
+/// model family. Bounds alone would take 6 % and only page-wise retrievers read them, so they are
+/// written only on request. Scales are per channel, because key channels differ in magnitude (KIVI,
+/// arXiv 2402.02750, section 3). The integers of the means have 8 bits if the record then stays
+/// within 2 %, else 6.
 #pragma once
 
 #include <cstddef>
@@ -39,29 +39,30 @@ enum SketchPart : std::uint16_t {
   kSketchMinMax = 2,
   kSketchLocalQuery = 4,
   kSketchStats = 8,
-  kSketchDefault = kSketchMeans | kSketchLocalQuery | kSketchStats,  ///< written at ingest
+  kSketchDefault = kSketchMeans | kSketchLocalQuery | kSketchStats,  ///< parts written at ingest
   kSketchAll = 15
 };
 inline constexpr std::uint16_t kSketchVersion = 2;
-/// What a record may take of the KV it describes.
+/// Largest share of the KV's size that a record may take.
 inline constexpr double kSketchShare = 0.02;
 
-/// Attention statistics of one block in one layer, read off its representative: the token with the
-/// highest sustained attention
-///.
+/// Attention statistics of one block in one layer, taken from its representative: the token with
+/// the highest sustained attention.
 struct BlockStats {
-  /// Decay of attention with distance; smaller is more important. NaN: no valid fit, ranked last
+  /// Exponent by which attention decays with distance; smaller is more important. NaN: no valid
+  /// fit, ranked last.
   float alpha;
   float sustained;              ///< mean attention from later tokens; smaller is less important
   std::int32_t representative;  ///< token index within the context
 };
 
-/// A parsed record; points into the bytes it was parsed from, which must stay. Any alignment. No
-/// accessor but pauta_tokens() allocates.
+/// A parsed record, which points into the bytes it was parsed from; they must outlive it and may
+/// have any alignment. Only pauta_tokens() allocates.
 class SketchView {
  public:
-  /// Checks every size against the record's length and every stored index. Errors: kCorruption,
-  /// saying which field; a record of another version is one too: a miss that is rebuilt.
+  /// Parses a record and checks every size against its length and every stored index. Errors:
+  /// kCorruption, naming the field, also for a record of another version; both are misses that are
+  /// rebuilt.
   static Result<SketchView> parse(std::span<const std::byte> record);
 
   std::int32_t num_layers() const { return num_layers_; }
@@ -74,9 +75,10 @@ class SketchView {
   std::int32_t mean_bits() const { return mean_bits_; }
   bool has(SketchPart parts) const { return (parts_ & parts) == parts; }
 
-  /// Copies into out [num_kv_heads * head_dim]. The part must be there, here and below.
+  /// Copies one block's mean into out, [num_kv_heads * head_dim]. The record must have the part
+  /// that this or any accessor below reads.
   void mean(std::int32_t layer, std::int32_t block, std::span<float> out) const;
-  /// The means of all blocks of a layer: out [num_blocks, num_kv_heads * head_dim].
+  /// Copies the means of all blocks of a layer into out, [num_blocks, num_kv_heads * head_dim].
   void means(std::int32_t layer, std::span<float> out) const;
   void min(std::int32_t layer, std::int32_t block, std::span<float> out) const {
     bound(layer, block, 0, out);
@@ -84,12 +86,12 @@ class SketchView {
   void max(std::int32_t layer, std::int32_t block, std::span<float> out) const {
     bound(layer, block, 1, out);
   }
-  /// Copies into out [num_heads * head_dim].
+  /// Copies the local query into out, [num_heads * head_dim].
   void local_query(std::int32_t layer, std::span<float> out) const;
   BlockStats stats(std::int32_t layer, std::int32_t block) const;
-  /// Tokens of middle blocks whose alpha lies more than 3 population standard deviations below the
-  /// mean of all blocks with a valid alpha, ascending (PauTa criterion). Always empty below 11
-  /// blocks.
+  /// Returns the tokens of middle blocks whose alpha lies more than 3 population standard
+  /// deviations below the mean of all valid alphas, ascending (PauTa criterion). It is always empty
+  /// below 11 blocks.
   std::vector<std::int32_t> pauta_tokens(std::int32_t layer) const;
 
  private:
@@ -111,12 +113,12 @@ class SketchView {
   std::int64_t num_tokens_ = 0;
 };
 
-/// Tokens that pauta_tokens() finds in one layer's statistics; blocks [num_blocks]. The definition,
-/// for those who have no record yet.
+/// Applies the PauTa criterion to one layer's statistics, [num_blocks], without a record; it
+/// defines SketchView::pauta_tokens().
 std::vector<std::int32_t> pauta_tokens(std::span<const BlockStats> blocks);
 
-/// Values of a context wherever they are kept: a list of anything that is, or points to something
-/// with, bytes. Does not own them.
+/// A non-owning list of a context's values, over any vector of bytes or of pointers to value
+/// buffers.
 class ValueList {
  public:
   ValueList() = default;
@@ -142,14 +144,14 @@ struct SketchInput {
   ValueList values;                    ///< [block * num_groups + group]
   std::span<const float> local_query;  ///< [num_layers, num_heads * head_dim]
   std::span<const BlockStats> stats;   ///< [num_layers, num_blocks]
-  /// [num_layers, num_blocks, num_kv_heads * head_dim], where they are known; empty: they are made
-  /// from the values
+  /// Block means, [num_layers, num_blocks, num_kv_heads * head_dim], if known; empty: they are
+  /// computed from the values.
   std::span<const float> means{};
   const RopeTable* rope = nullptr;  ///< at least num_tokens positions
   std::uint16_t parts = kSketchDefault;
 };
-/// Values that are not finite count as 0, so that every record can be read back. Errors:
-/// kInvalidArgument.
+/// Builds a record; values that are not finite count as 0, so that every record can be parsed.
+/// Errors: kInvalidArgument.
 Result<std::vector<std::byte>> build_sketch(const SketchInput& input);
 std::int64_t sketch_bytes(const KvLayout& layout, std::int32_t num_heads, std::uint16_t parts);
 

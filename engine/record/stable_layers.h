@@ -1,5 +1,6 @@
-/// The stable layers N* of a model: trailing layers whose attention singles out the same important
-/// block in document after document (SamKV). Budgets per document are read off these layers.
+/// This file defines the stable layers N* of a model: trailing layers whose attention singles out
+/// the same important block in document after document (SamKV). Budgets per document are derived
+/// from these layers.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 
 namespace quire {
 
-/// First and last layer, 0-based, inclusive.
+/// First and last stable layer, 0-based, inclusive.
 struct StableLayers {
   std::int32_t first = 0, last = 0;
 
@@ -17,9 +18,9 @@ struct StableLayers {
   bool operator==(const StableLayers&) const = default;
 };
 
-/// For a model that was not calibrated: the published layers where there are some (Mistral-7B 28 to
-/// 32, counted from one; those of Llama-3.1-8B and Qwen2.5-3B follow the rule), else the last
-/// max(4, ceil(num_layers / 8)).
+/// Returns the stable layers of a model that was not calibrated. These are the published layers for
+/// Mistral-7B (28 to 32, 1-based), else the last max(4, ceil(num_layers / 8)), which matches those
+/// published for Llama-3.1-8B and Qwen2.5-3B.
 inline StableLayers default_stable_layers(std::string_view model_type, std::int32_t num_layers) {
   if (model_type == "mistral" && num_layers == 32) return {27, 31};
   const std::int32_t count = std::min(num_layers, std::max(4, (num_layers + 7) / 8));

@@ -27,7 +27,7 @@ void write(std::span<std::byte> out, std::int64_t at, T x) {
 std::int64_t row_bytes(const TailRecordShape& s) {
   return std::int64_t{s.num_heads} * (s.head_dim + 4);
 }
-/// Where a layer begins: its scales, and its integers behind them.
+/// Returns the offset of a layer: its scales, followed by its integers.
 std::int64_t layer_at(const TailRecordShape& s, std::int32_t layer) {
   return kHeaderBytes + layer * s.num_rows * row_bytes(s);
 }

@@ -1,11 +1,13 @@
-/// Queries of a context's last tokens, as ingest stores them beside its sketch: a token that is
-/// only placed has none of its own, and an index of queries (CTkvr) wants some.
+/// This file defines the record of the queries of a context's last tokens, which ingest stores with
+/// its sketch. An index by queries (CTkvr) needs them, as placed tokens have no queries.
 ///
-/// Record, little-endian, checksummed by the store, sketch 2 of a segment (sketch 1 is a zero byte
-/// where there are no head keys):
-///   header, 32 bytes: u32 magic "QTQ1", u16 version, u16 zero, u32 num_layers, num_heads,
-///   head_dim, num_rows, u64 num_tokens for each layer: f32 scales [num_rows][num_heads], then i8
-///   raw queries (before RoPE) [num_rows][num_heads][head_dim]; a value is integer * scale
+/// The record is little-endian, checksummed by the store, and sketch 2 of a segment. Without head
+/// keys, sketch 1 is a zero byte.
+/// - Header, 32 bytes: u32 magic "QTQ1", u16 version, u16 zero, u32 num_layers, num_heads,
+///   head_dim, num_rows, u64 num_tokens.
+/// - For each layer: f32 scales [num_rows][num_heads], then i8 raw queries (before RoPE)
+///   [num_rows][num_heads][head_dim]. A value is integer * scale.
+///
 /// Row r is token num_tokens - num_rows + r.
 #pragma once
 
@@ -19,9 +21,9 @@
 namespace quire {
 
 inline constexpr std::uint16_t kTailRecordVersion = 1;
-inline constexpr std::uint32_t kTailRecordIndex = 2;  ///< among a segment's sketches
+inline constexpr std::uint32_t kTailRecordIndex = 2;  ///< index among a segment's sketches
 inline constexpr std::int64_t kMostTailRows = 128;
-/// What a record may take of the KV it stands beside.
+/// Largest share of the KV's size that a record may take.
 inline constexpr double kTailShare = 0.02;
 
 struct TailRecordShape {
@@ -30,26 +32,27 @@ struct TailRecordShape {
   bool operator==(const TailRecordShape&) const = default;
 };
 
-/// Rows that keep to kTailShare of `kv_bytes`, kMostTailRows at most; num_rows of `shape` is not
-/// read. 0: no record is worth its while.
+/// Returns how many rows fit into kTailShare of `kv_bytes`, at most kMostTailRows; num_rows of
+/// `shape` is ignored. 0: no record is worthwhile.
 std::int64_t tail_rows(const TailRecordShape& shape, std::int64_t kv_bytes);
 
-/// A record whose queries are all zero. At least one row.
+/// Returns a record of at least one row whose queries are all zero.
 std::vector<std::byte> begin_tail_record(const TailRecordShape& shape);
-/// Rounds one query, [num_heads * head_dim], into a record of that shape. Values that are not
+/// Quantizes one query, [num_heads * head_dim], into a record of that shape. Values that are not
 /// finite count as 0.
 void put_tail_query(std::span<std::byte> record, const TailRecordShape& shape, std::int32_t layer,
                     std::int64_t row, const float* query);
 
-/// A parsed record; points into the bytes it was parsed from, which must stay. Any alignment.
+/// A parsed record, which points into the bytes it was parsed from; they must outlive it and may
+/// have any alignment.
 class TailRecordView {
  public:
-  /// Checks the header against the record's length. Errors: kCorruption, saying what is wrong; a
-  /// record of another version is one too.
+  /// Parses a record and checks its header against its length. Errors: kCorruption with the reason,
+  /// also for a record of another version.
   static Result<TailRecordView> parse(std::span<const std::byte> record);
   const TailRecordShape& shape() const { return shape_; }
   std::int64_t first_token() const { return shape_.num_tokens - shape_.num_rows; }
-  /// Copies into out [num_heads * head_dim]. What is not finite comes as 0.
+  /// Copies one query into out, [num_heads * head_dim]. Values that are not finite become 0.
   void query(std::int32_t layer, std::int64_t row, std::span<float> out) const;
 
  private:

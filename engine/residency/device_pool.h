@@ -1,4 +1,4 @@
-/// Memory of the device that decodes: what retrieved pages take, counted byte by byte and bounded.
+/// DevicePool counts the device memory that retrieved pages take, byte by byte, and bounds it.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace quire {
 
 class DevicePool;
 
-/// Memory of a pool, 64-byte aligned, zeroed where it is the host's; goes back with the object. The
-/// pool must outlive it.
+/// PoolMemory is memory of a pool, 64-byte aligned and zeroed if it is host memory. The destructor
+/// returns it to the pool, which must outlive it.
 class PoolMemory {
  public:
   PoolMemory() = default;
@@ -31,8 +31,8 @@ class PoolMemory {
   std::int64_t size_ = 0;
 };
 
-/// Bytes of a pool counted for rows that lie on the device without having been brought there; go
-/// back with the object. The pool must outlive it.
+/// DeviceClaim counts bytes of a pool for rows that were not copied to the device but lie on it.
+/// The destructor returns them to the pool, which must outlive the claim.
 class DeviceClaim {
  public:
   DeviceClaim() = default;
@@ -40,7 +40,7 @@ class DeviceClaim {
   DeviceClaim(DeviceClaim&& other) noexcept;
   DeviceClaim& operator=(DeviceClaim&& other) noexcept;
   ~DeviceClaim();
-  /// Errors: kResourceExhausted (nothing changes).
+  /// Changes the number of bytes counted. Errors: kResourceExhausted (nothing changes).
   Status resize(std::int64_t bytes);
   std::int64_t bytes() const { return bytes_; }
 
@@ -49,18 +49,21 @@ class DeviceClaim {
   std::int64_t bytes_ = 0;
 };
 
-/// On the CPU backend the device is the same memory, but bounded and copied to as a device's would
-/// be, so that every policy, limit and counter is what it is elsewhere. Threads: every method may
-/// be called concurrently, the end of a PoolMemory of a device from the thread that computes.
+/// DevicePool bounds the memory of the decoding device. On the CPU backend this is host memory,
+/// bounded and copied to like a device's, so that every policy, limit and counter is the same.
+/// Threads: every method may be called concurrently; a PoolMemory of a device must be destroyed by
+/// the computing thread.
 class DevicePool {
  public:
-  /// max_bytes 0: no limit. `memory`: of the device that computes; null: the host does.
+  /// Makes a pool of at most max_bytes; 0: no limit. `memory` is that of the computing device;
+  /// null: the host computes.
   explicit DevicePool(std::int64_t max_bytes, std::shared_ptr<ComputeMemory> memory = nullptr)
       : max_bytes_(max_bytes), memory_(std::move(memory)) {}
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  /// Errors: kResourceExhausted, naming what is in use and the limit (nothing changes).
+  /// Allocates zeroed host memory or device memory. Errors: kResourceExhausted, which names the
+  /// bytes in use and the limit (nothing changes).
   Result<PoolMemory> allocate(std::int64_t bytes);
   std::int64_t bytes_in_use() const;
   std::int64_t peak_bytes() const;

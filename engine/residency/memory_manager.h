@@ -1,5 +1,5 @@
-/// Which layers of a request stay on the device, by its length: every layer while all fit, then one
-/// after the other leaves, the last ones first.
+/// MemoryManager decides by a request's length which layers stay on the device: all layers while
+/// they fit, then they leave one by one, the last ones first.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +12,41 @@
 
 namespace quire {
 
-/// Bytes on the device as a function of rows and of layers that have left. All requests that share
-/// the device are taken to be alike.
+/// MemoryModel gives the bytes on the device as a function of rows and offloaded layers. It assumes
+/// that all requests that share the device are alike.
 struct MemoryModel {
   double device_bytes = 0;  ///< of all requests together
-  double fixed_bytes = 0;   ///< weights and runtime that lie on the device, too
-  /// K and V of one row of one layer, times the requests that share the device
+  double fixed_bytes = 0;   ///< weights and runtime, which also lie on the device
+  /// K and V of one row of one layer, times the requests that share the device.
   double row_bytes = 0;
-  double retrieval_layers = 0;   ///< what choosing keeps for each row, in rows of a layer
-  std::int32_t num_layers = 0;   ///< that may leave
-  std::int64_t budget_rows = 0;  ///< that a layer which has left keeps on the device
+  double retrieval_layers = 0;   ///< bytes that choosing keeps per row, in units of a layer's row
+  std::int32_t num_layers = 0;   ///< layers that may leave
+  std::int64_t budget_rows = 0;  ///< rows that an offloaded layer keeps on the device
 
-  /// With so many rows, and `offloaded` layers on the host.
+  /// Returns the bytes for `rows` rows with `offloaded` layers on the host.
   double bytes(std::int64_t rows, std::int32_t offloaded) const;
-  /// Most rows that fit with `offloaded` layers on the host; negative where not even the budgets of
-  /// those do.
+  /// Returns the most rows that fit with `offloaded` layers on the host. It is negative if not even
+  /// the budgets of those layers fit.
   std::int64_t threshold(std::int32_t offloaded) const;
-  /// [num_layers + 1]
+  /// Returns the thresholds of 0 to num_layers offloaded layers, [num_layers + 1].
   std::vector<std::int64_t> thresholds() const;
 };
 
-/// One request. What it decides depends on nothing but the model and the request's own rows, so
-/// that an answer is the same alone and in any company. Threads: one at a time.
+/// MemoryManager serves one request. Its decisions depend only on the model and the request's own
+/// rows, so that concurrent requests do not change an answer. Threads: one at a time.
 class MemoryManager {
  public:
-  /// Everything stays.
+  /// Makes a manager that keeps every layer on the device.
   MemoryManager() = default;
   explicit MemoryManager(const MemoryModel& model);
-  /// Nothing stays, whatever would fit.
+  /// Makes a manager that offloads every layer, even layers that would fit.
   static MemoryManager offload_all(const MemoryModel& model);
 
-  /// The request has so many rows now: layers leave until the rest fits. A layer that has left
-  /// stays away. Errors: kResourceExhausted (with every layer on the host there is still no room;
-  /// nothing changes).
+  /// Offloads layers until the rest fits with `rows` rows; an offloaded layer does not return.
+  /// Errors: kResourceExhausted (no room even with every layer on the host; nothing changes).
   Status grow(std::int64_t rows);
   std::int32_t offloaded() const { return offloaded_; }
-  /// `layer` of those that may leave.
+  /// Returns whether `layer`, counted among those that may leave, is on the device.
   bool resident(std::int32_t layer) const { return layer < num_layers_ - offloaded_; }
 
  private:
@@ -55,40 +54,40 @@ class MemoryManager {
   std::vector<std::int64_t> thresholds_;  ///< empty: no limit
 };
 
-/// What a retriever keeps on the device for one request.
+/// RequestMemory describes what a retriever keeps on the device for one request.
 struct RequestMemory {
   std::int64_t device_bytes = 0;         ///< of all requests together; 0: no limit
-  std::int32_t requests = 1;             ///< that share it: none takes more than its part
-  std::int32_t num_layers = 0;           ///< that may leave
+  std::int32_t requests = 1;             ///< requests that share it: none takes more than its part
+  std::int32_t num_layers = 0;           ///< layers that may leave
   std::int64_t row_bytes = 0;            ///< K and V of one row of one layer
-  std::int64_t retrieval_row_bytes = 0;  ///< kept on the device for each row, to choose by
-  std::int64_t budget_rows = 0;          ///< slots of a layer that has left
-  ChoosingNeed choosing;                 ///< beside all that
+  std::int64_t retrieval_row_bytes = 0;  ///< kept on the device for each row, for choosing
+  std::int64_t budget_rows = 0;          ///< slots of an offloaded layer
+  ChoosingNeed choosing;                 ///< device memory besides all that
 };
-/// With room for what is rounded up to whole pages.
+/// Makes the model of a request, with room for rounding up to whole pages.
 MemoryModel memory_model(const RequestMemory& request);
 
-/// What becomes of layers that would fit.
+/// Residency says which layers stay on the device: those that fit, or none.
 enum class Residency : std::uint8_t { kWhatFits, kNothing };
 
-/// The layers of one request: which are on the device, and the bytes of those, counted against the
-/// pool. On the CPU backend nothing is copied when a layer leaves: the host has every row anyway.
-/// Threads: one at a time.
+/// LayerMemory tracks which layers of one request are on the device and counts their bytes against
+/// the pool. On the CPU backend nothing is copied when a layer leaves, since the host has every row
+/// anyway. Threads: one at a time.
 class LayerMemory {
  public:
   LayerMemory() = default;
-  /// `pool` must outlive it.
+  /// Makes the memory of a request. `pool` must outlive it.
   LayerMemory(DevicePool& pool, const RequestMemory& request, Residency residency);
 
-  /// Before a step over so many rows in every layer, the new one included. Errors:
-  /// kInvalidArgument, field cache.options.decode_budget (the budget is more than the request's
-  /// part of the device: waiting would not help), kResourceExhausted (others have what is free;
-  /// nothing changes).
+  /// Prepares for a step over `rows` rows in every layer, the new one included. Errors:
+  /// kInvalidArgument, field cache.options.decode_budget (the budget exceeds the request's part of
+  /// the device, so waiting would not help), kResourceExhausted (other requests have the free
+  /// memory; nothing changes).
   Status grow(std::int64_t rows);
-  /// `layer` of those that may leave.
+  /// Returns whether `layer`, counted among those that may leave, is on the device.
   bool resident(std::int32_t layer) const { return manager_.resident(layer); }
   std::int32_t offloaded() const { return manager_.offloaded(); }
-  /// Of the layers that stay.
+  /// Returns the bytes of the layers on the device.
   std::int64_t bytes() const { return claim_.bytes(); }
 
  private:

@@ -11,20 +11,20 @@ namespace {
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int32_t kLeastChunk = 64, kMostChunk = 4096, kMostRows = 64;
 constexpr std::int64_t kMostMeans = 1024 * kMiB;
-/// Rows of a pass that logits are computed of at once, keys of a chunk of decode attention, rows of
-/// a document that one copy brings.
+/// The rows whose logits are computed at once, keys of a chunk of decode attention, and rows of a
+/// document that one copy uploads.
 constexpr std::int64_t kLogitRows = 64, kDecodeKeys = 256, kCopiedRows = 8192;
-/// Statistics of a context's column in one layer.
+/// The statistics of a context's column in one layer.
 constexpr std::int64_t kColumnBytes = 3 * static_cast<std::int64_t>(sizeof(double));
-/// Partial results of attention, and a tile of expanded weights.
+/// The partial results of attention, and a tile of expanded weights.
 constexpr std::int64_t kScratch = 128 * kMiB;
-/// Passes that may lie between two layers at the same time, each with buffers of its own: a
+/// The passes that may be between two layers at the same time, each with its own buffers: a
 /// query's, one that waits for its documents, and ingest's.
 constexpr std::int64_t kPasses = 3;
 
 }  // namespace
 
-std::int64_t compute_bytes(const MemoryWishes& w, std::int32_t chunk_tokens,
+std::int64_t compute_bytes(const MemoryRequest& w, std::int32_t chunk_tokens,
                            std::int32_t decode_rows) {
   const ModelConfig& c = w.model;
   const std::int64_t hidden = c.hidden_size, wide = c.intermediate_size,
@@ -39,8 +39,8 @@ std::int64_t compute_bytes(const MemoryWishes& w, std::int32_t chunk_tokens,
   const std::int64_t partial = decode_rows * c.num_heads *
                                ((w.window + kDecodeKeys - 1) / kDecodeKeys) * (c.head_dim + 1);
   const std::int64_t copies = 2 * std::min(w.window, kCopiedRows) * w.kv_row_bytes;
-  // Of hooks (hook_compute.h): rotated queries, two places for a layer's rows, sums of a context's
-  // columns and a compressor's scores in every layer.
+  // Buffers of hooks (hook_compute.h): rotated queries, two buffers for a layer's rows, sums of a
+  // context's columns and a compressor's scores in every layer.
   const std::int64_t hooks = rows * (q * static_cast<std::int64_t>(sizeof(float)) +
                                      2 * w.kv_row_bytes) +
                              c.num_layers * w.window *
@@ -50,11 +50,11 @@ std::int64_t compute_bytes(const MemoryWishes& w, std::int32_t chunk_tokens,
          copies + hooks + kScratch;
 }
 
-Result<MemoryPlan> plan_memory(std::int64_t left, const MemoryWishes& w) {
+Result<MemoryPlan> plan_memory(std::int64_t left, const MemoryRequest& w) {
   const std::int64_t beside = w.cache_bytes > 0 ? left - w.cache_bytes : left;
   const std::int32_t least = w.chunk_tokens > 0 ? w.chunk_tokens : kLeastChunk;
-  // Caches that are asked for may take all but what the smallest sizes need; caches that are not
-  // get half at least.
+  // Requested caches may take everything but what the smallest sizes need; other caches get at
+  // least half.
   if (compute_bytes(w, least, 1) > (w.cache_bytes > 0 ? beside : left / 2)) {
     return Status(Code::kResourceExhausted,
                   "of the " + std::to_string(left) +

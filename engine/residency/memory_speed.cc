@@ -20,7 +20,7 @@ double ms_since(Clock::time_point start) {
   return std::max(1e-3, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
 }
 
-MemorySpeed of_host(TransferLane& lane) {
+MemorySpeed of_host(TransferStreams& stream) {
   constexpr std::int64_t kBytes = std::int64_t{16} << 20, kPiece = std::int64_t{1} << 20;
   const std::vector<std::byte> from(kBytes);
   std::vector<std::byte> to(kBytes);
@@ -31,7 +31,7 @@ MemorySpeed of_host(TransferLane& lane) {
       std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
     });
     speed.read_bytes_per_ms = 2 * kBytes / ms_since(started);
-    const auto copied = lane.wait(lane.submit([&] {
+    const auto copied = stream.wait(stream.submit([&] {
       std::memcpy(to.data(), from.data(), kBytes);
       return Status();
     }));
@@ -40,7 +40,7 @@ MemorySpeed of_host(TransferLane& lane) {
   return speed;
 }
 
-/// Pages of one KV head that rows are gathered from, or to.
+/// Pages holds pages of one KV head that rows are gathered from or to.
 class Pages {
  public:
   static constexpr std::int32_t kDim = 128;
@@ -84,8 +84,8 @@ class Pages {
   std::vector<void*> pages_;
 };
 
-/// Milliseconds in which a device's kernel copies so many bytes from `place` to its own memory; the
-/// second time, when its buffers are there.
+/// Returns the milliseconds in which a device's kernel copies `bytes` from `place` to its own
+/// memory. It times the second copy, when the buffers are allocated.
 Result<double> copy_ms(Compute& compute, std::int64_t bytes, MemoryPlace place) {
   QUIRE_ASSIGN_OR_RETURN(const Pages from, Pages::allocate(compute.memory(), bytes, place));
   QUIRE_ASSIGN_OR_RETURN(const Pages to,
@@ -99,13 +99,13 @@ Result<double> copy_ms(Compute& compute, std::int64_t bytes, MemoryPlace place) 
     QUIRE_RETURN_IF_ERROR(
         compute.hooks()->gather_rows({from.source(), to.target(), moves.data(),
                                       static_cast<std::int64_t>(moves.size()), kPageTokens}));
-    QUIRE_RETURN_IF_ERROR(compute.settle());
+    QUIRE_RETURN_IF_ERROR(compute.synchronize());
     ms = ms_since(started);
   }
   return ms;
 }
 
-/// More bytes until they take long enough to be timed.
+/// Increases the bytes until a copy takes long enough to be timed.
 Result<double> bytes_per_ms(Compute& compute, MemoryPlace place) {
   constexpr std::int64_t kLeast = std::int64_t{256} << 10, kMost = std::int64_t{128} << 20;
   constexpr double kLongEnough = 1.0;
@@ -117,8 +117,8 @@ Result<double> bytes_per_ms(Compute& compute, MemoryPlace place) {
 
 }  // namespace
 
-Result<MemorySpeed> measure_memory_speed(Compute& compute, TransferLane& lane) {
-  if (compute.memory() == nullptr || compute.hooks() == nullptr) return of_host(lane);
+Result<MemorySpeed> measure_memory_speed(Compute& compute, TransferStreams& stream) {
+  if (compute.memory() == nullptr || compute.hooks() == nullptr) return of_host(stream);
   MemorySpeed speed;
   QUIRE_ASSIGN_OR_RETURN(const double both_ways, bytes_per_ms(compute, MemoryPlace::kDevice));
   speed.read_bytes_per_ms = 2 * both_ways;

@@ -44,7 +44,7 @@ std::int32_t ResidentPages::slot_of(std::int32_t head, std::int32_t page) const 
   return static_cast<std::size_t>(page) < slots.size() ? slots[static_cast<std::size_t>(page)] : -1;
 }
 
-void ResidentPages::set_positions(Head& head, std::int32_t slot, const KvStretch& rows,
+void ResidentPages::set_positions(Head& head, std::int32_t slot, const RowRange& rows,
                                   std::span<const std::int32_t> positions) const {
   const auto begin = head.positions.begin() + std::int64_t{slot} * page_tokens_;
   std::fill(std::copy(positions.begin() + rows.begin, positions.begin() + rows.end, begin),
@@ -99,7 +99,7 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
     set_positions(head, next, pages[page], positions);
     copies.push_back({head_index, page, next});
   }
-  // What is not wanted must not be seen.
+  // Unwanted pages must not be visible.
   for (std::int32_t slot = 0; slot < num_slots_; ++slot) {
     std::int32_t& holds = head.page_of[static_cast<std::size_t>(slot)];
     if (keep[static_cast<std::size_t>(slot)] || holds < 0) continue;
@@ -110,18 +110,18 @@ void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> 
   head.ordered = false;
 }
 
-KvMove ResidentPages::move(const PageCopy& what, const KvStretch& rows) const {
+KvMove ResidentPages::move(const PageCopy& what, const RowRange& rows) const {
   return {what.head, static_cast<std::int32_t>(rows.begin), what.slot * page_tokens_,
           static_cast<std::int32_t>(rows.end - rows.begin)};
 }
 
-std::int64_t ResidentPages::copy_bytes(const KvStretch& rows) const {
+std::int64_t ResidentPages::copy_bytes(const RowRange& rows) const {
   return (rows.end - rows.begin) * 2 * head_dim_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
 }
 
 void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::int32_t position,
                            std::vector<KvMove>& moves) {
-  const KvStretch& rows = pages[page];
+  const RowRange& rows = pages[page];
   const auto row = static_cast<std::int32_t>(rows.end - 1),
              at = static_cast<std::int32_t>(row - rows.begin);
   for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {

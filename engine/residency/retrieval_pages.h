@@ -1,4 +1,5 @@
-/// The rows of one layer of a working cache, cut into the pages that a retriever brings or leaves.
+/// RetrievalPages cuts the rows of one layer of a working cache into the pages that a retriever
+/// selects.
 #pragma once
 
 #include <cstdint>
@@ -9,35 +10,35 @@
 
 namespace quire {
 
-/// Where a context stands in the prompt.
+/// ContextRows says which positions a context has in the prompt.
 struct ContextRows {
   std::int64_t first_position = 0, num_tokens = 0;
 };
 
-/// A page holds at most page_tokens rows that follow each other in the layer. Pages of a context
-/// begin at its start (position first + n * page_tokens), so a page never holds rows of two
-/// contexts, and where blocks were dropped it may be short. Rows are only ever added at the end:
-/// the last page grows until it is full, every other page is complete.
+/// RetrievalPages cuts pages of at most page_tokens consecutive rows of the layer. Pages of a
+/// context begin at its start (position first + n * page_tokens), so a page never holds rows of two
+/// contexts; if blocks were dropped it may be short. Rows are only added at the end: the last page
+/// grows until it is full, every other page is complete.
 class RetrievalPages {
  public:
-  /// `contexts` ascend and do not overlap.
+  /// Makes an empty list of pages. `contexts` ascend and do not overlap.
   RetrievalPages(std::int32_t page_tokens, std::vector<ContextRows> contexts)
       : page_tokens_(page_tokens), contexts_(std::move(contexts)) {}
 
-  /// Takes in the rows of the layer that are new since the last call.
+  /// Adds the rows of the layer that are new since the last call.
   void extend(std::span<const std::int32_t> positions);
 
   std::int32_t page_tokens() const { return page_tokens_; }
   std::int64_t num_rows() const { return num_rows_; }
   std::int32_t size() const { return static_cast<std::int32_t>(pages_.size()); }
-  /// Pages that will not change any more: all, or all but the last.
+  /// Returns the number of pages that will not change any more: all, or all but the last.
   std::int32_t complete() const {
     return pages_.empty() || full(pages_.back()) ? size() : size() - 1;
   }
-  const KvStretch& operator[](std::int32_t page) const {
+  const RowRange& operator[](std::int32_t page) const {
     return pages_[static_cast<std::size_t>(page)];
   }
-  std::span<const KvStretch> all() const { return pages_; }
+  std::span<const RowRange> all() const { return pages_; }
 
  private:
   struct Key {
@@ -45,11 +46,11 @@ class RetrievalPages {
     bool operator==(const Key&) const = default;
   };
   Key key_of(std::int32_t position) const;
-  bool full(const KvStretch& page) const { return page.end - page.begin == page_tokens_; }
+  bool full(const RowRange& page) const { return page.end - page.begin == page_tokens_; }
 
   const std::int32_t page_tokens_;
   const std::vector<ContextRows> contexts_;
-  std::vector<KvStretch> pages_;
+  std::vector<RowRange> pages_;
   Key last_;
   std::int64_t num_rows_ = 0;
 };

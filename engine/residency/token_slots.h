@@ -1,4 +1,4 @@
-/// Single rows of one layer on the device, KV head by KV head.
+/// TokenSlots holds single rows of one layer on the device, KV head by KV head.
 #pragma once
 
 #include <cstdint>
@@ -11,50 +11,50 @@
 
 namespace quire {
 
-/// A row of the host's cache to be copied to a slot.
+/// SlotLoad describes the copy of a row of the host's cache to a slot.
 struct SlotLoad {
   std::int32_t row = 0, slot = 0;
   bool operator==(const SlotLoad&) const = default;
 };
 
-/// Which row of one KV head each slot holds. One map serves every layer whose rows are the same:
-/// what is wanted does not depend on the layer.
+/// SlotMap records which row of one KV head each slot holds. One map serves every layer with the
+/// same rows, because the wanted rows do not depend on the layer.
 class SlotMap {
  public:
   explicit SlotMap(std::int32_t num_slots) : row_of_(static_cast<std::size_t>(num_slots), -1) {}
 
-  /// Makes room for `rows` (ascending, no more than there are slots): rows that have a slot keep
-  /// it, the others take slots of rows that are not wanted, both ascending. From here on those
-  /// slots count as holding them: `loads` gets what must be copied before they are attended to.
+  /// Assigns slots to `rows` (ascending, at most as many as slots): rows with a slot keep it, the
+  /// others take slots of unwanted rows, both ascending. Those slots count as holding them from now
+  /// on; `loads` receives what must be copied before they are attended to.
   void want(std::span<const std::int32_t> rows, std::vector<SlotLoad>& loads);
 
-  /// Of the rows wanted last, in their order.
+  /// Returns the slots of the rows wanted last, in their order.
   std::span<const std::int32_t> slots() const { return slots_; }
   std::span<const std::int32_t> row_of() const { return row_of_; }  ///< by slot; -1: none
 
  private:
   std::vector<std::int32_t> row_of_;   ///< by slot
-  std::vector<std::int32_t> slot_of_;  ///< by row, -1 or past the end: none
+  std::vector<std::int32_t> slot_of_;  ///< by row; -1 or past the end: no slot
   std::vector<std::int32_t> slots_;
 };
 
-/// The memory behind the slots of one layer: [slots / kPageTokens][2 (K,
-/// V)][num_kv_heads][kPageTokens][head_dim]. Threads: the engine thread; what is copied to slots
-/// may be copied on another one.
+/// TokenSlots is the memory of one layer's slots: [slots / kPageTokens][2 (K,
+/// V)][num_kv_heads][kPageTokens][head_dim]. Threads: the engine thread; copies to slots may run on
+/// another thread.
 class TokenSlots {
  public:
-  /// Errors: kResourceExhausted.
+  /// Allocates the slots. Errors: kResourceExhausted.
   static Result<TokenSlots> create(DevicePool& pool, std::int32_t num_kv_heads,
                                    std::int32_t head_dim, DType dtype, std::int32_t num_slots);
   static std::int64_t bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype,
                                 std::int32_t num_slots);
 
-  /// A slot is a row, for kv_gather().
+  /// Returns the slots as a cache for kv_gather(), one row per slot.
   MutableKvView slots() const;
-  /// What copying one row of one KV head moves.
+  /// Returns the bytes that copying one row of one KV head moves.
   std::int64_t row_bytes() const { return 2 * half_row_bytes_; }
-  /// The same to attend to. All stand at position 0: what is in a slot and listed was chosen for
-  /// the query.
+  /// Returns the slots for attention with lists. Every row has position 0, because listed slots
+  /// were chosen for the query.
   KvView view() const;
   std::int64_t bytes() const { return memory_.size(); }
 

@@ -1,5 +1,5 @@
-/// What choosing takes of the device that computes: scores, votes, lists, bounds, centroids, keys
-/// of a head. Counted to the byte, beside the rows that are brought there.
+/// ChoosingMemory counts, to the byte, the device memory that choosing takes besides the rows
+/// copied to the device: scores, votes, lists, bounds, centroids, keys of a head.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace quire {
 
 struct RetrieveInput;
 
-/// Memory of a device, counted against a pool that is not where it comes from. Threads: as
-/// ComputeMemory says.
+/// ChoosingMemory allocates from a ComputeMemory and counts the bytes against a separate pool.
+/// Threads: as ComputeMemory.
 class ChoosingMemory final : public ComputeMemory {
  public:
-  /// The pool must outlive it.
+  /// Makes the memory; the pool must outlive it.
   ChoosingMemory(DevicePool& pool, std::shared_ptr<ComputeMemory> memory)
       : pool_(pool), memory_(std::move(memory)) {}
 
-  /// Errors: those of the memory, and kResourceExhausted where the pool has no room (nothing
-  /// changes).
+  /// Allocates and counts. Errors: those of the memory, and kResourceExhausted if the pool has no
+  /// room (nothing changes).
   Result<void*> allocate(std::int64_t bytes, MemoryPlace place) override;
   void release(void* p, MemoryPlace place) override;
-  Status settle() override { return memory_->settle(); }
+  Status synchronize() override { return memory_->synchronize(); }
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override {
     return memory_->budget(wanted, setting);
   }
@@ -44,7 +44,7 @@ class ChoosingMemory final : public ComputeMemory {
 };
 
 RetrieveShape shape_of(const RetrieveInput& input);
-/// Null where the host computes.
+/// Makes the memory of a request; null where the host computes.
 std::shared_ptr<ChoosingMemory> choosing_memory(const RetrieveInput& input);
 
 }  // namespace quire

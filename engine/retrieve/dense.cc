@@ -7,12 +7,13 @@
 namespace quire {
 namespace {
 
-/// Attends to every row of the working cache, also to what a compressor demoted.
+/// DenseRetriever attends to every row of the working cache, including rows that a compressor
+/// demoted.
 class DenseRetriever final : public Retriever {
  public:
   std::string_view name() const override { return "dense"; }
 
-  bool brings_all() const override { return true; }
+  bool attends_all() const override { return true; }
 
   Status attend(const RetrieveStep& step) override {
     const KvView kv = step.cache->view(step.layer);
@@ -20,7 +21,7 @@ class DenseRetriever final : public Retriever {
   }
 
  private:
-  /// Where KV heads hold different numbers of rows.
+  /// Attends where KV heads hold different numbers of rows.
   Status attend_held(const RetrieveStep& step, const KvView& kv) {
     rows_.resize(static_cast<std::size_t>(kv.num_kv_heads));
     lists_.clear();

@@ -42,7 +42,7 @@ Status DeviceChoice::choose(Compute& compute, std::int32_t num_kv_heads, std::in
 }
 
 Result<DeviceLists> DeviceChoice::lists(Compute& compute, CandidateRowsArgs args) {
-  // Most steps look like the one before
+  // Rounding up keeps the arguments of most steps equal to those of the previous step.
   args.most_rows = (args.most_rows + kRowsRoom - 1) / kRowsRoom * kRowsRoom;
   QUIRE_RETURN_IF_ERROR(rows_.reserve(memory_, args.num_kv_heads * args.most_rows));
   QUIRE_RETURN_IF_ERROR(lists_.reserve(memory_, args.num_kv_heads));

@@ -1,5 +1,5 @@
-/// Choosing candidates for each KV head where a device computes: scores, votes, what is chosen and
-/// lists of rows stay there, and nobody waits.
+/// DeviceChoice chooses candidates for each KV head on a computing device: scores, votes, choices
+/// and row lists stay in device memory, and the host does not synchronize.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,35 @@
 
 namespace quire {
 
-/// Lists of rows in a Compute's memory.
+/// DeviceLists are lists of rows in a Compute's memory.
 struct DeviceLists {
   const RowList* lists = nullptr;  ///< [num_kv_heads]
-  std::int64_t longest = 0;        ///< rows that none of them exceeds
+  std::int64_t longest = 0;        ///< upper bound of the rows of a list
 };
 
-/// Buffers of one sequence, for one layer after the other: what is enqueued keeps their order. Of a
-/// Compute with hooks(). Threads: the one that computes. Errors of all calls: those of HookCompute.
+/// DeviceChoice holds the buffers of one sequence on a Compute with hooks(). Its layers share them,
+/// because enqueued work keeps its order. Threads: the computing thread. Errors of all calls: those
+/// of HookCompute.
 class DeviceChoice {
  public:
-  /// Of no use until it is given a memory.
+  /// Makes an object that cannot be used until it is assigned one with a memory.
   DeviceChoice() = default;
-  /// `memory`: of the Compute that all calls get.
+  /// Makes a choice whose `memory` belongs to the Compute of all calls.
   explicit DeviceChoice(std::shared_ptr<ChoosingMemory> memory) : memory_(std::move(memory)) {}
-  /// What scores [num_heads, candidates], their votes and lists no longer than that take at most;
-  /// candidates are one for so many rows (0: none), and some more.
+  /// Returns the upper bound of the memory for scores [num_heads, candidates], their votes and
+  /// lists of at most most_listed rows. There is one candidate per rows_per_candidate rows (0:
+  /// none), and more_candidates more.
   static ChoosingNeed need(const RetrieveShape& shape, std::int64_t rows_per_candidate,
                            std::int64_t more_candidates, std::int64_t most_listed);
 
-  /// Where the scores [num_heads, n] of the next choose() go.
+  /// Returns the buffer for the scores [num_heads, n] of the next choose().
   Result<float*> scores(std::int64_t num_heads, std::int64_t n);
-  /// By those, `chosen` [num_kv_heads, min(k, n)]: the k candidates with the most votes, ascending.
+  /// Writes `chosen` [num_kv_heads, min(k, n)]: the k candidates with the most votes by those
+  /// scores, ascending.
   Status choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group, std::int64_t n,
                 CandidateVote vote, std::int64_t k, std::int32_t* chosen);
-  /// `args` without rows and lists, where units are the host's and what is chosen lies there. The
-  /// lists are good until the next call.
+  /// Builds the row lists of the choice on the device; they are valid until the next call. `args`
+  /// comes without rows and lists; its units are host memory and its choice is device memory.
   Result<DeviceLists> lists(Compute& compute, CandidateRowsArgs args);
 
  private:

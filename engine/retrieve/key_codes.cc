@@ -10,31 +10,30 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kRangeRows = 1024;  ///< looked through by one thread
+constexpr std::int64_t kRangeRows = 1024;  ///< rows scanned by one thread
 constexpr std::int64_t kAnswerBlocks = 8;
 constexpr float kLargestCode = 255;
 
 }  // namespace
 
-/// The least and the largest key of each channel.
+/// Finds the least and the largest key of each channel.
 Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
   num_kv_heads_ = kv.num_kv_heads;
   head_dim_ = kv.head_dim;
   const auto dim = static_cast<std::size_t>(kv.head_dim),
              width = static_cast<std::size_t>(kv.num_kv_heads) * dim;
-  std::vector<KvStretch> stretches;
+  std::vector<RowRange> ranges;
   for (std::int64_t row = 0; row < end; row += kRangeRows)
-    stretches.push_back({row, std::min(end, row + kRangeRows)});
-  std::vector<std::uint16_t> bounds(stretches.size() * 2 * width);
-  QUIRE_RETURN_IF_ERROR(
-      page_bounds({kv, stretches.data(), static_cast<std::int64_t>(stretches.size()), bounds.data(),
-                   PageSummary::kExtremes}));
+    ranges.push_back({row, std::min(end, row + kRangeRows)});
+  std::vector<std::uint16_t> bounds(ranges.size() * 2 * width);
+  QUIRE_RETURN_IF_ERROR(page_bounds({kv, ranges.data(), static_cast<std::int64_t>(ranges.size()),
+                                     bounds.data(), PageSummary::kExtremes}));
   lows_.resize(width);
   steps_.resize(width);
   for (std::size_t i = 0; i < width; ++i) {
     const std::size_t at = i / dim * 2 * dim + i % dim;
     float low = bf16_to_f32(bounds[at]), high = bf16_to_f32(bounds[at + dim]);
-    for (std::size_t s = 1; s < stretches.size(); ++s) {
+    for (std::size_t s = 1; s < ranges.size(); ++s) {
       low = std::min(low, bf16_to_f32(bounds[s * 2 * width + at]));
       high = std::max(high, bf16_to_f32(bounds[s * 2 * width + at + dim]));
     }
@@ -44,7 +43,7 @@ Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
   return {};
 }
 
-/// What a prompt needs in one piece; what an answer adds in pieces of kAnswerBlocks.
+/// Allocates a prompt's blocks in one piece, and an answer's in pieces of kAnswerBlocks.
 Status KeyCodes::make_room(std::int64_t rows) {
   const std::int64_t have = static_cast<std::int64_t>(blocks_.size()),
                      missing = (rows + kCodeRows - 1) / kCodeRows - have;

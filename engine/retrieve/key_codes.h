@@ -1,5 +1,5 @@
-/// Keys of one layer in eight bits, kept beside the cache by retrievers that look at many rows to
-/// choose few.
+/// KeyCodes holds 8-bit codes of one layer's keys for retrievers that score many rows to choose
+/// few.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,27 @@
 
 namespace quire {
 
-/// Half the bytes of bf16 keys, on the host. Ranges are those of the rows that extend() took in
-/// first; later keys beyond them are held to them. Threads: extend() alone; score() of several at
-/// once.
+/// KeyCodes lies on the host and takes half the bytes of bf16 keys. The ranges of the codes come
+/// from the rows of the first extend(); later keys outside them are clamped. Threads: extend()
+/// alone; several score() concurrently.
 class KeyCodes {
  public:
-  /// Whether choosing by codes is faster than by such keys.
+  /// Returns whether choosing by codes is faster than by such keys.
   static bool pay(const KvView& kv) { return coded_keys_pay(kv); }
-  /// Takes in rows [num_rows(), end). Errors: kInvalidArgument, kResourceExhausted (nothing
+  /// Encodes rows [num_rows(), end). Errors: kInvalidArgument, kResourceExhausted (nothing
   /// changes).
   Status extend(const KvView& kv, std::int64_t end);
-  /// scores [group, rows.size()]: products of query [group, head_dim] with the keys of `rows`,
-  /// below num_rows(), times scale, but for a constant of each query. Errors: kInvalidArgument.
+  /// Computes products of query [group, head_dim] with the keys of `rows`, below num_rows(), times
+  /// scale: scores [group, rows.size()]. A constant() of each query is left out. Errors:
+  /// kInvalidArgument.
   Status score(std::int32_t kv_head, const float* query, std::int32_t group, float scale,
                std::span<const std::int32_t> rows, float* scores) const;
 
-  /// The same of rows [0, num_rows()): scores [group, num_rows()].
+  /// Computes score() of rows [0, num_rows()): scores [group, num_rows()].
   Status score_all(std::int32_t kv_head, const float* query, std::int32_t group, float scale,
                    float* scores) const;
 
-  /// What a product of this query [head_dim] with any key is larger than its score.
+  /// Returns the difference between a product of this query [head_dim] with any key and its score.
   float constant(std::int32_t kv_head, const float* query, float scale) const;
 
   std::int64_t num_rows() const { return num_rows_; }

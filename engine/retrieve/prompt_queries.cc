@@ -13,22 +13,23 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// `count` of the positions below n, ascending.
-std::vector<std::int32_t> wanted_positions(const QueryWish& wish, std::int64_t n) {
+/// Returns `count` of the positions below n, ascending.
+std::vector<std::int32_t> wanted_positions(const WantedQueries& wanted, std::int64_t n) {
   std::vector<std::int32_t> out;
-  const std::int64_t count = std::min(wish.count, n);
-  switch (wish.rows) {
-    case QueryWish::Rows::kLast:
+  const std::int64_t count = std::min(wanted.count, n);
+  switch (wanted.rows) {
+    case WantedQueries::Rows::kLast:
       break;
-    case QueryWish::Rows::kFirst:
+    case WantedQueries::Rows::kFirst:
       for (std::int64_t p = 0; p < count; ++p) out.push_back(static_cast<std::int32_t>(p));
       break;
-    case QueryWish::Rows::kSpread:
+    case WantedQueries::Rows::kSpread:
       for (std::int64_t i = 0; i < count; ++i)
         out.push_back(static_cast<std::int32_t>((i + 1) * n / count - 1));
       break;
-    case QueryWish::Rows::kRandom: {
-      // Each position is taken with the chance that is left for it: the same rows on every machine.
+    case WantedQueries::Rows::kRandom: {
+      // Each position is sampled with the probability that is left for it: the same rows on every
+      // machine.
       std::mt19937_64 random(static_cast<std::uint64_t>(n));
       for (std::int64_t p = 0; p < n && static_cast<std::int64_t>(out.size()) < count; ++p) {
         if (static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n - p)) <
@@ -42,27 +43,27 @@ std::vector<std::int32_t> wanted_positions(const QueryWish& wish, std::int64_t n
 
 }  // namespace
 
-PromptQueries::PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish,
+PromptQueries::PromptQueries(const RopeTable& rope, Shape shape, WantedQueries wanted,
                              std::int64_t prompt_tokens)
     : rope_(rope),
       shape_(shape),
-      wish_(wish),
-      positions_(wanted_positions(wish, prompt_tokens)),
+      wanted_(wanted),
+      positions_(wanted_positions(wanted, prompt_tokens)),
       layers_(at(shape.num_layers)),
       rotated_(at(shape.num_heads) * at(shape.head_dim)) {}
 
 bool PromptQueries::wanted(std::int32_t position) const {
-  return wish_.rows == QueryWish::Rows::kLast ||
+  return wanted_.rows == WantedQueries::Rows::kLast ||
          std::binary_search(positions_.begin(), positions_.end(), position);
 }
 
-/// Where the row's query goes; -1: there are as many rows with larger positions.
+/// Returns the slot for the row's query; -1: all kept rows have larger positions.
 std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const {
   auto& rows = layer.rows;
   auto place = std::lower_bound(rows.begin(), rows.end(), position,
                                 [](const Row& r, std::int32_t p) { return r.position < p; });
   if (place != rows.end() && place->position == position) return place->slot;
-  if (static_cast<std::int64_t>(rows.size()) < wish_.count) {
+  if (static_cast<std::int64_t>(rows.size()) < wanted_.count) {
     const auto slot = static_cast<std::int32_t>(rows.size());
     rows.insert(place, {position, slot});
     layer.queries.resize(rows.size() * rotated_.size());
@@ -76,7 +77,7 @@ std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const 
   return slot;
 }
 
-/// Rotates a raw query to where it stands; null lse: not known.
+/// Rotates a raw query to its position and keeps it; null lse: unknown.
 Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw,
                            const float* lse) {
   RopeRotateArgs rotate{};
@@ -101,9 +102,9 @@ Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t positio
 Status PromptQueries::after_attention(LayerPass& pass) {
   QUIRE_RETURN_IF_ERROR(failed_);
   const auto n = static_cast<std::int64_t>(pass.positions.size());
-  // Positions ascend within a pass: of the last rows, no more than count can stay.
-  const std::int64_t first = wish_.rows == QueryWish::Rows::kLast
-                                 ? std::max<std::int64_t>(0, n - wish_.count)
+  // Positions ascend within a pass, so at most its last `count` rows can stay.
+  const std::int64_t first = wanted_.rows == WantedQueries::Rows::kLast
+                                 ? std::max<std::int64_t>(0, n - wanted_.count)
                                  : 0;
   std::vector<std::int32_t> rows;
   for (std::int64_t i = first; i < n; ++i) {

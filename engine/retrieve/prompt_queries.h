@@ -1,5 +1,5 @@
-/// Queries of prompt rows, seen while the rows run: what retrievers learn from that look at more
-/// than the present token.
+/// PromptQueries records queries of prompt rows while the rows run, for retrievers that learn from
+/// more than the current token.
 #pragma once
 
 #include <cstdint>
@@ -11,63 +11,66 @@
 
 namespace quire {
 
-/// The rows whose queries a retriever wants.
-struct QueryWish {
+/// WantedQueries says which rows' queries a retriever wants.
+struct WantedQueries {
   enum class Rows : std::uint8_t {
-    /// With the largest positions; a draft's look-ahead stands behind the prompt and comes first
+    /// The rows with the largest positions. A draft's look-ahead follows the prompt and counts
+    /// first.
     kLast,
-    kFirst,   ///< of the prompt
+    kFirst,   ///< first rows of the prompt
     kSpread,  ///< evenly over the prompt
-    kRandom   ///< at positions of the prompt that depend on nothing but its length and `count`
+    kRandom   ///< at positions of the prompt that depend only on its length and `count`
   };
   std::int64_t count = 0;  ///< at most; 0: none
   Rows rows = Rows::kLast;
-  /// Where fewer ran, those that ingest stored of documents' last tokens fill up; of kLast
+  /// If fewer rows ran, the stored queries of documents' last tokens fill up; for kLast.
   bool stored = false;
 };
 
-/// Hung into the passes that put a prompt together: its computed tokens, recomputed tokens of
-/// documents, the question and a look-ahead. Tokens that only were placed have no query but what
-/// ingest stored of a few, so layers may hold fewer rows than were wished for, and different ones.
-/// A row that runs twice counts with the later query. Memory: count * num_heads * head_dim * 2
-/// bytes a layer. Threads: the engine thread.
+/// PromptQueries is a hook of the passes that assemble a prompt: its computed tokens, recomputed
+/// tokens of documents, the question and a look-ahead. Tokens that were only placed have no query
+/// except those few that ingest stored. Layers may therefore hold fewer rows than requested, and
+/// different ones. A row that runs twice keeps the later query. Memory: count * num_heads *
+/// head_dim * 2 bytes a layer. Threads: the engine thread.
 class PromptQueries final : public ForwardHook {
  public:
   struct Shape {
     std::int32_t num_layers = 0, num_heads = 0, head_dim = 0;
   };
-  /// `rope` must outlive it.
-  PromptQueries(const RopeTable& rope, Shape shape, QueryWish wish, std::int64_t prompt_tokens);
+  /// Makes a hook for one prompt. `rope` must outlive it.
+  PromptQueries(const RopeTable& rope, Shape shape, WantedQueries wanted,
+                std::int64_t prompt_tokens);
 
-  /// On a device queries are fetched when a pass is over.
-  bool looks_at(std::int32_t, HookPoint, Compute& compute) const override {
+  /// Returns false on a device, where queries are fetched by the end of the pass.
+  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
     return compute.hooks() == nullptr;
   }
   bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 
-  /// The layer has fewer rows than were wished for.
-  bool has_room(std::int32_t layer) const { return num_rows(layer) < wish_.count; }
-  /// A query of a token that was only placed: [num_heads * head_dim] f32 before RoPE. Without
-  /// effect where the layer has no room or a row at that position that ran.
+  /// Returns whether the layer has fewer rows than requested.
+  bool has_room(std::int32_t layer) const { return num_rows(layer) < wanted_.count; }
+  /// Adds the query of a token that was only placed: [num_heads * head_dim] f32 before RoPE. It has
+  /// no effect if the layer has no room, or has a computed row at that position.
   Status add_stored(std::int32_t layer, std::int32_t position, std::span<const float> raw);
 
-  /// Whether the rows kept depend on those at the front of the prompt that come before its last
-  /// wish().count computed ones.
-  bool needs_whole_prompt() const { return wish_.rows != QueryWish::Rows::kLast; }
-  const QueryWish& wish() const { return wish_; }
+  /// Returns whether the kept rows depend on prompt rows before the last wanted().count computed
+  /// ones.
+  bool needs_whole_prompt() const { return wanted_.rows != WantedQueries::Rows::kLast; }
+  const WantedQueries& wanted() const { return wanted_; }
 
   std::int64_t num_rows(std::int32_t layer) const {
     return static_cast<std::int64_t>(layers_[static_cast<std::size_t>(layer)].rows.size());
   }
-  /// Of the i-th row by position, below num_rows(layer).
+  /// Returns the position of the i-th row by position, i below num_rows(layer).
   std::int32_t position(std::int32_t layer, std::int64_t i) const { return row(layer, i).position; }
-  /// [num_heads, head_dim] bf16, post-RoPE; valid until the next row is seen.
+  /// Returns the row's query, [num_heads, head_dim] bf16, post-RoPE; valid until the next row is
+  /// recorded.
   std::span<const std::uint16_t> query(std::int32_t layer, std::int64_t i) const;
-  /// [num_heads] log-sum-exp of the row's attention to everything it saw; NaN in all heads: it did
-  /// not attend, because nothing above needed its output.
+  /// Returns the log-sum-exps [num_heads] of the row's attention to everything it saw. NaN in all
+  /// heads: it did not attend, because no later layer needed its output.
   std::span<const float> lse(std::int32_t layer, std::int64_t i) const;
-  /// The layer's rows are not needed any more.
+  /// Frees the layer's rows.
   void release(std::int32_t layer) { layers_[static_cast<std::size_t>(layer)] = {}; }
 
  private:
@@ -91,11 +94,11 @@ class PromptQueries final : public ForwardHook {
 
   const RopeTable& rope_;
   const Shape shape_;
-  const QueryWish wish_;
-  std::vector<std::int32_t> positions_;  ///< wanted, ascending; not of kLast
+  const WantedQueries wanted_;
+  std::vector<std::int32_t> positions_;  ///< wanted, ascending; unused with kLast
   std::vector<Layer> layers_;
   std::vector<float> rotated_;  ///< [num_heads, head_dim]
-  Status failed_;               ///< of a row that was fetched
+  Status failed_;               ///< status of a fetched row
 };
 
 }  // namespace quire

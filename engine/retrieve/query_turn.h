@@ -1,4 +1,4 @@
-/// How far a query has turned away from the one that a choice goes by.
+/// mean_cosine() measures how far a query has turned away from the one that a choice was made by.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace quire {
 
-/// Mean cosine between the query heads [group, head_dim] of a KV head and those of another step; a
-/// head without length has not turned.
+/// Returns the mean cosine between the query heads [group, head_dim] of a KV head and those of
+/// another step. A head of zero length counts as not turned.
 inline double mean_cosine(const float* a, const float* b, std::int64_t group,
                           std::int64_t head_dim) {
   double sum = 0;

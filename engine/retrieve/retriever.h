@@ -1,4 +1,5 @@
-/// Socket: what one decode step attends to, and how it gets onto the device.
+/// The Retriever interface decides which rows one decode step attends to and copies them to the
+/// device.
 #pragma once
 
 #include <cstdint>
@@ -25,38 +26,42 @@ class DevicePool;
 class HeadTrack;
 class Model;
 class RetrievalHead;
-class TransferLane;
+class TransferStreams;
 
 struct RetrieveInput {
   WorkingCache* cache = nullptr;  ///< after compression; the retriever may index it
-  /// What compression demoted is not in it; where rows were dropped it is empty. For this call only
-  const Heat* heat = nullptr;
-  std::span<const ContextRows> contexts;  ///< that have rows, ascending; for this call only
+  /// The rows that a compressor ranked as important, without those it demoted; empty where it
+  /// dropped rows. Valid for this call only.
+  const RetainedRows* retained = nullptr;
+  std::span<const ContextRows>
+      contexts;  ///< documents that have rows, ascending; for this call only
   const PlugOptions* options = nullptr;  ///< checked by check(); null: defaults. For this call only
-  /// Those of queries_wanted(), as far as there are; null: none. For this call only, which may take
-  /// them out
+  /// The queries that queries_wanted() asked for, as far as they exist; null: none. Valid for this
+  /// call only, which may take them out.
   PromptQueries* queries = nullptr;
-  DevicePool* device = nullptr;  ///< for what is brought to the device; outlives the retriever
-  /// Who runs the steps, where that has a memory and hooks(); null: the host. Outlives the
-  /// retriever
+  DevicePool* device = nullptr;  ///< holds the rows copied to the device; outlives the retriever
+  /// The Compute that runs the steps, if it has a memory() and hooks(); null: the host. It outlives
+  /// the retriever.
   Compute* compute = nullptr;
-  /// For copies beside the computation; null: they are made at once. Outlives the retriever
-  TransferLane* transfers = nullptr;
-  /// That share the device: the retriever takes no more than one's part
+  /// The streams for asynchronous copies; null: copies run synchronously. They outlive the
+  /// retriever.
+  TransferStreams* transfers = nullptr;
+  /// The number of requests that share the device. The retriever takes at most one request's part.
   std::int32_t device_requests = 1;
-  /// For retrievers with wants_head(); outlives the retriever
+  /// The retrieval head, for retrievers with wants_head(); it outlives the retriever.
   const RetrievalHead* head = nullptr;
-  /// Chooses where there is no head: a small model with the target's tokens, that computes on the
-  /// host; outlives the retriever
+  /// The draft model that chooses where there is no head. It is small, has the target's tokens,
+  /// computes on the host and outlives the retriever.
   Model* draft = nullptr;
-  /// The prompt's tokens as the head sees them; for wants_head() and this call only
+  /// The prompt's tokens as the head sees them. Set for wants_head() only and valid for this call
+  /// only.
   const HeadTrack* prompt = nullptr;
   std::int64_t prompt_tokens = 0;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
-/// One layer of one decode step of one sequence. The step's own K and V are in the cache already
-/// (its last row).
+/// RetrieveStep is one layer of one decode step of one sequence. The step's own K and V are already
+/// the last row of the cache.
 struct RetrieveStep {
   std::int32_t layer = 0;
   const float* query = nullptr;  ///< [num_heads, head_dim], post-RoPE
@@ -64,81 +69,86 @@ struct RetrieveStep {
   const WorkingCache* cache = nullptr;
   std::int32_t num_heads = 0, head_dim = 0;
   float* out = nullptr;  ///< [num_heads, head_dim]
-  /// Who runs the step, where it has a memory that query and out lie in; null: ordinary memory
+  /// The Compute that runs the step, if it has a memory() that holds query and out; null: ordinary
+  /// memory.
   Compute* compute = nullptr;
-  /// Gets what choosing takes in place of stats(): the step may run beside those of others; null:
-  /// stats() does
+  /// Receives the milliseconds that choosing takes, because the step may run concurrently with
+  /// other requests' steps. Null: stats() counts them.
   double* choose_ms = nullptr;
 };
 
-/// One object per query. Threads: one at a time, the engine thread; where the host computes
-/// attend() may run in one of the team's threads (kernels/parallel.h) while those of other
-/// retrievers do.
+/// A retriever serves one query. Threads: one at a time, the engine thread. Where the host
+/// computes, attend() may run in a thread of the thread pool (kernels/parallel.h) concurrently with
+/// those of other retrievers.
 class Retriever {
  public:
-  /// What a retrieval head projects for a step's token beside the token itself.
+  /// HeadRow is the input, besides the token, of a retrieval head's projection of a step's token.
   struct HeadRow {
-    const RetrievalHead* head = nullptr;  ///< null: nothing is to be projected
-    const float* feature = nullptr;  ///< [feature_dim()] of the token before; null: none is used
+    const RetrievalHead* head = nullptr;  ///< null: nothing is projected
+    const float* feature = nullptr;  ///< [feature_dim()] of the previous token; null: none is used
   };
   virtual ~Retriever() = default;
   virtual std::string_view name() const = 0;
   virtual std::span<const PlugOption> options() const { return {}; }
-  /// What options() cannot say of one option alone. Errors: kInvalidArgument, field
+  /// Checks what options() cannot express for one option alone. Errors: kInvalidArgument, field
   /// "cache.options.<name>".
   virtual Status check(const PlugOptions&) const { return {}; }
-  /// It keeps rows on the device.
+  /// Returns whether the retriever keeps rows on the device.
   virtual bool uses_device() const { return false; }
-  /// Where a device computes: the most that choosing takes of its memory, beside rows. What
-  /// prepare() and steps keep there stays below.
+  /// Returns the upper bound of the device memory that choosing takes besides rows, where a device
+  /// computes. What prepare() and steps keep on the device stays below it.
   virtual ChoosingNeed choosing_need(const PlugOptions&, const RetrieveShape&) const { return {}; }
-  /// It chooses by the service's retrieval head.
+  /// Returns whether the retriever chooses by the service's retrieval head.
   virtual bool wants_head() const { return false; }
-  /// Prompt rows whose queries prepare() reads.
-  virtual QueryWish queries_wanted(const PlugOptions&, std::int64_t /*prompt_tokens*/) const {
+  /// Returns the prompt rows whose queries prepare() reads.
+  virtual WantedQueries queries_wanted(const PlugOptions&, std::int64_t /*prompt_tokens*/) const {
     return {};
   }
-  /// Once, before the first decode step.
+  /// Runs once, before the first decode step.
   virtual Status prepare(const RetrieveInput&) { return {}; }
-  /// prepare() may leave work over, so that others get their turns in between: prepare_more() does
-  /// a piece of it, until prepared(). No step before that.
+  /// Returns false while prepare() has left work over, so that other requests get their turns in
+  /// between. Each prepare_more() then does one piece; no step runs before this returns true.
   virtual bool prepared() const { return true; }
   virtual Status prepare_more() { return {}; }
-  /// Of the next begin_step(). Whoever runs steps may project the tokens of several requests
-  /// together and give each its row; begin_step() projects by itself where that was not done.
+  /// Returns the head's input for the next begin_step(). The caller may project the tokens of
+  /// several requests in one batch and hand each its row; otherwise begin_step() projects by
+  /// itself.
   virtual HeadRow head_row() const { return {}; }
-  /// Raw query [query_dim()] and key [key_dim()] of the token that begin_step() comes with; for
-  /// this call only.
+  /// Takes the raw query [query_dim()] and key [key_dim()] of the token that begin_step() will get.
+  /// The pointers are valid for this call only.
   virtual void take_head_row(const float* /*query*/, const float* /*key*/) {}
-  /// Before the layers of a step run: a retriever that chooses by token id alone brings its rows in
-  /// now.
+  /// Runs before the layers of a step. A retriever that chooses by token id alone prefetches its
+  /// rows here.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
-  /// begin_step() may run in one of the team's threads (kernels/parallel.h) while those of other
-  /// retrievers do.
-  virtual bool begins_beside() const { return false; }
-  /// What begin_step(), what was done for it before, or an attend() with RetrieveStep::choose_ms
-  /// took of the step's wall time to choose: less than the call itself where several ran at once.
-  /// For stats().
+  /// Returns whether begin_step() may run in a thread of the thread pool (kernels/parallel.h)
+  /// concurrently with those of other retrievers.
+  virtual bool begins_in_parallel() const { return false; }
+  /// Adds to stats() the wall time that choosing took in begin_step(), in the work done for it
+  /// before, or in an attend() with RetrieveStep::choose_ms. It is less than the time of the call
+  /// itself where several calls ran at once.
   virtual void took_to_choose(double /*ms*/) {}
-  /// Layers whose input take_hidden() gets in every decode step; any order, may repeat. From
-  /// prepare() on.
+  /// Returns the layers whose input take_hidden() gets in every decode step, in any order, possibly
+  /// repeated. It is valid from prepare() on.
   virtual std::span<const std::int32_t> hidden_layers() const { return {}; }
-  /// x: [hidden_size] f32, the step's residual stream entering `layer`; for this call only.
+  /// Takes x, [hidden_size] f32, the step's residual stream entering `layer`. The pointer is valid
+  /// for this call only.
   virtual void take_hidden(std::int32_t /*layer*/, const float* /*x*/) {}
-  /// attend() is attention over every row that the cache holds, so that whoever computes the step
-  /// may do it for several queries at once instead of calling it.
-  virtual bool brings_all() const { return false; }
-  /// Whether attend() of this layer reads or writes what the step computed. Where it does not it
-  /// enqueues on RetrieveStep::compute, and nobody waits for a device before the call.
-  virtual bool looks_at(const RetrieveStep& /*without query and out*/) const { return true; }
-  /// softmax attention of the step's query over the rows this retriever brings.
+  /// Returns whether attend() is attention over every row of the cache. The caller may then compute
+  /// it for several queries at once instead of calling attend().
+  virtual bool attends_all() const { return false; }
+  /// Returns whether attend() of this layer reads or writes the step's results on the host. If not,
+  /// it enqueues on RetrieveStep::compute, and the host does not synchronize before the call.
+  virtual bool needs_host(const RetrieveStep& /*without query and out*/) const { return true; }
+  /// Computes softmax attention of the step's query over the rows that this retriever chooses.
   virtual Status attend(const RetrieveStep& step) = 0;
-  /// Returns when nothing reads the cache any more: before its pages move or go.
-  virtual void settle() {}
+  /// Returns once nothing reads the cache any more. It is called before the cache's pages move or
+  /// are freed.
+  virtual void synchronize() {}
   virtual RetrieveStats stats() const { return {}; }
 };
 
-/// What choosing takes at most of the device that computes; `on` none: the host does.
+/// Returns the upper bound of the device memory that choosing takes; 0 where `on` is empty and the
+/// host computes.
 inline std::int64_t choosing_bytes(const std::optional<RetrieveShape>& on,
                                    const Retriever& retriever, const PlugOptions& options,
                                    std::int64_t num_contexts, std::int64_t rows) {
@@ -149,7 +159,8 @@ inline std::int64_t choosing_bytes(const std::optional<RetrieveShape>& on,
 }
 
 std::vector<std::string> retriever_names();
-/// Errors: kInvalidArgument (field cache.decode) naming the known ones.
+/// Makes the retriever `name`. Errors: kInvalidArgument (field cache.decode), which names the known
+/// retrievers.
 Result<std::unique_ptr<Retriever>> make_retriever(std::string_view name);
 
 std::unique_ptr<Retriever> make_arkvale_retriever();

@@ -19,30 +19,30 @@ KvGatherArgs gather(const KvView& cache, const MutableKvView& slots,
 
 }  // namespace
 
-CopyLanes copy_lanes(const RetrieveInput& input) {
+CopyStreams copy_streams(const RetrieveInput& input) {
   return {input.compute != nullptr ? input.compute->hooks() : nullptr, input.transfers};
 }
 
-Status SlotCopies::bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots,
+Status SlotCopies::bring(const CopyStreams& copier, const KvView& cache, const MutableKvView& slots,
                          const std::vector<KvMove>& moves) {
   if (moves.empty()) return {};
   const KvGatherArgs args = gather(cache, slots, moves);
-  return lanes.hooks != nullptr ? lanes.hooks->gather_rows(args) : kv_gather(args);
+  return copier.hooks != nullptr ? copier.hooks->gather_rows(args) : kv_gather(args);
 }
 
-Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache,
-                                const MutableKvView& slots, MoveList moves, std::int32_t streams,
-                                RetrieveStats& stats) {
+Status SlotCopies::copy_async(const CopyStreams& copier, const KvView& cache,
+                              const MutableKvView& slots, MoveList moves, std::int32_t streams,
+                              RetrieveStats& stats) {
   if (moves->empty()) return {};
-  if (lanes.hooks != nullptr) {
-    QUIRE_ASSIGN_OR_RETURN(beside_, lanes.hooks->gather_beside(gather(cache, slots, *moves)));
+  if (copier.hooks != nullptr) {
+    QUIRE_ASSIGN_OR_RETURN(beside_, copier.hooks->gather_async(gather(cache, slots, *moves)));
     ++stats.copies;
     return {};
   }
-  if (lanes.transfers == nullptr) return bring(lanes, cache, slots, *moves);
+  if (copier.transfers == nullptr) return bring(copier, cache, slots, *moves);
   const auto pages = std::make_shared<const std::vector<const void*>>(
       cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
-  streams = std::min(streams, lanes.transfers->num_streams());
+  streams = std::min(streams, copier.transfers->num_streams());
   for (std::int32_t stream = 0; stream < streams; ++stream) {
     MoveList mine = moves;
     if (streams > 1) {
@@ -57,18 +57,18 @@ Status SlotCopies::bring_beside(const CopyLanes& lanes, const KvView& cache,
       from.pages = pages->data();
       return kv_gather(gather(from, slots, *mine));
     };
-    pending_.push_back(lanes.transfers->submit(std::move(copy), stream));
+    pending_.push_back(copier.transfers->submit(std::move(copy), stream));
     ++stats.copies;
   }
   return {};
 }
 
-Status SlotCopies::wait(const CopyLanes& lanes, RetrieveStats& stats) {
+Status SlotCopies::wait(const CopyStreams& copier, RetrieveStats& stats) {
   if (const std::int64_t copy = std::exchange(beside_, -1); copy >= 0)
-    return lanes.hooks->hold_for(copy);
+    return copier.hooks->hold_for(copy);
   Status failed;
-  for (const TransferLane::Ticket& ticket : pending_) {
-    const TransferLane::Outcome outcome = lanes.transfers->wait(ticket);
+  for (const TransferStreams::Ticket& ticket : pending_) {
+    const TransferStreams::Outcome outcome = copier.transfers->wait(ticket);
     stats.waits += outcome.waited ? 1 : 0;
     stats.wait_ms += outcome.wait_ms;
     stats.copy_ms += outcome.copy_ms;
@@ -80,7 +80,7 @@ Status SlotCopies::wait(const CopyLanes& lanes, RetrieveStats& stats) {
 
 Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout,
                     RetrieveStats& stats) {
-  HookCompute* const hooks = copy_lanes(input).hooks;
+  HookCompute* const hooks = copy_streams(input).hooks;
   if (hooks == nullptr) return {};
   return input.cache->leave_device(layer, layout, [&](const KvView& from, const MutableKvView& to) {
     std::vector<KvMove> moves;

@@ -1,5 +1,5 @@
-/// Rows on their way from a layer's cache to its slots, moved by whoever has the lanes: a device's
-/// streams, or threads that copy beside the host's computation.
+/// SlotCopies copies rows from a layer's cache to its slots, on a device's streams or on host
+/// threads that run asynchronously.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "engine/api/retrieve_stats.h"
 #include "engine/cache/working_cache.h"
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/kv_gather.h"
 
@@ -17,40 +17,41 @@ namespace quire {
 
 class HookCompute;
 
-/// What copies go by.
-struct CopyLanes {
-  HookCompute* hooks = nullptr;  ///< where a device computes
-  /// Else: for copies beside the computation; null: they are made at once
-  TransferLane* transfers = nullptr;
+/// CopyStreams says what performs copies.
+struct CopyStreams {
+  HookCompute* hooks = nullptr;  ///< set where a device computes
+  /// Else the streams for asynchronous copies; null: copies run synchronously.
+  TransferStreams* transfers = nullptr;
 };
-CopyLanes copy_lanes(const RetrieveInput& input);
+CopyStreams copy_streams(const RetrieveInput& input);
 
-/// What a layer's copies are; layers that want the same share one.
+/// MoveList holds a layer's copies; layers with the same copies share one.
 using MoveList = std::shared_ptr<const std::vector<KvMove>>;
 
-/// Of one layer. Threads: the engine thread.
+/// SlotCopies performs the copies of one layer. Threads: the engine thread.
 class SlotCopies {
  public:
-  /// By the time this returns, or before anything that is enqueued on a device from now on.
-  static Status bring(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots,
+  /// Copies synchronously: the copies are complete when this returns, or run before anything
+  /// enqueued on a device afterwards.
+  static Status bring(const CopyStreams& copier, const KvView& cache, const MutableKvView& slots,
                       const std::vector<KvMove>& moves);
-  /// Beside the computation: wait() comes before the next use of the slots, of what they are copied
-  /// from, and of this object's bring_beside(). On the host heads take turns in `streams` of the
-  /// lane's streams. Pages of the cache stay where they are while rows are added behind them; their
-  /// list may not.
-  Status bring_beside(const CopyLanes& lanes, const KvView& cache, const MutableKvView& slots,
-                      MoveList moves, std::int32_t streams, RetrieveStats& stats);
-  /// The host waits for copies of lanes; on a device what is enqueued from now on runs after them,
-  /// and nobody waits.
-  Status wait(const CopyLanes& lanes, RetrieveStats& stats);
+  /// Copies asynchronously: wait() must come before the next use of the slots, of the copied rows,
+  /// and of this object's copy_async(). On the host, heads are distributed over `streams` of the
+  /// TransferStreams' streams. Pages of the cache must stay in place while rows are added after
+  /// them; the list of pages may change.
+  Status copy_async(const CopyStreams& copier, const KvView& cache, const MutableKvView& slots,
+                    MoveList moves, std::int32_t streams, RetrieveStats& stats);
+  /// Waits on the host for pending stream copies. On a device it does not block the host: what is
+  /// enqueued afterwards runs after the copies.
+  Status wait(const CopyStreams& copier, RetrieveStats& stats);
 
  private:
-  std::vector<TransferLane::Ticket> pending_;  ///< one of each stream in use
-  std::int64_t beside_ = -1;                   ///< the number of a device's copy; -1: none
+  std::vector<TransferStreams::Ticket> pending_;  ///< one for each stream in use
+  std::int64_t beside_ = -1;  ///< number of the device's asynchronous copy; -1: none
 };
 
-/// The layer leaves the device that computes, if one does and the host has room for such layers
-/// (WorkingCache::leave_device); what was copied is counted.
+/// Moves the layer from the computing device to the host, if a device computes and the host has
+/// room for such layers (WorkingCache::leave_device). It counts the copied bytes.
 Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout,
                     RetrieveStats& stats);
 

@@ -1,4 +1,4 @@
-/// Attention of a decode step as the kernels take it.
+/// These functions compute a decode step's attention with the arguments of the kernels.
 #pragma once
 
 #include <cmath>
@@ -23,29 +23,29 @@ inline AttentionArgs attention_args(const RetrieveStep& step, const KvView& kv) 
   return args;
 }
 
-/// Part of attend(): ms that choosing took.
+/// Adds the milliseconds that choosing took within attend().
 inline void count_choosing(const RetrieveStep& step, RetrieveStats& stats, double ms) {
   (step.choose_ms != nullptr ? *step.choose_ms : stats.choose_ms) += ms;
 }
 
-/// Over every row of `kv`.
+/// Computes attention over every row of `kv` on the host.
 inline Status dense_attention(const RetrieveStep& step, const KvView& kv) {
   return attention(attention_args(step, kv));
 }
 
-/// Enqueued on step.compute, over these rows of each KV head, which are read before the call
-/// returns, or with null over every row.
+/// Enqueues attention on step.compute over these rows of each KV head, or with null over every row.
+/// The lists are read before the call returns.
 inline Status attend_enqueued(const RetrieveStep& step, const KvView& kv, const RowList* lists) {
   const SequenceAttention sequence{.kv = kv, .lists = lists, .position = step.position};
   return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }
 
-/// The same over lists that lie there.
+/// Enqueues attention on step.compute over lists in device memory.
 inline Status attend_to_lists(const RetrieveStep& step, const KvView& kv,
                               const DeviceLists& lists) {
   const SequenceAttention sequence{.kv = kv,
                                    .position = step.position,
-                                   .lists_there = lists.lists,
+                                   .lists_on_device = lists.lists,
                                    .longest_list = lists.longest};
   return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }

@@ -9,12 +9,12 @@
 namespace quire {
 namespace {
 
-using Candidate = DrawScratch::Candidate;
+using Candidate = SampleScratch::Candidate;
 
-/// The weight of the largest logit.
+/// Weight of the largest logit.
 constexpr float kOne = 1099511627776.0f;
 
-/// Larger logit first, then the lower id.
+/// Orders by larger logit, then by lower id.
 bool before(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
@@ -25,7 +25,7 @@ std::uint64_t sum_of(const std::vector<Candidate>& candidates) {
   return sum;
 }
 
-/// The smallest set of the likeliest that weighs at least top_p of all.
+/// Keeps the smallest set of the most likely tokens that weighs at least top_p of the total.
 void keep_most_likely(std::vector<Candidate>& candidates, float top_p) {
   const auto wanted = static_cast<std::uint64_t>(
       std::ceil(static_cast<double>(sum_of(candidates)) * static_cast<double>(top_p)));
@@ -42,7 +42,8 @@ void keep_most_likely(std::vector<Candidate>& candidates, float top_p) {
 
 }  // namespace
 
-std::int32_t draw_token(std::span<const float> logits, const DrawRule& rule, DrawScratch& scratch) {
+std::int32_t sample_token(std::span<const float> logits, const SampleRule& rule,
+                          SampleScratch& scratch) {
   if (!(rule.temperature > 0))
     return static_cast<std::int32_t>(
         argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
@@ -68,7 +69,7 @@ std::int32_t draw_token(std::span<const float> logits, const DrawRule& rule, Dra
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   const std::uint64_t total = sum_of(candidates);
-  // The product may round up
+  // The product may round up.
   const std::uint64_t point = std::min(
       static_cast<std::uint64_t>(rule.uniform * static_cast<double>(total)), total - 1);
   std::uint64_t passed = 0;

@@ -62,7 +62,7 @@ void GrammarBuilder::define(Part forward, Part meaning) {
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
-  // Which parts match at least one finite text: the least fixed point.
+  // Parts that match at least one finite text, computed as the least fixed point.
   std::vector<bool> finite(nodes_.size(), false);
   const auto known = [&](Part p) { return static_cast<bool>(finite[static_cast<std::size_t>(p)]); };
   const auto matches_something = [&](const Grammar::Node& n) {

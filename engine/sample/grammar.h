@@ -1,6 +1,7 @@
-/// Languages of bytes an answer must belong to, as pushdown automata: parts that match bytes,
-/// joined, chosen among, repeated, and referring to each other. JSON Schemas become such grammars
-/// (json_schema_grammar.h); masks of tokens come from them (token_mask.h).
+/// This file defines grammars: languages of bytes that an answer must belong to, as pushdown
+/// automata. Their parts match bytes and are concatenated, chosen among, repeated, and referred to.
+/// JSON Schemas become grammars (json_schema_grammar.h), and token masks are derived from them
+/// (token_mask.h).
 #pragma once
 
 #include <bitset>
@@ -16,7 +17,7 @@ namespace quire {
 
 using ByteSet = std::bitset<256>;
 
-/// Immutable: any thread.
+/// A grammar; immutable. Threads: any.
 class Grammar {
  public:
   using Part = std::int32_t;  ///< index of a part
@@ -25,7 +26,7 @@ class Grammar {
   enum class Kind : std::uint8_t {
     kBytes,     ///< one byte of `bytes`
     kLiteral,   ///< `text`, at least one byte
-    kSequence,  ///< all of `parts`, one after the other; the empty one is the empty text
+    kSequence,  ///< all of `parts` in order; without parts, the empty text
     kChoice,    ///< one of `parts`
     kRepeat     ///< parts[0], `min` to `max` times
   };
@@ -47,28 +48,28 @@ class Grammar {
   Part root_ = 0;
 };
 
-/// Collects the parts of one grammar. A part that is repeated must not match the empty text, and no
-/// part may contain itself before its first byte, but as a whole alternative of a choice.
+/// Collects the parts of one grammar. A repeated part must not match the empty text. No part may
+/// contain itself before its first byte, except as a whole alternative of a choice.
 class GrammarBuilder {
  public:
   using Part = Grammar::Part;
 
   Part bytes(const ByteSet& set);
-  /// The bytes from `first` to `last`, both in.
+  /// Returns a part for one byte from `first` to `last`, both included.
   Part range(unsigned char first, unsigned char last);
   Part literal(std::string text);
   Part sequence(std::vector<Part> parts);
   Part choice(std::vector<Part> parts);
   Part optional(Part part) { return choice({part, sequence({})}); }
   Part repeat(Part part, std::int32_t min, std::int32_t max = Grammar::kUnbounded);
-  /// A part that is named before it is known; define() says what it is. For recursion.
+  /// Declares a part that define() defines later, for recursion.
   Part forward();
   void define(Part forward, Part meaning);
 
   std::size_t size() const { return nodes_.size(); }
 
-  /// The grammar of the texts `root` matches. Alternatives that match no finite text are left out.
-  /// Errors: kInvalidArgument if nothing is left.
+  /// Returns the grammar of the texts that `root` matches. Alternatives that match no finite text
+  /// are removed. Errors: kInvalidArgument if nothing is left.
   Result<std::shared_ptr<const Grammar>> finish(Part root);
 
  private:

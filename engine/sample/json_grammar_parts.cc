@@ -18,7 +18,7 @@ Part JsonParts::make_character() {
     return b_.bytes(set);
   };
   const Part any = hex("0123456789abcdefABCDEF"), d = hex("dD");
-  // Escaped UTF-16: a high surrogate is always followed by a low one.
+  // In escaped UTF-16, a low surrogate always follows a high one.
   const Part single = b_.choice({b_.sequence({hex("0123456789abcABCefEF"), any, any, any}),
                                  b_.sequence({d, hex("01234567"), any, any})});
   const Part pair = b_.sequence(
@@ -27,7 +27,7 @@ Part JsonParts::make_character() {
       {b_.literal("\\"),
        b_.choice({hex("\"\\/bfnrt"), b_.sequence({b_.literal("u"), b_.choice({single, pair})})})});
   return b_.choice({b_.bytes(plain), escape,
-                    // Well-formed UTF-8, as the Unicode standard's table 3-7 has it.
+                    // Well-formed UTF-8 according to table 3-7 of the Unicode standard.
                     b_.sequence({b_.range(0xc2, 0xdf), tail}),
                     b_.sequence({b_.range(0xe0, 0xe0), b_.range(0xa0, 0xbf), tail}),
                     b_.sequence({b_.range(0xe1, 0xec), tail, tail}),
@@ -101,7 +101,7 @@ Part JsonParts::array(Part item, std::int32_t min, std::int32_t max) {
 Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min,
                       std::int32_t max) {
   const auto fixed = static_cast<std::int32_t>(first.size());
-  // From the last item to the first: what may follow the ones before it.
+  // Builds from the last item to the first: the rest that may follow each item.
   Part after = b_.sequence({});
   if (rest && max > fixed)
     after = b_.repeat(b_.sequence({comma(), *rest}), std::max(0, min - fixed),
@@ -123,8 +123,8 @@ Part JsonParts::map(Part value) {
 }
 
 Part JsonParts::object(const std::vector<Member>& members) {
-  // From the last member to the first: what may follow when none has been written yet, and when one
-  // has.
+  // Builds from the last member to the first: the rest that may follow if no member has been
+  // written yet, and if one has.
   Part first = b_.literal("}"), later = first;
   for (auto m = members.rbegin(); m != members.rend(); ++m) {
     const std::string name = boost::json::serialize(boost::json::string_view(m->name));

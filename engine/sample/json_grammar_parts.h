@@ -1,4 +1,4 @@
-/// The parts JSON is made of, for grammars. Internal to sample/.
+/// This file builds the parts of JSON grammars. Internal to sample/.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace quire {
 
-/// Makes each part once. The builder must outlive it.
+/// Builds each part once; the builder must outlive it.
 class JsonParts {
  public:
   using Part = Grammar::Part;
   explicit JsonParts(GrammarBuilder& builder) : b_(builder) {}
 
-  /// A string of so many characters, with its quotes.
+  /// Builds strings of `min` to `max` characters, with quotes.
   Part string(std::int32_t min = 0, std::int32_t max = Grammar::kUnbounded);
   Part integer();
   Part number();
   Part boolean();
   Part null() { return b_.literal("null"); }
-  /// Any value of at most `depth` levels of arrays and objects.
+  /// Builds any value of at most `depth` levels of arrays and objects.
   Part any(int depth);
   Part array(Part item, std::int32_t min = 0, std::int32_t max = Grammar::kUnbounded);
-  /// At least `min` items: the first as `first` says, one after the other, further ones as `rest`
-  /// (none: there are none), `max` in all.
+  /// Builds arrays of `min` to `max` items: first those of `first` in order, then items of `rest`
+  /// (none: no further items).
   Part tuple(const std::vector<Part>& first, std::optional<Part> rest, std::int32_t min,
              std::int32_t max);
-  /// An object of any names, each with such a value, of which there may be none.
+  /// Builds objects with any number of members of any names, each with such a value.
   Part map(Part value);
 
   struct Member {
@@ -38,7 +38,7 @@ class JsonParts {
     Part value;
     bool required;
   };
-  /// These members in this order; those not required may be missing.
+  /// Builds objects of these members in this order; those not required may be missing.
   Part object(const std::vector<Member>& members);
 
  private:

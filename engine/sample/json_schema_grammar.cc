@@ -29,7 +29,7 @@ constexpr int kMaxDepth = 200;
 
 enum Keywords : unsigned { kNoType = 0, kObject = 1, kArray = 2, kString = 4, kNumber = 8 };
 
-/// What a keyword is about; nothing: unknown.
+/// Returns the type that a keyword applies to; nothing: unknown.
 struct Keyword {
   std::string_view name;
   unsigned type;
@@ -56,7 +56,7 @@ std::string joined(const std::string& path, std::string_view member) {
   return path.empty() ? std::string(member) : path + "." + std::string(member);
 }
 
-/// A value in the one spelling an answer may have; numbers as short as they can be.
+/// Writes a value in the only spelling that an answer may have; numbers are as short as possible.
 std::string spelling(const json::value& v) {
   if (const auto* list = v.if_array()) {
     std::string out = "[";
@@ -156,7 +156,7 @@ class Compiler {
                                    : root_.find_pointer(std::string_view(target).substr(1), ec);
     if (!found)
       return Status::invalid(path, "there is no '" + target.substr(0, 128) + "' in the schema");
-    // Named first, so that it may refer to itself.
+    // The part is declared first, so that it may refer to itself.
     const Part part = builder_.forward();
     references_.emplace(target, part);
     std::string found_path = target == "#" ? std::string() : target.substr(2);
@@ -166,7 +166,7 @@ class Compiler {
     return part;
   }
 
-  /// `allOf` around one schema, as some generators put annotations beside a reference.
+  /// Handles `allOf` of one schema, which some generators use to annotate a reference.
   Result<Part> only_one(const json::value& value, const std::string& path) {
     const auto* list = value.if_array();
     if (!list || list->empty())
@@ -189,7 +189,7 @@ class Compiler {
     return builder_.choice(std::move(parts));
   }
 
-  /// The names `type` gives; empty: it is not there.
+  /// Returns the names in `type`; empty if it is absent.
   Result<std::vector<std::string>> types(const json::object& s, const std::string& path) {
     std::vector<std::string> names;
     const auto* type = s.if_contains("type");
@@ -260,7 +260,7 @@ class Compiler {
     }
     QUIRE_ASSIGN_OR_RETURN(auto names, types(s, path));
     if (names.empty()) {
-      // A schema that speaks of one type means it.
+      // A schema whose keywords apply to one type means that type.
       if (wanted == kNoType) return json_.any(kFreeDepth);
       if (!std::has_single_bit(wanted))
         return unsupported(joined(path, "type"),
@@ -339,7 +339,7 @@ class Compiler {
       if (!(std::abs(d) < (whole ? 1e15 : 1e9)))
         return unsupported(joined(path, name), whole ? "bounds must be below 10^15"
                                                      : "bounds of numbers must be below 10^9");
-      // Between whole numbers, an integer's bound is the next one inside.
+      // A fractional bound of an integer is moved to the next whole number inside.
       const bool inside = d != std::floor(d);
       const auto bound = static_cast<std::int64_t>(from_above ? std::floor(d) : std::ceil(d));
       const bool leaves_out = exclusive && !inside;
@@ -419,7 +419,7 @@ class Compiler {
     return json_.map(value);
   }
 
-  /// Marks what is required; a name that is not among the properties becomes a member of any value,
+  /// Marks required members. A name that is not among the properties becomes a member of any value,
   /// unless the object is closed.
   Status require(const json::object& s, const std::string& path, bool closed,
                  std::vector<JsonParts::Member>& members) {

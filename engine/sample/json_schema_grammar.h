@@ -1,28 +1,29 @@
-/// JSON Schemas as grammars: every text of the grammar is one JSON value that the schema accepts,
-/// in the form stated here.
+/// This file turns JSON Schemas into grammars. Every text of such a grammar is one JSON value that
+/// the schema accepts, in the form stated here.
 ///
-/// The subset:
-/// - `type` (one name or several), `enum`, `const`; `{}` and `true` are any value, of at most
-/// kFreeDepth levels.
-/// - object: `properties`, `required`, `additionalProperties`. Members come in the order of
-/// `properties`; members that are not listed there
-///   are never written, unless the object lists none: then it has any members, or those of the
-///   schema `additionalProperties`.
-/// - array: `items`, `prefixItems`, `minItems`, `maxItems`. string: `minLength`, `maxLength`,
-/// counted in characters; `format`, alone: date, time,
-///   date-time, uuid. integer, number: `minimum`, `maximum`, `exclusiveMinimum`,
-///   `exclusiveMaximum`, whole for numbers.
-/// - `anyOf`; `oneOf` as `anyOf`; `allOf` of one; `$ref` to "#" and "#/..." inside the schema, also
-/// recursive; `$defs`, `definitions`.
-/// - Annotations are ignored: title, description, default, examples, deprecated, readOnly,
-/// writeOnly, discriminator, $schema, $id, $comment.
-/// `$ref`, `anyOf`, `oneOf`, `allOf`, `enum` and `const` stand alone, but for annotations,
-/// definitions and the `type` of an enum. Anything else is refused.
+/// It supports this subset of JSON Schema and rejects anything else:
+/// - `type` (one name or several), `enum` and `const`. `{}` and `true` are any value of at most
+///   kFreeDepth levels.
+/// - Objects: `properties`, `required`, `additionalProperties`. Members are written in the order of
+///   `properties`. Other members are written only if the object lists no properties; they are then
+///   any members, or those of the schema `additionalProperties`.
+/// - Arrays: `items`, `prefixItems`, `minItems`, `maxItems`.
+/// - Strings: `minLength` and `maxLength`, counted in characters; or `format` without these: date,
+///   time, date-time, uuid.
+/// - Integers and numbers: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, which must
+///   be whole for numbers.
+/// - `anyOf`; `oneOf`, which is treated as `anyOf`; `allOf` of one schema; `$ref` to "#" and
+///   "#/..." inside the schema, also recursive; `$defs`, `definitions`.
+/// - These annotations, which are ignored: title, description, default, examples, deprecated,
+///   readOnly, writeOnly, discriminator, $schema, $id, $comment.
 ///
-/// The form: no white space but at most one space behind ',' and ':'; integers of at most 18
-/// digits; numbers with at most 17 digits behind the point and two in the exponent, with bounds 6
-/// and none; strings are UTF-8, an escaped surrogate never stands alone. Names may repeat in an
-/// object that lists none.
+/// `$ref`, `anyOf`, `oneOf`, `allOf`, `enum` and `const` may be combined only with annotations,
+/// definitions and the `type` of an enum.
+///
+/// The texts have this form: no white space except at most one space after ',' and ':'. Integers
+/// have at most 18 digits. Numbers have at most 17 digits after the point and two in the exponent;
+/// numbers with bounds have at most 6 and no exponent. Strings are UTF-8, and an escaped surrogate
+/// never stands alone. Names may repeat in an object that lists no properties.
 #pragma once
 
 #include <memory>
@@ -36,12 +37,12 @@ namespace quire {
 inline constexpr int kFreeDepth = 16;
 inline constexpr std::size_t kMaxSchemaBytes = 64 << 10;
 
-/// `schema`: JSON text. Errors name the place in the schema (field, "properties.age.minimum"):
-/// kUnimplemented for what the subset lacks, kInvalidArgument for what is no schema, and for
-/// schemas that no finite value can fulfil.
+/// Compiles `schema`, a JSON text; errors name the place in it (field, "properties.age.minimum").
+/// Errors: kUnimplemented for what the subset lacks, kInvalidArgument for an invalid schema or one
+/// that no finite value satisfies.
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(std::string_view schema);
 
-/// Any JSON object.
+/// Returns the grammar of any JSON object.
 std::shared_ptr<const Grammar> json_object_grammar();
 
 }  // namespace quire

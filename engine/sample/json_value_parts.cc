@@ -11,17 +11,17 @@ namespace {
 using Part = Grammar::Part;
 
 constexpr std::int64_t kLargest = 999'999'999'999'999'999;  // 18 digits
-// With 9 digits before the point, no more than a double tells from a bound
+// With 9 digits before the point and 6 after it, a double still distinguishes the bounds.
 constexpr std::int32_t kFractionDigits = 6;
 
 class Numbers {
  public:
   explicit Numbers(GrammarBuilder& builder) : b_(builder) {}
 
-  /// The integers from `low` to `high`, 0 <= low <= high, as JSON writes them.
+  /// Builds the integers from `low` to `high`, 0 <= low <= high, as JSON writes them.
   Part whole(std::int64_t low, std::int64_t high) {
     std::vector<Part> parts;
-    std::int64_t first = 0, last = 9;  // of the numbers with as many digits
+    std::int64_t first = 0, last = 9;  // of the numbers with this many digits
     while (first <= high) {
       const std::int64_t from = std::max(low, first), to = std::min(high, last);
       if (from <= to) parts.push_back(same_length(std::to_string(from), std::to_string(to)));
@@ -32,7 +32,8 @@ class Numbers {
     return b_.choice(std::move(parts));
   }
 
-  /// Numbers from `low` to `high`, 0 <= low <= high; a bound that is out is said to be.
+  /// Builds the numbers from `low` to `high`, 0 <= low <= high; flags say which bounds are
+  /// excluded.
   std::optional<Part> decimal(std::int64_t low, bool above_low, std::int64_t high,
                               bool below_high) {
     std::vector<Part> parts;
@@ -55,13 +56,13 @@ class Numbers {
  private:
   Part digit() { return b_.range('0', '9'); }
 
-  /// A fraction that is more than nothing.
+  /// Builds a fraction greater than zero.
   Part not_zero() {
     return b_.sequence({b_.literal("."), b_.repeat(b_.literal("0"), 0, kFractionDigits / 2),
                         b_.range('1', '9'), b_.repeat(digit(), 0, kFractionDigits / 2 - 1)});
   }
 
-  /// Digits between two texts of the same length.
+  /// Builds the digit texts between two texts of the same length.
   Part same_length(const std::string& low, const std::string& high) {
     if (low.empty()) return b_.sequence({});
     const auto rest = static_cast<std::int32_t>(low.size()) - 1;
@@ -87,7 +88,7 @@ class Numbers {
   GrammarBuilder& b_;
 };
 
-/// Parts of dates and times.
+/// Builds parts of dates and times.
 class Formats {
  public:
   explicit Formats(GrammarBuilder& builder) : b_(builder) {}
@@ -102,7 +103,7 @@ class Formats {
       for (auto& name : names) parts.push_back(b_.literal(std::move(name)));
       return b_.sequence({b_.choice(std::move(parts)), b_.literal("-"), days});
     };
-    // Python and others have no year 0.
+    // Python and other languages have no year 0.
     const Part year = b_.sequence({b_.range('1', '9'), digits(3)});
     return b_.sequence({year, b_.literal("-"),
                         either({months({"01", "03", "05", "07", "08", "10", "12"}, day31),
@@ -166,7 +167,7 @@ std::optional<Part> json_number_between(GrammarBuilder& builder, const JsonRange
     add(low >= 0 ? numbers.decimal(low, range.above_min, high, range.below_max)
                  : numbers.decimal(0, false, high, range.below_max));
   if (low < 0) {
-    // Mirrored; 0 is written without a sign.
+    // Negative ranges are mirrored; 0 is written without a sign.
     const auto mirrored = high < 0 ? numbers.decimal(-high, range.below_max, -low, range.above_min)
                                    : numbers.decimal(0, true, -low, range.above_min);
     if (mirrored) add(numbers.negative(*mirrored));

@@ -1,4 +1,5 @@
-/// Numbers between bounds and strings of a format, for grammars. Internal to sample/.
+/// This file builds grammar parts for numbers between bounds and strings of a format. Internal to
+/// sample/.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +10,22 @@
 
 namespace quire {
 
-/// Bounds of a number; nothing: none. Their absolute values lie below 10^15, those of numbers with
-/// a fraction below 10^9.
+/// Bounds of a number; nothing: unbounded. Their absolute values are below 10^15, or 10^9 for
+/// numbers with a fraction.
 struct JsonRange {
   std::optional<std::int64_t> min, max;
-  bool above_min = false, below_max = false;  ///< the bound itself is out
+  bool above_min = false, below_max = false;  ///< the bound itself is excluded
 };
 
-/// Integers of at most 18 digits. Nothing: there is none.
+/// Builds the integers in the range with at most 18 digits; nothing if there are none.
 std::optional<Grammar::Part> json_integer_between(GrammarBuilder& builder, const JsonRange& range);
-/// Numbers without exponent, with at most 6 digits behind the point. Nothing: there is none.
+/// Builds the numbers in the range without exponent and with at most 6 digits after the point;
+/// nothing if there are none.
 std::optional<Grammar::Part> json_number_between(GrammarBuilder& builder, const JsonRange& range);
 
 inline constexpr std::string_view kJsonFormats = "date, time, date-time, uuid";
-/// The text of such a string, without its quotes: RFC 3339 with a time zone, and days every year
-/// has; RFC 9562. Nothing: unknown.
+/// Builds the text of strings of a format, without quotes: RFC 3339 with a time zone and only days
+/// that every year has, or RFC 9562. Returns nothing for an unknown format.
 std::optional<Grammar::Part> json_format(GrammarBuilder& builder, std::string_view name);
 
 }  // namespace quire

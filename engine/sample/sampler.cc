@@ -17,7 +17,7 @@ std::uint64_t splitmix64(std::uint64_t& x) {
 
 std::uint64_t rotl(std::uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
 
-/// xoshiro256** (Blackman, Vigna).
+/// Random number generator xoshiro256** (Blackman and Vigna).
 std::uint64_t next(std::uint64_t (&s)[4]) {
   const std::uint64_t result = rotl(s[1] * 5, 7) * 9;
   const std::uint64_t t = s[1] << 17;
@@ -32,14 +32,14 @@ std::uint64_t next(std::uint64_t (&s)[4]) {
 
 double uniform(std::uint64_t (&s)[4]) { return static_cast<double>(next(s) >> 11) * 0x1.0p-53; }
 
-/// Larger logit first, then the lower id.
+/// Orders by larger logit, then by lower id.
 bool before(const std::pair<float, std::int32_t>& a, const std::pair<float, std::int32_t>& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
-/// What stands for the logarithm of zero.
+/// Stands for the logarithm of zero.
 constexpr double kLogprobFloor = -9999;
-/// A logit no model gives, but still a number after a division by any temperature.
+/// A logit that no model produces, but that stays finite after division by any temperature.
 constexpr float kLeast = -1e30f;
 
 }  // namespace
@@ -106,7 +106,7 @@ TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_i
   const double log_total = std::log(total);
   const auto logprob = [&](std::int32_t id) {
     const float x = logits[static_cast<std::size_t>(id)];
-    // The floor keeps the value a number that JSON can carry.
+    // The floor keeps the value finite, as JSON requires.
     const double p = std::isnan(x) || !std::isfinite(largest)
                          ? kLogprobFloor
                          : static_cast<double>(x) - largest - log_total;
@@ -115,7 +115,8 @@ TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_i
   out.chosen = logprob(token_id);
   const auto count = std::min(static_cast<std::size_t>(std::max(num_top, 0)), logits.size());
   if (count == 0) return out;
-  std::vector<std::pair<float, std::int32_t>> best;  // a heap with the worst of the best in front
+  // A heap with the worst of the best at the front.
+  std::vector<std::pair<float, std::int32_t>> best;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const std::pair<float, std::int32_t> candidate{
         std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i],
@@ -170,21 +171,21 @@ std::int32_t Sampler::sample(std::span<const float> logits,
   for (std::size_t i = 0; i < adjusted_.size(); ++i) {
     const bool may = i / 64 < allowed.size() && (allowed[i / 64] >> (i % 64) & 1) != 0;
     any = any || may;
-    // What is allowed stays possible, however little the model thinks of it.
+    // Allowed tokens stay possible, however unlikely the model finds them.
     adjusted_[i] = may ? std::max(std::isnan(adjusted_[i]) ? kLeast : adjusted_[i], kLeast)
                        : -std::numeric_limits<float>::infinity();
   }
   return any ? draw(adjusted_) : -1;
 }
 
-DrawRule Sampler::rule() {
+SampleRule Sampler::rule() {
   const bool greedy = options_.temperature <= 0;
   if (!uniform_ && !greedy) uniform_ = uniform(state_);
   return {options_.temperature, options_.top_k, options_.top_p, options_.min_p,
           uniform_.value_or(0)};
 }
 
-std::optional<DrawRule> Sampler::next_rule() {
+std::optional<SampleRule> Sampler::next_rule() {
   if (!options_.logit_bias.empty() || options_.frequency_penalty != 0 ||
       options_.presence_penalty != 0)
     return std::nullopt;
@@ -192,9 +193,9 @@ std::optional<DrawRule> Sampler::next_rule() {
 }
 
 std::int32_t Sampler::draw(std::span<const float> logits) {
-  const DrawRule next = rule();
+  const SampleRule next = rule();
   uniform_.reset();
-  return draw_token(logits, next, scratch_);
+  return sample_token(logits, next, scratch_);
 }
 
 }  // namespace quire

@@ -11,7 +11,7 @@ namespace {
 using Kind = Grammar::Kind;
 using Part = Grammar::Part;
 
-/// From each byte of `text` on, the fewest tokens that spell the rest.
+/// Returns, from each byte of `text` on, the fewest tokens that spell the rest.
 std::vector<std::int64_t> spell(std::string_view text, const TokenTrie& trie) {
   std::vector<std::int64_t> left(text.size() + 1, ShortestEnd::kNever);
   left[text.size()] = 0;
@@ -51,7 +51,7 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
       tokens_[static_cast<std::size_t>(p)] = literals_.emplace(p, spell(n.text, trie))
                                                  .first->second.front();
   }
-  // The least fixed point; parts mostly stand behind what they are made of.
+  // Computes the least fixed point; most parts come after those they consist of.
   for (bool changed = true; changed;) {
     changed = false;
     for (Part p = 0; p < grammar.num_parts(); ++p) {

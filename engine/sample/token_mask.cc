@@ -30,7 +30,7 @@ void TokenTrie::build() {
   std::sort(token_ids_.begin(), token_ids_.end(), [this](std::int32_t a, std::int32_t b) {
     return std::pair(bytes_of(a), a) < std::pair(bytes_of(b), b);
   });
-  std::vector<std::int32_t> path;  // the node of each byte of the token before
+  std::vector<std::int32_t> path;  // the node of each byte of the previous token
   const auto close = [&](std::size_t depth) {
     for (; path.size() > depth; path.pop_back())
       nodes_[static_cast<std::size_t>(path.back())].next = static_cast<std::int32_t>(nodes_.size());
@@ -67,8 +67,8 @@ GrammarMatcher::GrammarMatcher(const Grammar& grammar, const TokenTrie& trie)
   enter(grammar_.root(), kBottom, start);
   current_ = intern(start);
   if (!trie_.strips_first_space()) return;
-  // The space that is not part of the text comes before everything, once; behind it stands the same
-  // start without that choice.
+  // A space that is not part of the text may come first, once. After it the same start follows
+  // without that choice.
   start.first = false;
   const StateId behind = intern(std::move(start));
   states_[current()].next[' '] = behind;
@@ -115,7 +115,7 @@ void GrammarMatcher::enter(Grammar::Part part, FrameId then, StateKey& out) {
       return add({part, 0, then}, out);
     case Kind::kSequence:
       if (n.parts.empty()) return leave(then, out);
-      // The last part needs no frame: what follows it is what follows the sequence.
+      // The last part needs no frame, as it is followed by what follows the sequence.
       return enter(n.parts[0], n.parts.size() == 1 ? then : frame(part, 1, then), out);
     case Kind::kChoice:
       for (const Grammar::Part p : n.parts) enter(p, then, out);
@@ -143,7 +143,7 @@ void GrammarMatcher::repeat(Grammar::Part part, std::int32_t count, FrameId belo
   const Grammar::Node& n = grammar_.node(part);
   if (count >= n.min) leave(below, out);
   if (count >= n.max) return;
-  // Without an upper bound, counts from the lower one on are the same.
+  // Without an upper bound, all counts from the lower one on are equivalent.
   const std::int32_t after = n.max == Grammar::kUnbounded ? std::min(count + 1, n.min) : count + 1;
   enter(n.parts[0], frame(part, after, below), out);
 }
@@ -228,7 +228,7 @@ std::span<const std::uint64_t> GrammarMatcher::allowed(std::int64_t room) {
   const Mask& whole = it->second;
   if (whole.most_left < room || states_[current()].tokens_left > room) return whole.tokens;
   narrow_ = walk(current_, room - 1);
-  // Empty where the answer is whole and cannot be made longer in time.
+  // The mask is empty if the answer is complete and cannot be extended in time.
   if (narrow_.empty && !complete()) return whole.tokens;
   narrowed_ = true;
   return narrow_.tokens;
@@ -254,8 +254,8 @@ bool GrammarMatcher::advance(std::int32_t token_id) {
   return true;
 }
 
-/// Frames are renumbered in the order they are reached, so the same answer leads to the same
-/// numbers.
+/// Keeps only the current state. Frames are renumbered in the order they are reached, so that equal
+/// answers lead to equal numbers.
 void GrammarMatcher::forget_all_but_current() {
   StateKey key{false, states_[current()].complete, states_[current()].ways};
   const std::vector<Frame> old = std::exchange(frames_, {});

@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Of the newest interval in the average: about the last ten admissions count.
+/// Weight of the newest interval in the average: about the last ten admissions count.
 constexpr double kNewest = 0.2;
 
 }  // namespace

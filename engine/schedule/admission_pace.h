@@ -1,4 +1,5 @@
-/// How fast waiting queries get their turn, as measured: what a refused client is told to wait.
+/// This file measures how fast waiting queries are admitted, to tell a refused client how long to
+/// wait.
 #pragma once
 
 #include <atomic>
@@ -9,13 +10,14 @@
 
 namespace quire {
 
-/// Threads: admitted() the engine thread; expected_wait() any.
+/// Measures the admission rate. Threads: the engine thread for admitted(), any for expected_wait().
 class AdmissionPace {
  public:
-  /// A query got its turn at `now`. `others_wait`: the next interval counts, because somebody is
-  /// kept waiting through it.
+  /// Records that a query was admitted at `now`. `others_wait`: other queries wait, so the next
+  /// interval counts.
   void admitted(Clock::time_point now, bool others_wait);
-  /// Until a query behind `waiting` others gets its turn. 0: unknown yet, or nobody waits.
+  /// Returns the expected time until a query behind `waiting` others is admitted; 0: unknown, or
+  /// nobody waits.
   std::chrono::milliseconds expected_wait(std::int64_t waiting) const;
 
  private:

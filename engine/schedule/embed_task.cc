@@ -77,8 +77,7 @@ Status EmbedTask::run_chunk() {
 std::vector<float> EmbedTask::mean() const {
   double squares = 0;
   for (const double x : sums_) squares += x * x;
-  // The length of a sum of normed states is 0 only if they cancel out; such a text has no
-  // direction.
+  // A sum of normed states has length 0 only if they cancel out, and such a text has no direction.
   const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;
   std::vector<float> out(sums_.size());
   std::transform(sums_.begin(), sums_.end(), out.begin(),

@@ -1,5 +1,5 @@
-/// Embedding of one text: its tokens through the one forward pass, chunk by chunk, the last hidden
-/// states averaged.
+/// This file embeds one text: it runs the tokens chunk by chunk through the forward pass and
+/// averages the last hidden states.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace quire {
 
-/// Threads: the engine thread.
+/// Embeds one text. Threads: the engine thread.
 class EmbedTask {
  public:
   using Done = std::function<void(Result<std::vector<float>>)>;
 
-  /// The request was checked.
+  /// Creates the task; the request must be checked.
   EmbedTask(QueryResources& core, EmbedRequest request, Done done);
 
-  /// Of its working cache, which is gone once the task is over.
+  /// Returns the bytes of its working cache, which is freed when the task is done.
   std::int64_t working_bytes() const;
-  /// One chunk. True: it is over, `done` was called.
+  /// Runs one chunk. Returns true if the task is done and `done` was called.
   bool step();
   bool cancelled() const {
     return request_.cancelled && request_.cancelled->load(std::memory_order_relaxed);
   }
-  /// Moves its pages out to ordinary memory, and back in.
+  /// suspend() moves its pages to ordinary memory; resume() moves them back.
   void suspend();
   Status resume();
-  /// Ends it early; nothing if it is over.
+  /// Ends it early; does nothing if it is done.
   void fail(const Status& status);
 
  private:

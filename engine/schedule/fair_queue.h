@@ -1,5 +1,5 @@
-/// A queue whose turns go round its tenants in proportion to the work each has caused, however many
-/// items each has waiting.
+/// This file defines a queue that serves its tenants in proportion to the work each has caused,
+/// however many items each has waiting.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace quire {
 
-/// Within a tenant: first come, first served. Between tenants: the one for whom least work was done
-/// (in tokens) is next; ties go to the one that waits longer. A tenant that comes back from
-/// idleness starts level with the least served of those that wait, so idleness is not saved up.
-/// Threads: one at a time.
+/// Serves items of one tenant first come, first served, and next the tenant with the least work
+/// done (in tokens); ties go to the one that waits longer. A tenant that returns from idleness
+/// starts level with the least served of those that wait, so idle time earns no credit. Threads:
+/// one at a time.
 template <class T>
 class FairQueue {
  public:
@@ -27,7 +27,7 @@ class FairQueue {
   }
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
-  /// Whose turn it is. Not empty().
+  /// Returns the next item. The queue must not be empty.
   const T& front() const { return pick(tenants_)->second.items.front().item; }
   T pop() {
     const auto at = pick(tenants_);
@@ -37,12 +37,13 @@ class FairQueue {
     --size_;
     return item;
   }
-  /// Work done for the tenant, or (negative) work charged in advance that was not done.
+  /// Charges the tenant for work done, or refunds (negative) work that was charged in advance but
+  /// not done.
   void charge(const std::string& tenant, std::int64_t tokens) {
     tenants_[tenant].served += static_cast<double>(tokens);
   }
 
-  /// Takes out every item for which `leaves(item)` holds.
+  /// Removes and returns every item for which `leaves(item)` is true.
   template <class Fn>
   std::vector<T> take_if(Fn&& leaves) {
     std::vector<T> out;
@@ -57,8 +58,8 @@ class FairQueue {
     forget();
     return out;
   }
-  /// The items in the order in which they will come if no more work is charged than `cost(item)`
-  /// says at each turn.
+  /// Returns the items in the order in which they will be served if each turn is charged
+  /// `cost(item)`.
   template <class Cost>
   std::vector<const T*> order(Cost&& cost) const {
     struct Turn {
@@ -83,8 +84,8 @@ class FairQueue {
     }
     return out;
   }
-  /// Forgets tenants without items that have had no more than the others: memory follows who is
-  /// active.
+  /// Forgets tenants that have no items and no more work than the others. This bounds memory by the
+  /// number of active tenants.
   void forget() {
     std::erase_if(tenants_, [this](const auto& entry) {
       return entry.second.items.empty() && entry.second.served <= floor_;
@@ -98,7 +99,7 @@ class FairQueue {
   };
   struct Tenant {
     std::deque<Entry> items;
-    double served = 0;  ///< tokens
+    double served = 0;  ///< work done, in tokens
   };
   using Tenants = std::map<std::string, Tenant>;
 
@@ -118,7 +119,7 @@ class FairQueue {
   Tenants tenants_;
   std::size_t size_ = 0;
   std::uint64_t arrivals_ = 0;
-  double floor_ = 0;  ///< least work of those that had a turn: where a newcomer starts
+  double floor_ = 0;  ///< least work of the tenants served; a newcomer starts here
 };
 
 }  // namespace quire

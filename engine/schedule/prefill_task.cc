@@ -39,7 +39,7 @@ bool PrefillTask::completed() const {
   return completed_;
 }
 
-/// False: nobody is left.
+/// Drops cancelled callers; returns false if nobody is left.
 bool PrefillTask::drop_cancelled() {
   std::vector<Waiter> gone;
   bool left = false;
@@ -130,7 +130,7 @@ void PrefillTask::hand_over() {
   core_.writer->submit(std::move(job));
 }
 
-/// It reads on a thread of its own while this one computes.
+/// Asks the draft to read the context on its own thread, while this one computes.
 void PrefillTask::ask_draft() {
   if (core_.draft == nullptr || !core_.draft->keeps_documents()) return;
   {

@@ -1,4 +1,5 @@
-/// Prefill of one context for ingest, shared by everybody who asks for the same content meanwhile.
+/// This file prefills one context for ingest, shared by all callers that request the same content
+/// in the meantime.
 #pragma once
 
 #include <array>
@@ -17,8 +18,8 @@
 
 namespace quire {
 
-/// Where the draft keeps KV of documents it reads the context meanwhile. Threads: the engine
-/// thread; the last callback comes from the writer's or the draft's.
+/// Prefills one context; if the draft keeps KV of documents, it reads the context concurrently.
+/// Threads: the engine thread; the last callback comes from the writer's thread or the draft's.
 class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
  public:
   using Done = std::function<void(Result<PrefillResult>)>;
@@ -30,17 +31,17 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   PrefillPriority priority() const { return priority_; }
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(token_ids_.size()); }
   std::int64_t working_bytes() const;
-  /// One more caller for the same content. False: too late, the result went out already (arguments
-  /// untouched).
+  /// Adds a caller for the same content. Returns false, with the arguments untouched, if the result
+  /// was already delivered.
   bool join(PrefillRequest& request, Done& done);
   bool completed() const;
-  /// One chunk, or some layers of it. True: computing is over (stored already, failed, cancelled,
-  /// or handed to the writer).
+  /// Computes one chunk, or some layers of it. Returns true once computing is over (already stored,
+  /// failed, cancelled, or handed to the writer).
   bool step(const PieceLimit& limit);
-  /// Moves its pages out to ordinary memory, and back in.
+  /// suspend() moves its pages to ordinary memory; resume() moves them back.
   void suspend();
   Status resume();
-  /// Calls back everybody who is left.
+  /// Fails all remaining callers.
   void fail(const Status& status);
 
  private:
@@ -63,11 +64,11 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const std::array<std::uint8_t, 32> salt_digest_;
   const PrefillPriority priority_;
   mutable std::mutex mu_;
-  std::vector<Waiter> waiters_;                  // guarded by mu_
-  bool completed_ = false;                       // guarded by mu_
-  bool draft_reads_ = false;                     // guarded by mu_; the result waits for it
-  SegmentHandle companion_;                      // guarded by mu_
-  std::optional<Result<PrefillResult>> result_;  // guarded by mu_; while it waits
+  std::vector<Waiter> waiters_;  // guarded by mu_
+  bool completed_ = false;       // guarded by mu_
+  bool draft_reads_ = false;     // guarded by mu_; the draft still reads, so the result waits
+  SegmentHandle companion_;      // guarded by mu_
+  std::optional<Result<PrefillResult>> result_;  // guarded by mu_; set while it waits for the draft
   std::shared_ptr<std::atomic<bool>> draft_unwanted_ = std::make_shared<std::atomic<bool>>(false);
   std::unique_ptr<ContextPrefill> prefill_;
   std::int64_t reported_tokens_ = 0;

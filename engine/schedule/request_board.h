@@ -1,5 +1,5 @@
-/// What is known of every query between submission and end, for whoever asks from outside the
-/// engine thread.
+/// This file publishes the state of every query between submission and end to threads other than
+/// the engine thread.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace quire {
 
-/// One query. The engine thread writes, any thread reads.
+/// State of one query. The engine thread writes it, any thread reads it.
 class RequestRecord {
  public:
   RequestRecord(const QueryRequest& request, Clock::time_point received);
@@ -46,13 +46,13 @@ class RequestRecord {
   std::string strategy_;  // guarded by mu_
 };
 
-/// The records of the queries that have not ended, oldest first. Threads: any.
+/// Holds the records of queries that have not ended, oldest first. Threads: any.
 class RequestBoard {
  public:
   std::shared_ptr<RequestRecord> add(const QueryRequest& request, Clock::time_point received);
   void remove(const RequestRecord& record);
   std::vector<RequestInfo> list(Clock::time_point now) const;
-  /// Marks every query of this id as cancelled. False: there is none.
+  /// Cancels every query with this id; returns false if there is none.
   bool cancel(const std::string& id);
 
  private:

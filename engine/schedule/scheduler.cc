@@ -12,21 +12,21 @@
 namespace quire {
 namespace {
 
-/// A cancelled query or a passed deadline is noticed within this time even when nothing else
+/// Longest time until a cancelled query or a passed deadline is noticed, even if nothing else
 /// happens.
 constexpr auto kLook = std::chrono::milliseconds(10);
 /// Ingest gets at least one part in ten of the engine's time while queries keep it busy.
 constexpr double kQueryShare = 9;
-/// Computed contexts the writer may be behind; each holds a context's KV in memory.
+/// Most computed contexts that may wait for the writer; each holds a context's KV in memory.
 constexpr std::size_t kMaxUnwritten = 8;
 
-/// Of a decode step's time: how long ingest may keep decoding queries waiting. With the step itself
-/// well below twice its length.
+/// Longest time, as a share of a decode step, that ingest may delay decoding queries. With the step
+/// itself this stays well below twice its length.
 constexpr double kIngestPiece = 0.5;
-/// A chunk of another query's prompt may take as long as a decode step, or this long where steps
-/// are shorter: nobody sees such a pause.
+/// Longest time of a chunk of another query's prompt if decode steps are shorter; such a pause is
+/// not noticeable.
 constexpr double kQueryPieceMs = 10;
-/// Of the newest step in the moving average of their length.
+/// Weight of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
 
 Status stopping_status() { return Status::unavailable("the engine is stopping"); }
@@ -112,7 +112,7 @@ void Scheduler::run() {
       stopping = stopping_;
       stop_at = stop_at_;
     }
-    // After the look at stopping_: nothing can arrive behind a true one.
+    // This follows the read of stopping_: nothing can arrive after a true one.
     take_commands();
     const auto now = Clock::now();
     if (stopping) {
@@ -159,7 +159,7 @@ bool Scheduler::cancel(const std::string& id) {
   return found;
 }
 
-/// Tells the board in which order the waiting queries would get their turn.
+/// Tells the board in which order the waiting queries will get their turn.
 void Scheduler::number_waiting() {
   std::int32_t position = 0;
   for (const Running& r : prepared_) r.record->set_queue_position(position++);
@@ -196,7 +196,7 @@ void Scheduler::end_dead(Running& running, Clock::time_point now) {
   }
 }
 
-/// The task takes its query off the board before anybody hears of its end.
+/// Creates the task, which removes its query from the board before the sink hears of its end.
 std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
   auto task = std::make_unique<QueryTask>(core_, std::move(query.request), std::move(query.sink),
                                           query.record->cancelled(), query.received);
@@ -204,7 +204,7 @@ std::unique_ptr<QueryTask> Scheduler::make_task(NewQuery query) {
   return task;
 }
 
-/// A task that runs out of memory, or breaks, ends alone.
+/// Runs `fn`; a task that runs out of memory or fails ends alone.
 void Scheduler::guarded(QueryTask& task, const std::function<void()>& fn) {
   try {
     fn();

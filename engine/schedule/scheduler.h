@@ -1,4 +1,5 @@
-/// Shares one engine thread between queries and ingest, token by token and chunk by chunk.
+/// This file shares one engine thread between queries and ingest, token by token and chunk by
+/// chunk.
 #pragma once
 
 #include <atomic>
@@ -19,55 +20,56 @@
 #include "engine/query/query_resources.h"
 #include "engine/schedule/admission_pace.h"
 #include "engine/schedule/chunk_sizer.h"
-#include "engine/schedule/embed_lane.h"
+#include "engine/schedule/embed_queue.h"
 #include "engine/schedule/fair_queue.h"
-#include "engine/schedule/prefill_lane.h"
+#include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/request_board.h"
 #include "engine/stages/query_task.h"
 
 namespace quire {
 
 struct SchedulerLimits {
-  std::int32_t max_queue = 256;      ///< queries waiting for their turn
-  std::int32_t max_running = 16;     ///< queries with a working cache; decode rows of one step
+  std::int32_t max_queue = 256;  ///< waiting queries
+  /// Queries with a working cache; also the most rows of one decode step.
+  std::int32_t max_running = 16;
   std::int32_t max_prefills = 4096;  ///< contexts waiting for ingest
   std::int32_t max_embeds = 1024;    ///< texts waiting to be embedded
   std::int32_t num_threads = 0;      ///< kernel threads
 };
 
-/// One turn of the engine thread: a decode step of all decoding queries, then one prefill chunk (or
-/// placement) of the next query in turn, then, if no query had work or ingest waited through nine
-/// times the length of its last piece, one piece of ingest or of an embedding, in turn. While
-/// queries decode, chunks and pieces are kept about as short as a decode step, so that decoding
-/// goes on at half its pace or better. Queries are admitted tenant by tenant, in proportion to the
-/// tokens computed for each; the next few are planned and fetch what they need while they wait.
+/// Schedules all work of the engine thread. One turn is a decode step of all decoding queries, then
+/// one prefill chunk (or placement) of the next query, then possibly one piece of ingest or of an
+/// embedding, alternately. That piece runs if no query had work, or if ingest has waited nine times
+/// the length of its last piece. While queries decode, chunks and pieces are kept about as short as
+/// a decode step, so that decoding keeps at least half its speed. Queries are admitted tenant by
+/// tenant, in proportion to the tokens computed for each; the next few are planned and prefetch
+/// while they wait.
 ///
 /// Memory: a query is admitted with pages for its prompt and the first tokens of its answer, and
-/// gets more as it goes on. When there are no more, pages kept of earlier prompts go first, then
-/// the context that ingest computes and the text that is being embedded are moved out to ordinary
-/// memory, then the youngest query. It is resumed before anybody new is admitted, with every bit as
-/// it was. The oldest query always runs. All admitted queries together could never need more than
-/// twice the budget, so what is moved out stays within about one. Of the device a query is admitted
-/// with all it may take, its part at most, so that no answer ends for want of it. Threads: public
-/// methods from any.
+/// gets more as it proceeds. When pages run out, cached prompt prefixes are evicted first. Then the
+/// context of ingest and the text being embedded are moved to ordinary memory, then the youngest
+/// query, which is resumed unchanged before a new one is admitted. The oldest query always runs.
+/// All admitted queries together never need more than twice the budget, so what is moved out stays
+/// within about one budget. A query is admitted with all the device memory it may use, at most its
+/// share, so that no answer fails for lack of it. Threads: any for public methods.
 class Scheduler {
  public:
-  /// `core` must outlive it and belongs to the engine thread from now on.
+  /// Starts the engine thread, which owns `core` from now on; `core` must outlive the scheduler.
   Scheduler(QueryResources& core, const SchedulerLimits& limits);
   ~Scheduler();
 
-  /// Errors: kInvalidArgument (could never have enough pages), kResourceExhausted (queue full),
-  /// kUnavailable (stopping).
+  /// Queues a query. Errors: kInvalidArgument (it could never have enough pages),
+  /// kResourceExhausted (queue full), kUnavailable (stopping).
   Result<QueryHandle> submit(QueryRequest request, std::shared_ptr<QuerySink> sink);
-  /// Errors come through `done`, on the calling thread if the queue is full or the engine is
-  /// stopping.
+  /// Queues a prefill. Errors come through `done`, on the calling thread if the queue is full or
+  /// the engine is stopping.
   void submit(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
-  /// The same.
+  /// Queues an embedding; errors come through `done` as for a prefill.
   void submit(EmbedRequest request, EmbedTask::Done done) {
     embeds_.submit(std::move(request), std::move(done));
   }
-  /// Refuses new work, drops ingest and embeddings, lets queries finish until `grace` is over, ends
-  /// the thread. Idempotent.
+  /// Refuses new work, drops ingest and embeddings, lets queries finish until `grace` is over, and
+  /// ends the thread. It is idempotent.
   void stop(std::chrono::milliseconds grace);
 
   std::int64_t queries_running() const { return running_count_.load(std::memory_order_relaxed); }
@@ -93,10 +95,10 @@ class Scheduler {
     std::unique_ptr<QueryTask> task;
     std::shared_ptr<RequestRecord> record;
     std::int64_t bytes = 0;         ///< reserved in pages now; 0 while preempted
-    std::int64_t prompt_bytes = 0;  ///< to be reserved until the answer begins
+    std::int64_t prompt_bytes = 0;  ///< reserved until the answer begins
     std::int64_t most_bytes = 0;
-    std::int64_t read_bytes = 0;  ///< of stored KV, at most
-    /// Of what decodes, from admission to the end: a preempted query keeps what it has there
+    std::int64_t read_bytes = 0;  ///< most bytes of stored KV that it reads
+    /// Reserved device memory, from admission to the end; a preempted query keeps it.
     std::int64_t device_bytes = 0;
     std::int64_t charged_tokens = 0;
     bool decoding = false;
@@ -135,7 +137,7 @@ class Scheduler {
   DecodeBatch batch_;
   RequestBoard board_;
   AdmissionPace pace_;
-  EmbedLane embeds_;
+  EmbedQueue embeds_;
 
   std::mutex mu_;
   std::vector<NewQuery> new_queries_;     // guarded by mu_
@@ -146,15 +148,15 @@ class Scheduler {
 
   // Engine thread only:
   FairQueue<NewQuery> waiting_;
-  std::vector<Running> prepared_;  ///< next in turn, without pages yet
+  std::vector<Running> prepared_;  ///< planned queries next in turn, without pages yet
   std::vector<Running> running_;   ///< oldest first
   std::size_t turn_ = 0;
   std::int64_t reserved_bytes_ = 0;
-  std::int64_t most_bytes_ = 0;    ///< all that runs could need
-  std::int64_t device_bytes_ = 0;  ///< of the device, the same
-  PrefillLane prefills_;
-  std::int64_t prefill_bytes_ = 0;  ///< reserved by the prefill that is being computed
-  /// Of QueryResources::chunk_tokens, which is less while others decode
+  std::int64_t most_bytes_ = 0;    ///< most bytes that all running queries could need
+  std::int64_t device_bytes_ = 0;  ///< the same for device memory
+  PrefillQueue prefills_;
+  std::int64_t prefill_bytes_ = 0;  ///< pages reserved by the current prefill
+  /// Initial QueryResources::chunk_tokens, which is lowered while queries decode.
   const std::int32_t largest_chunk_;
   ChunkSizer query_chunks_, embed_chunks_;
   double decode_step_ms_ = 0;  ///< moving average

@@ -1,4 +1,5 @@
-// Who runs and on how many pages: preparing, admission, growth, preemption.
+// This file decides which queries run and with how many pages: preparing, admission, growth,
+// preemption.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -9,18 +10,18 @@
 namespace quire {
 namespace {
 
-/// Tokens of an answer that pages are reserved for before it begins: short answers never wait for
-/// memory.
+/// Tokens of an answer that have pages reserved before it begins, so that short answers never wait
+/// for memory.
 constexpr std::int64_t kFirstAnswerTokens = 64;
-/// Queries that may plan and fetch while they wait.
+/// Number of queries that may plan and prefetch while they wait.
 constexpr std::size_t kMaxPrepared = 4;
-/// What they may bring into memory together: this part of the store's memory tier, whose values
-/// stay pinned until they are placed.
+/// Share of the store's memory tier that they may prefetch together; the values stay pinned until
+/// they are placed.
 constexpr std::uint64_t kPreparedPart = 4;
-/// What all admitted queries could need at most, in budgets.
+/// Most that all admitted queries together could need, in budgets.
 constexpr std::int64_t kMaxOvercommit = 2;
 
-/// Stored KV that the query may read.
+/// Returns the bytes of stored KV that the query may read.
 std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& request) {
   std::int64_t tokens = 0;
   for (const QueryContext& c : request.contexts)
@@ -32,14 +33,15 @@ std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& reque
 
 }  // namespace
 
-/// The work, in tokens, that a query is taken to cause before it has run.
+/// Returns the estimated work of a query, in tokens, before it has run.
 std::int64_t Scheduler::expected_work(const QueryRequest& request) {
   std::size_t n = request.prefix_ids.size() + request.suffix_ids.size();
   for (const QueryContext& c : request.contexts) n += c.token_ids.size();
   return static_cast<std::int64_t>(n) + request.sampling.max_tokens;
 }
 
-/// Whether this much more may be reserved. What is kept of earlier prompts makes way.
+/// Makes room for this many more bytes and returns whether they may be reserved. Cached prompt
+/// prefixes are evicted if needed.
 bool Scheduler::make_room(std::int64_t bytes) {
   const std::int64_t budget = core_.pool->max_bytes();
   if (budget <= 0) return true;
@@ -50,7 +52,7 @@ bool Scheduler::make_room(std::int64_t bytes) {
   return true;
 }
 
-/// The same; ingest and embeddings make way, too, if that is enough.
+/// Makes room like make_room(), and suspends ingest and embeddings if that is enough.
 bool Scheduler::make_room_for_query(std::int64_t bytes) {
   while (!make_room(bytes)) {
     if (reserved_bytes_ + bytes > core_.pool->max_bytes() || !suspend_background()) return false;
@@ -58,8 +60,8 @@ bool Scheduler::make_room_for_query(std::int64_t bytes) {
   return true;
 }
 
-/// Moves pages of the lowest priority out to ordinary memory: of the context that ingest computes,
-/// then of the text that is being embedded. False: neither has any.
+/// Moves the pages of the lowest priority to ordinary memory: those of the context that ingest
+/// computes, then those of the text being embedded. Returns false if neither has any.
 bool Scheduler::suspend_background() {
   if (prefill_bytes_ > 0) {
     prefills_.suspend();
@@ -71,8 +73,8 @@ bool Scheduler::suspend_background() {
   return true;
 }
 
-/// Plans the next queries in turn and asks the store for what they need, so that it reads while
-/// others compute.
+/// Plans the next queries in turn and requests what they need, so that the store reads while others
+/// compute.
 void Scheduler::prepare_waiting() {
   const auto most = static_cast<std::int64_t>(core_.store->options().dram_bytes / kPreparedPart);
   std::int64_t reading = 0;
@@ -88,8 +90,8 @@ void Scheduler::prepare_waiting() {
                               QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
     r.read_bytes = read_bytes;
     r.charged_tokens = expected_work(q.request);
-    // In advance, so that a tenant's next turn comes after those of others; corrected when the
-    // query ends.
+    // The charge is made in advance, so that a tenant's next turn comes after those of others; it
+    // is corrected when the query ends.
     waiting_.charge(q.request.tenant, r.charged_tokens);
     r.task = make_task(std::move(q));
     prepared_.push_back(std::move(r));
@@ -133,7 +135,8 @@ void Scheduler::admit() {
   if (prepared_.size() + waiting_.size() != before) number_waiting();
 }
 
-/// Prepared queries that ended without a turn: nothing was left to do, or they were cancelled.
+/// Removes prepared queries that ended without a turn, because nothing was left to do or they were
+/// cancelled.
 void Scheduler::reap_prepared() {
   std::erase_if(prepared_, [this](const Running& r) {
     if (r.task->state() != QueryTask::State::kDone) return false;
@@ -143,7 +146,7 @@ void Scheduler::reap_prepared() {
   });
 }
 
-/// Oldest first. True: nobody is left who waits for pages.
+/// Resumes preempted queries, oldest first. Returns true if none still waits for pages.
 bool Scheduler::resume_preempted() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kPreempted) continue;
@@ -175,7 +178,7 @@ bool Scheduler::preempt_younger_than(const Running& running) {
   return false;
 }
 
-/// The answer begins: what the prompt needed for a time goes back.
+/// Releases the extra memory of the prompt when the answer begins.
 void Scheduler::begin_decode(Running& running) {
   running.decoding = true;
   running.record->set_state(RequestState::kDecoding);
@@ -187,7 +190,7 @@ void Scheduler::begin_decode(Running& running) {
   running.bytes = bytes;
 }
 
-/// Sees to it that every decoding query has the pages of its next row, the older ones first.
+/// Ensures that every decoding query has the pages of its next row, older queries first.
 void Scheduler::reserve_for_decode() {
   for (Running& r : running_) {
     if (r.task->state() != QueryTask::State::kDecoding) continue;

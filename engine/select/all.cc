@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-/// Keeps everything: the selector of every strategy that does not sparsify.
+/// Keeps every block; used by every strategy that does not sparsify.
 class AllSelector final : public Selector {
  public:
   std::string_view name() const override { return "all"; }

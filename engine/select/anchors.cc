@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-/// Initial and local blocks of every context and nothing else: SamKV with selection switched off.
+/// Keeps only the initial and local blocks of every context: SamKV without selection.
 class AnchorsSelector final : public Selector {
  public:
   std::string_view name() const override { return "anchors"; }

@@ -4,7 +4,7 @@
 
 namespace quire {
 namespace {
-/// Independent partial sums: compilers keep them in vector registers without reordering anything.
+/// Number of independent partial sums, which compilers keep in vector registers without reordering.
 constexpr std::size_t kLanes = 16;
 }  // namespace
 

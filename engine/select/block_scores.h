@@ -1,5 +1,5 @@
-/// Scores of a context's blocks by one query: a matrix-vector product over the block means of one
-/// layer.
+/// This file scores a context's blocks by one query: a matrix-vector product with the block means
+/// of one layer.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace quire {
 
-/// sum of a[i] * b[i]; the order of summation depends on the length only.
+/// Returns the dot product of `a` and `b`. The order of summation depends only on the length.
 float dot(std::span<const float> a, std::span<const float> b);
 float norm(std::span<const float> a);
 
-/// out[i] = <query, means[i]>, means [out.size(), query.size()] row-major.
+/// Computes out[i] = <query, means[i]>; means is [out.size(), query.size()], row-major.
 void block_scores(std::span<const float> query, std::span<const float> means, std::span<float> out);
 
 }  // namespace quire

@@ -36,25 +36,25 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// A run of whole blocks of one context.
+/// A sequence of whole blocks of one context.
 struct Unit {
   std::int32_t context = 0, first_block = 0, num_blocks = 0;
   std::int64_t num_tokens = 0;
 };
 
-/// What the window settings make of a prompt.
+/// A prompt divided by the window settings.
 struct Cut {
-  Selection::ContextBlocks always;  ///< init and local blocks
-  std::vector<Unit> units;          ///< the rest, in prompt order
+  Selection::ContextBlocks always;  ///< init and local blocks, always kept
+  std::vector<Unit> units;          ///< all other blocks, in prompt order
   std::int64_t local_tokens = 0;
   std::int64_t budget = 0;  ///< tokens for units
 };
 
-/// InfLLM over the documents put together as one context (Xiao et al., arXiv 2402.04617, §3,
-/// Multi-InfLLM): the first tokens, the last ones, and the units that the question's mean query
-/// likes best, one choice for all heads of a layer. Units are whole blocks of one document. A unit
-/// is represented by its blocks' mean keys, which sketches hold, not by the four keys that drew
-/// most attention locally, which nothing holds.
+/// InfLLM over the concatenated documents (Xiao et al., arXiv 2402.04617, section 3, Multi-InfLLM).
+/// It keeps the first tokens, the last ones, and the units that score best for the question's mean
+/// query, with one choice for all heads of a layer. Units are whole blocks of one document. A unit
+/// is represented by its blocks' mean keys, which sketches hold, instead of the four keys with the
+/// most local attention, which are not stored.
 class InfllmSelector final : public Selector {
  public:
   std::string_view name() const override { return "infllm"; }
@@ -80,7 +80,7 @@ class InfllmSelector final : public Selector {
     std::vector<float> scores(c.units.size());
     for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
       for (std::size_t u = 0; u < c.units.size(); ++u) {
-        // Without a question the latest units are taken, as a longer local window would.
+        // Without a question the latest units are kept, as a longer local window would.
         scores[u] = static_cast<float>(u);
         if (input.query_pass != nullptr) {
           QUIRE_ASSIGN_OR_RETURN(scores[u], unit_score(input, c, c.units[u], layer));
@@ -109,7 +109,8 @@ class InfllmSelector final : public Selector {
         input.options.number(table(), "unit_tokens"));
     out.budget = static_cast<std::int64_t>(input.options.number(table(), "units")) * unit_tokens;
     if (input.keep_ratio) {
-      // The published sizes in proportion: 128 of init and 2048 of units to 4096 of local.
+      // The default sizes keep the published proportions: 128 init and 2048 unit tokens to 4096
+      // local ones.
       const double scale = *input.keep_ratio * static_cast<double>(total) /
                            static_cast<double>(
                                std::max<std::int64_t>(1, init + out.local_tokens + out.budget));
@@ -125,7 +126,7 @@ class InfllmSelector final : public Selector {
       for (std::int32_t b = 0; b < c.num_blocks; ++b) {
         const std::int64_t first = from + std::int64_t{b} * c.block_tokens;
         const std::int64_t end = std::min(first + c.block_tokens, from + c.num_tokens);
-        // The very last block stays whatever the sizes say: an answer begins behind it.
+        // The very last block always stays, as the answer begins after it.
         if (first < init || end > total - out.local_tokens || end == total) {
           always.push_back(b);
           open = false;
@@ -150,8 +151,9 @@ class InfllmSelector final : public Selector {
     return tokens > c.budget;
   }
 
-  /// Context keys carry no position, the query the single angle local_tokens. Means in sketches are
-  /// turned to their place in the document, so the query is turned along to each block's middle.
+  /// Context keys carry no position, and the query has the single angle local_tokens. As means in
+  /// sketches are rotated to their place in the document, the query is also rotated to each block's
+  /// middle.
   static Result<float> unit_score(const SelectionInput& input, const Cut& c, const Unit& unit,
                                   std::int32_t layer) {
     const SketchView* sketch = input.sketch ? input.sketch(unit.context) : nullptr;

@@ -7,20 +7,20 @@
 namespace quire {
 namespace {
 
-/// BM25's k1; blocks are equally long, so lengths need no normalising
+/// The constant k1 of BM25; blocks are equally long, so lengths need no normalisation.
 constexpr float kSaturation = 1.2f;
 constexpr float kFollowing = 0.5f;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// A token, or a pair of neighbours.
+/// A token, or a bigram.
 std::uint64_t term(std::int32_t token) { return static_cast<std::uint32_t>(token); }
 std::uint64_t term(std::int32_t first, std::int32_t second) {
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(first)) + 1) << 32 |
          static_cast<std::uint32_t>(second);
 }
 
-/// Numbers the question's terms.
+/// Assigns numbers to the question's terms.
 class Terms {
  public:
   explicit Terms(std::span<const std::int32_t> question) {
@@ -31,13 +31,13 @@ class Terms {
     }
   }
   std::size_t size() const { return numbers_.size(); }
-  /// Calls `found(number)` for each term that begins in [first, end).
+  /// Calls `found(number)` for each of the question's terms that begins in [first, end).
   template <class Found>
   void each(std::span<const std::int32_t> tokens, std::size_t first, std::size_t end,
             Found&& found) const {
     for (std::size_t i = first; i < end; ++i) {
       const auto one = numbers_.find(term(tokens[i]));
-      if (one == numbers_.end()) continue;  // a pair begins with one of the question's tokens
+      if (one == numbers_.end()) continue;  // a bigram begins with one of the question's tokens
       found(one->second);
       if (i + 1 >= tokens.size()) continue;
       if (const auto two = numbers_.find(term(tokens[i], tokens[i + 1])); two != numbers_.end())
@@ -49,7 +49,7 @@ class Terms {
   std::unordered_map<std::uint64_t, std::size_t> numbers_;
 };
 
-/// One block of the prompt and how often it has each term: (number, count), numbers ascending.
+/// A block of the prompt with its term counts: (number, count), numbers ascending.
 struct Block {
   std::size_t context, block;
   std::vector<std::pair<std::size_t, float>> counts;
@@ -77,7 +77,7 @@ std::vector<Block> count_terms(std::span<const SelectableContext> contexts, cons
   return blocks;
 }
 
-/// BM25 of the blocks, in prompt order.
+/// Returns the BM25 scores of the blocks, in prompt order.
 std::vector<float> match(const std::vector<Block>& blocks, std::size_t num_terms) {
   std::vector<float> with(num_terms), scores;
   for (const Block& b : blocks) {

@@ -1,4 +1,5 @@
-/// How well blocks match the words of the question: token ids alone, no keys, no model.
+/// This file scores how well blocks match the question's words. It uses token ids only, no keys and
+/// no model.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +10,23 @@
 
 namespace quire {
 
-/// Scores of blocks, [context][block], not negative.
+/// Block scores, [context][block], not negative.
 using BlockScores = std::vector<std::vector<float>>;
 
 inline constexpr float kLexicalFade = 0.8f;
 
-/// BM25 of each block, a block being a document of it, over tokens and pairs of neighbouring tokens
-/// of the question. Contexts without token ids have zeros. No question: all zeros.
+/// Returns the BM25 score of each block, treated as a document, over the question's tokens and
+/// bigrams. Contexts without token ids, and all contexts if there is no question, score zero.
 BlockScores lexical_matches(std::span<const SelectableContext> contexts,
                             std::span<const std::int32_t> question);
 
-/// What a block's neighbourhood adds to its own match: half of what follows it, and what came
-/// before it, fading from block to block by the factor `fade` and across documents: facts stand
-/// behind the name they are about, further down under a pronoun, in the next chunk without a name
-/// at all. Contexts without token ids are passed over.
+/// Adds neighbouring matches to each block's own: those before it, and half of those after it,
+/// decaying by `fade` per block and across documents. Facts often follow the name they are about,
+/// under a pronoun or in a next chunk without the name; contexts without token ids are skipped.
 BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches,
                    float fade = kLexicalFade);
 
-/// Both in one.
+/// Returns spread() of lexical_matches().
 BlockScores lexical_scores(std::span<const SelectableContext> contexts,
                            std::span<const std::int32_t> question);
 

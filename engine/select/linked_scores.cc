@@ -8,13 +8,14 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kSources = 8;  ///< best matching blocks whose names are followed, at most,
-/// And only those that match at least half as well as the best
+constexpr std::size_t kSources = 8;  ///< most blocks whose names are followed, best first
+/// Least score of these blocks, relative to the best one.
 constexpr float kSourceMatch = 0.5f;
-/// A name occurs in at most a fifth of the documents and an eighth of the blocks, but in two in any
-/// case: what is everywhere links nothing.
+/// A name occurs in at most a fifth of the documents and an eighth of the blocks, where two are
+/// always allowed: frequent bigrams link nothing.
 constexpr std::size_t kFew = 2, kDocumentsPart = 5, kBlocksPart = 8;
-/// Half of the most that a block shares counts as all
+/// Weight of a block's own match with the question, and share of the largest overlap at which a
+/// score saturates.
 constexpr float kRelation = 0.5f, kEnough = 0.5f;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -28,7 +29,7 @@ Pair pair_of(std::int32_t first, std::int32_t second) {
 
 struct Block {
   std::size_t context, block;
-  std::vector<Pair> pairs;  ///< that begin in it, each once
+  std::vector<Pair> pairs;  ///< bigrams that begin in it, each once
 };
 
 struct Occurrence {
@@ -51,7 +52,7 @@ class Links {
     return seen.blocks >= 2 && seen.blocks <= most_blocks_ && seen.documents <= most_documents_ &&
            !asked_.contains(pair);
   }
-  /// What sharing the name says: the more the fewer blocks have it.
+  /// Returns the weight of sharing the name, which is larger if fewer blocks have it.
   float weight(Pair pair) const {
     return std::log(1 +
                     static_cast<float>(blocks_.size()) / static_cast<float>(seen_.at(pair).blocks));
@@ -82,7 +83,7 @@ class Links {
   std::size_t most_documents_ = 0, most_blocks_ = 0;
 };
 
-/// Indices of the blocks that match best, best first.
+/// Returns the indices of the best matching blocks, best first.
 std::vector<std::size_t> best_of(const std::vector<float>& own) {
   const float most = own.empty() ? 0 : *std::max_element(own.begin(), own.end());
   std::vector<std::size_t> order;
@@ -109,7 +110,7 @@ BlockScores linked_scores(std::span<const SelectableContext> contexts,
   const std::vector<std::size_t> sources = best_of(own);
   if (sources.empty()) return out;
   const float best = own[sources.front()];
-  std::unordered_map<Pair, float> names;  // how well the best block that holds it matches
+  std::unordered_map<Pair, float> names;  // score of the best block that holds it
   for (const std::size_t source : sources) {
     const float match = own[source] / best * (own[source] / best);
     for (std::size_t i = source;

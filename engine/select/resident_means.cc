@@ -35,7 +35,7 @@ Result<ComputeValues> ResidentMeans::get(const std::optional<ContextKey>& key,
     sketch.means(layer, std::span(means).subspan(static_cast<std::size_t>(layer * per_layer),
                                                  static_cast<std::size_t>(per_layer)));
   QUIRE_ASSIGN_OR_RETURN(ComputeValues kept,
-                         compute_.keep(std::as_bytes(std::span<const float>(means))));
+                         compute_.upload(std::as_bytes(std::span<const float>(means))));
   ++stats_.uploads;
   if (key) {
     entries_.push_front({*key, kept});
@@ -46,7 +46,7 @@ Result<ComputeValues> ResidentMeans::get(const std::optional<ContextKey>& key,
 }
 
 Result<bool> ResidentScorer::score(const Shape& shape, std::span<const Item> items) {
-  std::map<std::int32_t, ComputeValues> means;  // [context], held until they are scored
+  std::map<std::int32_t, ComputeValues> means;  // [context], held until all items are scored
   std::vector<ScoredBlocks> documents;
   for (const Item& item : items) {
     ComputeValues& of = means[item.context];

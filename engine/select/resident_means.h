@@ -1,4 +1,5 @@
-/// Block means of documents where the model computes, so that a question scores them there.
+/// This file keeps block means of documents in device memory, so that a question is scored on the
+/// device.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,12 @@
 
 namespace quire {
 
-/// Means go up with the first question that scores a document, in f32, and stay until others need
-/// the room: least recently used first out. Threads: the engine thread.
+/// Caches block means, f32, on the device. They are uploaded with the first question that scores a
+/// document and evicted least recently used first. Threads: the engine thread.
 class ResidentMeans {
  public:
-  /// `compute` has a memory(); it and `rope`, a table it knows, outlive this.
+  /// `compute` must have a memory(). `compute` and `rope`, a table registered with it, must outlive
+  /// this object.
   ResidentMeans(Compute& compute, const RopeTable& rope, std::int64_t max_bytes)
       : compute_(compute), rope_(rope), max_bytes_(max_bytes) {}
 
@@ -34,7 +36,8 @@ class ResidentMeans {
     ContextKey key;
     ComputeValues means;  ///< [num_layers, num_blocks, num_kv_heads * head_dim]
   };
-  /// Errors: kResourceExhausted (more than the room there is, or the device is full), kDeviceLost.
+  /// Returns the means of a sketch, uploading them if needed. Errors: kResourceExhausted (they
+  /// exceed max_bytes, or the device is full), kDeviceLost.
   Result<ComputeValues> get(const std::optional<ContextKey>& key, const SketchView& sketch);
   void make_room(std::int64_t bytes);
 
@@ -46,10 +49,11 @@ class ResidentMeans {
   Stats stats_;
 };
 
-/// For one selection. Threads: the engine thread.
+/// Scores the blocks of one selection on the device. Threads: the engine thread.
 class ResidentScorer final : public BlockScorer {
  public:
-  /// keys: [context] of the selection's input; none: its means go up for this selection alone.
+  /// `keys` is [context] of the selection's input. Means of a context without a key are uploaded
+  /// for this selection only.
   ResidentScorer(ResidentMeans& means, std::span<const std::optional<ContextKey>> keys)
       : means_(means), keys_(keys) {}
   Result<bool> score(const Shape& shape, std::span<const Item> items) override;

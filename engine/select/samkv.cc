@@ -58,15 +58,15 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// A block that may be kept besides the anchors.
+/// A block that may be kept in addition to the anchors.
 struct Candidate {
   std::size_t document = 0;  ///< index into the documents
   std::int32_t block = 0;
   float score = 0;        ///< comparable between documents
-  bool retrieved = true;  ///< in the pool T; under a budget others come behind
+  bool retrieved = true;  ///< in the pool T; with a budget, other blocks follow it
 };
 
-/// Best first; NaN last; then prompt order.
+/// Orders blocks best first, NaN last, ties in prompt order.
 bool before(const Candidate& a, const Candidate& b) {
   if (a.retrieved != b.retrieved) return a.retrieved;
   const float none = -std::numeric_limits<float>::infinity();
@@ -81,7 +81,7 @@ std::int64_t total_tokens(const SelectionInput& input) {
   return n;
 }
 
-/// Tokens per layer; nothing: no budget.
+/// Returns the budget in tokens per layer; nothing: no budget.
 std::optional<std::int64_t> budget_of(const SelectionInput& input) {
   const bool asked = input.options.given().contains("keep_rule");
   if (asked ? input.options.word(table(), "keep_rule") != "budget"
@@ -93,7 +93,7 @@ std::optional<std::int64_t> budget_of(const SelectionInput& input) {
       std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
 }
 
-/// The first `count` of the pool, or as many from the front as the budget has room for.
+/// Returns the first `count` blocks of the pool, or as many from its front as fit the budget.
 class Filter {
  public:
   Filter(const SelectionInput& input, std::size_t num_documents)
@@ -146,7 +146,8 @@ Ranking ranking(const SelectionInput& input) {
   return word == "words" ? Ranking::kWords : word == "both" ? Ranking::kBoth : Ranking::kKeys;
 }
 
-/// Mean 0 and standard deviation 1 over the middle blocks of all documents; equal scores become 0.
+/// Standardises scores to mean 0 and standard deviation 1 over the middle blocks of all documents;
+/// equal scores become 0.
 void standardise(const std::vector<SamkvScores::Document>& documents,
                  std::vector<std::vector<float>*> scores) {
   double count = 0, sum = 0, squares = 0;
@@ -166,7 +167,7 @@ void standardise(const std::vector<SamkvScores::Document>& documents,
   }
 }
 
-/// Puts the match of words in place of scores, or adds it to them, standardised within a layer.
+/// Replaces scores by the lexical match, or adds it to them, standardised within a layer.
 void add_words(const SelectionInput& input, std::vector<SamkvScores::Document>& documents) {
   std::vector<std::vector<float>> words = lexical_scores(input.contexts, input.question);
   const auto all = [&](auto&& of) {
@@ -188,8 +189,9 @@ void add_words(const SelectionInput& input, std::vector<SamkvScores::Document>& 
   }
 }
 
-/// ŝ' = z(ŝ) + boost * z(largest token score in the block), standardised within a layer over the
-/// middle blocks of all documents. A block that the draft looks at becomes a candidate, too.
+/// Computes ŝ' = z(ŝ) + boost * z(largest token score in the block), standardised within a layer
+/// over the middle blocks of all documents. A block that the draft attends to becomes a candidate,
+/// too.
 void add_boost(const SelectionInput& input, float boost,
                std::vector<SamkvScores::Document>& documents) {
   std::vector<std::vector<float>> largest;
@@ -217,8 +219,8 @@ void add_boost(const SelectionInput& input, float boost,
   }
 }
 
-/// SamKV: anchors of every document, and of the rest what the question, seen with the other
-/// documents, asks for.
+/// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
+/// for the question's personalised query.
 class SamkvSelector final : public Selector {
  public:
   std::string_view name() const override { return "samkv"; }
@@ -300,7 +302,7 @@ class SamkvSelector final : public Selector {
     const auto budget = budget_of(input);
     return budget && *budget >= total_tokens(input) && input.options.on(table(), "select");
   }
-  /// Whether there is anything to choose.
+  /// Returns whether there is anything to choose.
   static bool decides(const SelectionInput& input) {
     if (!input.options.on(table(), "select") || keeps_all(input)) return false;
     return std::any_of(input.contexts.begin(), input.contexts.end(),
@@ -330,7 +332,7 @@ class SamkvSelector final : public Selector {
     return kept;
   }
 
-  /// Mean over the stable layers of the comparable scores, [document][block].
+  /// Returns the mean of the comparable scores over the stable layers, [document][block].
   static std::vector<std::vector<float>> stable_scores(
       const SelectionInput& input, const std::vector<SamkvScores::Document>& documents) {
     std::vector<std::vector<float>> means;
@@ -347,11 +349,12 @@ class SamkvSelector final : public Selector {
     return means;
   }
 
-  /// What becomes of middle blocks that are not candidates: with a budget they are second choice,
-  /// or as good as any.
+  /// Selects how middle blocks that are no candidates are treated: dropped, or under a budget
+  /// ranked after the candidates or equal to them.
   enum class Rest : std::uint8_t { kOut, kBehind, kEqual };
 
-  /// T_i: the best ceil(P_i |M_i|) middle blocks by their own score, and the rest.
+  /// Splits a document's middle blocks into T_i, the best ceil(P_i |M_i|) by their own score, and
+  /// the rest.
   static void add_candidates(const SamkvScores::Document& doc, std::size_t index,
                              const std::vector<float>& own, const std::vector<float>& comparable,
                              Rest rest, std::vector<Candidate>& pool) {
@@ -368,8 +371,8 @@ class SamkvSelector final : public Selector {
     }
   }
 
-  /// Without a question: blocks that drew attention over the longest distance in their own document
-  /// (smallest alpha), a quarter of an even share.
+  /// Chooses blocks without a question: those with attention over the longest distance in their own
+  /// document (smallest alpha), a quarter of an even share.
   static Selection select_static(const SelectionInput& input) {
     const std::vector<SamkvScores::Document> documents = samkv_documents(input);
     const Filter filter(input, documents.size());

@@ -12,8 +12,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// [num_kv_heads * head_dim]: the query turned by `position`, averaged over the heads that share a
-/// KV head.
+/// Returns the query rotated by `position` and averaged over the heads that share a KV head,
+/// [num_kv_heads * head_dim].
 class QueryFrame {
  public:
   QueryFrame(const SelectionInput& input)
@@ -83,8 +83,8 @@ Status score_layer(const SelectionInput& input, const SamkvScoreOptions& options
   return {};
 }
 
-/// The middle block with the smallest alpha, and the one with the least sustained attention (the
-/// runner-up where they are the same).
+/// Returns the middle block with the smallest alpha, and the one with the least sustained attention
+/// (the runner-up if both are equal).
 struct Extremes {
   std::int32_t most_important, least_important;
 };
@@ -118,13 +118,14 @@ std::optional<Extremes> extremes(const SamkvScores::Document& doc, std::int32_t 
   return e;
 }
 
-/// Queries of all layers and documents, scored in one call where there is a scorer.
+/// Collects the queries of all layers and documents, which are scored in one call if there is a
+/// scorer.
 class Together {
  public:
   Together(const SelectionInput& input, std::size_t num_documents)
       : input_(input), count_(num_documents) {}
 
-  /// The queries [document] of one layer, all of which may be one.
+  /// Adds the queries of one layer, [document]; a single one serves all documents.
   void add(std::vector<std::vector<float>> queries) { queries_.push_back(std::move(queries)); }
 
   Status score(const SamkvScoreOptions& options, std::vector<SamkvScores::Document>& documents,

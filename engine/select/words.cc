@@ -36,17 +36,18 @@ const std::vector<PlugOption>& table() {
   return kTable;
 }
 
-/// Shares of long contexts and of chunks, and what stays beside first blocks at least.
+/// Default keep ratios of long contexts and of chunks, and the least share kept besides first
+/// blocks.
 constexpr double kLongShare = 0.16, kChunkShare = 0.17, kBesidesFirst = 0.05;
-constexpr std::int32_t kLongBlock = 32;  ///< documents in blocks of this or more are long
+constexpr std::int32_t kLongBlock = 32;  ///< documents with blocks of this size or more are long
 
 std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
   return std::min<std::int64_t>(c.block_tokens,
                                 c.num_tokens - std::int64_t{block} * c.block_tokens);
 }
 
-/// Blocks that stay whatever the budget: the first; all of a context that is no longer than SamKV's
-/// anchors.
+/// Returns the blocks that stay under any budget: the first one, or all of a context that is no
+/// longer than SamKV's anchors.
 std::int32_t always_kept(const SelectableContext& c) {
   return c.num_blocks <= 3 ? c.num_blocks : 1;
 }
@@ -76,11 +77,11 @@ struct Candidate {
   float score;
 };
 
-/// The first block of every context, small contexts whole, and of the rest the blocks that match
-/// the question's words best, and some that are linked to these by a name, in all layers. No run of
-/// the question stands behind it, so it needs no more anchors than the beginnings, which hold
-/// titles and subjects; what SamKV spends on last blocks goes to matches. Without a question the
-/// documents decide, as in SamKV.
+/// Keeps the first block of every context, small contexts whole, and blocks that match the
+/// question's words best. Blocks that are linked to these by a name are kept, too; the choice is
+/// equal in all layers. It needs no query pass, so the only anchors are the beginnings, which hold
+/// titles and subjects; the budget that SamKV spends on last blocks goes to matches. Without a
+/// question the documents decide, as in SamKV.
 class WordsSelector final : public Selector {
  public:
   std::string_view name() const override { return "words"; }
@@ -108,7 +109,7 @@ class WordsSelector final : public Selector {
       note = "first blocks are always kept: " + std::to_string(-left) +
              " tokens more than the budget";
     if (left > 0 && link_share > 0) {
-      // Links get what the words leave; what they do not use goes back to the words.
+      // Links get what the words leave, and the words get what links do not use.
       const auto for_links = static_cast<std::int64_t>(link_share * static_cast<double>(left));
       left = take(input, scores, left - for_links, false, kept) + for_links;
       left = take(input, linked_scores(input.contexts, input.question, matches, fade), left, true,
@@ -123,8 +124,8 @@ class WordsSelector final : public Selector {
   }
 
  private:
-  /// Adds the best blocks that are not kept yet, with `scored_only` those above 0, until one does
-  /// not fit; ties in prompt order. Returns the tokens left.
+  /// Adds the best blocks that are not kept yet, until one does not fit; ties in prompt order.
+  /// `scored_only` limits them to scores above 0. Returns the tokens left.
   static std::int64_t take(const SelectionInput& input, const BlockScores& scores,
                            std::int64_t left, bool scored_only, Selection::ContextBlocks& kept) {
     std::vector<Candidate> candidates;

@@ -10,7 +10,7 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Counts a layer's hot rows, of all KV heads, into the blocks that they belong to.
+/// Counts a layer's hot rows, of all KV heads, per block.
 void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const BlockRows> blocks,
                std::vector<std::vector<std::int64_t>>& counts) {
   for (const auto& rows : hot) {
@@ -24,7 +24,7 @@ void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const B
   }
 }
 
-/// Per context and block: rows that were there and rows that are hot, over layers and KV heads.
+/// Row counts per context and block: all rows and hot rows, over layers and KV heads.
 struct BlockCounts {
   explicit BlockCounts(const Plan& plan) {
     for (const PlannedContext& c : plan.contexts) there.emplace_back(c.blocks.size());
@@ -44,18 +44,18 @@ void enter(const BlockCounts& counts, Plan& plan) {
   }
 }
 
-/// Takes everything but the hot rows out of the cache.
-Status drop_rows(WorkingCache& cache, const Heat& heat) {
+/// Removes all rows but the hot ones from the cache.
+Status drop_rows(WorkingCache& cache, const RetainedRows& retained) {
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
-    std::vector<std::vector<std::int32_t>> rows = heat.hot[at(layer)];
+    std::vector<std::vector<std::int32_t>> rows = retained.hot[at(layer)];
     for (auto& list : rows) std::sort(list.begin(), list.end());
     QUIRE_RETURN_IF_ERROR(cache.keep_rows(layer, rows));
   }
   return {};
 }
 
-/// Whether the prompt attends by the rule that the compressor has for it; entered into the plan
-/// with the reason against it.
+/// Returns whether the prompt attends by the compressor's sparse rule, and enters this into the
+/// plan with the reason if not.
 bool plan_sparse_prefill(QueryRun& run) {
   Plan& plan = run.plan.plan;
   const std::optional<SparseRule> rule = run.compressor->sparse_prefill(plan.options);
@@ -75,9 +75,9 @@ bool plan_sparse_prefill(QueryRun& run) {
   return sparse.note.empty();
 }
 
-/// Contexts of a prompt computed in order.
-std::vector<KvStretch> context_stretches(const QueryRun& run) {
-  std::vector<KvStretch> out;
+/// Returns the ranges of contexts in a prompt that is computed in order.
+std::vector<RowRange> context_ranges(const QueryRun& run) {
+  std::vector<RowRange> out;
   for (const PlannedContext& c : run.plan.plan.contexts) {
     if (c.num_tokens > 0 && !c.duplicate) out.push_back({c.offset, c.offset + c.num_tokens});
   }
@@ -99,15 +99,15 @@ Status begin_compress(QueryRun& run) {
   setup.question_begin = run.plan.suffix_position;
   setup.question_end = run.plan.suffix_position +
                        static_cast<std::int32_t>(run.request.suffix_ids.size());
-  // No question: the last document token runs once more, wherever it stands.
+  // Without a question the last document token runs once more, wherever it stands.
   if (run.request.suffix_ids.empty()) setup.question_begin = 0;
   setup.sparse = plan_sparse_prefill(run);
-  if (setup.sparse) setup.contexts = context_stretches(run);
+  if (setup.sparse) setup.contexts = context_ranges(run);
   return run.compressor->begin(setup);
 }
 
-Result<Heat> compress(QueryRun& run) {
-  if (run.compressor->keeps_everything()) return Heat{};
+Result<RetainedRows> compress(QueryRun& run) {
+  if (run.compressor->keeps_everything()) return RetainedRows{};
   const auto started = Clock::now();
   Plan& plan = run.plan.plan;
   const std::int32_t layers = run.core.facts.shape.num_layers,
@@ -120,33 +120,33 @@ Result<Heat> compress(QueryRun& run) {
     rows.push_back(layer_rows(run, layer, in_layer));
     blocks.push_back(std::move(in_layer));
   }
-  QUIRE_ASSIGN_OR_RETURN(Heat heat, run.compressor->compress({&*run.cache, rows}));
-  if (!heat.hot.empty()) {
+  QUIRE_ASSIGN_OR_RETURN(RetainedRows retained, run.compressor->compress({&*run.cache, rows}));
+  if (!retained.hot.empty()) {
     Compression result;
     result.by = run.compressor->name();
-    result.dropped = heat.drop;
+    result.dropped = retained.drop;
     result.lookahead_tokens = run.stats.lookahead_tokens;
     if (run.look_ahead) result.note = run.look_ahead->reason();
     BlockCounts counts(plan);
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       result.rows += rows[at(layer)].num_rows * kv_heads;
-      for (const auto& list : heat.hot[at(layer)])
+      for (const auto& list : retained.hot[at(layer)])
         result.hot_rows += static_cast<std::int64_t>(list.size());
       for (const BlockRows& b : blocks[at(layer)])
         counts.there[at(b.context)][at(b.block)] += (b.rows.end - b.rows.begin) * kv_heads;
-      count_hot(heat.hot[at(layer)], blocks[at(layer)], counts.hot);
+      count_hot(retained.hot[at(layer)], blocks[at(layer)], counts.hot);
     }
     enter(counts, plan);
-    if (heat.drop) {
-      QUIRE_RETURN_IF_ERROR(drop_rows(*run.cache, heat));
-      heat = Heat{};
+    if (retained.drop) {
+      QUIRE_RETURN_IF_ERROR(drop_rows(*run.cache, retained));
+      retained = RetainedRows{};
     }
     plan.compression = std::move(result);
   }
   const auto now = Clock::now();
   run.stats.compress_ms = ms_between(started, now);
   run.add_span("compress", started, now);
-  return heat;
+  return retained;
 }
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-/// Compression of a query's working cache: between the question's last row and the first token.
+/// This file compresses a query's working cache, between the question's last row and the first
+/// token.
 #pragma once
 
 #include "engine/compress/compressor.h"
@@ -6,14 +7,14 @@
 
 namespace quire {
 
-/// Gets the query's compressor ready for the question's pass, and says in the plan whether the
-/// prompt attends sparsely. The plan is complete.
+/// Prepares the query's compressor for the question's pass, and enters into the plan whether the
+/// prompt attends sparsely. The plan must be complete.
 Status begin_compress(QueryRun& run);
 
-/// Lets it rank the assembled cache, drops what it says and enters all that into plan and
-/// statistics. The heat is for the retriever; it is empty where everything stayed, and where the
-/// rest was dropped: what is there then is hot. Errors: those of the compressor,
+/// Ranks the assembled cache, drops rows as the compressor decides, and records the result in plan
+/// and statistics. Returns the retained rows for the retriever; empty if every row stayed or the
+/// others were dropped, as all remaining rows are then hot. Errors: those of the compressor,
 /// kResourceExhausted.
-Result<Heat> compress(QueryRun& run);
+Result<RetainedRows> compress(QueryRun& run);
 
 }  // namespace quire

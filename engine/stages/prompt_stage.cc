@@ -14,13 +14,12 @@ std::int64_t count(const std::vector<std::int32_t>& ids) {
   return static_cast<std::int64_t>(ids.size());
 }
 
-/// Those of `kept` (ascending) within the stretch, as ranges counted from its beginning.
-std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept,
-                                      const KvStretch& stretch) {
+/// Returns the entries of `kept` (ascending) within the range, as ranges relative to its beginning.
+std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept, const RowRange& range) {
   std::vector<TokenRange> out;
-  for (auto it = std::lower_bound(kept.begin(), kept.end(), stretch.begin);
-       it != kept.end() && *it < stretch.end; ++it) {
-    const auto token = static_cast<std::int32_t>(*it - stretch.begin);
+  for (auto it = std::lower_bound(kept.begin(), kept.end(), range.begin);
+       it != kept.end() && *it < range.end; ++it) {
+    const auto token = static_cast<std::int32_t>(*it - range.begin);
     if (!out.empty() && out.back().end == token)
       ++out.back().end;
     else
@@ -36,7 +35,7 @@ void keep_ranges(std::vector<std::int32_t>& ids, std::span<const TokenRange> ran
   ids = std::move(out);
 }
 
-/// Tokens of the uncached text, copies of a context counted once.
+/// Returns the number of tokens of the uncached text; copies of a context count once.
 std::int64_t uncached_tokens(const QueryRequest& request) {
   const std::vector<std::size_t> first = first_equal_contexts(request);
   std::int64_t n = count(request.prefix_ids) + count(request.suffix_ids);
@@ -70,7 +69,7 @@ PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
     leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
   else if (run.core.draft == nullptr)
     leave_whole("no draft model is loaded (model.draft_path)");
-  // One reading serves both.
+  // One reading serves both purposes.
   if (const auto kv = make_compressor(asked.compress == "auto" ? "none" : asked.compress);
       kv.ok()) {
     answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(asked.options),
@@ -89,7 +88,7 @@ void PromptStage::add_part(PromptCut::Part part, std::int32_t context,
   parts_.push_back({part, context, {begin, count(prompt_)}, cuttable});
 }
 
-/// The prompt in order, each context where the target meets it first.
+/// Lays out the prompt in order, each context at its first occurrence.
 void PromptStage::lay_out() {
   const QueryRequest& request = run_.request;
   first_equal_ = first_equal_contexts(request);
@@ -121,10 +120,11 @@ std::vector<std::int32_t>& PromptStage::ids_of(const Part& part) {
   return run_.request.suffix_ids;
 }
 
-/// Beside documents, the system part and the question; in a plain prompt, what every text of the
-/// model begins with. Of control tokens a draft of another vocabulary knows nothing: they all stay.
-std::vector<KvStretch> PromptStage::stays() const {
-  std::vector<KvStretch> out;
+/// Returns the ranges that stay besides documents: the system part and the question, or in a plain
+/// prompt the beginning that all prompts of the model share. Control tokens all stay, as a draft
+/// with another vocabulary does not know them.
+std::vector<RowRange> PromptStage::stays() const {
+  std::vector<RowRange> out;
   const auto& begin = run_.core.facts.ingest_prefix;
   if (!run_.request.contexts.empty()) {
     out = {parts_.front().tokens, parts_.back().tokens};
@@ -132,7 +132,7 @@ std::vector<KvStretch> PromptStage::stays() const {
              std::equal(begin.begin(), begin.end(), prompt_.begin())) {
     out = {{0, count(begin)}};
   }
-  for (std::int64_t t = 0; respelling_ && t < count(prompt_); ++t) {
+  for (std::int64_t t = 0; retokenization_ && t < count(prompt_); ++t) {
     if (run_.core.tokenizer->is_special(prompt_[at(t)])) out.push_back({t, t + 1});
   }
   return out;
@@ -147,7 +147,7 @@ bool PromptStage::ready() const {
   return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this;
 }
 
-/// All that a reading depends on, and who may know that there was one.
+/// Returns a key of everything that a reading depends on, including who may share it.
 Digest PromptStage::reading_key() const {
   const QueryRequest& request = run_.request;
   Sha256 hash;
@@ -167,8 +167,9 @@ Status PromptStage::begin_reading() {
   run_.core.prompt_reader = this;
   const std::int32_t rows_ahead = compressor_->rows_ahead(run_.request.cache.prompt_options);
   const std::int64_t ahead = std::max(rows_ahead, answer_tokens_);
-  if (!draft.same_tokens()) respelling_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
-  const std::vector<std::int32_t>& read = respelling_ ? respelling_->ids() : prompt_;
+  if (!draft.same_tokens())
+    retokenization_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
+  const std::vector<std::int32_t>& read = retokenization_ ? retokenization_->ids() : prompt_;
   if (read.empty()) return Status::invalid("prompt", "the prompt is empty for the draft");
   if (PromptReading::tokens_over(draft, count(read), ahead) > 0) {
     return Status::invalid("prompt",
@@ -218,8 +219,8 @@ void PromptStage::step() {
 void PromptStage::end_reading() {
   ReadPrompt read;
   read.answer = reading_->answer();
-  read.scores = respelling_ ? respelling_->bring_back(compressor_->scores())
-                            : compressor_->scores();
+  read.scores = retokenization_ ? retokenization_->bring_back(compressor_->scores())
+                                : compressor_->scores();
   reading_.reset();
   cut_by(read);
   run_.core.read_prompts.add(reading_key(), std::move(read));
@@ -233,7 +234,7 @@ void PromptStage::cut_by(const ReadPrompt& read) {
       std::fill(cuttable.begin() + p.tokens.begin, cuttable.begin() + p.tokens.end,
                 std::uint8_t{1});
   }
-  const std::vector<KvStretch> stay = stays();
+  const std::vector<RowRange> stay = stays();
   take_out(compressor_->kept({read.scores, cuttable, stay}));
   done_ = true;
 }

@@ -7,12 +7,13 @@
 
 namespace quire {
 
-/// Sums the raw queries of all rows, layer by layer, where they lie: no layer waits for it.
+/// Sums the raw queries of all rows per layer where they are computed, so that no layer
+/// synchronizes.
 class QueryPass::Capture final : public ForwardHook {
  public:
   Capture(std::int64_t dim, std::int32_t num_layers) : dim_(dim), num_layers_(num_layers) {}
 
-  /// Before the first row. Errors: kResourceExhausted.
+  /// Allocates the sums before the first row. Errors: kResourceExhausted.
   Status begin(const std::shared_ptr<ComputeMemory>& memory) {
     if (begun_) return {};
     QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, num_layers_ * dim_));
@@ -20,14 +21,14 @@ class QueryPass::Capture final : public ForwardHook {
     begun_ = true;
     return {};
   }
-  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return false; }
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
     QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q,
                                                      .rows = pass.qkv.rows,
                                                      .dim = dim_,
                                                      .ldx = pass.qkv.ld,
                                                      .sums = sums_.data() + pass.layer * dim_}));
-    // Nobody reads the last layer's output.
+    // The last layer's output is not used.
     if (pass.layer == num_layers_ - 1)
       std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
     return {};
@@ -108,7 +109,7 @@ Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t fir
   request.positions = positions;
   request.cache = &*run_.cache;
   request.hook = hook;
-  // The question runs again behind what it chooses; the prefix stays.
+  // The question runs again after the selected blocks; the prefix stays.
   HeadTrack* track = hook == nullptr ? run_.head_track.get() : nullptr;
   request.tap = track;
   QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));

@@ -1,5 +1,5 @@
-/// The question run over some blocks of every document to see what it looks like to the model
-/// (query pass #1).
+/// This file runs the question over some blocks of every document, to obtain its queries for
+/// selection (the query pass).
 #pragma once
 
 #include <memory>
@@ -14,19 +14,20 @@
 namespace quire {
 
 /// Runs system prefix, placed blocks and question through the query's own cache, at the plan's
-/// positions. Afterwards the cache holds the prefix alone: the question's KV and logits are nothing
-/// but a means. Threads: the engine thread.
+/// positions. Afterwards the cache holds only the prefix; the question's KV and logits are
+/// discarded. Threads: the engine thread.
 class QueryPass {
  public:
-  /// The plan's selection holds the blocks to run over; the supply was asked for them.
+  /// Prepares the pass. The plan's selection holds its blocks, which must have been requested from
+  /// the supply.
   QueryPass(QueryRun& run, KvSupply& supply);
   ~QueryPass();
 
-  /// The cache begins with this many rows of the prefix already. Before the first step().
+  /// Skips this many prefix rows, which the cache already holds. Call before the first step().
   void skip(std::int64_t tokens) { computed_ = static_cast<std::size_t>(tokens); }
-  /// Whether step() has work; else it waits for values.
+  /// Returns whether step() has work; else it waits for values.
   bool ready() const;
-  /// One chunk of computing, or the placing of one context.
+  /// Computes one chunk, or places one context.
   Status step();
   bool done() const { return stage_ == Stage::kDone; }
   const QueryPassResult& result() const { return result_; }
@@ -42,7 +43,7 @@ class QueryPass {
   QueryRun& run_;
   Placement placement_;
   Stage stage_ = Stage::kPrefix;
-  std::size_t computed_ = 0;  ///< tokens of the present stage
+  std::size_t computed_ = 0;  ///< computed tokens of the current stage
   std::int64_t prefix_rows_ = 0;
   std::unique_ptr<Capture> capture_;
   QueryPassResult result_;

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-/// Rows of the draft that score blocks: SpecPC's window.
+/// Number of last prompt rows of the draft that score blocks: SpecPC's window.
 constexpr std::int32_t kBoostWindow = 64;
 
 }  // namespace
@@ -38,7 +38,7 @@ std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
   if (stage_ == Stage::kDone) return std::nullopt;
   if (cancelled_->load(std::memory_order_relaxed))
     return Status::cancelled("the query was cancelled");
-  // An answer that is complete is not thrown away for its attribution: that is left out instead.
+  // A complete answer is not discarded for its attribution, which is skipped instead.
   if (now >= run_.request.deadline && stage_ != Stage::kAttribute)
     return Status::deadline("the query did not finish within its time limit");
   return std::nullopt;
@@ -102,7 +102,7 @@ Status QueryTask::plan() {
   if (prompt_) prompt_->enter(run_.plan);
   run_.add_span("lookup", started, Clock::now());
   QUIRE_RETURN_IF_ERROR(make_plugs());
-  wish_for_queries();
+  wanted_queries();
   run_.cache.emplace(*core.pool, core.facts.shape.num_layers);
   supply_ = std::make_unique<KvSupply>(run_);
   begin_look_ahead();
@@ -112,7 +112,7 @@ Status QueryTask::plan() {
   head_keys_wanted_ = !run_.request.plan_only && run_.head_track &&
                       run_.head_track->input() == HeadInput::kFeature;
   if (head_keys_wanted_) supply_->ask_head_keys();
-  tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wish().stored;
+  tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wanted().stored;
   if (tail_queries_wanted_) supply_->ask_tail_queries();
   if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ &&
       !run_.plan.plan.selection_pending)
@@ -128,35 +128,36 @@ bool QueryTask::wants_draft_scores() const {
 }
 
 void QueryTask::begin_look_ahead() {
-  QueryLookAhead::Wish wish;
-  if (wants_draft_scores()) wish.score_window = kBoostWindow;
-  // No further than the answer may go: that many rows have pages.
+  QueryLookAhead::Wanted wanted;
+  if (wants_draft_scores()) wanted.score_window = kBoostWindow;
+  // The look-ahead is no longer than the answer may be, as only that many rows have pages.
   if (!run_.request.plan_only)
-    wish.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(run_.plan.plan.options),
-                                         run_.request.sampling.max_tokens);
-  std::vector<std::int32_t> written = prompt_ && wish.tokens > 0 ? prompt_->answer()
-                                                                 : std::vector<std::int32_t>();
+    wanted.tokens = std::min<std::int32_t>(
+        run_.compressor->lookahead_tokens(run_.plan.plan.options),
+        run_.request.sampling.max_tokens);
+  std::vector<std::int32_t> written = prompt_ && wanted.tokens > 0 ? prompt_->answer()
+                                                                   : std::vector<std::int32_t>();
   if (!written.empty()) {
     run_.look_ahead = std::make_unique<QueryLookAhead>(std::move(written), prompt_->ms());
-    wish.tokens = 0;
+    wanted.tokens = 0;
   }
-  // The draft reads what the target will attend to, which the selection is yet to say; the long
-  // work comes behind it. Scores are what the selection waits for.
-  if (run_.plan.plan.selection_pending && wish.score_window == 0) {
-    look_ahead_tokens_ = wish.tokens;
+  // The draft reads what the target will attend to. That depends on the selection unless scores are
+  // requested, which the selection waits for.
+  if (run_.plan.plan.selection_pending && wanted.score_window == 0) {
+    look_ahead_tokens_ = wanted.tokens;
     return;
   }
-  ask_draft(wish);
+  ask_draft(wanted);
 }
 
-void QueryTask::ask_draft(const QueryLookAhead::Wish& wish) {
-  if (wish.tokens == 0 && wish.score_window == 0) return;
-  auto asked = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, wish);
-  if (wish.score_window > 0) scores_ = asked.get();
-  (wish.tokens > 0 ? run_.look_ahead : own_scores_) = std::move(asked);
+void QueryTask::ask_draft(const QueryLookAhead::Wanted& wanted) {
+  if (wanted.tokens == 0 && wanted.score_window == 0) return;
+  auto asked = std::make_unique<QueryLookAhead>(run_.core, run_.request, run_.plan, wanted);
+  if (wanted.score_window > 0) scores_ = asked.get();
+  (wanted.tokens > 0 ? run_.look_ahead : own_scores_) = std::move(asked);
 }
 
-/// The draft reads the next piece of the prompt; behind the last one what stays is planned.
+/// Runs the draft on the next piece of the prompt; after the last one, plans what stays.
 Status QueryTask::step_prompt() {
   prompt_->step();
   if (!prompt_->done()) return {};
@@ -164,18 +165,18 @@ Status QueryTask::step_prompt() {
   return plan();
 }
 
-/// Everything but the look-ahead is there for the question's last rows.
+/// Returns whether only the look-ahead is missing for the question's last rows.
 bool QueryTask::waits_for_draft() const {
   return run_.look_ahead && recompute_done_ && assembly_->last_chunk() &&
          !run_.look_ahead->settled(Clock::now());
 }
 
-/// Everything but the draft's scores is there to select.
+/// Returns whether only the draft's scores are missing for the selection.
 bool QueryTask::waits_for_scores() const {
   return scores_ != nullptr && !scores_->scored(Clock::now());
 }
 
-/// Work that waits for nobody.
+/// Returns whether there is work that waits for nothing.
 bool QueryTask::has_own_work() const {
   switch (stage_) {
     case Stage::kCutPrompt:
@@ -217,7 +218,7 @@ void QueryTask::step() {
   if (!status.ok()) finish(status, FinishReason::kError);
 }
 
-/// Later than the plan: a query that waits for its turn holds no pages.
+/// This runs after planning, as a query that waits for its turn holds no pages.
 Status QueryTask::take_shared_front() {
   shared_front_.emplace(run_);
   if (stage_ != Stage::kAssemble && stage_ != Stage::kQueryPass) return {};
@@ -313,15 +314,15 @@ Status QueryTask::begin_assembly() {
   return {};
 }
 
-/// Before any row runs: how much of the prompt may be shared depends on it.
-void QueryTask::wish_for_queries() {
+/// This runs before any row, as it limits how much of the prompt may be shared.
+void QueryTask::wanted_queries() {
   const Plan& plan = run_.plan.plan;
-  const QueryWish wish = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
-  if (wish.count == 0) return;
+  const WantedQueries wanted = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
+  if (wanted.count == 0) return;
   const EngineFacts& facts = run_.core.facts;
   run_.queries = std::make_unique<PromptQueries>(
       run_.core.model->rope(),
-      PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wish,
+      PromptQueries::Shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim}, wanted,
       plan.prompt_tokens);
 }
 
@@ -339,7 +340,7 @@ Status QueryTask::step_assembly() {
       if (!recompute_)
         recompute_ = std::make_unique<RecomputeStage>(run_, *supply_, assembly_->placed());
       if (!recompute_->done()) QUIRE_RETURN_IF_ERROR(recompute_->step());
-      // Layers above the highest that the pass ran through may still be on their way.
+      // Layers above the highest layer of the pass may still be loading.
       if (!recompute_->done() || !assembly_->placed().all_placed()) return {};
       recompute_.reset();
       for (std::int32_t i = 0; i < run_.num_contexts(); ++i) supply_->release(i);
@@ -360,11 +361,11 @@ Status QueryTask::prepare_retriever() {
     if (run_.work(i).source != ContextSource::kNothing)
       contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
   }
-  QUIRE_ASSIGN_OR_RETURN(const Heat heat, compress(run_));
+  QUIRE_ASSIGN_OR_RETURN(const RetainedRows retained, compress(run_));
   if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
   RetrieveInput retrieve;
   retrieve.cache = &*run_.cache;
-  retrieve.heat = &heat;
+  retrieve.retained = &retained;
   retrieve.contexts = contexts;
   retrieve.options = &run_.plan.plan.options;
   retrieve.queries = run_.queries.get();
@@ -434,7 +435,7 @@ void QueryTask::step_attribution() {
   Status status;
   try {
     status = attribution_->step();
-  } catch (const std::bad_alloc&) {  // the answer is there; only its attribution is lost
+  } catch (const std::bad_alloc&) {  // the answer is complete; only its attribution is lost
     status = Status::exhausted("out of memory");
   }
   if (!status.ok()) {
@@ -466,8 +467,8 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   scores_ = nullptr;
   own_scores_.reset();
   run_.look_ahead.reset();
-  // Memory and segments go back before anybody is told, not when the last reference to the task
-  // goes.
+  // Memory and segments are released before the sink is told, not when the last reference to the
+  // task is dropped.
   prompt_.reset();
   pass_.reset();
   attribution_.reset();
@@ -475,7 +476,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   assembly_.reset();  // a pass between two layers still uses the cache
   supply_.reset();
   if (run_.retriever) {
-    run_.retriever->settle();
+    run_.retriever->synchronize();
     stats.retrieve = run_.retriever->stats();
     run_.retriever.reset();
   }

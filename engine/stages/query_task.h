@@ -1,4 +1,5 @@
-/// One query from its plan to its last token, as a state machine the engine thread steps.
+/// This file runs one query from its plan to its last token, as a state machine that the engine
+/// thread steps.
 #pragma once
 
 #include <atomic>
@@ -25,19 +26,20 @@
 
 namespace quire {
 
-/// [cut the prompt ->] plan -> [sketches -> query pass -> select] -> fetch what is kept, compute
-/// missing contexts -> assemble (prefix, placed and computed contexts in prompt order) -> recompute
-/// -> question -> compress -> decode [-> attribution, where the request wants it]. The prompt is
-/// cut where that was asked for; sketches, query pass and selection come where the selection
-/// depends on the question. Threads: the engine thread, which must call finish() before the task is
-/// dropped if it is not done.
+/// Runs these stages: [cut the prompt ->] plan -> [sketches -> query pass -> select] -> fetch kept
+/// blocks, compute missing contexts -> assemble (prefix, placed and computed contexts in prompt
+/// order) -> recompute -> question -> compress -> decode [-> attribution, if requested].
+///
+/// The prompt is cut only if requested. Sketches, query pass and selection are stages only if the
+/// selection depends on the question. Threads: the engine thread, which must call finish() before
+/// it destroys a task that is not done.
 class QueryTask {
  public:
   enum class State : std::uint8_t {
     kRunnable,   ///< step() has work
-    kWaiting,    ///< for the store
-    kDecoding,   ///< wants its row in the next decode step
-    kPreempted,  ///< gave its memory back; waits for resume()
+    kWaiting,    ///< waits for the store
+    kDecoding,   ///< its row belongs in the next decode step
+    kPreempted,  ///< gave its memory back and waits for resume()
     kDone,       ///< on_done was called
   };
 
@@ -45,50 +47,51 @@ class QueryTask {
             std::shared_ptr<std::atomic<bool>> cancelled, Clock::time_point received);
   ~QueryTask();
 
-  /// Called once when the task ends, before anybody hears of it.
+  /// Sets a hook that is called once when the task ends, before the sink is told.
   void before_end(std::function<void()> hook) { before_end_ = std::move(hook); }
-  /// Adds one to `running` until just before on_done. It must outlive the task.
+  /// Adds one to `running` and subtracts it just before on_done. `running` must outlive the task.
   void count_in(std::atomic<std::int64_t>& running);
-  /// Plans and begins to fetch, unless the prompt is to be cut first; reports the plan as soon as
-  /// it is complete. Takes no pages. Failures end the task.
+  /// Plans and begins to fetch, unless the prompt is to be cut first; the plan is reported as soon
+  /// as it is complete. It takes no pages, and failures end the task.
   void prepare();
-  /// Its turn has come: from now on step() may take pages.
+  /// Starts the task's turn; from now on step() may take pages.
   void start();
-  /// Copies what it has in pages to ordinary memory and gives the pages back. Nothing of it changes
-  /// but where it lies: what the query answers after resume() is what it would have answered.
+  /// Copies its pages to ordinary memory and releases them. The answer after resume() is the one it
+  /// would have given.
   void suspend();
-  /// Errors: kResourceExhausted (it stays suspended).
+  /// Copies the pages back. Errors: kResourceExhausted (the task stays suspended).
   Status resume();
-  /// In pages now; in ordinary memory while suspended.
+  /// Returns the bytes held in pages, or in ordinary memory while suspended.
   std::int64_t held_bytes() const;
-  /// Most it will take of the device while it decodes; once prepared.
+  /// Returns the most device memory it will use while it decodes; known once prepared.
   std::int64_t device_bytes() const;
-  /// Pages the next decode step takes.
+  /// Returns the bytes of pages that the next decode step takes.
   std::int64_t next_row_bytes() const;
-  /// Also takes notice of what the store answered.
+  /// Returns the state after polling the store's replies.
   State state();
-  /// Its next step runs the draft, not the model.
+  /// Returns whether its next step runs the draft, not the model.
   bool reads_prompt() const { return stage_ == Stage::kCutPrompt || stage_ == Stage::kPrepare; }
-  /// One chunk of computing, or the placing of one context.
+  /// Computes one chunk, or places one context.
   void step();
-  /// The row of the next decode step, and what came of it.
+  /// decode_row() returns the row of the next decode step; decoded() takes its result.
   DecodeRow decode_row() { return answer_->row(); }
   void decoded(const DecodeRow& row);
 
-  /// Set when it should end now: cancelled or past its deadline.
+  /// Returns why the task should end now (cancelled or past its deadline), if it should.
   std::optional<Status> verdict(Clock::time_point now) const;
-  /// Ends the task: calls on_done. Nothing if it is done.
+  /// Ends the task and calls on_done; does nothing if it is done.
   void finish(const Status& status, FinishReason reason);
 
-  /// Most bytes of working cache the request can need at once, with an answer of at most so many
-  /// tokens.
+  /// Returns the most bytes of working cache that the request can need at once, with an answer of
+  /// at most `answer_tokens` tokens.
   static std::int64_t working_bytes(const QueryResources& core, const QueryRequest& request,
                                     std::int64_t answer_tokens);
   const QueryRequest& request() const { return run_.request; }
-  /// Asked for; once planned: the one in use.
+  /// Returns the requested strategy; once planned, the one in use.
   const std::string& strategy() const;
   std::int64_t completion_tokens() const { return run_.stats.completion_tokens; }
-  /// Tokens computed for it: of the prompt, as the plan has it, and of the answer.
+  /// Returns the tokens computed for it: those of the prompt according to the plan, and those of
+  /// the answer.
   std::int64_t work_tokens() const;
 
  private:
@@ -107,8 +110,8 @@ class QueryTask {
   Status make_plugs();
   Status step_prompt();
   void begin_look_ahead();
-  void ask_draft(const QueryLookAhead::Wish& wish);
-  void wish_for_queries();
+  void ask_draft(const QueryLookAhead::Wanted& wanted);
+  void wanted_queries();
   Status step_stage();
   Status begin_selecting();
   Status select();
@@ -130,7 +133,8 @@ class QueryTask {
   std::int64_t choosing_bytes() const;
   Status check_choosing() const;
   bool waits_for_draft() const;
-  /// The rows in front of the question are yet to be computed again, if the strategy does so.
+  /// Returns whether the rows before the question are still to be recomputed, if the strategy
+  /// recomputes.
   bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }
   bool can_assemble() const;
   bool wants_draft_scores() const;
@@ -143,11 +147,11 @@ class QueryTask {
   std::atomic<std::int64_t>* running_ = nullptr;
   Stage stage_ = Stage::kAssemble;
   std::unique_ptr<PromptStage> prompt_;
-  /// That the draft is asked for once the selection is complete
+  /// Look-ahead tokens that are requested from the draft once the selection is complete.
   std::int32_t look_ahead_tokens_ = 0;
-  /// Where the draft's scores come from; null: the selector wants none
+  /// Source of the draft's scores; null: the selector wants none.
   QueryLookAhead* scores_ = nullptr;
-  /// The same, where the look-ahead was written before the plan
+  /// Owns the source of scores if the look-ahead was written before the plan.
   std::unique_ptr<QueryLookAhead> own_scores_;
   std::unique_ptr<KvSupply> supply_;
   std::unique_ptr<QueryPass> pass_;
@@ -155,11 +159,11 @@ class QueryTask {
   std::unique_ptr<RecomputeStage> recompute_;
   bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false,
        recompute_done_ = false, suspended_ = false;
-  std::optional<SharedFront> shared_front_;  ///< once pages may be taken
+  std::optional<SharedFront> shared_front_;  ///< set once pages may be taken
   std::unique_ptr<Answer> answer_;
   Clock::time_point decode_started_;
   std::unique_ptr<AttributionPass> attribution_;
-  FinishReason answer_end_ = FinishReason::kStop;  ///< while the answer is attributed
+  FinishReason answer_end_ = FinishReason::kStop;  ///< finish reason while the answer is attributed
 };
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// What a query holds and may come to hold, and how it makes room for others.
+// This file computes the memory that a query holds and may come to hold, and moves it out and back.
 #include <algorithm>
 #include <string>
 
@@ -19,7 +19,7 @@ std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryReq
       prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens),
       std::max(core.facts.window, prompt));
   const auto pages = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
-  // A fault may make the longest document be computed alone, in a cache of its own.
+  // A fault may cause the longest document to be computed alone, in its own cache.
   const std::int64_t alone = longest > 0 ? pages(longest + size(core.facts.ingest_prefix)) : 0;
   return (pages(rows) + alone) * core.pool->format().page_bytes() * core.facts.shape.num_layers;
 }
@@ -28,7 +28,7 @@ void QueryTask::suspend() {
   suspended_ = true;
   ++run_.stats.preemptions;
   if (!supply_) return;  // nothing is planned yet, and the draft's KV is ordinary memory
-  run_.retriever->settle();
+  run_.retriever->synchronize();
   run_.cache->move_out();
   supply_->suspend();
 }
@@ -59,14 +59,14 @@ std::int64_t QueryTask::next_row_bytes() const {
   return pages * run_.core.pool->format().page_bytes();
 }
 
-/// Of the cache at the answer's end.
+/// Returns the rows of the cache at the end of the answer.
 std::int64_t QueryTask::most_rows() const {
   std::size_t prompt = run_.request.prefix_ids.size() + run_.request.suffix_ids.size();
   for (const QueryContext& c : run_.request.contexts) prompt += c.token_ids.size();
   return static_cast<std::int64_t>(prompt) + run_.request.sampling.max_tokens;
 }
 
-/// Of a device that computes; once the plan is made.
+/// Returns the memory that choosing takes of a compute device; known once the plan is made.
 std::int64_t QueryTask::choosing_bytes() const {
   return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever, run_.plan.plan.options,
                                std::ssize(run_.request.contexts), most_rows());
@@ -79,8 +79,7 @@ std::int64_t QueryTask::device_bytes() const {
   if (!run_.retriever && facts.choosing) return part;
   const std::int64_t choosing = run_.retriever ? choosing_bytes() : 0;
   if (!may_use_device()) return std::min(part, choosing);
-  // Never more than everything on the device, and what is chosen by beside it; a few pages for what
-  // is rounded up.
+  // The bound is all rows plus what they are chosen by, and a few pages for rounding up.
   const std::int64_t keys = run_.core.head != nullptr ? run_.core.head->config().key_dim() *
                                                             static_cast<std::int64_t>(sizeof(float))
                                                       : 0;
@@ -90,7 +89,8 @@ std::int64_t QueryTask::device_bytes() const {
                                         keys));
 }
 
-/// Waiting would not help a request whose choosing needs more than its part of the device.
+/// Rejects a request whose choosing needs more than its share of the device, as waiting would not
+/// help.
 Status QueryTask::check_choosing() const {
   const EngineFacts& facts = run_.core.facts;
   const std::int64_t needed = choosing_bytes(), part = facts.device_part();
@@ -104,7 +104,7 @@ Status QueryTask::check_choosing() const {
           " (model.device_cache_bytes); raise the part, or use dense");
 }
 
-/// Before the plan is made, as far as the request says.
+/// This is a bound from the request alone, before the plan is made.
 bool QueryTask::may_use_device() const {
   if (run_.retriever) return run_.retriever->uses_device();
   if (run_.request.cache.decode == "auto") return true;

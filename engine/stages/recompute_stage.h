@@ -1,4 +1,4 @@
-/// The recomputer's pass over the placed rows of one query.
+/// This file runs the recomputer's pass over the placed rows of one query.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,30 @@
 
 namespace quire {
 
-/// A chunk of rows at a time. A context found out to hold other tokens' KV becomes a miss: once it
-/// is computed and placed again, step() begins a new pass. Threads: the engine thread.
+/// Runs the pass one chunk of rows at a time. A context found to hold KV of other tokens becomes a
+/// miss; once it is computed and placed again, step() begins a new pass. Threads: the engine
+/// thread.
 class RecomputeStage {
  public:
-  /// `placed` must outlive it: what the pass waits for, layer by layer.
+  /// Prepares the stage; `placed` is the gate that the pass waits on, layer by layer, and must
+  /// outlive it.
   RecomputeStage(QueryRun& run, KvSupply& supply, const LayerGate& placed)
       : run_(run), supply_(supply), placed_(placed) {}
 
-  /// Undone when a value fails that the pass had no need to wait for.
+  /// Returns whether the pass is done. It becomes false again if a value fails that the pass did
+  /// not wait for.
   bool done() const { return done_ && !outdated(); }
-  /// Whether step() has work; else it waits for values.
+  /// Returns whether step() has work; else it waits for values.
   bool ready() const { return !pass_ || outdated() || pass_->ready(); }
-  /// Errors: of prepare() and the pass, but for kCorruption.
+  /// Runs one chunk. Errors: those of prepare() and of the pass, except kCorruption.
   Status step();
 
  private:
   Status prepare();
   Status run_pass();
   std::int32_t generations() const;
-  /// Values of some context were replaced meanwhile, so its rows are written again, those that the
-  /// pass has written included.
+  /// Returns whether values of a context were replaced since the pass was prepared, so that all its
+  /// rows are written again.
   bool outdated() const { return prepared_ && generations() != generations_; }
   void give_up();
   void report();
@@ -39,10 +42,10 @@ class RecomputeStage {
   QueryRun& run_;
   KvSupply& supply_;
   const LayerGate& placed_;
-  /// Of a pass that waits between layers, where others run in the engine's
+  /// Workspace of a pass that waits between layers, while other passes use the engine's.
   ForwardWorkspace own_workspace_;
   std::unique_ptr<RecomputePass> pass_;
-  std::vector<std::int64_t> num_rows_;  ///< [layer] before the pass
+  std::vector<std::int64_t> num_rows_;  ///< [layer] rows before the pass
   std::int32_t generations_ = 0;
   Clock::time_point started_;
   bool prepared_ = false, done_ = false;

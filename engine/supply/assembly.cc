@@ -19,13 +19,13 @@ void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions
 
 }  // namespace
 
-/// Of one item; what its pass points to stays in place.
+/// State of one chunk of an item; what its pass points to stays in place.
 struct Assembly::Chunk {
-  /// `size` tokens of the item, and `ahead` of the look-ahead behind them
+  /// Begins `size` tokens of the item and, after them, `ahead` tokens of the look-ahead.
   std::vector<std::int32_t> ids, positions;
   std::size_t size = 0, ahead = 0;
   std::int32_t last_row = 0;
-  bool last = false;  ///< of the item
+  bool last = false;  ///< last chunk of the item
   double ms = 0;
   ForwardWorkspace own_workspace;
   std::optional<HookChain> hooks;
@@ -78,8 +78,8 @@ void Assembly::add_question() {
   const bool after_run = !items_.empty() && items_.back().contexts.empty();
   next_position_ = run_.plan.suffix_position + static_cast<std::int32_t>(suffix.size());
   if (suffix.empty() && !after_run) {
-    // No question at all: the last kept document token runs once more, now seeing everything before
-    // it.
+    // Without a question the last kept document token runs once more, now attending to everything
+    // before it.
     const std::int32_t context = items_.back().contexts.back();
     const std::int32_t block = run_.plan.selection.kept(0, context).back();
     const PlannedBlock& b = run_.planned(context).blocks[at(block)];
@@ -108,8 +108,9 @@ void Assembly::skip(std::int64_t tokens) {
   }
 }
 
-/// The question need not wait for the last layer of the contexts in front of it. Where a retrieval
-/// head follows the prompt, or the last placed row is taken out again, it does.
+/// Returns whether the question may begin before the last layer of the preceding contexts is
+/// placed. It may not if a retrieval head follows the prompt, or if the last placed row is removed
+/// again.
 bool Assembly::overlaps(const Item& item) const {
   const Item& next = items_[next_ + 1];
   return &item == &items_[next_] && next.question && !next.replaces_last_row && !run_.head_track;
@@ -138,8 +139,8 @@ Status Assembly::step() {
   return run_.head_track ? track_placed(item) : Status();
 }
 
-/// The retrieval head sees the tokens of placed contexts, too: by the keys that were stored with
-/// them, or by their embeddings.
+/// Passes tokens of placed contexts to the retrieval head, by the keys stored with them or by their
+/// embeddings.
 Status Assembly::track_placed(const Item& item) {
   for (const std::int32_t context : item.contexts) {
     const ContextWork& work = run_.work(context);
@@ -183,7 +184,7 @@ bool Assembly::last_chunk() const {
          items_[next_].ids.size() - done_tokens_ <= at(run_.core.chunk_tokens);
 }
 
-/// As far as the model's positions go.
+/// The look-ahead ends at the model's last position.
 std::span<const std::int32_t> Assembly::look_ahead() const {
   if (!run_.look_ahead) return {};
   return run_.look_ahead->tokens(run_.core.model->rope().max_positions() - next_position_);
@@ -217,7 +218,7 @@ void Assembly::begin_chunk(Item& item) {
   c.ids.assign(part(item.ids).begin(), part(item.ids).end());
   c.positions.assign(part(item.positions).begin(), part(item.positions).end());
   if (c.last && item.question) {
-    // Rows in front do not see them: the answer begins with the same bits.
+    // Preceding rows do not attend to these, so the answer begins with the same bits.
     const std::span<const std::int32_t> ahead = look_ahead();
     append(c.ids, c.positions, ahead, next_position_);
     c.ahead = ahead.size();
@@ -236,7 +237,7 @@ void Assembly::begin_chunk(Item& item) {
     request.logit_rows = std::span(&c.last_row, 1);
     request.logits = logits_.data();
   }
-  // Between layers others run, in the engine's workspace.
+  // Other passes run between layers, in the engine's workspace.
   c.pass.emplace(*run_.core.model, request,
                  placement_.done() ? run_.core.workspace : c.own_workspace);
 }

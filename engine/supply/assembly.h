@@ -1,4 +1,4 @@
-/// The prompt put together in the working cache: what is computed and what is placed, in prompt
+/// This file assembles the prompt in the working cache from computed and placed parts, in prompt
 /// order.
 #pragma once
 
@@ -14,47 +14,49 @@
 
 namespace quire {
 
-/// Threads: the engine thread.
+/// Assembles the prompt. Threads: the engine thread.
 class Assembly {
  public:
-  /// The plan is complete. `prefix_done`: the cache holds the system prefix already.
+  /// Prepares the assembly; the plan must be complete. `prefix_done`: the cache already holds the
+  /// system prefix.
   Assembly(QueryRun& run, KvSupply& supply, bool prefix_done);
   ~Assembly();
 
-  /// The cache begins with this many rows of the prompt already, besides a finished prefix. Before
-  /// the first step(); fewer than the prompt has.
+  /// Skips this many prompt rows that the cache already holds besides a finished prefix. Call
+  /// before the first step(), with fewer rows than the prompt has.
   void skip(std::int64_t tokens);
-  /// Whether step() has work; else it waits for values.
+  /// Returns whether step() has work; else it waits for values.
   bool ready() const;
-  /// What is left is the chunk with the question's last row, and with the look-ahead behind it.
+  /// Returns whether only the chunk with the question's last row, and the look-ahead after it, is
+  /// left.
   bool last_chunk() const;
-  /// Everything before the question is in the cache.
+  /// Returns whether everything before the question is in the cache.
   bool before_question() const { return items_[next_].question && done_tokens_ == 0; }
   bool done() const { return next_ == items_.size(); }
-  /// Values arrived that may go into the cache, also while a pass is between layers: before any
-  /// other step.
+  /// Returns whether arrived values may be placed, even while a pass is between layers. Place them
+  /// before any other step.
   bool can_place() const { return placement_.ready(); }
   Status place();
-  /// All that was placed is still what the supply has. The question, and a recompute pass before
-  /// it, run through a layer as soon as that is placed.
+  /// Returns the gate over placed layers. The question, and a recompute pass before it, run through
+  /// a layer once it is placed.
   const LayerGate& placed() const { return placement_; }
-  /// One chunk of computing, as far as layers are placed, or the placing of one context.
+  /// Computes one chunk, as far as layers are placed, or places one context.
   Status step();
 
-  /// Of the question's last row, [vocab_size]; once done.
+  /// Returns the logits of the question's last row, [vocab_size]; valid once done.
   const std::vector<float>& logits() const { return logits_; }
   std::int32_t next_position() const { return next_position_; }
   Clock::time_point compute_started() const { return compute_started_; }
 
  private:
-  /// A run of tokens to compute, or neighbouring contexts to place.
+  /// A sequence of tokens to compute, or of neighbouring contexts to place.
   struct Item {
-    std::vector<std::int32_t> contexts;        ///< placed; none: computed
-    std::vector<std::int32_t> ids, positions;  ///< computed
-    bool question = false;                     ///< its last row's logits start the answer
+    std::vector<std::int32_t> contexts;        ///< contexts to place; empty: tokens are computed
+    std::vector<std::int32_t> ids, positions;  ///< tokens to compute
+    bool question = false;                     ///< the logits of its last row start the answer
     bool replaces_last_row = false;
   };
-  /// A forward pass over a piece of an item.
+  /// A forward pass over part of an item.
   struct Chunk;
   Item& computed_item();
   void add_contexts();
@@ -74,10 +76,10 @@ class Assembly {
   Placement placement_;
   std::vector<Item> items_;
   std::size_t next_ = 0;
-  std::size_t done_tokens_ = 0;  ///< of the present item
+  std::size_t done_tokens_ = 0;  ///< tokens done of the current item
   bool placing_ = false;
-  std::unique_ptr<SparsePass> sparse_;  ///< while the prompt runs whole
-  std::unique_ptr<Chunk> chunk_;        ///< while it runs
+  std::unique_ptr<SparsePass> sparse_;  ///< set while the whole prompt runs in one sparse pass
+  std::unique_ptr<Chunk> chunk_;        ///< set while a chunk runs
   std::vector<float> logits_;
   std::int32_t next_position_ = 0;
   Clock::time_point compute_started_;

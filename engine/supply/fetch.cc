@@ -28,10 +28,10 @@ std::string name_of(const FetchItem& item) {
 
 }  // namespace
 
-/// Outlives the Fetch: the store may still answer after a query was cancelled.
+/// State that outlives the Fetch, as the store may still reply after a query was cancelled.
 struct Fetch::Shared {
   struct Context {
-    std::vector<std::size_t> missing;  ///< [group + 1]; the sketch is 0
+    std::vector<std::size_t> missing;  ///< [group + 1]; the sketch is at 0
     MissReason failure = MissReason::kNone;
   };
   std::size_t& missing(const FetchItem& item) {

@@ -1,5 +1,5 @@
-/// Fetches stored values and sketches of one query's contexts while the engine thread does other
-/// work.
+/// This file fetches stored values and sketches of one query's contexts asynchronously to the
+/// engine thread.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,37 @@
 
 namespace quire {
 
-/// One value wanted, or the context's sketch.
+/// A requested value, or a requested sketch record of the context.
 struct FetchItem {
   static constexpr std::int32_t kSketch = -1;
   std::int32_t context = 0, block = 0;
   std::int32_t group = 0;  ///< kSketch: the sketch record of index `block`
 };
 
-/// Threads: the engine thread; answers arrive on the store's threads. Dropping it stops reads that
-/// have not begun.
+/// Fetches values. Threads: the engine thread; replies arrive on the store's threads. Destroying it
+/// cancels reads that have not begun.
 class Fetch {
  public:
   struct Arrived {
     FetchItem item;
     PinnedBytes bytes;
     Tier tier = Tier::kNone;
-    double ms = 0;  ///< since started()
+    double ms = 0;  ///< ms since started()
   };
 
-  /// `segments[i]` belongs to context i. `store` must outlive it.
+  /// Creates a fetch; `segments[i]` belongs to context i. `store` must outlive it.
   Fetch(Store& store, std::shared_ptr<Waker> waker, std::vector<SegmentHandle> segments);
   ~Fetch();
 
-  /// Asks for more; any number of times. The store reads in this order.
+  /// Requests more items, which the store reads in this order. It may be called any number of
+  /// times.
   void start(std::vector<FetchItem> items);
-  /// What arrived since the last call.
+  /// Returns what arrived since the last call.
   std::vector<Arrived> take();
-  /// Everything asked for of this context and group has arrived (and may be waiting in take()).
+  /// Returns whether everything requested of this context and group has arrived; it may still wait
+  /// in take().
   bool complete(std::int32_t context, std::int32_t group) const;
-  /// Why something of the context cannot come; kNone: nothing failed so far.
+  /// Returns why part of the context cannot arrive; kNone: nothing has failed so far.
   MissReason failure(std::int32_t context) const;
   Clock::time_point started() const { return started_; }
 

@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-/// Newly computed contexts waiting to be written; beyond this they are not kept (they stay a miss,
-/// no query waits for the disk).
+/// Most newly computed contexts that wait to be written. Beyond this they are not stored and stay a
+/// miss, so that no query waits for the disk.
 constexpr std::size_t kMaxPendingWrites = 64;
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -22,7 +22,7 @@ std::vector<SegmentHandle> segments_of(const QueryPlan& plan) {
   return segments;
 }
 
-/// Whether a layer of the group keeps the block.
+/// Returns whether a layer of the group keeps the block.
 bool group_keeps(const Selection& selection, const KvLayout& layout, std::int32_t context,
                  std::int32_t block, std::int32_t group) {
   const auto keeps = [&](std::int32_t layer) {
@@ -129,7 +129,7 @@ void KvSupply::make_miss(std::int32_t context, MissReason reason) {
   Entry& e = entry(context);
   std::fill(e.values.begin(), e.values.end(), std::span<const std::byte>());
   e.owners.clear();
-  e.tail_queries.reset();  // of whatever was stored
+  e.tail_queries.reset();  // from the replaced segment
   ++e.generation;
 }
 
@@ -147,7 +147,7 @@ Status KvSupply::distrust(std::int32_t context) {
   }
   log_warning("cached document holds the KV of other tokens, computing it again",
               {{"context", std::to_string(context)}});
-  discard(context);  // whether or not this request may write: nobody should read it again
+  discard(context);  // even if this request may not write, so that nobody reads it again
   make_miss(context, MissReason::kCorrupt);
   return {};
 }
@@ -206,13 +206,13 @@ bool KvSupply::fits(std::int32_t context, const SketchView& s) const {
          s.has(kSketchMeans) && s.has(kSketchLocalQuery);
 }
 
-/// A record of the context is missing, or of no use: all of it is computed anew.
+/// Makes the context a miss because a record is missing or unusable; all of it is computed anew.
 void KvSupply::make_useless(std::int32_t context, const char* what, const std::string& why) {
   log_warning("cached document has no usable record, computing it again",
               {{"record", what}, {"reason", why}});
   ++run_.stats.sketch_misses;
-  // Sound bytes of an older build: out of the way, so that what is computed now is stored with its
-  // records.
+  // These are intact bytes of an older build. They are removed, so that the newly computed KV is
+  // stored with its records.
   if (run_.work(context).writable) discard(context);
   make_miss(context, MissReason::kCorrupt);
 }
@@ -305,7 +305,7 @@ const SketchView* KvSupply::sketch(std::int32_t context) const {
 
 bool KvSupply::ready(std::int32_t context, std::int32_t group) const {
   if (run_.work(context).source == ContextSource::kAlone) return entry(context).alone != nullptr;
-  // Arrived, but not taken yet: poll() comes first.
+  // The value has arrived but was not processed yet: poll() comes first.
   const KvLayout& layout = run_.work(context).layout;
   const Entry& e = entry(context);
   if (!fetch_.complete(context, group)) return false;
@@ -358,7 +358,7 @@ Status KvSupply::step_missing() {
   std::shared_ptr<const ContextKv> kv = missing_->take();
   missing_.reset();
   submit_write(missing_context_, kv);
-  // Copies of the same tokens (dedupe off) need not be computed twice.
+  // Copies of the same tokens (dedupe off) are computed once.
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (computed_next(i) && run_.ids(i) == run_.ids(missing_context_))
       QUIRE_RETURN_IF_ERROR(keep_computed(i, kv));

@@ -1,5 +1,5 @@
-/// Brings the KV and the sketches of a query's contexts: from the store, or computed alone where
-/// the store has nothing usable.
+/// This file supplies the KV and the sketches of a query's contexts, from the store or computed
+/// alone if the store has nothing usable.
 #pragma once
 
 #include <cstdint>
@@ -15,74 +15,73 @@
 
 namespace quire {
 
-/// Reads each value at most once. Whatever cannot be read, has the wrong length or does not parse
-/// turns its context into a miss, which step_missing() computes; a fault is never an error. What
-/// arrived stays until release(). Threads: the engine thread; block() also kernel threads.
+/// Reads each value at most once. Anything that cannot be read, has the wrong length or does not
+/// parse makes its context a miss, which step_missing() computes; a fault is never an error. Values
+/// stay until release(). Threads: the engine thread; block() also kernel threads.
 class KvSupply final : public StoredKv {
  public:
   explicit KvSupply(QueryRun& run);
 
-  /// Reads the sketches of all stored contexts.
+  /// Requests the sketches of all stored contexts.
   void ask_sketches();
-  /// Reads the head keys of all stored contexts. A context without keys of the head in use is
+  /// Requests the head keys of all stored contexts. A context without keys of the current head is
   /// computed anew.
   void ask_head_keys();
-  /// Reads the queries that are stored of contexts' last tokens. A context without such a record,
-  /// or with one that is of no use, does without.
+  /// Requests the stored queries of contexts' last tokens. A context without a usable record goes
+  /// without.
   void ask_tail_queries();
-  /// Reads the blocks of stored contexts that `selection` keeps and that were not asked for before:
-  /// groups of layers ascending, so that what the lowest layers need comes first.
+  /// Requests the blocks of stored contexts that `selection` keeps and that were not requested
+  /// before. Groups of layers ascend, so that the lowest layers arrive first.
   void ask_blocks(const Selection& selection);
-  /// Takes notice of what the store answered.
+  /// Processes the values that have arrived from the store.
   void poll();
 
-  /// Every context that has rows has a sketch.
+  /// Returns whether every context with rows has a sketch.
   bool sketches_ready() const;
-  /// Null until it is there.
+  /// Returns the context's sketch; null until it has arrived.
   const SketchView* sketch(std::int32_t context) const;
-  /// Every context that has rows has head keys.
+  /// Returns whether every context with rows has head keys.
   bool head_keys_ready() const;
-  /// Null until they are there.
+  /// Returns the context's head keys; null until they have arrived.
   const HeadRecordView* head_keys(std::int32_t context) const;
-  /// Every context that has rows and such a record has it here, or has found it of no use.
+  /// Returns whether every context with rows and a record of queries has it, or found it unusable.
   bool tail_queries_ready() const;
-  /// Null: none.
+  /// Returns the context's stored queries; null: none.
   const TailRecordView* tail_queries(std::int32_t context) const;
-  /// The values of this context and group that were asked for are here.
+  /// Returns whether all requested values of this context and group have arrived.
   bool ready(std::int32_t context, std::int32_t group) const;
-  /// Changes when the context's values were replaced (it became a miss): what was placed of it must
-  /// be placed again.
+  /// Returns a counter that changes if the context's values are replaced (it became a miss). Rows
+  /// placed before must then be placed again.
   std::int32_t generation(std::int32_t context) const { return entry(context).generation; }
   std::span<const std::byte> value(std::int32_t context, std::int32_t block,
                                    std::int32_t group) const;
-  /// Raw KV of a block; what ask_blocks() brought.
+  /// Returns the raw KV of a block that ask_blocks() requested and that has arrived.
   Result<RawKvView> block(std::int32_t context, std::int32_t block,
                           std::int32_t layer) const override;
 
-  /// The context's stored KV turned out to be that of other tokens: it is computed alone instead,
-  /// and the store gives it up, so that it is not read again. Errors: kInternal (it was not
-  /// stored).
+  /// Discards stored KV that proved to belong to other tokens: the context is computed alone, and
+  /// the store drops its KV so that it is not read again. Errors: kInternal (it was not stored).
   Status distrust(std::int32_t context);
-  /// Some context has to be computed alone.
+  /// Returns whether some context still has to be computed alone.
   bool missing_left() const;
-  /// One chunk of the first such context. Errors: those of ContextPrefill.
+  /// Computes one chunk of the first such context. Errors: those of ContextPrefill.
   Status step_missing();
 
-  /// Pages of the context that is being computed: bytes, wherever they lie now; moved out to
-  /// ordinary memory and back in.
+  /// held_bytes() returns the page bytes of the context that is being computed, wherever they are.
+  /// suspend() moves them to ordinary memory, resume() back.
   std::int64_t held_bytes() const;
   void suspend();
   Status resume();
 
-  /// The values of this context are not needed any more.
+  /// Releases the values of this context, which are no longer needed.
   void release(std::int32_t context);
-  /// Fills in the tiers' counts and load_ms.
+  /// Enters the tiers' counts and load_ms into the statistics.
   void report();
 
  private:
   struct Entry {
     std::vector<std::span<const std::byte>> values;  ///< [block * num_groups + group]
-    std::vector<std::uint8_t> asked;                 ///< the same
+    std::vector<std::uint8_t> asked;                 ///< the same order
     std::vector<PinnedBytes> owners;
     std::shared_ptr<const ContextKv> alone;
     PinnedBytes sketch_bytes;
@@ -98,9 +97,9 @@ class KvSupply final : public StoredKv {
     std::int32_t generation = 0;
     bool released = false;
   };
-  /// Reads asked for together.
+  /// A group of reads that were requested together.
   struct Round {
-    double start_ms = 0, end_ms = 0;  ///< since the first; end: of the last arrival
+    double start_ms = 0, end_ms = 0;  ///< since the first request; end: the last arrival
   };
   Entry& entry(std::int32_t context) { return entries_[static_cast<std::size_t>(context)]; }
   const Entry& entry(std::int32_t context) const {
@@ -126,7 +125,7 @@ class KvSupply final : public StoredKv {
   std::vector<Entry> entries_;
   std::vector<Round> rounds_;
   bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false;
-  std::unique_ptr<ContextPrefill> missing_;  ///< being computed alone now
+  std::unique_ptr<ContextPrefill> missing_;  ///< context that is being computed alone
   std::int32_t missing_context_ = -1;
   std::int64_t read_bytes_[5] = {};
 };

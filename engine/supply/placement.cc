@@ -106,7 +106,7 @@ Status Placement::step() {
 }
 
 Status Placement::place_by_threads(const Part& part, std::span<const std::int32_t> layers) {
-  // Layers write different pages; nobody changes the lists of pages meanwhile.
+  // Layers write different pages, and nobody changes the page tables meanwhile.
   std::mutex mu;
   Status status;
   parallel_for(static_cast<std::int64_t>(layers.size()), 1,
@@ -122,7 +122,8 @@ Status Placement::place_by_threads(const Part& part, std::span<const std::int32_
   return status;
 }
 
-/// Layer by layer, lowest first: a device copies one while it places the one before.
+/// Places layer by layer, lowest first, so that a device copies one layer while the previous one is
+/// placed.
 Status Placement::place_in_order(const Part& part, std::span<const std::int32_t> layers) {
   const KvLayout& layout = run_.work(part.context).layout;
   std::vector<std::int32_t> rows;

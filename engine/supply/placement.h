@@ -1,4 +1,4 @@
-/// Puts the kept blocks of contexts into a working cache.
+/// This file places the kept blocks of contexts into a working cache.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,26 @@
 
 namespace quire {
 
-/// Rows of all contexts stand in the cache from begin() on, in prompt order in every layer; their
-/// contents are filled in group by group of layers, in whatever order the values arrive. Keys are
+/// Places contexts. begin() appends the rows of all contexts in prompt order in every layer; their
+/// contents are filled in by groups of layers, in the order in which values arrive. Keys are
 /// rotated to the plan's positions. Threads: the engine thread.
 class Placement final : public LayerGate {
  public:
-  /// What becomes of the values of a context that is placed whole.
+  /// Selects what happens to the values of a context once it is placed in all layers.
   enum class Values : std::uint8_t { kKeep, kRelease };
   Placement(QueryRun& run, KvSupply& supply, Values values)
       : run_(run), supply_(supply), values_(values) {}
 
-  /// Appends rows for what the plan's selection keeps of `contexts` (prompt order) to every layer.
-  /// The one before must be done. Errors: kResourceExhausted.
+  /// Appends rows to every layer for what the plan's selection keeps of `contexts` (prompt order).
+  /// The previous call must be done. Errors: kResourceExhausted.
   Status begin(std::vector<std::int32_t> contexts);
   bool done() const;
-  /// The rows of this layer are: a pass may run through it.
+  /// Returns whether all rows of this layer are placed, so that a pass may run through it.
   bool placed(std::int32_t layer) const override;
   bool all_placed() const override { return done(); }
-  /// Some values are here that are not placed.
+  /// Returns whether values have arrived that are not placed yet.
   bool ready() const;
-  /// Places what is here of one context.
+  /// Places the values of one context that have arrived.
   Status step();
 
  private:

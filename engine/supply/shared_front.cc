@@ -10,33 +10,33 @@ SharedFront::SharedFront(QueryRun& run)
       front_(causal_front(run.request, run.plan)),
       seed_(key_seed(run.core.facts, run.request.tenant, run.request.salt_digest)) {
   if (!run_.sparse_prefill()) return;
-  // Rows within the band are exact; those behind it are this request's alone.
+  // Rows within the band are exact; those after it are not shared with other requests.
   front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));
   front_.whole = false;
 }
 
-/// Of the front, how many tokens need not run: the answer begins with the logits of the last, and
-/// compressor and retriever see the rows they watch.
+/// Returns how many tokens of the front need not run. The last one runs, as the answer begins with
+/// its logits, and so do the rows that compressor and retriever observe.
 std::int64_t SharedFront::most_tokens() const {
   const auto front = static_cast<std::int64_t>(front_.token_ids.size()),
              question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
-  // Pages hold no states of the tokens in them
+  // Pages hold no hidden states of their tokens.
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;
   if (run_.sparse_prefill()) {
     const std::int64_t unseen = !run_.queries ? front
                                 : run_.queries->needs_whole_prompt()
                                     ? 0
-                                    : run_.plan.plan.prompt_tokens - run_.queries->wish().count;
+                                    : run_.plan.plan.prompt_tokens - run_.queries->wanted().count;
     return std::clamp<std::int64_t>(unseen, 0, front);
   }
   std::int64_t most = front;
   if (front_.whole) most -= run_.compressor->observer() == nullptr ? 1 : question;
   if (run_.compressor->observer() != nullptr && run_.compressor->observes_prompt()) return 0;
   if (!run_.queries) return most;
-  // What a retriever sees must not depend on what others have left behind.
+  // The retriever's input must not depend on what other requests have left.
   if (run_.queries->needs_whole_prompt()) return 0;
   return std::clamp<std::int64_t>(
-      front - run_.queries->wish().count + (front_.whole ? 0 : question), 0, most);
+      front - run_.queries->wanted().count + (front_.whole ? 0 : question), 0, most);
 }
 
 Result<std::int64_t> SharedFront::take() {
@@ -56,8 +56,8 @@ Result<std::int64_t> SharedFront::take() {
 }
 
 void SharedFront::add_answered(std::int32_t token_id) {
-  // From the first row on that attended to a part of the context the answer's rows are this
-  // request's alone.
+  // From the first row that attended to only a part of the context, the answer's rows are not
+  // shared.
   if (front_.whole && run_.retriever->stats().sparse_steps == 0)
     front_.token_ids.push_back(token_id);
 }

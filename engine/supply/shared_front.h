@@ -1,5 +1,4 @@
-/// The beginning of a prompt that is computed causally: taken over from earlier requests, and left
-/// to later ones.
+/// This file shares the causally computed beginning of a prompt with earlier and later requests.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +8,28 @@
 
 namespace quire {
 
-/// Threads: the engine thread. `run` must outlive it.
+/// Shares the pages of a prompt's beginning. Threads: the engine thread; `run` must outlive it.
 class SharedFront {
  public:
-  /// The plan is complete.
+  /// Prepares sharing; the plan must be complete.
   explicit SharedFront(QueryRun& run);
 
-  /// Puts pages that an earlier request computed at the beginning of the run's cache, if the
-  /// strategy may reuse anything, and returns how many tokens they hold. Once, while the cache is
-  /// empty. Errors: those of the retrieval head that follows the prompt.
+  /// Puts pages of an earlier request at the beginning of the run's cache, if the strategy may
+  /// reuse anything, and returns how many tokens they hold. Call it once, while the cache is empty.
+  /// Errors: those of the retrieval head that follows the prompt.
   Result<std::int64_t> take();
-  /// One more token of the answer is in the cache: it belongs to the beginning if the whole prompt
-  /// does, and if it attended to everything.
+  /// Records that one more answer token is in the cache. It extends the beginning if the whole
+  /// prompt belongs to it and the token attended to everything.
   void add_answered(std::int32_t token_id);
-  /// Leaves the rows computed causally so far to later requests. Nothing where a compressor moved
-  /// rows together: they are no beginning of anything.
+  /// Keeps the rows computed causally so far for later requests. Nothing is kept after a compressor
+  /// compacted rows, as they no longer form a prefix.
   void keep();
 
  private:
   std::int64_t most_tokens() const;
 
   QueryRun& run_;
-  CausalFront front_;  ///< what the cache holds of it others may share
+  CausalFront front_;  ///< tokens in the cache that others may share
   Digest seed_;
 };
 

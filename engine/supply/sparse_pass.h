@@ -1,4 +1,4 @@
-/// A prompt's sparse prefill: all of its rows in one pass, a layer at a time.
+/// This file runs a prompt's sparse prefill: all of its rows in one pass, one layer per step.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace quire {
 
-/// Passes of others run between its layers. Until it goes it holds activations of every row in
-/// ordinary memory, 4 * (hidden_size + 2 * num_heads * head_dim) bytes each. Threads: the engine
-/// thread.
+/// Runs the pass; passes of other tasks may run between its layers. Until destroyed it holds
+/// activations of every row in ordinary memory, 4 * (hidden_size + 2 * num_heads * head_dim) bytes
+/// per row. Threads: the engine thread.
 class SparsePass {
  public:
-  /// The prompt's rows that the cache does not have yet, and the draft's answer behind them.
-  /// logits: [vocab_size] of the prompt's last row; must stay.
+  /// Runs the prompt's rows that the cache lacks, then those of the draft's answer (`ahead`).
+  /// `logits`, [vocab_size], receives those of the prompt's last row and must outlive the pass.
   SparsePass(QueryRun& run, std::span<const std::int32_t> ids,
              std::span<const std::int32_t> positions, std::span<const std::int32_t> ahead,
              float* logits);
 
-  /// The next layer. After the last one the answer's rows are out of the cache again and the plan
-  /// says what was sparse. Errors: those of forward().
+  /// Runs the next layer. After the last one the answer's rows are removed from the cache, and the
+  /// plan reports the sparsity. Errors: those of forward().
   Status step();
   bool done() const { return pass_.done(); }
-  /// Rows that ran, the answer's among them.
+  /// Returns the number of rows in the pass, including those of the answer.
   std::int64_t num_rows() const { return static_cast<std::int64_t>(ids_.size()); }
 
  private:

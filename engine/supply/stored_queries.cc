@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-/// Of a context's stored rows, those that lie in a block of the prompt; ascending.
+/// Returns the stored rows of a context that lie in a kept block of the prompt; ascending.
 struct PlacedRow {
   std::int64_t row = 0;
   std::int32_t position = 0;

@@ -1,5 +1,5 @@
-/// Queries that ingest stored of documents' last tokens, for retrievers that index the cache by
-/// queries.
+/// This file uses the queries of documents' last tokens, stored at ingest, for retrievers that
+/// index the cache by queries.
 #pragma once
 
 #include "base/status.h"
@@ -8,10 +8,9 @@
 
 namespace quire {
 
-/// Adds to run.queries the stored queries of placed contexts, rotated to where the prompt has their
-/// tokens: as many as there is room for beside those of tokens that ran, the prompt's last ones
-/// first. Contexts without a record, and blocks that were left out, add none. Threads: the engine
-/// thread.
+/// Adds stored queries of placed contexts to run.queries, rotated to their tokens' positions in the
+/// prompt. As many are added as fit besides those of tokens that ran, the prompt's last ones first;
+/// contexts without a record and dropped blocks add none. Threads: the engine thread.
 Status add_stored_queries(QueryRun& run, const KvSupply& supply);
 
 }  // namespace quire

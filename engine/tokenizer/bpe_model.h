@@ -16,7 +16,7 @@ struct Merge {
   std::uint32_t rank;
 };
 
-/// A stretch of text that is one token so far.
+/// A range of text that is one token so far.
 struct Symbol {
   std::int32_t id;
   std::uint32_t num_bytes;  ///< of the text it stands for

@@ -59,9 +59,9 @@ std::size_t segment_end(std::string_view text, std::size_t begin, bool& plain) {
 
 std::uint32_t OffsetMap::original(std::uint32_t normalised) const {
   const auto next = std::upper_bound(
-      stretches_.begin(), stretches_.end(), normalised,
+      ranges_.begin(), ranges_.end(), normalised,
       [](std::uint32_t at, const Changed& s) { return at < s.to_begin; });
-  if (next == stretches_.begin()) return normalised;
+  if (next == ranges_.begin()) return normalised;
   const Changed& s = *(next - 1);
   if (normalised == s.to_begin) return s.from_begin;
   if (normalised < s.to_begin + s.to_size) return s.from_begin + s.from_size;

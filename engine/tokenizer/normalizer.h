@@ -9,18 +9,18 @@
 namespace quire::tokenizer_internal {
 
 /// From byte offsets of a normalised text to those of its original. Monotonic; 0 and the end map to
-/// 0 and the end. Offsets inside a changed stretch map to the end of that stretch.
+/// 0 and the end. Offsets inside a changed range map to the end of that range.
 class OffsetMap {
  public:
   struct Changed {
     std::uint32_t to_begin, to_size;      ///< in the normalised text
     std::uint32_t from_begin, from_size;  ///< in the original
   };
-  void add(const Changed& stretch) { stretches_.push_back(stretch); }
+  void add(const Changed& range) { ranges_.push_back(range); }
   std::uint32_t original(std::uint32_t normalised) const;
 
  private:
-  std::vector<Changed> stretches_;  ///< ascending
+  std::vector<Changed> ranges_;  ///< ascending
 };
 
 /// Writes the NFC of `text` (valid UTF-8) to `out` and how to get back to `map`. False, with `out`

@@ -20,7 +20,7 @@ inline constexpr std::string_view kQwenPattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// A list of patterns applied one after another: each match, and each stretch between matches,
+/// A list of patterns applied one after another: each match, and each range between matches,
 /// becomes a piece that the next pattern sees alone. An empty match cuts where it stands. No byte
 /// is ever lost. Immutable, any thread.
 class Pretokenizer {

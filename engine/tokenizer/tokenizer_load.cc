@@ -140,9 +140,9 @@ std::optional<std::int32_t> find_id(const std::optional<std::string>& text,
   return std::nullopt;
 }
 
-Result<TokenizerSettings> settle(const ConfigFiles& config, const KindDefaults& kind,
-                                 const std::vector<AddedToken>& added, std::size_t num_pieces,
-                                 const std::function<std::string(std::size_t)>& piece) {
+Result<TokenizerSettings> synchronize(const ConfigFiles& config, const KindDefaults& kind,
+                                      const std::vector<AddedToken>& added, std::size_t num_pieces,
+                                      const std::function<std::string(std::size_t)>& piece) {
   const auto id_of_text = [&](const std::optional<std::string>& text) {
     return find_id(text, added, num_pieces, piece);
   };
@@ -199,7 +199,7 @@ Result<std::unique_ptr<Tokenizer>> finish_bpe(BpeSpec spec, const ConfigFiles& c
   const auto piece = [&spec](std::size_t id) { return spec.pieces[id]; };
   QUIRE_RETURN_IF_ERROR(check_added(spec.file, spec.added, spec.pieces.size(), piece));
   QUIRE_ASSIGN_OR_RETURN(TokenizerSettings settings,
-                         settle(config, kind, spec.added, spec.pieces.size(), piece));
+                         synchronize(config, kind, spec.added, spec.pieces.size(), piece));
   settings.description = std::move(description);
   return make_bpe_tokenizer(std::move(spec), std::move(settings));
 }
@@ -227,7 +227,7 @@ Result<std::unique_ptr<Tokenizer>> finish_spm(const std::string& file, const std
   }
   const auto text = [&model](std::size_t id) { return model.pieces[id].text; };
   QUIRE_ASSIGN_OR_RETURN(TokenizerSettings settings,
-                         settle(config, kind, added, model.pieces.size(), text));
+                         synchronize(config, kind, added, model.pieces.size(), text));
   settings.description = std::move(description);
   return make_spm_tokenizer(file, bytes, std::move(model), std::move(added), std::move(settings));
 }

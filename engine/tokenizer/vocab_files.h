@@ -22,7 +22,7 @@ struct TokenizerJson {
   BpeSpec spec;
   bool bos_template = false;  ///< the post-processor puts `bos` in front
   std::string bos;
-  bool space_after_special = false;  ///< every stretch between added tokens gets a space in front
+  bool space_after_special = false;  ///< every range between added tokens gets a space in front
 };
 
 /// Hugging Face's tokenizer.json of type BPE, over bytes or with byte fallback. kUnimplemented

@@ -275,7 +275,7 @@ QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUni
     turn_keys(rows.k, next == nullptr ? nullptr : next->k, dim, w.values);
     const bool all_visible = call.tile_max[tile / kTileKeys] <= u.min_position;
     for (std::int64_t i = 0; i < u.num_lanes; i += kFewBf16Lanes) {
-      score_turned_keys<kFewBf16Lanes>(w.values, query + i * 2, 32, dim, w.scores, kTileKeys);
+      score_transposed_keys<kFewBf16Lanes>(w.values, query + i * 2, 32, dim, w.scores, kTileKeys);
       // Lanes past the last one have the lowest position and see nothing.
       few_softmax(rows, all_visible && i + kFewBf16Lanes <= u.num_lanes, w.lane_positions + i,
                   w.scores, m + i, l + i, alpha, w.weights, Exp2{});

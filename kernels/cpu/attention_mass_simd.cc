@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_mass_stretch.h"
+#include "kernels/cpu/attention_mass_range.h"
 
 #include <algorithm>
 #include <limits>
@@ -25,7 +25,7 @@ struct MassMemory {
 
 /// Row r of the register block is query row min(first + r, rows - 1): rows past the last repeat it,
 /// and nobody reads theirs.
-HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t stretch,
+HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t range,
                         const std::int32_t* positions, const MassMemory& w) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -60,23 +60,22 @@ HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t stretch,
           sum = hn::Add(sum, hn::IfThenElseZero(hn::RebindMask(d, seen),
                                                 hn::Load(d, w.attention + r * kMassKeys + i)));
         }
-        a.mass[((first + r) * a.num_heads + h) * a.num_stretches + stretch] += hn::GetLane(
+        a.mass[((first + r) * a.num_heads + h) * a.num_ranges + range] += hn::GetLane(
             hn::SumOfLanes(d, sum));
       }
     }
   }
 }
 
-void MassStretch(const AttentionMassArgs& a, std::int64_t stretch, void* scratch) {
+void MassRange(const AttentionMassArgs& a, std::int64_t range, void* scratch) {
   const std::int64_t dim = a.kv.head_dim;
   MassMemory w;
   w.keys = static_cast<float*>(scratch);
   w.attention = w.keys + a.kv.num_kv_heads * dim * kMassKeys;
   w.query = w.attention + kMassRows * kMassKeys;
   HWY_ALIGN std::int32_t positions[kMassKeys];
-  for (std::int64_t i = 0; i < a.rows * a.num_heads; ++i)
-    a.mass[i * a.num_stretches + stretch] = 0.0f;
-  const KvStretch& s = a.stretches[stretch];
+  for (std::int64_t i = 0; i < a.rows * a.num_heads; ++i) a.mass[i * a.num_ranges + range] = 0.0f;
+  const RowRange& s = a.ranges[range];
   for (std::int64_t first = s.begin; first < s.end; first += kMassKeys) {
     const std::int64_t valid = std::min(kMassKeys, s.end - first);
     // Keys past the end lie behind every query.
@@ -84,7 +83,7 @@ void MassStretch(const AttentionMassArgs& a, std::int64_t stretch, void* scratch
       positions[i] = i < valid ? a.kv.positions[first + i]
                                : std::numeric_limits<std::int32_t>::max();
     TurnKeys(a.kv, first, kMassKeys, valid, w.keys);
-    AddTile(a, stretch, positions, w);
+    AddTile(a, range, positions, w);
   }
 }
 
@@ -98,7 +97,7 @@ namespace {
 
 [[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
 
-HWY_EXPORT(MassStretch);
+HWY_EXPORT(MassRange);
 
 }  // namespace
 
@@ -108,8 +107,8 @@ std::int64_t attention_mass_scratch_bytes(const AttentionMassArgs& a) {
          static_cast<std::int64_t>(sizeof(float));
 }
 
-void attention_mass_stretch(const AttentionMassArgs& args, std::int64_t stretch, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(MassStretch)(args, stretch, scratch);
+void attention_mass_range(const AttentionMassArgs& args, std::int64_t range, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(MassRange)(args, range, scratch);
 }
 
 }  // namespace quire::cpu

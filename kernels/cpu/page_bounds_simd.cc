@@ -44,7 +44,7 @@ HWY_INLINE void CenterPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, 
   HWY_ALIGN float mean[kMaxHeadDim], deviation[kMaxHeadDim];
   std::fill_n(mean, dim, 0.0f);
   std::fill_n(deviation, dim, 0.0f);
-  const KvStretch rows = a.pages[page];
+  const RowRange rows = a.pages[page];
   const float share = 1.0f / static_cast<float>(rows.end - rows.begin);
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     const auto* key = KeyAt<Tag>(a, row, head);
@@ -77,7 +77,7 @@ HWY_INLINE void BoundPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, s
     low[c] = std::numeric_limits<float>::infinity();
     high[c] = -low[c];
   }
-  const KvStretch rows = a.pages[page];
+  const RowRange rows = a.pages[page];
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     const auto* key = KeyAt<Tag>(a, row, head);
     for_each_vector(dim, [&](auto d, std::int64_t i) HWY_ATTR {

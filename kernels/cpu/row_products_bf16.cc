@@ -29,7 +29,7 @@ void pack(const RowScoresArgs& a, std::int64_t first, std::uint16_t* out) {
 
 /// Where a tile's keys lie; those behind the last row repeat it.
 void find(const ChosenRows& c, std::int64_t begin, std::int64_t end, const std::byte** keys) {
-  for (std::int64_t j = 0; j < kTurnedTileKeys; ++j) {
+  for (std::int64_t j = 0; j < kTransposedTileKeys; ++j) {
     const std::int64_t at = std::min(begin + j, end - 1);
     const auto row = static_cast<std::uint64_t>(c.rows != nullptr ? c.rows[at] : c.first_row + at);
     keys[j] = static_cast<const std::byte*>(c.kv.pages[row / kPageTokens]) +
@@ -46,21 +46,22 @@ bool multiplies_rounded(const KvView& kv) {
 
 void row_scores_rounded(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t dim = a.keys.kv.head_dim;
-  alignas(64) std::uint16_t queries[kMostDim * kQueries], keys[kMostDim * kTurnedTileKeys];
-  alignas(64) float scores[kQueries * kTurnedTileKeys];
-  const std::byte* rows[2][kTurnedTileKeys];
+  alignas(64) std::uint16_t queries[kMostDim * kQueries], keys[kMostDim * kTransposedTileKeys];
+  alignas(64) float scores[kQueries * kTransposedTileKeys];
+  const std::byte* rows[2][kTransposedTileKeys];
   for (std::int64_t first = 0; first < a.num_queries; first += kQueries) {
     pack(a, first, queries);
     const std::int64_t lanes = std::min<std::int64_t>(kQueries, a.num_queries - first);
     find(a.keys, begin, end, rows[0]);
-    for (std::int64_t tile = begin, at = 0; tile < end; tile += kTurnedTileKeys, at ^= 1) {
-      const std::byte** next = tile + kTurnedTileKeys < end ? rows[at ^ 1] : nullptr;
-      if (next != nullptr) find(a.keys, tile + kTurnedTileKeys, end, next);
+    for (std::int64_t tile = begin, at = 0; tile < end; tile += kTransposedTileKeys, at ^= 1) {
+      const std::byte** next = tile + kTransposedTileKeys < end ? rows[at ^ 1] : nullptr;
+      if (next != nullptr) find(a.keys, tile + kTransposedTileKeys, end, next);
       turn_keys(rows[at], next, dim, keys);
-      score_turned_keys<kQueries>(keys, queries, kQueries * 2, dim, scores, kTurnedTileKeys);
-      const std::int64_t n = std::min(kTurnedTileKeys, end - tile);
+      score_transposed_keys<kQueries>(keys, queries, kQueries * 2, dim, scores,
+                                      kTransposedTileKeys);
+      const std::int64_t n = std::min(kTransposedTileKeys, end - tile);
       for (std::int64_t i = 0; i < lanes; ++i)
-        std::memcpy(a.scores + (first + i) * a.ld_scores + tile, scores + i * kTurnedTileKeys,
+        std::memcpy(a.scores + (first + i) * a.ld_scores + tile, scores + i * kTransposedTileKeys,
                     static_cast<std::size_t>(n) * sizeof(float));
     }
   }

@@ -131,7 +131,7 @@ Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   if (size < kLeastSample) return {};
   std::array<float, kSample> sample;
   const std::int64_t stride = n / size;
-  // Places wander within their stretch, so that no regular pattern of x meets them.
+  // Places wander within their range, so that no regular pattern of x meets them.
   for (std::int64_t i = 0; i < size; ++i) {
     const float v = x[i * stride + i * 2654435761 % stride];
     sample[static_cast<std::size_t>(i)] = std::isnan(v) ? -kHighest : v;

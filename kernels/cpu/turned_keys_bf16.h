@@ -13,7 +13,7 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kTurnedTileKeys = 64;
+inline constexpr std::int64_t kTransposedTileKeys = 64;
 
 /// Two bf16 values in every pair of lanes.
 QUIRE_TARGET_AVX512 inline __m512bh bf16_pair_at(const void* at) {
@@ -27,7 +27,7 @@ QUIRE_TARGET_AVX512 inline __m512bh bf16_pair_at(const void* at) {
 QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
                                           const std::byte* const* next, std::int64_t dim,
                                           std::uint16_t* keys) {
-  for (std::int64_t b = 0; b < kTurnedTileKeys; b += 16) {
+  for (std::int64_t b = 0; b < kTransposedTileKeys; b += 16) {
     for (std::int64_t c = 0; c < dim; c += 32) {
       __m512i words[16];
 #pragma GCC unroll 16
@@ -39,7 +39,7 @@ QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
       turn_words(words);
 #pragma GCC unroll 16
       for (std::int64_t p = 0; p < 16; ++p)
-        _mm512_store_si512(keys + ((c / 2 + p) * kTurnedTileKeys + b) * 2, words[p]);
+        _mm512_store_si512(keys + ((c / 2 + p) * kTransposedTileKeys + b) * 2, words[p]);
     }
   }
 }
@@ -47,10 +47,10 @@ QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
 /// scores[i * ld + key] = q_i . key for Lanes queries and the tile's 64 keys; pair p of query i
 /// lies at query + p * ld_query + i * 2. Each score is one chain of sums over ascending pairs.
 template <int Lanes>
-QUIRE_TARGET_AVX512 inline void score_turned_keys(const std::uint16_t* keys,
-                                                  const std::uint16_t* query, std::int64_t ld_query,
-                                                  std::int64_t dim, float* scores,
-                                                  std::int64_t ld) {
+QUIRE_TARGET_AVX512 inline void score_transposed_keys(const std::uint16_t* keys,
+                                                      const std::uint16_t* query,
+                                                      std::int64_t ld_query, std::int64_t dim,
+                                                      float* scores, std::int64_t ld) {
   __m512 sum[Lanes][4];
 #pragma GCC unroll 4
   for (int i = 0; i < Lanes; ++i) {
@@ -61,7 +61,7 @@ QUIRE_TARGET_AVX512 inline void score_turned_keys(const std::uint16_t* keys,
     __m512bh k[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v)
-      k[v] = (__m512bh)_mm512_load_si512(keys + (p * kTurnedTileKeys + v * 16) * 2);
+      k[v] = (__m512bh)_mm512_load_si512(keys + (p * kTransposedTileKeys + v * 16) * 2);
 #pragma GCC unroll 4
     for (int i = 0; i < Lanes; ++i) {
       const __m512bh q = bf16_pair_at(query + p * ld_query + i * 2);

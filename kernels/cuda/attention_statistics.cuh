@@ -1,4 +1,4 @@
-/// What attention puts where: the mass on stretches of cached rows, and the column statistics of a
+/// What attention puts where: the mass on ranges of cached rows, and the column statistics of a
 /// prefill (kernels/attention_mass.h, attention_stats.h).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace quire::cuda {
 
-/// One block a (stretch, up to kHeads query heads of one KV head, query row). kLanes lanes hold a
+/// One block a (range, up to kHeads query heads of one KV head, query row). kLanes lanes hold a
 /// key, eight channels each, for all heads of the block; teams take keys in turn and their sums
 /// meet in order.
 template <class E, int kLanes, int kHeads>
@@ -23,7 +23,7 @@ struct AttentionMassKernel {
   QUIRE_DEVICE void operator()(Device& device) const {
     const std::int64_t group = a.num_heads / a.kv.num_kv_heads,
                        tiles = (group + kHeads - 1) / kHeads;
-    const std::int64_t stretch = device.block_idx().x, kv_head = device.block_idx().y / tiles,
+    const std::int64_t range = device.block_idx().x, kv_head = device.block_idx().y / tiles,
                        t = device.block_idx().z;
     const std::int64_t first_head = kv_head * group + device.block_idx().y % tiles * kHeads,
                        left = (kv_head + 1) * group - first_head;
@@ -40,7 +40,7 @@ struct AttentionMassKernel {
     QUIRE_UNROLL
     for (int h = 0; h < kHeads; ++h)
       lse[h] = h < heads ? device.load(a.lse + t * a.ld_lse + first_head + h) : -kInfinity;
-    add_keys(device, stretch, kv_head, t, lse, sums);
+    add_keys(device, range, kv_head, t, lse, sums);
 
     auto parts = device.template shared<float>(kParts, kTeams * kHeads);
     if (device.thread_idx() % kLanes == 0) {
@@ -52,17 +52,17 @@ struct AttentionMassKernel {
     if (h >= heads) return;
     float sum = 0;
     for (int team = 0; team < kTeams; ++team) sum += static_cast<float>(parts[team * kHeads + h]);
-    device.store(a.mass + (t * a.num_heads + first_head + h) * a.num_stretches + stretch, sum);
+    device.store(a.mass + (t * a.num_heads + first_head + h) * a.num_ranges + range, sum);
   }
 
  private:
   template <class Device>
-  QUIRE_DEVICE void add_keys(Device& device, std::int64_t stretch, std::int64_t kv_head,
+  QUIRE_DEVICE void add_keys(Device& device, std::int64_t range, std::int64_t kv_head,
                              std::int64_t t, const float (&lse)[kHeads],
                              float (&sums)[kHeads]) const {
     auto query = device.template shared<float>(kQuery, kHeads * kWidth);
-    const std::int64_t begin = device.load(&a.stretches[stretch].begin),
-                       end = device.load(&a.stretches[stretch].end);
+    const std::int64_t begin = device.load(&a.ranges[range].begin),
+                       end = device.load(&a.ranges[range].end);
     const std::int32_t position = device.load(a.query_positions + t);
     const int team = device.thread_idx() / kLanes, channel = device.thread_idx() % kLanes * 8;
     // As many steps for every team: the reduction takes whole warps
@@ -90,14 +90,14 @@ struct AttentionMassKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions and stretches are not looked at).
+/// Errors: kInvalidArgument (shapes; positions and ranges are not looked at).
 template <class Launcher>
 Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0)
     return Status::invalid("num_heads", "must be a multiple of num_kv_heads");
   if (a.rows < 0 || a.rows > 65535) return Status::invalid("rows", "0 to 65535 query rows a call");
-  if (a.num_stretches < 0) return Status::invalid("num_stretches", "must not be negative");
+  if (a.num_ranges < 0) return Status::invalid("num_ranges", "must not be negative");
   if (a.rows > 0 && (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads))
     return Status::invalid("ldq", "row strides must be at least as long as a row");
   if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
@@ -107,7 +107,7 @@ Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
     const auto measure = [&]<int kLanes, int kHeads>() {
       using Kernel = AttentionMassKernel<E, kLanes, kHeads>;
       const std::int64_t tiles = (group + kHeads - 1) / kHeads;
-      return launcher.launch({{a.num_stretches, a.kv.num_kv_heads * tiles, a.rows},
+      return launcher.launch({{a.num_ranges, a.kv.num_kv_heads * tiles, a.rows},
                               Kernel::kThreads,
                               Kernel::kSharedBytes},
                              Kernel{a});

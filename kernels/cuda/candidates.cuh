@@ -136,15 +136,15 @@ struct CandidateRowsKernel {
     std::int64_t length = 0;
     for (std::int64_t first = 0; first < units; first += kThreads) {
       const std::int64_t i = first + device.thread_idx();
-      KvStretch stretch{0, 0};
-      if (i < units) stretch = stretch_of(device, m, i);
+      RowRange range{0, 0};
+      if (i < units) range = range_of(device, m, i);
       std::int32_t total;
-      const std::int64_t at = length + block_prefix_sum(
-                                           device,
-                                           static_cast<std::int32_t>(stretch.end - stretch.begin),
-                                           scratch, total);
-      for (std::int64_t row = stretch.begin; row < stretch.end; ++row) {
-        const std::int64_t to = at + row - stretch.begin;
+      const std::int64_t at = length +
+                              block_prefix_sum(device,
+                                               static_cast<std::int32_t>(range.end - range.begin),
+                                               scratch, total);
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        const std::int64_t to = at + row - range.begin;
         if (to < a.most_rows) device.store(rows + to, static_cast<std::int32_t>(row));
       }
       length += total;
@@ -157,7 +157,7 @@ struct CandidateRowsKernel {
 
  private:
   template <class Device>
-  QUIRE_DEVICE KvStretch stretch_of(Device& device, std::int64_t m, std::int64_t i) const {
+  QUIRE_DEVICE RowRange range_of(Device& device, std::int64_t m, std::int64_t i) const {
     std::int64_t unit = i;
     if (i >= a.num_first + a.num_chosen)
       unit = a.last_from + i - a.num_first - a.num_chosen;

@@ -20,13 +20,12 @@ std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, 
                                 std::int64_t k) {
   using Kernel = GroupedGemvKernel<GroupKind::kFour, 1>;
   constexpr std::int64_t kMostResident = 4;  // blocks that the registers of a multiprocessor hold
-  const std::int64_t stretch = 4 * segment_groups(kind) * kGroupInputs;  // a warp's at a time
+  const std::int64_t range = 4 * segment_groups(kind) * kGroupInputs;  // a warp's at a time
   const std::int64_t resident = std::min<std::int64_t>(
       kMostResident, resident_blocks(device, Kernel::kThreads, Kernel::kSharedBytes));
   constexpr std::int64_t kPerBlock = Kernel::kWarps * Kernel::kOutputs;
   const std::int32_t parts = split_parts(device, static_cast<std::int32_t>(resident),
-                                         (n + kPerBlock - 1) / kPerBlock, k, stretch,
-                                         Kernel::kWarps);
+                                         (n + kPerBlock - 1) / kPerBlock, k, range, Kernel::kWarps);
   return parts >= 4 ? 4 : parts >= 2 ? 2 : 1;
 }
 

@@ -43,7 +43,7 @@ QUIRE_DEVICE void unpack(const GroupedNumbers& from, int i, float (&q)[4]) {
 }
 
 /// kThreads / 32 warps of a block; a.warps of them share kOutputs outputs: each takes every
-/// a.warps-th stretch of four segments, and their sums meet in order. What is read of x serves all
+/// a.warps-th range of four segments, and their sums meet in order. What is read of x serves all
 /// outputs of a warp. A block takes kRows rows.
 template <GroupKind kKind, int kRows>
 struct GroupedGemvKernel {

@@ -72,7 +72,7 @@ Status launch_qkv_split(Launcher& launcher, const QkvSplitArgs& a) {
 }
 
 /// kThreads / 32 warps of a block, `a.warps` of them for an output: each takes every a.warps-th
-/// stretch of 512 inputs, 16 a lane; their sums meet in order.
+/// range of 512 inputs, 16 a lane; their sums meet in order.
 struct Int8GemvKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32,
                        kSharedBytes = kWarps * static_cast<int>(kGemvRows) * 4;

@@ -6,7 +6,7 @@
 
 namespace quire::cuda {
 
-/// One block of threads a stretch of kBlocks blocks of a document: the query is turned into the
+/// One block of threads a range of kBlocks blocks of a document: the query is turned into the
 /// document's frame and averaged over groups in shared memory, then a warp takes a block of keys.
 struct SamkvScoresKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kBlocks = 64;

@@ -10,9 +10,9 @@ Status attention_mass_reference(const AttentionMassArgs& a) {
   for (std::int64_t t = 0; t < a.rows; ++t) {
     for (std::int64_t h = 0; h < a.num_heads; ++h) {
       const double lse = a.lse[t * a.ld_lse + h];
-      for (std::int64_t s = 0; s < a.num_stretches; ++s) {
+      for (std::int64_t s = 0; s < a.num_ranges; ++s) {
         double sum = 0;
-        for (std::int64_t j = a.stretches[s].begin; j < a.stretches[s].end; ++j) {
+        for (std::int64_t j = a.ranges[s].begin; j < a.ranges[s].end; ++j) {
           if (a.kv.positions[j] > a.query_positions[t] ||
               lse == -std::numeric_limits<double>::infinity())
             continue;
@@ -23,7 +23,7 @@ Status attention_mass_reference(const AttentionMassArgs& a) {
             dot += double{a.q[t * a.ldq + h * dim + i]} * load_f32(k, a.kv.dtype, i);
           sum += std::exp(dot * a.scale - lse);
         }
-        a.mass[(t * a.num_heads + h) * a.num_stretches + s] = static_cast<float>(sum);
+        a.mass[(t * a.num_heads + h) * a.num_ranges + s] = static_cast<float>(sum);
       }
     }
   }

@@ -22,7 +22,7 @@ struct Center {
   double mean = 0, deviation = 0;
 };
 
-Center center_of(const PageBoundsArgs& a, const KvStretch& rows, std::int64_t head,
+Center center_of(const PageBoundsArgs& a, const RowRange& rows, std::int64_t head,
                  std::int64_t channel) {
   const auto key = [&](std::int64_t r) {
     return load_f32(static_cast<const std::byte*>(a.kv.pages[r / kPageTokens]) +

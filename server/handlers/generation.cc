@@ -185,10 +185,11 @@ void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>
       g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
   };
   const auto timer = services.timers->at(g->ready_by, go_on);
-  auto subscription = services.ingest->when_settled(g->call->ns, ids, [go_on, timer, &services] {
-    services.timers->cancel(timer);
-    go_on();
-  });
+  auto subscription = services.ingest->when_synchronized(g->call->ns, ids,
+                                                         [go_on, timer, &services] {
+                                                           services.timers->cancel(timer);
+                                                           go_on();
+                                                         });
   std::lock_guard lock(wait->mu);
   if (!wait->over) wait->subscription = std::move(subscription);
 }

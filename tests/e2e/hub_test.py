@@ -148,7 +148,7 @@ class HubTest(unittest.TestCase):
             self.assertFalse(server == "store" and "Authorization" in headers, headers)
         self.assertTrue(any(headers.get("Authorization") == f"Bearer {TOKEN}" for _, _, headers in self.hub.log))
 
-    def test_what_is_not_there(self):
+    def test_what_is_not_on_device(self):
         self.assertIn("there is no model hf:org/nobody", self.quire("model", "get", "hf:org/nobody", code=1))
         self.assertIn("hf:org/repo", self.quire("model", "get", "hf:", code=1))
         self.assertIn("did you mean hf:org/folder?", self.quire("model", "info", "-m", "org/folder", code=1))

@@ -173,7 +173,7 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
   const std::vector<std::string> on = {"--retrieve.embeddings=true"};
   service_.start(folder_.path() / "store", on);
   post_corpus();
-  const auto settle = [this] {
+  const auto synchronize = [this] {
     json::value info;
     do info = service_.json("GET", "/v1/info");
     while (!at(info, "retrieval.ready").as_bool() ||
@@ -182,7 +182,7 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
     EXPECT_EQ(int_at(info, "retrieval.embeddings.failed"), 0);
     EXPECT_TRUE(at(info, "retrieval.embeddings.exact").as_bool());
   };
-  settle();
+  synchronize();
   // The same text is its own nearest.
   const std::string body =
       R"({"query":"Corva: Corva is a village in the south. It is known for glass.","k":3,)"
@@ -203,7 +203,7 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
   EXPECT_EQ(at(answer, "documents").as_array().size(), 2u) << json::serialize(answer);
   EXPECT_EQ(service_.stop(), 0);
   service_.start(folder_.path() / "store", on);
-  settle();
+  synchronize();
   const auto after = service_.json("POST", "/v1/retrieve", body + R"("embedding"})");
   EXPECT_EQ(json::serialize(at(after, "data")), json::serialize(at(before, "data")));
   const std::string server = "http://127.0.0.1:" + std::to_string(service_.port());

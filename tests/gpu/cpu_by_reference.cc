@@ -26,7 +26,7 @@
 #include "kernels/row_products.h"
 #include "kernels/row_votes.h"
 #include "kernels/topk.h"
-#include "kernels/turned_rows.h"
+#include "kernels/transposed_rows.h"
 
 namespace quire {
 namespace {
@@ -193,7 +193,9 @@ void exp_minus(float* x, std::int64_t n, float lse) {
 void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = std::max(out[i], x[i] - lse);
 }
-Status turned_scores(const TurnedScoresArgs& args) { return turned_scores_reference(args); }
+Status transposed_scores(const TransposedScoresArgs& args) {
+  return transposed_scores_reference(args);
+}
 Status row_values(const RowValuesArgs& args) { return row_values_reference(args); }
 Status row_votes(const RowVotesArgs& args) { return row_votes_reference(args); }
 std::int64_t argmax(const float* x, std::int64_t n) {

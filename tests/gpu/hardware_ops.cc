@@ -51,14 +51,14 @@ class HardwareOps final : public EmulatedOps {
     }
     return session_->release(kind, p);
   }
-  Status settle() override {
+  Status synchronize() override {
     if (lost_) return lost();
     if (enqueued_.exchange(false)) ++waits_;
-    return session_->settle();
+    return session_->synchronize();
   }
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     if (lost_) return lost();
-    const bool beside = code == OpCode::kCopyBeside ||
+    const bool beside = code == OpCode::kCopyAsync ||
                         (code == OpCode::kGatherRows &&
                          static_cast<const GatherRowsArgs*>(args)->lane == Lane::kCopies);
     if (beside && copies_until_failure_.fetch_sub(1) == 0) return Status::internal("a copy failed");

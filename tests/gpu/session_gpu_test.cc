@@ -60,7 +60,7 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
         Shared<float> dy(ops, y);
         ASSERT_OK(ops->run(
             MatmulArgs{dx.data(), dw.data(), dtype, s.rows, s.n, s.k, dy.data(), s.n, accumulate}));
-        ASSERT_OK(ops->settle());
+        ASSERT_OK(ops->synchronize());
         std::vector<float> expected(y.size());
         for (std::int64_t r = 0; r < s.rows; ++r) {
           for (std::int64_t o = 0; o < s.n; ++o) {
@@ -90,7 +90,7 @@ TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
   float expected = 1.0f;
   for (int turn = 0; turn < 5; ++turn) {
     ASSERT_OK(ops->run(AddBiasArgs{x.data(), bias.data(), rows, dim, dim}));
-    ASSERT_OK(ops->settle());
+    ASSERT_OK(ops->synchronize());
     expected += 2.0f;
     for (std::int64_t i = 0; i < rows * dim; ++i) {
       ASSERT_EQ(x.data()[i], expected);
@@ -154,12 +154,12 @@ TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
   ASSERT_OK(ops->run(GatherRowsArgs{
       {source(host), device, row_moves.data(), static_cast<std::int64_t>(rows.size()), 1},
       Lane::kCopies}));
-  ASSERT_OK(ops->run(SetMarkArgs{3, Lane::kCopies}));
+  ASSERT_OK(ops->run(RecordEventArgs{3, Lane::kCopies}));
   ASSERT_OK(ops->run(HoldArgs{3, Lane::kCompute}));
   ASSERT_OK(ops->run(GatherRowsArgs{{source(device), returned, page_moves.data(),
                                      static_cast<std::int64_t>(whole.size()), kPageTokens},
                                     Lane::kCompute}));
-  ASSERT_OK(ops->settle());
+  ASSERT_OK(ops->synchronize());
   const auto row_at = [&](void* base, std::int32_t head, std::int32_t row, int kv) {
     return static_cast<const std::byte*>(base) + row / kPageTokens * kPageBytes +
            head * 2 * kPageTokens * kRowBytes + kv * kPageTokens * kRowBytes +
@@ -187,7 +187,7 @@ TEST(GpuSession, MoreThanTheDeviceHasIsRefusedAndTheSessionGoesOn) {
               Code::kResourceExhausted);
   Shared<float> x(*opened, {1.0f}), bias(*opened, {2.0f});
   ASSERT_OK((*opened)->run(AddBiasArgs{x.data(), bias.data(), 1, 1, 1}));
-  ASSERT_OK((*opened)->settle());
+  ASSERT_OK((*opened)->synchronize());
   EXPECT_EQ(x.data()[0], 3.0f);
 }
 

@@ -85,7 +85,8 @@ TEST_F(CrashTest, AcknowledgedDocumentsAndDeletesSurviveKills) {
     std::vector<std::string> ids;
     for (int i = 0; i < kCrashIds; ++i) ids.push_back("d" + std::to_string(i));
     std::promise<void> settled;
-    const Subscription s = service_->when_settled("default", ids, [&] { settled.set_value(); });
+    const Subscription s = service_->when_synchronized("default", ids,
+                                                       [&] { settled.set_value(); });
     settled.get_future().get();
     for (auto& [name, e] : expected) {
       const auto text = service_->content("default", name);

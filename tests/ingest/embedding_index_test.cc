@@ -59,11 +59,11 @@ class EmbeddingIndexTest : public ::testing::Test {
     options.embeddings = embeddings;
     retrieval_ = create_retrieval(options, *store_, engine_.get());
     retrieval_->start();
-    settle();
+    synchronize();
   }
   EmbeddingStats stats() const { return *retrieval_->stats().embeddings; }
   /// Returns once every document had its turn.
-  EmbeddingStats settle() {
+  EmbeddingStats synchronize() {
     while (!retrieval_->ready() || stats().pending > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return stats();
@@ -97,7 +97,7 @@ TEST_F(EmbeddingIndexTest, FindsChunksByTheirVectorsBestFirst) {
   commit("a", "red fish swim in the sea|green tea grows on hills");
   start();
   commit("b", "tea is green");
-  EXPECT_EQ(settle().chunks, 3u);
+  EXPECT_EQ(synchronize().chunks, 3u);
   const auto found = search(ask("green tea grows on hills", 3));
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].text, "green tea grows on hills");
@@ -113,12 +113,12 @@ TEST_F(EmbeddingIndexTest, ChangedDocumentsAreEmbeddedAgainAndDeletedOnesAreGone
   start();
   commit("a", "red fish");
   commit("b", "blue sky");
-  settle();
+  synchronize();
   commit("a", "green tea");
-  settle();
+  synchronize();
   EXPECT_EQ(texts(ask("green tea", 9)), (Texts{"green tea", "blue sky"}));
   ASSERT_TRUE(store_->delete_document("n", "a").ok());
-  EXPECT_EQ(settle().documents, 1u);
+  EXPECT_EQ(synchronize().documents, 1u);
   EXPECT_EQ(texts(ask("green tea", 9)), Texts{"blue sky"});
   EXPECT_EQ(store_->get_meta(embedding_record_name("n", "a")).code(), Code::kNotFound);
   EXPECT_TRUE(store_->get_meta(embedding_record_name("n", "b")).ok());
@@ -127,7 +127,7 @@ TEST_F(EmbeddingIndexTest, ChangedDocumentsAreEmbeddedAgainAndDeletedOnesAreGone
 TEST_F(EmbeddingIndexTest, OtherMetadataComputesNothing) {
   start();
   commit("a", "red fish", R"({"year":1})");
-  settle();
+  synchronize();
   const auto before = engine_->embeds();
   ASSERT_TRUE(store_
                   ->update_document("n", "a",
@@ -136,7 +136,7 @@ TEST_F(EmbeddingIndexTest, OtherMetadataComputesNothing) {
                                       return Status();
                                     })
                   .ok());
-  settle();
+  synchronize();
   EXPECT_EQ(engine_->embeds(), before);
   RetrieveRequest r = ask("red fish");
   r.metadata = {{"year", "2"}};
@@ -196,7 +196,7 @@ TEST_F(EmbeddingIndexTest, KeepsToIdsMetadataAndNamespace) {
   commit("a", "red one", R"({"year":2025})");
   commit("b", "red two", R"({"year":2024})");
   commit("c", "red three", R"({"year":2025})", "other");
-  settle();
+  synchronize();
   EXPECT_EQ(texts(ask("red", 9)).size(), 2u);
   EXPECT_EQ(texts(ask("red", 9), "other"), Texts{"red three"});
   EXPECT_TRUE(texts(ask("red", 9), "nobody").empty());
@@ -214,7 +214,7 @@ TEST_F(EmbeddingIndexTest, DocumentsAreFoundOnceByTheirBestChunk) {
   for (int i = 0; i < 120; ++i) many += "|red fish";
   commit("a", many);
   commit("b", "red fish swim");
-  settle();
+  synchronize();
   RetrieveRequest r = ask("red fish", 2);
   r.unit = RetrieveUnit::kDocument;
   const auto found = search(r);
@@ -229,13 +229,13 @@ TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain)
   start({.max_bytes = 0, .exact_vectors = 50});
   for (int i = 0; i < 60; ++i)
     commit("d" + std::to_string(i), "text number " + std::to_string(i * 7919) + " of many");
-  EmbeddingStats now = settle();
+  EmbeddingStats now = synchronize();
   EXPECT_EQ(now.chunks, 60u);
   EXPECT_FALSE(now.exact);
   EXPECT_EQ(texts(ask("text number 79190 of many", 1)), Texts{"text number 79190 of many"});
   for (int i = 0; i < 60; ++i)
     ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
-  now = settle();
+  now = synchronize();
   EXPECT_EQ(now.chunks, 0u);
   EXPECT_TRUE(now.exact);
 }
@@ -244,7 +244,7 @@ TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
   start({.max_bytes = 3000, .exact_vectors = 100});  // one vector of 2,048 bytes
   commit("a", "red fish");
   commit("b", "blue sky");
-  const EmbeddingStats now = settle();
+  const EmbeddingStats now = synchronize();
   EXPECT_EQ(now.documents, 1u);
   EXPECT_EQ(now.left_out, 1u);
   EXPECT_EQ(texts(ask("red fish", 9)).size(), 1u);
@@ -272,14 +272,14 @@ TEST_F(EmbeddingIndexTest, AnEmbeddingThatFailsIsCountedUntilTheDocumentChanges)
   EXPECT_EQ(stats().documents, 0u);
   EXPECT_TRUE(texts(ask("red fish", 9)).empty());
   commit("a", "green tea");
-  EXPECT_EQ(settle().failed, 0u);
+  EXPECT_EQ(synchronize().failed, 0u);
   EXPECT_EQ(texts(ask("green tea", 9)), Texts{"green tea"});
 }
 
 TEST_F(EmbeddingIndexTest, AQuestionThatCannotBeEmbeddedFailsTheSearchOnly) {
   start();
   commit("a", "red fish");
-  settle();
+  synchronize();
   engine_->fail_embed(Status::exhausted("the queue is full"));
   EXPECT_EQ(retrieval_->search("n", ask("red")).code(), Code::kResourceExhausted);
   EXPECT_EQ(texts(ask("red fish")), Texts{"red fish"});
@@ -290,7 +290,7 @@ TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
   commit("both", "green tea");
   commit("words", "green and tea");
   commit("none", "blue sky");
-  settle();
+  synchronize();
   const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].document_id, "both");
@@ -334,7 +334,7 @@ TEST_F(EmbeddingIndexTest, SearchesWhileDocumentsChange) {
     }
   }
   writer.join();
-  const EmbeddingStats now = settle();
+  const EmbeddingStats now = synchronize();
   ListOptions all;
   all.limit = 100;
   const auto left = store_->list_documents("n", all);

@@ -93,7 +93,7 @@ TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   ASSERT_OK(service_->remove("default", "working"));
   const std::vector<std::string> ids = {"done"};
   std::promise<void> settled;
-  const auto s = service_->when_settled("default", ids, [&] { settled.set_value(); });
+  const auto s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
   settled.get_future().get();
   ASSERT_OK(service_->remove("default", "done"));
   crash_to(records());  // everything deleted was on disk at once
@@ -115,7 +115,7 @@ TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
   crash_to(saved);
   std::promise<void> settled;
   const std::vector<std::string> ids = {"a"};
-  const Subscription s = service_->when_settled("default", ids, [&] { settled.set_value(); });
+  const Subscription s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
   settled.get_future().get();
   EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
 }

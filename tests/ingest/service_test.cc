@@ -260,13 +260,14 @@ TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
   EXPECT_FALSE(resolved->documents[0].contexts[0].key);
 
   std::promise<void> settled;
-  const Subscription waiting = service_->when_settled("default", ids, [&] { settled.set_value(); });
+  const Subscription waiting = service_->when_synchronized("default", ids,
+                                                           [&] { settled.set_value(); });
   engine_->open();
   settled.get_future().get();
   EXPECT_EQ(*service_->content("default", "old"), "second version");
   EXPECT_EQ(service_->resolve("default", ids, {})->documents.size(), 2u);
   bool at_once = false;
-  (void)service_->when_settled("default", ids, [&] { at_once = true; });
+  (void)service_->when_synchronized("default", ids, [&] { at_once = true; });
   EXPECT_TRUE(at_once);
 }
 
@@ -302,7 +303,7 @@ TEST_F(ServiceTest, ManyThreadsSubmitDeleteAndRead) {
   for (auto& t : threads) t.join();
   const std::vector<std::string> ids = {"d0", "d1", "d2", "d3", "d4"};
   std::promise<void> settled;
-  const Subscription s = service_->when_settled("default", ids, [&] { settled.set_value(); });
+  const Subscription s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
   settled.get_future().get();
   for (const std::string& id : ids) {
     const auto d = service_->get("default", id);

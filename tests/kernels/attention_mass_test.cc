@@ -30,9 +30,9 @@ struct Look {
     EXPECT_TRUE(attention_reference(a).ok());
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim)); }
-  AttentionMassArgs arguments(const std::vector<KvStretch>& stretches,
+  AttentionMassArgs arguments(const std::vector<RowRange>& ranges,
                               std::vector<float>& mass) const {
-    mass.assign(static_cast<std::size_t>(queries * heads) * stretches.size(),
+    mass.assign(static_cast<std::size_t>(queries * heads) * ranges.size(),
                 std::numeric_limits<float>::quiet_NaN());
     AttentionMassArgs a{};
     a.q = q.data();
@@ -44,8 +44,8 @@ struct Look {
     a.num_heads = heads;
     a.scale = scale();
     a.kv = kv.view(true);
-    a.stretches = stretches.data();
-    a.num_stretches = static_cast<std::int64_t>(stretches.size());
+    a.ranges = ranges.data();
+    a.num_ranges = static_cast<std::int64_t>(ranges.size());
     a.mass = mass.data();
     return a;
   }
@@ -70,33 +70,33 @@ class AttentionMassTest : public ::testing::TestWithParam<Shape> {
 
 TEST_P(AttentionMassTest, AgreesWithTheReference) {
   const Look l = look();
-  const std::vector<KvStretch> stretches = {{0, l.rows},          {0, 0},
-                                            {l.rows, l.rows},     {l.rows / 3, l.rows - l.rows / 4},
-                                            {l.rows - 1, l.rows}, {0, 1}};
+  const std::vector<RowRange> ranges = {{0, l.rows},          {0, 0},
+                                           {l.rows, l.rows},     {l.rows / 3, l.rows - l.rows / 4},
+                                           {l.rows - 1, l.rows}, {0, 1}};
   std::vector<float> expected, actual;
-  ASSERT_OK(attention_mass_reference(l.arguments(stretches, expected)));
-  ASSERT_OK(attention_mass(l.arguments(stretches, actual)));
+  ASSERT_OK(attention_mass_reference(l.arguments(ranges, expected)));
+  ASSERT_OK(attention_mass(l.arguments(ranges, actual)));
   expect_close(actual, expected, 2e-6, 2e-5, "mass");
 }
 
 TEST_P(AttentionMassTest, StretchesThatTileTheCacheSumToOne) {
   const Look l = look();
-  std::vector<KvStretch> stretches;
+  std::vector<RowRange> ranges;
   for (std::int64_t at = 0; at < l.rows; at += 16)
-    stretches.push_back({at, std::min(l.rows, at + 16)});
+    ranges.push_back({at, std::min(l.rows, at + 16)});
   std::vector<float> mass;
-  ASSERT_OK(attention_mass(l.arguments(stretches, mass)));
-  for (std::size_t i = 0; i < mass.size(); i += stretches.size()) {
+  ASSERT_OK(attention_mass(l.arguments(ranges, mass)));
+  for (std::size_t i = 0; i < mass.size(); i += ranges.size()) {
     EXPECT_NEAR(
         std::accumulate(mass.begin() + static_cast<std::ptrdiff_t>(i),
-                        mass.begin() + static_cast<std::ptrdiff_t>(i + stretches.size()), 0.0),
+                        mass.begin() + static_cast<std::ptrdiff_t>(i + ranges.size()), 0.0),
         1.0, 1e-4);
   }
 }
 
 TEST_P(AttentionMassTest, ARowDoesNotDependOnTheOtherRowsAndStretches) {
   const Look l = look();
-  const std::vector<KvStretch> all = {{0, l.rows / 2}, {l.rows / 2, l.rows}}, second = {all[1]};
+  const std::vector<RowRange> all = {{0, l.rows / 2}, {l.rows / 2, l.rows}}, second = {all[1]};
   std::vector<float> whole, one;
   ASSERT_OK(attention_mass(l.arguments(all, whole)));
   for (std::int64_t row = 0; row < l.queries; ++row) {
@@ -124,9 +124,9 @@ TEST(AttentionMass, KeysBehindTheQueryAndRowsThatSeeNothingCountNothing) {
   l.positions = {10, 10, -1, 39};
   std::fill(l.lse.begin() + 2 * l.heads, l.lse.begin() + 3 * l.heads,
             -std::numeric_limits<float>::infinity());
-  const std::vector<KvStretch> stretches = {{0, 11}, {11, 40}};
+  const std::vector<RowRange> ranges = {{0, 11}, {11, 40}};
   std::vector<float> mass;
-  ASSERT_OK(attention_mass(l.arguments(stretches, mass)));
+  ASSERT_OK(attention_mass(l.arguments(ranges, mass)));
   for (std::int64_t h = 0; h < l.heads; ++h) {
     const auto at = [&](std::int64_t row, std::int64_t s) {
       return mass[static_cast<std::size_t>((row * l.heads + h) * 2 + s)];
@@ -141,7 +141,7 @@ TEST(AttentionMass, KeysBehindTheQueryAndRowsThatSeeNothingCountNothing) {
 TEST(AttentionMass, RefusesStretchesOutsideTheCache) {
   const Look l(20, 2, 1, 2, 16, DType::kF32);
   std::vector<float> mass;
-  for (const KvStretch bad : {KvStretch{-1, 3}, KvStretch{4, 3}, KvStretch{0, 21}}) {
+  for (const RowRange bad : {RowRange{-1, 3}, RowRange{4, 3}, RowRange{0, 21}}) {
     EXPECT_EQ(attention_mass(l.arguments({bad}, mass)).code(), Code::kInvalidArgument);
   }
   AttentionMassArgs none = l.arguments({}, mass);

@@ -44,7 +44,7 @@ class PageBoundsTest : public ::testing::TestWithParam<Shape> {
   const std::int32_t kv_heads_, heads_, dim_;
   PagedKv kv_;
   std::vector<float> q_;
-  std::vector<KvStretch> pages_;
+  std::vector<RowRange> pages_;
 };
 
 TEST_P(PageBoundsTest, AgreesWithTheReference) {
@@ -105,7 +105,7 @@ TEST_P(PageBoundsTest, NoKeyOfAPageMattersMore) {
 
 TEST_P(PageBoundsTest, APageOfOneRowIsBoundedByItsKey) {
   std::vector<std::uint16_t> bounds(static_cast<std::size_t>(2 * kv_heads_ * dim_));
-  const KvStretch one{rows_ - 1, rows_};
+  const RowRange one{rows_ - 1, rows_};
   ASSERT_OK(page_bounds({kv_.view(true), &one, 1, bounds.data()}));
   for (std::int32_t m = 0; m < kv_heads_; ++m) {
     for (std::int32_t c = 0; c < dim_; ++c) {
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(PageBounds, RefusesPagesOutsideTheCache) {
   PagedKv kv(20, 1, 8, DType::kF32, TestLayout::kHeadMajor, 1);
   std::vector<std::uint16_t> bounds(16);
-  for (const KvStretch page : {KvStretch{-1, 3}, KvStretch{4, 4}, KvStretch{10, 21}}) {
+  for (const RowRange page : {RowRange{-1, 3}, RowRange{4, 4}, RowRange{10, 21}}) {
     EXPECT_EQ(page_bounds({kv.view(true), &page, 1, bounds.data()}).code(), Code::kInvalidArgument);
   }
   EXPECT_EQ(page_scores({nullptr, nullptr, 1, 1, 1, 1, 8, 1.0f, nullptr}).code(),

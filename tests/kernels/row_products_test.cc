@@ -27,7 +27,7 @@ class RowProductsTest : public ::testing::TestWithParam<Shape> {
     return {kv_.view(false), heads_ - 1, listed_.data(), 0,
             static_cast<std::int64_t>(listed_.size())};
   }
-  ChosenRows stretch() const { return {kv_.view(false), 0, nullptr, rows_ / 3, rows_ - rows_ / 3}; }
+  ChosenRows range() const { return {kv_.view(false), 0, nullptr, rows_ / 3, rows_ - rows_ / 3}; }
   RowScoresArgs scores_args(const ChosenRows& rows, std::vector<float>& out) const {
     out.assign(static_cast<std::size_t>(queries_ * (rows.num_rows + 2)), 7.0f);
     return {q_.data(), queries_, dim_ + 3, 0.3f, rows, out.data(), rows.num_rows + 2};
@@ -48,7 +48,7 @@ class RowProductsTest : public ::testing::TestWithParam<Shape> {
 };
 
 TEST_P(RowProductsTest, AgreesWithTheReference) {
-  for (const ChosenRows& rows : {listed(), stretch()}) {
+  for (const ChosenRows& rows : {listed(), range()}) {
     std::vector<float> expected, actual, expected_values, values;
     ASSERT_OK(row_scores_reference(scores_args(rows, expected)));
     ASSERT_OK(row_scores(scores_args(rows, actual)));
@@ -73,7 +73,7 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     EXPECT_EQ(actual, together) << "a score depends on its query and its key alone";
     RowScoresArgs by_row = scores_args(rows, actual);
     std::vector<float> turned(static_cast<std::size_t>(rows.num_rows * (queries_ + 3)), 7.0f),
-        turned_one = turned;
+        transposed_one = turned;
     by_row.scores = turned.data();
     by_row.ld_scores = queries_ + 3;
     ASSERT_OK(row_scores_by_row(by_row));
@@ -89,11 +89,11 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
       }
     }
     set_num_threads(1);
-    by_row.scores = turned_one.data();
+    by_row.scores = transposed_one.data();
     const Status one = row_scores_by_row(by_row);
     set_num_threads(0);
     ASSERT_OK(one);
-    EXPECT_EQ(turned_one, turned);
+    EXPECT_EQ(transposed_one, turned);
     const auto weights = random_floats(queries_ * (rows.num_rows + 2), 43);
     ASSERT_OK(row_values_reference(values_args(rows, weights, expected_values)));
     ASSERT_OK(row_values(values_args(rows, weights, values)));

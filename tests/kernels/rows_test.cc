@@ -84,7 +84,7 @@ TEST(TopKTest, TiesGoToTheSmallerIndexAndNanLast) {
 
 TEST(TopKTest, ManyScoresAreMarkedExactly) {
   // Long enough for a guess from a sample, which some of these mislead: waves of its stride, a few
-  // outliers, whole stretches without a score, one value for all.
+  // outliers, whole ranges without a score, one value for all.
   const std::int64_t n = 20011;
   std::mt19937 rng(8);
   for (int kind = 0; kind < 6; ++kind) {

@@ -133,8 +133,8 @@ class StubIngest final : public IngestService {
   Result<Subscription> subscribe(std::string_view, std::string_view, JobListener) override {
     return or_error(Subscription{});
   }
-  Subscription when_settled(std::string_view, std::span<const std::string>,
-                            std::function<void()>) override {
+  Subscription when_synchronized(std::string_view, std::span<const std::string>,
+                                 std::function<void()>) override {
     return {};
   }
   Result<DocumentInfo> get(std::string_view, std::string_view id) override {

@@ -1,4 +1,4 @@
-/// What a small model attends to, in place of a retrieval head.
+/// DraftScorer scores tokens by the attention of a small model, in place of a retrieval head.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,34 @@
 
 namespace quire {
 
-/// The draft reads one sequence token by token, as far up as the layer whose attention scores; its
-/// tokens stand at positions 0, 1, ... Its KV is kept on the host. Threads: that of the draft's
-/// other passes.
+/// DraftScorer runs the draft over one sequence, token by token, up to the layer whose attention
+/// scores. Its tokens have positions 0, 1, ..., and its KV lies on the host. Threads: that of the
+/// draft's other passes.
 class DraftScorer {
  public:
-  /// `draft` computes on the host and must outlive it; `layer` is one of its layers.
+  /// Makes a scorer for `layer`, one of the draft's layers. `draft` computes on the host and must
+  /// outlive it.
   DraftScorer(Model& draft, std::int32_t layer);
 
-  /// Of a pass.
+  /// The tokens of one pass.
   static constexpr std::size_t kChunkTokens = 256;
-  /// Errors: kInvalidArgument, field cache.decode (so many more tokens are more than the draft's
-  /// window).
+  /// Checks that the draft's window has room for `tokens` more tokens. Errors: kInvalidArgument,
+  /// field cache.decode.
   Status check_room(std::int64_t tokens) const;
-  /// Tokens of the draft's vocabulary, behind those before. Errors: kInvalidArgument (an id outside
-  /// the vocabulary, more tokens than the draft's window), kResourceExhausted.
+  /// Appends tokens of the draft's vocabulary. Errors: kInvalidArgument (an id outside the
+  /// vocabulary, more tokens than the draft's window), kResourceExhausted.
   Status read(std::span<const std::int32_t> token_ids);
-  /// One more token. `scores` [target_kv_heads, num_tokens()]: how much it attends to each token
-  /// read, itself among them (head_scores()).
+  /// Appends one token and scores how much it attends to each token read, itself included: `scores`
+  /// [target_kv_heads, num_tokens()] (head_scores()).
   Status step(std::int32_t token_id, std::int32_t target_kv_heads, std::vector<float>& scores);
 
   std::int64_t num_tokens() const { return cache_.num_rows(0); }
   std::int64_t bytes() const { return cache_.bytes(); }
-  /// Of the KV of a token.
+  /// Returns the bytes of one token's KV.
   static std::int64_t row_bytes(const Model& draft, std::int32_t layer);
 
  private:
-  /// Ends the pass at the layer, with the raw query of its last row.
+  /// Ending ends the pass at the layer and keeps the raw query of its last row.
   class Ending final : public ForwardHook {
    public:
     Ending(std::int32_t layer, std::int64_t query_dim)

@@ -9,8 +9,9 @@
 namespace quire {
 namespace {
 
-static_assert(kTurnedRows == kPageTokens, "a block is a page");
-constexpr std::int64_t kSpareRows = 64;  ///< beyond a quarter, that codes may rank wrong
+static_assert(kTransposeRows == kPageTokens, "a block is a page");
+/// The rows beyond a quarter: a margin for rows that codes rank wrong.
+constexpr std::int64_t kSpareRows = 64;
 
 KvView shape_of(const RetrievalHeadConfig& head) {
   const std::int64_t row_bytes = head.head_dim * static_cast<std::int64_t>(sizeof(std::uint16_t));
@@ -27,13 +28,13 @@ KvView shape_of(const RetrievalHeadConfig& head) {
 }
 
 std::int64_t block_bytes(const RetrievalHeadConfig& head) {
-  return kTurnedRows * head.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
+  return kTransposeRows * head.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
 }
 
 }  // namespace
 
 std::int64_t HeadKeys::bytes_for(const RetrievalHeadConfig& head, std::int64_t rows) {
-  return (rows + kTurnedRows - 1) / kTurnedRows * block_bytes(head);
+  return (rows + kTransposeRows - 1) / kTransposeRows * block_bytes(head);
 }
 
 std::int64_t HeadKeys::bytes() const {
@@ -43,13 +44,14 @@ std::int64_t HeadKeys::bytes() const {
 HeadKeys::HeadKeys(DevicePool& device, const RetrievalHead& head)
     : device_(device), head_(head), has_codes_(KeyCodes::pay(shape_of(head.config()))) {}
 
-/// Where a pair of channels of a row lies, in blocks [kv_heads][row][channel] or TurnedRows.
+/// Returns the address of a pair of channels of a row, in blocks [kv_heads][row][channel] or
+/// TransposedRows.
 std::uint16_t* HeadKeys::pair_at(std::int64_t row, std::int32_t kv_head, std::int32_t pair) const {
   const std::int32_t dim = head_.config().head_dim;
   auto* block = reinterpret_cast<std::uint16_t*>(
-      memory_[static_cast<std::size_t>(row / kTurnedRows)].data());
+      memory_[static_cast<std::size_t>(row / kTransposeRows)].data());
   return block + (has_codes_ ? (kv_head * kPageTokens + row % kPageTokens) * dim + 2 * pair
-                             : turned_at(dim / 2, kv_head, pair, row));
+                             : transposed_at(dim / 2, kv_head, pair, row));
 }
 
 Status HeadKeys::append(const float* raw, std::span<const std::int32_t> positions) {
@@ -63,7 +65,7 @@ Status HeadKeys::append(const float* raw, std::span<const std::int32_t> position
                                                    .num_heads = c.num_kv_heads,
                                                    .ldx = c.key_dim(),
                                                    .ldo = c.key_dim()}));
-  while (static_cast<std::int64_t>(memory_.size()) * kTurnedRows < num_rows() + n) {
+  while (static_cast<std::int64_t>(memory_.size()) * kTransposeRows < num_rows() + n) {
     QUIRE_ASSIGN_OR_RETURN(PoolMemory block, device_.allocate(block_bytes(c)));
     blocks_.push_back(reinterpret_cast<const std::uint16_t*>(block.data()));
     pages_.push_back(block.data());
@@ -101,15 +103,15 @@ Status HeadKeys::score(const float* query, std::int32_t position, std::int32_t t
                        std::vector<float>& scores) {
   const std::int32_t num_heads = head_.config().num_heads;
   if (!has_codes_)
-    return head_scores(TurnedHeadScoresArgs{.query = query,
-                                            .position = position,
-                                            .num_heads = num_heads,
-                                            .keys = view(),
-                                            .target_kv_heads = target_kv_heads,
-                                            .heads = heads},
+    return head_scores(TransposedHeadScoresArgs{.query = query,
+                                                .position = position,
+                                                .num_heads = num_heads,
+                                                .keys = view(),
+                                                .target_kv_heads = target_kv_heads,
+                                                .heads = heads},
                        scores);
   const std::int64_t most = chosen + chosen / 4 + kSpareRows;
-  // Few rows are not worth it.
+  // Codes do not pay for few rows.
   if (num_rows() <= 2 * most)
     return head_scores(HeadScoresArgs{.query = query,
                                       .position = position,
@@ -129,7 +131,7 @@ Status HeadKeys::score(const float* query, std::int32_t position, std::int32_t t
                      scores);
 }
 
-TurnedKeys HeadKeys::view() const {
+TransposedKeys HeadKeys::view() const {
   return {{blocks_.data(), num_rows(), head_.config().num_kv_heads, head_.config().head_dim / 2},
           positions_.data(),
           sorted_};

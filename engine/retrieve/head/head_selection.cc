@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-/// Rows [begin, end) of `from` [rows, n] become one: the largest of each column.
+/// Computes the largest value of each column over rows [begin, end) of `from` [rows, n].
 void largest(std::span<const float> from, std::size_t n, std::size_t begin, std::size_t end,
              float* out) {
   std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(begin * n), n, out);
@@ -23,7 +23,7 @@ void largest(std::span<const float> from, std::size_t n, std::size_t begin, std:
   }
 }
 
-/// From the head's KV heads to the target's.
+/// Maps scores of the head's KV heads to the target's.
 std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t head,
                              std::size_t target) {
   std::vector<float> out(target * n);
@@ -37,17 +37,17 @@ std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t
   return out;
 }
 
-/// Keys of a head and how its queries are multiplied with them.
+/// Keys describes a head's keys and how to multiply its queries with them.
 struct Keys {
   std::int32_t num_kv_heads;
   std::int64_t num_rows;
   const std::int32_t* positions;
   bool sorted;
   std::int64_t group;
-  /// products [group, num_rows] of KV head m, over sqrt(head_dim)
+  /// Computes products [group, num_rows] of KV head m, over sqrt(head_dim).
   std::function<Status(std::int32_t m, float* products)> multiply;
-  /// Betters out [num_rows], from the products and the log-sum-exp of those of each query [group];
-  /// null: it is as good as can be.
+  /// Refines out [num_rows] from the products and each query's log-sum-exp of them, [group]; null:
+  /// nothing to refine.
   std::function<Status(std::int32_t m, const float* products, std::span<const float> lse,
                        float* out)>
       better = nullptr;
@@ -59,8 +59,8 @@ struct Keys {
   }
 };
 
-/// out [num_rows]: of KV head m of the head, the logarithm of the largest weight that one of its
-/// query heads gives.
+/// Computes out [num_rows] for KV head m of the head: the logarithm of the largest weight that one
+/// of its query heads gives.
 Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float* out) {
   const std::int64_t n = keys.num_rows;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -82,7 +82,7 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
   return keys.better ? keys.better(m, products.data(), sums, out) : Status();
 }
 
-/// `wanted`: of the target's KV heads; null: all.
+/// Scores the `wanted` KV heads of the target; null: all.
 Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads,
                    const std::vector<bool>* wanted, std::vector<float>& scores) {
   const auto n = static_cast<std::size_t>(keys.num_rows);
@@ -107,8 +107,9 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
   return {};
 }
 
-/// products [group, rows.size()] of queries and listed bf16 keys times scale. A query is the sum of
-/// two of bf16 but for 1 / 2^17 of it: products of those take a quarter of the time.
+/// Computes products [group, rows.size()] of queries and listed bf16 keys times scale. Each query
+/// is split into a sum of two bf16 values, exact to 1 / 2^17, because bf16 products take a quarter
+/// of the time.
 Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* query,
                        std::int32_t group, float scale, std::span<const std::int32_t> rows,
                        std::vector<float>& products) {
@@ -134,9 +135,9 @@ Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* qu
   return {};
 }
 
-/// The log-sum-exp of a query's products with all keys, where codes give `lse` and for some rows
-/// both are known. Products by codes lack what the lows and the rounding of the query give, which
-/// is nearly the same for every row.
+/// Estimates the log-sum-exp of a query's products with all keys, from `lse` by codes and some rows
+/// with both products. Products by codes lack the query's constant and rounding error, which are
+/// nearly the same for every row.
 float with_keys_of(float lse, std::span<const float> coded, std::span<const float> exact) {
   const auto n = static_cast<std::int64_t>(coded.size());
   if (n == 0) return lse;
@@ -173,13 +174,13 @@ Status head_scores(const HeadScoresArgs& a, std::vector<float>& scores) {
                      a.position, a.target_kv_heads, nullptr, scores);
 }
 
-Status head_scores(const TurnedHeadScoresArgs& a, std::vector<float>& scores) {
-  const TurnedRows& rows = a.keys.rows;
+Status head_scores(const TransposedHeadScoresArgs& a, std::vector<float>& scores) {
+  const TransposedRows& rows = a.keys.rows;
   const std::int32_t group = a.num_heads / rows.num_kv_heads, dim = 2 * rows.num_pairs;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   const auto multiply = [&](std::int32_t m, float* products) {
-    return turned_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1,
-                          group, scale, products, rows.num_rows});
+    return transposed_scores({a.query + std::int64_t{m} * group * dim, rows, 0, rows.num_rows, m, 1,
+                              group, scale, products, rows.num_rows});
   };
   return score_heads(
       {rows.num_kv_heads, rows.num_rows, a.keys.positions, a.keys.sorted, group, multiply},

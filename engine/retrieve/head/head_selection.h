@@ -1,5 +1,5 @@
-/// What a retrieval head chooses: logarithms of its heads' attention weights, brought to the
-/// target's KV heads, and the tokens with the largest ones.
+/// head_scores() and select_tokens() choose tokens by a retrieval head: by the logarithms of its
+/// heads' attention weights, mapped to the target's KV heads.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,17 @@
 
 namespace quire {
 
-/// E [num_kv_heads, keys.num_rows] of the target's KV heads, from the head's rotated queries q
-/// [num_heads, head_dim] at `position`:
+/// HeadScoresArgs describes E [num_kv_heads, keys.num_rows] of the target's KV heads, from the
+/// head's rotated queries q [num_heads, head_dim] at `position`:
 ///   A[h, j] = log softmax_j(q_h . k_{h's KV head, j} / sqrt(head_dim)) over rows j with
-///   positions[j] <= position, -inf elsewhere: the order of the weights, and none underflows a KV
-///   head of the head has the largest A of its query heads, and the target's KV head m has
-///     as many KV heads: its own;  fewer than the head has, and a divisor: the largest of the
-///     consecutive ones that stand for it; more, and a multiple: that of the head's KV head m /
-///     (target's / head's);  else, and with one KV head (MQA, MLA's shared latent): the largest of
-///     all.
-/// `values` of `keys` are not looked at. Errors: kInvalidArgument.
+///   positions[j] <= position, -inf elsewhere. The logarithm keeps the order of the weights and
+///   does not underflow.
+/// A KV head of the head has the largest A of its query heads. The target's KV head m has
+///   with as many KV heads as the head: its own;
+///   with fewer, a divisor: the largest of the consecutive ones that stand for it;
+///   with more, a multiple: that of the head's KV head m / (target's / head's);
+///   else, and with one KV head (MQA, MLA's shared latent): the largest of all.
+/// `values` of `keys` are not read. Errors: kInvalidArgument.
 struct HeadScoresArgs {
   const float* query;
   std::int32_t position, num_heads;
@@ -32,21 +33,22 @@ struct HeadScoresArgs {
 };
 Status head_scores(const HeadScoresArgs& args, std::vector<float>& scores);
 
-/// The same over keys that lie turned around.
-struct TurnedHeadScoresArgs {
+/// TransposedHeadScoresArgs describes the same scores over transposed keys.
+struct TransposedHeadScoresArgs {
   const float* query;
   std::int32_t position, num_heads;
-  TurnedKeys keys;
+  TransposedKeys keys;
   std::int32_t target_kv_heads;
-  /// [target_kv_heads] whose scores are wanted, those of others are of no matter; null: all
+  /// The heads whose scores are wanted, [target_kv_heads]; the scores of others are unspecified.
+  /// Null: all.
   const std::vector<bool>* heads = nullptr;
 };
-Status head_scores(const TurnedHeadScoresArgs& args, std::vector<float>& scores);
+Status head_scores(const TransposedHeadScoresArgs& args, std::vector<float>& scores);
 
-/// The same over keys that have codes: of each KV head of the head the keys of the `most` rows that
-/// codes put first are looked at, the others have the scores that codes give, of keys and queries
-/// in eight bits; so have they in the softmaxes. All rows are at `position` or before, or no code
-/// is used.
+/// CodedHeadScoresArgs describes the same scores over keys with codes. For each KV head of the
+/// head, the keys of the `most` rows that codes rank first are read. The other rows have the scores
+/// of 8-bit keys and queries, also in the softmaxes. Codes are used only if all rows are at
+/// `position` or before.
 struct CodedHeadScoresArgs {
   const float* query;
   std::int32_t position, num_heads;
@@ -54,47 +56,48 @@ struct CodedHeadScoresArgs {
   const KeyCodes& codes;  ///< of all rows
   std::int64_t most;
   std::int32_t target_kv_heads;
-  const std::vector<bool>* heads = nullptr;  ///< as of TurnedHeadScoresArgs
+  const std::vector<bool>* heads = nullptr;  ///< as in TransposedHeadScoresArgs
 };
 Status head_scores(const CodedHeadScoresArgs& args, std::vector<float>& scores);
 
-/// The KV heads of the head that stand for KV head m of the target: [first, second).
+/// Returns the KV heads of the head that stand for KV head m of the target: [first, second).
 std::pair<std::int32_t, std::int32_t> heads_that_stand_for(std::int32_t m,
                                                            std::int32_t head_kv_heads,
                                                            std::int32_t target_kv_heads);
 
 struct SelectionBudget {
-  /// Sink and window are counted inside `tokens`
+  /// The total budget, which includes sink and window.
   std::int32_t tokens = 2048, sink = 4, window = 64;
 };
-/// The tokens to attend to, ascending: all while there are no more than the budget; else the first
+/// Returns the tokens to attend to, ascending. All of them if they fit the budget; else the first
 /// `sink`, the last `window` (the newest in any case) and the best of the rest: score descending,
 /// then index ascending.
 std::vector<std::int32_t> select_tokens(std::span<const float> scores,
                                         const SelectionBudget& budget);
 
-/// What the heads of a target read.
+/// CacheShape says what the heads of a target read.
 enum class CacheShape : std::uint8_t {
-  kKvHeads,  ///< KV heads of their own rows (MHA, GQA, MQA)
-  /// A latent of each token for all heads (MLA): one set for all of them, by the largest weight
-  /// that a head gives
+  kKvHeads,  ///< each KV head reads its own rows (MHA, GQA, MQA)
+  /// All heads read a latent of each token (MLA): one set for all of them, by the largest weight
+  /// that a head gives.
   kLatent,
-  /// The same; a set for each head, which are loaded together, and each head sees its own
+  /// All heads read a latent of each token, with a set for each head; the sets are loaded together,
+  /// and each head sees its own.
   kLatentPerHead
 };
 
 struct HeadSelection {
-  /// Of latents: to be loaded and projected up, ascending; else empty
+  /// The latents to load and project up, ascending; empty for kKvHeads.
   std::vector<std::int32_t> rows;
-  /// [num_heads], ascending: rows of each KV head, or with kLatentPerHead indices into `rows`; with
-  /// kLatent empty: every head sees all
+  /// The ascending rows of each KV head, [num_heads]; with kLatentPerHead indices into `rows`.
+  /// Empty with kLatent: every head sees all.
   std::vector<std::vector<std::int32_t>> heads;
 };
 
-/// scores [num_heads, n], n = scores.size() / num_heads: what head_scores() gives for as many heads
-/// of the target. Each set is that of select_tokens(): no more than the budget is loaded of a KV
-/// head, and with kLatent; with kLatentPerHead num_heads times as much at most. Heads of kKvHeads
-/// that are not in `wanted` (null: all are) stay empty.
+/// Selects rows by scores [num_heads, n], n = scores.size() / num_heads, that head_scores() gives
+/// for as many heads of the target. Each set is that of select_tokens(): at most the budget is
+/// loaded for a KV head and with kLatent; with kLatentPerHead at most num_heads times as much.
+/// Heads of kKvHeads that are not in `wanted` (null: all are) stay empty.
 HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores,
                                std::int32_t num_heads, const SelectionBudget& budget,
                                const std::vector<bool>* wanted = nullptr);

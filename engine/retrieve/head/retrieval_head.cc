@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 constexpr std::int32_t kFeatures = 3;
-/// Rows projected at once.
+/// The rows of one projection.
 constexpr std::int64_t kChunkRows = 512;
 
 std::vector<float> to_f32(const WeightTensor& tensor, std::int64_t columns) {
@@ -29,7 +29,7 @@ std::vector<float> to_f32(const WeightTensor& tensor, std::int64_t columns) {
   return out;
 }
 
-/// The first `columns` columns of a matrix.
+/// Packs the first `columns` columns of a matrix.
 Result<std::unique_ptr<PackedMatrix>> pack(const WeightTensor& tensor, std::int64_t columns,
                                            WeightFormat format) {
   const std::vector<float> values = to_f32(tensor, columns);
@@ -37,7 +37,7 @@ Result<std::unique_ptr<PackedMatrix>> pack(const WeightTensor& tensor, std::int6
   return pack_weights(std::span(&part, 1), columns, DType::kF32, format);
 }
 
-/// The layers of an EAGLE-3 head, as far as the target is deep enough.
+/// Returns the layers of an EAGLE-3 head, clamped to the target's depth.
 std::vector<std::int32_t> default_feature_layers(std::int32_t num_layers) {
   return {std::min(2, num_layers - 1), num_layers / 2, std::max(0, num_layers - 3)};
 }
@@ -59,7 +59,7 @@ Status check_fit(const RetrievalHeadConfig& head, const ModelConfig& target) {
   return {};
 }
 
-/// YaRN by the factor that the target's window takes.
+/// Returns a RoPE with YaRN by the factor that the target's window needs.
 RopeConfig rope_config(const RetrievalHeadConfig& head, std::int64_t positions) {
   RopeConfig rope;
   rope.head_dim = rope.rotary_dim = head.head_dim;
@@ -74,7 +74,7 @@ RopeConfig rope_config(const RetrievalHeadConfig& head, std::int64_t positions) 
 
 struct HeadWeights {
   std::vector<float> input_norm, hidden_norm;  ///< [hidden]
-  /// [.., hidden or 2 hidden]; fuse: [hidden, 3 hidden], null in embed mode
+  /// Projections [.., hidden or 2 hidden]; fuse: [hidden, 3 hidden], null in embed mode.
   std::unique_ptr<PackedMatrix> query, key, fuse;
 };
 
@@ -122,7 +122,7 @@ class LoadedHead final : public RetrievalHead {
   }
 
  private:
-  /// input [n, width] = [RMS(emb); RMS(g)].
+  /// Computes input [n, width] = [RMS(emb); RMS(g)].
   Status make_input(std::span<const std::int32_t> ids, const float* features,
                     std::vector<float>& part, std::vector<float>& input) const {
     const auto n = static_cast<std::int64_t>(ids.size());
@@ -138,7 +138,7 @@ class LoadedHead final : public RetrievalHead {
     return put_half(part, w_.hidden_norm, n, config_.hidden_size, input);
   }
 
-  /// The head computes on the host, wherever the model does.
+  /// Reads embeddings to the host, because the head always computes there.
   Status read_embeddings(std::span<const std::int32_t> ids, float* out) const {
     Compute& compute = target_.compute();
     if (compute.memory() == nullptr) return target_.embed(ids, out);
@@ -217,10 +217,10 @@ Result<RetrievalHeadConfig> parse_fields(const boost::json::object& object) {
   return c;
 }
 
-/// Tensors of a head out of any source, and their digest.
+/// HeadTensors reads a head's tensors from any source and computes their digest.
 class HeadTensors {
  public:
-  /// `prefix` stands before the names of the layer's tensors.
+  /// Puts `prefix` before the names of the layer's tensors.
   HeadTensors(WeightSource& source, std::string prefix)
       : source_(source), prefix_(std::move(prefix)) {}
 
@@ -249,7 +249,7 @@ class HeadTensors {
 Result<std::unique_ptr<RetrievalHead>> build(RetrievalHeadConfig c, const Model& target,
                                              HeadTensors tensors, bool features) {
   const std::int64_t h = c.hidden_size, width = features ? 2 * h : h;
-  // A step reads both the model's weights and the head's; inputs stay as they are.
+  // A step reads both the model's and the head's weights; inputs keep their precision.
   const WeightFormat format = target.options().weights == WeightFormat::kW8A8 ||
                                       target.options().weights == WeightFormat::kW4
                                   ? WeightFormat::kInt8

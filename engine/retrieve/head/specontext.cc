@@ -78,8 +78,8 @@ SelectionBudget budget_of(const PlugOptions& options) {
   return {number("decode_budget"), number("decode_sink"), number("decode_window")};
 }
 
-/// Which token of the prompt each row is: rows come in the order of the prompt, and may leave
-/// tokens out.
+/// Returns the prompt token of each row. Rows have the order of the prompt, and tokens may be
+/// missing.
 Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> rows,
                                                  std::span<const std::int32_t> tokens) {
   std::vector<std::int32_t> out;
@@ -108,7 +108,7 @@ MoveList moves_of(const std::vector<std::vector<SlotLoad>>& loads) {
   return moves;
 }
 
-/// All rows wanted but the last, which is the step's own, and their slots.
+/// Returns copies of all wanted rows but the last, which is the step's own, to their slots.
 std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::int32_t>> rows,
                                               std::span<const SlotMap> maps) {
   std::vector<std::vector<SlotLoad>> loads(rows.size());
@@ -170,9 +170,9 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   mode_ = input.prompt->input();
   input_ = input;
   input_.options = nullptr;
-  input_.heat = nullptr;
+  input_.retained = nullptr;
   input_.contexts = {};
-  memory_there_ = choosing_memory(input);
+  device_memory_ = choosing_memory(input);
   groups_.clear();
   layers_.clear();
   brought_ = input.num_layers;
@@ -186,8 +186,8 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
   memory.num_layers = input.num_layers;
   memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) /
                      kPageTokens;
-  if (memory_there_ != nullptr) memory.choosing = choosing_need(options, shape_of(input));
-  memory.retrieval_row_bytes = input.head != nullptr && memory_there_ != nullptr ? 0
+  if (device_memory_ != nullptr) memory.choosing = choosing_need(options, shape_of(input));
+  memory.retrieval_row_bytes = input.head != nullptr && device_memory_ != nullptr ? 0
                                : input.head != nullptr
                                    ? HeadKeys::bytes_for(input.head->config(), kPageTokens) /
                                          kPageTokens
@@ -197,12 +197,13 @@ Status SpeContextRetriever::prepare(const RetrieveInput& input) {
                         options.word(table(), "decode_resident") == "none" ? Residency::kNothing
                                                                            : Residency::kWhatFits);
   stats_.device_bytes = scorer_bytes();
-  return input.heat != nullptr && !input.heat->hot.empty() ? warm_start(*input.heat) : Status();
+  return input.retained != nullptr && !input.retained->hot.empty() ? warm_start(*input.retained)
+                                                                   : Status();
 }
 
 Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   keys_.reset();
-  keys_there_.reset();
+  device_keys_.reset();
   draft_.reset();
   unread_.clear();
   if (input.head == nullptr) {
@@ -222,7 +223,7 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
     return {};
   }
   if (input.compute != nullptr)
-    keys_there_.emplace(*input.compute, memory_there_, *input.head);
+    device_keys_.emplace(*input.compute, device_memory_, *input.head);
   else
     keys_.emplace(*input.device, *input.head);
   query_.resize(at(input.head->config().query_dim()));
@@ -230,8 +231,8 @@ Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
   const auto last = input.prompt->last_feature();
   feature_.assign(at(input.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
-  return keys_there_ ? keys_there_->append(input.prompt->keys().data(), input.prompt->positions())
-                     : keys_->append(input.prompt->keys().data(), input.prompt->positions());
+  return device_keys_ ? device_keys_->append(input.prompt->keys().data(), input.prompt->positions())
+                      : keys_->append(input.prompt->keys().data(), input.prompt->positions());
 }
 
 Status SpeContextRetriever::prepare_more() {
@@ -244,10 +245,10 @@ Status SpeContextRetriever::prepare_more() {
   return {};
 }
 
-/// The budget of the first step, as far as a compressor's ranking foretells it: of layers with the
-/// same rows, the rows that come first in all their lists together (item 3). The step moves what it
-/// wants instead.
-Status SpeContextRetriever::warm_start(const Heat& heat) {
+/// Copies the likely budget of the first step, by a compressor's ranking. Layers with the same rows
+/// get the rows that come first in all their lists together; the step replaces those that it does
+/// not want.
+Status SpeContextRetriever::warm_start(const RetainedRows& retained) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
     group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) + 1 > budget_.tokens;
@@ -256,7 +257,7 @@ Status SpeContextRetriever::warm_start(const Heat& heat) {
     for (std::size_t m = 0; m < group.rows.size(); ++m) {
       row_scores_.assign(group.token_of_row.size(), 0.0f);
       for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-        const auto& hot = heat.hot[layer][m];
+        const auto& hot = retained.hot[layer][m];
         for (std::size_t i = 0; layers_[layer].group == g && i < hot.size(); ++i)
           row_scores_[at(hot[i])] += static_cast<float>(hot.size() - i);
       }
@@ -268,7 +269,7 @@ Status SpeContextRetriever::warm_start(const Heat& heat) {
     return {};
   QUIRE_RETURN_IF_ERROR(begin_device());
   for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) {
-    layers_[at(layer)].empty_slots = false;  // all of the maps is in the loads
+    layers_[at(layer)].empty_slots = false;  // the loads contain everything in the maps
     layers_[at(layer)].whole = true;
     QUIRE_RETURN_IF_ERROR(bring(layer));
   }
@@ -311,7 +312,7 @@ void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
   }
 }
 
-/// Layers leave the device until the rest fits; those that have left get slots.
+/// Offloads layers until the rest fits and gives the offloaded ones slots.
 Status SpeContextRetriever::begin_device() {
   std::size_t rows = 0;
   for (const Group& group : groups_) rows = std::max(rows, group.token_of_row.size());
@@ -335,7 +336,7 @@ Status SpeContextRetriever::begin_device() {
   return {};
 }
 
-/// What the layer's slots lack, by the time its attend() runs.
+/// Copies what the layer's slots lack, to be complete when its attend() runs.
 Status SpeContextRetriever::bring(std::int32_t index) {
   Layer& layer = layers_[at(index)];
   Group& group = groups_[layer.group];
@@ -349,29 +350,29 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   }
   layer.empty_slots = false;
   const auto rows = static_cast<std::int64_t>(moves->size());
-  // The step's own row is appended
+  // The step's own row is appended.
   for (const auto& of_head : group.rows)
     stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
-  return layer.lane.bring_beside(copy_lanes(input_), input_.cache->view(index),
-                                 layer.slots->slots(), moves, 1, stats_);
+  return layer.lane.copy_async(copy_streams(input_), input_.cache->view(index),
+                               layer.slots->slots(), moves, 1, stats_);
 }
 
 RetrieveStats SpeContextRetriever::stats() const {
   RetrieveStats stats = stats_;
-  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  if (device_memory_ != nullptr) stats.choosing_bytes = device_memory_->peak_bytes();
   return stats;
 }
 
-void SpeContextRetriever::settle() {
+void SpeContextRetriever::synchronize() {
   for (Layer& layer : layers_) {
     const Status status = wait(layer);
     if (!status.ok()) failed_ = status;
   }
 }
 
-bool SpeContextRetriever::looks_at(const RetrieveStep& step) const {
+bool SpeContextRetriever::needs_host(const RetrieveStep& step) const {
   return step.compute == nullptr || step.compute->hooks() == nullptr;
 }
 
@@ -385,7 +386,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
     count_choosing(step, stats_, watch.ms());
   }
   if (!group.sparse)
-    return looks_at(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+    return needs_host(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
 }
@@ -410,7 +411,7 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
     newest.push_back({static_cast<std::int32_t>(m), group.rows[m].back(), slots.back(), 1});
     lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
   }
-  QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_lanes(input_), kv, layer.slots->slots(), newest));
+  QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_streams(input_), kv, layer.slots->slots(), newest));
   layer.whole = true;
   stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
   count_choosing(step, stats_, watch.ms());

@@ -1,5 +1,5 @@
-/// SpeContext: a retrieval head chooses before the forward pass of a token what all layers attend
-/// to, so that it can be brought while lower layers compute.
+/// SpeContext chooses the rows of all layers with a retrieval head before a token's forward pass,
+/// so that they are prefetched while lower layers compute.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 #include "engine/plug/plug_options.h"
 #include "engine/residency/memory_manager.h"
 #include "engine/residency/token_slots.h"
+#include "engine/retrieve/head/device_head_keys.h"
 #include "engine/retrieve/head/draft_scorer.h"
 #include "engine/retrieve/head/head_keys.h"
-#include "engine/retrieve/head/head_keys_there.h"
 #include "engine/retrieve/head/head_selection.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
@@ -22,20 +22,21 @@
 
 namespace quire {
 
-/// What `cache.options.decode_head` and service decide of the head's input.
+/// Returns the head's input that `cache.options.decode_head` and the head allow.
 HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 
-/// One sequence. Without a head the attention of a draft's layer chooses, which reads the prompt in
-/// prepare_more(). begin_step() scores every cached token with the head, chooses for each KV head,
-/// and asks for the rows that are not on the device yet, layer by layer from below, on the host a
-/// few layers ahead of the one that attends; attend() waits for those of its layer. Layers that fit
-/// stay on the device and are read where they are. A layer attends to everything while its rows fit
-/// the budget. Layers with the same rows share one choice and one map of slots; a layer that lacks
-/// rows (selection per layer) chooses among its own by the same scores. Where a compressor ranked
-/// rows, the hottest are brought before the first step.
+/// SpeContextRetriever serves one sequence. Without a head, the attention of a draft's layer
+/// chooses; the draft reads the prompt in prepare_more(). begin_step() scores every cached token
+/// with the head, chooses for each KV head, and prefetches the rows that are not on the device yet,
+/// layer by layer from the lowest; on the host a few layers ahead of the attending one. attend()
+/// waits for the rows of its layer. Layers that fit stay on the device and are read in place. A
+/// layer attends to everything while its rows fit the budget. Layers with the same rows share one
+/// choice and one slot map; a layer that lacks rows (selection per layer) chooses among its own by
+/// the same scores. If a compressor ranked rows, the most important ones are copied before the
+/// first step.
 class SpeContextRetriever final : public Retriever {
  public:
-  ~SpeContextRetriever() override { settle(); }
+  ~SpeContextRetriever() override { synchronize(); }
 
   std::string_view name() const override { return "specontext"; }
   std::span<const PlugOption> options() const override;
@@ -43,7 +44,7 @@ class SpeContextRetriever final : public Retriever {
   bool uses_device() const override { return true; }
   bool wants_head() const override { return true; }
   ChoosingNeed choosing_need(const PlugOptions&, const RetrieveShape& shape) const override {
-    return shape.head != nullptr ? HeadKeysThere::need(*shape.head) : ChoosingNeed();
+    return shape.head != nullptr ? DeviceHeadKeys::need(*shape.head) : ChoosingNeed();
   }
   Status prepare(const RetrieveInput& input) override;
   bool prepared() const override { return unread_.empty(); }
@@ -53,99 +54,103 @@ class SpeContextRetriever final : public Retriever {
   HeadRow head_row() const override;
   void take_head_row(const float* query, const float* key) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// Where a head chooses on the host: its weights are all that requests share.
-  bool begins_beside() const override { return keys_.has_value(); }
+  /// Returns whether a head chooses on the host. Requests then share nothing but its weights.
+  bool begins_in_parallel() const override { return keys_.has_value(); }
   void took_to_choose(double ms) override { stats_.choose_ms += ms; }
-  /// What is chosen is known before the layers run: a device attends by itself.
-  bool looks_at(const RetrieveStep& step) const override;
+  /// Returns false on a device, which attends by itself because the choice is known before the
+  /// layers run.
+  bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
-  void settle() override;
+  void synchronize() override;
   RetrieveStats stats() const override;
 
-  /// Rows of `layer` that KV head `head` attends to in the step that began last, ascending; empty
-  /// while the layer is dense (tests).
+  /// Returns the rows of `layer` that KV head `head` attends to in the step that began last,
+  /// ascending; empty while the layer is dense (tests).
   std::vector<std::int32_t> attended_rows(std::int32_t layer, std::int32_t head) const;
-  /// Of the layer's slots, by KV head: the row each holds; empty while it is dense (tests).
+  /// Returns the row that each of the layer's slots holds, for one KV head; empty while it is dense
+  /// (tests).
   std::vector<std::int32_t> slot_rows(std::int32_t layer, std::int32_t head) const;
 
  private:
-  /// Layers with the same rows.
+  /// Group is a set of layers with the same rows.
   struct Group {
-    std::vector<std::int32_t> token_of_row;       ///< index of the token in what is scored
+    std::vector<std::int32_t> token_of_row;       ///< index of the token among those scored
     bool every_token = true;                      ///< row r is token r
     bool sparse = false;                          ///< in this step
-    std::vector<std::vector<std::int32_t>> rows;  ///< [num_kv_heads] chosen for this step
+    std::vector<std::vector<std::int32_t>> rows;  ///< [num_kv_heads], chosen for this step
     std::vector<SlotMap> maps;  ///< [num_kv_heads], empty before the first sparse step
-    /// [num_kv_heads] of this step, without the row of the step itself
+    /// The copies of this step, [num_kv_heads], without the row of the step itself.
     std::vector<std::vector<SlotLoad>> loads;
-    MoveList moves;  ///< the same for all layers that were there before; null: none has asked yet
+    MoveList moves;  ///< shared by all layers whose slots follow the maps; null: not yet built
   };
-  static constexpr std::int32_t kLayersAhead = 2;  ///< that are being brought while one attends
+  static constexpr std::int32_t kLayersAhead = 2;  ///< layers prefetched while one attends
   struct Layer {
     std::size_t group = 0;
-    std::optional<TokenSlots> slots;  ///< once it has left the device
-    /// It has left with this step, or the one before ended early: its slots hold nothing of what
-    /// the maps say
+    std::optional<TokenSlots> slots;  ///< set once the layer has left the device
+    /// Whether the slots hold nothing that the maps say: the layer left with this step, or the
+    /// previous step ended early.
     bool empty_slots = false;
-    /// Since its last step the slots hold what the maps say, that step's own row among it
+    /// Whether the slots hold what the maps say since the layer's last step, including that step's
+    /// own row.
     bool whole = true;
     SlotCopies lane;
   };
   Status match_rows(const RetrieveInput& input);
-  /// Keys of the prompt's tokens, or what a draft is to read piece by piece.
+  /// Computes keys of the prompt's tokens, or queues the tokens that a draft reads piece by piece.
   Status read_prompt(const RetrieveInput& input);
   Status take_in(std::int32_t token_id, std::int32_t position);
   Status score(std::int32_t token_id, std::int32_t position, bool again);
   void turn_heads(bool again);
   std::size_t num_tokens() const {
-    return static_cast<std::size_t>(draft_        ? draft_->num_tokens()
-                                    : keys_there_ ? keys_there_->num_rows()
-                                                  : keys_->num_rows());
+    return static_cast<std::size_t>(draft_         ? draft_->num_tokens()
+                                    : device_keys_ ? device_keys_->num_rows()
+                                                   : keys_->num_rows());
   }
   std::int64_t scorer_bytes() const {
-    return draft_ ? draft_->bytes() : keys_there_ ? keys_there_->bytes() : keys_->bytes();
+    return draft_ ? draft_->bytes() : device_keys_ ? device_keys_->bytes() : keys_->bytes();
   }
   void choose(Group& group);
   void move_window(Group& group) const;
   static void place(Group& group);
-  Status warm_start(const Heat& heat);
+  Status warm_start(const RetainedRows& retained);
   Status begin_device();
   Status bring(std::int32_t layer);
-  /// bring() of the layers before `end` that this step has not brought yet.
+  /// Calls bring() for the layers before `end` that this step has not prefetched yet.
   Status bring_before(std::int32_t end);
-  Status wait(Layer& layer) { return layer.lane.wait(copy_lanes(input_), stats_); }
+  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(input_), stats_); }
   Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step,
                          const KvView& kv);
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 
   SelectionBudget budget_;
-  /// Steps that a choice serves, and how many more the last one does
+  /// The number of steps that a choice serves, and of those left for the last choice.
   std::int32_t reuse_ = 1, serves_ = 0;
-  double tau_ = 0;       ///< heads whose queries keep that cosine to those of their choice go by it
-  bool elastic_ = true;  ///< only what the slots lack is brought
+  /// The cosine that a head's queries must keep to those of its choice, in order to reuse it.
+  double tau_ = 0;
+  bool elastic_ = true;  ///< only rows missing in the slots are copied
   RetrieveInput input_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
-  std::shared_ptr<ChoosingMemory> memory_there_;  ///< null where the host computes
-  std::optional<HeadKeys> keys_;                  ///< where a head chooses and the host computes
-  std::optional<HeadKeysThere> keys_there_;       ///< where a head chooses and a device computes
-  std::unique_ptr<DraftScorer> draft_;            ///< where a draft does
-  /// Of the prompt, from the back: what the draft has yet to read
+  std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
+  std::optional<HeadKeys> keys_;                   ///< set if a head chooses and the host computes
+  std::optional<DeviceHeadKeys> device_keys_;      ///< set if a head chooses and a device computes
+  std::unique_ptr<DraftScorer> draft_;             ///< set if a draft chooses
+  /// The prompt tokens that the draft has not read yet, in reverse order.
   std::vector<std::int32_t> unread_;
   std::int64_t scorer_row_bytes_ = 0;  ///< of the draft, for each token
   std::vector<Group> groups_;
   std::vector<Layer> layers_;
-  std::int32_t brought_ = 0;  ///< layers that the step under way has brought
-  /// Of the token before, and of the one that runs; [feature_dim]
+  std::int32_t brought_ = 0;  ///< layers that the current step has prefetched
+  /// The features of the previous token and of the current one; [feature_dim].
   std::vector<float> feature_, next_feature_;
   std::vector<float> scores_, query_, key_, row_scores_;
-  bool projected_ = false;  ///< query_ and key_ are there for the step to begin
-  std::vector<bool> anew_;  ///< [num_kv_heads] that choose in this step
-  /// [num_kv_heads] rotated queries of the head's KV heads that stand for it, where a choice serves
-  /// several steps
+  bool projected_ = false;  ///< query_ and key_ are set for the step to begin
+  std::vector<bool> anew_;  ///< [num_kv_heads] that choose anew in this step
+  /// The rotated queries of the head's KV heads that stand for each KV head, [num_kv_heads], if a
+  /// choice serves several steps.
   std::vector<std::vector<float>> chosen_by_;
   RetrieveStats stats_;
-  Status failed_;  ///< a copy that settle() found failed: the next step says so
+  Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };
 
 }  // namespace quire

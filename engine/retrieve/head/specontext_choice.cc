@@ -1,5 +1,5 @@
-// Which rows a step of SpeContext attends to: chosen anew, or as some steps ago where the retrieval
-// head still asks for the same.
+// These functions choose the rows that a step of SpeContext attends to: anew, or those of an
+// earlier step if the retrieval head still asks for them.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
 Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
-  settle();
+  synchronize();
   QUIRE_RETURN_IF_ERROR(failed_);
   bool any = false, chosen = true;
   for (Group& group : groups_) {
@@ -26,7 +26,7 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
     chosen = chosen && (!group.sparse || !group.maps.empty());
   }
   for (Layer& layer : layers_) {
-    // A step that ended early left slots without what the maps say.
+    // A step that ended early left slots that do not match the maps.
     if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
   }
   brought_ = input_.num_layers;
@@ -42,9 +42,9 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   }
   QUIRE_RETURN_IF_ERROR(begin_device());
   brought_ = 0;
-  // A device knows the order of its copies. Threads take them as they come: so that a request does
-  // not wait for the upper layers of another one, its own come as the step goes up.
-  return bring_before(copy_lanes(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
+  // A device keeps the order of its copies. Host threads run copies as they are submitted, so a
+  // request submits its own during the step, in order not to wait for another one's later layers.
+  return bring_before(copy_streams(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
 }
 
 Retriever::HeadRow SpeContextRetriever::head_row() const {
@@ -63,19 +63,19 @@ Status SpeContextRetriever::bring_before(std::int32_t end) {
   return {};
 }
 
-/// The step's token joins those that are scored.
+/// Adds the step's token to those that are scored.
 Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position) {
   if (draft_) return draft_->read(std::span(&token_id, 1));
   const bool featured = mode_ == HeadInput::kFeature;
   if (!std::exchange(projected_, false))
     QUIRE_RETURN_IF_ERROR(input_.head->project(
         std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
-  return keys_there_ ? keys_there_->append(key_.data(), std::span(&position, 1))
-                     : keys_->append(key_.data(), std::span(&position, 1));
+  return device_keys_ ? device_keys_->append(key_.data(), std::span(&position, 1))
+                      : keys_->append(key_.data(), std::span(&position, 1));
 }
 
-/// The same; then the KV heads that choose anew (anew_), all of them but where a choice may serve
-/// `again`, and of those scores_ [num_kv_heads, tokens].
+/// Adds the step's token, then scores it: scores_ [num_kv_heads, tokens] of the KV heads in anew_,
+/// which choose anew. These are all heads, except that with `again` a head may keep its choice.
 Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, bool again) {
   anew_.assign(at(input_.num_kv_heads), !again);
   if (draft_)
@@ -92,13 +92,13 @@ Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, 
                                                           .ldo = c.query_dim()}));
   if (reuse_ > 1) turn_heads(again);
   if (std::ranges::find(anew_, true) == anew_.end()) return {};
-  if (keys_there_) return keys_there_->score(query_.data(), input_.num_kv_heads, scores_);
+  if (device_keys_) return device_keys_->score(query_.data(), input_.num_kv_heads, scores_);
   return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_,
                       scores_);
 }
 
-/// Heads whose queries turned away from those that their choices go by choose anew; the queries of
-/// those that do are what the next steps are compared with.
+/// Adds to anew_ the heads whose queries turned away from those of their choices. It keeps the
+/// queries of the heads that choose, for comparison in the next steps.
 void SpeContextRetriever::turn_heads(bool again) {
   const RetrievalHeadConfig& c = input_.head->config();
   const std::int64_t group = c.num_heads / c.num_kv_heads;
@@ -136,7 +136,7 @@ void SpeContextRetriever::choose(Group& group) {
   }
 }
 
-/// Of heads that keep their choice: with a window that ends at the step's own row.
+/// Moves the window of heads that keep their choice to end at the step's own row.
 void SpeContextRetriever::move_window(Group& group) const {
   const auto last = static_cast<std::int32_t>(group.token_of_row.size()) - 1;
   for (std::size_t m = 0; m < group.rows.size(); ++m) {
@@ -147,15 +147,15 @@ void SpeContextRetriever::move_window(Group& group) const {
   }
 }
 
-/// Slots for the group's rows.
+/// Assigns slots to the group's rows.
 void SpeContextRetriever::place(Group& group) {
   group.moves.reset();
   parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
     const std::size_t m = at(head);
     group.loads[m].clear();
     group.maps[m].want(group.rows[m], group.loads[m]);
-    // The step's own row comes once the layer has computed it: it is the last, and never there
-    // before.
+    // The step's own row is the last one and never resident; it is copied once the layer has
+    // computed it.
     group.loads[m].pop_back();
   });
 }

@@ -1,7 +1,7 @@
-// ArkVale (NeurIPS 2024) on the pieces of FreeKV: the whole cache on the host, each page summarised
-// by its mean key and how far keys are from it, and the pages that the step's own query asks for
-// brought before it attends. What the slots of a head hold beyond that is nothing: pages that are
-// not wanted make way, whatever they once scored.
+// arkvale implements ArkVale (NeurIPS 2024) with the parts of FreeKV. The whole cache lies on the
+// host, each page is summarised by its mean key and the distance of keys from it, and the pages
+// that the step's own query selects are copied before it attends. Slots hold nothing beyond that:
+// unwanted pages are replaced, whatever they once scored.
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
-// FreeKV (arXiv 2505.13109): the whole cache on the host, pages that the query of the step before
-// chose on the device, and a correction where a query has turned. What is read for the next step is
-// copied while the layers above compute.
+// freekv implements FreeKV (arXiv 2505.13109). The whole cache lies on the host, the pages that the
+// previous step's query chose on the device, and heads whose query turned are corrected. Pages for
+// the next step are copied while later layers compute.
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 
 namespace quire {
 
-Status PageSummaries::append(const KvView& kv, std::span<const KvStretch> pages,
+Status PageSummaries::append(const KvView& kv, std::span<const RowRange> pages,
                              PageSummary summary) {
   const std::int64_t dim = kv.head_dim, heads = kv.num_kv_heads;
   std::vector<std::uint16_t> bounds(pages.size() * static_cast<std::size_t>(heads * 2 * dim));
@@ -14,16 +14,16 @@ Status PageSummaries::append(const KvView& kv, std::span<const KvStretch> pages,
   head_dim_ = kv.head_dim;
   const std::uint16_t* from = bounds.data();
   for (std::size_t i = 0; i < pages.size(); ++i, ++num_pages_) {
-    if (num_pages_ % kTurnedRows == 0) {
+    if (num_pages_ % kTransposeRows == 0) {
       memory_.push_back(std::make_unique<std::uint16_t[]>(
-          static_cast<std::size_t>(heads * dim * kTurnedRows * 2)));
+          static_cast<std::size_t>(heads * dim * kTransposeRows * 2)));
       blocks_.push_back(memory_.back().get());
     }
     for (std::int64_t m = 0; m < heads; ++m, from += 2 * dim) {
-      std::uint16_t* to = memory_.back().get() + turned_at(head_dim_, m, 0, num_pages_);
+      std::uint16_t* to = memory_.back().get() + transposed_at(head_dim_, m, 0, num_pages_);
       for (std::int64_t c = 0; c < dim; ++c) {
-        to[c * kTurnedRows * 2] = from[c];
-        to[c * kTurnedRows * 2 + 1] = from[dim + c];
+        to[c * kTransposeRows * 2] = from[c];
+        to[c * kTransposeRows * 2 + 1] = from[dim + c];
       }
     }
   }
@@ -33,23 +33,23 @@ Status PageSummaries::append(const KvView& kv, std::span<const KvStretch> pages,
 Status PageSummaries::score(std::int32_t kv_head, const float* query, std::int32_t group,
                             std::int32_t begin, std::int32_t end, float scale,
                             float* scores) const {
-  // What is above zero meets the high values, what is below the low ones.
+  // Positive components multiply the high values, negative ones the low values.
   thread_local std::vector<float> pairs;
   pairs.resize(static_cast<std::size_t>(group) * static_cast<std::size_t>(head_dim_) * 2);
   for (std::size_t i = 0; i < pairs.size() / 2; ++i) {
     pairs[2 * i] = std::min(query[i], 0.0f);
     pairs[2 * i + 1] = std::max(query[i], 0.0f);
   }
-  return turned_scores({pairs.data(),
-                        {blocks_.data(), num_pages_, num_kv_heads_, head_dim_},
-                        begin,
-                        end - begin,
-                        kv_head,
-                        1,
-                        group,
-                        scale,
-                        scores,
-                        end - begin});
+  return transposed_scores({pairs.data(),
+                            {blocks_.data(), num_pages_, num_kv_heads_, head_dim_},
+                            begin,
+                            end - begin,
+                            kv_head,
+                            1,
+                            group,
+                            scale,
+                            scores,
+                            end - begin});
 }
 
 }  // namespace quire

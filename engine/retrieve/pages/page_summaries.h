@@ -1,4 +1,4 @@
-/// What stands for the keys of a layer's pages, laid out for the step that scores all of them.
+/// PageSummaries holds the summaries of a layer's page keys, laid out for scoring all of them.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 #include "base/status.h"
 #include "kernels/kv.h"
 #include "kernels/page_bounds.h"
-#include "kernels/turned_rows.h"
+#include "kernels/transposed_rows.h"
 
 namespace quire {
 
-/// A page is a row of TurnedRows: of each channel its low and its high value. Threads: one at a
-/// time, but for score().
+/// PageSummaries stores a page as a row of TransposedRows: the low and the high value of each
+/// channel. Threads: one at a time, except for score().
 class PageSummaries {
  public:
   /// Adds complete pages of `kv`. Errors: kInvalidArgument (nothing is added).
-  Status append(const KvView& kv, std::span<const KvStretch> pages, PageSummary summary);
+  Status append(const KvView& kv, std::span<const RowRange> pages, PageSummary summary);
   std::int32_t num_pages() const { return num_pages_; }
 
-  /// scores [group, end - begin]: what page_scores() says of pages [begin, end), of which there are
-  /// some, for the query heads of one KV head. `query` is [group, head_dim], post-RoPE. For several
-  /// KV heads at once, in different threads. Errors: kInvalidArgument.
+  /// Computes the page_scores() of pages [begin, end), at least one, for the query heads of one KV
+  /// head: scores [group, end - begin]. `query` is [group, head_dim], post-RoPE; several KV heads
+  /// may call it concurrently. Errors: kInvalidArgument.
   Status score(std::int32_t kv_head, const float* query, std::int32_t group, std::int32_t begin,
                std::int32_t end, float scale, float* scores) const;
 

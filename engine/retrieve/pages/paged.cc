@@ -86,12 +86,12 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
   input_ = input;
   input_.options = nullptr;
   input_.queries = nullptr;
-  input_.heat = nullptr;  // the caller's, and only during this call
+  input_.retained = nullptr;  // owned by the caller, and valid during this call only
   const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
   input_.contexts = {};
   layers_.clear();
-  memory_there_ = choosing_memory(input);
-  there_ = DeviceChoice(memory_there_);
+  device_memory_ = choosing_memory(input);
+  there_ = DeviceChoice(device_memory_);
   if (policy_.device) {
     QUIRE_CHECK(input.device != nullptr, "pages are brought to a device");
     const DType dtype = input.cache->view(0).dtype;
@@ -101,7 +101,7 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
     memory.num_layers = std::max(0, input.num_layers - policy_.dense_layers);
     memory.row_bytes = ResidentPages::bytes_for(input.num_kv_heads, input.head_dim, dtype, 1, 1);
     memory.budget_rows = std::int64_t{policy_.slots()} * policy_.page_tokens;
-    if (memory_there_ != nullptr)
+    if (device_memory_ != nullptr)
       memory.choosing = choosing_need(input.options == nullptr ? PlugOptions() : *input.options,
                                       shape_of(input));
     memory_ = LayerMemory(*input.device, memory, policy_.residency);
@@ -113,14 +113,14 @@ Status PagedRetriever::prepare(const RetrieveInput& input) {
           static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim),
           0.0f);
   }
-  return policy_.device && input.heat != nullptr && !input.heat->hot.empty()
-             ? warm_start(*input.heat)
+  return policy_.device && input.retained != nullptr && !input.retained->hot.empty()
+             ? warm_start(*input.retained)
              : Status();
 }
 
-void PagedRetriever::settle() {
+void PagedRetriever::synchronize() {
   for (Layer& layer : layers_) {
-    // What failed is not attended to any more, or its step says so.
+    // The next step of a failed layer returns the failure.
     const Status status = wait(layer);
     if (!status.ok()) failed_ = status;
   }
@@ -141,12 +141,12 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   RetrieveStep here = step;
-  if (looks_at(step)) here.compute = nullptr;
+  if (needs_host(step)) here.compute = nullptr;
   if (!attends_to_all(step)) return attend_sparse(layer, here, kv);
   return here.compute != nullptr ? attend_enqueued(here, kv, nullptr) : dense_attention(here, kv);
 }
 
-/// Takes in what is new in the cache: rows, and bounds of pages that are complete now.
+/// Takes in the cache's new rows and the summaries of pages that are complete now.
 Status PagedRetriever::refresh(Layer& layer, const KvView& kv) const {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete(), known = layer.summaries.num_pages();
@@ -160,7 +160,7 @@ Status PagedRetriever::refresh(Layer& layer, const KvView& kv) const {
       policy_.summary);
 }
 
-/// Chooses with this step's query for these KV heads; the choices of others are left empty.
+/// Chooses with this step's query for these KV heads; the choices of the others are left empty.
 Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv,
                               const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
   const auto [begin, last] = candidates(layer);
@@ -198,8 +198,8 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     status[static_cast<std::size_t>(choosing[static_cast<std::size_t>(i)])] = choose_head(
         choosing[static_cast<std::size_t>(i)]);
   };
-  // A head for each thread, as long as there are so many; what is left, often one that turned, has
-  // all threads to itself.
+  // Each thread chooses for one head while there are enough heads; each remaining head, often one
+  // that turned, uses all threads.
   const auto count = static_cast<std::int64_t>(choosing.size()),
              together = count - count % num_threads();
   parallel_tasks(together, run);
@@ -208,7 +208,7 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   return {};
 }
 
-/// Takes the choices of these heads over.
+/// Takes over the choices of these heads.
 void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads,
                           std::vector<HeadChoice>& choices) const {
   const std::int64_t width = std::int64_t{step.num_heads / input_.num_kv_heads} * step.head_dim;
@@ -222,7 +222,7 @@ void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vec
   }
 }
 
-/// KV heads whose queries turned too far away from those that their choices go by.
+/// Returns the KV heads whose queries turned too far away from those of their choices.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
   const std::int32_t group = step.num_heads / input_.num_kv_heads;
   std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads));
@@ -235,8 +235,8 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
   return moved;
 }
 
-/// KV heads whose choices have served as many steps as they may. Layers take turns from the second
-/// time on.
+/// Returns the KV heads whose choices have served as many steps as they may. From the second time
+/// on, layers take turns.
 std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) const {
   const auto heads = static_cast<std::size_t>(input_.num_kv_heads);
   if (layer.head_served.empty()) {
@@ -251,14 +251,14 @@ std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) c
   return due;
 }
 
-/// KV heads that choose before they attend.
+/// Returns the KV heads that choose before they attend.
 std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const RetrieveStep& step,
                                                   const std::vector<bool>& due) const {
   return layer.choices.empty() || !policy_.tau ? due : moved_heads(layer, step);
 }
 
-/// Sinks, selection, pages that no selection has seen yet (among them the window), and the page
-/// being filled; ascending.
+/// Returns sinks, selection, pages that no selection has seen yet (among them the window), and the
+/// page being filled, ascending.
 std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_t head) const {
   const HeadChoice& choice = layer.choices[static_cast<std::size_t>(head)];
   std::vector<std::int32_t> pages(
@@ -272,8 +272,8 @@ std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_
   return pages;
 }
 
-/// Makes what every head wants resident, and copies `moves`, too: by the time this returns, or
-/// before the layer's next step.
+/// Makes what every head wants resident, and copies `moves`, too. The copies are complete when this
+/// returns or, in the background, before the layer's next step.
 Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                              bool in_background) {
   layer.copies.clear();
@@ -284,7 +284,7 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
     const bool there = resident_of == layer.pages.size();
     if (there && in_background) continue;
     const auto pages = wanted(layer, m);
-    // What the next step wants is counted there
+    // The next step counts the pages that it wants itself.
     if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());
     if (there) continue;
     resident_of = layer.pages.size();
@@ -293,8 +293,8 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
   return start_copies(layer, kv, std::move(moves), in_background);
 }
 
-/// KV heads take turns in the streams, so that one head's pages arrive while the next one's are
-/// under way.
+/// Distributes the KV heads over the streams, so that one head's copies overlap with the next
+/// one's.
 Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                                     bool in_background) {
   stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
@@ -302,14 +302,14 @@ Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<
     stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
     moves.push_back(layer.resident->move(c, layer.pages[c.page]));
   }
-  const CopyLanes lanes = copy_lanes(input_);
+  const CopyStreams lanes = copy_streams(input_);
   if (!in_background) return SlotCopies::bring(lanes, kv, layer.resident->slots(), moves);
-  return layer.lane.bring_beside(lanes, kv, layer.resident->slots(),
-                                 std::make_shared<const std::vector<KvMove>>(std::move(moves)),
-                                 std::numeric_limits<std::int32_t>::max(), stats_);
+  return layer.lane.copy_async(lanes, kv, layer.resident->slots(),
+                               std::make_shared<const std::vector<KvMove>>(std::move(moves)),
+                               std::numeric_limits<std::int32_t>::max(), stats_);
 }
 
-/// Gives the layer slots; all that it wants is brought then.
+/// Gives the layer slots, to which everything it wants is copied.
 Status PagedRetriever::leave_device(Layer& layer, std::int32_t index) {
   QUIRE_RETURN_IF_ERROR(quire::leave_device(input_, index, PageLayout::kHeadPages, stats_));
   const KvView kv = input_.cache->view(index);
@@ -334,7 +334,8 @@ Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step) {
                              layer.resident->copy_bytes({0, 1});
   }
   QUIRE_RETURN_IF_ERROR(bring(layer, kv, std::move(moves), /*in_background=*/false));
-  return step.compute != nullptr ? attend_slots_there(layer, step) : attend_resident(layer, step);
+  return step.compute != nullptr ? attend_slots_on_device(layer, step)
+                                 : attend_resident(layer, step);
 }
 
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
@@ -347,16 +348,16 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
 
 Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
-  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv)
+  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_on_device(layer, step, kv)
                                                 : refresh(layer, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
-  if (chooses_there(step)) return choose_there(layer, step, kv);
+  if (chooses_on_device(step)) return choose_on_device(layer, step, kv);
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   const std::vector<bool> due = count_step(layer, step.layer);
   const bool any_due = std::ranges::find(due, true) != due.end();
-  RetrieveStep seen = step;  // by what chooses
+  RetrieveStep seen = step;  // what choosing reads
   if (step.compute != nullptr) {
-    // Between two choices there is nothing to look at but whether the query turned.
+    // Between two choices only the turn of the query matters.
     if (any_due || policy_.tau)
       QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? Fetch::kQueryAndScores : Fetch::kQuery));
     seen.query = query_.data();
@@ -364,7 +365,7 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
   std::vector<HeadChoice> fresh;
   const std::vector<bool> corrected = heads_to_choose(layer, seen, due);
-  // For this step; of what the next ones go by, after it
+  // `choosing` is for this step; `later` is for the next ones, after it.
   std::vector<bool> choosing = corrected, later = due;
   for (std::size_t m = 0; m < corrected.size(); ++m) {
     choosing[m] = corrected[m] || due[m];
@@ -374,14 +375,14 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   const bool any = std::ranges::find(corrected, true) != corrected.end();
   if (any && !any_due && step.compute != nullptr)
     QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
-  // All heads that choose do so at once.
+  // All choosing heads choose in one call.
   if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, choosing, fresh));
   if (any) keep(layer, seen, corrected, fresh);
   for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m)
     ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step));
   if (!policy_.tau || std::ranges::find(later, true) == later.end()) return {};
-  // For the next step: the heads that were not corrected go by this step's query, while other
+  // The heads that were not corrected choose by this step's query for the next step, while other
   // layers compute.
   if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, later, fresh));
   keep(layer, seen, later, fresh);
@@ -410,8 +411,9 @@ Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& s
   return {};
 }
 
-/// The rows of the head's choice.rows, of a cache that has so many. They end with those that no
-/// choice has seen: a step adds its own to what the one before attended to.
+/// Lists in choice.rows the rows that the head attends to, of a cache with num_rows rows. The list
+/// ends with rows that no choice has seen, so that a step only appends its own row to the previous
+/// list.
 Status PagedRetriever::list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const {
   HeadChoice& choice = layer.choices[head];
   if (!choice.rows.empty() && choice.rows.back() + 2 == num_rows) {
@@ -455,11 +457,12 @@ std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_inde
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
   if (layer.num_chosen < 0)
     return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
-  const CandidateRowsArgs rows = rows_wanted(layer, layer.seen_there);
+  const CandidateRowsArgs rows = rows_wanted(layer, layer.seen_on_device);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);
   for (std::int64_t i = 0; i < layer.num_chosen; ++i)
-    pages.push_back(policy_.sink_pages() + layer.chosen_there.data()[head * layer.num_chosen + i]);
+    pages.push_back(policy_.sink_pages() +
+                    layer.chosen_on_device.data()[head * layer.num_chosen + i]);
   for (std::int64_t page = rows.last_from; page < rows.num_units; ++page)
     pages.push_back(static_cast<std::int32_t>(page));
   return pages;

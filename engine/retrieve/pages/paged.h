@@ -1,5 +1,5 @@
-/// Retrievers that choose whole pages by what stands for their keys: what FreeKV, Quest and their
-/// peers share.
+/// PagedRetriever chooses whole pages by summaries of their keys; FreeKV, Quest and similar methods
+/// derive from it.
 #pragma once
 
 #include <cstdint>
@@ -23,42 +23,43 @@
 
 namespace quire {
 
-/// How page scores of the query heads of one KV head become one.
+/// PageVote says how the page scores of the query heads of one KV head become one score.
 using PageVote = CandidateVote;
 
-/// Few large pages are a coarse choice: at a budget of 256 of 7,100 tokens the KL to dense decoding
-/// is 0.108 with pages of 32 and 0.004 with pages of 16 (docs/decode.md).
+/// kSmallBudget is the budget below which pages have kSmallPage tokens, because few large pages are
+/// a coarse choice. At a budget of 256 of 7,100 tokens the KL to dense decoding is 0.108 with pages
+/// of 32 and 0.004 with pages of 16 (docs/decode.md).
 inline constexpr std::int32_t kSmallBudget = 1024, kSmallPage = 16;
 
-/// Lengths in tokens, multiples of page_tokens. Where pages are brought to the device, page_tokens
-/// is a multiple of kPageTokens.
+/// PagedPolicy holds the lengths, in tokens and multiples of page_tokens, and the method of a paged
+/// retriever. If pages are copied to the device, page_tokens is a multiple of kPageTokens.
 struct PagedPolicy {
   std::int32_t page_tokens = 32, budget = 2048, sink = 128, window = 128;
-  /// What a request does not give follows a small budget: sinks and window shrink with it
-  /// (fixed_rows.h), and pages of kSmallPage make up one below kSmallBudget
+  /// Options that a request omits adapt to a small budget: sinks and window shrink with it
+  /// (fixed_rows.h), and a budget below kSmallBudget has pages of kSmallPage.
   bool follow_budget = false;
-  std::int32_t dense_layers = 1;  ///< of the first layers: they attend to everything
+  std::int32_t dense_layers = 1;  ///< number of first layers that attend to everything
   PageSummary summary = PageSummary::kExtremes;
   PageVote vote = PageVote::kMeanSoftmax;
-  bool scale = true;  ///< scores over sqrt(head_dim)
-  /// Attend with the pages that the query before chose, unless the mean cosine of a KV head's
-  /// queries to those of the step before is under tau. None: always choose with the query itself.
+  bool scale = true;  ///< scores are divided by sqrt(head_dim)
+  /// The mean cosine between a KV head's queries and those of its choice below which it chooses
+  /// anew before it attends. None: the current query always chooses.
   std::optional<double> tau;
-  bool device = true;  ///< pages are brought to the device; else they are read where they are
-  Residency residency = Residency::kWhatFits;  ///< of layers, on the device
-  /// Of this many times the pages that may be chosen the keys themselves are looked at; 1: what
-  /// stands for the pages decides.
+  bool device = true;  ///< pages are copied to the device; else they are read in place
+  Residency residency = Residency::kWhatFits;  ///< which layers stay on the device
+  /// The method computes exact scores from the keys of `rerank` times as many pages as may be
+  /// chosen; 1: summaries alone decide.
   std::int32_t rerank = 1;
-  /// Steps that a KV head's choice serves, no more than page_tokens - 1: layers take turns in
-  /// choosing anew. With tau, heads that turned away from the query they were chosen by do not wait
-  /// for that, and their turns come as much later.
+  /// The number of steps that a KV head's choice serves, at most page_tokens - 1; layers take turns
+  /// in choosing anew. With tau, heads whose query turned away from that of their choice do not
+  /// wait for their turn, and their next turn moves back accordingly.
   std::int32_t reuse = 1;
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
   std::int32_t window_pages() const { return window / page_tokens; }
   std::int32_t selected_pages() const { return (budget - sink - window) / page_tokens; }
-  /// Of a KV head in a layer on the host: one page may have left the window unseen, and one is
-  /// being filled.
+  /// Returns the slots of a KV head in an offloaded layer. They include one page that may have left
+  /// the window before any selection saw it, and the page being filled.
   std::int32_t slots() const { return sink_pages() + selected_pages() + window_pages() + 2; }
 };
 
@@ -67,20 +68,21 @@ struct PagedPolicy {
 Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options,
                                 std::span<const PlugOption> table);
 
-/// One sequence. A layer attends to everything as long as it has no more rows than the budget;
-/// after that to its first pages (sinks), its last ones (window), the page being filled, and for
-/// each KV head to the pages with the best scores among the rest. A page that leaves the window
-/// stays until a selection has had it among its candidates, so that every row is always sink,
-/// window, candidate or resident. Layers that fit stay on the device: their pages are chosen in the
-/// same way and read where they are. Where a compressor ranked rows, the pages of the hottest are
-/// brought before the first step: it finds more of what it chooses there already, and chooses the
-/// same.
+/// PagedRetriever serves one sequence. A layer attends to everything while it has no more rows than
+/// the budget. After that it attends to its first pages (sinks), its last ones (window), the page
+/// being filled, and for each KV head to the pages with the best scores among the rest. A page that
+/// leaves the window stays until a selection has had it among its candidates, so that every row is
+/// always sink, window, candidate or resident. Layers that fit stay on the device: their pages are
+/// chosen in the same way and read in place. If a compressor ranked rows, the pages of the most
+/// important ones are copied before the first step; this saves copies and does not change the
+/// choice.
 class PagedRetriever : public Retriever {
  public:
-  /// `table` is static: the options a request may give, of those that read_policy() knows.
+  /// Makes a retriever whose requests may give the options of `table`, a subset of those that
+  /// read_policy() knows. `table` must be static.
   PagedRetriever(std::string name, PagedPolicy defaults, std::span<const PlugOption> table)
       : name_(std::move(name)), table_(table), defaults_(defaults) {}
-  ~PagedRetriever() override { PagedRetriever::settle(); }
+  ~PagedRetriever() override { PagedRetriever::synchronize(); }
 
   std::string_view name() const override { return name_; }
   std::span<const PlugOption> options() const override { return table_; }
@@ -89,78 +91,80 @@ class PagedRetriever : public Retriever {
   ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
   Status prepare(const RetrieveInput& input) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  bool looks_at(const RetrieveStep& step) const override;
+  bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
-  void settle() override;
+  void synchronize() override;
   void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   RetrieveStats stats() const override;
 
-  /// The pages of a layer that KV head `head` has on the device in slots, ascending; empty where it
+  /// Returns the pages of a layer that KV head `head` has in device slots, ascending; empty if it
   /// has none (tests).
   std::vector<std::int32_t> resident_pages(std::int32_t layer, std::int32_t head) const;
-  /// The pages KV head `head` attends to at this moment, ascending; empty while the layer is dense
-  /// (tests, of a device that is settled).
+  /// Returns the pages that KV head `head` attends to at this moment, ascending; empty while the
+  /// layer is dense. For tests, after the device was synchronized.
   std::vector<std::int32_t> attended_pages(std::int32_t layer, std::int32_t head) const;
 
  protected:
-  /// The candidates of one KV head in a step: pages [first, first + count), complete and neither
-  /// sink nor window.
+  /// Candidates are the pages that one KV head chooses from in a step: [first, first + count),
+  /// complete and neither sink nor window.
   struct Candidates {
     std::int32_t layer = 0, kv_head = 0, first = 0, count = 0, group = 0;
     std::span<float> scores;  ///< [group, count], of the KV head's query heads; may be overwritten
     const float* query = nullptr;  ///< [group, head_dim]
     const KvView* kv = nullptr;
-    std::span<const KvStretch> rows;  ///< [count], of each candidate
-    const KeyCodes* codes = nullptr;  ///< of all their rows; null: there are none
+    std::span<const RowRange> rows;   ///< [count], row range of each candidate
+    const KeyCodes* codes = nullptr;  ///< codes of all their rows; null: there are none
   };
-  /// Called for all KV heads of a layer at once, on several threads. Candidates to attend to,
-  /// counted from the first, ascending and no more than policy().selected_pages() of them where
-  /// pages are brought to the device. Here: those with the most votes.
+  /// Returns the candidates to attend to, as ascending offsets from the first; at most
+  /// policy().selected_pages() if pages are copied to the device. It is called for all KV heads of
+  /// a layer concurrently on several threads; this default returns those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
-  /// Whether choose() takes the candidates with the most votes and nothing else: then a device that
-  /// has the scores chooses by itself.
+  /// Returns whether choose() takes exactly the candidates with the most votes. A device that has
+  /// the scores then chooses by itself.
   virtual bool chooses_by_votes() const { return true; }
-  /// How good each candidate is to its KV head, by policy().vote.
+  /// Returns each candidate's vote for its KV head, by policy().vote.
   std::span<const float> votes(const Candidates& candidates);
-  /// Before a layer's first choose().
+  /// Runs before a layer's first choose().
   virtual Status begin_layer(std::int32_t /*layer*/, const RetrievalPages&, const KvView&) {
     return {};
   }
 
   const PagedPolicy& policy() const { return policy_; }
-  /// Its spans and what was for prepare() alone are gone
+  /// Returns the input of prepare() without its spans and members valid for prepare() only.
   const RetrieveInput& input() const { return input_; }
 
  private:
   struct HeadChoice {
     std::vector<std::int32_t> pages;  ///< selected, ascending
     std::int32_t seen = 0;  ///< pages before this one were candidates of the selection, or sinks
-    /// Of all that the head attends to where it is read in place, as of the last step that did;
-    /// empty: none has
+    /// All rows that the head attends to in place, as of the last step that did so; empty: no step
+    /// has.
     std::vector<std::int32_t> rows;
-    /// What is wanted of the first so many pages is in slots; -1: not yet
+    /// The number of pages when the wanted ones were made resident; -1: not yet for this choice.
     std::int32_t resident_of = -1;
   };
   struct Layer {
     explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
     RetrievalPages pages;
     PageSummaries summaries;  ///< of the complete pages
-    KeyCodes codes;           ///< of their rows, where keys are looked at and codes of them pay
-    /// The same as page_bounds() writes it, where a device computes; of the first num_bounds
+    KeyCodes codes;           ///< of their rows, if keys are scored and codes pay
+    /// The summaries of the first num_bounds pages as page_bounds() writes them, where a device
+    /// computes.
     ComputeBuffer<std::uint16_t> bounds;
     std::int32_t num_bounds = 0, most_bounds = 0;
     std::vector<HeadChoice> choices;  ///< [num_kv_heads], empty before the first selection
-    /// Where a device chooses: [num_kv_heads, num_chosen], counted from the first candidate
-    ComputeBuffer<std::int32_t> chosen_there;
-    std::int64_t num_chosen = -1;           ///< the same; -1 before the first selection
-    std::int32_t seen_there = 0;            ///< HeadChoice::seen, of all heads
-    std::optional<ResidentPages> resident;  ///< once the layer has left the device
-    /// [num_heads, head_dim] with tau: the query that each head's choice goes by
+    /// The choices [num_kv_heads, num_chosen], as offsets from the first candidate, where a device
+    /// chooses.
+    ComputeBuffer<std::int32_t> chosen_on_device;
+    std::int64_t num_chosen = -1;     ///< per head, on the device; -1 before the first selection
+    std::int32_t seen_on_device = 0;  ///< HeadChoice::seen of all heads, where a device chooses
+    std::optional<ResidentPages> resident;  ///< set once the layer has left the device
+    /// The queries that each head's choice was made by, [num_heads, head_dim]; only with tau.
     std::vector<float> chosen_by;
-    /// [num_kv_heads] steps that each choice has served, empty before the first
+    /// The number of steps that each choice has served, [num_kv_heads], empty before the first.
     std::vector<std::int32_t> head_served;
-    std::int32_t served = 0;       ///< the same where a device chooses, for all heads
-    SlotCopies lane;               ///< copies to wait for before the next step
+    std::int32_t served = 0;  ///< steps served by the choice of all heads, where a device chooses
+    SlotCopies lane;          ///< copies to wait for before the next step
     std::vector<PageCopy> copies;  ///< of the last call of bring()
   };
   bool attends_to_all(const RetrieveStep& step) const {
@@ -169,24 +173,23 @@ class PagedRetriever : public Retriever {
   bool reads_in_place(std::int32_t layer) const {
     return !policy_.device || memory_.resident(layer - policy_.dense_layers);
   }
-  /// The candidates of a step: pages [first, last).
+  /// Returns the candidates of a step: pages [first, last).
   std::pair<std::int32_t, std::int32_t> candidates(const Layer& layer) const {
     const std::int32_t first = policy_.sink_pages();
     return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
   }
   float score_scale(const RetrieveStep& step) const;
   Status refresh(Layer& layer, const KvView& kv) const;
-  // Where a device computes (paged_device.cc): what stands for the keys and the scores of pages are
-  // made there, and so is attention in place. Where votes alone decide the device chooses, too;
-  // else the choice is the host's.
-  bool chooses_there(const RetrieveStep& step) const {
+  // Device path (paged_device.cc). The device computes summaries, page scores and attention in
+  // place. It also chooses where votes alone decide; otherwise the host chooses.
+  bool chooses_on_device(const RetrieveStep& step) const {
     return step.compute != nullptr && reads_in_place(step.layer) && !policy_.tau &&
            policy_.rerank <= 1 && chooses_by_votes();
   }
-  Status refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status score_there(const Layer& layer, const RetrieveStep& step, float* scores) const;
-  Status choose_there(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status select_there(Layer& layer, const RetrieveStep& step);
+  Status refresh_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status score_on_device(const Layer& layer, const RetrieveStep& step, float* scores) const;
+  Status choose_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status select_on_device(Layer& layer, const RetrieveStep& step);
   CandidateRowsArgs rows_wanted(const Layer& layer, std::int32_t seen) const;
   enum class Fetch : std::uint8_t { kQuery, kQueryAndScores };
   Status fetch(const Layer& layer, const RetrieveStep& step, Fetch what);
@@ -194,7 +197,7 @@ class PagedRetriever : public Retriever {
                 const std::vector<bool>& heads, std::vector<HeadChoice>& choices);
   void keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads,
             std::vector<HeadChoice>& choices) const;
-  /// Of `near`, ascending, those that the KV head's query heads attend to most.
+  /// Returns those pages of `near`, ascending, that the KV head's query heads attend to most.
   Result<std::vector<std::int32_t>> by_attention(const Candidates& candidates,
                                                  std::span<const std::int32_t> near) const;
   std::vector<bool> moved_heads(const Layer& layer, const RetrieveStep& step) const;
@@ -202,18 +205,18 @@ class PagedRetriever : public Retriever {
   std::vector<bool> heads_to_choose(const Layer& layer, const RetrieveStep& step,
                                     const std::vector<bool>& due) const;
   std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
-  Status warm_start(const Heat& heat);
+  Status warm_start(const RetainedRows& retained);
   std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;
   Status bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background);
   Status start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                       bool in_background);
-  Status wait(Layer& layer) { return layer.lane.wait(copy_lanes(input_), stats_); }
+  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(input_), stats_); }
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status leave_device(Layer& layer, std::int32_t index);
   Status attend_brought(Layer& layer, const RetrieveStep& step);
   Status attend_resident(const Layer& layer, const RetrieveStep& step);
-  Status attend_slots_there(const Layer& layer, const RetrieveStep& step) const;
+  Status attend_slots_on_device(const Layer& layer, const RetrieveStep& step) const;
   Status attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const;
 
@@ -225,12 +228,12 @@ class PagedRetriever : public Retriever {
   LayerMemory memory_;  ///< of the layers that are not dense
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
-  std::vector<float> query_;                      ///< the step's, where a device has it
-  std::shared_ptr<ChoosingMemory> memory_there_;  ///< null where the host computes
+  std::vector<float> query_;                       ///< the step's query, copied from the device
+  std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
   DeviceChoice there_;
   RetrieveStats stats_;
-  double attention_ms_ = 0;  ///< of the layer step under way
-  Status failed_;            ///< a copy that settle() found failed: the next step says so
+  double attention_ms_ = 0;  ///< of the current layer step
+  Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };
 
 }  // namespace quire

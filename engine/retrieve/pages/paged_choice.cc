@@ -1,4 +1,4 @@
-// Which pages of its candidates a KV head attends to.
+// These functions choose the pages that a KV head attends to among its candidates.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -44,9 +44,9 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
   rows.resize(static_cast<std::size_t>(num_rows));
   auto to = rows.begin();
   for (const std::int32_t page : near) {
-    const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(page)];
-    const auto end = to + (stretch.end - stretch.begin);
-    std::iota(to, end, static_cast<std::int32_t>(stretch.begin));
+    const RowRange& range = candidates.rows[static_cast<std::size_t>(page)];
+    const auto end = to + (range.end - range.begin);
+    std::iota(to, end, static_cast<std::int32_t>(range.begin));
     to = end;
   }
   const auto n = static_cast<std::int64_t>(rows.size());
@@ -71,10 +71,10 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
     exp_minus(weight, n, largest(weight, n));
     float all = 0;
     for (std::size_t i = 0; i < near.size(); ++i) {
-      const KvStretch& stretch = candidates.rows[static_cast<std::size_t>(near[i])];
-      of_pages[i] = sum_of_values(weight, stretch.end - stretch.begin);
+      const RowRange& range = candidates.rows[static_cast<std::size_t>(near[i])];
+      of_pages[i] = sum_of_values(weight, range.end - range.begin);
       all += of_pages[i];
-      weight += stretch.end - stretch.begin;
+      weight += range.end - range.begin;
     }
     for (std::size_t i = 0; i < near.size(); ++i) of_pages[i] = all > 0 ? of_pages[i] / all : 0.0f;
   });

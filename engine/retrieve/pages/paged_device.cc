@@ -1,5 +1,5 @@
-// Pages that are chosen where a device computes: bounds and scores are made there and attention is
-// enqueued; one wait brings the scores where the host chooses.
+// These functions choose pages where a device computes: it makes bounds and scores, and attention
+// is enqueued. Where the host chooses, one synchronization fetches the scores.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-bool PagedRetriever::looks_at(const RetrieveStep& step) const {
+bool PagedRetriever::needs_host(const RetrieveStep& step) const {
   return step.compute == nullptr || step.compute->hooks() == nullptr;
 }
 
@@ -24,14 +24,14 @@ ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options,
   const PagedPolicy& policy = *read;
   const std::int64_t page = policy.page_tokens,
                      layers = std::max(0, shape.num_layers - policy.dense_layers);
-  // Pages are cut within documents: each may end with one that is not whole
+  // Pages are cut within documents, so each document may end with a partial page.
   const std::int64_t cut = shape.num_contexts + 2;
   const std::int64_t bound_values = layers * shape.num_kv_heads * 2 * shape.head_dim;
   ChoosingNeed need{
       bound_values * with_room(cut) * static_cast<std::int64_t>(sizeof(std::uint16_t)),
       (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
-  // Listed are sinks, what was chosen, and what no selection has seen: the window, and what has
-  // left it since.
+  // Lists hold sinks, chosen pages, and pages that no selection has seen: the window, and those
+  // that have left it since.
   need += DeviceChoice::need(shape, page, cut, policy.budget + policy.reuse + 2 * page);
   need.fixed_bytes += layers * shape.num_kv_heads * policy.selected_pages() *
                       static_cast<std::int64_t>(sizeof(std::int32_t));
@@ -40,22 +40,22 @@ ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options,
 
 RetrieveStats PagedRetriever::stats() const {
   RetrieveStats stats = stats_;
-  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  if (device_memory_ != nullptr) stats.choosing_bytes = device_memory_->peak_bytes();
   return stats;
 }
 
-Status PagedRetriever::refresh_there(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+Status PagedRetriever::refresh_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete();
   if (complete == layer.num_bounds) return {};
   const std::int64_t page_values = std::int64_t{kv.num_kv_heads} * 2 * kv.head_dim;
-  // All anew: reading keys is cheaper than knowing where they went
+  // Compute all bounds again: reading the keys is cheaper than copying the old bounds.
   if (complete > layer.most_bounds) {
     layer.most_bounds = layer.num_bounds = 0;
-    QUIRE_RETURN_IF_ERROR(layer.bounds.reserve(memory_there_, with_room(complete) * page_values));
+    QUIRE_RETURN_IF_ERROR(layer.bounds.reserve(device_memory_, with_room(complete) * page_values));
     layer.most_bounds = static_cast<std::int32_t>(with_room(complete));
   }
-  const std::span<const KvStretch> fresh = layer.pages.all().subspan(
+  const std::span<const RowRange> fresh = layer.pages.all().subspan(
       static_cast<std::size_t>(layer.num_bounds),
       static_cast<std::size_t>(complete - layer.num_bounds));
   QUIRE_RETURN_IF_ERROR(step.compute->hooks()->page_bounds(
@@ -65,9 +65,9 @@ Status PagedRetriever::refresh_there(Layer& layer, const RetrieveStep& step, con
   return {};
 }
 
-/// scores [num_heads, candidates], of which there are some.
-Status PagedRetriever::score_there(const Layer& layer, const RetrieveStep& step,
-                                   float* scores) const {
+/// Computes scores [num_heads, candidates] of at least one candidate.
+Status PagedRetriever::score_on_device(const Layer& layer, const RetrieveStep& step,
+                                       float* scores) const {
   const auto [first, last] = candidates(layer);
   const std::int64_t pages = last - first;
   const std::uint16_t* bounds = layer.bounds.data() +
@@ -77,7 +77,7 @@ Status PagedRetriever::score_there(const Layer& layer, const RetrieveStep& step,
                                              scores});
 }
 
-/// The query, and scores of the candidates, come to query_ and scores_; everything enqueued has run
+/// Fetches the query to query_, and the candidates' scores to scores_; everything enqueued has run
 /// then.
 Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step, Fetch what) {
   HookCompute& hooks = *step.compute->hooks();
@@ -88,7 +88,7 @@ Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step, Fetch
   const std::int64_t bytes = (scores + width) * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
   auto* const to = reinterpret_cast<float*>(place);
-  if (scores > 0) QUIRE_RETURN_IF_ERROR(score_there(layer, step, to));
+  if (scores > 0) QUIRE_RETURN_IF_ERROR(score_on_device(layer, step, to));
   QUIRE_RETURN_IF_ERROR(hooks.copy_rows(step.query, 1, width, width, to + scores));
   QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, scores, width](const std::byte* from) {
     const auto* values = reinterpret_cast<const float*>(from);
@@ -98,30 +98,31 @@ Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step, Fetch
   return hooks.deliver();
 }
 
-/// The device chooses with this step's query, for all KV heads.
-Status PagedRetriever::select_there(Layer& layer, const RetrieveStep& step) {
+/// Chooses on the device with this step's query, for all KV heads.
+Status PagedRetriever::select_on_device(Layer& layer, const RetrieveStep& step) {
   const auto [first, last] = candidates(layer);
   const std::int64_t pages = last - first, selected = policy_.selected_pages();
   ++stats_.selections;
-  layer.seen_there = last;
+  layer.seen_on_device = last;
   layer.num_chosen = std::min(pages, selected);
   if (pages == 0) return {};
-  QUIRE_RETURN_IF_ERROR(layer.chosen_there.reserve(memory_there_, input_.num_kv_heads * selected));
+  QUIRE_RETURN_IF_ERROR(
+      layer.chosen_on_device.reserve(device_memory_, input_.num_kv_heads * selected));
   QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, pages));
-  QUIRE_RETURN_IF_ERROR(score_there(layer, step, scores));
+  QUIRE_RETURN_IF_ERROR(score_on_device(layer, step, scores));
   return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads,
-                       pages, policy_.vote, selected, layer.chosen_there.data());
+                       pages, policy_.vote, selected, layer.chosen_on_device.data());
 }
 
-/// Nobody waits: what was chosen becomes lists of rows there.
-Status PagedRetriever::choose_there(Layer& layer, const RetrieveStep& step, const KvView& kv) {
+/// Chooses and attends without synchronizing: the choice becomes lists of rows in device memory.
+Status PagedRetriever::choose_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   const bool first = layer.num_chosen < 0;
   if (first || ++layer.served >= policy_.reuse) {
     layer.served = first ? step.layer % policy_.reuse : 0;
-    QUIRE_RETURN_IF_ERROR(select_there(layer, step));
+    QUIRE_RETURN_IF_ERROR(select_on_device(layer, step));
   }
-  CandidateRowsArgs args = rows_wanted(layer, layer.seen_there);
-  args.chosen = layer.chosen_there.data();
+  CandidateRowsArgs args = rows_wanted(layer, layer.seen_on_device);
+  args.chosen = layer.chosen_on_device.data();
   args.num_chosen = layer.num_chosen;
   args.first_candidate = policy_.sink_pages();
   args.num_kv_heads = input_.num_kv_heads;
@@ -130,7 +131,7 @@ Status PagedRetriever::choose_there(Layer& layer, const RetrieveStep& step, cons
   return attend_to_lists(step, kv, lists);
 }
 
-Status PagedRetriever::attend_slots_there(const Layer& layer, const RetrieveStep& step) const {
+Status PagedRetriever::attend_slots_on_device(const Layer& layer, const RetrieveStep& step) const {
   std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
   std::vector<RowList> lists;
   for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
@@ -141,8 +142,8 @@ Status PagedRetriever::attend_slots_there(const Layer& layer, const RetrieveStep
   return attend_enqueued(step, layer.resident->listed(), lists.data());
 }
 
-/// Sinks and pages that no selection has seen, with room for their rows; what was chosen comes on
-/// top.
+/// Returns the arguments for sinks and pages that no selection has seen, with room for their rows;
+/// the chosen pages are added to them.
 CandidateRowsArgs PagedRetriever::rows_wanted(const Layer& layer, std::int32_t seen) const {
   CandidateRowsArgs args{};
   args.units = layer.pages.all().data();

@@ -1,13 +1,13 @@
-// What a compressor ranked as hot is on the device when decoding begins.
+// The warm start copies the rows that a compressor ranked as important before decoding begins.
 #include <algorithm>
 
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
 
-/// Layers that will not stay get their slots now, and in them sinks, window and the pages of the
-/// hottest rows. What a step chooses does not depend on it.
-Status PagedRetriever::warm_start(const Heat& heat) {
+/// Gives the layers that will leave their slots, filled with sinks, window and the pages of the
+/// most important rows. It does not affect what a step chooses.
+Status PagedRetriever::warm_start(const RetainedRows& retained) {
   std::int64_t rows = 0;
   for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer)
     rows = std::max(rows, input_.cache->num_rows(layer) + 1);
@@ -21,7 +21,7 @@ Status PagedRetriever::warm_start(const Heat& heat) {
       continue;
     RetrieveStep step;
     step.compute = input_.compute;
-    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_there(layer, step, kv)
+    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_on_device(layer, step, kv)
                                                   : refresh(layer, kv));
     QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
     kv = input_.cache->view(index);
@@ -31,7 +31,8 @@ Status PagedRetriever::warm_start(const Heat& heat) {
     for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
       layer.resident->want(
           m,
-          hot_pages(layer, heat.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]),
+          hot_pages(layer,
+                    retained.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]),
           layer.pages, positions, layer.copies);
     }
     QUIRE_RETURN_IF_ERROR(start_copies(layer, kv, {}, /*in_background=*/true));
@@ -39,8 +40,8 @@ Status PagedRetriever::warm_start(const Heat& heat) {
   return {};
 }
 
-/// Sinks, window and the page being filled, and between them as many pages as a step selects: those
-/// of the first rows of `hot`. Ascending.
+/// Returns sinks, window, the page being filled, and as many pages as a step selects, ascending.
+/// The latter are the pages of the first rows of `hot`.
 std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer,
                                                     std::span<const std::int32_t> hot) const {
   const auto all = layer.pages.all();
@@ -53,7 +54,7 @@ std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer,
   for (auto row = hot.begin(); row != hot.end() && left > 0; ++row) {
     const auto page = std::upper_bound(
                           all.begin(), all.end(), std::int64_t{*row},
-                          [](std::int64_t r, const KvStretch& p) { return r < p.begin; }) -
+                          [](std::int64_t r, const RowRange& p) { return r < p.begin; }) -
                       all.begin() - 1;
     if (page < 0 || taken[static_cast<std::size_t>(page)]) continue;
     taken[static_cast<std::size_t>(page)] = true;

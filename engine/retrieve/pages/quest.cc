@@ -1,5 +1,5 @@
-// Quest (arXiv 2406.10774): pages chosen anew in every step by the bounds of their keys, read where
-// they are. Pages are chosen per KV head, by the best score of its query heads, where the
+// quest implements Quest (arXiv 2406.10774): every step chooses pages by the bounds of their keys
+// and reads them in place. It chooses pages per KV head, by the best score of its query heads; the
 // publication chooses per query head.
 #include "engine/retrieve/pages/paged.h"
 

@@ -1,6 +1,6 @@
-// RaaS-like eviction (arXiv 2502.11147) on the pages of Quest: a bounded set of pages, each stamped
-// with the last step in which it mattered; the page that has not mattered for the longest time
-// makes way for a new one, and is gone for good.
+// raas evicts pages like RaaS (arXiv 2502.11147), with the pages of Quest. It keeps a bounded set
+// of pages, each stamped with the last step in which it mattered. The page that has not mattered
+// for the longest time makes room for a new one and is evicted for good.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -68,7 +68,7 @@ class RaasRetriever final : public PagedRetriever {
       if (shares[i] > alpha_) head.stamps[at(head.alive[i])] = head.step;
     }
     if (const auto most = at(policy().selected_pages()); head.alive.size() > most) {
-      // Of pages that mattered last in the same step, the least wanted goes first.
+      // Among pages that last mattered in the same step, the least wanted is evicted first.
       std::vector<std::size_t> order(head.alive.size());
       std::iota(order.begin(), order.end(), 0u);
       const auto later = [&](std::size_t a, std::size_t b) {
@@ -88,13 +88,13 @@ class RaasRetriever final : public PagedRetriever {
 
  private:
   struct Head {
-    /// Candidates that were never evicted, ascending, counted from the first
+    /// The candidates that were never evicted, as ascending offsets from the first.
     std::vector<std::int32_t> alive;
-    std::vector<std::int64_t> stamps;  ///< of all candidates: the step in which it mattered last
+    std::vector<std::int64_t> stamps;  ///< of all candidates: the last step in which it mattered
     std::int64_t step = 0;
   };
 
-  /// Mean over the query heads of each one's softmax over the pages that are alive.
+  /// Returns the mean, over the query heads, of each one's softmax over the pages in `alive`.
   static std::vector<double> attention_shares(const Candidates& candidates,
                                               const std::vector<std::int32_t>& alive) {
     std::vector<double> shares(alive.size(), 0.0), weights(alive.size());

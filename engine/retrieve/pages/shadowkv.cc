@@ -1,7 +1,8 @@
-// ShadowKV-like retrieval (arXiv 2410.21465) on the pages of Quest: short chunks with their mean
-// key as landmark. Chunks that their landmark stands for badly are attended to in every step. Keys
-// are read as they are: the publication rebuilds them on the device from a factorisation of rank
-// 160, so this shows what its choice of chunks is worth, not what its copies cost.
+// shadowkv retrieves like ShadowKV (arXiv 2410.21465), with the pages of Quest: short chunks with
+// their mean key as landmark. Chunks with outlier keys, which their landmark represents badly, are
+// attended to in every step. Keys are read as they are; the publication rebuilds them on the device
+// from a rank-160 factorisation. Results therefore show the quality of the choice, not the cost of
+// the copies.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -51,8 +52,8 @@ std::int32_t outlier_chunks(const PagedPolicy& policy, double of_1024) {
   return static_cast<std::int32_t>(of_1024 * policy.budget / 1024 / policy.page_tokens);
 }
 
-/// The least cosine of a key of the chunk and their mean.
-float least_cosine(const KvView& kv, std::int32_t kv_head, const KvStretch& rows) {
+/// Returns the least cosine between a key of the chunk and their mean.
+float least_cosine(const KvView& kv, std::int32_t kv_head, const RowRange& rows) {
   std::vector<double> mean(at(kv.head_dim), 0.0);
   const auto key_at = [&](std::int64_t row) {
     return static_cast<const std::byte*>(kv.pages[row / kPageTokens]) + kv_head * kv.head_stride +
@@ -100,7 +101,8 @@ class ShadowKvRetriever final : public PagedRetriever {
   }
 
  protected:
-  /// The chunks that were there when the layer became sparse: those of the prompt.
+  /// Finds the outliers among the chunks that exist when the layer becomes sparse: those of the
+  /// prompt.
   Status begin_layer(std::int32_t layer, const RetrievalPages& pages, const KvView& kv) override {
     const std::int32_t first = policy().sink_pages(),
                        last = std::max(first, pages.complete() - policy().window_pages());
@@ -132,7 +134,7 @@ class ShadowKvRetriever final : public PagedRetriever {
 
  private:
   double outliers_per_1024_ = 0;
-  /// [num_layers, num_kv_heads], counted from the first candidate, ascending
+  /// The outlier chunks, [num_layers, num_kv_heads], as ascending offsets from the first candidate.
   std::vector<std::vector<std::int32_t>> outliers_;
 };
 

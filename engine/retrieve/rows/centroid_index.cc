@@ -17,9 +17,9 @@
 namespace quire {
 namespace {
 
-/// They share a tile of keys; their votes for every row are in memory together
+/// These centroids share a tile of keys, and their votes for every row are in memory together.
 constexpr std::int64_t kCentroidsAtOnce = 32;
-constexpr std::size_t kRowsAtOnce = 64;  ///< whose attention is made up for
+constexpr std::size_t kRowsAtOnce = 64;  ///< rows whose missing lse is computed in one call
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -33,8 +33,8 @@ void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
   for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
 }
 
-/// Buffers of a build, handed from task to task: memory that is new to the process costs as much as
-/// what is written to it.
+/// VoteBuffers passes the buffers of a build from task to task, because fresh memory costs as much
+/// as the writes to it.
 class VoteBuffers {
  public:
   explicit VoteBuffers(std::int64_t floats) : floats_(at(floats)) {}
@@ -56,7 +56,7 @@ class VoteBuffers {
   std::vector<std::unique_ptr<float[]>> spare_;  // guarded by mu_
 };
 
-/// 1 / length, or 0: nothing is near to no query.
+/// Returns 1 / length, or 0: a zero query is near to nothing.
 float inverse_length(const float* x, std::int64_t n) {
   double sum = 0;
   for (std::int64_t c = 0; c < n; ++c) sum += double{x[c]} * x[c];
@@ -123,7 +123,7 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
   list_words_ = words_for(input.host.end);
   const std::int64_t words = num_kv_heads_ * num_centroids_ * list_words_;
   QUIRE_RETURN_IF_ERROR(lists_.reserve(input.memory, words));
-  if (input.memory != nullptr) QUIRE_RETURN_IF_ERROR(input.memory->settle());
+  if (input.memory != nullptr) QUIRE_RETURN_IF_ERROR(input.memory->synchronize());
   std::fill_n(lists_.data(), words, std::uint64_t{0});
   std::vector<float> lse;
   QUIRE_RETURN_IF_ERROR(complete_lse(input, lse));
@@ -140,8 +140,8 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
   return {};
 }
 
-/// lse [num_centroids, num_heads]: what the rows' own attention gave, and of rows that did not
-/// attend what it would have given.
+/// Completes lse [num_centroids, num_heads]: that of the rows' own attention, and for rows that did
+/// not attend, the one it would have had.
 Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float>& lse) const {
   const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_,
                      width = std::int64_t{num_heads_} * head_dim_;
@@ -185,8 +185,8 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
   return {};
 }
 
-/// Centroids [first, end) of a KV head: its queries and its lists. `votes` has room for those of
-/// kCentroidsAtOnce for every host row and what shares its word.
+/// Fills centroids [first, end) of a KV head: their queries and lists. `votes` has room for
+/// kCentroidsAtOnce centroids' votes for every host row and the rows that share its word.
 Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse,
                                  std::int32_t kv_head, std::int64_t first, std::int64_t end,
                                  float* votes) {
@@ -206,7 +206,7 @@ Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const flo
       lse_of[at(i * group + g)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
     }
   }
-  // Votes begin with a word of the lists; what lies before the host rows gets none.
+  // Votes begin at a word of the lists; the rows before the host rows get none.
   const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base,
                      skipped = input.host.begin - base;
   for (std::int64_t i = 0; i < n; ++i)
@@ -269,11 +269,11 @@ KvView CentroidIndex::centroids() const {
 
 void CentroidIndex::mark_nearest(std::int32_t kv_head, std::vector<float> nearest,
                                  std::int64_t probes, std::vector<std::uint64_t>& seen) const {
-  // By age, which ties go by
+  // Ties go to the older centroid.
   std::rotate(nearest.begin(), nearest.begin() + oldest_, nearest.end());
   const std::vector<std::int32_t> chosen = top_k_sorted(nearest, probes);
-  // A piece of all lists after the other, so that what is marked stays near, and the lists' next
-  // pieces on their way.
+  // Proceed piece by piece over all lists, so that the marked rows stay in the CPU cache, and
+  // prefetch the lists' next pieces.
   constexpr std::int64_t kPiece = 64, kLine = 8;  // words
   for (std::int64_t begin = 0; begin < list_words_; begin += kPiece) {
     const std::int64_t end = std::min(list_words_, begin + kPiece),

@@ -1,5 +1,5 @@
-/// An inverted file whose centroids are queries: which rows matter to a query is read off what
-/// queries like it looked at (CTkvr).
+/// CentroidIndex is an inverted file whose centroids are queries: the rows that matter to a query
+/// are those that similar queries attended to (CTkvr).
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,30 @@
 
 namespace quire {
 
-/// Appends the places of set bits, ascending.
+/// Appends the indices of set bits, ascending.
 void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t>& rows);
 
 struct CentroidInput {
-  const PromptQueries* queries = nullptr;  ///< of the layer: the centroids, oldest first
+  const PromptQueries* queries = nullptr;  ///< queries of the layer, oldest first: the centroids
   std::int32_t layer = 0;
   KvView kv;
   std::int32_t num_heads = 0;
-  KvStretch host{0, 0};            ///< the only rows that lists name
-  std::int64_t list_rows = 0;      ///< at most in a list
+  RowRange host{0, 0};             ///< the only rows in lists
+  std::int64_t list_rows = 0;      ///< at most, in a list
   std::int64_t num_centroids = 0;  ///< at most: those of the last rows
-  /// Of whoever multiplies queries with centroids; null: recall() does
+  /// The memory of the Compute that multiplies queries with centroids; null: recall() does.
   std::shared_ptr<ComputeMemory> memory;
 };
 
-/// Of one layer. For each KV head and centroid a list of rows: the largest, over the KV head's
-/// query heads, of the softmax weights that the centroid's row gave to rows at its position or
-/// before decides, ties go to the smaller row. Centroids are kept normalised in f16,
-/// [num_heads][num_centroids][head_dim], on the device; lists beside them where a device
-/// multiplies, else on the host, a bit for each row up to host.end. Threads: the engine thread;
-/// recall() and replace_oldest() of different KV heads may run at once.
+/// CentroidIndex indexes one layer and has a list of rows for each KV head and centroid. The list
+/// holds the rows with the largest softmax weight that the centroid's row gave to rows at its
+/// position or before, by the largest over the KV head's query heads; ties go to the smaller row.
+/// Centroids are normalised f16, [num_heads][num_centroids][head_dim], on the device. Lists are one
+/// bit for each row up to host.end, on the device if it multiplies, else on the host. Threads: the
+/// engine thread; recall() and replace_oldest() of different KV heads may run concurrently.
 class CentroidIndex {
  public:
-  /// Errors: kResourceExhausted (no device memory for the centroids).
+  /// Builds the index. Errors: kResourceExhausted (no device memory for the centroids).
   static Result<CentroidIndex> build(DevicePool& device, const CentroidInput& input);
   static std::int64_t device_bytes_for(std::int32_t num_heads, std::int32_t head_dim,
                                        std::int64_t num_centroids);
@@ -47,20 +47,21 @@ class CentroidIndex {
                                      std::int64_t host_end);
 
   /// Marks in `seen` (a bit per row up to host.end) the rows in the lists of the `probes` centroids
-  /// nearest to the queries: by the largest cosine over the KV head's query heads, ties go to the
-  /// older one. `query` is [group, head_dim].
+  /// nearest to the queries. Nearest is by the largest cosine over the KV head's query heads, and
+  /// ties go to the older one; `query` is [group, head_dim].
   Status recall(std::int32_t kv_head, const float* query, std::int64_t probes,
                 std::vector<std::uint64_t>& seen) const;
-  /// The centroids as keys of num_heads KV heads of f16, in CentroidInput::memory where there is
-  /// one: key_products() of a step's queries with them is what the next one takes.
+  /// Returns the centroids as f16 keys of num_heads KV heads, in CentroidInput::memory if set.
+  /// key_products() of a step's normalised queries with them are the cosines by which recall()
+  /// finds the nearest.
   KvView centroids() const;
   bool in_compute_memory() const { return in_compute_memory_; }
-  /// The lists as list_union() takes them, in CentroidInput::memory where there is one, by the
-  /// numbers of the centroids: recall() is the union of the lists of the nearest ones.
+  /// Returns the lists as list_union() takes them, by centroid number, in CentroidInput::memory if
+  /// set. recall() is the union of the lists of the nearest centroids.
   const std::uint64_t* lists() const { return lists_.data(); }
   std::int64_t list_words() const { return list_words_; }
-  /// The oldest centroid of the KV head makes way for this query and its list. Every KV head, then
-  /// advance().
+  /// Replaces the oldest centroid of the KV head by this query and its list. Call it for every KV
+  /// head, then advance().
   void replace_oldest(std::int32_t kv_head, const float* query, std::span<const std::int32_t> rows);
   void advance();
 
@@ -69,7 +70,7 @@ class CentroidIndex {
   std::int64_t device_bytes() const {
     return device_bytes_for(num_heads_, head_dim_, num_centroids_);
   }
-  /// Rows in the i-th oldest centroid's list, ascending.
+  /// Returns the rows in the i-th oldest centroid's list, ascending.
   std::vector<std::int32_t> list(std::int32_t kv_head, std::int64_t i) const;
 
  private:
@@ -94,8 +95,9 @@ class CentroidIndex {
   PoolMemory memory_;  ///< of the centroids, or
   ComputeBuffer<std::uint16_t> compute_memory_;
   bool in_compute_memory_ = false;
-  std::uint16_t* values_ = nullptr;     ///< the centroids
-  std::vector<const void*> pages_;      ///< of values_, so that it is a cache of num_heads KV heads
+  std::uint16_t* values_ = nullptr;  ///< the centroids
+  std::vector<const void*>
+      pages_;  ///< pages of values_, so that it is a cache of num_heads KV heads
   ComputeBuffer<std::uint64_t> lists_;  ///< [num_kv_heads][slot][list_words_]
 };
 

@@ -16,7 +16,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 512, kRowsPerCentroid = 16;
 constexpr std::int64_t kShortList = 1280;
 constexpr std::int32_t kFallbackPage = 32;
-constexpr std::int64_t kSpareRows = 64;  ///< beyond a quarter, that codes may rank wrong
+/// The rows beyond a quarter: a margin for rows that codes rank wrong.
+constexpr std::int64_t kSpareRows = 64;
 
 const std::vector<PlugOption>& table() {
   static const std::vector<PlugOption> options = [] {
@@ -94,8 +95,8 @@ const std::vector<PlugOption>& table() {
   return options;
 }
 
-/// As many rows as a step chooses: many lists together name enough. Few rows are easily missed by
-/// as short a list: theirs are longer.
+/// Returns the default length of a list: as many rows as a step chooses, because many lists
+/// together name enough. Small choices get longer lists, since short lists easily miss rows.
 std::int64_t usual_list(std::int64_t chosen) {
   return std::max(chosen, std::min(chosen * 5, kShortList));
 }
@@ -104,7 +105,7 @@ std::int32_t whole_pages(std::int32_t rows) {
   return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage;
 }
 
-/// freekv for as many tokens a step.
+/// Makes a freekv retriever for as many tokens a step.
 std::unique_ptr<PagedRetriever> pages_instead(const RowPolicy& policy) {
   PagedPolicy pages;
   pages.page_tokens = kFallbackPage;
@@ -141,7 +142,7 @@ Result<RowPolicy> CtkvrRetriever::read(const PlugOptions& options) {
       number("decode_least_centroids"),
       number("decode_centroids") > 0 ? number("decode_centroids") : kMostCentroids);
   fallback_.reset();
-  there_ = DeviceChoice(memory_there());
+  there_ = DeviceChoice(memory_on_device());
   indexes_.clear();
   heads_ = std::vector<Head>(at(input().num_kv_heads));
   choices_.assign(at(input().num_layers), {});
@@ -159,12 +160,12 @@ std::int64_t CtkvrRetriever::wished(const PlugOptions& options, std::int64_t pro
                                                          kLeastCentroids, kMostCentroids));
 }
 
-QueryWish CtkvrRetriever::queries_wanted(const PlugOptions& options,
-                                         std::int64_t prompt_tokens) const {
-  // Within the budget nothing is looked up.
+WantedQueries CtkvrRetriever::queries_wanted(const PlugOptions& options,
+                                             std::int64_t prompt_tokens) const {
+  // Within the budget no index is used.
   if (static_cast<double>(prompt_tokens) <= options.number(table(), "decode_budget")) return {};
   const std::string_view rows = options.word(table(), "decode_centroid_rows");
-  using Rows = QueryWish::Rows;
+  using Rows = WantedQueries::Rows;
   return {wished(options, prompt_tokens),
           rows == "final"    ? Rows::kLast
           : rows == "equi"   ? Rows::kSpread
@@ -185,8 +186,8 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
   indexes_.resize(at(input.num_layers));
   codes_ = std::vector<KeyCodes>(at(input.num_layers));
   if (input.compute != nullptr) {
-    QUIRE_RETURN_IF_ERROR(ones_.reserve(memory_there(), input.head_dim));
-    QUIRE_RETURN_IF_ERROR(input.compute->settle());
+    QUIRE_RETURN_IF_ERROR(ones_.reserve(memory_on_device(), input.head_dim));
+    QUIRE_RETURN_IF_ERROR(input.compute->synchronize());
     std::fill_n(ones_.data(), input.head_dim, 1.0f);
   }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
@@ -199,7 +200,7 @@ Status CtkvrRetriever::index(const RetrieveInput& input) {
     build.host = prompt_host(layer);
     build.list_rows = std::min(settings_.list_rows, build.host.end - build.host.begin);
     build.num_centroids = settings_.centroids;
-    if (input.compute != nullptr) build.memory = memory_there();
+    if (input.compute != nullptr) build.memory = memory_on_device();
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*input.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
     if (settings_.rerank && KeyCodes::pay(build.kv))
@@ -221,7 +222,7 @@ ChoosingNeed CtkvrRetriever::choosing_need(const PlugOptions& options,
   const std::int64_t n = asked > 0 ? asked : kMostCentroids,
                      layers = std::max(0, shape.num_layers - policy->dense_layers),
                      lists = layers * shape.num_kv_heads * n;
-  // A bit for each row in each list, in whole words.
+  // Each list has one bit for each row, in whole words.
   ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) +
                         bytes(lists, sizeof(std::uint64_t)),
                     (lists + 7) / 8};
@@ -234,8 +235,8 @@ ChoosingNeed CtkvrRetriever::choosing_need(const PlugOptions& options,
           std::max(need.row_bytes, instead.row_bytes)};
 }
 
-/// Waiting would not help a request whose centroids its part of the device can never hold. An index
-/// may be as large as what it indexes, twice over.
+/// Refuses a request whose centroids its part of the device can never hold, because waiting would
+/// not help. An index may be twice as large as what it indexes.
 Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
   QUIRE_CHECK(input.device != nullptr, "centroids lie on a device");
   std::int64_t centroids = 0, lists = 0;
@@ -260,7 +261,8 @@ Status CtkvrRetriever::check_memory(const RetrieveInput& input) const {
                                     " of what they index; ask for fewer");
 }
 
-/// With too few centroids lists would miss what matters: pages, for as many tokens a step.
+/// Falls back to pages with as many tokens a step, because lists of too few centroids would miss
+/// important rows.
 Status CtkvrRetriever::fall_back(const RetrieveInput& input, std::int64_t available) {
   fallback_ = pages_instead(policy());
   note_ = std::to_string(available) + " queries of the prompt were at hand and " +
@@ -276,14 +278,14 @@ Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) 
 Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
   named_.clear();
-  if (scores_there(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
+  if (scores_on_device(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
   return RowRetriever::attend(step);
 }
 
-/// The device finds the centroids nearest to the step's queries and joins their lists; everything
-/// enqueued has run then. What is named is ranked on the host, where the rows are attended to.
+/// Finds on the device the centroids nearest to the step's queries and the union of their lists,
+/// and synchronizes. The host ranks the listed rows and attends to them.
 Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
-  constexpr float kLeastSquare = 1e-30f;  // nothing is near to no query
+  constexpr float kLeastSquare = 1e-30f;  // zero queries are near to nothing
   const CentroidIndex& index = *index_of(step.layer);
   Compute& compute = *step.compute;
   HookCompute& hooks = *compute.hooks();
@@ -292,10 +294,10 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                      values = kv_heads * index.list_words(),
                      bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
   QUIRE_RETURN_IF_ERROR(
-      normalised_.reserve(memory_there(), std::int64_t{step.num_heads} * step.head_dim));
-  QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_there(), kv_heads * probes));
+      normalised_.reserve(memory_on_device(), std::int64_t{step.num_heads} * step.head_dim));
+  QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_on_device(), kv_heads * probes));
   QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, n));
-  // Cosines but for a factor that all heads have in common.
+  // The products are cosines up to a factor common to all heads.
   QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query,
                                       .weight = ones_.data(),
                                       .out = normalised_.data(),
@@ -327,8 +329,8 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
   return hooks.deliver();
 }
 
-void CtkvrRetriever::settle() {
-  if (fallback_) fallback_->settle();
+void CtkvrRetriever::synchronize() {
+  if (fallback_) fallback_->synchronize();
 }
 
 RetrieveStats CtkvrRetriever::stats() const {
@@ -337,8 +339,8 @@ RetrieveStats CtkvrRetriever::stats() const {
   return stats;
 }
 
-/// Rows that lists name and those that came to the host after the prompt, ascending. A layer
-/// without an index had few enough prompt rows to look at all of them.
+/// Collects the rows in the lists and those that came to the host after the prompt, ascending. A
+/// layer without an index has few enough prompt rows to score all of them.
 Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
   head.rows.clear();
   const CentroidIndex* index = index_of(step.layer);
@@ -360,8 +362,8 @@ Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
   return {};
 }
 
-/// Most of what lists name is out of reach of the best: keys in eight bits tell that, and the keys
-/// themselves decide among the rest.
+/// Scores the candidates: 8-bit codes exclude most of them, and the keys themselves decide among
+/// the rest.
 Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
   const KeyCodes* codes = at(step.layer) < codes_.size() ? &codes_[at(step.layer)] : nullptr;
   if (codes == nullptr || codes->num_rows() == 0) return head.choice.score(step, head.rows);
@@ -370,8 +372,8 @@ Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
   return head.choice.score_best(step, *codes, wanted + wanted / 4 + kSpareRows, head.rows);
 }
 
-/// Attends to what the layer chose some steps ago; products with those rows are part of the
-/// attention.
+/// Attends to the rows that the layer chose some steps ago; the attention computes the products
+/// with them.
 Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step,
                                                 std::span<const std::int32_t> rows) {
   Head& head = heads_[at(step.kv_head)];
@@ -404,8 +406,8 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
   const double attention_ms = attention.ms();
   if (due && settings_.updates && index_of(step.layer) != nullptr) {
-    // Centroids of all heads make way together. Rows of the answer are always looked at; a list is
-    // for those that are not.
+    // The centroids of all heads are replaced together. Lists leave out rows of the answer, which
+    // are always scored.
     std::vector<std::int32_t> list = head.choice.rows_at(
         static_cast<std::int64_t>(chosen.size()) == settings_.list_rows
             ? chosen
@@ -431,7 +433,7 @@ void CtkvrRetriever::end_step(const HostStep& step) {
     --made.serves;
     return;
   }
-  // Layers take turns from the second time on.
+  // From the second time on, layers take turns.
   made.serves = made.host_end < 0 ? settings_.reuse - 1 - step.layer % settings_.reuse
                                   : settings_.reuse - 1;
   made.host_end = step.host.end;

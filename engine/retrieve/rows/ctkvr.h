@@ -1,5 +1,5 @@
-/// CTkvr: the prompt's last queries index the cache. A step looks up what the nearest of them
-/// looked at, ranks that exactly, and attends to the best.
+/// CTkvr indexes the cache by the prompt's last queries. A step looks up the rows that the nearest
+/// of them attended to, ranks those exactly, and attends to the best.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,42 @@
 
 namespace quire {
 
-/// One sequence. With too few queries of the prompt at hand (tokens whose KV was only placed have
-/// none) freekv decodes, and stats().note says so.
+/// CtkvrRetriever serves one sequence. If it has too few queries of the prompt (tokens whose KV was
+/// only placed have none), freekv decodes, and stats().note says so.
 class CtkvrRetriever final : public RowRetriever {
  public:
-  ~CtkvrRetriever() override { CtkvrRetriever::settle(); }
+  ~CtkvrRetriever() override { CtkvrRetriever::synchronize(); }
 
   std::string_view name() const override { return "ctkvr"; }
   std::span<const PlugOption> options() const override;
   Status check(const PlugOptions& options) const override;
   bool uses_device() const override { return true; }
   ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
-  QueryWish queries_wanted(const PlugOptions& options, std::int64_t prompt_tokens) const override;
+  WantedQueries queries_wanted(const PlugOptions& options,
+                               std::int64_t prompt_tokens) const override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  /// Where centroids lie on a device attend() waits itself, once, for the rows that lists name and
-  /// for the query.
-  bool looks_at(const RetrieveStep& step) const override {
-    return fallback_ ? fallback_->looks_at(step)
-                     : !scores_there(step) && RowRetriever::looks_at(step);
+  /// Returns false where centroids lie on a device: attend() then synchronizes once by itself, for
+  /// the rows in the lists and for the query.
+  bool needs_host(const RetrieveStep& step) const override {
+    return fallback_ ? fallback_->needs_host(step)
+                     : !scores_on_device(step) && RowRetriever::needs_host(step);
   }
   Status attend(const RetrieveStep& step) override;
-  void settle() override;
+  void synchronize() override;
   void took_to_choose(double ms) override {
     fallback_ ? fallback_->took_to_choose(ms) : RowRetriever::took_to_choose(ms);
   }
   RetrieveStats stats() const override;
 
-  /// Host rows that KV head `kv_head` attended to in the last sparse step of any layer, and those
-  /// they were chosen from; ascending (tests).
+  /// Returns the host rows that KV head `kv_head` attended to in the last sparse step of any layer,
+  /// ascending; candidate_rows() returns those they were chosen from (tests).
   std::span<const std::int32_t> attended_rows(std::int32_t kv_head) const {
     return heads_[static_cast<std::size_t>(kv_head)].attended;
   }
   std::span<const std::int32_t> candidate_rows(std::int32_t kv_head) const {
     return heads_[static_cast<std::size_t>(kv_head)].rows;
   }
-  /// Null: the layer has none.
+  /// Returns the layer's index; null: the layer has none.
   const CentroidIndex* index_of(std::int32_t layer) const {
     return static_cast<std::size_t>(layer) < indexes_.size() &&
                    indexes_[static_cast<std::size_t>(layer)]
@@ -75,25 +76,26 @@ class CtkvrRetriever final : public RowRetriever {
     bool updates = true, rerank = true;
   };
   struct Head {
-    std::vector<std::uint64_t> seen;  ///< a bit for each row before the local range
+    std::vector<std::uint64_t> seen;  ///< one bit for each row before the local range
     std::vector<std::int32_t> rows, attended;
     RowChoice choice;
   };
-  /// What a layer chose last, for the steps that it serves.
+  /// Choice is a layer's last choice, for the steps that it serves.
   struct Choice {
-    /// [num_kv_heads], where a choice serves several steps
+    /// The chosen rows, [num_kv_heads], if a choice serves several steps.
     std::vector<std::vector<std::int32_t>> rows;
-    std::vector<float> by;       ///< the same: [num_heads, head_dim] the queries that they go by
-    std::int64_t serves = 0;     ///< steps to come, unless rows join the host
-    std::int64_t host_end = -1;  ///< that it was chosen from; -1: there is none
-    bool due(const KvStretch& host) const { return serves == 0 || host_end != host.end; }
+    std::vector<float>
+        by;  ///< the queries of the choice, [num_heads, head_dim], if it serves several steps
+    std::int64_t serves = 0;     ///< steps left, unless rows join the host
+    std::int64_t host_end = -1;  ///< end of the host rows it was chosen from; -1: there is none
+    bool due(const RowRange& host) const { return serves == 0 || host_end != host.end; }
   };
   std::int64_t wished(const PlugOptions& options, std::int64_t prompt_tokens) const;
   Status check_memory(const RetrieveInput& input) const;
   Status fall_back(const RetrieveInput& input, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
-  bool scores_there(const RetrieveStep& step) const {
+  bool scores_on_device(const RetrieveStep& step) const {
     return step.compute != nullptr && index_of(step.layer) != nullptr &&
            index_of(step.layer)->in_compute_memory();
   }
@@ -101,15 +103,15 @@ class CtkvrRetriever final : public RowRetriever {
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
 
   Settings settings_;
-  std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or none at all
-  std::vector<KeyCodes> codes_;  ///< [num_layers], of host rows; empty where they would not pay
+  std::vector<std::optional<CentroidIndex>> indexes_;  ///< [num_layers], or empty
+  std::vector<KeyCodes> codes_;  ///< [num_layers], of host rows; empty if they would not pay
   std::vector<Choice> choices_;  ///< [num_layers]
   std::vector<Head> heads_;      ///< [num_kv_heads]
-  /// [num_kv_heads, words of a list] rows that a device found in lists, of the layer under way;
-  /// empty where the host looks them up
+  /// The rows that a device found in lists for the current layer, [num_kv_heads, words of a list];
+  /// empty if the host looks them up.
   std::vector<std::uint64_t> named_;
-  // Of a device: what queries are normalised with, the queries, and the centroids that are nearest
-  // to them.
+  // Device buffers: the unit weights that normalise queries, the normalised queries, and the
+  // centroids nearest to them.
   ComputeBuffer<float> ones_, normalised_;
   ComputeBuffer<std::int32_t> nearest_;
   DeviceChoice there_;

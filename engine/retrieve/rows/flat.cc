@@ -1,5 +1,5 @@
-// The exact counterpart of CTkvr: every host row is scored in every step, and the best are attended
-// to. What an index of rows can reach at most.
+// flat is the exact counterpart of CTkvr: it scores every host row in every step and attends to the
+// best. It is the upper bound of an index of rows.
 #include <cmath>
 #include <numeric>
 
@@ -38,7 +38,7 @@ class FlatRetriever final : public RowRetriever {
 
  protected:
   Result<RowPolicy> read(const PlugOptions& options) override {
-    there_ = DeviceChoice(memory_there());
+    there_ = DeviceChoice(memory_on_device());
     choices_ = std::vector<Head>(static_cast<std::size_t>(input().num_kv_heads));
     return read_row_policy(options, table());
   }
@@ -56,12 +56,12 @@ class FlatRetriever final : public RowRetriever {
                       static_cast<std::int64_t>(chosen.size()), choose_ms};
   }
 
-  bool chooses_there() const override { return true; }
-  Status attend_there(const RetrieveStep& step, const KvView& kv, KvStretch host) override {
+  bool chooses_on_device() const override { return true; }
+  Status attend_on_device(const RetrieveStep& step, const KvView& kv, RowRange host) override {
     Compute& compute = *step.compute;
     const std::int32_t kv_heads = input().num_kv_heads;
     const std::int64_t rows = host.end - host.begin, chosen = policy().chosen;
-    QUIRE_RETURN_IF_ERROR(chosen_there_.reserve(memory_there(), kv_heads * chosen));
+    QUIRE_RETURN_IF_ERROR(device_chosen_.reserve(memory_on_device(), kv_heads * chosen));
     QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, rows));
     QUIRE_RETURN_IF_ERROR(
         compute.hooks()->key_products({.q = step.query,
@@ -74,12 +74,12 @@ class FlatRetriever final : public RowRetriever {
                                        .ld_scores = rows}));
     QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, rows,
                                         CandidateVote::kMaxLogSoftmax, chosen,
-                                        chosen_there_.data()));
+                                        device_chosen_.data()));
     CandidateRowsArgs attended{};
     attended.num_units = kv.num_rows;
     attended.num_first = attended.first_candidate = host.begin;
     attended.last_from = host.end;
-    attended.chosen = chosen_there_.data();
+    attended.chosen = device_chosen_.data();
     attended.num_chosen = chosen;
     attended.num_kv_heads = kv_heads;
     attended.most_rows = host.begin + chosen + kv.num_rows - host.end;
@@ -94,7 +94,7 @@ class FlatRetriever final : public RowRetriever {
   };
   std::vector<Head> choices_;  ///< [num_kv_heads]
   DeviceChoice there_;
-  ComputeBuffer<std::int32_t> chosen_there_;  ///< [num_kv_heads, policy().chosen]
+  ComputeBuffer<std::int32_t> device_chosen_;  ///< [num_kv_heads, policy().chosen]
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// MagicPIG-like sampling (arXiv 2410.16179): keys whose hash codes collide with the query's are a
-// sample of the keys with known chances, and weighing each by the inverse of its chance makes
+// magicpig samples rows like MagicPIG (arXiv 2410.16179). Keys whose hash codes collide with the
+// query's are a sample with known probabilities. Weighting each by its inverse probability makes
 // attention to the sample an estimate of attention to everything. Sampling is per query head.
 #include <algorithm>
 #include <cmath>
@@ -55,7 +55,7 @@ class MagicPigRetriever final : public RowRetriever {
     policy.window = number("decode_window");
     policy.generated = number("decode_generated");
     policy.dense_layers = number("decode_dense_layers");
-    policy.chosen = 0;  // how many are sampled is up to the keys
+    policy.chosen = 0;  // the keys determine how many are sampled
     hash_.emplace(input().head_dim, number("decode_hash_bits"), number("decode_hash_tables"));
     keys_.clear();
     return policy;
@@ -92,7 +92,7 @@ class MagicPigRetriever final : public RowRetriever {
       if (keys != nullptr) QUIRE_RETURN_IF_ERROR(keys->sample(query, rows));
       counts.choose_ms += watch.ms();
       const std::size_t sampled = rows.size();
-      // Without an index the prompt had no host rows; those of the answer are all attended to.
+      // Without an index the prompt had no host rows; all those of the answer are attended to.
       for (std::int64_t row = step.prompt_end; row < step.host.end; ++row)
         rows.push_back(static_cast<std::int32_t>(row));
       QUIRE_RETURN_IF_ERROR(attend_sample(step, g, keys, sampled, rows));
@@ -103,8 +103,8 @@ class MagicPigRetriever final : public RowRetriever {
   }
 
  private:
-  /// Attention of query head g to `rows`, the first `sampled` of them weighed by the inverse of
-  /// their chances.
+  /// Computes attention of query head g to `rows`, the first `sampled` of them weighted by the
+  /// inverse of their probabilities.
   Status attend_sample(const HostStep& step, std::int32_t g, const HashedKeys* keys,
                        std::size_t sampled, const std::vector<std::int32_t>& rows) const {
     const std::int64_t dim = step.kv.head_dim;
@@ -123,7 +123,7 @@ class MagicPigRetriever final : public RowRetriever {
       const double chance = j < sampled ? hash_->collision_chance(keys->cosine(
                                               rows[j], product, dot_mean, std::sqrt(square)))
                                         : 1.0;
-      // What was sampled had a chance, however little is left of it in rounding.
+      // A sampled row has a positive probability, even if rounding leaves little of it.
       weights[j] = static_cast<float>(product * step.scale - std::log(std::max(chance, 1e-12)));
     }
     step.lse[g] = log_sum_exp(weights.data(), n);
@@ -132,7 +132,7 @@ class MagicPigRetriever final : public RowRetriever {
   }
 
   std::optional<SimHash> hash_;
-  /// [layer][num_kv_heads]; empty: all prompt rows are on the device
+  /// The hashed keys, [layer][num_kv_heads]; empty: all prompt rows are on the device.
   std::vector<std::vector<HashedKeys>> keys_;
 };
 

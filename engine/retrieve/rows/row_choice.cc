@@ -11,8 +11,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Room for n values, which are all going to be written: what a larger step needed before stays, so
-/// that nothing is cleared for it again.
+/// Makes room for n values, all of which will be written. It never shrinks, so that nothing is
+/// cleared again.
 void make_room(std::vector<float>& values, std::int64_t n) {
   if (values.size() < at(n)) values.resize(at(n));
 }

@@ -17,7 +17,7 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Rows [begin, end) of a cache; begin is a multiple of kPageTokens.
+/// Returns rows [begin, end) of a cache; begin is a multiple of kPageTokens.
 KvView part_of(const KvView& kv, std::int64_t begin, std::int64_t end) {
   KvView part = kv;
   part.pages += begin / kPageTokens;
@@ -73,17 +73,17 @@ Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const Pl
 Status RowRetriever::prepare(const RetrieveInput& input) {
   input_ = input;
   input_.options = nullptr;
-  input_.heat = nullptr;
+  input_.retained = nullptr;
   input_.queries = nullptr;
   input_.contexts = {};
-  memory_there_ = choosing_memory(input);
+  device_memory_ = choosing_memory(input);
   QUIRE_ASSIGN_OR_RETURN(policy_, read(input.options == nullptr ? PlugOptions() : *input.options));
   layers_.assign(at(input.num_layers), {});
   for (std::int32_t l = 0; l < input.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
     layer.prompt_rows = input.cache->num_rows(l);
-    // Where there are host rows, the local range behind them begins with a page, so that it can be
-    // read as it lies; the window may be up to a page longer for it.
+    // The local range after host rows begins at a page, so that it can be read in place. The window
+    // may therefore be up to a page longer.
     const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) /
                              kPageTokens * kPageTokens;
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
@@ -92,22 +92,22 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
   for (std::int32_t l = 0; l < input.num_layers; ++l) {
     if (!sparse(l)) continue;
     any = true;
-    // The host attends: it wants keys, and values, in its own memory.
-    if (!chooses_there())
+    // The host attends and needs keys and values in its own memory.
+    if (!chooses_on_device())
       QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
   }
   if (!any) return {};
-  if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->settle());
+  if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->synchronize());
   return index(input);
 }
 
 RetrieveStats RowRetriever::stats() const {
   RetrieveStats stats = stats_;
-  if (memory_there_ != nullptr) stats.choosing_bytes = memory_there_->peak_bytes();
+  if (device_memory_ != nullptr) stats.choosing_bytes = device_memory_->peak_bytes();
   return stats;
 }
 
-KvStretch RowRetriever::prompt_host(std::int32_t layer) const {
+RowRange RowRetriever::prompt_host(std::int32_t layer) const {
   return {policy_.sink, layers_[at(layer)].prompt_end};
 }
 
@@ -116,7 +116,7 @@ bool RowRetriever::sparse(std::int32_t layer) const {
          layers_[at(layer)].prompt_end - policy_.sink > policy_.chosen;
 }
 
-/// The first rows and the local range, as the device has them: to step.out and lse_.
+/// Computes attention to the first rows and the local range on the device: step.out and lse_.
 Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer) {
   AttentionArgs args = attention_args(step, part_of(kv, 0, policy_.sink));
   args.lse = lse_.data();
@@ -130,8 +130,8 @@ Status RowRetriever::attend_local(const RetrieveStep& step, const KvView& kv, co
   return {};
 }
 
-/// Where the host rows of a layer with so many rows end: the oldest pages of a local range that has
-/// grown too long join them.
+/// Returns the end of the host rows of a layer with num_rows rows: the oldest pages of a local
+/// range that has grown too long join them.
 std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) const {
   std::int64_t end = layers_[at(layer)].host_end;
   while (num_rows - end > std::int64_t{policy_.window} + policy_.generated + kPageTokens)
@@ -139,15 +139,15 @@ std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) c
   return end;
 }
 
-bool RowRetriever::looks_at(const RetrieveStep& step) const {
+bool RowRetriever::needs_host(const RetrieveStep& step) const {
   if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
   return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) &&
-         !chooses_there();
+         !chooses_on_device();
 }
 
 Status RowRetriever::attend(const RetrieveStep& step) {
-  // A derived one that says otherwise has waited itself
-  const bool here = RowRetriever::looks_at(step);
+  // A derived class whose needs_host() differs has synchronized itself.
+  const bool here = RowRetriever::needs_host(step);
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   layer.host_end = host_end(step.layer, kv.num_rows);
@@ -159,7 +159,7 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   if (!here) {
     stats_.rows_scored += kv_heads * (layer.host_end - policy_.sink);
     stats_.rows_attended += std::int64_t{kv_heads} * policy_.chosen;
-    return attend_there(step, kv, {policy_.sink, layer.host_end});
+    return attend_on_device(step, kv, {policy_.sink, layer.host_end});
   }
   out_.resize(at(std::int64_t{step.num_heads} * step.head_dim));
   lse_.resize(at(step.num_heads));

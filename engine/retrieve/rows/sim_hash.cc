@@ -18,7 +18,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 SimHash::SimHash(std::int32_t head_dim, std::int32_t bits, std::int32_t num_tables)
     : head_dim_(head_dim), bits_(bits), num_tables_(num_tables) {
-  // Sums of twelve uniform numbers are near enough to normal ones, and the same everywhere.
+  // Sums of twelve uniform numbers are close enough to normal ones, and the same on every machine.
   std::mt19937 random(20241);
   directions_.resize(at(std::int64_t{num_tables} * bits * head_dim));
   for (float& x : directions_) {
@@ -35,7 +35,7 @@ double SimHash::collision_chance(double cosine) const {
 }
 
 Result<HashedKeys> HashedKeys::build(const SimHash& hash, const KvView& kv, std::int32_t kv_head,
-                                     KvStretch rows) {
+                                     RowRange rows) {
   HashedKeys keys;
   keys.hash_ = &hash;
   keys.rows_ = rows;
@@ -68,7 +68,7 @@ Result<HashedKeys> HashedKeys::build(const SimHash& hash, const KvView& kv, std:
   return keys;
 }
 
-/// codes [num_tables][rows] of the keys less their mean: a sign of r . k - r . mean for each
+/// Adds codes [num_tables][rows] of the centred keys: the sign of r . k - r . mean for each
 /// direction r.
 Status HashedKeys::add_codes(const KvView& kv, std::int32_t kv_head,
                              std::vector<std::uint16_t>& codes) {
@@ -120,7 +120,7 @@ Status HashedKeys::sample(const float* query, std::vector<std::int32_t>& rows) c
   const std::int64_t n = rows_.end - rows_.begin, dim = hash_->head_dim(), bits = hash_->bits(),
                      buckets = (std::int64_t{1} << bits) + 1;
   rows.clear();
-  // One collision marks a row, a second one takes it.
+  // One collision marks a row, and a second one selects it.
   std::vector<std::uint64_t> once(at((n + 63) / 64), 0), twice = once;
   for (std::int64_t table = 0; table < hash_->num_tables(); ++table) {
     std::int64_t code = 0;

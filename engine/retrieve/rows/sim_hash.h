@@ -1,5 +1,5 @@
-/// Locality-sensitive hashing of the keys of one KV head by signs of random projections (SimHash),
-/// with as many tables as one likes.
+/// SimHash and HashedKeys implement locality-sensitive hashing of one KV head's keys by signs of
+/// random projections, with any number of tables.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace quire {
 
-/// The projections that all heads share: num_tables codes of `bits` bits, each the sign of a
-/// product with a random direction. The same on every machine.
+/// SimHash holds the projections that all heads share: num_tables codes of `bits` bits, each the
+/// sign of a product with a random direction. They are the same on every machine.
 class SimHash {
  public:
   SimHash(std::int32_t head_dim, std::int32_t bits, std::int32_t num_tables);
@@ -23,8 +23,8 @@ class SimHash {
   std::int32_t head_dim() const { return head_dim_; }
   /// [num_tables * bits, head_dim]
   std::span<const float> directions() const { return directions_; }
-  /// Chance that a vector at this cosine shares at least two codes with the query: the tables'
-  /// codes are independent.
+  /// Returns the probability that a vector at this cosine shares at least two codes with the query.
+  /// The tables' codes are independent.
   double collision_chance(double cosine) const;
 
  private:
@@ -32,17 +32,18 @@ class SimHash {
   std::vector<float> directions_;
 };
 
-/// Keys of one KV head, less their mean, in the tables. Memory: (4 * num_tables + 4) bytes a row.
+/// HashedKeys holds the hash tables of one KV head's keys, from which their mean was subtracted.
+/// Memory: (4 * num_tables + 4) bytes a row.
 class HashedKeys {
  public:
-  /// Rows of `rows` are hashed. `hash` must outlive it. Errors: kInvalidArgument.
+  /// Hashes the row range `rows`. `hash` must outlive the result. Errors: kInvalidArgument.
   static Result<HashedKeys> build(const SimHash& hash, const KvView& kv, std::int32_t kv_head,
-                                  KvStretch rows);
+                                  RowRange rows);
 
-  /// Rows that share at least two codes with the query, ascending.
+  /// Samples the rows that share at least two codes with the query, ascending.
   Status sample(const float* query, std::vector<std::int32_t>& rows) const;
-  /// Cosine of the query and the row's key less the mean, from their product; `query_dot_mean` and
-  /// `query_length` are the query's own.
+  /// Returns the cosine of the query and the row's centred key, from their product.
+  /// `query_dot_mean` and `query_length` are the query's own.
   double cosine(std::int32_t row, double product, double query_dot_mean, double query_length) const;
   std::span<const float> mean() const { return mean_; }
 
@@ -52,10 +53,10 @@ class HashedKeys {
   void sort_into_tables(const std::vector<std::uint16_t>& codes);
 
   const SimHash* hash_ = nullptr;
-  KvStretch rows_{0, 0};
-  std::vector<float> mean_, lengths_;       ///< [head_dim]; [rows], of keys less the mean
+  RowRange rows_{0, 0};
+  std::vector<float> mean_, lengths_;       ///< [head_dim]; [rows], of centred keys
   std::vector<std::int32_t> bucket_begin_;  ///< [num_tables][2^bits + 1]
-  std::vector<std::int32_t> bucket_rows_;   ///< [num_tables][rows], by code
+  std::vector<std::int32_t> bucket_rows_;   ///< [num_tables][rows], ordered by code
 };
 
 }  // namespace quire

@@ -123,8 +123,8 @@ std::int32_t release(QuireCudaSession* session, std::uint32_t kind, void* p,
   return answer(session_of(session).release(static_cast<MemoryKind>(kind), p), message);
 }
 
-std::int32_t settle(QuireCudaSession* session, QuireCudaMessage* message) {
-  return answer(session_of(session).settle(), message);
+std::int32_t synchronize(QuireCudaSession* session, QuireCudaMessage* message) {
+  return answer(session_of(session).synchronize(), message);
 }
 
 std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args,
@@ -137,9 +137,9 @@ std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* ar
 
 extern "C" __attribute__((visibility("default"))) const QuireCudaEntry* quire_cuda_entry() {
   static const QuireCudaEntry entry{
-      QUIRE_CUDA_ENTRY_VERSION, sizeof(QuireCudaEntry), &quire::cuda::probe,
-      &quire::cuda::self_test,  &quire::cuda::open,     &quire::cuda::close,
-      &quire::cuda::memory,     &quire::cuda::allocate, &quire::cuda::release,
-      &quire::cuda::settle,     &quire::cuda::enqueue};
+      QUIRE_CUDA_ENTRY_VERSION,  sizeof(QuireCudaEntry), &quire::cuda::probe,
+      &quire::cuda::self_test,   &quire::cuda::open,     &quire::cuda::close,
+      &quire::cuda::memory,      &quire::cuda::allocate, &quire::cuda::release,
+      &quire::cuda::synchronize, &quire::cuda::enqueue};
   return &entry;
 }

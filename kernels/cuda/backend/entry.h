@@ -56,7 +56,7 @@ struct QuireCudaEntry {
                            void** p, QuireCudaMessage* message);
   std::int32_t (*release)(QuireCudaSession* session, std::uint32_t kind, void* p,
                           QuireCudaMessage* message);
-  std::int32_t (*settle)(QuireCudaSession* session, QuireCudaMessage* message);
+  std::int32_t (*synchronize)(QuireCudaSession* session, QuireCudaMessage* message);
   /// `op`: an OpCode; `args`: `args_bytes` of the struct that belongs to it, which is copied.
   std::int32_t (*enqueue)(QuireCudaSession* session, std::uint32_t op, const void* args,
                           std::int64_t args_bytes, QuireCudaMessage* message);

@@ -62,8 +62,8 @@ class LoadedOps final : public DeviceOps {
       return entry_->release(session_, static_cast<std::uint32_t>(kind), p, m);
     });
   }
-  Status settle() override {
-    return call([&](QuireCudaMessage* m) { return entry_->settle(session_, m); });
+  Status synchronize() override {
+    return call([&](QuireCudaMessage* m) { return entry_->synchronize(session_, m); });
   }
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     return call([&](QuireCudaMessage* m) {

@@ -57,12 +57,12 @@ struct SummariseBlocksArgs {
 /// Two streams of a device: what computes, in order, and copies that run beside it, in order among
 /// themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
-/// Marks order the lanes. A mark is one of kMarks numbers; it stands for what was enqueued on a
+/// Events order the lanes. A event is one of kEvents numbers; it stands for what was enqueued on a
 /// lane when it was last set, and one never set has passed.
-inline constexpr std::int32_t kMarks = 512;
+inline constexpr std::int32_t kEvents = 512;
 
 /// A copy from or to pinned memory on Lane::kCopies.
-struct CopyBesideArgs {
+struct CopyAsyncArgs {
   void* to;
   const void* from;
   std::int64_t bytes;
@@ -73,18 +73,18 @@ struct GatherRowsArgs {
   KvGatherArgs rows;
   Lane lane;
 };
-struct SetMarkArgs {
-  std::int32_t mark;
+struct RecordEventArgs {
+  std::int32_t event;
   Lane lane;
 };
-/// What is enqueued on `lane` from now on runs after the mark has passed.
+/// What is enqueued on `lane` from now on runs after the event has passed.
 struct HoldArgs {
-  std::int32_t mark;
+  std::int32_t event;
   Lane lane;
 };
-/// The call returns when the mark has passed.
-struct AwaitMarkArgs {
-  std::int32_t mark;
+/// The call returns when the event has passed.
+struct WaitEventArgs {
+  std::int32_t event;
 };
 
 enum class OpCode : std::uint32_t;
@@ -118,10 +118,10 @@ enum class OpCode : std::uint32_t {
   kPlaceRows,
   kDecodeAttention,
   kPrefillAttention,
-  kCopyBeside,
-  kSetMark,
+  kCopyAsync,
+  kRecordEvent,
   kHold,
-  kAwaitMark,
+  kWaitEvent,
   kStep,
   kInt8Gemv,
   kInt8Expand,
@@ -160,10 +160,10 @@ constexpr OpCode op_code(const KvPackArgs*) { return OpCode::kKvPack; }
 constexpr OpCode op_code(const PlaceRowsArgs*) { return OpCode::kPlaceRows; }
 constexpr OpCode op_code(const DecodeAttentionArgs*) { return OpCode::kDecodeAttention; }
 constexpr OpCode op_code(const PrefillAttentionArgs*) { return OpCode::kPrefillAttention; }
-constexpr OpCode op_code(const CopyBesideArgs*) { return OpCode::kCopyBeside; }
-constexpr OpCode op_code(const SetMarkArgs*) { return OpCode::kSetMark; }
+constexpr OpCode op_code(const CopyAsyncArgs*) { return OpCode::kCopyAsync; }
+constexpr OpCode op_code(const RecordEventArgs*) { return OpCode::kRecordEvent; }
 constexpr OpCode op_code(const HoldArgs*) { return OpCode::kHold; }
-constexpr OpCode op_code(const AwaitMarkArgs*) { return OpCode::kAwaitMark; }
+constexpr OpCode op_code(const WaitEventArgs*) { return OpCode::kWaitEvent; }
 constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
 /// Its warps may be 0: as many as suit the device.
 constexpr OpCode op_code(const Int8GemvArgs*) { return OpCode::kInt8Gemv; }
@@ -227,14 +227,14 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
       return as(static_cast<const DecodeAttentionArgs*>(nullptr));
     case OpCode::kPrefillAttention:
       return as(static_cast<const PrefillAttentionArgs*>(nullptr));
-    case OpCode::kCopyBeside:
-      return as(static_cast<const CopyBesideArgs*>(nullptr));
-    case OpCode::kSetMark:
-      return as(static_cast<const SetMarkArgs*>(nullptr));
+    case OpCode::kCopyAsync:
+      return as(static_cast<const CopyAsyncArgs*>(nullptr));
+    case OpCode::kRecordEvent:
+      return as(static_cast<const RecordEventArgs*>(nullptr));
     case OpCode::kHold:
       return as(static_cast<const HoldArgs*>(nullptr));
-    case OpCode::kAwaitMark:
-      return as(static_cast<const AwaitMarkArgs*>(nullptr));
+    case OpCode::kWaitEvent:
+      return as(static_cast<const WaitEventArgs*>(nullptr));
     case OpCode::kStep:
       return as(static_cast<const StepArgs*>(nullptr));
     case OpCode::kInt8Gemv:
@@ -299,7 +299,7 @@ class DeviceOps {
   /// Nothing enqueued may use it any more.
   virtual Status release(MemoryKind kind, void* p) = 0;
   /// Returns once everything enqueued has run, on both lanes.
-  virtual Status settle() = 0;
+  virtual Status synchronize() = 0;
 
   /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory
   /// (of a copy, and of KV pages, pinned memory too). Errors: kInvalidArgument too.

@@ -14,29 +14,29 @@ struct Execute {
   StreamHandle stream, copies;
   DeviceDriver& driver;
   Matmul& matmul;
-  std::array<Event, kMarks>& marks;
+  std::array<Event, kEvents>& events;
   GraphCache& graphs;
   const DeviceProperties& device;
 
   StreamHandle of(Lane lane) const { return lane == Lane::kCopies ? copies : stream; }
-  Result<EventHandle> mark(std::int32_t i) const {
-    if (i < 0 || i >= kMarks)
-      return Status::invalid("mark", "there is no mark " + std::to_string(i));
-    return marks[static_cast<std::size_t>(i)].get();
+  Result<EventHandle> event(std::int32_t i) const {
+    if (i < 0 || i >= kEvents)
+      return Status::invalid("event", "there is no event " + std::to_string(i));
+    return events[static_cast<std::size_t>(i)].get();
   }
-  Status operator()(const CopyBesideArgs& a) const {
+  Status operator()(const CopyAsyncArgs& a) const {
     return driver.copy(a.to, a.from, a.bytes, copies);
   }
-  Status operator()(const SetMarkArgs& a) const {
-    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+  Status operator()(const RecordEventArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
     return driver.record(event, of(a.lane));
   }
   Status operator()(const HoldArgs& a) const {
-    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
     return driver.hold(of(a.lane), event);
   }
-  Status operator()(const AwaitMarkArgs& a) const {
-    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, mark(a.mark));
+  Status operator()(const WaitEventArgs& a) const {
+    QUIRE_ASSIGN_OR_RETURN(const EventHandle event, event(a.event));
     return driver.wait_for(event);
   }
   Status operator()(const StepArgs& a) const {
@@ -116,8 +116,8 @@ Result<std::unique_ptr<Session>> Session::open(std::int64_t device_idx) {
 Status Session::start() {
   QUIRE_ASSIGN_OR_RETURN(stream_, create_stream(driver_));
   QUIRE_ASSIGN_OR_RETURN(copies_, create_stream(driver_));
-  for (Event& mark : marks_) {
-    QUIRE_ASSIGN_OR_RETURN(mark, create_event(driver_));
+  for (Event& event : events_) {
+    QUIRE_ASSIGN_OR_RETURN(event, create_event(driver_));
   }
   QUIRE_ASSIGN_OR_RETURN(auto memory, SessionMemory::create(driver_, stream_.get()));
   memory_.emplace(std::move(memory));
@@ -151,7 +151,7 @@ Status Session::release(MemoryKind kind, void* p) {
   return memory_->release(kind, p);
 }
 
-Status Session::settle() {
+Status Session::synchronize() {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
   QUIRE_RETURN_IF_ERROR(driver_.wait_for(copies_.get()));
   return driver_.wait_for(stream_.get());
@@ -161,7 +161,7 @@ Status Session::enqueue(OpCode code, const void* args, std::int64_t bytes) {
   QUIRE_RETURN_IF_ERROR(make_current(device_));
   return visit_op(
       code, args, bytes,
-      Execute{stream_.get(), copies_.get(), driver_, *matmul_, marks_, graphs_, device_});
+      Execute{stream_.get(), copies_.get(), driver_, *matmul_, events_, graphs_, device_});
 }
 
 }  // namespace quire::cuda

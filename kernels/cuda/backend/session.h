@@ -26,7 +26,7 @@ class Session final : public DeviceOps {
   Result<MemoryInfo> memory() override;
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override;
   Status release(MemoryKind kind, void* p) override;
-  Status settle() override;
+  Status synchronize() override;
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override;
 
  private:
@@ -39,7 +39,7 @@ class Session final : public DeviceOps {
   const std::unique_ptr<DeviceDriver> opened_;
   GuardedDriver driver_;
   Stream stream_, copies_;
-  std::array<Event, kMarks> marks_;
+  std::array<Event, kEvents> events_;
   GraphCache graphs_{driver_, kMostGraphs};
   std::optional<SessionMemory> memory_;
   void* workspace_ = nullptr;

@@ -17,7 +17,7 @@ class WatchedOps final : public DeviceOps {
     return seen(inner_->allocate(kind, bytes));
   }
   Status release(MemoryKind kind, void* p) override { return seen(inner_->release(kind, p)); }
-  Status settle() override { return seen(inner_->settle()); }
+  Status synchronize() override { return seen(inner_->synchronize()); }
   Status enqueue(OpCode code, const void* args, std::int64_t bytes) override {
     return seen(inner_->enqueue(code, args, bytes));
   }

@@ -61,13 +61,13 @@ TEST(CandidatesTest, WithoutDocumentsEverythingBeforeTheWindowCompetes) {
 
 TEST(PoolingTest, NeverCrossesAStretch) {
   const std::vector<float> from = {0, 0, 9, 0, 0, 0, 3, 0};
-  const std::vector<KvStretch> stretches = {{0, 4}, {4, 8}};
+  const std::vector<RowRange> ranges = {{0, 4}, {4, 8}};
   std::vector<float> most = from, mean = from, none = from;
-  pool_scores(most, stretches, Pooling::kMax, 5);
+  pool_scores(most, ranges, Pooling::kMax, 5);
   EXPECT_EQ(most, (std::vector<float>{9, 9, 9, 9, 3, 3, 3, 3}));
-  pool_scores(mean, stretches, Pooling::kAverage, 3);
+  pool_scores(mean, ranges, Pooling::kAverage, 3);
   EXPECT_EQ(mean, (std::vector<float>{0, 3, 3, 3, 0, 1, 1, 1}));
-  pool_scores(none, stretches, Pooling::kNone, 5);
+  pool_scores(none, ranges, Pooling::kNone, 5);
   EXPECT_EQ(none, from);
 }
 

@@ -145,7 +145,7 @@ TEST(DeviceDemoTest, AStepOfSeveralSequencesWaitsOnceAndEachIsAsAlone) {
   }
   std::vector<std::unique_ptr<WorkingCache>> all;
   for (const std::int32_t n : lengths) all.push_back(filled(n));
-  (void)model->compute().settle();
+  (void)model->compute().synchronize();
   std::vector<std::unique_ptr<WorkingCache>> again;
   for (const std::int32_t n : lengths) again.push_back(filled(n));
   EXPECT_EQ(step(all, 0), alone);  // buffers grow in this one

@@ -189,7 +189,7 @@ TEST_F(DeviceEngineTest, AnAllocationThatFailsWithinARequestFailsThatRequestAlon
 TEST_F(DeviceEngineTest, ACopyThatFailsFailsThatRequestAlone) {
   const Outcome expected = ask(device_, "reuse");
   ASSERT_TRUE(expected.status.ok());
-  const std::int64_t copies = ops_->runs(cuda::OpCode::kCopyBeside);
+  const std::int64_t copies = ops_->runs(cuda::OpCode::kCopyAsync);
   EXPECT_GE(copies, 2 * 3) << "two documents in three layers";
   ops_->fail_copy(2);
   EXPECT_EQ(ask(device_, "reuse").status.code(), Code::kInternal);

@@ -211,7 +211,7 @@ TEST(DeviceHooksTest, AFailureDuringIngestFailsThatContextAlone) {
 /// A hook that leaves values at a place and fetches them, several times in a layer.
 class FetchingHook final : public ForwardHook {
  public:
-  bool looks_at(std::int32_t, HookPoint, Compute&) const override { return false; }
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
     HookCompute& hooks = *hooks_of(pass);
     const std::int64_t width = 8;
@@ -323,7 +323,7 @@ TEST_F(DeviceHooksQueryTest, AnswersAreAttributedWithoutWaiting) {
 TEST_F(DeviceHooksQueryTest, QueriesOfThePromptAreFetchedWithoutWaiting) {
   TwoDepths depths = two_depths();
   expect_no_wait_for_a_layer(
-      depths, "reuse", 1, OpCode::kCopyBeside, [](QueryRequest& r, std::int32_t) {
+      depths, "reuse", 1, OpCode::kCopyAsync, [](QueryRequest& r, std::int32_t) {
         r.cache.decode = "ctkvr";
         r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
       });

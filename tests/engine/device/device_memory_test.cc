@@ -29,7 +29,7 @@ TEST(ArgumentStageTest, WhatWasPutStaysUntilTheDeviceIsSettled) {
     ASSERT_TRUE(stage.send().ok());
   }
   std::ranges::fill(values, -1);
-  ASSERT_TRUE(memory->settle().ok());
+  ASSERT_TRUE(memory->synchronize().ok());
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(at[static_cast<std::size_t>(round)][0], round);
     EXPECT_EQ(at[static_cast<std::size_t>(round)][299999], round + 299999);
@@ -50,7 +50,7 @@ TEST(DeviceMemoryTest, ADeviceThatOthersFilledHasNoBudgetAndSaysSo) {
 TEST(DeviceMemoryTest, SettlingAnIdleDeviceCostsNothing) {
   const auto ops = simt::make_emulated_ops();
   const auto memory = std::make_shared<DeviceMemory>(ops);
-  ASSERT_TRUE(memory->settle().ok());
+  ASSERT_TRUE(memory->synchronize().ok());
   EXPECT_EQ(ops->waits(), 0);
 }
 

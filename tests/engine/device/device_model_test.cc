@@ -258,7 +258,7 @@ TEST_F(DeviceModelTest, AnAbandonedPassLeavesNothingEnqueued) {
     ASSERT_TRUE(pass.step().ok());
   }
   const std::int64_t waits = ops_->waits();
-  ASSERT_TRUE(model->compute().settle().ok());
+  ASSERT_TRUE(model->compute().synchronize().ok());
   EXPECT_EQ(ops_->waits(), waits);
 }
 

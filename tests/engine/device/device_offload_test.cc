@@ -190,7 +190,7 @@ TEST_F(DeviceOffloadTest, AutoLeavesRowsOutWhereTheyDoNotFit) {
 TEST_F(DeviceOffloadTest, TheSpeedOfADevicesMemoryIsMeasuredThere) {
   const auto ops = simt::make_emulated_ops();
   const auto compute = make_device_compute(ops);
-  TransferLane lane;
+  TransferStreams lane;
   const auto speed = measure_memory_speed(*compute, lane);
   ASSERT_TRUE(speed.ok()) << speed.status().to_string();
   EXPECT_GT(speed->read_bytes_per_ms, 0);
@@ -245,7 +245,7 @@ class LeavingCacheTest : public ::testing::Test {
     input.cache = &cache;
     input.compute = compute_.get();
     const Status s = leave_device(input, layer, layout, stats_);
-    EXPECT_TRUE(compute_->settle().ok());
+    EXPECT_TRUE(compute_->synchronize().ok());
     return s;
   }
   std::shared_ptr<simt::EmulatedOps> ops_;

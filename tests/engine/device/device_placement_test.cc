@@ -124,7 +124,7 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
     for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
       const auto ops = simt::make_emulated_ops({.copies = copies});
       const auto compute = make_device_compute(ops);
-      const auto known = std::move(*compute->know(table));
+      const auto known = std::move(*compute->register_rope(table));
       Cache cache(compute->memory(), dtype);
       for (int round = 0; round < 3; ++round) {  // buffers have their size in the third
         const std::int64_t waits = ops->waits();
@@ -135,10 +135,10 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
           stored[static_cast<std::size_t>(layer)].forget();
         }
         EXPECT_TRUE(round < 2 || ops->waits() == waits);
-        ASSERT_TRUE(compute->settle().ok());
+        ASSERT_TRUE(compute->synchronize().ok());
       }
       expect_same(cache.values(), expected.values(), dtype);
-      EXPECT_EQ(ops->runs(cuda::OpCode::kCopyBeside), 15);
+      EXPECT_EQ(ops->runs(cuda::OpCode::kCopyAsync), 15);
       EXPECT_EQ(ops->runs(cuda::OpCode::kPlaceRows), 15);
     }
   }
@@ -150,7 +150,7 @@ TEST(DevicePlacementTest, ACopyThatFailsFailsThatCallAlone) {
   for (int n = 0; n < 5; ++n) {
     const auto ops = simt::make_emulated_ops();
     const auto compute = make_device_compute(ops);
-    const auto known = std::move(*compute->know(table));
+    const auto known = std::move(*compute->register_rope(table));
     Cache cache(compute->memory(), DType::kF16), expected(nullptr, DType::kF16);
     const auto cpu = make_cpu_compute();
     ops->fail_copy(n);
@@ -161,7 +161,7 @@ TEST(DevicePlacementTest, ACopyThatFailsFailsThatCallAlone) {
       ASSERT_TRUE(expected.place(*cpu, table, layer, layers[static_cast<std::size_t>(layer)]).ok());
     }
     ASSERT_TRUE(cache.place(*compute, table, n, layers[static_cast<std::size_t>(n)]).ok());
-    ASSERT_TRUE(compute->settle().ok());
+    ASSERT_TRUE(compute->synchronize().ok());
     expect_same(cache.values(), expected.values(), DType::kF16);
   }
 }
@@ -169,7 +169,7 @@ TEST(DevicePlacementTest, ACopyThatFailsFailsThatCallAlone) {
 TEST(DevicePlacementTest, RowsOfTwoDtypesAreRefused) {
   const RopeTable table = small_table();
   const auto compute = make_device_compute(simt::make_emulated_ops());
-  const auto known = std::move(*compute->know(table));
+  const auto known = std::move(*compute->register_rope(table));
   Cache cache(compute->memory(), DType::kF16);
   const Stored stored({3, 3}, 0, 1);
   auto rows = stored.view();

@@ -181,7 +181,7 @@ class ChosenPagesTest : public ::testing::Test {
       EXPECT_TRUE(query.reserve(compute->memory(), kHeads * kDim).ok());
       EXPECT_TRUE(out.reserve(compute->memory(), kHeads * kDim).ok());
     }
-    ~Decoding() { retriever->settle(); }
+    ~Decoding() { retriever->synchronize(); }
     void add_row(std::int32_t position) {
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         EXPECT_TRUE(cache.add_rows(layer, std::span(&position, 1)).ok());
@@ -209,7 +209,7 @@ class ChosenPagesTest : public ::testing::Test {
                           out.data(), compute->hooks() != nullptr ? compute.get() : nullptr};
         const Status s = retriever->attend(step);
         EXPECT_TRUE(s.ok()) << s.to_string();
-        EXPECT_TRUE(compute->settle().ok());
+        EXPECT_TRUE(compute->synchronize().ok());
         outs.insert(outs.end(), out.data(), out.data() + kHeads * kDim);
       }
       return outs;
@@ -256,7 +256,7 @@ TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
         }
       }
       EXPECT_EQ(ops->runs(OpCode::kTopK), kSteps * kLayers);
-      EXPECT_EQ(ops->runs(OpCode::kCopyBeside), 0) << "nothing is fetched";
+      EXPECT_EQ(ops->runs(OpCode::kCopyAsync), 0) << "nothing is fetched";
     }
   }
 }

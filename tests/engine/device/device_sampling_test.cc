@@ -32,10 +32,10 @@ std::vector<float> mixed_logits(std::size_t n, std::mt19937& rng) {
 /// Sums of weights have no order, so tokens are equal wherever exponentials have the same bits, as
 /// under emulation. On hardware an exponential may differ in its last bits: there a draw within a
 /// millionth of a token's border may fall to its other side.
-void expect_drawn(std::int32_t token, const std::vector<float>& logits, const DrawRule& rule,
+void expect_drawn(std::int32_t token, const std::vector<float>& logits, const SampleRule& rule,
                   bool same_exponentials) {
-  DrawScratch scratch;
-  const std::int32_t host = draw_token(logits, rule, scratch);
+  SampleScratch scratch;
+  const std::int32_t host = sample_token(logits, rule, scratch);
   if (same_exponentials || token == host) {
     EXPECT_EQ(token, host) << "temperature " << rule.temperature << " top_k " << rule.top_k
                            << " top_p " << rule.top_p << " min_p " << rule.min_p << " uniform "
@@ -45,10 +45,10 @@ void expect_drawn(std::int32_t token, const std::vector<float>& logits, const Dr
   bool at_border = false;
   for (const double u : {-1e-6, 1e-6}) {
     for (const float p : {-1e-6f, 0.0f, 1e-6f}) {
-      DrawRule near = rule;
+      SampleRule near = rule;
       near.uniform = std::clamp(rule.uniform + u, 0.0, 1 - 1e-12);
       if (rule.top_p < 1) near.top_p = std::clamp(rule.top_p + p, 1e-6f, 1.0f);
-      at_border = at_border || draw_token(logits, near, scratch) == token;
+      at_border = at_border || sample_token(logits, near, scratch) == token;
     }
   }
   EXPECT_TRUE(at_border) << token << " for " << host;
@@ -61,7 +61,7 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
   std::mt19937 rng(3);
   for (const std::size_t vocab :
        {std::size_t{1}, std::size_t{7}, std::size_t{290}, std::size_t{1031}}) {
-    std::vector<DrawRule> rules;
+    std::vector<SampleRule> rules;
     for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f}) {
       for (const std::int32_t top_k : {0, 1, 20}) {
         for (const float top_p : {1.0f, 0.8f, 0.05f}) {
@@ -102,7 +102,7 @@ TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
                   kNan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::vector<float>> rows = {
       {kNan, kNan, kNan}, {-kInf, -kInf, -kInf}, {1, kInf, kInf}, {kNan, -kInf, -7}, {kNan, 3, 3}};
-  std::vector<DrawRule> rules;
+  std::vector<SampleRule> rules;
   ComputeBuffer<float> logits;
   ComputeBuffer<std::int32_t> tokens;
   ASSERT_TRUE(logits.reserve(compute->memory(), 30).ok());
@@ -112,16 +112,17 @@ TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
     rules.push_back({i < 5 ? 0.0f : 0.7f, 0, 1, 0, 0.4});
   }
   for (const bool greedy : {true, false}) {
-    const std::span<const DrawRule> some = std::span<const DrawRule>(rules).first(greedy ? 5 : 10);
+    const std::span<const SampleRule> some = std::span<const SampleRule>(rules).first(greedy ? 5
+                                                                                             : 10);
     ASSERT_TRUE(compute->draw(logits.data(), 3, some, tokens.data()).ok());
     std::vector<std::int32_t> drawn(some.size());
     ASSERT_TRUE(
         compute
             ->read_bytes(tokens.data(), static_cast<std::int64_t>(drawn.size() * 4), drawn.data())
             .ok());
-    DrawScratch scratch;
+    SampleScratch scratch;
     for (std::size_t i = 0; i < drawn.size(); ++i)
-      EXPECT_EQ(drawn[i], draw_token(rows[i % 5], rules[i], scratch)) << i;
+      EXPECT_EQ(drawn[i], sample_token(rows[i % 5], rules[i], scratch)) << i;
   }
 }
 
@@ -131,7 +132,7 @@ TEST(SamplerRuleTest, IsTheOneThatSampleTakesAndStaysUntilATokenIsTaken) {
   o.seed = 5;
   Sampler asked(o), plain(o);
   std::mt19937 rng(1);
-  DrawScratch scratch;
+  SampleScratch scratch;
   for (int i = 0; i < 50; ++i) {
     const auto logits = mixed_logits(60, rng);
     const std::int32_t expected = plain.sample(logits);
@@ -142,7 +143,7 @@ TEST(SamplerRuleTest, IsTheOneThatSampleTakesAndStaysUntilATokenIsTaken) {
     if (i % 3 == 0) {
       EXPECT_EQ(asked.sample(logits), expected);
     }
-    EXPECT_EQ(draw_token(logits, *rule, scratch), expected);
+    EXPECT_EQ(sample_token(logits, *rule, scratch), expected);
     asked.record(expected);
   }
   o.logit_bias = {{3, 1.0f}};

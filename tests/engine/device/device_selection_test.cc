@@ -27,7 +27,7 @@ class ResidentMeansTest : public ::testing::Test {
       documents_.add_random(16 * (7 + i), static_cast<std::uint32_t>(i));
       keys_.push_back(key_of(i));
     }
-    known_ = std::move(*compute_->know(documents_.rope()));
+    known_ = std::move(*compute_->register_rope(documents_.rope()));
     std::mt19937 rng(9);
     std::normal_distribution<float> normal;
     for (int i = 0; i < 3 * 6 * 16; ++i) query_.push_back(normal(rng));

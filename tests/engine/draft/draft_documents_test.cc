@@ -140,7 +140,7 @@ TEST_F(DraftDocumentsTest, OfAKeptDocumentOnlyWhatStaysIsPlaced) {
   const auto placed = ask_once(*keeping, front);
   EXPECT_EQ(placed->token_ids(), ask_once(*plain, front)->token_ids());
   EXPECT_NE(placed, ask_once(*keeping, look_ahead(whole)));
-  // All of it, in two stretches that touch: as if nothing had been said.
+  // All of it, in two ranges that touch: as if nothing had been said.
   DraftRequest all = look_ahead(whole);
   all.kept = {{0, 40}, {40, end}};
   EXPECT_EQ(ask_once(*keeping, all)->token_ids(),

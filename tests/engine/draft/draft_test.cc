@@ -132,8 +132,7 @@ TEST_F(DraftTest, APromptBeyondItsWindowHasNoLookAhead) {
 TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   auto draft = load(tokenizer_, model_.path());
   const std::vector<std::int32_t> prompt = random_ids(rng_, 200);
-  const auto ask = [&](Draft& d, const std::vector<std::int32_t>& ids,
-                       std::vector<KvStretch> kept) {
+  const auto ask = [&](Draft& d, const std::vector<std::int32_t>& ids, std::vector<RowRange> kept) {
     std::promise<void> done;
     DraftRequest r{ids, 6, [&done] { done.set_value(); }};
     r.kept = std::move(kept);
@@ -144,7 +143,7 @@ TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   const auto whole = ask(*draft, prompt, {});
   EXPECT_EQ(ask(*draft, prompt, {{0, 77}, {77, 200}})->token_ids(), whole->token_ids());
   // Another reading, not shared with that of the whole prompt.
-  const std::vector<KvStretch> kept = {{0, 10}, {50, 81}, {190, 200}};
+  const std::vector<RowRange> kept = {{0, 10}, {50, 81}, {190, 200}};
   const auto part = ask(*draft, prompt, kept), same = ask(*draft, prompt, kept);
   EXPECT_EQ(part, same);
   EXPECT_NE(part, whole);
@@ -153,7 +152,7 @@ TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   const RandomModelFolder small(7, 64);
   auto narrow = load(tokenizer_, small.path());
   std::vector<std::int32_t> short_prompt;
-  for (const KvStretch& s : kept)
+  for (const RowRange& s : kept)
     short_prompt.insert(short_prompt.end(), prompt.begin() + s.begin, prompt.begin() + s.end);
   const auto moved = ask(*narrow, prompt, kept);
   EXPECT_EQ(moved->reason(), "");
@@ -168,7 +167,7 @@ TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
   const auto end = static_cast<std::int64_t>(prompt.size());
   auto by_text = load(std::make_shared<OtherTokenizer>(own), demo_model()),
        direct = load(own, demo_model());
-  const auto ask = [&](Draft& d, std::vector<std::int32_t> ids, std::vector<KvStretch> kept) {
+  const auto ask = [&](Draft& d, std::vector<std::int32_t> ids, std::vector<RowRange> kept) {
     std::promise<void> done;
     DraftRequest r{std::move(ids), 6, [&done] { done.set_value(); }};
     r.kept = std::move(kept);

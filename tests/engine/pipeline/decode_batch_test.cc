@@ -112,7 +112,7 @@ class ThrowingRetriever : public Retriever {
  public:
   explicit ThrowingRetriever(bool at_begin) : at_begin_(at_begin) {}
   std::string_view name() const override { return "throwing"; }
-  bool begins_beside() const override { return true; }
+  bool begins_in_parallel() const override { return true; }
   Status begin_step(std::int32_t, std::int32_t) override {
     return at_begin_ ? throw std::bad_alloc() : Status();
   }

@@ -8,8 +8,8 @@ namespace {
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 /// Shape of Llama-3.1-8B at a window of 32K.
-MemoryWishes large() {
-  MemoryWishes w;
+MemoryRequest large() {
+  MemoryRequest w;
   w.model.num_layers = 32;
   w.model.hidden_size = 4096;
   w.model.intermediate_size = 14336;
@@ -22,7 +22,7 @@ MemoryWishes large() {
   return w;
 }
 
-MemoryPlan plan(std::int64_t left, const MemoryWishes& wishes) {
+MemoryPlan plan(std::int64_t left, const MemoryRequest& wishes) {
   const auto got = plan_memory(left, wishes);
   EXPECT_TRUE(got.ok()) << got.status().to_string();
   return got.ok() ? *got : MemoryPlan{};
@@ -47,7 +47,7 @@ TEST(MemoryPlanTest, LargerDevicesGetLargerPiecesStepsAndCaches) {
 }
 
 TEST(MemoryPlanTest, CachesThatAreAskedForMakePiecesAndStepsSmaller) {
-  MemoryWishes asked = large();
+  MemoryRequest asked = large();
   const MemoryPlan free = plan(60 * kGiB, asked);
   asked.cache_bytes = 60 * kGiB - compute_bytes(asked, 256, 2);
   const MemoryPlan tight = plan(60 * kGiB, asked);
@@ -61,7 +61,7 @@ TEST(MemoryPlanTest, CachesThatAreAskedForMakePiecesAndStepsSmaller) {
 }
 
 TEST(MemoryPlanTest, WhatRetrieversKeepIsAQuarterOrWhatIsAskedFor) {
-  MemoryWishes asked = large();
+  MemoryRequest asked = large();
   EXPECT_EQ(plan(60 * kGiB, asked).retrieved_bytes, 15 * kGiB);
   asked.retrieved_bytes = 0;
   const MemoryPlan unlimited = plan(60 * kGiB, asked);
@@ -77,13 +77,13 @@ TEST(MemoryPlanTest, WhatRetrieversKeepIsAQuarterOrWhatIsAskedFor) {
 }
 
 TEST(MemoryPlanTest, APieceThatIsAskedForIsTakenAsItIs) {
-  MemoryWishes asked = large();
+  MemoryRequest asked = large();
   asked.chunk_tokens = 192;
   EXPECT_EQ(plan(60 * kGiB, asked).chunk_tokens, 192);
 }
 
 TEST(MemoryPlanTest, SumsOfHooksGrowWithTheWindow) {
-  MemoryWishes wide = large();
+  MemoryRequest wide = large();
   wide.window += 1024;
   const std::int64_t statistics = std::int64_t{1024} * 32 * 3 * 8,
                      scores = std::int64_t{1024} * 32 * 8 * 4;
@@ -94,7 +94,7 @@ TEST(MemoryPlanTest, WhatDoesNotFitIsRefusedWithTheSettingToChange) {
   const auto small = plan_memory(kGiB / 8, large());
   EXPECT_EQ(small.code(), Code::kResourceExhausted);
   EXPECT_EQ(small.status().field(), "model.working_cache_bytes");
-  MemoryWishes asked = large();
+  MemoryRequest asked = large();
   asked.cache_bytes = 60 * kGiB;
   const auto full = plan_memory(60 * kGiB, asked);
   EXPECT_EQ(full.code(), Code::kResourceExhausted);

@@ -168,10 +168,10 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   const HeadParts parts;
   const auto retriever = std::move(*make_retriever(GetParam()));
   EXPECT_EQ(retriever->name(), GetParam());
-  const Heat heat;
+  const RetainedRows retained;
   RetrieveInput input;
   input.cache = &filled.cache();
-  input.heat = &heat;
+  input.retained = &retained;
   input.device = &device;
   input.head = parts.head.get();
   input.prompt = &*parts.track;
@@ -219,10 +219,10 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   const std::vector<std::vector<std::int32_t>> kept = {{0, 5, 6, 7, 30, 36}, {3, 36}};
   ASSERT_TRUE(reduced.cache().keep_rows(1, kept).ok());
   const auto retriever = std::move(*make_retriever("dense"));
-  const Heat heat;
+  const RetainedRows retained;
   RetrieveInput input;
   input.cache = &reduced.cache();
-  input.heat = &heat;
+  input.retained = &retained;
   input.prompt_tokens = 37;
   input.num_layers = 2;
   input.num_heads = FilledCache::kHeads;
@@ -275,7 +275,7 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
 
   /// Shows the question's rows to the compressor, with queries of their own in each layer, and lets
   /// it rank.
-  Result<Heat> heat(const std::string& capacity, std::int32_t first_seen = 31) {
+  Result<RetainedRows> retained(const std::string& capacity, std::int32_t first_seen = 31) {
     PlugOptions options;
     if (!compressor_->keeps_everything())
       options = PlugOptions({{"capacity", capacity}, {"window", "4"}});
@@ -331,7 +331,7 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
 TEST_P(CompressorConformance, ACapacityThatCoversTheContextLeavesEverythingHot) {
   EXPECT_EQ(compressor_->name(), GetParam());
   for (const char* capacity : {"37", "1000"}) {
-    auto h = heat(capacity);
+    auto h = retained(capacity);
     ASSERT_TRUE(h.ok()) << h.status().to_string();
     EXPECT_TRUE(h->hot.empty());
   }
@@ -340,7 +340,7 @@ TEST_P(CompressorConformance, ACapacityThatCoversTheContextLeavesEverythingHot) 
 TEST_P(CompressorConformance, KeepsExactlyTheCapacityAndWhatAlwaysStays) {
   if (compressor_->keeps_everything()) return;
   for (const std::int64_t capacity : {9, 20, 36}) {
-    auto h = heat(std::to_string(capacity));
+    auto h = retained(std::to_string(capacity));
     ASSERT_TRUE(h.ok()) << h.status().to_string();
     ASSERT_EQ(h->hot.size(), 2u);
     std::int64_t total = 0;
@@ -364,7 +364,7 @@ TEST_P(CompressorConformance, KeepsExactlyTheCapacityAndWhatAlwaysStays) {
 
 TEST_P(CompressorConformance, WindowRowsStayUnderTheSmallestCapacity) {
   if (compressor_->keeps_everything()) return;
-  auto h = heat("5");
+  auto h = retained("5");
   ASSERT_TRUE(h.ok());
   for (const auto& layer : h->hot) {
     for (const auto& head : layer) {
@@ -376,9 +376,9 @@ TEST_P(CompressorConformance, WindowRowsStayUnderTheSmallestCapacity) {
 
 TEST_P(CompressorConformance, RanksTheSameTwice) {
   if (compressor_->keeps_everything()) return;
-  auto first = heat("20");
+  auto first = retained("20");
   compressor_ = std::move(*make_compressor(GetParam()));
-  auto second = heat("20");
+  auto second = retained("20");
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->hot, second->hot);
 }
@@ -386,7 +386,7 @@ TEST_P(CompressorConformance, RanksTheSameTwice) {
 TEST_P(CompressorConformance, ACapacityWithinTheWindowIsRefused) {
   if (compressor_->keeps_everything()) return;
   for (const char* capacity : {"4", "3", "7.5"})
-    EXPECT_EQ(heat(capacity).status().field(), "cache.options.capacity");
+    EXPECT_EQ(retained(capacity).status().field(), "cache.options.capacity");
 }
 
 INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()),

@@ -16,7 +16,7 @@ using Options = std::map<std::string, std::string, std::less<>>;
 
 std::vector<std::int32_t> cut(const std::vector<float>& scores, const CutSettings& settings,
                               std::vector<std::uint8_t> cuttable = {},
-                              std::vector<KvStretch> stays = {}) {
+                              std::vector<RowRange> stays = {}) {
   if (cuttable.empty()) cuttable.assign(scores.size(), 1);
   return kept_tokens({scores, cuttable, stays}, settings);
 }
@@ -89,7 +89,7 @@ TEST(PromptCut, WhatIsCachedCountsNothingAndWhatMustStayComesFirst) {
   EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable), ElementsAre(0, 1, 4, 9));
   EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable, {{7, 9}}),
               ElementsAre(0, 7, 8, 9));
-  // A stretch that does not fit has no privilege; the next one may.
+  // A range that does not fit has no privilege; the next one may.
   EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1}, cuttable, {{4, 7}, {7, 8}}),
               ElementsAre(0, 7, 9));
   EXPECT_THAT(cut(scores, {.capacity = 50, .window = 1}, cuttable),

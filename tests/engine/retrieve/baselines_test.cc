@@ -191,7 +191,7 @@ TEST(Raas, KeepsThePagesThatMatteredLast) {
   EXPECT_EQ(run.device.peak_bytes(), 0);
 }
 
-double least_cosine(PagedDecoding& run, std::int32_t layer, std::int32_t m, const KvStretch& rows) {
+double least_cosine(PagedDecoding& run, std::int32_t layer, std::int32_t m, const RowRange& rows) {
   const KvView kv = run.sequence.cache().view(layer);
   std::vector<double> mean(kDim, 0.0);
   const auto key = [&](std::int64_t row, std::size_t c) {

@@ -429,7 +429,7 @@ TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
   const std::int64_t room = RowSequence::kLayers * std::int64_t{220} * 2 * RowSequence::kKvHeads *
                             RowSequence::kDim * 4;
   std::atomic<int> number = 0;
-  TransferLane slow(
+  TransferStreams slow(
       [&number] {
         std::this_thread::sleep_for(std::chrono::microseconds(++number * 131 % 400));
         return Status();
@@ -442,7 +442,7 @@ TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
   EXPECT_GT(delayed.retriever->stats().copies, 0);
   EXPECT_EQ(delayed.retriever->stats().bytes_copied, at_once.retriever->stats().bytes_copied);
 
-  TransferLane broken([] { return Status::io("the bus is down"); });
+  TransferStreams broken([] { return Status::io("the bus is down"); });
   RowDecoding failing("ctkvr", few, room, kPrompt - 31, &broken);
   Status failed;
   std::vector<float> out;
@@ -455,7 +455,7 @@ TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
     }
   }
   EXPECT_EQ(failed.code(), Code::kIo);
-  failing.retriever->settle();
+  failing.retriever->synchronize();
 }
 
 TEST(Ctkvr, AFullDeviceFailsThisRequestOnly) {
@@ -494,7 +494,7 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
                          0)
                   .ok());
   for (const std::int64_t centroids : {400, 700}) {
-    PromptQueries queries(rope, {1, 1, kNarrow}, {centroids, QueryWish::Rows::kLast}, kRows);
+    PromptQueries queries(rope, {1, 1, kNarrow}, {centroids, WantedQueries::Rows::kLast}, kRows);
     const std::vector<float> lse(kRows, NAN);
     LayerPass pass{};
     pass.positions = positions;
@@ -524,20 +524,20 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
 
 TEST(Ctkvr, SaysWhichQueriesItWants) {
   const CtkvrRetriever retriever;
-  const auto wish = [&](const RetrieverOptions& options, std::int64_t prompt) {
+  const auto wanted = [&](const RetrieverOptions& options, std::int64_t prompt) {
     return retriever.queries_wanted(PlugOptions(options), prompt);
   };
-  EXPECT_EQ(wish({}, 1600).count, 0) << "within the budget";
-  EXPECT_EQ(wish({}, 3200).count, 256) << "where lists are few, each counts";
-  EXPECT_EQ(wish({}, 8000).count, 500);
-  EXPECT_EQ(wish({{"decode_budget", "600"}}, 200).count, 0);
-  EXPECT_EQ(wish({}, 100000).count, 512);
-  EXPECT_EQ(wish({{"decode_centroids", "7"}}, 3200).count, 7);
-  using Rows = QueryWish::Rows;
-  EXPECT_EQ(wish({}, 3200).rows, Rows::kLast);
-  EXPECT_EQ(wish({{"decode_centroid_rows", "equi"}}, 3200).rows, Rows::kSpread);
-  EXPECT_EQ(wish({{"decode_centroid_rows", "random"}}, 3200).rows, Rows::kRandom);
-  EXPECT_EQ(wish({{"decode_centroid_rows", "init"}}, 3200).rows, Rows::kFirst);
+  EXPECT_EQ(wanted({}, 1600).count, 0) << "within the budget";
+  EXPECT_EQ(wanted({}, 3200).count, 256) << "where lists are few, each counts";
+  EXPECT_EQ(wanted({}, 8000).count, 500);
+  EXPECT_EQ(wanted({{"decode_budget", "600"}}, 200).count, 0);
+  EXPECT_EQ(wanted({}, 100000).count, 512);
+  EXPECT_EQ(wanted({{"decode_centroids", "7"}}, 3200).count, 7);
+  using Rows = WantedQueries::Rows;
+  EXPECT_EQ(wanted({}, 3200).rows, Rows::kLast);
+  EXPECT_EQ(wanted({{"decode_centroid_rows", "equi"}}, 3200).rows, Rows::kSpread);
+  EXPECT_EQ(wanted({{"decode_centroid_rows", "random"}}, 3200).rows, Rows::kRandom);
+  EXPECT_EQ(wanted({{"decode_centroid_rows", "init"}}, 3200).rows, Rows::kFirst);
 }
 
 TEST(Ctkvr, ListsAreLongerWhereFewRowsAreChosen) {

@@ -9,7 +9,7 @@
 
 #include "engine/residency/device_pool.h"
 #include "engine/residency/resident_pages.h"
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {
@@ -41,10 +41,10 @@ TEST(DevicePoolTest, CountsEveryByteAndStopsAtItsLimit) {
   EXPECT_EQ(pool.peak_bytes(), 1000);
 }
 
-TEST(TransferLaneTest, RunsCopiesInOrderAndWaitsForThem) {
+TEST(TransferStreamsTest, RunsCopiesInOrderAndWaitsForThem) {
   std::vector<int> ran;
-  TransferLane::Ticket last;
-  TransferLane lane;
+  TransferStreams::Ticket last;
+  TransferStreams lane;
   for (int i = 0; i < 100; ++i) {
     last = lane.submit([&ran, i] {
       ran.push_back(i);
@@ -57,10 +57,10 @@ TEST(TransferLaneTest, RunsCopiesInOrderAndWaitsForThem) {
   EXPECT_FALSE(lane.wait(last).waited) << "it is done";
 }
 
-TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
+TEST(TransferStreamsTest, WhatIsLeftRunsBeforeTheLaneGoes) {
   std::atomic<int> ran{0};
   {
-    TransferLane lane;
+    TransferStreams lane;
     for (int i = 0; i < 20; ++i) {
       lane.submit([&ran] {
         ++ran;
@@ -71,9 +71,9 @@ TEST(TransferLaneTest, WhatIsLeftRunsBeforeTheLaneGoes) {
   EXPECT_EQ(ran, 20);
 }
 
-TEST(TransferLaneTest, StreamsDoNotWaitForEachOther) {
+TEST(TransferStreamsTest, StreamsDoNotWaitForEachOther) {
   std::atomic<bool> open{false};
-  TransferLane lane({}, 2);
+  TransferStreams lane({}, 2);
   const auto held = lane.submit(
       [&open] {
         open.wait(false);
@@ -81,7 +81,7 @@ TEST(TransferLaneTest, StreamsDoNotWaitForEachOther) {
       },
       0);
   std::vector<int> ran;
-  TransferLane::Ticket last;
+  TransferStreams::Ticket last;
   for (int i = 0; i < 20; ++i) {
     last = lane.submit(
         [&ran, i] {
@@ -98,10 +98,11 @@ TEST(TransferLaneTest, StreamsDoNotWaitForEachOther) {
   EXPECT_TRUE(lane.wait(held).status.ok());
 }
 
-TEST(TransferLaneTest, ACopyThatFailsSaysSoToItsOwner) {
+TEST(TransferStreamsTest, ACopyThatFailsSaysSoToItsOwner) {
   int number = 0;
-  TransferLane lane([&number] { return ++number == 2 ? Status::io("the bus is down") : Status(); });
-  std::vector<TransferLane::Ticket> tickets;
+  TransferStreams lane(
+      [&number] { return ++number == 2 ? Status::io("the bus is down") : Status(); });
+  std::vector<TransferStreams::Ticket> tickets;
   for (int i = 0; i < 3; ++i) tickets.push_back(lane.submit([] { return Status(); }));
   EXPECT_TRUE(lane.wait(tickets[0]).status.ok());
   EXPECT_EQ(lane.wait(tickets[1]).status.code(), Code::kIo);

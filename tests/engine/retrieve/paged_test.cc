@@ -75,8 +75,8 @@ class Sequence {
 /// A retriever over a sequence of its own.
 struct Decoding {
   explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given,
-                    TransferLane* lane = nullptr, std::int64_t device_bytes = 0,
-                    const Heat* heat = nullptr)
+                    TransferStreams* lane = nullptr, std::int64_t device_bytes = 0,
+                    const RetainedRows* retained = nullptr)
       : device(device_bytes),
         retriever(std::move(*make_retriever(name))),
         options(std::move(given)) {
@@ -85,7 +85,7 @@ struct Decoding {
             .ok());
     RetrieveInput input;
     input.cache = &sequence.cache();
-    input.heat = heat;
+    input.retained = retained;
     input.contexts = contexts;
     input.options = &options;
     input.device = &device;
@@ -97,7 +97,7 @@ struct Decoding {
     input.head_dim = kDim;
     EXPECT_TRUE(retriever->prepare(input).ok());
   }
-  ~Decoding() { retriever->settle(); }
+  ~Decoding() { retriever->synchronize(); }
   PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
 
   /// One token: its row, then every layer. Returns the layers' outputs.
@@ -140,7 +140,7 @@ std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.
 
 /// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages
 /// [first, last).
-std::vector<double> attention_to(std::span<const KvStretch> pages, std::int32_t first,
+std::vector<double> attention_to(std::span<const RowRange> pages, std::int32_t first,
                                  std::int32_t last, const KvView& kv, std::int32_t m,
                                  const std::vector<float>& q) {
   std::vector<double> shares(static_cast<std::size_t>(last - first));
@@ -428,11 +428,11 @@ TEST(FreeKv, NoPageIsEverOutOfSight) {
 
 TEST(FreeKv, DelaysChangeNothing) {
   std::mt19937 random(5);
-  TransferLane slow([&random] {
+  TransferStreams slow([&random] {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
     return Status();
   });
-  TransferLane fast;
+  TransferStreams fast;
   Decoding at_once("freekv", small()), beside("freekv", small(), &fast),
       delayed("freekv", small(), &slow);
   for (int n = 0; n < 60; ++n) {
@@ -440,7 +440,7 @@ TEST(FreeKv, DelaysChangeNothing) {
     EXPECT_EQ(beside.token(n), want) << "token " << n;
     EXPECT_EQ(delayed.token(n), want) << "token " << n;
   }
-  TransferLane streams(
+  TransferStreams streams(
       [] {
         thread_local std::mt19937 other(std::hash<std::thread::id>()(std::this_thread::get_id()));
         std::this_thread::sleep_for(std::chrono::microseconds(other() % 300));
@@ -484,7 +484,7 @@ Status first_error(Decoding& run, int tokens) {
 TEST(FreeKv, ACopyThatFailsEndsThisRequestOnly) {
   for (const int failing_copy : {1, 2, 3, 8, 21}) {
     std::atomic<int> number = 0;
-    TransferLane lane(
+    TransferStreams lane(
         [&number, failing_copy] {
           const int at = ++number;
           std::this_thread::sleep_for(std::chrono::microseconds(at * 131 % 300));
@@ -495,7 +495,7 @@ TEST(FreeKv, ACopyThatFailsEndsThisRequestOnly) {
     const Status failed = first_error(failing, 60);
     EXPECT_EQ(failed.code(), Code::kIo) << "copy " << failing_copy;
     EXPECT_NE(failed.message().find("the bus is down"), std::string::npos);
-    failing.retriever->settle();
+    failing.retriever->synchronize();
     Decoding other("freekv", small(), &lane), plain("freekv", small());
     for (int n = 0; n < 10; ++n)
       EXPECT_EQ(other.token(n), plain.token(n)) << "copy " << failing_copy << " token " << n;
@@ -511,7 +511,7 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   // and V, two bytes, in two layers.
   EXPECT_EQ(pool->bytes_in_use(), (kLayers - 1) * kKvHeads * 8 * 16 * 2 * kDim * 2);
   EXPECT_EQ(run.retriever->stats().device_bytes, pool->bytes_in_use());
-  run.retriever->settle();
+  run.retriever->synchronize();
   run.retriever.reset(make_retriever("dense")->release());
   EXPECT_EQ(pool->bytes_in_use(), 0);
 }
@@ -580,32 +580,32 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
 }
 
 /// Hot rows of every layer and KV head: those of these pages, the first page's before the second's.
-Heat heat_of(const RetrievalPages& cut,
-             const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
-  Heat heat;
+RetainedRows retained_of(const RetrievalPages& cut,
+                         const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
+  RetainedRows retained;
   for (const auto& layer : pages) {
-    heat.hot.emplace_back();
+    retained.hot.emplace_back();
     for (const auto& list : layer) {
-      auto& rows = heat.hot.back().emplace_back();
+      auto& rows = retained.hot.back().emplace_back();
       for (const std::int32_t page : list) {
         for (std::int64_t row = cut[page].end - 1; row >= cut[page].begin; --row)
           rows.push_back(static_cast<std::int32_t>(row));
       }
     }
   }
-  return heat;
+  return retained;
 }
 
 TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
-  TransferLane lane;
+  TransferStreams lane;
   Decoding cold("freekv", small(), &lane);
   RetrievalPages cut(16, cold.contexts);
   cut.extend(cold.sequence.cache().positions(0));
   // One sink, three chosen pages, two of window (and what is being filled).
   const std::vector<std::vector<std::vector<std::int32_t>>> hot(kLayers,
                                                                 {{9, 4, 6, 2, 3}, {5, 0, 8, 7, 1}});
-  const Heat heat = heat_of(cut, hot);
-  Decoding warm("freekv", small(), &lane, 0, &heat);
+  const RetainedRows retained = retained_of(cut, hot);
+  Decoding warm("freekv", small(), &lane, 0, &retained);
   std::vector<std::int32_t> window;
   for (std::int32_t page = cut.complete() - 2; page < cut.size(); ++page) window.push_back(page);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -632,8 +632,8 @@ TEST(Paged, AGoodRankingLeavesTheFirstStepNothingToBring) {
     for (std::int32_t m = 0; m < kKvHeads; ++m)
       chosen[static_cast<std::size_t>(layer)].push_back(cold.paged().attended_pages(layer, m));
   }
-  const Heat heat = heat_of(cut, chosen);
-  Decoding warm("freekv", small("1.5"), nullptr, 0, &heat);
+  const RetainedRows retained = retained_of(cut, chosen);
+  Decoding warm("freekv", small("1.5"), nullptr, 0, &retained);
   const std::int64_t before = warm.retriever->stats().pages_copied,
                      first_step = cold.retriever->stats().pages_copied;
   (void)warm.token(0);

@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 using namespace testing;
-using Rows = QueryWish::Rows;
+using Rows = WantedQueries::Rows;
 
 constexpr std::int32_t kHeads = 4, kDim = 8, kPrompt = 40;
 
@@ -26,8 +26,8 @@ class PromptQueriesTest : public ::testing::Test {
     config.head_dim = config.rotary_dim = kDim;
     rope_ = std::move(*RopeTable::build(config, 64));
   }
-  PromptQueries make(QueryWish wish) const {
-    return PromptQueries(rope_, {1, kHeads, kDim}, wish, kPrompt);
+  PromptQueries make(WantedQueries wanted) const {
+    return PromptQueries(rope_, {1, kHeads, kDim}, wanted, kPrompt);
   }
   /// Shows rows at these positions; every element of a row's raw query is `value`. Rows in `silent`
   /// did not attend.
@@ -121,11 +121,11 @@ TEST_F(PromptQueriesTest, RowsThatDidNotAttendHaveAQueryAllTheSame) {
 }
 
 TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
-  const auto seen = [&](QueryWish wish) {
-    PromptQueries queries = make(wish);
+  const auto seen = [&](WantedQueries wanted) {
+    PromptQueries queries = make(wanted);
     // The last four are a look-ahead
     for (std::int32_t p = 0; p < 44; p += 11) show(queries, range(p, p + 11), 1);
-    EXPECT_EQ(queries.needs_whole_prompt(), wish.rows != Rows::kLast);
+    EXPECT_EQ(queries.needs_whole_prompt(), wanted.rows != Rows::kLast);
     return positions(queries);
   };
   EXPECT_EQ(seen({3, Rows::kLast}), range(41, 44));

@@ -42,7 +42,7 @@ TEST(ResidentPages, HoldTheSameBytesFromEitherLayoutOfTheHost) {
         }
         const KvView view = resident->view(m);
         for (std::size_t i = 0; i < wanted.size(); ++i) {
-          const KvStretch& rows = pages[wanted[i]];
+          const RowRange& rows = pages[wanted[i]];
           for (std::int64_t row = rows.begin; row < rows.end; ++row) {
             const std::int64_t at = static_cast<std::int64_t>(i) * page_tokens + row - rows.begin;
             EXPECT_EQ(view.positions[at], host.positions()[static_cast<std::size_t>(row)]);

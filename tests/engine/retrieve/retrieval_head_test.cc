@@ -192,13 +192,13 @@ TEST_F(RetrievalHeadTest, KeysAreKeptRotated) {
                                          .ldx = 32,
                                          .ldo = 32})
                   .ok());
-  const TurnedKeys view = keys.view();
+  const TransposedKeys view = keys.view();
   ASSERT_EQ(view.rows.num_rows, 3);
   EXPECT_FALSE(view.sorted) << "300, 2, 511";
   for (std::int64_t row = 0; row < 3; ++row) {
     for (std::int64_t m = 0; m < 2; ++m) {
       for (std::int64_t c = 0; c < 16; ++c) {
-        EXPECT_EQ(view.rows.blocks[0][turned_at(8, m, c / 2, row) + c % 2],
+        EXPECT_EQ(view.rows.blocks[0][transposed_at(8, m, c / 2, row) + c % 2],
                   f32_to_bf16(raw[static_cast<std::size_t>(row * 32 + m * 16 + c)]))
             << "row " << row << " head " << m << " channel " << c;
       }

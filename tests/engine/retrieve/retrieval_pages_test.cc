@@ -15,7 +15,7 @@ std::vector<std::int32_t> range(std::int32_t begin, std::int32_t end) {
 
 std::vector<std::pair<std::int64_t, std::int64_t>> cut(const RetrievalPages& pages) {
   std::vector<std::pair<std::int64_t, std::int64_t>> out;
-  for (const KvStretch& p : pages.all()) out.emplace_back(p.begin, p.end);
+  for (const RowRange& p : pages.all()) out.emplace_back(p.begin, p.end);
   return out;
 }
 

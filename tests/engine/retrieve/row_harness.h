@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/residency/device_pool.h"
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
@@ -65,7 +65,8 @@ class RowSequence {
   /// them.
   std::unique_ptr<PromptQueries> queries(std::int64_t count, std::int32_t first = 0) {
     auto out = std::make_unique<PromptQueries>(rope_, PromptQueries::Shape{kLayers, kHeads, kDim},
-                                               QueryWish{count, QueryWish::Rows::kLast}, kPrompt);
+                                               WantedQueries{count, WantedQueries::Rows::kLast},
+                                               kPrompt);
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
       for (std::int32_t p =
                std::max<std::int32_t>(first, static_cast<std::int32_t>(kPrompt - count));
@@ -182,7 +183,7 @@ class RowSequence {
 /// A retriever over a sequence of its own.
 struct RowDecoding {
   explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0,
-                       std::int32_t first_seen = 0, TransferLane* copies = nullptr)
+                       std::int32_t first_seen = 0, TransferStreams* copies = nullptr)
       : device(device_bytes),
         retriever(std::move(*make_retriever(name))),
         options(std::move(given)),
@@ -192,11 +193,11 @@ struct RowDecoding {
             .ok());
     prepared = prepare(first_seen);
   }
-  ~RowDecoding() { retriever->settle(); }
+  ~RowDecoding() { retriever->synchronize(); }
 
   Status prepare(std::int32_t first_seen = 0) {
-    const QueryWish wish = retriever->queries_wanted(options, RowSequence::kPrompt);
-    if (wish.count > 0) queries = sequence.queries(wish.count, first_seen);
+    const WantedQueries wanted = retriever->queries_wanted(options, RowSequence::kPrompt);
+    if (wanted.count > 0) queries = sequence.queries(wanted.count, first_seen);
     RetrieveInput input;
     input.cache = &sequence.cache();
     input.options = &options;
@@ -236,7 +237,7 @@ struct RowDecoding {
   std::unique_ptr<PromptQueries> queries;
   std::unique_ptr<Retriever> retriever;
   PlugOptions options;
-  TransferLane* const lane;  ///< null: copies are made at once
+  TransferStreams* const lane;  ///< null: copies are made at once
   Status prepared;
 };
 

@@ -51,8 +51,8 @@ class HeadDecoding {
   }
 
   HeadDecoding(const HeadedModel& model, std::string_view name, Options given,
-               TransferLane* lane = nullptr, std::int64_t device_bytes = 0,
-               std::int32_t lacking_layer = -1, const Heat* heat = nullptr)
+               TransferStreams* lane = nullptr, std::int64_t device_bytes = 0,
+               std::int32_t lacking_layer = -1, const RetainedRows* retained = nullptr)
       : device(device_bytes),
         retriever(std::move(*make_retriever(name))),
         pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0),
@@ -70,7 +70,7 @@ class HeadDecoding {
     EXPECT_TRUE(track.add_embedded(ids, positions).ok());
     RetrieveInput input;
     input.cache = &cache_;
-    input.heat = heat;
+    input.retained = retained;
     input.options = &options_;
     input.device = &device;
     input.transfers = lane;
@@ -84,7 +84,7 @@ class HeadDecoding {
     const Status s = retriever->prepare(input);
     EXPECT_TRUE(s.ok()) << s.to_string();
   }
-  ~HeadDecoding() { retriever->settle(); }
+  ~HeadDecoding() { retriever->synchronize(); }
   SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
 
   /// One token: what DecodeBatch does, in the first `layers`. The layers' outputs; empty where a

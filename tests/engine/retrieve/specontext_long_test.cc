@@ -39,11 +39,11 @@ std::vector<std::vector<std::int32_t>> chosen_anew(const HeadedModel& model, std
                                         .ldx = HeadDecoding::kQuery,
                                         .ldo = HeadDecoding::kQuery})
                   .ok());
-  EXPECT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(),
-                                               .position = last,
-                                               .num_heads = kHeads,
-                                               .keys = keys.view(),
-                                               .target_kv_heads = kKvHeads},
+  EXPECT_TRUE(head_scores(TransposedHeadScoresArgs{.query = q.data(),
+                                                   .position = last,
+                                                   .num_heads = kHeads,
+                                                   .keys = keys.view(),
+                                                   .target_kv_heads = kKvHeads},
                           scores)
                   .ok());
   std::vector<std::vector<std::int32_t>> out;

@@ -159,11 +159,11 @@ TEST_F(SpeContextTest, ChoosesByTheHeadOverTheTokensBefore) {
                                                   .ldx = kQuery,
                                                   .ldo = kQuery})
                   .ok());
-  ASSERT_TRUE(head_scores(TurnedHeadScoresArgs{.query = q.data(),
-                                               .position = positions.back(),
-                                               .num_heads = kHeads,
-                                               .keys = all.view(),
-                                               .target_kv_heads = kKvHeads},
+  ASSERT_TRUE(head_scores(TransposedHeadScoresArgs{.query = q.data(),
+                                                   .position = positions.back(),
+                                                   .num_heads = kHeads,
+                                                   .keys = all.view(),
+                                                   .target_kv_heads = kKvHeads},
                           scores)
                   .ok());
   for (std::size_t m = 0; m < kKvHeads; ++m) {
@@ -205,7 +205,7 @@ TEST_F(SpeContextTest, MovesWhatWasNotThereAndNothingElse) {
 }
 
 TEST_F(SpeContextTest, AStepThatEndedEarlyCostsTheNextOneNoRow) {
-  TransferLane lane;
+  TransferStreams lane;
   Options in_place = budget(40, "embed");
   in_place["decode_resident"] = "auto";
   Decoding slots("specontext", budget(40, "embed"), &lane), place("specontext", in_place);
@@ -259,11 +259,11 @@ TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
 
 TEST_F(SpeContextTest, DelaysChangeNothing) {
   std::mt19937 random(5);
-  TransferLane slow([&random] {
+  TransferStreams slow([&random] {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
     return Status();
   });
-  TransferLane fast;
+  TransferStreams fast;
   Decoding at_once("specontext", budget(40)), beside("specontext", budget(40), &fast),
       delayed("specontext", budget(40), &slow);
   for (int n = 0; n < 60; ++n) {
@@ -278,7 +278,8 @@ TEST_F(SpeContextTest, DelaysChangeNothing) {
 
 TEST_F(SpeContextTest, ACopyThatFailsEndsThisRequestOnly) {
   int number = 0;
-  TransferLane lane([&number] { return ++number == 5 ? Status::io("the bus is down") : Status(); });
+  TransferStreams lane(
+      [&number] { return ++number == 5 ? Status::io("the bus is down") : Status(); });
   Decoding failing("specontext", budget(40), &lane);
   while (failing.status.ok() && failing.last_position() < kPrompt + 10) (void)failing.next();
   EXPECT_EQ(failing.status.code(), Code::kIo);
@@ -294,7 +295,7 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   EXPECT_EQ(run.device.bytes_in_use(),
             slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
-  run.retriever->settle();
+  run.retriever->synchronize();
   run.retriever = std::move(*make_retriever("dense"));
   EXPECT_EQ(run.device.bytes_in_use(), 0);
 }
@@ -304,7 +305,7 @@ TEST_F(SpeContextTest, LayersLeaveOneByOneAndNoBitChanges) {
   kept["decode_resident"] = "auto";
   // A row of a layer takes 128 bytes, and its key of the head 64: three layers fit for 170 rows.
   const std::int64_t bytes = 170 * (3 * 128 + 64) + 16 * (3 * 128 + 64);
-  TransferLane lane;
+  TransferStreams lane;
   Decoding brought("specontext", budget(40)), adaptive("specontext", kept, &lane, bytes),
       roomy("specontext", kept);
   std::int64_t before = 0;
@@ -335,17 +336,17 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
   constexpr std::int32_t kBudget = 40, kLacking = 1;
   // Each layer ranks on its own; rows that two layers agree on come before those that one has
   // first.
-  Heat heat;
+  RetainedRows retained;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    heat.hot.emplace_back();
+    retained.hot.emplace_back();
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      auto& rows = heat.hot.back().emplace_back();
+      auto& rows = retained.hot.back().emplace_back();
       for (std::int32_t i = 0; i < 60; ++i) rows.push_back((layer * 7 + m * 31 + i) % 110);
     }
   }
-  TransferLane lane;
+  TransferStreams lane;
   Decoding cold("specontext", budget(kBudget), &lane, 0, kLacking),
-      warm("specontext", budget(kBudget), &lane, 0, kLacking, &heat);
+      warm("specontext", budget(kBudget), &lane, 0, kLacking, &retained);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     const auto rows = static_cast<std::int32_t>(warm.cache().num_rows(layer));
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
@@ -354,7 +355,7 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
         int points = 0;
         for (std::int32_t l = 0; l < kLayers; ++l) {
           if ((l == kLacking) != (layer == kLacking)) continue;
-          const auto& hot = heat.hot[static_cast<std::size_t>(l)][static_cast<std::size_t>(m)];
+          const auto& hot = retained.hot[static_cast<std::size_t>(l)][static_cast<std::size_t>(m)];
           points += static_cast<int>(hot.end() - std::find(hot.begin(), hot.end(), row));
         }
         ranked.emplace_back(-points, row);
@@ -380,16 +381,16 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
 TEST_F(SpeContextTest, AGoodRankingLeavesTheFirstStepLessToBring) {
   Decoding cold("specontext", budget(40));
   (void)cold.next();
-  Heat heat;
+  RetainedRows retained;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-    heat.hot.emplace_back();
+    retained.hot.emplace_back();
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
       auto rows = cold.plug().attended_rows(layer, m);
       rows.pop_back();  // the step's own
-      heat.hot.back().push_back(std::move(rows));
+      retained.hot.back().push_back(std::move(rows));
     }
   }
-  Decoding warm("specontext", budget(40), nullptr, 0, -1, &heat);
+  Decoding warm("specontext", budget(40), nullptr, 0, -1, &retained);
   const std::int64_t before = warm.retriever->stats().rows_copied;
   (void)warm.next();
   EXPECT_EQ(before, kLayers * kKvHeads * 40);

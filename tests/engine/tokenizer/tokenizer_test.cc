@@ -158,7 +158,7 @@ TEST(TokenizerTest, OffsetsSpeakOfTheTextBeforeNormalisation) {
   const Encoding e = t->encode_with_offsets(text);
   EXPECT_EQ(t->decode(e.ids), "x\xC3\xA9y caf\xC3\xA9");
   ASSERT_GE(e.ids.size(), 2U);
-  // No span cuts the changed stretch [1, 4) but at its ends.
+  // No span cuts the changed range [1, 4) but at its ends.
   for (const TokenSpan& span : e.spans)
     EXPECT_FALSE((span.begin > 1 && span.begin < 4) || (span.end > 1 && span.end < 4));
   EXPECT_EQ(e.spans.back().end, text.size());

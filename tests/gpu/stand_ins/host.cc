@@ -1,4 +1,5 @@
-// What the engine needs of other libraries on a machine that has none: a store in memory, and token ids without a vocabulary.
+// What the engine needs of other libraries on a machine that has none: a store in memory, and token
+// ids without a vocabulary.
 #include <array>
 #include <map>
 #include <string>
@@ -11,21 +12,27 @@ namespace quire {
 
 /// Every store begins empty and is gone when it closes.
 Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder, const RocksDbTierOptions&) {
-  return std::unique_ptr<DiskTier>(std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  return std::unique_ptr<DiskTier>(
+      std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
 }
 
 namespace {
 
-/// An id for each byte of a text, which no vocabulary gives: the model answers nonsense, on the CPU and on the device the same.
+/// An id for each byte of a text, which no vocabulary gives: the model answers nonsense, on the CPU
+/// and on the device the same.
 class ByteIds final : public Tokenizer {
  public:
-  std::vector<std::int32_t> encode(std::string_view text, Special special, Start start) const override { return encode_with_offsets(text, special, start).ids; }
+  std::vector<std::int32_t> encode(std::string_view text, Special special,
+                                   Start start) const override {
+    return encode_with_offsets(text, special, start).ids;
+  }
   Encoding encode_with_offsets(std::string_view text, Special, Start) const override {
     Encoding out;
     std::uint32_t before = 0;
     for (std::uint32_t i = 0; i < text.size(); ++i) {
       const auto byte = static_cast<unsigned char>(text[i]);
-      out.ids.push_back(kFirstByte + static_cast<std::int32_t>((byte * 131u + before * 17u) % (kVocabulary - kFirstByte)));
+      out.ids.push_back(kFirstByte + static_cast<std::int32_t>((byte * 131u + before * 17u) %
+                                                               (kVocabulary - kFirstByte)));
       out.spans.push_back({i, i + 1});
       before = byte;
     }
@@ -54,13 +61,17 @@ class ByteIds final : public Tokenizer {
  private:
   static constexpr std::uint32_t kVocabulary = 4096;
   static constexpr std::int32_t kFirstByte = 260;
-  const std::map<std::string, std::int32_t, std::less<>> pieces_ = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"<pad>", 3}, {"<doc>", 4}, {"<q>", 5}, {"<a>", 6}, {"</a>", 7}};
+  const std::map<std::string, std::int32_t, std::less<>> pieces_ = {
+      {"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"<pad>", 3},
+      {"<doc>", 4}, {"<q>", 5}, {"<a>", 6},  {"</a>", 7}};
   const std::vector<std::int32_t> eos_ = {2, 7};
   const std::array<std::uint8_t, 32> digest_{1};
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path&) { return std::unique_ptr<Tokenizer>(std::make_unique<ByteIds>()); }
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path&) {
+  return std::unique_ptr<Tokenizer>(std::make_unique<ByteIds>());
+}
 
 }  // namespace quire

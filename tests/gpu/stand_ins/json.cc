@@ -20,17 +20,26 @@ class Reader {
     if (depth > kDeepest) return fail("nested too deeply");
     if (at_ >= text_.size()) return fail("incomplete JSON");
     switch (text_[at_]) {
-      case '{': return read_object(depth);
-      case '[': return read_array(depth);
-      case '"': return value(read_string());
-      case 't': return word("true", value(true));
-      case 'f': return word("false", value(false));
-      case 'n': return word("null", value());
-      default: return read_number();
+      case '{':
+        return read_object(depth);
+      case '[':
+        return read_array(depth);
+      case '"':
+        return value(read_string());
+      case 't':
+        return word("true", value(true));
+      case 'f':
+        return word("false", value(false));
+      case 'n':
+        return word("null", value());
+      default:
+        return read_number();
     }
   }
   void skip() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
+      ++at_;
   }
 
  private:
@@ -84,12 +93,17 @@ class Reader {
       }
       if (++at_ >= text_.size()) break;
       const std::size_t known = std::string_view("bfnrt").find(text_[at_]);
-      if (known != std::string_view::npos) out += "\b\f\n\r\t"[known];
-      else if (text_[at_] == 'u') add_code_point(out);
-      else out += text_[at_];
+      if (known != std::string_view::npos)
+        out += "\b\f\n\r\t"[known];
+      else if (text_[at_] == 'u')
+        add_code_point(out);
+      else
+        out += text_[at_];
     }
-    if (at_ >= text_.size()) fail("a string does not end");
-    else ++at_;
+    if (at_ >= text_.size())
+      fail("a string does not end");
+    else
+      ++at_;
     return out;
   }
   /// \uXXXX, and two of them for what lies beyond.
@@ -104,9 +118,11 @@ class Reader {
     } else if (c < 0x800) {
       out += {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
     } else if (c < 0x10000) {
-      out += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+      out += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+              static_cast<char>(0x80 | (c & 63))};
     } else {
-      out += {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+      out += {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)),
+              static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
     }
   }
   unsigned hex4() {
@@ -124,10 +140,17 @@ class Reader {
     std::uint64_t large = 0;
     double real = 0;
     value out;
-    if (const auto r = std::from_chars(first, last, whole); r.ec == std::errc() && r.ptr == last && first < last) out = value(whole);
-    else if (const auto u = std::from_chars(first, last, large); u.ec == std::errc() && u.ptr == last && first < last) out = value(large);
-    else if (const auto d = std::from_chars(first, last, real); d.ec == std::errc() && d.ptr == last && first < last) out = value(real);
-    else return fail("syntax error");
+    if (const auto r = std::from_chars(first, last, whole);
+        r.ec == std::errc() && r.ptr == last && first < last)
+      out = value(whole);
+    else if (const auto u = std::from_chars(first, last, large);
+             u.ec == std::errc() && u.ptr == last && first < last)
+      out = value(large);
+    else if (const auto d = std::from_chars(first, last, real);
+             d.ec == std::errc() && d.ptr == last && first < last)
+      out = value(real);
+    else
+      return fail("syntax error");
     at_ = end;
     return out;
   }
@@ -180,7 +203,8 @@ std::size_t read_value(string_view text, value& out, std::string& duplicate, err
 value parse(string_view text, error_code& error) {
   value out;
   std::string duplicate;
-  if (read_value(text, out, duplicate, error) < text.size() && !error) error = error_code("extra data");
+  if (read_value(text, out, duplicate, error) < text.size() && !error)
+    error = error_code("extra data");
   return out;
 }
 
@@ -196,7 +220,8 @@ std::string serialize(const value& v) {
     for (const value& item : v.get_array()) out += (out.empty() ? "" : ",") + serialize(item);
     return "[" + out + "]";
   }
-  for (const key_value_pair& member : v.get_object()) out += (out.empty() ? "" : ",") + quoted(member.key()) + ":" + serialize(member.value());
+  for (const key_value_pair& member : v.get_object())
+    out += (out.empty() ? "" : ",") + quoted(member.key()) + ":" + serialize(member.value());
   return "{" + out + "}";
 }
 

@@ -1,4 +1,5 @@
-/// Checksums by the names the store calls them by, for machines that have no xxHash. They are other numbers than XXH3's, which matters to nobody: the store lies in memory there.
+/// Checksums by the names the store calls them by, for machines that have no xxHash. They are other
+/// numbers than XXH3's, which matters to nobody: the store lies in memory there.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,13 @@ inline std::uint64_t XXH3_64bits_withSeed(const void* data, std::size_t bytes, s
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   return h ^ (h >> 31);
 }
-inline std::uint64_t XXH3_64bits(const void* data, std::size_t bytes) { return XXH3_64bits_withSeed(data, bytes, 0); }
-inline XXH128_hash_t XXH3_128bits_withSeed(const void* data, std::size_t bytes, std::uint64_t seed) {
+inline std::uint64_t XXH3_64bits(const void* data, std::size_t bytes) {
+  return XXH3_64bits_withSeed(data, bytes, 0);
+}
+inline XXH128_hash_t XXH3_128bits_withSeed(const void* data, std::size_t bytes,
+                                           std::uint64_t seed) {
   return {XXH3_64bits_withSeed(data, bytes, seed), XXH3_64bits_withSeed(data, bytes, ~seed)};
 }
-inline void XXH128_canonicalFromHash(XXH128_canonical_t* out, XXH128_hash_t hash) { std::memcpy(out->digest, &hash, sizeof out->digest); }
+inline void XXH128_canonicalFromHash(XXH128_canonical_t* out, XXH128_hash_t hash) {
+  std::memcpy(out->digest, &hash, sizeof out->digest);
+}

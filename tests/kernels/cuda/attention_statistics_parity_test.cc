@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): attention on stretches of rows, column statistics of a
+// Reference, CPU and CUDA (emulated): attention on ranges of rows, column statistics of a
 // prefill.
 #include "kernels/cuda/attention_statistics.cuh"
 
@@ -47,9 +47,9 @@ TEST(CudaParity, AttentionMass) {
     Window w(s);
     if (s.queries > 2) w.positions[1] = -1;  // a row that sees nothing
     w.attend();
-    const std::vector<KvStretch> stretches = {
+    const std::vector<RowRange> ranges = {
         {0, s.keys}, {s.keys / 2, s.keys}, {s.keys / 3, s.keys / 3}, {0, s.keys / 2 + 1}};
-    const auto n = static_cast<std::int64_t>(stretches.size()), total = s.queries * w.heads * n;
+    const auto n = static_cast<std::int64_t>(ranges.size()), total = s.queries * w.heads * n;
     const auto arguments = [&](std::vector<float>& mass) {
       mass.assign(static_cast<std::size_t>(total), -1.0f);
       return AttentionMassArgs{w.q.data(),
@@ -61,7 +61,7 @@ TEST(CudaParity, AttentionMass) {
                                w.heads,
                                w.scale(),
                                w.kv.view(true),
-                               stretches.data(),
+                               ranges.data(),
                                n,
                                mass.data()};
     };
@@ -75,7 +75,7 @@ TEST(CudaParity, AttentionMass) {
     a.query_positions = device.upload(w.positions, "query positions");
     a.lse = device.upload(w.lse, "lse");
     a.kv = device.upload(a.kv);
-    a.stretches = device.upload(stretches, "stretches");
+    a.ranges = device.upload(ranges, "ranges");
     a.mass = device.output(total, "mass");
     ASSERT_OK(launch_attention_mass(launcher, a));
     expect_close(cpu, expected, 2e-6, 2e-5, "cpu");

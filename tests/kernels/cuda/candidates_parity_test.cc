@@ -146,7 +146,7 @@ TEST(CudaParity, RowsOfWhatWasChosen) {
         RowsCase{0, 0, 0, 0, 0, 3, false}}) {
     SCOPED_TRACE(std::to_string(c.units) + " units, most " + std::to_string(c.most));
     constexpr std::int32_t kHeads = 3;
-    std::vector<KvStretch> units;
+    std::vector<RowRange> units;
     for (std::int64_t u = 0, row = 0; u < c.units; ++u) {
       const std::int64_t end = row + 1 + u * 7 % 16;  // contexts end within pages
       units.push_back({row, end});

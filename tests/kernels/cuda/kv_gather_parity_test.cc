@@ -21,7 +21,7 @@ struct Shape {
   std::int32_t most;
 };
 
-/// For each head stretches of 1 to `most` rows, none written twice, from anywhere.
+/// For each head ranges of 1 to `most` rows, none written twice, from anywhere.
 std::vector<KvMove> random_moves(const Shape& s, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<KvMove> moves;

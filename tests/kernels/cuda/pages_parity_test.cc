@@ -22,7 +22,7 @@ const Shape kShapes[] = {{1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
 TEST(CudaParity, PageBoundsAndScores) {
   for (const Shape& s : kShapes) {
     PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 8);
-    std::vector<KvStretch> pages;
+    std::vector<RowRange> pages;
     for (std::int64_t begin = 0; begin < s.rows; begin += 13)
       pages.push_back({begin, std::min(begin + 13, s.rows)});
     const auto n = static_cast<std::int64_t>(pages.size());
@@ -63,7 +63,7 @@ TEST(CudaParity, PageBoundsAndScores) {
 TEST(CudaParity, CentersOfPages) {
   for (const Shape& s : kShapes) {
     PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 8);
-    std::vector<KvStretch> pages;
+    std::vector<RowRange> pages;
     for (std::int64_t begin = 0; begin < s.rows; begin += 13)
       pages.push_back({begin, std::min(begin + 13, s.rows)});
     const auto n = static_cast<std::int64_t>(pages.size());

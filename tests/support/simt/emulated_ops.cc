@@ -99,7 +99,7 @@ class EmulatedDevice final : public EmulatedOps {
     return {};
   }
 
-  Status settle() override {
+  Status synchronize() override {
     std::lock_guard lock(mu_);
     if (lost_) return lost();
     const auto idle = [this] { return of(Lane::kCompute).empty() && of(Lane::kCopies).empty(); };
@@ -155,7 +155,7 @@ class EmulatedDevice final : public EmulatedOps {
   struct Work {
     OpCode code;
     std::vector<std::byte> args;
-    std::int64_t mark = 0;  ///< which setting of a mark this is, or waits for
+    std::int64_t event = 0;  ///< which setting of a event this is, or waits for
   };
   struct Recorded {
     std::uint64_t version;
@@ -176,7 +176,7 @@ class EmulatedDevice final : public EmulatedOps {
     of(Lane::kCompute).push_back(work(code, args, bytes));
     return {};
   }
-  Status take(const CopyBesideArgs&, OpCode code, const void* args, std::int64_t bytes) {
+  Status take(const CopyAsyncArgs&, OpCode code, const void* args, std::int64_t bytes) {
     const bool fails = failing_copy_ == 0;
     if (failing_copy_ >= 0) --failing_copy_;
     if (fails) return Status::internal("a copy failed");
@@ -188,20 +188,20 @@ class EmulatedDevice final : public EmulatedOps {
       of(Lane::kCompute).push_back(work(code, args, bytes));
       return {};
     }
-    return take(CopyBesideArgs{}, code, args, bytes);
+    return take(CopyAsyncArgs{}, code, args, bytes);
   }
-  Status take(const SetMarkArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+  Status take(const RecordEventArgs& a, OpCode code, const void* args, std::int64_t bytes) {
     of(a.lane).push_back(work(code, args, bytes));
-    of(a.lane).back().mark = marks_.at(static_cast<std::size_t>(a.mark)) = ++settings_;
+    of(a.lane).back().event = events_.at(static_cast<std::size_t>(a.event)) = ++settings_;
     return {};
   }
   Status take(const HoldArgs& a, OpCode code, const void* args, std::int64_t bytes) {
     of(a.lane).push_back(work(code, args, bytes));
-    of(a.lane).back().mark = marks_.at(static_cast<std::size_t>(a.mark));
+    of(a.lane).back().event = events_.at(static_cast<std::size_t>(a.event));
     return {};
   }
-  Status take(const AwaitMarkArgs& a, OpCode, const void*, std::int64_t) {
-    const std::int64_t setting = marks_.at(static_cast<std::size_t>(a.mark));
+  Status take(const WaitEventArgs& a, OpCode, const void*, std::int64_t) {
+    const std::int64_t setting = events_.at(static_cast<std::size_t>(a.event));
     return run_until([this, setting] { return passed(setting); });
   }
   Status take(const StepArgs& a, OpCode, const void*, std::int64_t) {
@@ -228,7 +228,7 @@ class EmulatedDevice final : public EmulatedOps {
   /// Whether the lane's next operation may run.
   bool ready(Lane lane) {
     const std::deque<Work>& queue = of(lane);
-    return !queue.empty() && (queue.front().code != OpCode::kHold || passed(queue.front().mark));
+    return !queue.empty() && (queue.front().code != OpCode::kHold || passed(queue.front().event));
   }
   /// One operation after the other, of the lane that goes first as long as it can, until `done`.
   template <class Done>
@@ -240,8 +240,8 @@ class EmulatedDevice final : public EmulatedOps {
       if (!ready(lane)) return Status::internal("the lanes wait for each other");
       const Work next = std::move(of(lane).front());
       of(lane).pop_front();
-      if (next.code == OpCode::kSetMark) settings_passed_.insert(next.mark);
-      if (next.code == OpCode::kSetMark || next.code == OpCode::kHold) continue;
+      if (next.code == OpCode::kRecordEvent) settings_passed_.insert(next.event);
+      if (next.code == OpCode::kRecordEvent || next.code == OpCode::kHold) continue;
       const Status status = visit_op(next.code, next.args.data(),
                                      static_cast<std::int64_t>(next.args.size()),
                                      [this](const auto& args) { return execute(args); });
@@ -254,7 +254,7 @@ class EmulatedDevice final : public EmulatedOps {
   /// What was enqueued before an error does not run; its marks pass.
   void drop(std::deque<Work>& queue) {
     for (const Work& one : queue) {
-      if (one.code == OpCode::kSetMark) settings_passed_.insert(one.mark);
+      if (one.code == OpCode::kRecordEvent) settings_passed_.insert(one.event);
     }
     queue.clear();
   }
@@ -372,10 +372,10 @@ class EmulatedDevice final : public EmulatedOps {
                  : Status::invalid("kv.dtype", "prefill attention takes f16 or bf16 KV");
     });
   }
-  Status execute(const CopyBesideArgs& a) { return execute(CopyArgs{a.to, a.from, a.bytes}); }
-  Status execute(const SetMarkArgs&) { return {}; }
+  Status execute(const CopyAsyncArgs& a) { return execute(CopyArgs{a.to, a.from, a.bytes}); }
+  Status execute(const RecordEventArgs&) { return {}; }
   Status execute(const HoldArgs&) { return {}; }
-  Status execute(const AwaitMarkArgs&) { return {}; }
+  Status execute(const WaitEventArgs&) { return {}; }
   Status execute(const StepArgs&) { return Status::internal("a step within a step"); }
   Status execute(const CopyArgs& a) {
     QUIRE_RETURN_IF_ERROR(owned(a.to, a.bytes, "the target of a copy"));
@@ -420,7 +420,7 @@ class EmulatedDevice final : public EmulatedOps {
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
   std::array<std::deque<Work>, 2> lanes_;
-  std::array<std::int64_t, kMarks> marks_{};  // the last setting of each, counted from 1
+  std::array<std::int64_t, kEvents> events_{};  // the last setting of each, counted from 1
   std::int64_t settings_ = 0;
   std::set<std::int64_t> settings_passed_;
   std::map<std::int64_t, Recorded> graphs_;

@@ -17,11 +17,11 @@ struct EmulatedOpsOptions {
   Copies copies = Copies::kLate;
 };
 
-/// Nothing enqueued runs before settle(), so what the host reads or overwrites too early is wrong
-/// or stale, and what a kernel reads outside the device's memory is an error. Memory is filled with
-/// bytes that make NaNs when it is given out and when it is taken back. Matrix products are plain
-/// loops with f32 sums. A graph runs the operations that it was recorded with, whatever the caller
-/// would do now.
+/// Nothing enqueued runs before synchronize(), so what the host reads or overwrites too early is
+/// wrong or stale, and what a kernel reads outside the device's memory is an error. Memory is
+/// filled with bytes that make NaNs when it is given out and when it is taken back. Matrix products
+/// are plain loops with f32 sums. A graph runs the operations that it was recorded with, whatever
+/// the caller would do now.
 class EmulatedOps : public cuda::DeviceOps {
  public:
   /// Operations run so far, by code; for tests of what runs where.

@@ -123,7 +123,7 @@ TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) 
   void* p = std::move(*ops->allocate(MemoryKind::kDevice, 8));
   const std::int64_t value = 42;
   ASSERT_TRUE(ops->run(CopyArgs{p, &value, 8}).ok());
-  ASSERT_TRUE(ops->settle().ok());
+  ASSERT_TRUE(ops->synchronize().ok());
   EXPECT_EQ(*static_cast<std::int64_t*>(p), 42);
   EXPECT_EQ(ops->run(SwigluArgs{}).code(), Code::kInvalidArgument);
   EXPECT_EQ(told, 0);

@@ -64,7 +64,7 @@ std::int32_t release(QuireCudaSession*, std::uint32_t, void* p, QuireCudaMessage
   std::free(p);
   return 0;
 }
-std::int32_t settle(QuireCudaSession*, QuireCudaMessage*) { return 0; }
+std::int32_t synchronize(QuireCudaSession*, QuireCudaMessage*) { return 0; }
 std::int32_t enqueue(QuireCudaSession* session, std::uint32_t op, const void* args,
                      std::int64_t args_bytes, QuireCudaMessage* message) {
   if (op != static_cast<std::uint32_t>(quire::cuda::OpCode::kCopy) ||
@@ -84,7 +84,7 @@ extern "C" const QuireCudaEntry* quire_cuda_entry() {
                                     &probe,          &self_test,
                                     &open,           &close,
                                     &memory,         &allocate,
-                                    &release,        &settle,
+                                    &release,        &synchronize,
                                     &enqueue};
   return &entry;
 }

@@ -1,4 +1,4 @@
-#include "engine/retrieve/head/head_keys_there.h"
+#include "engine/retrieve/head/device_head_keys.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-ChoosingNeed HeadKeysThere::need(const RetrievalHead& head) {
+ChoosingNeed DeviceHeadKeys::need(const RetrievalHead& head) {
   const RetrievalHeadConfig& c = head.config();
   const std::int64_t key_bytes = c.key_dim() * static_cast<std::int64_t>(sizeof(std::uint16_t));
   ChoosingNeed need{
@@ -17,7 +17,7 @@ ChoosingNeed HeadKeysThere::need(const RetrievalHead& head) {
   return need += need_with_room(c.num_heads, 0, sizeof(float));
 }
 
-Status HeadKeysThere::append(const float* raw, std::span<const std::int32_t> positions) {
+Status DeviceHeadKeys::append(const float* raw, std::span<const std::int32_t> positions) {
   const RetrievalHeadConfig& c = head_.config();
   const auto n = static_cast<std::int64_t>(positions.size());
   rotated_.resize(static_cast<std::size_t>(n * row_values()));
@@ -47,11 +47,11 @@ Status HeadKeysThere::append(const float* raw, std::span<const std::int32_t> pos
   return {};
 }
 
-Status HeadKeysThere::score(const float* query, std::int32_t target_kv_heads,
-                            std::vector<float>& scores) {
+Status DeviceHeadKeys::score(const float* query, std::int32_t target_kv_heads,
+                             std::vector<float>& scores) {
   const RetrievalHeadConfig& c = head_.config();
-  // Of the head's KV heads: those that stand for one of the target's vote together, one stands for
-  // several, or, where the numbers do not divide, all vote together.
+  // Several KV heads of the head that stand for one of the target's vote together. With fewer, one
+  // stands for several; where the numbers do not divide, all vote together.
   const bool fewer = c.num_kv_heads % target_kv_heads == 0,
              more = target_kv_heads % c.num_kv_heads == 0;
   const std::int32_t voters = fewer ? target_kv_heads : more ? c.num_kv_heads : 1;

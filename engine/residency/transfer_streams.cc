@@ -1,4 +1,4 @@
-#include "engine/residency/transfer_lane.h"
+#include "engine/residency/transfer_streams.h"
 
 #include <chrono>
 #include <utility>
@@ -16,21 +16,21 @@ double ms_since(Clock::time_point from) {
 
 }  // namespace
 
-struct TransferLane::Transfer {
+struct TransferStreams::Transfer {
   std::function<Status()> copy;
   Status status;       // written before done
   double copy_ms = 0;  // written before done
-  bool done = false;   // guarded by the lane's mu_
+  bool done = false;   // guarded by the stream's mu_
 };
 
-TransferLane::TransferLane(std::function<Status()> before_each, std::int32_t num_streams)
+TransferStreams::TransferStreams(std::function<Status()> before_each, std::int32_t num_streams)
     : before_each_(std::move(before_each)) {
   for (std::int32_t i = 0; i < num_streams; ++i) streams_.push_back(std::make_unique<Stream>());
   for (const auto& stream : streams_)
     stream->thread = std::thread([this, &stream = *stream] { run(stream); });
 }
 
-TransferLane::~TransferLane() {
+TransferStreams::~TransferStreams() {
   {
     const std::lock_guard lock(mu_);
     stopping_ = true;
@@ -39,7 +39,7 @@ TransferLane::~TransferLane() {
   for (const auto& stream : streams_) stream->thread.join();
 }
 
-TransferLane::Ticket TransferLane::submit(std::function<Status()> copy, std::int32_t stream) {
+TransferStreams::Ticket TransferStreams::submit(std::function<Status()> copy, std::int32_t stream) {
   auto ticket = std::make_shared<Transfer>();
   ticket->copy = std::move(copy);
   Stream& to = *streams_[static_cast<std::size_t>(stream)];
@@ -49,7 +49,7 @@ TransferLane::Ticket TransferLane::submit(std::function<Status()> copy, std::int
   return ticket;
 }
 
-TransferLane::Outcome TransferLane::wait(const Ticket& ticket) {
+TransferStreams::Outcome TransferStreams::wait(const Ticket& ticket) {
   Outcome outcome;
   {
     std::unique_lock lock(mu_);
@@ -65,8 +65,8 @@ TransferLane::Outcome TransferLane::wait(const Ticket& ticket) {
   return outcome;
 }
 
-void TransferLane::run(Stream& stream) {
-  set_num_threads(1);  // the cores, and the one team of helpers, are the computation's
+void TransferStreams::run(Stream& stream) {
+  set_num_threads(1);  // the cores and the thread pool belong to the computation
   std::unique_lock lock(mu_);
   while (true) {
     stream.work.wait(lock, [&] { return stopping_ || !stream.queue.empty(); });
@@ -77,7 +77,7 @@ void TransferLane::run(Stream& stream) {
     const auto started = Clock::now();
     if (before_each_) ticket->status = before_each_();
     if (ticket->status.ok()) ticket->status = ticket->copy();
-    ticket->copy = nullptr;  // what it held goes before anybody goes on
+    ticket->copy = nullptr;  // frees the captures before any waiter continues
     ticket->copy_ms = ms_since(started);
     lock.lock();
     ticket->done = true;

@@ -1,4 +1,4 @@
-#include "engine/schedule/embed_lane.h"
+#include "engine/schedule/embed_queue.h"
 
 #include <exception>
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace quire {
 
-void EmbedLane::submit(EmbedRequest request, EmbedTask::Done done) {
+void EmbedQueue::submit(EmbedRequest request, EmbedTask::Done done) {
   auto task = std::make_unique<EmbedTask>(core_, std::move(request), std::move(done));
   const std::int64_t budget = core_.pool->max_bytes(), bytes = task->working_bytes();
   Status refused;
@@ -30,24 +30,24 @@ void EmbedLane::submit(EmbedRequest request, EmbedTask::Done done) {
   core_.waker->wake();
 }
 
-bool EmbedLane::idle() const {
+bool EmbedQueue::idle() const {
   const std::lock_guard lock(mu_);
   return !current_ && waiting_.empty();
 }
 
-void EmbedLane::suspend() {
+void EmbedQueue::suspend() {
   current_->suspend();
   suspended_ = true;
   held_bytes_ = 0;
 }
 
-void EmbedLane::end_current() {
+void EmbedQueue::end_current() {
   current_.reset();
   suspended_ = false;
   held_bytes_ = 0;
 }
 
-bool EmbedLane::step(const std::function<bool(std::int64_t bytes)>& room_for) {
+bool EmbedQueue::step(const std::function<bool(std::int64_t bytes)>& room_for) {
   if (!current_) {
     const std::lock_guard lock(mu_);
     if (waiting_.empty() || !room_for(waiting_.front()->working_bytes())) return false;
@@ -70,7 +70,7 @@ bool EmbedLane::step(const std::function<bool(std::int64_t bytes)>& room_for) {
   return true;
 }
 
-void EmbedLane::close(const Status& why) {
+void EmbedQueue::close(const Status& why) {
   std::deque<std::unique_ptr<EmbedTask>> waiting;
   {
     const std::lock_guard lock(mu_);

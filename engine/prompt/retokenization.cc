@@ -1,12 +1,12 @@
-#include "engine/prompt/respelling.h"
+#include "engine/prompt/retokenization.h"
 
 #include <algorithm>
 #include <string>
 
 namespace quire {
 
-Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
-                       const Tokenizer& to) {
+Retokenization::Retokenization(const Tokenizer& from, std::span<const std::int32_t> ids,
+                               const Tokenizer& to) {
   std::string text;
   for (const std::int32_t id : ids) {
     const auto begin = static_cast<std::uint32_t>(text.size());
@@ -14,7 +14,7 @@ Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
     from_spans_.push_back({begin, static_cast<std::uint32_t>(text.size())});
   }
   if (from.strips_first_space() && text.starts_with(' ')) {
-    // Not of the text: encoding puts it there.
+    // The space that encoding adds in front is not part of the text.
     text.erase(0, 1);
     for (TokenSpan& span : from_spans_)
       span = {span.begin - std::min(span.begin, 1u), span.end - std::min(span.end, 1u)};
@@ -28,7 +28,7 @@ Respelling::Respelling(const Tokenizer& from, std::span<const std::int32_t> ids,
   to_spans_.insert(to_spans_.end(), encoded.spans.begin(), encoded.spans.end());
 }
 
-std::vector<float> Respelling::bring_back(std::span<const float> scores) const {
+std::vector<float> Retokenization::bring_back(std::span<const float> scores) const {
   std::vector<float> out(from_spans_.size(), 0.0f);
   std::size_t first = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -41,10 +41,10 @@ std::vector<float> Respelling::bring_back(std::span<const float> scores) const {
   return out;
 }
 
-std::vector<KvStretch> Respelling::bring_over(std::span<const KvStretch> stretches) const {
-  std::vector<KvStretch> out;
+std::vector<RowRange> Retokenization::bring_over(std::span<const RowRange> ranges) const {
+  std::vector<RowRange> out;
   std::size_t first = 0;
-  for (const KvStretch& s : stretches) {
+  for (const RowRange& s : ranges) {
     if (s.end <= s.begin) continue;
     const TokenSpan bytes{from_spans_[static_cast<std::size_t>(s.begin)].begin,
                           from_spans_[static_cast<std::size_t>(s.end - 1)].end};
@@ -53,8 +53,8 @@ std::vector<KvStretch> Respelling::bring_over(std::span<const KvStretch> stretch
     std::size_t end = first;
     while (end < to_spans_.size() && to_spans_[end].begin < bytes.end) ++end;
     if (end == first) continue;
-    const KvStretch own{static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
-    // Two stretches may end and begin within one token.
+    const RowRange own{static_cast<std::int64_t>(first), static_cast<std::int64_t>(end)};
+    // Two ranges may end and begin within one token.
     if (!out.empty() && out.back().end >= own.begin)
       out.back().end = std::max(out.back().end, own.end);
     else

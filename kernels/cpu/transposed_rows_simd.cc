@@ -1,11 +1,11 @@
-#include "kernels/cpu/turned_rows_blocks.h"
+#include "kernels/cpu/transposed_rows_blocks.h"
 
 #include <algorithm>
 
 #include "kernels/cpu/cpu_features.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/turned_rows_simd.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/transposed_rows_simd.cc"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #include "hwy/foreach_target.h"
 
@@ -36,10 +36,12 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
   for (int i = 0; i < NQ; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
   for (std::int64_t p = 0; p < pairs; ++p) {
     // A pair of a block is a cache line.
-    __builtin_prefetch(fetch0 + p * kTurnedRows * 2);
-    __builtin_prefetch(fetch1 + p * kTurnedRows * 2);
-    const auto v0 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x0 + p * kTurnedRows * 2)),
-               v1 = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(x1 + p * kTurnedRows * 2));
+    __builtin_prefetch(fetch0 + p * kTransposeRows * 2);
+    __builtin_prefetch(fetch1 + p * kTransposeRows * 2);
+    const auto v0 = hn::LoadU(du,
+                              reinterpret_cast<const std::uint32_t*>(x0 + p * kTransposeRows * 2)),
+               v1 = hn::LoadU(du,
+                              reinterpret_cast<const std::uint32_t*>(x1 + p * kTransposeRows * 2));
     const auto a0 = hn::BitCast(d, hn::ShiftLeft<16>(v0)),
                b0 = hn::BitCast(d, hn::And(v0, high_half)),
                a1 = hn::BitCast(d, hn::ShiftLeft<16>(v1)),
@@ -61,17 +63,17 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
 /// The same for queries [h, h + NQ) of one KV head, rows from..from + 2 lanes of the blocks; those
 /// that are not asked for are left out.
 template <int NQ>
-HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_t from,
+HWY_INLINE void ScoreRows(const TransposedScoresArgs& a, std::int64_t h, std::int64_t from,
                           const std::uint16_t* fetch0, const std::uint16_t* fetch1) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t head = a.first_kv_head + h / a.group, pairs = a.rows.num_pairs,
-                     end = a.first_row + a.num_rows, last = (end - 1) / kTurnedRows;
+                     end = a.first_row + a.num_rows, last = (end - 1) / kTransposeRows;
   const auto at = [&](std::int64_t row) {
-    return a.rows.blocks[std::min(row / kTurnedRows, last)] +
-           turned_at(a.rows.num_pairs, head, 0, row);
+    return a.rows.blocks[std::min(row / kTransposeRows, last)] +
+           transposed_at(a.rows.num_pairs, head, 0, row);
   };
-  HWY_ALIGN float spare[NQ][2 * kTurnedRows];
+  HWY_ALIGN float spare[NQ][2 * kTransposeRows];
   const float* q[NQ];
   float *out0[NQ], *out1[NQ];
   const bool whole = from >= a.first_row && from + 2 * lanes <= end;
@@ -89,22 +91,22 @@ HWY_INLINE void ScoreRows(const TurnedScoresArgs& a, std::int64_t h, std::int64_
                 a.scores + (h + i) * a.ld_scores + begin - a.first_row);
 }
 
-void ScoreBlocks(const TurnedScoresArgs& a, std::int64_t begin, std::int64_t end) {
+void ScoreBlocks(const TransposedScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const hn::ScalableTag<float> d;
   const std::int64_t step = 2 * static_cast<std::int64_t>(hn::Lanes(d));
   // Two blocks stay in the first-level cache while vectors that are shorter than a block go over
   // them.
   for (std::int64_t block = begin; block < end; block += 2) {
-    const std::int64_t stop = std::min(end, block + 2) * kTurnedRows;
+    const std::int64_t stop = std::min(end, block + 2) * kTransposeRows;
     for (std::int64_t head = 0; head < a.num_kv_heads; ++head) {
       // Blocks lie anywhere: what comes next is not foretold by what came.
       const std::int64_t ahead = head + std::max<std::int64_t>(1, kFetchAhead / a.rows.num_pairs),
                          fetch_block = std::min(block + ahead / a.num_kv_heads * 2, end - 1);
-      const std::int64_t fetch_at = turned_at(a.rows.num_pairs,
-                                              a.first_kv_head + ahead % a.num_kv_heads, 0, 0);
+      const std::int64_t fetch_at = transposed_at(a.rows.num_pairs,
+                                                  a.first_kv_head + ahead % a.num_kv_heads, 0, 0);
       const std::uint16_t *fetch0 = a.rows.blocks[fetch_block] + fetch_at,
                           *fetch1 = a.rows.blocks[std::min(fetch_block + 1, end - 1)] + fetch_at;
-      for (std::int64_t from = block * kTurnedRows; from < stop; from += step) {
+      for (std::int64_t from = block * kTransposeRows; from < stop; from += step) {
         std::int64_t h = head * a.group;
         const std::int64_t last = h + a.group;
         for (; h + kQueriesAtOnce <= last; h += kQueriesAtOnce)
@@ -130,7 +132,8 @@ HWY_EXPORT(ScoreBlocks);
 
 }  // namespace
 
-void turned_scores_blocks(const TurnedScoresArgs& args, std::int64_t begin, std::int64_t end) {
+void transposed_scores_blocks(const TransposedScoresArgs& args, std::int64_t begin,
+                              std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(ScoreBlocks)(args, begin, end);
 }
 

@@ -1,5 +1,5 @@
 /// Prompts that a draft of another vocabulary reads.
-#include "engine/prompt/respelling.h"
+#include "engine/prompt/retokenization.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,53 +58,51 @@ class StepTokenizer final : public Tokenizer {
   const std::array<std::uint8_t, 32> digest_{};
 };
 
-TEST(Respelling, ScoresComeBackToWhateverSharesAByte) {
+TEST(Retokenization, ScoresComeBackToWhateverSharesAByte) {
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
   // Ab cd ef gh
   for (const std::int32_t id : target.encode("abcdefgh", Special::kNone, Start::kText))
     ids.push_back(id);
-  const Respelling spelled(target, ids, draft);
+  const Retokenization spelled(target, ids, draft);
   EXPECT_EQ(spelled.ids().size(), 4u);  // <s> abc def gh
   EXPECT_EQ(spelled.ids().front(), 0);
   const std::vector<float> scores = {9, 1, 3, 2};
   EXPECT_THAT(spelled.bring_back(scores), ElementsAre(0, 1, 3, 3, 2));
 }
 
-TEST(Respelling, LongTokensOfTheTargetTakeTheBestOfTheirParts) {
+TEST(Retokenization, LongTokensOfTheTargetTakeTheBestOfTheirParts) {
   const StepTokenizer target(4, false), draft(1, false);
   const auto ids = target.encode("abcdefg", Special::kNone, Start::kText);
-  const Respelling spelled(target, ids, draft);
+  const Retokenization spelled(target, ids, draft);
   EXPECT_EQ(spelled.ids().size(), 7u);
   const std::vector<float> scores = {1, 5, 2, 3, 0, 7, 4};
   EXPECT_THAT(spelled.bring_back(scores), ElementsAre(5, 7));
 }
 
-TEST(Respelling, ControlTokensAloneStandForNothing) {
+TEST(Retokenization, ControlTokensAloneStandForNothing) {
   const StepTokenizer target(4, false), draft(1, false);
   const std::vector<std::int32_t> ids = {0, 0};
-  const Respelling spelled(target, ids, draft);
+  const Retokenization spelled(target, ids, draft);
   EXPECT_TRUE(spelled.ids().empty());
   EXPECT_THAT(spelled.bring_back({}), ElementsAre(0, 0));
 }
 
-std::vector<std::pair<std::int64_t, std::int64_t>> pairs(const std::vector<KvStretch>& stretches) {
+std::vector<std::pair<std::int64_t, std::int64_t>> pairs(const std::vector<RowRange>& ranges) {
   std::vector<std::pair<std::int64_t, std::int64_t>> out;
-  for (const KvStretch& s : stretches) out.emplace_back(s.begin, s.end);
+  for (const RowRange& s : ranges) out.emplace_back(s.begin, s.end);
   return out;
 }
 
-TEST(Respelling, StretchesGoOverToWhateverSharesAByte) {
+TEST(Retokenization, StretchesGoOverToWhateverSharesAByte) {
   using ::testing::Pair;
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
   // Ab cd ef gh ij kl
   for (const std::int32_t id : target.encode("abcdefghijkl", Special::kNone, Start::kText))
     ids.push_back(id);
-  const Respelling spelled(target, ids, draft);  // <s> abc def ghi jkl
-  const auto over = [&](std::vector<KvStretch> stretches) {
-    return pairs(spelled.bring_over(stretches));
-  };
+  const Retokenization spelled(target, ids, draft);  // <s> abc def ghi jkl
+  const auto over = [&](std::vector<RowRange> ranges) { return pairs(spelled.bring_over(ranges)); };
   EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));  // ab: abc
   EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));  // cd: abc def
   EXPECT_THAT(over({{1, 2}, {4, 5}}), ElementsAre(Pair(1, 2), Pair(3, 4)));
@@ -115,7 +113,7 @@ TEST(Respelling, StretchesGoOverToWhateverSharesAByte) {
   EXPECT_THAT(over({{0, 7}}), ElementsAre(Pair(1, 5)));
 }
 
-TEST(Respelling, ADraftWithItsOwnTokenizerCutsPrompts) {
+TEST(Retokenization, ADraftWithItsOwnTokenizerCutsPrompts) {
   TempFolder folder;
   const RandomModelFolder model, draft(11, 2048);
   // Other settings make it another tokenizer, whose ids may not be handed over.

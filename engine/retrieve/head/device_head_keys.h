@@ -1,5 +1,5 @@
-/// Keys of a retrieval head for the tokens of one sequence where a device computes, which scores
-/// them, too: HeadKeys and head_scores() in one.
+/// DeviceHeadKeys holds a retrieval head's keys for the tokens of one sequence on a computing
+/// device and scores them there: HeadKeys and head_scores() in one.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,24 @@
 
 namespace quire {
 
-/// Rows are tokens in the order they were added; keys are rotated and bf16. Threads: the one that
-/// computes, between steps: nothing enqueued uses the keys then.
-class HeadKeysThere {
+/// DeviceHeadKeys stores rows in the order in which their tokens were added; keys are rotated and
+/// bf16. Threads: the computing thread, between steps, when nothing enqueued uses the keys.
+class DeviceHeadKeys {
  public:
-  /// Compute and head must outlive it; `compute` has hooks(), `memory` is of it.
-  HeadKeysThere(Compute& compute, std::shared_ptr<ChoosingMemory> memory, const RetrievalHead& head)
+  /// Makes an empty object. Compute and head must outlive it; `compute` has hooks(), and `memory`
+  /// belongs to it.
+  DeviceHeadKeys(Compute& compute, std::shared_ptr<ChoosingMemory> memory,
+                 const RetrievalHead& head)
       : compute_(compute), memory_(memory), head_(head), choice_(std::move(memory)) {}
-  /// What keys, a query and its scores take at most.
+  /// Returns the upper bound of the memory for keys, a query and its scores.
   static ChoosingNeed need(const RetrievalHead& head);
 
-  /// raw: [positions.size(), key_dim()] f32 before rotation. Errors: kResourceExhausted,
-  /// kInvalidArgument (a position past the head's table); nothing is added then.
+  /// Appends keys from `raw`, [positions.size(), key_dim()] f32 before rotation. Errors:
+  /// kResourceExhausted, kInvalidArgument (a position past the head's table); nothing is added
+  /// then.
   Status append(const float* raw, std::span<const std::int32_t> positions);
-  /// scores [target_kv_heads, num_rows()] of a rotated query [query_dim()] of the newest position,
-  /// as head_scores() gives them. Waits once.
+  /// Computes head_scores(), scores [target_kv_heads, num_rows()], of a rotated query [query_dim()]
+  /// at the newest position. It synchronizes once.
   Status score(const float* query, std::int32_t target_kv_heads, std::vector<float>& scores);
 
   std::int64_t num_rows() const { return num_rows_; }
@@ -38,7 +41,7 @@ class HeadKeysThere {
   }
 
  private:
-  static constexpr std::int64_t kBlockRows = 1024;  // of an allocation
+  static constexpr std::int64_t kBlockRows = 1024;  // rows of an allocation
   std::int64_t row_values() const { return head_.config().key_dim(); }
 
   Compute& compute_;

@@ -1,4 +1,4 @@
-#include "engine/schedule/prefill_lane.h"
+#include "engine/schedule/prefill_queue.h"
 
 #include "base/clock.h"
 
@@ -8,14 +8,14 @@
 namespace quire {
 namespace {
 
-/// Recomputing gets at most this many parts of the time for one of ingest while both wait.
+/// Most parts of the time that recomputing gets for one part of ingest while both wait.
 constexpr double kRecomputeShare = 9;
 
 }  // namespace
 
-PrefillLane::PrefillLane(QueryResources& core) : core_(core), sizer_(core.chunk_tokens) {}
+PrefillQueue::PrefillQueue(QueryResources& core) : core_(core), sizer_(core.chunk_tokens) {}
 
-bool PrefillLane::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
+bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
   std::erase_if(in_flight_, [](const auto& entry) { return entry.second->completed(); });
   const auto found = in_flight_.find(key);
   if (found != in_flight_.end() && found->second->join(request, done)) return false;
@@ -34,7 +34,7 @@ bool PrefillLane::add(const ContextKey& key, PrefillRequest request, PrefillTask
   return true;
 }
 
-bool PrefillLane::pick() {
+bool PrefillQueue::pick() {
   if (current_) return true;
   if (recompute_.empty() && ingest_.empty()) return false;
   const bool both = !recompute_.empty() && !ingest_.empty();
@@ -46,18 +46,18 @@ bool PrefillLane::pick() {
   return true;
 }
 
-void PrefillLane::suspend() {
+void PrefillQueue::suspend() {
   current_->suspend();
   suspended_ = true;
 }
 
-Status PrefillLane::resume() {
+Status PrefillQueue::resume() {
   QUIRE_RETURN_IF_ERROR(current_->resume());
   suspended_ = false;
   return {};
 }
 
-bool PrefillLane::step(double allowed_ms) {
+bool PrefillQueue::step(double allowed_ms) {
   const auto started = Clock::now();
   PieceLimit limit;
   if (allowed_ms > 0) {
@@ -77,7 +77,7 @@ bool PrefillLane::step(double allowed_ms) {
   return over;
 }
 
-std::int64_t PrefillLane::fail_all(const Status& status) {
+std::int64_t PrefillQueue::fail_all(const Status& status) {
   std::int64_t count = 0;
   const auto fail = [&](const std::shared_ptr<PrefillTask>& task) {
     task->fail(status);

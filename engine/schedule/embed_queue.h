@@ -1,4 +1,4 @@
-/// The texts that wait to be embedded, and the one that is being computed.
+/// This file queues texts to be embedded and runs the current one.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,33 @@
 
 namespace quire {
 
-/// First come, first served. Threads: submit() from any; the rest from the engine thread.
-class EmbedLane {
+/// Runs texts first come, first served. Threads: any for submit(); the engine thread for the rest.
+class EmbedQueue {
  public:
-  EmbedLane(QueryResources& core, std::size_t max_waiting)
+  EmbedQueue(QueryResources& core, std::size_t max_waiting)
       : core_(core), max_waiting_(max_waiting) {}
 
-  /// Refusals (queue full, text larger than the whole working cache: kInvalidArgument, closed) come
-  /// through `done` on the calling thread.
+  /// Queues a text. Refusals (queue full, closed, or kInvalidArgument for a text larger than the
+  /// whole working cache) are passed to `done` on the calling thread.
   void submit(EmbedRequest request, EmbedTask::Done done);
 
   bool idle() const;
-  /// Working cache reserved for the text that is being computed; 0 between texts and while it is
-  /// suspended.
+  /// Returns the bytes of working cache reserved for the current text; 0 between texts and while it
+  /// is suspended.
   std::int64_t held_bytes() const { return held_bytes_; }
-  /// The text being computed (held_bytes() > 0) gives its pages back; step() goes on with it when
+  /// Moves the current text out of its pages; requires held_bytes() > 0. step() continues it once
   /// there is room.
   void suspend();
-  /// One chunk of one text. False: there is none, or no room for its working cache.
+  /// Runs one chunk of one text. Returns false if there is none, or no room for its working cache.
   bool step(const std::function<bool(std::int64_t bytes)>& room_for);
-  /// Refuses from now on; ends what waits and what is being computed.
+  /// Refuses new texts and ends all waiting and current ones.
   void close(const Status& why);
 
  private:
   QueryResources& core_;
   const std::size_t max_waiting_;
   mutable std::mutex mu_;
-  // Guarded by mu_; the engine thread alone takes away
+  // Guarded by mu_; only the engine thread removes entries.
   std::deque<std::unique_ptr<EmbedTask>> waiting_;
   Status closed_;  // guarded by mu_
   void end_current();

@@ -1,5 +1,5 @@
-/// Results on their way from the device: written to a place by kernels, copied to pinned memory on
-/// the stream of copies, handed out once all has run.
+/// FetchStream downloads results: kernels write them to a device buffer, the copy stream copies
+/// them to pinned memory, and callbacks receive them once all have run.
 #pragma once
 
 #include <array>
@@ -11,17 +11,17 @@
 
 namespace quire {
 
-/// Two places, used in turn: while one is copied the next one is written. The order is kept by
-/// marks alone; the host waits in deliver(), and where kMostUnderWay bytes are. Threads: the one
-/// that computes.
-class FetchLane {
+/// FetchStream has two device buffers, used in turn: while one is copied the next one is written.
+/// Events alone keep the order; the host waits in deliver(), and when kMostUnderWay bytes are
+/// pending. Threads: the computing thread.
+class FetchStream {
  public:
   static constexpr std::int64_t kMostUnderWay = std::int64_t{128} << 20;
 
-  explicit FetchLane(const std::shared_ptr<DeviceMemory>& memory)
+  explicit FetchStream(const std::shared_ptr<DeviceMemory>& memory)
       : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
 
-  /// See HookCompute.
+  /// These implement the calls of the same name in HookCompute.
   Result<std::byte*> place(std::int64_t bytes);
   Status fetch(std::int64_t bytes, HookCompute::Fetched then);
   Status deliver();
@@ -30,10 +30,10 @@ class FetchLane {
   struct Slot {
     explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
         : device(memory, cuda::MemoryKind::kDevice),
-          copied(memory->new_mark()),
-          written(memory->new_mark()) {}
+          copied(memory->new_event()),
+          written(memory->new_event()) {}
     DeviceBuffer device;
-    std::int32_t copied, written;  ///< marks of the copies' lane and of the computing one
+    std::int32_t copied, written;  ///< events of the copy stream and of the computing one
   };
   struct UnderWay {
     const std::byte* at;

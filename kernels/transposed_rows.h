@@ -11,25 +11,25 @@
 namespace quire {
 
 /// Rows of a block; the widest vector of f32.
-inline constexpr std::int64_t kTurnedRows = 16;
+inline constexpr std::int64_t kTransposeRows = 16;
 
-/// Blocks [num_kv_heads][num_pairs][kTurnedRows][2] bf16: a row has 2 * num_pairs values for each
-/// KV head, and pairs stay together. What a block holds behind the last row is of no matter, if
-/// finite.
-struct TurnedRows {
-  const std::uint16_t* const* blocks;  ///< [ceil(num_rows / kTurnedRows)], 4-byte aligned
+/// Blocks [num_kv_heads][num_pairs][kTransposeRows][2] bf16: a row has 2 * num_pairs values for
+/// each KV head, and pairs stay together. What a block holds behind the last row is of no matter,
+/// if finite.
+struct TransposedRows {
+  const std::uint16_t* const* blocks;  ///< [ceil(num_rows / kTransposeRows)], 4-byte aligned
   std::int64_t num_rows;
   std::int32_t num_kv_heads, num_pairs;
 
   std::int64_t block_values() const {
-    return std::int64_t{num_kv_heads} * num_pairs * kTurnedRows * 2;
+    return std::int64_t{num_kv_heads} * num_pairs * kTransposeRows * 2;
   }
 };
 
 /// Where pair `pair` of a row of a KV head lies in its block.
-constexpr std::int64_t turned_at(std::int32_t num_pairs, std::int64_t kv_head, std::int64_t pair,
-                                 std::int64_t row) {
-  return ((kv_head * num_pairs + pair) * kTurnedRows + row % kTurnedRows) * 2;
+constexpr std::int64_t transposed_at(std::int32_t num_pairs, std::int64_t kv_head,
+                                     std::int64_t pair, std::int64_t row) {
+  return ((kv_head * num_pairs + pair) * kTransposeRows + row % kTransposeRows) * 2;
 }
 
 /// scores[h * ld_scores + j] = scale * sum_p (q[h][p][0] * x[p][0] + q[h][p][1] * x[p][1]), x being
@@ -37,20 +37,20 @@ constexpr std::int64_t turned_at(std::int32_t num_pairs, std::int64_t kv_head, s
 /// (min(q, 0), max(q, 0)) of a query that is page_scores(). A score depends on its query and its
 /// row alone, bit for bit. Sums in f32. Zero rows are valid. Errors: kInvalidArgument. Allocates
 /// nothing.
-struct TurnedScoresArgs {
+struct TransposedScoresArgs {
   const float* q;  ///< [num_kv_heads * group][num_pairs][2]
-  TurnedRows rows;
+  TransposedRows rows;
   std::int64_t first_row, num_rows;
   std::int32_t first_kv_head, num_kv_heads, group;  ///< of the rows' KV heads; queries of each
   float scale;
   float* scores;  ///< [num_kv_heads * group, num_rows], row stride ld_scores elements, overwritten
   std::int64_t ld_scores;
 };
-Status turned_scores(const TurnedScoresArgs& args);
-Status turned_scores_reference(const TurnedScoresArgs& args);
+Status transposed_scores(const TransposedScoresArgs& args);
+Status transposed_scores_reference(const TransposedScoresArgs& args);
 
-/// What turned_scores() refuses.
-inline Status check_turned_scores(const TurnedScoresArgs& a) {
+/// What transposed_scores() refuses.
+inline Status check_transposed_scores(const TransposedScoresArgs& a) {
   if (a.rows.num_kv_heads < 1 || a.rows.num_pairs < 1)
     return Status::invalid("rows", "needs at least one KV head and one pair");
   if (a.group < 1) return Status::invalid("group", "a KV head needs at least one query");
@@ -66,7 +66,7 @@ inline Status check_turned_scores(const TurnedScoresArgs& a) {
   if (a.ld_scores < a.num_rows)
     return Status::invalid("ld_scores", "must be at least the number of rows");
   if (a.num_rows > 0 && (a.q == nullptr || a.rows.blocks == nullptr || a.scores == nullptr))
-    return Status::invalid("q", "turned_scores needs all of its arrays");
+    return Status::invalid("q", "transposed_scores needs all of its arrays");
   return {};
 }
 

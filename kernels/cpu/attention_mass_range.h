@@ -1,4 +1,4 @@
-/// The vectorised part of attention_mass(): one stretch of keys against all query rows of a call.
+/// The vectorised part of attention_mass(): one range of keys against all query rows of a call.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr std::int64_t kMassRows = 8;  ///< query rows per tile, at most
 
 /// Bytes of scratch, 64-byte aligned.
 std::int64_t attention_mass_scratch_bytes(const AttentionMassArgs& args);
-/// Writes the stretch's part of args.mass only.
-void attention_mass_stretch(const AttentionMassArgs& args, std::int64_t stretch, void* scratch);
+/// Writes the range's part of args.mass only.
+void attention_mass_range(const AttentionMassArgs& args, std::int64_t range, void* scratch);
 
 }  // namespace quire::cpu

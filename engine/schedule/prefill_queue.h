@@ -1,4 +1,4 @@
-/// The contexts that wait to be computed for the store, and the one that is being computed.
+/// This file queues the contexts to be prefilled for the store and runs the current one.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,31 @@
 
 namespace quire {
 
-/// Contexts that somebody wants back come before new ones, but leave those a tenth of the lane's
-/// time. Within a class tenants take turns by tokens computed. Threads: the engine thread.
-class PrefillLane {
+/// Serves evicted contexts that are needed again before new ones, but leaves new ones a tenth of
+/// the queue's time. Within a class, tenants take turns by tokens computed. Threads: the engine
+/// thread.
+class PrefillQueue {
  public:
-  explicit PrefillLane(QueryResources& core);
+  explicit PrefillQueue(QueryResources& core);
 
-  /// Joins equal content in flight. True: it is a task of its own; false: it joined another or was
-  /// refused (its callback was called).
+  /// Adds a context, or joins equal content in flight. Returns true for a new task, false if it
+  /// joined another or was refused (its callback was then called).
   bool add(const ContextKey& key, PrefillRequest request, PrefillTask::Done done);
-  /// Nothing waits and nothing is being computed.
+  /// Returns whether nothing waits and nothing is being computed.
   bool idle() const { return current_ == nullptr && recompute_.empty() && ingest_.empty(); }
-  /// Takes the next context up if none is. Its memory must then be reserved: needed_bytes(). False:
-  /// idle.
+  /// Picks the next context if none is current; the caller must then reserve needed_bytes().
+  /// Returns false if idle.
   bool pick();
-  /// The context being computed gives its pages back; step() only after resume().
+  /// Moves the current context out of its pages; step() may be called again only after resume().
   void suspend();
   Status resume();
   bool suspended() const { return suspended_; }
-  /// Of the context being computed; 0: none.
+  /// Returns the working bytes of the current context; 0: none.
   std::int64_t needed_bytes() const { return current_ ? current_->working_bytes() : 0; }
-  /// One piece of the context that was picked. `allowed_ms` > 0: decoding queries are kept waiting,
-  /// so no longer than about that. True: the context is over.
+  /// Runs one piece of the current context and returns true if it is done. `allowed_ms` > 0:
+  /// decoding queries wait, so the piece should take no longer than that.
   bool step(double allowed_ms);
-  /// Ends everything. Returns how many tasks there were.
+  /// Ends all tasks and returns how many there were.
   std::int64_t fail_all(const Status& status);
 
  private:
@@ -51,7 +52,7 @@ class PrefillLane {
   std::unordered_map<ContextKey, std::shared_ptr<PrefillTask>, DigestHash> in_flight_;
   bool suspended_ = false;
   ChunkSizer sizer_;
-  double recompute_ms_ = 0, ingest_ms_ = 0;  ///< spent while both classes had work
+  double recompute_ms_ = 0, ingest_ms_ = 0;  ///< time spent while both classes had work
 };
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-#include "engine/device/fetch_lane.h"
+#include "engine/device/fetch_stream.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@ constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20, kAlignment = 64;
 
 }  // namespace
 
-Result<std::byte*> FetchLane::place(std::int64_t bytes) {
+Result<std::byte*> FetchStream::place(std::int64_t bytes) {
   if (bytes_under_way_ > 0 && bytes_under_way_ + bytes > kMostUnderWay)
     QUIRE_RETURN_IF_ERROR(deliver());
   Slot& slot = slots_[next_];
@@ -19,7 +19,7 @@ Result<std::byte*> FetchLane::place(std::int64_t bytes) {
   return slot.device.data();
 }
 
-Result<std::byte*> FetchLane::pinned(std::int64_t bytes) {
+Result<std::byte*> FetchStream::pinned(std::int64_t bytes) {
   const std::int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   for (const auto& chunk : chunks_) {
     if (chunk->used + rounded > chunk->pinned.bytes()) continue;
@@ -32,21 +32,21 @@ Result<std::byte*> FetchLane::pinned(std::int64_t bytes) {
   return chunks_.back()->pinned.data();
 }
 
-Status FetchLane::fetch(std::int64_t bytes, HookCompute::Fetched then) {
+Status FetchStream::fetch(std::int64_t bytes, HookCompute::Fetched then) {
   Slot& slot = slots_[next_];
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, pinned(bytes));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{slot.written, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.written, cuda::Lane::kCompute}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.written, cuda::Lane::kCopies}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyBesideArgs{to, slot.device.data(), bytes}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::SetMarkArgs{slot.copied, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyAsyncArgs{to, slot.device.data(), bytes}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.copied, cuda::Lane::kCopies}));
   next_ = (next_ + 1) % slots_.size();
   under_way_.push_back({to, std::move(then)});
   bytes_under_way_ += bytes;
   return {};
 }
 
-Status FetchLane::deliver() {
-  const Status settled = memory_->settle();
+Status FetchStream::deliver() {
+  const Status settled = memory_->synchronize();
   const std::vector<UnderWay> arrived = std::exchange(under_way_, {});
   bytes_under_way_ = 0;
   for (const auto& chunk : chunks_) chunk->used = 0;

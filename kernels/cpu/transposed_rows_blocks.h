@@ -1,0 +1,13 @@
+/// The vectorised body of transposed_scores(): blocks [begin, end) of a checked call.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/transposed_rows.h"
+
+namespace quire::cpu {
+
+void transposed_scores_blocks(const TransposedScoresArgs& args, std::int64_t begin,
+                              std::int64_t end);
+
+}  // namespace quire::cpu
