@@ -272,14 +272,6 @@ Status check_config(const Config& c) {
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " +
                                                      std::to_string(c.cache.block_tokens) +
                                                      "; use 16, 32, 64, or 0 for the length's own");
-  if (c.cache.min_tokens > 0)
-    return Status::unimplemented(
-               "cache.min_tokens is set, but this build caches contexts of any length; set it to 0")
-        .with_field("cache.min_tokens");
-  if (c.cache.gpu_bytes > 0)
-    return Status::unimplemented(
-               "cache.gpu_bytes is set, but this build has no GPU tier; set it to 0")
-        .with_field("cache.gpu_bytes");
   if (!c.remote.url.empty())
     return Status::unimplemented(
                "remote.url is set, but this build has no remote tier; leave it empty")
@@ -288,15 +280,6 @@ Status check_config(const Config& c) {
     return Status::invalid("retrieve.embeddings",
                            "retrieve.embeddings is set, but retrieve.enabled = false switches "
                            "retrieval off; set it to true");
-  if (!c.disk.write_back)
-    return Status::unimplemented(
-               "disk.write_back = false is not supported by this build; set it to true")
-        .with_field("disk.write_back");
-  if (!c.disk.verify_on_read)
-    return Status::unimplemented(
-               "disk.verify_on_read = false is not supported: every read is checked; set it to "
-               "true")
-        .with_field("disk.verify_on_read");
   return {};
 }
 

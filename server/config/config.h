@@ -46,16 +46,15 @@ struct Config {
     std::int64_t documents_per_query = 64;
   } limits;
   struct Cache {
-    std::int64_t block_tokens = 0, dram_bytes = std::int64_t{4} << 30, gpu_bytes = 0,
-                 min_tokens = 0;
+    std::int64_t block_tokens = 0, dram_bytes = std::int64_t{4} << 30;
     std::string eviction = "lru";
     double max_pinned_ratio = 0.5;
     bool share_across_namespaces = false;
   } cache;
   struct Disk {
-    std::string path = "./data", compression = "none";
+    std::string path = "./data";
     std::int64_t max_bytes = 0, threads = 2;
-    bool write_back = true, verify_on_read = true, direct_io = true;
+    bool direct_io = true;
   } disk;
   struct Remote {
     std::string url, mode = "read_write";
