@@ -30,8 +30,7 @@ struct Look {
     EXPECT_TRUE(attention_reference(a).ok());
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim)); }
-  AttentionMassArgs arguments(const std::vector<RowRange>& ranges,
-                              std::vector<float>& mass) const {
+  AttentionMassArgs arguments(const std::vector<RowRange>& ranges, std::vector<float>& mass) const {
     mass.assign(static_cast<std::size_t>(queries * heads) * ranges.size(),
                 std::numeric_limits<float>::quiet_NaN());
     AttentionMassArgs a{};
@@ -71,8 +70,8 @@ class AttentionMassTest : public ::testing::TestWithParam<Shape> {
 TEST_P(AttentionMassTest, AgreesWithTheReference) {
   const Look l = look();
   const std::vector<RowRange> ranges = {{0, l.rows},          {0, 0},
-                                           {l.rows, l.rows},     {l.rows / 3, l.rows - l.rows / 4},
-                                           {l.rows - 1, l.rows}, {0, 1}};
+                                        {l.rows, l.rows},     {l.rows / 3, l.rows - l.rows / 4},
+                                        {l.rows - 1, l.rows}, {0, 1}};
   std::vector<float> expected, actual;
   ASSERT_OK(attention_mass_reference(l.arguments(ranges, expected)));
   ASSERT_OK(attention_mass(l.arguments(ranges, actual)));
@@ -87,10 +86,9 @@ TEST_P(AttentionMassTest, StretchesThatTileTheCacheSumToOne) {
   std::vector<float> mass;
   ASSERT_OK(attention_mass(l.arguments(ranges, mass)));
   for (std::size_t i = 0; i < mass.size(); i += ranges.size()) {
-    EXPECT_NEAR(
-        std::accumulate(mass.begin() + static_cast<std::ptrdiff_t>(i),
-                        mass.begin() + static_cast<std::ptrdiff_t>(i + ranges.size()), 0.0),
-        1.0, 1e-4);
+    EXPECT_NEAR(std::accumulate(mass.begin() + static_cast<std::ptrdiff_t>(i),
+                                mass.begin() + static_cast<std::ptrdiff_t>(i + ranges.size()), 0.0),
+                1.0, 1e-4);
   }
 }
 
