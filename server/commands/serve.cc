@@ -297,12 +297,11 @@ int serve(const ServeFlags& flags) {
     loaded = true;
     if (s.ok()) return;
     failed = true;
-    // A person reads a sentence; whoever collects logs gets the same as one of their lines.
-    if (isatty(STDERR_FILENO) != 0) {
-      complain(s);
-    } else {
+    // A person at a terminal reads the sentence; the log is for whoever collects it.
+    if (isatty(STDOUT_FILENO) == 0) {
       log_error("the service cannot start", {{"reason", s.to_string()}});
     }
+    complain(s);
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;
