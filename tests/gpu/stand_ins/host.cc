@@ -1,10 +1,15 @@
 // What the engine needs of other libraries on a machine that has none: a store in memory, and token
 // ids without a vocabulary.
 #include <array>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "cachestore/rocksdb_disk_tier.h"
+#include "engine/model/gguf_model.h"
+#include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/cachestore/memory_tier.h"
 
@@ -73,5 +78,16 @@ class ByteIds final : public Tokenizer {
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path&) {
   return std::unique_ptr<Tokenizer>(std::make_unique<ByteIds>());
 }
+
+// GGUF metadata becomes JSON text with a part of Boost.JSON that the stand-in does not have.
+Result<ModelConfig> gguf_model_config(const GgufFile&) {
+  return Status::unimplemented("GGUF models need Boost.JSON, which this build does not have");
+}
+
+namespace tokenizer_internal {
+Result<std::optional<std::string>> gguf_tokenizer_config(const std::filesystem::path&) {
+  return std::optional<std::string>();
+}
+}  // namespace tokenizer_internal
 
 }  // namespace quire

@@ -37,6 +37,9 @@ class array : public std::vector<value> {
   using std::vector<value>::vector;
 };
 
+/// In the order of value's alternatives.
+enum class kind : unsigned char { null, bool_, int64, uint64, double_, string, array, object };
+
 class key_value_pair;
 /// Members in the order of the text; of a key written twice the last one stays, as in Boost.
 class object {
@@ -44,6 +47,9 @@ class object {
   std::size_t size() const;
   bool empty() const;
   const value* if_contains(string_view key) const;
+  value* if_contains(string_view key) {
+    return const_cast<value*>(static_cast<const object*>(this)->if_contains(key));
+  }
   bool contains(string_view key) const { return if_contains(key) != nullptr; }
   const key_value_pair* begin() const;
   const key_value_pair* end() const;
@@ -60,6 +66,7 @@ class value {
   template <class T>
   explicit value(T v) : v_(std::move(v)) {}
 
+  json::kind kind() const { return static_cast<json::kind>(v_.index()); }
   bool is_null() const { return is<std::nullptr_t>(); }
   bool is_bool() const { return is<bool>(); }
   bool is_int64() const { return is<std::int64_t>(); }
@@ -74,10 +81,12 @@ class value {
   double get_double() const { return std::get<double>(v_); }
   const string& get_string() const { return std::get<string>(v_); }
   const array& get_array() const { return std::get<array>(v_); }
+  array& get_array() { return std::get<array>(v_); }
   const object& get_object() const { return std::get<object>(v_); }
   object& get_object() { return std::get<object>(v_); }
   const array* if_array() const { return std::get_if<array>(&v_); }
   const object* if_object() const { return std::get_if<object>(&v_); }
+  object* if_object() { return std::get_if<object>(&v_); }
   template <class T>
   T to_number(error_code& error) const {
     if (is_int64()) return static_cast<T>(get_int64());
