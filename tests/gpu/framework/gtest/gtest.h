@@ -69,6 +69,13 @@ struct Report {
   }
 };
 
+/// The left side of a skipped test's statement of type void to return.
+struct Skip {
+  void operator=(const Message& message) const {
+    std::cout << "skipped: " << message.text() << std::endl;
+  }
+};
+
 /// A trace as long as it lives.
 class Trace {
  public:
@@ -169,4 +176,5 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
 #define ASSERT_NEAR(a, b, most) \
   QUIRE_CHECK_TRUE(return, std::abs((a) - (b)) <= (most), #a " is not near " #b)
 #define ADD_FAILURE() QUIRE_CHECK_TRUE(, false, "failed:")
+#define GTEST_SKIP() return ::testing::internal::Skip{} = ::testing::internal::Message()
 #define FAIL() QUIRE_CHECK_TRUE(return, false, "failed:")
