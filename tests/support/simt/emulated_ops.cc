@@ -155,7 +155,7 @@ class EmulatedDevice final : public EmulatedOps {
   struct Work {
     OpCode code;
     std::vector<std::byte> args;
-    std::int64_t event = 0;  ///< which setting of a event this is, or waits for
+    std::int64_t event = 0;  ///< which recording of an event this is, or waits for
   };
   struct Recorded {
     std::uint64_t version;
