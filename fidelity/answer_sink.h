@@ -1,4 +1,4 @@
-/// What a run keeps of one answer, and how two answers held to the same tokens compare.
+/// Keeps the measured parts of one answer, and compares two answers forced to the same tokens.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@
 
 namespace quire {
 
-/// One answer: its greedy choices, the first logits, the text. Threads: the engine's until it is
-/// done, then that of wait().
+/// Holds one answer: its greedy choices, the first logits, the text. Threads: the engine thread
+/// until it is done, then the thread of wait().
 class AnswerSink final : public QuerySink {
  public:
-  /// Logits are kept of the first `logits_kept` positions: vocabulary * 4 bytes each.
+  /// Keeps the logits of the first `logits_kept` positions: vocabulary * 4 bytes each.
   explicit AnswerSink(std::size_t logits_kept) : logits_kept_(logits_kept) {}
   void on_plan(const Plan&) override {}
   bool wants_logits() const override { return true; }
@@ -45,7 +45,7 @@ class AnswerSink final : public QuerySink {
     done_ = true;
     changed_.notify_all();
   }
-  /// Cancels the query once `stop` is set.
+  /// Waits for the end. It cancels the query once `stop` is set.
   void wait(QueryHandle& handle, const std::atomic<bool>* stop) {
     std::unique_lock lock(mu_);
     while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return done_; })) {
@@ -53,15 +53,15 @@ class AnswerSink final : public QuerySink {
     }
   }
 
-  // Written by the engine thread until done.
-  /// The likeliest token at each position, also at the last, which ends the answer
+  // Written by the engine thread until done:
+  /// The likeliest token at each position, including the last, which ends the answer.
   std::vector<std::int32_t> choices;
-  /// Of the text; where nothing ends an answer, one for each of `choices`
+  /// The tokens of the text; if nothing ends an answer, one for each of `choices`.
   std::vector<std::int32_t> tokens;
   std::vector<std::vector<float>> first_logits;
   std::string text;
   std::vector<std::size_t> token_ends;  ///< bytes of the text after each token
-  Attribution attribution;              ///< empty: not asked for
+  Attribution attribution;              ///< empty: not requested
   Status status;
   Plan plan;
   QueryStats stats;
@@ -73,8 +73,10 @@ class AnswerSink final : public QuerySink {
   bool done_ = false;
 };
 
-/// Agreement and KL(reference || run) of every stretch of `span_tokens` positions whose logits both
-/// kept. span_tokens > 0.
+/// Returns agreement and KL(reference
+///
+/// run) of every range of `span_tokens` positions whose logits both kept. `span_tokens` must be
+/// above 0.
 std::vector<AnswerSpan> spans_of(const AnswerSink& reference, const AnswerSink& run,
                                  std::int32_t span_tokens);
 

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// Linear between order statistics, as numpy's default.
+/// Interpolates linearly between order statistics, as numpy does by default.
 double quantile(const std::vector<double>& sorted, double q) {
   const double at = q * static_cast<double>(sorted.size() - 1);
   const auto low = static_cast<std::size_t>(std::floor(at));

@@ -7,7 +7,7 @@
 
 namespace quire {
 
-/// A mean and the interval around it; all NaN where there was nothing to average.
+/// Interval is a mean and its confidence interval; all NaN if there was nothing to average.
 struct Interval {
   double value = 0, low = 0, high = 0;
 };
@@ -18,8 +18,8 @@ struct BootstrapOptions {
   std::uint64_t seed = 1;
 };
 
-/// Of the mean of `values`. Deterministic for a seed. With one value, or equal values, the interval
-/// is that value.
+/// Returns the mean of `values` and its interval, deterministic for a seed. With one value, or
+/// equal values, the interval is that value.
 Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& options);
 
 }  // namespace quire

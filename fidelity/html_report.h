@@ -1,4 +1,4 @@
-/// The report as one HTML page that needs nothing from outside, and its plots as one SVG file.
+/// Writes the report as one self-contained HTML page, and its plots as one SVG file.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace quire {
 
-/// Tables, two Pareto plots (score against TTFT and against sequence ratio), certificates, what was
-/// skipped. Light and dark.
+/// Returns tables, two Pareto plots (score against TTFT and against sequence ratio), certificates
+/// and the skipped tasks. The page has a light and a dark style.
 std::string report_html(const Report& report, const std::vector<Certificate>& certificates);
 std::string report_svg(const Report& report);
 

@@ -1,4 +1,4 @@
-/// Strict JSON text to values and back, for the files of this folder.
+/// Converts strict JSON text to values and back, for the files of this folder.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -9,14 +9,14 @@
 
 namespace quire::fidelity_json {
 
-/// One document, valid UTF-8, at most 32 levels. Errors: kInvalidArgument saying what is wrong and
-/// at which byte.
+/// Parses one document: valid UTF-8, at most 32 levels. Errors: kInvalidArgument naming the fault
+/// and its byte.
 Result<boost::json::value> parse(std::string_view text);
-/// Two spaces a level, members in order.
+/// Formats with two spaces per level, members in order.
 std::string pretty(const boost::json::value& value);
-/// null for NaN and infinities, which JSON cannot say.
+/// Returns the number, or null for NaN and infinities, which JSON does not have.
 boost::json::value number(double value);
-/// What `number` wrote: NaN for null.
+/// Returns the value that `number` wrote: NaN for null.
 double to_double(const boost::json::value& value);
 
 }  // namespace quire::fidelity_json

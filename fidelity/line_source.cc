@@ -40,7 +40,7 @@ class BufferedLines : public LineSource {
   }
 
  protected:
-  /// Appends at most one piece; 0 at the end.
+  /// Appends at most one piece and returns its bytes; 0: the end.
   virtual Result<std::size_t> read_more(std::string& buffer) = 0;
 
  private:
@@ -49,7 +49,7 @@ class BufferedLines : public LineSource {
   bool over_ = false;
 };
 
-/// zlib's gzread also reads plain files as they are.
+/// zlib's gzread also reads plain files unchanged.
 class FileLines final : public BufferedLines {
  public:
   explicit FileLines(gzFile file) : file_(file) {}
@@ -65,7 +65,7 @@ class FileLines final : public BufferedLines {
     buffer.resize(before + static_cast<std::size_t>(got > 0 ? got : 0));
     int code = Z_OK;
     const char* text = gzerror(file_, &code);
-    // A gzip stream cut short reads as a short count and Z_BUF_ERROR.
+    // A truncated gzip stream gives a short count and Z_BUF_ERROR.
     if (got < 0 || code == Z_BUF_ERROR || code == Z_DATA_ERROR) {
       const std::string where = "after line " + std::to_string(line_number_) + ": ";
       if (code == Z_ERRNO) return Status::io(where + std::strerror(errno));

@@ -1,4 +1,4 @@
-/// Lines of a plain or gzip file, read in pieces, so that a file larger than memory can be walked.
+/// Reads lines of a plain or gzip file in pieces, so that the file may be larger than memory.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace quire {
 
-/// Where lines come from. Not shared between threads.
+/// LineSource supplies lines. Threads: not shared.
 class LineSource {
  public:
   virtual ~LineSource() = default;
-  /// The next line without its end ("\n" or "\r\n"); empty at the end of the file. The last line
-  /// may lack its newline. Errors: kIo, kCorruption (a gzip stream that is damaged or ends early),
-  /// kInvalidArgument (a line above kMaxLineBytes), with the line number.
+  /// Returns the next line without its end ("\n" or "\r\n"); none: the end of the file. The last
+  /// line may lack its newline. Errors, with the line number: kIo, kCorruption (a gzip stream that
+  /// is damaged or ends early), kInvalidArgument (a line above kMaxLineBytes).
   virtual Result<std::optional<std::string>> next() = 0;
-  /// Number of the line next() gave last, from 1.
+  /// Returns the number of the line that next() returned last, from 1.
   std::int64_t line_number() const { return line_number_; }
 
  protected:
@@ -29,9 +29,9 @@ class LineSource {
 
 inline constexpr std::size_t kMaxLineBytes = std::size_t{256} << 20;
 
-/// Plain or gzip, told apart by the first bytes. Errors: kNotFound, kIo.
+/// Opens a plain or gzip file, recognised by its first bytes. Errors: kNotFound, kIo.
 Result<std::unique_ptr<LineSource>> open_lines(const std::string& path);
-/// Lines of bytes in memory.
+/// Returns the lines of bytes in memory.
 std::unique_ptr<LineSource> lines_of(std::string bytes);
 
 }  // namespace quire

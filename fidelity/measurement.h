@@ -1,4 +1,4 @@
-/// What one question under one strategy gave.
+/// The measurements of one question under one strategy.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace quire {
 
-/// A stretch of a long answer.
+/// AnswerSpan is a range of a long answer.
 struct AnswerSpan {
   double agreement = 1;  ///< share of its positions at which the likeliest token is recompute's
   double kl = 0;         ///< mean over all its positions, nats
@@ -16,26 +16,28 @@ struct AnswerSpan {
 };
 
 struct Measurement {
-  std::string skipped;       ///< why it could not be asked; the numbers are then meaningless
-  bool has_answers = false;  ///< em and f1 mean something
+  /// Why the question could not be measured; the numbers are then meaningless.
+  std::string skipped;
+  bool has_answers = false;  ///< em and f1 are meaningful
   double em = 0, f1 = 0;
-  double agreement = 1;  ///< with the tokens of full recompute, share of positions
-  double kl = 0;         ///< mean over the first answer positions, nats, recompute's tokens forced
-  double sequence_ratio = 1;   ///< share of (document token, layer) pairs attended to
+  double agreement = 1;  ///< share of positions with the same token as full recompute
+  double kl = 0;  ///< mean over the first answer positions, in nats, with recompute's tokens forced
+  double sequence_ratio = 1;   ///< attended share of the (document token, layer) pairs
   double recompute_ratio = 0;  ///< share of document tokens computed at query time
   double bytes_loaded = 0;     ///< KV read from any tier
   double ttft_ms = 0, decode_ms = 0;
   std::int64_t prompt_tokens = 0, answer_tokens = 0;
-  /// Of the rows or pages that steps wanted, the share that was not on the device yet; none:
-  /// nothing was to move
+  /// Share of the rows or pages wanted by steps that was not on the device yet; none: nothing was
+  /// to be copied.
   std::optional<double> moved;
-  /// Of the KV heads that may go by the query before, the share that chose anew first; none: there
-  /// were no such
+  /// Among KV heads that may use the previous query's choice, the share that chose again first;
+  /// none: there were no such heads.
   std::optional<double> corrected;
-  /// Of a right answer with known supporting documents: its first citation names one
+  /// Whether the first citation of a right answer names a supporting document; none: these are
+  /// unknown or the answer is wrong.
   std::optional<bool> cited;
-  /// Of RunOptions::span_tokens each, the last one maybe shorter; empty unless answers are long
-  /// ones
+  /// Spans of RunOptions::span_tokens each, the last one possibly shorter; empty unless answers are
+  /// long.
   std::vector<AnswerSpan> spans;
   std::string answer;
   friend bool operator==(const Measurement&, const Measurement&) = default;

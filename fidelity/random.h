@@ -1,5 +1,5 @@
-/// A small generator with the same numbers on every machine (std distributions differ between
-/// libraries).
+/// A small random generator with the same numbers on every machine (std distributions differ
+/// between libraries).
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace quire {
 
-/// splitmix64 (Steele, Lea, Flood 2014). Not shared between threads.
+/// splitmix64 (Steele, Lea, Flood 2014). Threads: not shared.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
-  /// The stream named `name` under `seed`: FNV-1a of the name mixed into the seed.
+  /// Starts the stream named `name` under `seed`: FNV-1a of the name mixed into the seed.
   Random(std::uint64_t seed, std::string_view name) : state_(seed) {
     std::uint64_t hash = 0xcbf29ce484222325ull;
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
@@ -26,11 +26,12 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
-  /// Uniform in [0, n); n >= 1. Multiply-shift: the bias of 2^-64 * n does not matter here.
+  /// Returns a uniform number in [0, n); n >= 1. It uses multiply-shift, whose bias of 2^-64 * n is
+  /// negligible here.
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
   }
-  /// Uniform in [0, 1).
+  /// Returns a uniform number in [0, 1).
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
   template <class T>
   void shuffle(std::vector<T>& v) {

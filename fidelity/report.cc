@@ -19,8 +19,8 @@ struct SpanValues {
   Values agreement, kl;
 };
 
-/// Every measure of every row gets a stream of its own, so that rows do not depend on which others
-/// were asked for.
+/// Every measure of every row has its own random stream, so that rows do not depend on which others
+/// were requested.
 Interval mean_of(const Values& values, const BootstrapOptions& base, const std::string& name) {
   BootstrapOptions options = base;
   options.seed = Random(base.seed, name).next();
@@ -135,7 +135,7 @@ std::string bytes_text(double v) {
   return fixed(v, u == 0 ? 0 : 1) + " " + units[u];
 }
 
-/// Of long answers: agreement and KL of every stretch; empty where there are none.
+/// Returns agreement and KL of every range of long answers; empty: there are none.
 std::string span_table(const Report& r, std::size_t name) {
   std::size_t most = 0;
   for (const auto& s : r.strategies) {
@@ -192,8 +192,8 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
     }
   }
   out.skipped = suite.skipped;
-  // Reasons hold lengths of single questions: one entry per task and strategy with the first
-  // reason, and how many.
+  // Reasons contain lengths of single questions. So there is one entry per task and strategy, with
+  // the first reason and the count.
   for (const auto& task : out.tasks) {
     for (std::size_t s = 0; s < run.strategies.size(); ++s) {
       std::int64_t count = 0;
@@ -208,8 +208,8 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
       out.skipped.push_back({task, std::to_string(count) + " of " +
                                        std::to_string(by_task[task].size()) + " questions" + who +
                                        ": " + reason});
-      // A question that recompute cannot answer has no reference: the others skip it for the same
-      // reason
+      // A question that recompute cannot answer has no reference, so the others skip it for the
+      // same reason.
       if (s == 0) break;
     }
   }
@@ -253,7 +253,7 @@ std::string report_json(const Report& r) {
     auto& settings = o["settings"].as_object();
     settings["span_tokens"] = c.span_tokens;
     settings["temperature"] = c.temperature;
-    settings["kl_positions"] = nullptr;  // all of them
+    settings["kl_positions"] = nullptr;  // all positions
   }
   json::array rows, details, skipped;
   for (const auto& row : r.rows) {

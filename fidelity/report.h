@@ -1,5 +1,4 @@
-/// From measured rows to what people and programs read: a table, JSON, and rows for plots and
-/// certificates.
+/// Turns measured rows into a table, JSON, and rows for plots and certificates.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +11,34 @@
 
 namespace quire {
 
-/// Means over the questions of one task (or "all") under one strategy, with 95 % bootstrap
-/// intervals. em and f1 are NaN where no question has answers.
+/// ReportRow holds means over the questions of one task (or "all") under one strategy, with 95 %
+/// bootstrap intervals. em and f1 are NaN if no question has answers.
 struct ReportRow {
   std::string strategy, task;
   bool approximate = false, default_settings = false;
   std::int64_t n = 0;          ///< questions measured
-  std::int64_t n_answers = 0;  ///< of them with known answers
+  std::int64_t n_answers = 0;  ///< questions with known answers
   Interval em, f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms, decode_ms;
-  /// Share of right answers with known supporting documents whose first citation names one
+  /// Share of right answers, among those with known supporting documents, whose first citation
+  /// names one.
   Interval cited;
-  Interval moved, corrected;  ///< of the questions that have them
+  Interval moved, corrected;  ///< over the questions that have them
   struct Span {
     Interval agreement, kl;
   };
-  /// Of long answers: every stretch of ReportContext::span_tokens; as many as the longest answer
-  /// has
+  /// For long answers: every range of ReportContext::span_tokens, as many as the longest answer
+  /// has.
   std::vector<Span> spans;
-  /// Paired: this strategy minus recompute, question by question
+  /// Paired differences: this strategy minus recompute, question by question.
   Interval em_difference, f1_difference;
 };
 
-/// What was measured, on what.
+/// ReportContext describes what was measured, and with which model and settings.
 struct ReportContext {
   std::string commit, date, cpu, isa, kernel;
   std::int64_t cores = 0, memory_bytes = 0;
   std::string model_name, model_path, fingerprint, fingerprint_hex, weights, kv_dtype;
-  std::string draft_fingerprint, retrieval_head_fingerprint;  ///< hex; empty: none was there
+  std::string draft_fingerprint, retrieval_head_fingerprint;  ///< hex; empty: there was none
   std::int64_t parameters = 0, max_model_len = 0;
   std::string suite, suite_hash;
   std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, block_tokens = 0, span_tokens = 0;
@@ -51,25 +51,26 @@ struct Report {
   ReportContext context;
   std::vector<std::string> strategies, tasks;  ///< tasks without "all"
   std::vector<ReportRow> rows;                 ///< by strategy, "all" first
-  std::vector<SkippedTask> skipped;            ///< tasks, and questions gathered by reason
+  std::vector<SkippedTask> skipped;            ///< tasks, and questions grouped by reason
   const ReportRow* find(const std::string& strategy, const std::string& task) const;
 };
 
-/// Deterministic for the same measurements and seed.
+/// Makes the report; deterministic for the same measurements and seed.
 Report make_report(const Suite& suite, const RunResult& run, ReportContext context,
                    const BootstrapOptions& bootstrap = {});
 
-/// {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows",
-/// "details", "skipped"}. Each score is
-/// {"value", "low", "high"}, null where it means nothing. A row has exactly: strategy, task, n, em,
-/// f1, agreement, kl, sequence_ratio, recompute_ratio, bytes_loaded, ttft_ms; `details` holds
-/// decode_ms, cited, moved, corrected and the differences to recompute for the same rows, and of
-/// long answers `spans`: [{"agreement", "kl"}], one for each settings.span_tokens tokens.
+/// Returns {"name": "fidelity", "commit", "date", "machine", "model", "suite", "settings", "rows",
+/// "details", "skipped"}. Each score is {"value", "low", "high"}, null if it is meaningless.
+///
+/// A row has exactly: strategy, task, n, em, f1, agreement, kl, sequence_ratio, recompute_ratio,
+/// bytes_loaded, ttft_ms. `details` holds decode_ms, cited, moved, corrected and the differences to
+/// recompute for the same rows. For long answers it also holds `spans`: [{"agreement", "kl"}], one
+/// per settings.span_tokens tokens.
 std::string report_json(const Report& report);
-/// For a terminal: one line a strategy, then exact match by task.
+/// Returns a table for a terminal: one line per strategy, then exact match by task.
 std::string report_table(const Report& report);
 
-/// "97.5 %", or "-" for NaN.
+/// Returns "97.5 %", or "-" for NaN.
 std::string percent(double value, int decimals = 1);
 
 }  // namespace quire

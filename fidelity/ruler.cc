@@ -81,7 +81,7 @@ NiahTask niah_task(std::string_view name) {
   return {.keys = 4, .queries = 4};  // niah_multiquery
 }
 
-/// Puts `inserts` at random places of `hay`, keeping their order when `ordered`.
+/// Puts `inserts` at random places of `hay`, in their order if `ordered`.
 Texts scatter(Random& r, Texts hay, Texts inserts, bool ordered) {
   if (!ordered) r.shuffle(inserts);
   std::vector<std::size_t> places;
@@ -184,8 +184,8 @@ class Maker {
     }
   }
 
-  /// The largest record within the length. `units`: what fitted the task's first question, 0
-  /// before.
+  /// Returns the largest record within the length. `units` is the number that fitted the task's
+  /// first question; 0 before it.
   template <class Build>
   Result<std::optional<SuiteRecord>> fitted(Build&& build, bool passages, std::int64_t& units) {
     const auto fits = [&](const SuiteRecord& r) -> Result<bool> {
@@ -206,8 +206,8 @@ class Maker {
       }
       units = low;
     }
-    // Sizes of units differ from question to question: whole passages much, sentences and words
-    // little.
+    // Sizes of units differ between questions: those of whole passages much, those of sentences and
+    // words little.
     for (std::int64_t n = units + (passages ? std::max<std::int64_t>(2, units / 4) : 0); n > 0;
          n -= std::max<std::int64_t>(1, n / 100)) {
       SuiteRecord record = build(n);
@@ -244,7 +244,7 @@ class Maker {
       for (;;) {
         std::string k = t.uuid_keys ? uuid(r) : word(r);
         if (used.insert(k).second) return k;
-        // Every pair of words is taken
+        // Every pair of words is used.
         if (used.size() > 4000) return k + "-" + std::to_string(used.size());
       }
     };
@@ -304,7 +304,7 @@ class Maker {
         names, "vt", 30);
   }
 
-  /// Ten words thirty times each, others three times.
+  /// Ten words occur thirty times each, the others three times.
   SuiteRecord common_words(Random& r, std::int64_t units) const {
     constexpr int kCommon = 10, kOften = 30, kRarely = 3;
     std::set<std::string> used;
@@ -331,8 +331,8 @@ class Maker {
                      120);
   }
 
-  /// Coded words whose counts follow a zeta distribution with exponent 2; the most frequent is
-  /// dots, the next three are asked for.
+  /// Coded words have counts of a zeta distribution with exponent 2. The most frequent is dots; the
+  /// next three are the answer.
   SuiteRecord frequent_words(Random& r, std::int64_t units) const {
     constexpr double kAlpha = 2.0, kZeta2 = 1.6449340668482264;
     const double total = static_cast<double>(units) * 10;
@@ -345,7 +345,7 @@ class Maker {
       while (rank > 1 && (w = letters(r, 6, 'a'), !used.insert(w).second)) {
       }
       if (rank >= 2 && rank <= 4) answers.push_back(w);
-      // The three asked for differ in count from each other and from the rest also in short texts.
+      // The counts of the three differ from each other and from the rest, also in short texts.
       list.insert(list.end(),
                   static_cast<std::size_t>(std::max<std::int64_t>(count, rank <= 4 ? 6 - rank : 1)),
                   w);
@@ -361,7 +361,7 @@ class Maker {
                      answers, "fwe", 50);
   }
 
-  /// The question's own documents among passages of other questions.
+  /// The question's own documents are placed among passages of other questions.
   SuiteRecord question_answering(Random& r, std::string_view task, std::int64_t index,
                                  std::int64_t units) const {
     std::vector<const SuiteRecord*> questions;
@@ -380,8 +380,8 @@ class Maker {
         return d.text == p.text || (!d.title.empty() && d.title == p.title);
       });
       if (own) continue;
-      // The order inside an article matters (parts refer back): whole passages are put in front or
-      // behind only.
+      // The order inside an article matters (parts refer back), so whole passages are only put in
+      // front or at the end.
       documents.insert(r.below(2) == 0 ? documents.begin() : documents.end(), p);
       ++i;
     }

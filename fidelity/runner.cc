@@ -15,7 +15,7 @@ namespace {
 
 using Answer = std::shared_ptr<AnswerSink>;
 
-/// The share of (document token, layer) pairs attended to.
+/// Returns the attended share of the (document token, layer) pairs.
 double sequence_ratio(const Plan& plan) {
   double kept = 0, all = 0;
   for (const PlannedContext& c : plan.contexts) {
@@ -37,7 +37,7 @@ double recompute_ratio(const Plan& plan) {
          static_cast<double>(plan.document_tokens);
 }
 
-/// Everything behind the documents: the conversation so far, the instruction before its first
+/// Returns the tokens after the documents: the earlier turns, the instruction before the first
 /// question, and the question.
 Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format,
                                              const std::string& instruction,
@@ -127,7 +127,8 @@ class Runner {
     }
     Answer reference;
     if (skipped.empty() && !warm_) {
-      // Untimed: the first query of a process finds cold caches that no strategy is to blame for.
+      // This query is not timed, because a process's first query finds cold caches that no strategy
+      // causes.
       warm_ = true;
       QUIRE_RETURN_IF_ERROR(answer(request, strategies.front(), {}, skipped).status());
     }
@@ -179,7 +180,7 @@ class Runner {
       m.spans = spans_of(reference, *forced, options_.span_tokens);
       return m;
     }
-    // Left alone it says the same, token for token
+    // Without forced tokens it would give the same answer, token for token.
     if (forced->choices == reference.choices) return m;
     QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
     score(record, own->text, m);
@@ -214,7 +215,7 @@ class Runner {
     m.f1 = f1_score(m.answer, record.answers);
   }
 
-  /// Whether a right answer cites a supporting document first.
+  /// Sets whether a right answer cites a supporting document first.
   static void check_citation(const SuiteRecord& record, const AnswerSink& run, Measurement& m) {
     m.cited.reset();
     if (record.supporting_ids.empty() || !m.has_answers || m.em < 1) return;
@@ -264,7 +265,7 @@ class Runner {
     QueryRequest request = prompt;
     request.id = "fidelity";
     request.cache = spec.cache;
-    // Such a prompt is asked as one that nobody has cached.
+    // Such a prompt is sent as if nothing of it were cached.
     if (spec.cache.prompt_compression != "none") {
       for (QueryContext& c : request.contexts) c.key.reset();
     }
@@ -357,7 +358,7 @@ class Runner {
         }));
     while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
       if (!stopped()) continue;
-      (void)ingest_.cancel_job(ns_, job.id);  // a job that just ended needs no cancelling
+      (void)ingest_.cancel_job(ns_, job.id);  // a job that has just ended needs no cancelling
       return stop_status();
     }
     const JobSnapshot end = future.get();
@@ -369,7 +370,7 @@ class Runner {
     return {};
   }
 
-  /// Removes what `next` does not ask about.
+  /// Removes the documents that `next` does not use.
   void clean_up(const SuiteRecord* next) {
     std::set<std::string> wanted;
     if (next != nullptr)
@@ -379,7 +380,7 @@ class Runner {
         ++it;
         continue;
       }
-      (void)ingest_.remove(ns_, *it);  // what stays behind costs room only
+      (void)ingest_.remove(ns_, *it);  // a document left behind only costs space
       it = present_.erase(it);
     }
   }
@@ -423,7 +424,7 @@ Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& reco
     QUIRE_ASSIGN_OR_RETURN(const auto header, format.document(d.title, ""));
     const auto n = static_cast<std::int64_t>(whole.ids.size()),
                head = static_cast<std::int64_t>(header.ids.size());
-    // Chunks end at sentences, a little before they are full.
+    // Chunks end at sentences, slightly before they are full.
     const std::int64_t room = std::max<std::int64_t>(1, (chunk_tokens - head) * 9 / 10);
     const std::int64_t chunks = n <= chunk_tokens ? 1 : (n - head + room - 1) / room;
     total += n + (chunks - 1) * (head + 1);

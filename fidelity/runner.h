@@ -1,4 +1,4 @@
-/// Asks every question of a suite under every strategy, through the engine and the document service
+/// Runs every question of a suite under every strategy, through the engine and the document service
 /// that the server uses.
 #pragma once
 
@@ -17,51 +17,52 @@
 
 namespace quire {
 
-/// Positions of the answer over which KL is averaged.
+/// Number of the answer's first positions over which KL is averaged.
 inline constexpr std::size_t kKlPositions = 16;
 
 struct RunOptions {
   std::vector<StrategySpec> strategies;  ///< `recompute` is always measured, named or not
-  std::int64_t per_kind = 0;             ///< questions of each kind; 0: all
-  std::uint64_t seed = 1;                ///< of that choice
-  std::int32_t max_tokens = 32;          ///< of answers whose record names no limit
-  std::int32_t chunk_tokens = 512;       ///< documents are cut as POST /v1/documents cuts them
-  /// 0: answers end where the model ends them. Else they go on to max_tokens whatever would end
-  /// them, are not scored, and every strategy is held to recompute's tokens: agreement and KL are
-  /// of all positions, and of each stretch of so many (Measurement::spans). Holds two answers'
-  /// logits meanwhile: max_tokens * vocabulary * 8 bytes.
+  std::int64_t per_kind = 0;             ///< questions per kind; 0: all
+  std::uint64_t seed = 1;                ///< seed for that choice
+  std::int32_t max_tokens = 32;          ///< for answers whose record sets no limit
+  std::int32_t chunk_tokens = 512;       ///< documents are cut as by POST /v1/documents
+  /// 0: answers end where the model ends them. Otherwise they continue to max_tokens in any case,
+  /// are not scored, and every strategy is forced to recompute's tokens. Agreement and KL then
+  /// cover all positions, and each range of this many (Measurement::spans). The run holds the
+  /// logits of two answers: max_tokens * vocabulary * 8 bytes.
   std::int32_t span_tokens = 0;
-  /// Of recompute's tokens where answers are long, drawn by `seed`; 0: greedy
+  /// Temperature of recompute's tokens for long answers, sampled by `seed`; 0: greedy.
   double temperature = 0;
-  /// Becomes true: the run ends with kCancelled; finished rows are kept
+  /// Once true, the run ends with kCancelled; finished rows are kept.
   const std::atomic<bool>* stop = nullptr;
 };
 
 struct RunProgress {
-  std::int64_t done = 0, total = 0;  ///< rows: questions times strategies
+  std::int64_t done = 0, total = 0;  ///< in rows: questions times strategies
   std::string task, strategy;
 };
 
-/// rows[question][strategy], as `questions` and `strategies`.
+/// rows[question][strategy], in the order of `questions` and `strategies`.
 struct RunResult {
   std::vector<StrategySpec> strategies;  ///< recompute first
   std::vector<std::size_t> questions;    ///< indices of the suite's records
   std::vector<std::vector<Measurement>> rows;
 };
 
-/// For each question: the documents are ingested (and those no later question wants are removed
-/// again), recompute answers greedily, then every other strategy runs once with recompute's tokens
-/// forced (KL, times, bytes) and, if its own choice differs anywhere, once freely (answer,
-/// agreement; not where answers are long). A prompt beyond the window is a skipped row. Rows come
-/// from and go to `state`. `ns` is the namespace the documents live in meanwhile. Errors:
-/// kCancelled; kInvalidArgument (no question, options); those of the engine and the document
-/// service.
+/// Measures each question. Its documents are ingested, and those that no later question needs are
+/// removed again. Recompute answers greedily; then every other strategy runs once with recompute's
+/// tokens forced (KL, times, bytes). If its own choice differs anywhere, it runs once more freely
+/// (answer, agreement), except for long answers.
+///
+/// A prompt beyond the window is a skipped row. Rows are read from and written to `state`. `ns` is
+/// the namespace that holds the documents during the run. Errors: kCancelled; kInvalidArgument (no
+/// question, options); those of the engine and the document service.
 Result<RunResult> run_suite(Engine& engine, IngestService& ingest, const std::string& ns,
                             const Suite& suite, const RunOptions& options, StateFile& state,
                             const std::function<void(const RunProgress&)>& on_progress = {});
 
-/// Tokens of the record's whole prompt: each part encoded as the run does, headers of chunks
-/// estimated by the cut.
+/// Returns the tokens of the record's whole prompt. Each part is encoded as in the run; the headers
+/// of chunks are estimated from the cut.
 Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& record,
                                    std::int32_t chunk_tokens);
 

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-/// The next code point of valid UTF-8; a broken byte stands for itself.
+/// Returns the next code point of valid UTF-8; an invalid byte counts as one code point.
 char32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at++);
@@ -40,7 +40,7 @@ void append_utf8(char32_t c, std::string& out) {
   }
 }
 
-/// Latin, Greek and Cyrillic; other scripts of answers have no case.
+/// Covers Latin, Greek and Cyrillic; other scripts of answers have no case.
 char32_t lower(char32_t c) {
   if (c >= U'A' && c <= U'Z') return c + 32;
   if (c >= 0xc0 && c <= 0xde && c != 0xd7) return c + 32;
@@ -61,7 +61,7 @@ bool is_ascii_punctuation(char32_t c) {
   return c < 0x80 && c > 32 && c != 127 && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') &&
          !(c >= 'a' && c <= 'z');
 }
-/// Marks that LongBench removes from Chinese answers.
+/// Returns whether LongBench removes the mark from Chinese answers.
 bool is_cjk_punctuation(char32_t c) {
   return (c >= 0x3001 && c <= 0x303f) || (c >= 0xff00 && c <= 0xff0f) ||
          (c >= 0xff1a && c <= 0xff20);

@@ -1,5 +1,5 @@
-/// What an answer is worth: exact match and F1 as SQuAD and LongBench compute them, RULER's string
-/// match, agreement of tokens, divergence of distributions.
+/// Scores answers: exact match and F1 as in SQuAD and LongBench, RULER's string match, agreement of
+/// tokens, divergence of distributions.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,35 @@
 
 namespace quire {
 
-/// LongBench's normalisation (metrics.py, after SQuAD): lower case, ASCII punctuation removed,
-/// articles a/an/the removed, white space folded. Besides, every Chinese, Japanese or Korean
-/// ideograph or syllable becomes a word of its own (LongBench segments Chinese with a dictionary,
+/// Normalises as LongBench does (metrics.py, after SQuAD): lower case, ASCII punctuation removed,
+/// articles a/an/the removed, white space folded. In addition, every Chinese, Japanese or Korean
+/// ideograph or syllable becomes a separate word (LongBench segments Chinese with a dictionary,
 /// which is not shipped).
 std::string normalize_answer(std::string_view text);
 
-/// 1 when the normalised answer equals a normalised reference, else 0. No references: 0.
+/// Returns 1 if the normalised answer equals a normalised reference, else 0. Without references it
+/// is 0.
 double exact_match(std::string_view answer, std::span<const std::string> references);
-/// Harmonic mean of word precision and recall of normalised texts (counted with multiplicity), the
-/// best over the references.
+/// Returns the harmonic mean of word precision and recall of normalised texts (counted with
+/// multiplicity), the best over the references.
 double f1_score(std::string_view answer, std::span<const std::string> references);
 
-/// RULER (Hsieh et al. 2024, scripts/eval/synthetic/constants.py), without regard to ASCII case:
-/// the share of references that occur in the answer (`all`), or 1 when any does (`any`, used for
-/// QA).
+/// Score as in RULER (Hsieh et al. 2024, scripts/eval/synthetic/constants.py), ignoring ASCII case.
+/// `all` returns the share of references that occur in the answer; `any`, used for QA, returns 1 if
+/// one does.
 double ruler_match_all(std::string_view answer, std::span<const std::string> references);
 double ruler_match_any(std::string_view answer, std::span<const std::string> references);
 
-/// Share of positions with the same token; positions past the end of the shorter one count as
-/// different. 1 for two empty ones.
+/// Returns the share of positions with the same token; positions past the end of the shorter one
+/// count as different. Two empty ones give 1.
 double token_agreement(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 
-/// ln softmax(logits) in f32 (the sum in f64). Logits of -inf stay -inf; NaN counts as -inf.
+/// Computes ln softmax(logits) in f32 (the sum in f64). Logits of -inf stay -inf; NaN counts as
+/// -inf.
 void log_softmax(std::span<const float> logits, std::vector<float>& out);
-/// KL(p || q) in nats of two results of log_softmax() of one length; at least 0. Infinite where q
+/// Returns KL(p
+///
+/// q) in nats of two results of log_softmax() with equal length; at least 0. It is infinite if q
 /// excludes what p does not.
 double kl_divergence(std::span<const float> log_p, std::span<const float> log_q);
 

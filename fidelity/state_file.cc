@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::string_view kFormat = "quire-fidelity-state-3";
 
-/// Numbers are kept as text: the JSON library's reader may be off by the last bit, and rows must
-/// come back as they were measured.
+/// Formats numbers as text. The JSON library's reader may be off by the last bit, and rows must be
+/// read back exactly as measured.
 std::string exact(double value) {
   std::array<char, 32> digits;
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
@@ -66,7 +66,7 @@ std::string row_text(const std::string& question, const std::string& strategy,
   return json::serialize(o) + "\n";
 }
 
-/// False: it is not a list of pairs of numbers.
+/// Returns false if it is not a list of pairs of numbers.
 bool parse_spans(const json::value& value, std::vector<AnswerSpan>& out) {
   if (!value.is_array()) return false;
   for (const json::value& pair : value.get_array()) {
@@ -173,7 +173,7 @@ Result<std::unique_ptr<StateFile>> StateFile::open(const std::string& path,
     }
     out->restarted_ = !header;
   }
-  // Written anew, so that a half-written last row does not join the next one.
+  // The file is rewritten, so that an incomplete last row does not join the next one.
   const std::string fresh = path + ".new";
   out->file_ = std::fopen(fresh.c_str(), "wb");
   if (out->file_ == nullptr) return write_failed(fresh);

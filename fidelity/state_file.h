@@ -1,9 +1,9 @@
-/// Finished rows of a run, on disk as they come, so that an interrupted run goes on where it
-/// stopped.
+/// Writes finished rows of a run to disk as they come, so that an interrupted run continues where
+/// it stopped.
 ///
-/// JSON lines: the first says what the rows belong to, each further one is a row. A row that is not
-/// whole (the process died while writing it) is left out. Rows of another model, suite or setting
-/// are not taken.
+/// The file has JSON lines: the first identifies what the rows belong to, each further one is a
+/// row. An incomplete row (the process died while writing it) is ignored. Rows of another model,
+/// suite or setting are not used.
 #pragma once
 
 #include <cstdio>
@@ -19,23 +19,23 @@ namespace quire {
 
 class StateFile {
  public:
-  /// Without a file: rows are kept in memory.
+  /// Keeps rows in memory, without a file.
   StateFile() = default;
-  /// Reads `path` if it is there and begins with `identity` (one line of text: model fingerprint,
-  /// suite hash, settings, program), else starts it anew. Errors: kIo.
+  /// Reads `path` if it exists and begins with `identity` (one line of text: model fingerprint,
+  /// suite hash, settings, program); otherwise starts a new file. Errors: kIo.
   static Result<std::unique_ptr<StateFile>> open(const std::string& path,
                                                  const std::string& identity);
   ~StateFile();
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// Null when it was not measured yet. `question`: hash of the record; `strategy`: canonical text
-  /// of the spec.
+  /// Returns the row; null: not measured yet. `question` is the hash of the record; `strategy` is
+  /// the canonical text of the spec.
   const Measurement* find(const std::string& question, const std::string& strategy) const;
-  /// Written through to the operating system before it returns. Errors: kIo.
+  /// Adds a row and passes it to the operating system before it returns. Errors: kIo.
   Status add(const std::string& question, const std::string& strategy, const Measurement& row);
   std::size_t size() const { return rows_.size(); }
-  /// True when there was a file, but of something else.
+  /// Returns true if there was a file with another identity.
   bool restarted() const { return restarted_; }
 
  private:

@@ -25,7 +25,8 @@ Status set_ratio(std::string_view spec, std::string_view key, std::string_view v
 
 using Settings = std::map<std::string, std::string, std::less<>>;
 
-/// What else is named is an option: of the strategy's plugs, or of the prompt's compression.
+/// Sets a key. Keys without a meaning here are options of the strategy's plugs, or of the prompt's
+/// compression.
 Status set(std::string_view spec, const std::string& key, const std::string& value,
            CacheOptions& cache, Settings& plug, Settings& prompt) {
   constexpr std::string_view kPrompt = "prompt_compression.";
@@ -69,7 +70,7 @@ Result<StrategySpec> parse_strategy_spec(std::string_view text) {
   QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(out.strategy));
   out.cache.strategy = out.strategy;
   out.cache.write = false;
-  // What is measured of a strategy holds for dense decoding, unless a retriever is named
+  // Measurements of a strategy hold for dense decoding, unless a retriever is named.
   out.cache.decode = "dense";
   Settings settings, plug, prompt;
   std::string_view rest = colon == std::string_view::npos ? std::string_view()

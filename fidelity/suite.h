@@ -17,56 +17,56 @@ struct SuiteDocument {
   friend bool operator==(const SuiteDocument&, const SuiteDocument&) = default;
 };
 
-/// How an answer is scored besides F1. The result is the row's `em`.
+/// How an answer is scored besides F1; the result is the row's `em`.
 enum class ScoreRule : std::uint8_t {
   kExactMatch,
   kRulerAll,  ///< share of the references found in the answer
   kRulerAny,  ///< any reference found in the answer
 };
 
-/// What was asked and answered before, in the same conversation.
+/// SuiteTurn is an earlier question and answer of the same conversation.
 struct SuiteTurn {
   std::string question, answer;
   friend bool operator==(const SuiteTurn&, const SuiteTurn&) = default;
 };
 
 struct SuiteRecord {
-  /// Prompt order; shared by questions over the same documents
+  /// In prompt order; shared by questions over the same documents.
   std::shared_ptr<const std::vector<SuiteDocument>> documents;
-  std::vector<SuiteTurn> turns;  ///< between the documents and the question; first one first
+  std::vector<SuiteTurn> turns;  ///< placed between the documents and the question, in order
   std::string question;
-  /// Any of them is right; empty: not known, only agreement and KL are measured
+  /// Any of these is right. Empty: unknown, so only agreement and KL are measured.
   std::vector<std::string> answers;
-  std::string kind;  ///< the task of the report's rows
+  std::string kind;  ///< the task in the report's rows
   std::vector<std::string> supporting_ids;
   ScoreRule rule = ScoreRule::kExactMatch;
-  std::int32_t max_tokens = 0;  ///< of the answer; 0: the run's default
+  std::int32_t max_tokens = 0;  ///< limit of the answer; 0: the run's default
   bool first_line = false;  ///< only the answer's first line counts (LongBench's few-shot tasks)
-  std::int64_t line = 0;    ///< where it stood in its file; 0: made here
+  std::int64_t line = 0;    ///< its line in its file; 0: generated
 };
 
-/// A task that cannot be asked, and why.
+/// SkippedTask is a task that cannot be run, and the reason.
 struct SkippedTask {
   std::string task, reason;
 };
 
 struct Suite {
   std::string name;
-  /// Put before each question for models that follow instructions; may be empty
+  /// Precedes each question for models that follow instructions; may be empty.
   std::string instruction;
   std::vector<SuiteRecord> records;
   std::vector<SkippedTask> skipped;
 
-  /// Over every record's content and the instruction: equal suites have equal hashes, whatever file
-  /// they came from.
+  /// Returns a hash over every record's content and the instruction. Equal suites have equal
+  /// hashes, regardless of their files.
   Digest hash() const;
 };
 
-/// Over one record's content.
+/// Returns a hash over one record's content.
 Digest record_hash(const SuiteRecord& record);
 
-/// At most `per_kind` records of each kind, drawn by `seed`, in the order of the suite; 0: all of
-/// them.
+/// Returns at most `per_kind` records of each kind, sampled by `seed`, in the order of the suite;
+/// 0: all of them.
 std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kind,
                                         std::uint64_t seed);
 

@@ -22,7 +22,7 @@ using Documents = std::vector<SuiteDocument>;
 
 std::string_view text_of(const json::string& s) { return {s.data(), s.size()}; }
 
-/// Members of one record; the first thing wrong is kept.
+/// Reads the members of one record and keeps the first error.
 class Members {
  public:
   Members(const json::object& o, std::string path) : object_(o), path_(std::move(path)) {}
@@ -87,7 +87,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
 }
 
-/// Appends objects of `list`, each read by `read_one(Members&)`.
+/// Appends the objects of `list`, each read by `read_one(Members&)`.
 template <class ReadOne>
 void read_objects(Members& parent, std::string_view name, const json::array& list,
                   ReadOne&& read_one) {
@@ -113,7 +113,7 @@ Documents own_documents(Members& m) {
   return out;
 }
 
-/// [[title, [sentence, ...]], ...]
+/// Reads [[title, [sentence, ...]], ...].
 Documents titled_sentences(Members& m) {
   Documents out;
   const auto* list = m.array("context", true);
@@ -142,8 +142,8 @@ Documents titled_sentences(Members& m) {
   return out;
 }
 
-/// LongBench joins passages as "Passage 1:\nTitle\ntext"; a text without such lines is one
-/// document. What stands before the first passage is returned through `before`.
+/// Splits passages that LongBench joins as "Passage 1:\nTitle\ntext"; a text without such lines is
+/// one document. `before` returns the text before the first passage.
 Documents passages_of(std::string_view text, std::string* before = nullptr) {
   struct Cut {
     std::size_t begin, body;
@@ -174,7 +174,7 @@ Documents passages_of(std::string_view text, std::string* before = nullptr) {
   return out;
 }
 
-/// Cuts a whole prompt into documents and question: the question begins at its last line
+/// Cuts a whole prompt into documents and question. The question begins at its last line
 /// "Question:", else it is the last paragraph (the last line of a prompt without paragraphs).
 void cut_prompt(std::string_view prompt, SuiteRecord& record, Documents& documents) {
   std::size_t cut = std::string_view::npos;
@@ -194,8 +194,8 @@ void cut_prompt(std::string_view prompt, SuiteRecord& record, Documents& documen
   record.question = trimmed(prompt.substr(cut));
 }
 
-/// LongBench's longest answers (config/dataset2maxlen.json), and its tasks whose answers end with
-/// the line.
+/// Applies LongBench's longest answers (config/dataset2maxlen.json), and marks its tasks whose
+/// answers end with the line.
 void longbench_rules(SuiteRecord& record) {
   static constexpr std::pair<std::string_view, int> kTokens[] = {{"narrativeqa", 128},
                                                                  {"qasper", 128},
@@ -257,10 +257,10 @@ class Reader {
     return Status::invalid("suite", name_ + ", line " + std::to_string(line) + ": " + what);
   }
 
-  /// A file that is one value: an array of records, or SQuAD's object over many lines.
+  /// Reads a file that is one value: an array of records, or SQuAD's object over many lines.
   Status read_whole(LineSource& lines, std::string text, std::size_t begin,
                     std::int64_t first_line) {
-    // Where lines begin, to name the line of what is wrong.
+    // The beginnings of lines, so that errors can name their line.
     std::vector<std::size_t> starts{0};
     for (;;) {
       auto line = lines.next();
@@ -423,8 +423,8 @@ class Reader {
     }
   }
 
-  /// {"data": [{"title", "paragraphs": [{"context", "qas": [{"question", "answers":
-  /// [{"text"}]}]}]}]}
+  /// Reads {"data": [{"title", "paragraphs": [{"context", "qas": [{"question", "answers":
+  /// [{"text"}]}]}]}]}.
   Status add_squad(const json::object& o, std::int64_t line) {
     instruction_ = true;
     Members top(o, "");

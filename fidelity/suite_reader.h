@@ -1,21 +1,23 @@
 /// Reads suites from files: the project's own jsonl, and the layouts of public question-answering
-/// sets.
+/// sets. A record's members tell its layout:
 ///
-/// | layout | told by | documents | answers |
-/// | --- | --- | --- | --- |
-/// | own | `documents` | `documents[]` of id, title, text; "previous": those of the line before |
-/// `answers` (may be missing); `turns[]` of question, answer: asked before | | HotpotQA,
-/// 2WikiMultihopQA | `context` of pairs | one a pair [title, sentences] | `answer`; kind `type` |
-/// | MuSiQue | `paragraphs` | one a paragraph | `answer`, `answer_aliases`; kind: hops |
-/// | SQuAD | `data` | the paragraph | `answers[].text` |
-/// | LongBench | `context` text with `input` | one a "Passage n:" | `answers`; kind `dataset` |
-/// | LongBench as whole prompts | `prompt` with `answers` or `task` | as above, cut from the prompt
-/// | `answers`; kind `task` | | retrieved contexts (DPR) | `ctxs` | one a context | `answers` | |
-/// chunks | `chunks` with `query` | one a chunk | none | | RULER | `input` with `outputs` | the
-/// text before the question | `outputs`, scored as RULER does |
+/// - own, with `documents`: `documents[]` of id, title, text, or "previous" for those of the line
+///   before; `answers` (may be missing); earlier `turns[]` of question, answer
+/// - HotpotQA, 2WikiMultihopQA, with `context` of pairs: one document per pair [title, sentences];
+///   `answer`; kind `type`
+/// - MuSiQue, with `paragraphs`: one document per paragraph; `answer`, `answer_aliases`; kind: hops
+/// - SQuAD, with `data`: the paragraph is the document; `answers[].text`
+/// - LongBench, with `context` text and `input`: one document per "Passage n:"; `answers`; kind
+///   `dataset`
+/// - LongBench as whole prompts, with `prompt` and `answers` or `task`: documents as above, but
+///   cut from the prompt; `answers`; kind `task`
+/// - retrieved contexts (DPR), with `ctxs`: one document per context; `answers`
+/// - chunks, with `chunks` and `query`: one document per chunk; no answers
+/// - RULER, with `input` and `outputs`: the text before the question is the document; `outputs`,
+///   scored as in RULER
 ///
-/// Plain or gzip. One record a line; a file that begins with '[' is one array of records, one with
-/// "data" one SQuAD object.
+/// Files are plain or gzip, with one record per line. A file that begins with '[' is one array of
+/// records, one with "data" one SQuAD object.
 #pragma once
 
 #include <string>
@@ -28,20 +30,20 @@ namespace quire {
 
 struct SuiteLimits {
   std::size_t max_records = 1'000'000;
-  std::size_t max_bytes = std::size_t{4} << 30;  ///< of documents and questions together
-  std::size_t max_documents = 4096;              ///< of one record
+  std::size_t max_bytes = std::size_t{4} << 30;  ///< documents and questions together
+  std::size_t max_documents = 4096;              ///< per record
 };
 
-/// The whole file or nothing. Errors, all naming the file, its line and what is wrong there:
+/// Reads the whole file or nothing. Errors, all naming the file, its line and the fault:
 /// kInvalidArgument (unknown layout, missing or wrong member, unfinished JSON, no record at all,
 /// limits), kNotFound, kIo, kCorruption (gzip).
 Result<Suite> read_suite(const std::string& path, const SuiteLimits& limits = {});
-/// The same from an open source; `name` stands for the file in messages.
+/// Reads from an open source; messages use `name` as the file's name.
 Result<Suite> read_suite(LineSource& lines, const std::string& name,
                          const SuiteLimits& limits = {});
 
-/// LongBench's sentence for multi-document questions: put before the question unless the model
-/// knows no instructions.
+/// LongBench's sentence for multi-document questions. It precedes the question unless the model
+/// does not follow instructions.
 extern const std::string_view kAnswerInstruction;
 
 }  // namespace quire

@@ -24,7 +24,7 @@ std::string fixed(double v, int decimals) {
   return text;
 }
 
-/// A step of 1, 2 or 5 times a power of ten that gives at most `count` parts.
+/// Returns a step of 1, 2 or 5 times a power of ten that gives at most `count` parts.
 double tick_step(double range, int count) {
   const double raw = range / count;
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -112,7 +112,7 @@ std::string pareto_svg(const std::vector<PlotPoint>& all, const PlotOptions& o) 
     best = p.y;
   }
   if (!front.empty()) out += "<path class=\"f\" d=\"" + front + "\"/>";
-  // Labels of points that lie close to each other are pushed apart.
+  // Labels of points close to each other are moved apart.
   std::vector<std::pair<double, double>> placed;
   for (const auto& p : points) {
     const double x = px(p.x), y = py(p.y);

@@ -1,5 +1,4 @@
-/// A scatter plot with intervals and a Pareto front, as one SVG element without anything from
-/// outside.
+/// Draws a scatter plot with intervals and a Pareto front as one self-contained SVG element.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@ namespace quire {
 
 struct PlotPoint {
   std::string label;
-  double x = 0, y = 0, y_low = 0, y_high = 0;  ///< y in [0, 1], drawn in per cent
+  double x = 0, y = 0, y_low = 0, y_high = 0;  ///< y in [0, 1], shown in per cent
 };
 
 struct PlotOptions {
@@ -18,13 +17,13 @@ struct PlotOptions {
   int width = 560, height = 360;
 };
 
-/// Less x and more y is better: the front joins the points no other beats in both. Colours follow
-/// the reader's light or dark setting.
+/// Draws the points. Less x and more y is better; the front joins the points that no other beats in
+/// both. Colours follow the reader's light or dark setting.
 std::string pareto_svg(const std::vector<PlotPoint>& points, const PlotOptions& options);
-/// Elements side by side as one file that can stand alone.
+/// Puts elements side by side into one standalone file.
 std::string svg_file(const std::vector<std::string>& plots, const PlotOptions& options);
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 std::string escaped(const std::string& text);
 
 }  // namespace quire

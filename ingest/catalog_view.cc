@@ -110,7 +110,7 @@ Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns,
 }
 
 Result<DocumentInfo> CatalogView::get(std::string_view ns, std::string_view id) {
-  // The job first: once it has ended the store has the document.
+  // The job is read first: once it has ended, the store has the document.
   const auto pending = table_.pending(ns, id);
   auto head = store_.get_document_head(ns, id);
   if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
@@ -125,7 +125,7 @@ Result<DocumentInfo> CatalogView::get(std::string_view ns, std::string_view id) 
   if (!pending) return no_document(id);
   auto d = describe_pending(ns, *pending);
   if (d.ok()) return d;
-  // Its input is gone: it ended meanwhile.
+  // The input is gone, so the job has ended in the meantime.
   head = store_.get_document_head(ns, id);
   if (!head.ok()) return head.code() == Code::kNotFound ? no_document(id) : head.status();
   return describe(*head, /*with_cache=*/true);
@@ -155,7 +155,7 @@ Result<DocumentListPage> CatalogView::list(std::string_view ns,
   const auto before = [&](const std::string& a, const std::string& b) {
     return options.descending ? a > b : a < b;
   };
-  // New documents that are still being ingested stand in no catalog yet.
+  // New documents that are still being ingested are not in the catalog yet.
   std::vector<DocumentInfo> fresh;
   for (const PendingDocument& pending : table_.pending_in(ns)) {
     if (pending.type != JobType::kIngest ||
@@ -198,7 +198,7 @@ Result<DocumentListPage> CatalogView::list(std::string_view ns,
     while (f < fresh.size() && before(fresh[f].id, m.id)) push(std::move(fresh[f++]));
     push(page.documents.size() < options.limit ? describe(m, options.with_cache) : DocumentInfo{});
   }
-  // Behind the last stored one only if the store has no more in between.
+  // They follow the last stored document only if the store has no more in between.
   while (f < fresh.size() && !stored.has_more) push(std::move(fresh[f++]));
   page.has_more = page.has_more || f < fresh.size();
   return page;
@@ -305,7 +305,7 @@ Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::
   out.tenant = tenant(ns);
   out.salt_digest = to_bytes(salt);
   for (const std::string& id : ids) {
-    // Before the store: once it has ended the store has the document
+    // This is read before the store: once the job has ended, the store has the document.
     const auto pending = table_.pending(ns, id);
     auto m = store_.get_document(ns, id);
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
@@ -352,7 +352,7 @@ Result<ResolvedDocument> CatalogView::resolve_ready(DocumentManifest m, const Di
       auto cut_anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
       auto now = store_.get_document_head(m.ns, m.id);
       const bool moved = !now.ok() || now->version != m.version;
-      if (moved && attempt < 3 && now.ok()) {  // replaced between manifest and text
+      if (moved && attempt < 3 && now.ok()) {  // replaced between the reads of manifest and text
         QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
         if (m.fingerprint == engine_.info().fingerprint) return resolve_ready(std::move(m), salt);
         continue;

@@ -1,4 +1,5 @@
-/// Documents as callers see them: what the store holds, what jobs are making, and where the KV is.
+/// Documents in the form that callers see: the store's contents, documents of running jobs, and the
+/// places of the KV.
 #pragma once
 
 #include <span>
@@ -14,7 +15,7 @@
 
 namespace quire {
 
-/// Reads only. Threads: any, concurrently; every method may wait on disk.
+/// CatalogView only reads. Threads: any, concurrently; every method may wait on disk.
 class CatalogView {
  public:
   CatalogView(Store& store, Engine& engine, JobTable& table, const IngestOptions& options)
@@ -23,7 +24,7 @@ class CatalogView {
   Result<DocumentInfo> get(std::string_view ns, std::string_view id);
   Result<DocumentListPage> list(std::string_view ns, const DocumentListOptions& options);
   Result<DocumentCounts> counts(std::string_view ns);
-  /// The stored text, or that of a document still being ingested.
+  /// Returns the stored text, or that of a document still being ingested.
   Result<std::string> content(std::string_view ns, std::string_view id);
   Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id);
   Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id);

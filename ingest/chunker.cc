@@ -8,8 +8,8 @@ namespace quire {
 namespace {
 
 constexpr std::int32_t kMinMaxTokens = 16;
-constexpr std::int64_t kMinTextTokens = 8;  // room a header has to leave
-// No vocabulary holds longer tokens worth counting on
+constexpr std::int64_t kMinTextTokens = 8;  // room that a header must leave
+// Bound on the bytes of a token; longer tokens of a vocabulary are not worth considering.
 constexpr std::size_t kMaxBytesPerToken = 128;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -19,12 +19,12 @@ std::size_t skip_spaces(std::string_view text, std::size_t pos, std::size_t end)
   return pos;
 }
 
-/// Whether a sentence ends with the character before `pos`.
+/// Returns whether a sentence ends with the character before `pos`.
 bool sentence_ends_at(std::string_view text, std::size_t pos) {
   const auto ends = [&](std::string_view mark) {
     return pos >= mark.size() && text.substr(pos - mark.size(), mark.size()) == mark;
   };
-  // Ideographic . ! ?
+  // These are the ideographic . ! ?
   if (ends("\xE3\x80\x82") || ends("\xEF\xBC\x81") || ends("\xEF\xBC\x9F")) return true;
   std::size_t p = pos;
   while (p > 0 &&
@@ -35,8 +35,8 @@ bool sentence_ends_at(std::string_view text, std::size_t pos) {
   return c == '.' || c == '!' || c == '?';
 }
 
-/// The best place to cut in (low, high]: behind a paragraph, a line, a sentence, a word; else
-/// `high`. White space stays with the text before it.
+/// Returns the best place to cut in (low, high]: after a paragraph, a line, a sentence, a word;
+/// else `high`. White space stays with the text before it.
 std::size_t best_cut(std::string_view text, std::size_t low, std::size_t high) {
   std::size_t line = 0, sentence = 0, word = 0;
   for (std::size_t p = high; p > low; --p) {
@@ -53,13 +53,13 @@ std::size_t best_cut(std::string_view text, std::size_t low, std::size_t high) {
     if (sentence == 0 && sentence_ends_at(text, run)) sentence = p;
     if (word == 0) word = p;
   }
-  // A line that ends a sentence, or any sentence, reads better than a wrapped line.
+  // The end of a line that ends a sentence, or of any sentence, reads better than a wrapped line.
   if (sentence != 0) return sentence;
   if (line != 0) return line;
   return word != 0 ? word : high;
 }
 
-/// Cuts ranges of one text; holds what all cuts share.
+/// Cuts ranges of one text and holds what all cuts share.
 class Cutter {
  public:
   Cutter(const PromptFormat& format, std::string_view title, std::string_view text,
@@ -73,7 +73,7 @@ class Cutter {
         budget_(budget),
         overhead_(overhead) {}
 
-  /// One chunk if it fits, else as many as it takes.
+  /// Emits one chunk if the range fits, else as many as needed.
   Status emit(TextRange range) {
     if (range.begin >= range.end) return {};
     if (tokens_in(range) + overhead_ <= budget_ + budget_ / 8) {
@@ -115,7 +115,7 @@ class Cutter {
     return pos;
   }
 
-  /// Where a chunk of about `limit` text tokens that begins at `begin` ends.
+  /// Returns the end of a chunk of about `limit` text tokens that begins at `begin`.
   std::size_t cut_after(std::size_t begin, std::size_t end, std::int64_t limit) const {
     const std::size_t first = token_at(begin);
     const auto at = [&](std::int64_t n) {
@@ -132,7 +132,7 @@ class Cutter {
     while (begin < range.end) {
       const std::int64_t left = tokens_in({begin, range.end});
       std::int64_t limit = full;
-      // No tiny last chunk
+      // This avoids a tiny last chunk.
       if (left > full && left < 2 * full) limit = std::min(full, (left + 1) / 2 + full / 16);
       Chunk chunk;
       while (true) {
@@ -163,7 +163,7 @@ class Cutter {
     const std::size_t cut = token_at(end);
     const auto overlap = static_cast<std::size_t>(options_.overlap_tokens);
     std::size_t back = code_point_floor(text_, byte_at(cut > overlap ? cut - overlap : 0));
-    // Forward to a word, if there is one
+    // The chunk moves forward to the next word, if there is one.
     if (back > 0 && back < end && !is_space(text_[back - 1])) {
       std::size_t word = back;
       while (word < end && !is_space(text_[word])) ++word;
@@ -370,7 +370,7 @@ Line line_at(std::string_view text, std::size_t pos) {
   return {text.substr(pos, end - pos), pos, next};
 }
 
-/// Length of the run of `c` that begins the line after at most three spaces.
+/// Returns the length of the run of `c` that begins the line after at most three spaces.
 std::size_t leading_run(std::string_view line, char c, std::size_t* at = nullptr) {
   std::size_t indent = 0;
   while (indent < line.size() && indent < 4 && line[indent] == ' ') ++indent;
@@ -393,7 +393,7 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
   std::size_t pos = 0, fence = 0;
   char fence_char = 0;
   constexpr std::size_t kNone = std::string_view::npos;
-  std::size_t paragraph = kNone;  // where the line before begins, if it is plain text
+  std::size_t paragraph = kNone;  // begin of the previous line, if it is plain text
   if (const Line first = line_at(text, 0); first.text == "---") {  // front matter
     for (std::size_t p = first.next; p < text.size();) {
       const Line line = line_at(text, p);

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// KV that a document's tokens take of the store.
+/// Returns the KV bytes per token of a document in the store.
 std::uint64_t bytes_per_token(const EngineInfo& info) {
   return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
 }
@@ -58,7 +58,7 @@ void DocumentTask::begin_ingest() {
   prefill_all();
 }
 
-/// True: the item ended, or goes on with what is stored. Sets existing_.
+/// Returns true if the item ended, or continues with the stored version. Sets existing_.
 Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) {
   const std::string& id = work_.item.view.id;
   const JobSettings& settings = *work_.settings;
@@ -69,7 +69,7 @@ Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) 
   } else if (head.code() != Code::kNotFound && head.code() != Code::kCorruption) {
     return head.status();
   }
-  // A restart repeats an item that a later job has replaced
+  // A restart may repeat an item that a later job has replaced.
   if (existing_ready_ && existing_->job_id > work_.job_id) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;
@@ -116,8 +116,8 @@ Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) 
   return true;
 }
 
-/// Same content and settings: what may have changed is written, and KV that was lost is computed
-/// again.
+/// Keeps a version with the same content and settings: writes what may have changed and computes
+/// lost KV again.
 Status DocumentTask::keep_existing(const DocumentInput& input) {
   const JobSettings& s = *work_.settings;
   std::optional<std::uint64_t> ttl = s.ttl_seconds;
@@ -126,7 +126,7 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
                          existing_->title == input.title;
   const bool kept = described && existing_->pinned == s.pinned && existing_->ttl_seconds == ttl &&
                     existing_->ttl_anchor == s.ttl_anchor && !existing_->expires_at_ms &&
-                    !ttl;  // a TTL begins anew
+                    !ttl;  // a TTL starts again
   kept_result_ = described ? ItemResult::kUnchanged : ItemResult::kUpdated;
   QUIRE_RETURN_IF_ERROR(ask_for_pin(existing_->num_tokens));
   if (!kept) {
@@ -203,7 +203,7 @@ Status DocumentTask::check_quota() const {
                            " (limits.namespace_bytes); delete documents");
 }
 
-/// Before anything is computed, so by what the KV of so many tokens will take.
+/// Asks before anything is computed, so it estimates the KV from the number of tokens.
 Status DocumentTask::ask_for_pin(std::uint64_t num_tokens) {
   if (!work_.settings->pinned) return {};
   if (existing_ready_ && existing_->pinned)
@@ -228,8 +228,8 @@ void DocumentTask::prefill_all() {
   launch();
 }
 
-/// Hands the engine as many chunks as this document may have there; goes on to after_prefill()
-/// behind the last one.
+/// Submits as many chunks to the engine as this document may have in flight. It continues with
+/// after_prefill() after the last one.
 void DocumentTask::launch() {
   const auto window = static_cast<std::size_t>(
       std::max(1, context_.options.max_prefills_in_flight /
@@ -238,7 +238,7 @@ void DocumentTask::launch() {
     std::size_t i = 0;
     {
       const std::lock_guard lock(mu_);
-      // A cancel can come at any moment: whoever finds nothing left to begin and nothing
+      // A cancel can come at any moment. The caller that finds nothing left to start and nothing
       // outstanding ends the task, once.
       const bool none_left = next_ >= todo_.size() || !failure_.ok() || work_.cancelled->load();
       if (none_left && outstanding_ == 0 && !prefilled_) {
@@ -257,7 +257,7 @@ void DocumentTask::launch() {
     request.tenant = tenant();
     request.salt_digest = to_bytes(work_.settings->salt_digest);
     if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
-    // A warm-up brings back what somebody had and asks for again.
+    // A warm-up restores KV that a document had and a caller wants again.
     if (work_.type == JobType::kWarm) request.priority = PrefillPriority::kRecompute;
     request.cancelled = work_.cancelled;
     auto self = shared_from_this();
@@ -333,7 +333,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   m.fingerprint = context_.engine.info().fingerprint;
   m.salt_digest = s.salt_digest;
   m.job_id = work_.job_id;
-  if (existing_) {  // uses are the document's, not the version's
+  if (existing_) {  // uses belong to the document, not to the version
     m.hits = existing_->hits;
     m.last_used_ms = existing_->last_used_ms;
   }
@@ -424,8 +424,8 @@ void DocumentTask::fail_cut(const Status& status) {
        /*keep_document=*/true);
 }
 
-/// `keep_document`: the text is kept as a failed document, unless a ready version stands or it was
-/// deleted meanwhile.
+/// Ends the item with an error. `keep_document` stores the text as a failed document, unless a
+/// ready version exists or it was deleted in the meantime.
 void DocumentTask::fail(ItemError error, bool keep_document) {
   if (work_.cancelled->load()) return end_cancelled();
   const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ &&
@@ -446,13 +446,13 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
 }
 
 void DocumentTask::end_cancelled() {
-  // Goes on at the next start
+  // The item continues at the next start.
   if (context_.table.stopping() && context_.table.requeue(work_)) return;
   end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
 }
 
 void DocumentTask::end(ItemOutcome outcome) {
-  // Segments nobody committed go now, before a reader is told that the item has ended.
+  // Uncommitted segments are released before readers learn that the item has ended.
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();
   context_.table.finish(work_, std::move(outcome));

@@ -1,4 +1,4 @@
-/// The way of one document through a job: input, chunks, prefill of each chunk, one commit.
+/// DocumentTask takes one document through a job: input, chunks, prefill of each chunk, one commit.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-/// What all tasks share; outlives them.
+/// TaskContext is shared by all tasks and outlives them.
 struct TaskContext {
   Store& store;
   Engine& engine;
@@ -27,21 +27,22 @@ struct TaskContext {
   TaskPool& pool;
   const IngestOptions& options;
   PinGate& pins;
-  std::function<void()> pump;  ///< a document has ended: the next may begin
+  std::function<void()> pump;  ///< called when a document has ended, so that the next may begin
 };
 
-/// Steps run on the pool one after another; only prefill callbacks come from the engine's threads,
-/// and they only post.
+/// Steps run on the pool one after another. Only prefill callbacks run on the engine's threads, and
+/// they only post.
 class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
  public:
   DocumentTask(TaskContext& context, Work work) : context_(context), work_(std::move(work)) {}
-  /// On a pool thread. The task keeps itself alive until it has reported to the table.
+  /// Starts the task on a pool thread. The task keeps itself alive until it has reported to the
+  /// table.
   void begin();
 
  private:
   struct ChunkWork {
-    std::size_t chunk = 0;      // in chunks_
-    std::int64_t reported = 0;  // progress so far; engine thread
+    std::size_t chunk = 0;      // index in chunks_
+    std::int64_t reported = 0;  // progress reported so far; engine thread only
     std::optional<PrefillResult> result;
   };
 
@@ -75,18 +76,18 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   const Work work_;
   std::string title_, metadata_json_;
   PreparedText text_;
-  std::optional<DocumentManifest> existing_;  // head of the version that stands now
+  std::optional<DocumentManifest> existing_;  // head of the current version
   bool existing_ready_ = false;
   std::vector<Chunk> chunks_;
   std::vector<ChunkWork> todo_;  // chunks to prefill
-  PinGate::Grant pin_;           // until the document is committed
-  bool keep_version_ = false;    // only KV is missing: no new version
+  PinGate::Grant pin_;           // held until the document is committed
+  bool keep_version_ = false;    // only KV is missing, so there is no new version
   ItemResult kept_result_ = ItemResult::kUnchanged;
-  std::uint64_t skipped_tokens_ = 0;  // of chunks that need no prefill
+  std::uint64_t skipped_tokens_ = 0;  // tokens of chunks that need no prefill
 
   std::mutex mu_;
   std::size_t next_ = 0, outstanding_ = 0;  // guarded by mu_
-  bool prefilled_ = false;                  // guarded by mu_: after_prefill() has its one caller
+  bool prefilled_ = false;                  // guarded by mu_: after_prefill() runs only once
   Status failure_;                          // guarded by mu_
   std::atomic<std::int64_t> tokens_done_{0};
 };

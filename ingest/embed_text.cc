@@ -15,10 +15,10 @@
 namespace quire {
 namespace {
 
-/// Grows with every change in how text becomes a vector.
+/// Must increase with every change in how text becomes a vector.
 constexpr std::uint64_t kRecipe = 1;
 
-/// Between the waiting thread and the engine's; whoever comes last frees it.
+/// Shared by the waiting thread and the engine's; the last one to release it frees it.
 struct Waiting {
   std::mutex mu;
   std::condition_variable_any done;

@@ -1,4 +1,4 @@
-/// Texts as the engine embeds them.
+/// Prepares texts for embedding by the engine.
 #pragma once
 
 #include <chrono>
@@ -15,21 +15,21 @@
 
 namespace quire {
 
-/// As the model meets a text: behind a BOS where it expects one.
+/// Returns a text's ids for the model, after a BOS if the model expects one.
 std::vector<std::int32_t> embedding_ids(const Tokenizer& tokenizer, std::string_view text);
 
-/// A chunk as it is embedded: the title its KV was computed with, then its text. `text`: of the
-/// whole document.
+/// Returns a chunk's text for embedding: the title its KV was computed with, then its text. `text`
+/// is that of the whole document.
 std::string embedding_text(const DocumentManifest& manifest, const DocumentChunk& chunk,
                            std::string_view text);
 
-/// Everything a document's vectors depend on: model, title, text, borders of chunks, and how text
-/// becomes a vector. Another one is a clean miss.
+/// Returns a digest of everything a document's vectors depend on: model, title, text, chunk
+/// borders, and the way from text to vector. With another digest, stored vectors are a clean miss.
 Digest embedding_source(const EngineInfo& model, const DocumentManifest& manifest);
 
-/// Engine::embed() and the wait for it. When stopped or late, the work is cancelled and its end not
-/// waited for. Errors: those of embed(), kUnavailable (stopped), kDeadlineExceeded. Never on the
-/// engine thread.
+/// Calls Engine::embed() and waits. When stopped or late, it cancels the work and does not wait for
+/// its end. It must not be called on the engine thread. Errors: those of embed(), kUnavailable
+/// (stopped), kDeadlineExceeded.
 Result<std::vector<float>> embed_and_wait(
     Engine& engine, std::vector<std::int32_t> ids, std::stop_token stop,
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());

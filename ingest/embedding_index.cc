@@ -11,14 +11,13 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kPage = 100;  // documents listed at once
+constexpr std::size_t kPage = 100;  // documents per page of a listing
 constexpr auto kQuestionTime = std::chrono::seconds(10);
-/// After the engine's queue was full.
+/// The wait after the engine's queue was full.
 constexpr auto kRetryAfter = std::chrono::seconds(1);
-/// Lists are made anew when a namespace has grown by this factor.
+/// Lists are rebuilt when a namespace has grown by this factor.
 constexpr std::int64_t kGrowth = 4;
-/// Asked for beside the wanted ones: equal scores at the end are put in order, outdated entries are
-/// passed over.
+/// Matches requested in addition, to order equal scores at the end and to skip outdated entries.
 constexpr std::size_t kSpareMatches = 32;
 
 std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
@@ -129,8 +128,8 @@ void EmbeddingIndex::list_documents(const std::stop_token& stop) {
   }
 }
 
-/// The next document: first those whose vectors may be in the store, then those that must be
-/// computed. False: stopped.
+/// Takes the next document: first those whose vectors may be in the store, then those that must be
+/// computed. Returns false if stopped.
 bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missing& missing) {
   std::unique_lock lock(mu_);
   busy_ = false;
@@ -145,7 +144,7 @@ bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missi
   return true;
 }
 
-/// The index gets the vectors of the document that the store has now, or loses them.
+/// Gives the index the vectors of the document that the store has now, or removes them.
 Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
                                const std::stop_token& stop) {
   const auto& [ns, id] = name;
@@ -161,7 +160,7 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
   }
   const Digest made_of = embedding_source(engine_.info(), *head);
   if (refresh_entry(name, *head, made_of)) return {};
-  drop(name);  // an older text
+  drop(name);  // the vectors of an older text
   if (const auto stored = store_.get_meta(embedding_record_name(ns, id)); stored.ok()) {
     const auto record = decode_embeddings(*stored);
     if (record.ok() && record->made_of == made_of && record->num_chunks() == head->chunks.size())
@@ -175,15 +174,16 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
   const auto text = store_.get_text(ns, id);
   if (!text.ok() && text.code() != Code::kNotFound) return text.status();
   const auto again = store_.get_document_head(ns, id);
-  // Its change is on the way
+  // A change notification will follow.
   if (!text.ok() || !again.ok() || embedding_source(engine_.info(), *again) != made_of) return {};
   QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
   QUIRE_RETURN_IF_ERROR(store_.put_meta(embedding_record_name(ns, id), encode_embeddings(record)));
-  changed(ns, id);  // entered from there, if it is still the same document; erased if it is gone
+  // Enters the record if the document is unchanged, erases it if the document is gone.
+  changed(ns, id);
   return {};
 }
 
-/// True: the vectors are there. What else is known about the document is brought up to date.
+/// Updates what else is known about the document. Returns true if its vectors are present.
 bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManifest& head,
                                    const Digest& made_of) {
   const std::unique_lock lock(index_mu_);
@@ -210,14 +210,14 @@ Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, st
       continue;
     }
     auto vector = embed_and_wait(engine_, ids, stop);
-    // Too long for the engine's memory
+    // The text is too long for the engine's memory.
     if (vector.code() == Code::kInvalidArgument) vector = std::vector<float>();
     QUIRE_RETURN_IF_ERROR(vector.status());
     vectors.push_back(std::move(*vector));
     record.dimension = std::max(record.dimension,
                                 static_cast<std::uint32_t>(vectors.back().size()));
   }
-  // All zero: nothing to find, and nothing to compute again
+  // An all-zero row means that nothing is to be found or computed again.
   if (record.dimension == 0) record.dimension = 1;
   for (const auto& vector : vectors) {
     for (std::uint32_t i = 0; i < record.dimension; ++i)
@@ -283,12 +283,12 @@ Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentMa
   }
   if (chunks.empty()) return {};
   const Status added = space.vectors->add(document.labels, vectors);
-  if (!added.ok()) (void)remove(space, id);  // the first failure is the one to tell
+  if (!added.ok()) (void)remove(space, id);  // the first failure is reported
   return added;
 }
 
 /// Makes lists when a namespace has become large, and again when it has grown much. The old index
-/// answers meanwhile.
+/// serves searches in the meantime.
 void EmbeddingIndex::sort_into_lists(const std::string& ns) {
   Space& space = spaces_.find(ns)->second;  // only this thread changes it
   if (!space.vectors || space.vectors->size() <= options_.exact_vectors) return;
@@ -355,8 +355,8 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
     };
   }
   const auto all = static_cast<std::size_t>(space.vectors->size());
-  // Several chunks of a document, and outdated ones, count once or not at all: ask for more until
-  // there are enough.
+  // Several chunks of one document count once, and outdated ones not at all, so the search requests
+  // more until there are enough.
   for (std::size_t asked = search.limit + kSpareMatches;; asked *= 4) {
     QUIRE_ASSIGN_OR_RETURN(const std::vector<VectorMatch> matches,
                            space.vectors->search(vector, asked, filter));

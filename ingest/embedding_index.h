@@ -1,4 +1,4 @@
-/// Embeddings of every chunk, found by the embedding of a question.
+/// Finds chunks by the embedding of a question, among embeddings of every chunk.
 #pragma once
 
 #include <condition_variable>
@@ -28,42 +28,43 @@
 namespace quire {
 
 struct EmbeddingOptions {
-  /// Of all vectors in memory; documents past it are not found. 0: no limit
+  /// Limit for all vectors in memory; documents past it are not found. 0: no limit.
   std::int64_t max_bytes = 512ll << 20;
   std::int64_t exact_vectors =
       10'000;  ///< a namespace with more is searched through lists (ingest/vector_index.h)
 };
 
 struct EmbeddingStats {
-  std::uint64_t documents = 0, chunks = 0;  ///< that can be found
-  std::uint64_t pending = 0;                ///< documents waiting to be looked at or embedded
-  /// Documents that could not be read or embedded; past max_bytes
+  std::uint64_t documents = 0, chunks = 0;  ///< documents and chunks that can be found
+  std::uint64_t pending = 0;                ///< documents waiting to be examined or embedded
+  /// Documents that could not be read or embedded, and documents past max_bytes.
   std::uint64_t failed = 0, left_out = 0;
   std::int64_t memory_bytes = 0;
   bool exact = true;  ///< no namespace is searched through lists
 };
 
-/// One vector a chunk: Engine::embed() of its text behind the title its KV was computed with; the
-/// first max_model_len tokens of a longer one. Vectors are computed one after the other at the
-/// priority of ingest, kept in the store and in memory; a document whose record fits is not
-/// computed again. Until a document's turn has come it is not found.
+/// Holds one vector per chunk: Engine::embed() of the title its KV was computed with and its text.
+/// Only the first max_model_len tokens of a longer chunk count. Vectors are computed one after the
+/// other at the priority of ingest, and kept in the store and in memory. A document with a matching
+/// record is not computed again. Until a document is processed, it is not found.
 ///
-/// Threads: every method from any thread; search() may wait for the engine. One thread of its own
-/// computes and enters. Store and engine must outlive it.
+/// Threads: every method from any thread; search() may wait for the engine. A thread of the index
+/// computes vectors and updates it. Store and engine must outlive it.
 class EmbeddingIndex {
  public:
   EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine);
   ~EmbeddingIndex();
 
-  /// Enters what the store holds, then follows changed(). Call it once the store is being watched.
+  /// Enters the store's documents, then follows changed(). The store's watcher must already be
+  /// active.
   void start();
   /// Ends the thread and the searches that wait for the engine.
   void stop();
-  /// Look at this document (again). Quick.
+  /// Schedules another look at this document. It returns quickly.
   void changed(std::string_view ns, std::string_view id);
   EmbeddingStats stats() const;
 
-  /// The vector of a question. Errors: those of Engine::embed(), kUnavailable (stopped),
+  /// Returns the vector of a question. Errors: those of Engine::embed(), kUnavailable (stopped),
   /// kDeadlineExceeded (after 10 s).
   Result<std::vector<float>> embed(std::string_view question);
 
@@ -71,12 +72,12 @@ class EmbeddingIndex {
   struct Search {
     std::size_t limit = 4;
     Unit unit = Unit::kChunk;
-    /// Empty: all. Where it is set the search is exact
+    /// Empty: all. With a filter the search is exact.
     std::function<bool(const std::string& id, const std::string& metadata_json)> filter;
-    /// Empty: all. Versions it refuses are passed over
+    /// Empty: all. Refused versions are skipped.
     std::function<bool(const std::string& id, std::uint64_t version)> current;
   };
-  /// Best first, scores are cosines; equal scores by id, then chunk.
+  /// Returns the best hits first. Scores are cosines; equal scores are ordered by id, then chunk.
   Result<std::vector<ChunkHit>> search(std::string_view ns, std::span<const float> vector,
                                        const Search& search) const;
 
@@ -86,7 +87,7 @@ class EmbeddingIndex {
     std::uint64_t version = 0;
     std::string metadata_json;
     Digest made_of;
-    std::vector<std::int64_t> labels;  ///< of the chunks that have a vector, ascending
+    std::vector<std::int64_t> labels;  ///< labels of the chunks that have a vector, ascending
   };
   struct Place {
     const std::string* id;
@@ -98,7 +99,7 @@ class EmbeddingIndex {
     std::map<std::string, Document, std::less<>> documents;
     std::unordered_map<std::int64_t, Place> places;  ///< by label
     std::int64_t next_label = 0;
-    std::int64_t sorted_size = 0;  ///< vectors there were when lists were made
+    std::int64_t sorted_size = 0;  ///< number of vectors when the lists were made
   };
   enum class Missing : std::uint8_t { kPutOff, kCompute };
 
@@ -126,14 +127,14 @@ class EmbeddingIndex {
 
   mutable std::mutex mu_;
   std::condition_variable_any wake_;
-  std::set<DocumentName> changes_;  // guarded by mu_: to be looked at
-  std::set<DocumentName> missing_;  // guarded by mu_: known to need computing; after changes_
+  std::set<DocumentName> changes_;  // guarded by mu_: to be examined
+  std::set<DocumentName> missing_;  // guarded by mu_: must be computed; after changes_
   std::set<DocumentName> failed_;   // guarded by mu_
-  // Guarded by mu_: a document is being looked at, or the store is still being listed
+  // Guarded by mu_: a document is being examined, or the store is still being listed.
   bool busy_ = true;
 
   mutable std::shared_mutex index_mu_;
-  // Guarded by index_mu_; changed by the own thread only
+  // Guarded by index_mu_; changed by the index's thread only.
   std::map<std::string, Space, std::less<>> spaces_;
   std::set<DocumentName> left_out_;  // guarded by index_mu_
   std::thread thread_;

@@ -46,7 +46,7 @@ Result<EmbeddingRecord> decode_embeddings(std::string_view bytes) {
   const std::uint64_t chunks = u32_at(bytes, 40), left = bytes.size() - kHeaderBytes;
   if (record.dimension == 0 && chunks != 0)
     return Status::corruption("a record of embeddings has vectors of no length");
-  // Two factors below 2^32: their product does not overflow.
+  // Both factors are below 2^32, so their product does not overflow.
   if (left % 2 != 0 || left / 2 != chunks * record.dimension)
     return Status::corruption("a record of embeddings has the wrong length");
   record.values.resize(left / 2);

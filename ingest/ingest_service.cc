@@ -18,7 +18,8 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kPackBytes = 1 << 20;  // inputs of one record, unless one input is larger
+constexpr std::size_t kPackBytes = 1
+                                   << 20;  // inputs per record in bytes, unless one input is larger
 constexpr std::int64_t kExpiryEveryMs = 10'000;
 
 class IngestServiceImpl final : public IngestService {
@@ -281,7 +282,7 @@ Status IngestServiceImpl::check_preconditions(std::string_view ns,
                                               const std::vector<ItemRecord>& items,
                                               const BatchOptions& options) {
   if (!options.if_match && !options.if_none_match_any) return {};
-  if (items[0].view.finished()) return {};  // refused anyway
+  if (items[0].view.finished()) return {};  // already refused
   const auto head = store_.get_document_head(ns, items[0].view.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   const bool ready = head.ok() && head->status == DocumentStatus::kReady;
@@ -360,7 +361,8 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
     if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
     if (patch.ttl_seconds) {
       m.ttl_seconds = *patch.ttl_seconds;
-      m.expires_at_ms.reset();  // the later word counts, also that there is no end
+      // The later setting takes precedence, including its removal of the end.
+      m.expires_at_ms.reset();
     }
     if (patch.expires_at_ms) m.expires_at_ms = *patch.expires_at_ms;
     return {};
@@ -375,9 +377,9 @@ Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_v
 
 Status IngestServiceImpl::remove(std::string_view ns, std::string_view id) {
   auto cancelled = table_.cancel_document(ns, id);
-  // An item that ended but is not saved would be repeated after a crash. Before the document goes:
-  // the repeated one may be an older version than the one deleted. And after it, before the caller
-  // is told, the items cancelled here.
+  // An item that ended but is not saved would be repeated after a crash. Saving comes before the
+  // deletion, because the repeated item may be an older version than the deleted one. It comes
+  // again after the deletion and before the reply, for the items cancelled here.
   Status s = table_.flush_others();
   if (s.ok()) s = store_.delete_document(ns, id);
   cancelled.release();

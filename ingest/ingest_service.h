@@ -1,9 +1,9 @@
-/// The document service: takes documents in, caches their contexts, answers for them by id. No
-/// HTTP, no wire format.
+/// The document service ingests documents, caches their contexts and serves them by id. It has no
+/// HTTP and no wire format.
 ///
 /// A document is cached by a job. Its input is on disk before submit() returns; it becomes visible
 /// (ready) in one atomic commit after all its KV is stored. Until then an earlier version, if any,
-/// goes on answering. Unfinished jobs go on after a restart.
+/// is served. Unfinished jobs continue after a restart.
 #pragma once
 
 #include <cstdint>
@@ -28,23 +28,24 @@ struct IngestOptions {
   std::int32_t max_documents_per_call = 256;
   std::int64_t max_document_tokens = 131072;
   std::int64_t max_metadata_bytes = 16 << 10;
-  std::uint64_t namespace_bytes = 0;      ///< text and KV bytes one namespace may hold; 0: no limit
+  std::uint64_t namespace_bytes = 0;  ///< limit of text and KV bytes in one namespace; 0: no limit
   std::uint64_t default_ttl_seconds = 0;  ///< 0: none
   bool share_across_namespaces = false;   ///< contexts are keyed without the namespace
-  std::size_t max_queued_documents = 100'000;   ///< waiting; more is kResourceExhausted
-  std::uint64_t max_queued_bytes = 2ull << 30;  ///< text of waiting documents
+  /// Limit of waiting documents; beyond it: kResourceExhausted.
+  std::size_t max_queued_documents = 100'000;
+  std::uint64_t max_queued_bytes = 2ull << 30;  ///< limit of the text of waiting documents
   int num_workers = 2;                          ///< threads that tokenise, chunk and commit
-  int max_documents_in_flight = 4;              ///< worked on at the same time
-  /// Contexts handed to the engine at the same time, over all documents
+  int max_documents_in_flight = 4;              ///< documents processed concurrently
+  /// Contexts submitted to the engine concurrently, over all documents.
   int max_prefills_in_flight = 8;
-  std::int64_t job_retention_ms = 24ll * 3600 * 1000;  ///< finished jobs
-  /// Job records, expiry, retention; 0: only by run_maintenance()
+  std::int64_t job_retention_ms = 24ll * 3600 * 1000;  ///< how long finished jobs are kept
+  /// Interval of saving job records, expiry and retention; 0: only by run_maintenance().
   std::int64_t maintenance_interval_ms = 1000;
-  PinGate::Ask may_pin;  ///< asked before a document is pinned; refusing is cache_full
+  PinGate::Ask may_pin;  ///< asked before a document is pinned; a refusal gives cache_full
   std::function<std::int64_t()> clock_ms;  ///< Unix ms; empty: the system clock
 };
 
-/// Totals since start, for metrics.
+/// IngestStats holds totals since the start, for metrics.
 struct IngestStats {
   std::int64_t jobs_queued = 0, jobs_running = 0;
   std::int64_t documents_waiting = 0, documents_in_flight = 0;
@@ -54,44 +55,45 @@ struct IngestStats {
   bool accepting = false;  ///< false: draining or not started
 };
 
-/// Threads: every method may be called from any thread. Those marked (disk) may wait on disk: call
-/// them from a worker thread, never from an I/O thread. Listeners run on the service's own threads,
-/// hold no lock, and must not block. Namespaces: 1 to 64 characters [A-Za-z0-9._-]. A foreign or
-/// unknown id is kNotFound.
+/// Threads: every method may be called from any thread. Those marked (disk) may wait on disk: they
+/// belong on a worker thread, never on an I/O thread. Listeners run on the service's own threads,
+/// hold no lock, and must not block.
+///
+/// Namespaces have 1 to 64 characters [A-Za-z0-9._-]. A foreign or unknown id is kNotFound.
 class IngestService {
  public:
-  virtual ~IngestService() = default;  ///< stop() first
+  virtual ~IngestService() = default;  ///< after stop()
 
   /// Reads unfinished jobs back and starts the workers. (disk) Errors: kIo, kCorruption.
   virtual Status start() = 0;
-  /// Refuses new work, stops what is in flight (it is queued again at the next start), saves jobs,
+  /// Refuses new work, stops work in flight (it is queued again at the next start), saves jobs and
   /// ends the threads. (disk)
   virtual void stop() = 0;
 
   // ---- taking documents in ----
-  /// Checks the batch, makes the job durable and queues it. (disk) Wrong documents become failed
-  /// items of the job; the others go on. Errors for the whole call, field() naming the path:
+  /// Checks the batch, makes the job durable and queues it. (disk) Invalid documents become failed
+  /// items of the job; the others continue. Errors for the whole call, field() naming the path:
   /// kInvalidArgument (options, no or too many documents), kFailedPrecondition (field "If-Match" or
   /// "If-None-Match"), kResourceExhausted (queue or disk full), kUnavailable (stopping), kIo.
   virtual Result<JobSnapshot> submit(std::string_view ns, std::vector<DocumentInput> documents,
                                      const BatchOptions& options) = 0;
-  /// Computes again what a document's cache lacks. (disk) Errors: kNotFound, kFailedPrecondition
-  /// (not ready), as submit().
+  /// Computes the missing parts of a document's cache again. (disk) Errors: kNotFound,
+  /// kFailedPrecondition (not ready), those of submit().
   virtual Result<JobSnapshot> warm(std::string_view ns, std::string_view id) = 0;
 
   // ---- jobs ----
-  /// With results. (disk for jobs finished long ago) Errors: kNotFound.
+  /// Returns the job with results. (disk for jobs finished long ago) Errors: kNotFound.
   virtual Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) = 0;
   virtual Result<JobListPage> list_jobs(std::string_view ns, const JobListOptions& options) = 0;
-  /// Items not finished become cancelled; finished ones stay. Returns the job (a finished job as it
-  /// is). (disk) Errors: kNotFound.
+  /// Cancels the items not finished; finished ones stay. Returns the job, unchanged if it has
+  /// finished. (disk) Errors: kNotFound.
   virtual Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) = 0;
-  /// Progress (at most four a second) and at the end kDone, exactly once; for a finished job at
-  /// once, before this returns. Errors: kNotFound.
+  /// Reports progress (at most four times per second), and kDone exactly once at the end. For a
+  /// finished job, kDone comes before this returns. Errors: kNotFound.
   virtual Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
                                          JobListener listener) = 0;
-  /// Calls `done` once, when no job is at work any more on any of these documents (at once, before
-  /// this returns, if none is).
+  /// Calls `done` once when no job works on any of these documents; before this returns, if none
+  /// does.
   virtual Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
                                          std::function<void()> done) = 0;
 
@@ -103,33 +105,34 @@ class IngestService {
   virtual Result<std::string> content(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) = 0;
-  /// Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet).
+  /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet).
   virtual Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
                                      const DocumentPatch& patch) = 0;
-  /// Text and KV go; queries that resolved it finish; waiting items of earlier jobs for this id are
-  /// cancelled.
+  /// Deletes text and KV. Queries that resolved the document finish; waiting items of earlier jobs
+  /// for this id are cancelled.
   virtual Status remove(std::string_view ns, std::string_view id) = 0;
   virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;
 
   // ---- queries ----
-  /// Token ids and keys of documents in the order asked; each document is one consistent version.
-  /// (disk) Unknown and unfinished ids are reported, not errors. Errors: kInvalidArgument (ids,
-  /// salt), kIo.
+  /// Returns token ids and keys of documents in the order of `ids`; each document is one consistent
+  /// version. (disk) Unknown and unfinished ids are reported and are not errors. Errors:
+  /// kInvalidArgument (ids, salt), kIo.
   virtual Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
                                    const ResolveOptions& options) = 0;
 
-  /// Tenant and salt digest for requests without stored documents; resolve() fills them in itself.
+  /// Returns tenant and salt digest for requests without stored documents; resolve() sets them
+  /// itself.
   virtual std::string tenant(std::string_view ns) const = 0;
   virtual std::array<std::uint8_t, 32> salt_digest(std::string_view cache_salt) const = 0;
 
   // ---- upkeep ----
-  /// One round of what the timer does: saves jobs, removes expired documents and old jobs. (disk)
+  /// Does what the timer does, once: saves jobs, removes expired documents and old jobs. (disk)
   virtual Status run_maintenance() = 0;
   virtual IngestStats stats() const = 0;
   virtual const IngestOptions& options() const = 0;
 };
 
-/// `store` and `engine` must outlive the service; stop the service before the engine.
+/// Makes the service. `store` and `engine` must outlive it; it must be stopped before the engine.
 /// Errors: kInvalidArgument naming the option.
 Result<std::unique_ptr<IngestService>> create_ingest_service(IngestOptions options, Store& store,
                                                              Engine& engine);

@@ -1,4 +1,4 @@
-/// Jobs as callers see them: what was asked, how far it is, what became of each item.
+/// Jobs in the form that callers see: the request, its progress, and the result of each item.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ std::string_view job_type_name(JobType type);
 std::string_view item_result_name(ItemResult result);
 std::optional<JobStatus> parse_job_status(std::string_view name);
 
-/// One document of a job.
+/// JobItem is one document of a job.
 struct JobItem {
-  std::int32_t index = 0;  ///< in the call
-  std::string id;          ///< empty if the input was refused before it had one
+  std::int32_t index = 0;  ///< index in the call
+  std::string id;          ///< empty if the input was refused before it got one
   ItemResult result = ItemResult::kPending;
   DocumentStatus status = DocumentStatus::kQueued;
   std::uint64_t tokens = 0, blocks = 0;
@@ -52,7 +52,7 @@ struct JobItem {
 struct JobCounts {
   std::int64_t total = 0, completed = 0, in_progress = 0, failed = 0, cancelled = 0;
 };
-/// tokens_total is exact for documents already tokenised and estimated from bytes for the others.
+/// tokens_total is exact for documents already tokenised, and estimated from bytes for the others.
 struct JobProgress {
   std::int64_t tokens_done = 0, tokens_total = 0;
   double ratio = 0;                    ///< 0..1
@@ -60,7 +60,7 @@ struct JobProgress {
   std::optional<std::int64_t> eta_ms;  ///< none until the speed is known
 };
 struct JobUsage {
-  std::int64_t tokens = 0;               ///< of all documents that are ready
+  std::int64_t tokens = 0;               ///< sum over all documents that are ready
   std::int64_t cache_write_tokens = 0;   ///< prefilled and stored
   std::int64_t deduplicated_tokens = 0;  ///< found in the cache or computed once for several
 };
@@ -73,13 +73,12 @@ struct JobSnapshot {
   JobProgress progress;
   JobUsage usage;
   std::int64_t created_ms = 0, started_ms = 0, finished_ms = 0;  ///< Unix ms; 0: not yet
-  std::vector<JobItem> results;  ///< in order of the call; empty in lists and progress events
+  std::vector<JobItem> results;  ///< in the order of the call; empty in lists and progress events
   std::optional<ItemError> error;
   bool finished() const { return status >= JobStatus::kSucceeded; }
 };
 
-/// Ends a subscription when destroyed; afterwards no new call begins (one already running may still
-/// end).
+/// Ends a subscription when destroyed. Afterwards no new call begins; a running one may still end.
 class Subscription {
  public:
   Subscription() = default;
@@ -91,7 +90,7 @@ class Subscription {
   std::shared_ptr<void> token_;
 };
 
-/// kProgress: snapshot without results. kDone: the last event, with results.
+/// kProgress: a snapshot without results. kDone: the last event, with results.
 enum class JobEvent : std::uint8_t { kProgress, kDone };
 using JobListener = std::function<void(JobEvent event, const JobSnapshot& job)>;
 

@@ -1,5 +1,4 @@
-/// A job as it is kept on disk: a header (what was asked, what became of each item) and packs of
-/// inputs.
+/// A job in the store: a header (the request and the result of each item) and packs of inputs.
 ///
 /// Job records of the store, by name (README.md has the byte layout):
 ///   "input/<job id>/<pack, 5 digits>"  the inputs of some items; deleted when the job ends
@@ -19,17 +18,17 @@
 
 namespace quire {
 
-/// One item of a job: its public face and what the work needs.
+/// ItemRecord is one item of a job: what callers see of it, and what the work needs.
 struct ItemRecord {
   JobItem view;
   std::string content_hash;
   std::uint64_t input_bytes = 0;
-  std::uint32_t pack = 0;  ///< which input record holds it
-  bool given_id = false;   ///< the caller named it
+  std::uint32_t pack = 0;  ///< the input record that holds it
+  bool given_id = false;   ///< the caller supplied the id
   std::uint64_t written_tokens = 0, deduplicated_tokens = 0;
 };
 
-/// BatchOptions without the salt itself.
+/// JobSettings are BatchOptions without the salt itself.
 struct JobSettings {
   IfExists if_exists = IfExists::kUpsert;
   ChunkingOptions chunking;
@@ -55,13 +54,13 @@ struct JobRecord {
 };
 
 std::string encode_job(const JobRecord& job);
-/// Errors: kCorruption (cut short, unknown version, impossible values).
+/// Decodes a header. Errors: kCorruption (cut short, unknown version, impossible values).
 Result<JobRecord> decode_job(std::string_view bytes);
 
 /// Inputs of some items, by index in the call.
 using InputPack = std::vector<std::pair<std::int32_t, const DocumentInput*>>;
 std::string encode_inputs(const InputPack& pack);
-/// The input of item `index`. Errors: kNotFound (not in this pack), kCorruption.
+/// Decodes the input of item `index`. Errors: kNotFound (not in this pack), kCorruption.
 Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index);
 
 std::string job_record_name(std::string_view job_id);
@@ -69,7 +68,7 @@ std::string input_record_name(std::string_view job_id, std::uint32_t pack);
 inline constexpr std::string_view kJobPrefix = "job/";
 inline constexpr std::string_view kInputPrefix = "input/";
 
-/// Where an item stands in the caller's body: "documents[3]", or "" for a single document.
+/// Returns an item's path in the caller's body: "documents[3]", or "" for a single document.
 std::string item_path(const JobSettings& settings, std::int32_t index);
 
 }  // namespace quire

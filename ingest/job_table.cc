@@ -51,7 +51,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> pac
   {
     const std::lock_guard lock(mu_);
     QUIRE_RETURN_IF_ERROR(admit(items, bytes));
-    queued_items_ += items;  // the room is taken before the record is written
+    queued_items_ += items;  // space is reserved before the record is written
     queued_bytes_ += bytes;
     record.created_ms = now_ms();
     record.id = last_id_ = make_job_id(record.created_ms, last_id_);
@@ -112,7 +112,7 @@ std::optional<Work> JobTable::next() {
   const std::lock_guard lock(mu_);
   if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
-  std::set<Key> passed;  // an id waits behind its earlier items
+  std::set<Key> passed;  // an id waits for its earlier items
   for (auto it = queue_.begin(); it != queue_.end();) {
     Job& job = *it->job;
     if (job.spilled || job.states[it->item].stage != Stage::kQueued) {  // cancelled while it waited
@@ -189,7 +189,7 @@ void JobTable::finish(const Work& work, ItemOutcome outcome) {
     const JobPtr job = find(work.ns, work.job_id);
     if (!job) return;
     const auto i = static_cast<std::size_t>(work.item.view.index);
-    // The caller was told so
+    // The caller was already told that it is cancelled.
     if (job->record.items[i].view.finished()) outcome = cancelled_outcome();
     end_item(job, i, std::move(outcome));
     release_key(job, i, /*was_working=*/true);
@@ -230,7 +230,7 @@ void JobTable::cancel_item(const JobPtr& job, std::size_t i) {
     end_item(job, i, cancelled_outcome());
     release_key(job, i, /*was_working=*/false);
   } else if (state.stage == Stage::kWorking) {
-    // Told and saved as cancelled from now on; the worker ends it at its next step.
+    // It is reported and saved as cancelled from now on; the worker ends it at its next step.
     state.cancelled->store(true);
     job->record.items[i].view.result = ItemResult::kCancelled;
     job->record.items[i].view.status = DocumentStatus::kFailed;

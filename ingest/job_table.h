@@ -1,5 +1,5 @@
-/// All jobs of the process: the queue of waiting documents, who works on what, progress, listeners,
-/// and the records on disk. Knows nothing of how a document is cached.
+/// All jobs of the process: the queue of waiting documents, the work in flight, progress,
+/// listeners, and the records on disk. JobTable does not know how a document is cached.
 #pragma once
 
 #include <atomic>
@@ -26,18 +26,18 @@
 
 namespace quire {
 
-/// One document handed to a worker.
+/// Work is one document handed to a worker.
 struct Work {
   std::string job_id, ns;
   JobType type = JobType::kIngest;
   std::int64_t job_created_ms = 0;
-  ItemRecord item;  ///< as it was when the work began
+  ItemRecord item;  ///< the item when the work began
   std::shared_ptr<const JobSettings> settings;
-  /// Set: give up at the next chance, then finish() or requeue()
+  /// If set, the worker gives up soon, then calls finish() or requeue().
   std::shared_ptr<std::atomic<bool>> cancelled;
 };
 
-/// What became of it.
+/// ItemOutcome is the result of one item.
 struct ItemOutcome {
   ItemResult result = ItemResult::kFailed;
   DocumentStatus status = DocumentStatus::kFailed;
@@ -45,7 +45,8 @@ struct ItemOutcome {
   std::optional<ItemError> error;
 };
 
-/// A document some job is at work on (the latest one, if several wait for the same id).
+/// PendingDocument is a document that a job is working on (the latest, if several wait for the same
+/// id).
 struct PendingDocument {
   std::string job_id, id, content_hash;
   std::int64_t job_created_ms = 0;
@@ -66,12 +67,12 @@ class JobTable {
   ~JobTable();
 
   // ---- life ----
-  /// Reads jobs back, queues unfinished items, drops inputs nobody needs, starts the notifier.
+  /// Reads jobs back, queues unfinished items, drops unneeded inputs and starts the notifier.
   /// (disk)
   Status start();
-  /// From now on add() refuses and next() gives nothing; everything in flight is asked to give up.
+  /// Makes add() refuse and next() return none from now on, and asks all work in flight to give up.
   void begin_stop();
-  /// Waits until nothing is in flight, saves what changed, ends the notifier. (disk)
+  /// Waits until nothing is in flight, saves changes and ends the notifier. (disk)
   void finish_stop();
   bool stopping() const;
 
@@ -79,27 +80,29 @@ class JobTable {
   /// Makes the job durable and queues its items. (disk) `record` comes without id; `packs` are the
   /// encoded inputs.
   Result<JobSnapshot> add(JobRecord record, std::vector<std::string> packs);
-  /// The next document whose id no other work holds, if the number in flight allows one more.
+  /// Returns the next document whose id no other work holds, if the limit of work in flight allows
+  /// one more.
   std::optional<Work> next();
 
   // ---- reports of the worker ----
   void set_status(const Work& work, DocumentStatus status);
   void set_tokens_total(const Work& work, std::uint64_t tokens);
   void set_tokens_done(const Work& work, std::uint64_t tokens);
-  /// False: cancelled meanwhile, do not commit. True: the item counts as done for cancellation
-  /// until finish().
+  /// Returns false if the item was cancelled in the meantime and must not be committed. Otherwise,
+  /// until finish(), the item counts as done for cancellation.
   bool begin_commit(const Work& work);
   void finish(const Work& work, ItemOutcome outcome);  // (disk)
-  /// For stop: the item waits for the next start. False: it was cancelled meanwhile, finish() it.
+  /// Puts the item back for the next start, at a stop. Returns false if it was cancelled in the
+  /// meantime; the caller then calls finish().
   bool requeue(const Work& work);
 
   // ---- callers ----
   Result<JobSnapshot> snapshot(std::string_view ns, std::string_view job_id);  // (disk)
   JobListPage list(std::string_view ns, const JobListOptions& options);
   Result<JobSnapshot> cancel(std::string_view ns, std::string_view job_id);  // (disk)
-  /// Cancels every item that waits or works for this id, and waits for one that is just being
-  /// committed. Until the returned object goes, none of it is saved: a crash before the document
-  /// itself is deleted leaves everything as it was. (disk)
+  /// Cancels every item that waits or works for this id, and waits for one that is being committed.
+  /// None of this is saved until the returned object is destroyed. So a crash before the document
+  /// itself is deleted leaves everything unchanged. (disk)
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
@@ -111,9 +114,9 @@ class JobTable {
 
   /// Saves every job that changed, oldest first. (disk)
   Status flush() { return flush(/*skip_held=*/false); }
-  /// The same but for jobs held back by a Cancelled, which a holder must not wait for. (disk)
+  /// Saves them except jobs held back by a Cancelled, which a holder must not wait for. (disk)
   Status flush_others() { return flush(/*skip_held=*/true); }
-  /// Forgets jobs that ended more than the retention ago. (disk)
+  /// Removes jobs that ended longer ago than the retention. (disk)
   Status purge(std::int64_t now_ms);
   void fill(IngestStats& stats) const;
 
@@ -132,7 +135,7 @@ class JobTable {
     JobRecord record;
     std::shared_ptr<const JobSettings> settings;
     std::vector<ItemState> states;
-    JobSnapshot summary;  // of a finished job, without results
+    JobSnapshot summary;  // for a finished job, without results
     bool dirty = false, persisting = false, published = false, spilled = false,
          progress_due = false;
     int save_holds = 0;
@@ -146,7 +149,7 @@ class JobTable {
     std::size_t item = 0;
   };
   struct ActiveKey {
-    std::vector<ItemRef> refs;  // order of submission
+    std::vector<ItemRef> refs;  // in order of submission
     bool busy = false;
   };
   struct Waiter {
@@ -154,7 +157,7 @@ class JobTable {
     std::function<void()> done;
   };
 
-  // All of these need mu_.
+  // These must be called under mu_.
   Status admit(std::size_t items, std::uint64_t bytes) const;
   JobPtr find(std::string_view ns, std::string_view job_id) const;
   void enqueue(const JobPtr& job);
@@ -173,7 +176,7 @@ class JobTable {
   Status drop_stale_inputs();                              // (disk)
   Status flush(bool skip_held);                            // (disk)
   Status save(const JobPtr& job, bool skip_held = false);  // (disk)
-  // (disk) saves ended jobs, drops their inputs, tells listeners
+  // (disk) saves ended jobs, drops their inputs, notifies listeners
   void conclude(const std::vector<JobPtr>& ended);
   void drop_inputs(const JobRecord& record);  // (disk)
   void notify_loop();
@@ -183,9 +186,9 @@ class JobTable {
   const IngestOptions& options_;
 
   mutable std::mutex mu_;
-  std::condition_variable changed_;                  // commits, saves, in-flight
-  std::condition_variable notify_;                   // the notifier's
-  std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, as all below
+  std::condition_variable changed_;                  // signals commits, saves and work in flight
+  std::condition_variable notify_;                   // wakes the notifier
+  std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, like all members below
   std::deque<ItemRef> queue_;
   std::map<Key, ActiveKey> active_;
   std::size_t queued_items_ = 0;
@@ -195,8 +198,8 @@ class JobTable {
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;
   std::vector<std::weak_ptr<Waiter>> waiters_;
-  std::vector<std::shared_ptr<Waiter>> settled_;  // to be called by the notifier
-  std::vector<JobPtr> ended_;                     // likewise
+  std::vector<std::shared_ptr<Waiter>> settled_;  // calls due by the notifier
+  std::vector<JobPtr> ended_;                     // jobs that the notifier has yet to report
   bool any_progress_ = false;
   IngestStats totals_;
   std::thread notifier_;
@@ -205,11 +208,11 @@ class JobTable {
 class JobTable::Cancelled {
  public:
   explicit Cancelled(JobTable& table) : table_(table) {}
-  Cancelled(Cancelled&&) = default;  // the other one holds nothing any more
+  Cancelled(Cancelled&&) = default;  // the moved-from object then holds nothing
   Cancelled& operator=(Cancelled&&) = delete;
   ~Cancelled() { release(); }
   std::size_t num_items() const { return num_items_; }
-  /// Lets the jobs be saved, and ends those that have no item left. (disk)
+  /// Allows the jobs to be saved, and ends those that have no item left. (disk)
   void release();
 
  private:

@@ -1,4 +1,4 @@
-// What callers see of jobs: snapshots, lists, cancellation, listeners; and reading jobs back at
+// The view of jobs for callers: snapshots, lists, cancellation, listeners; and reading jobs back at
 // start.
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(250);
-constexpr double kBytesPerToken = 4;           // until the first document of a job was tokenised
+constexpr double kBytesPerToken = 4;           // until the first document of a job is tokenised
 constexpr std::size_t kJobsWithResults = 256;  // finished jobs whose results stay in memory
 
 }  // namespace
@@ -177,8 +177,8 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
     cancel_item(ref.job, ref.item);
     if (end_job_if_done(ref.job)) out.ended_.push_back(ref.job);
   }
-  // A save that began before the hold wrote the state of before; one item may be in the middle of
-  // its commit.
+  // A save that began before the hold wrote the earlier state. One item may be in the middle of its
+  // commit, which is waited for.
   changed_.wait(lock, [&] {
     const auto refs = refs_of();
     return std::none_of(refs.begin(), refs.end(), [](const ItemRef& r) {
@@ -263,7 +263,7 @@ std::optional<PendingDocument> JobTable::pending(std::string_view ns, std::strin
   return it == active_.end() ? std::nullopt : latest(it->second);
 }
 
-/// The last one that was not cancelled.
+/// Returns the last one that was not cancelled.
 std::optional<PendingDocument> JobTable::latest(const ActiveKey& active) const {
   for (auto ref = active.refs.rbegin(); ref != active.refs.rend(); ++ref) {
     if (!ref->job->record.items[ref->item].view.finished()) return describe(*ref);
@@ -339,7 +339,7 @@ void JobTable::notify_loop() {
     while (unspilled_.size() > kJobsWithResults) {
       const auto it = jobs_.find(unspilled_.front());
       unspilled_.pop_front();
-      // Only the record in memory is whole
+      // Only the record in memory is complete.
       if (it == jobs_.end() || it->second->dirty || it->second->persisting) continue;
       it->second->spilled = true;
       it->second->record.items = {};
@@ -416,7 +416,7 @@ Status JobTable::drop_stale_inputs() {
                                            r.name.rfind('/') - kInputPrefix.size());
       const auto it = jobs_.find(id);
       if (it != jobs_.end() && it->second->record.status < JobStatus::kSucceeded) {
-        after = std::string(kInputPrefix) + id + "/~";  // wanted: on to the next job
+        after = std::string(kInputPrefix) + id + "/~";  // still needed: skip to the next job
         break;
       }
       after = r.name;

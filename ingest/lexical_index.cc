@@ -7,9 +7,9 @@
 namespace quire {
 namespace {
 
-/// Deleted chunks put up with before everything is numbered anew
+/// Number of deleted chunks kept before everything is renumbered.
 constexpr std::size_t kDeadSlotsKept = 1024;
-constexpr std::int64_t kTermBytes = 96;  ///< of a different word: its entry and its lists
+constexpr std::int64_t kTermBytes = 96;  ///< bytes of a different word: its entry and its lists
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void LexicalIndex::drop_chunk(std::uint32_t slot) {
   --num_chunks_;
 }
 
-/// Numbers living chunks without gaps and forgets words that no chunk has.
+/// Renumbers the remaining chunks without gaps and drops words that no chunk has.
 void LexicalIndex::compact() {
   std::vector<std::uint32_t> slot_of(chunk_terms_.size(), UINT32_MAX),
       term_of(terms_.size(), UINT32_MAX);
@@ -125,7 +125,7 @@ void LexicalIndex::compact() {
 
 std::vector<double> LexicalIndex::scores(const std::vector<std::string>& query) const {
   std::vector<double> out(chunk_terms_.size());
-  // In order, so that sums do not depend on the order of words
+  // The map is ordered, so that sums do not depend on the order of words.
   std::map<std::string_view, int> counts;
   for (const std::string& word : query) ++counts[word];
   const double n = static_cast<double>(num_chunks_), average = std::max(average_words(), 1.0);

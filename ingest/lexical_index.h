@@ -23,36 +23,37 @@ struct Bm25 {
 
 struct IndexedDocument {
   std::string id;
-  std::uint64_t version = 0;                     ///< the caller's; not 0
-  std::string metadata_json;                     ///< as in the manifest
-  std::vector<std::vector<std::string>> chunks;  ///< words of each, those of the title among them
+  std::uint64_t version = 0;  ///< chosen by the caller; not 0
+  std::string metadata_json;  ///< JSON text as in the manifest
+  /// Words of each chunk, including those of the title.
+  std::vector<std::vector<std::string>> chunks;
 };
 
-/// Threads: const methods concurrently, others alone. Costs about 16 bytes for each different word
-/// of a chunk, and each different word of the namespace once.
+/// Threads: const methods concurrently, others exclusively. Each different word of a chunk costs
+/// about 16 bytes; each different word of the namespace is stored once.
 class LexicalIndex {
  public:
   explicit LexicalIndex(const Bm25& bm25 = {}) : bm25_(bm25) {}
 
   /// Replaces the document. A chunk may have no words.
   void put(const IndexedDocument& document);
-  /// False: it is not there.
+  /// Removes the document. Returns false if it is not indexed.
   bool remove(std::string_view id);
 
   using Filter = std::function<bool(const std::string& id, const std::string& metadata_json)>;
-  /// Every chunk of the documents that pass `filter` (empty: all), best first; equal scores by id,
-  /// then chunk. Chunks without a word of the query have 0. At most `limit`. One chunk a document,
-  /// its best, with kBestChunkOfDocument. Statistics are those of the whole namespace, whatever the
-  /// filter.
+  /// Returns at most `limit` chunks of the documents that pass `filter` (empty: all), best first.
+  /// Equal scores are ordered by id, then chunk; chunks without a word of the query score 0. With
+  /// kBestChunkOfDocument each document has one chunk, its best. Statistics always cover the whole
+  /// namespace.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
   std::vector<ChunkHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit,
                                const Filter& filter = {}) const;
 
-  /// Version of an indexed document; 0: not indexed.
+  /// Returns the version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;
   std::size_t num_documents() const { return documents_.size(); }
   std::size_t num_chunks() const { return num_chunks_; }
-  /// Counted, not measured.
+  /// Returns an estimate by counting, not a measurement.
   std::int64_t memory_bytes() const { return document_bytes_ + term_bytes_; }
 
  private:
@@ -70,7 +71,7 @@ class LexicalIndex {
     std::uint32_t first_slot = 0, num_chunks = 0;
     std::int64_t bytes = 0;
   };
-  /// Returns its bytes.
+  /// Adds a chunk and returns its bytes.
   std::int64_t add_chunk(std::uint32_t slot, const std::vector<std::string>& words);
   void drop_chunk(std::uint32_t slot);
   void compact();
@@ -84,10 +85,10 @@ class LexicalIndex {
   std::map<std::string, Document, std::less<>> documents_;
   std::unordered_map<std::string, std::uint32_t> term_ids_;
   std::vector<Term> terms_;
-  std::vector<std::vector<std::uint32_t>> chunk_terms_;  ///< [slot], different terms
-  std::vector<std::uint32_t> chunk_words_;               ///< [slot]
-  std::size_t num_chunks_ = 0;                           ///< alive
-  std::uint64_t num_words_ = 0;                          ///< in them
+  std::vector<std::vector<std::uint32_t>> chunk_terms_;  ///< by slot; different terms
+  std::vector<std::uint32_t> chunk_words_;               ///< by slot
+  std::size_t num_chunks_ = 0;                           ///< chunks not deleted
+  std::uint64_t num_words_ = 0;                          ///< words in them
   std::int64_t document_bytes_ = 0, term_bytes_ = 0;
 };
 

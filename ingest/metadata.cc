@@ -72,7 +72,7 @@ bool metadata_matches(std::string_view text,
     const std::string have = value->is_string() ? std::string(value->get_string())
                                                 : json::serialize(*value);
     if (have == wanted) continue;
-    // 1.5 is written as 1.5E0 by the library; compare numbers as numbers.
+    // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
     if (!value->is_number()) return false;
     boost::system::error_code error;
     const json::value number = json::parse(wanted, error);

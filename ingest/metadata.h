@@ -1,4 +1,4 @@
-/// Metadata of documents: a JSON object kept as compact text.
+/// Metadata of documents: a JSON object stored as compact text.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@
 
 namespace quire {
 
-/// Compact text of the object in `json` ("{}" for an empty string).
-/// Errors: kInvalidArgument (field "metadata"): not JSON, not an object, nested deeper than 32,
-/// longer than max_bytes.
+/// Returns the compact text of the object in `json` ("{}" for an empty string). Errors:
+/// kInvalidArgument (field "metadata"): not JSON, not an object, nested deeper than 32, longer than
+/// max_bytes.
 Result<std::string> normalize_metadata(std::string_view json, std::size_t max_bytes);
 
-/// `patch` merged into `base` (RFC 7396: null removes a key). Errors: as above.
+/// Returns `patch` merged into `base` (RFC 7396: null removes a key). Errors: those above.
 Result<std::string> merge_metadata(std::string_view base, std::string_view patch,
                                    std::size_t max_bytes);
 
-/// Whether every (key, value) equals the text form of that top-level scalar: abc, 2025, 0.5, true,
-/// null.
+/// Returns whether every (key, value) equals the text form of that top-level scalar: abc, 2025,
+/// 0.5, true, null.
 bool metadata_matches(std::string_view json,
                       const std::vector<std::pair<std::string, std::string>>& filter);
 

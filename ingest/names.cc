@@ -15,7 +15,7 @@ bool is_alnum(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-constexpr std::size_t kMaxTitle = 4096;  // it stands in the header of every chunk
+constexpr std::size_t kMaxTitle = 4096;  // the title is part of every chunk's header
 constexpr std::string_view kBase32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 std::optional<ItemError> check_utf8(std::string_view text, const std::string& param) {
@@ -153,7 +153,7 @@ std::string make_job_id(std::int64_t now_ms, std::string_view last) {
   thread_local std::mt19937_64 random{std::random_device{}()};
   for (int i = 0; i < 16; ++i) id += kBase32[random() & 31];
   if (id > last || last.size() != id.size()) return id;
-  // The clock stands still or went back: count on from the last one.
+  // The clock has not advanced or went back, so the id continues from the last one.
   id = std::string(last);
   for (std::size_t i = id.size(); i-- > 4;) {
     const std::size_t digit = kBase32.find(id[i]);

@@ -1,4 +1,4 @@
-/// Who may be pinned while pins hold no more of a tier than they may.
+/// Decides whether documents may be pinned, so that pins hold no more of a tier than allowed.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@ namespace quire {
 /// Bytes of KV that a pin keeps from being evicted.
 struct PinBytes {
   std::uint64_t disk = 0;
-  std::uint64_t dram = 0;  ///< 0: the pin does not ask for memory
+  std::uint64_t dram = 0;  ///< 0: the pin does not reserve memory
 };
 
-/// What these documents have in the store, and would have in memory; each context once.
+/// Returns the bytes of these documents in the store, and those they would take in memory. Each
+/// context counts once.
 PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents);
 
-/// Asks whether pins may hold so much more, and keeps what was granted apart until the store counts
-/// it as pinned. Threads: every method may be called concurrently.
+/// PinGate asks whether pins may hold more, and reserves what was granted until the store counts it
+/// as pinned. Threads: every method may be called concurrently.
 class PinGate {
  public:
-  /// kResourceExhausted: no. May wait on disk. Empty: always.
+  /// Returns kResourceExhausted to refuse. It may wait on disk. Empty: always allowed.
   using Ask = std::function<Status(const PinBytes& more)>;
 
   explicit PinGate(Ask ask) : ask_(std::move(ask)) {}
 
-  /// Gives back what was granted when it goes; the gate must outlive it.
+  /// Releases what was granted when destroyed; the gate must outlive it.
   class Grant {
    public:
     Grant() = default;
@@ -52,10 +53,10 @@ class PinGate {
     PinBytes bytes_;
   };
 
-  /// Errors: those of `Ask`, with the field "pinned".
+  /// Reserves `bytes`. Errors: those of `Ask`, with the field "pinned".
   Result<Grant> grant(const PinBytes& bytes) {
     if (!ask_) return Grant();
-    Grant grant(this, bytes);  // given back again if refused
+    Grant grant(this, bytes);  // released again if refused
     PinBytes with_earlier;
     {
       const std::lock_guard lock(mu_);
@@ -76,7 +77,7 @@ class PinGate {
 
   const Ask ask_;
   std::mutex mu_;
-  PinBytes granted_;  // guarded by mu_: granted or asked for, and not pinned yet
+  PinBytes granted_;  // guarded by mu_: granted or requested, and not pinned yet
 };
 
 }  // namespace quire

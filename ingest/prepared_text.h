@@ -1,5 +1,5 @@
-/// A document's text with what is needed to cut it the same way again: the borders of given chunks,
-/// the title it was cut with.
+/// A document's text, with the borders of given chunks and the title it was cut with, so that it
+/// can be cut identically again.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace quire {
 
-/// One string; given chunks are joined by a blank line, and `given` says where each stands (empty
+/// Holds one string. Given chunks are joined by a blank line, and `given` holds their ranges (empty
 /// for a text).
 struct PreparedText {
   std::string text;
@@ -22,20 +22,20 @@ struct PreparedText {
 };
 PreparedText prepare_text(DocumentInput input);
 
-/// DocumentManifest::chunking: the settings in one line, then the title the chunks' headers carry.
-/// (A later change of the shown title leaves cached KV alone.)
+/// Returns DocumentManifest::chunking: the settings in one line, then the title in the chunks'
+/// headers. (A later change of the shown title leaves cached KV unchanged.)
 std::string settings_text(const ChunkingOptions& options, bool given_chunks,
                           std::string_view title);
 std::string_view header_title(const DocumentManifest& manifest);
 
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options);
-/// Blocks of all chunks.
+/// Counts the blocks of all chunks.
 std::uint64_t count_blocks(const DocumentManifest& manifest);
-/// The chunks of a stored document, tokenised anew at the same borders (for a model other than the
-/// one that made them).
+/// Tokenises the chunks of a stored document again at the same borders, for a model other than the
+/// one that made them.
 Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManifest& manifest,
                                       std::string_view text, const ChunkLimits& limits);
-/// Chunks of an input that is not stored yet.
+/// Returns the chunks of an input that is not stored yet.
 Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title,
                                const PreparedText& prepared, const ChunkingOptions& options,
                                const ChunkLimits& limits);

@@ -21,17 +21,17 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kPage = 100;  // documents listed at once
-constexpr int kMostAttempts = 4;    // of a search whose documents change under it
+constexpr std::size_t kPage = 100;  // documents per page of a listing
+constexpr int kMostAttempts = 4;    // attempts of a search whose documents change during it
 constexpr std::size_t kMostResults = 1000;
-/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how far down each
-/// ranking is read.
+/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how many places
+/// of each ranking are read.
 constexpr double kFusionConstant = 60;
 constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
 
-/// Words of each chunk as the model sees it: the title heads every chunk.
+/// Returns the words of each chunk as the model sees it: the title precedes every chunk.
 IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
   IndexedDocument d;
   d.id = m.id;
@@ -47,7 +47,7 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
   return d;
 }
 
-/// Best first, equal sums by id, then chunk.
+/// Returns the best first; equal sums are ordered by id, then chunk.
 std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, RetrieveUnit unit,
                             std::size_t k) {
   std::map<std::pair<std::string, std::int32_t>, ChunkHit> sums;
@@ -105,11 +105,11 @@ class RetrievalImpl final : public Retrieval {
   std::condition_variable wake_;
   std::set<DocumentName> changes_;  // guarded by changes_mu_
 
-  std::mutex apply_mu_;  // held while changes are read and entered, one at a time
+  std::mutex apply_mu_;  // held while changes are read and entered, by one thread at a time
   mutable std::shared_mutex index_mu_;
   std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
   std::set<DocumentName> left_out_;                           // guarded by index_mu_
-  /// Null: off. Called under index_mu_, never the other way round
+  /// Null: off. Called under index_mu_, never the other way round.
   std::unique_ptr<EmbeddingIndex> vectors_;
   std::thread thread_;
 };
@@ -117,7 +117,7 @@ class RetrievalImpl final : public Retrieval {
 void RetrievalImpl::start() {
   store_.watch_documents([this](std::string_view ns, std::string_view id) { changed(ns, id); });
   const auto namespaces = store_.namespaces();
-  // An empty store is indexed already. Documents that came since the watch began are changes.
+  // An empty store is already indexed. Documents added since the watch began are changes.
   ready_ = std::all_of(namespaces.begin(), namespaces.end(),
                        [](const NamespaceStats& n) { return n.documents == 0; });
   thread_ = std::thread([this] { work(); });
@@ -189,8 +189,8 @@ Status RetrievalImpl::build() {
   return {};
 }
 
-/// Enters every change that is known now. Who comes second waits for the first: what was taken out
-/// of the set is then in the index.
+/// Enters every change known now. A second caller waits for the first, because changes taken out of
+/// the set must be in the index.
 void RetrievalImpl::catch_up() {
   const std::lock_guard applying(apply_mu_);
   std::set<DocumentName> changes;
@@ -208,14 +208,15 @@ void RetrievalImpl::catch_up() {
   }
 }
 
-/// The index gets what the store has now. Under apply_mu_, so what is read last is entered last.
+/// Gives the index the store's current version. It runs under apply_mu_, so that the latest version
+/// read is entered last.
 Status RetrievalImpl::refresh(const DocumentName& name) {
   const auto& [ns, id] = name;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     const auto head = store_.get_document_head(ns, id);
     if (head.code() == Code::kNotFound || (head.ok() && head->status != DocumentStatus::kReady)) {
       drop(name);
-      // Also those of a time when embeddings were on
+      // This includes records from a time when embeddings were on.
       return head.ok() ? Status() : erase_embeddings(store_, ns, id);
     }
     if (!head.ok()) return head.status();
@@ -226,7 +227,7 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     }
     const auto text = store_.get_text(ns, id);
     const auto again = store_.get_document_head(ns, id);
-    // Replaced in between
+    // The document was replaced in between.
     if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;
     if (!text.ok()) return text.status();
     put(ns, indexed(*head, *text));
@@ -282,7 +283,7 @@ RetrievalStats RetrievalImpl::stats() const {
 // -------------------------------------------------------------------------------------------------
 // Searching
 
-/// `vector`: of the question, where the scorer needs one.
+/// `vector` is that of the question, if the scorer needs one.
 Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                                                     const RetrieveRequest& request,
                                                     const std::vector<std::string>& words,
@@ -313,8 +314,8 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   search.unit = by_chunk ? EmbeddingIndex::Unit::kChunk
                          : EmbeddingIndex::Unit::kBestChunkOfDocument;
   if (filtered) search.filter = wanted;
-  // Words are up to date here; vectors of an earlier version are passed over until the new ones are
-  // there.
+  // Words are up to date here; vectors of an earlier version are skipped until the new ones are
+  // present.
   search.current = [&index](const std::string& id, std::uint64_t version) {
     return index.version(id) == version;
   };
@@ -323,7 +324,7 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   return fused(rankings, request.unit, request.k);
 }
 
-/// The text of a hit; nothing if the document is not what was indexed any more.
+/// Returns the text of a hit; none: the document has changed since it was indexed.
 Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const ChunkHit& hit,
                                                       RetrieveUnit unit) {
   const auto same = [&hit](const Result<DocumentManifest>& m) {

@@ -10,7 +10,7 @@ bool TaskPool::post(std::function<void()> task) {
   const std::lock_guard lock(mu_);
   if (stopping_) return false;
   tasks_.push_back(std::move(task));
-  // Under the lock: the task may be what the owner waits for before the pool goes
+  // Notifies under the lock, because the owner may wait for this task before it destroys the pool.
   wake_.notify_one();
   return true;
 }

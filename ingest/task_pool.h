@@ -1,4 +1,4 @@
-/// A few threads that run short tasks in order of arrival.
+/// A small thread pool that runs short tasks in order of arrival.
 #pragma once
 
 #include <condition_variable>
@@ -10,8 +10,8 @@
 
 namespace quire {
 
-/// Threads: post() from any thread. Callers bound how much they post (the service: by its documents
-/// in flight).
+/// Threads: post() from any thread. The queue is unbounded; callers limit what they post (the
+/// service: by its documents in flight).
 class TaskPool {
  public:
   explicit TaskPool(int num_threads);
@@ -19,9 +19,9 @@ class TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  /// False once stopped; the task is then dropped. Tasks must not throw.
+  /// Queues a task, which must not throw. Returns false once stopped; the task is then dropped.
   bool post(std::function<void()> task);
-  /// Runs what was posted before, then ends the threads.
+  /// Runs the tasks posted before, then ends the threads.
   void stop();
 
  private:

@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-/// Length of the well-formed sequence at `p`, 0 if there is none.
+/// Returns the length of the well-formed sequence at `p`; 0: there is none.
 std::size_t sequence_length(const unsigned char* p, std::size_t left) {
   const unsigned char c = p[0];
   const auto tail = [&](std::size_t i) { return i < left && (p[i] & 0xC0) == 0x80; };

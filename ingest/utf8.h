@@ -1,4 +1,4 @@
-/// UTF-8 checks and code point counts; JSON strings and chunk cuts depend on both.
+/// UTF-8 checks and code point counts, which JSON strings and chunk cuts depend on.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace quire {
 
-/// Byte offset of the first byte that is not part of well-formed UTF-8 (overlong forms, surrogates
-/// and values above U+10FFFF are malformed). Empty: all is well.
+/// Returns the offset of the first byte that is not part of well-formed UTF-8; none: the text is
+/// valid. Overlong forms, surrogates and values above U+10FFFF are malformed.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
-/// Code points of well-formed UTF-8.
+/// Counts the code points of well-formed UTF-8.
 std::uint64_t count_code_points(std::string_view text);
 
-/// The largest offset <= pos at which a code point begins (or the end of the text).
+/// Returns the largest offset <= pos at which a code point begins (or the end of the text).
 inline std::size_t code_point_floor(std::string_view text, std::size_t pos) {
   if (pos >= text.size()) return text.size();
   while (pos > 0 && (static_cast<unsigned char>(text[pos]) & 0xC0) == 0x80) --pos;
@@ -26,7 +26,7 @@ inline std::size_t code_point_floor(std::string_view text, std::size_t pos) {
 class CodePointCounter {
  public:
   explicit CodePointCounter(std::string_view text) : text_(text) {}
-  /// `byte` may go back; that restarts the count.
+  /// Returns the code point offset of `byte`. A smaller `byte` than before restarts the count.
   std::uint64_t at(std::size_t byte) {
     if (byte > text_.size()) byte = text_.size();
     if (byte < byte_) byte_ = 0, count_ = 0;
@@ -41,7 +41,7 @@ class CodePointCounter {
   std::uint64_t count_ = 0;
 };
 
-/// Nothing but ASCII white space and U+00A0, U+2028, U+2029, U+3000, U+FEFF.
+/// Returns whether the text has only ASCII white space and U+00A0, U+2028, U+2029, U+3000, U+FEFF.
 bool is_blank(std::string_view text);
 
 }  // namespace quire

@@ -14,14 +14,15 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kReadPart = 8, kLeastRead = 8;  // of the lists, in an unfiltered search
+// For lists read in an unfiltered search: one part in kReadPart, at least kLeastRead.
+constexpr std::int64_t kReadPart = 8, kLeastRead = 8;
 constexpr std::int64_t kLabelBytes = 8;
 
-/// FAISS throws; nothing of it may leave this file.
+/// Turns exceptions of FAISS into errors, so that none leaves this file.
 template <class F>
 Status guarded(const char* what, F&& fn) {
   try {
-    omp_set_num_threads(1);  // of the calling thread: the cores are the engine's
+    omp_set_num_threads(1);  // limits the calling thread only; the engine needs the cores
     fn();
     return {};
   } catch (const std::bad_alloc&) {
@@ -71,7 +72,7 @@ Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
   std::unique_ptr<State> state;
   QUIRE_RETURN_IF_ERROR(guarded("making an index of vectors", [&] {
     state = std::make_unique<State>(dimension, 1);
-    // The one list takes everything, wherever its centre is.
+    // The single list takes every vector, wherever its centre is.
     const std::vector<float> centre(static_cast<std::size_t>(dimension), 0.0f);
     state->centres.add(1, centre.data());
     state->vectors.is_trained = true;

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// Scripts whose words are not set apart.
+/// Returns whether the script has no spaces between words.
 bool is_unspaced(char32_t c) {
   return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x31F0 && c <= 0x31FF) ||
          (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) ||
@@ -37,7 +37,7 @@ bool is_word_character(char32_t c) {
   }
 }
 
-/// Code points, decomposed and folded.
+/// Returns code points, decomposed and folded.
 std::vector<utf8proc_int32_t> folded(std::string_view text) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(
       UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE | UTF8PROC_CASEFOLD | UTF8PROC_IGNORE);
@@ -74,7 +74,7 @@ class Collector {
     if (!word_.empty()) words_.push_back(std::move(word_));
     word_.clear();
   }
-  /// A run of one character has no pair.
+  /// Ends a run; a run of one character has no pair.
   void end_run() {
     if (pending_) {
       words_.emplace_back();
@@ -91,7 +91,7 @@ class Collector {
 
   std::vector<std::string> words_;
   std::string word_;
-  char32_t previous_ = 0;  ///< of the present run without spaces; 0: none
+  char32_t previous_ = 0;  ///< in the current run without spaces; 0: none
   bool pending_ = false;   ///< it is the run's only character so far
 };
 
@@ -101,7 +101,7 @@ std::vector<std::string> split_words(std::string_view text) {
   Collector words;
   for (const utf8proc_int32_t cp : folded(text)) {
     const auto c = static_cast<char32_t>(cp);
-    if (c >= 0x300 && c <= 0x36F) continue;  // an accent: the letter stands without it
+    if (c >= 0x300 && c <= 0x36F) continue;  // an accent, which is dropped from its letter
     if (is_word_character(c))
       words.add(c);
     else

@@ -1,5 +1,5 @@
-// quire: a context cache for retrieval-augmented generation. This file reads the command line;
-// server/commands holds the rest.
+// quire: a context cache for retrieval-augmented generation. This file parses the command line;
+// server/commands holds the commands.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -16,8 +16,8 @@
 
 namespace {
 
-/// Where a word stands in place of a command and is none: what to say about it. Empty where all is
-/// well.
+/// Returns a message about a word in place of a command that names none; empty: there is no such
+/// word.
 std::string about_unknown_command(const CLI::App& app, int argc, char** argv) {
   const CLI::App* at = &app;
   std::string line = "quire";
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(static_cast<int>(line.size()), line.data());
   } catch (const CLI::ParseError& e) {
-    // Help and version end well; a wrong command line is 2, as everywhere
+    // Help and version give 0; a wrong command line gives 2, as usual.
     return app.exit(e) == 0 ? 0 : 2;
   }
   return run ? run() : 1;

@@ -1,4 +1,4 @@
-/// API keys: who calls, what he may do, in which namespaces.
+/// API keys decide which operations a caller may use, and in which namespaces.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace quire {
 enum class Scope : unsigned char { kNone, kRead, kWrite, kQuery, kAdmin };
 std::string_view scope_name(Scope scope);
 
-/// One key. Only its SHA-256 is known. The namespace "*" stands for any.
+/// ApiKey is one key, of which only the SHA-256 is kept. The namespace "*" stands for any.
 struct ApiKey {
   std::string name;
   Digest digest;
@@ -28,21 +28,22 @@ struct ApiKey {
   bool allows_namespace(std::string_view ns) const;
 };
 
-/// An immutable set of keys; a reload makes a new one.
+/// KeyRing is an immutable set of keys. A reload makes a new one.
 class KeyRing {
  public:
-  /// No keys at all: everybody may do everything (only on loopback, or with auth.allow_insecure).
+  /// Returns a ring without keys, which allows everything to every caller. It is for loopback, or
+  /// for auth.allow_insecure.
   static std::shared_ptr<const KeyRing> open();
-  /// The file is TOML: [[keys]] with name, sha256 (64 hex digits), scopes, namespaces, and
-  /// optionally requests_per_minute and tokens_per_minute. Errors: kInvalidArgument naming the
-  /// file, the key and the fix.
+  /// Parses TOML: [[keys]] with name, sha256 (64 hex digits), scopes and namespaces, and optionally
+  /// requests_per_minute and tokens_per_minute. Errors: kInvalidArgument naming the file, the key
+  /// and the fix.
   static Result<std::shared_ptr<const KeyRing>> parse(std::string_view toml,
                                                       const std::string& file_name);
   static Result<std::shared_ptr<const KeyRing>> load(const std::string& path);
 
   bool is_open() const { return open_; }
   std::size_t size() const { return keys_.size(); }
-  /// Null: not known. Compares every key in constant time.
+  /// Returns the key; null: it is unknown. Every key is compared in constant time.
   const ApiKey* find(std::string_view secret) const;
   const ApiKey& anonymous() const { return anonymous_; }
 
@@ -52,16 +53,16 @@ class KeyRing {
   ApiKey anonymous_;
 };
 
-/// The key in `Authorization: Bearer`, `api-key` or `x-api-key`; empty when there is none.
+/// Returns the key in `Authorization: Bearer`, `api-key` or `x-api-key`; empty: there is none.
 class Headers;
 std::string presented_key(const Headers& headers);
 
-/// 1 to 64 of [A-Za-z0-9._-], the first a letter or digit.
+/// Returns whether the name has 1 to 64 of [A-Za-z0-9._-], the first a letter or digit.
 bool valid_namespace(std::string_view ns);
 bool is_loopback(std::string_view host);
 
-/// A new random secret ("qk_" and 40 letters and digits) from the system's random source. Errors:
-/// kIo.
+/// Returns a new random secret ("qk_" and 40 letters and digits) from the system's random source.
+/// Errors: kIo.
 Result<std::string> make_api_secret();
 
 }  // namespace quire

@@ -51,11 +51,11 @@ IdempotencyStore::Lookup IdempotencyStore::begin(const std::string& slot, const 
   Entry e;
   e.body = body;
   e.at = now;
-  (void)insert(slot, std::move(e));  // looked up above
+  (void)insert(slot, std::move(e));  // begin() has just looked it up
   return {Outcome::kFirst, nullptr};
 }
 
-/// As the newest. False: there is one.
+/// Inserts an entry as the newest. Returns false if the slot has one.
 bool IdempotencyStore::insert(const std::string& slot, Entry entry) {
   const auto [it, fresh] = entries_.try_emplace(slot, std::move(entry));
   if (!fresh) return false;
@@ -119,7 +119,7 @@ Status IdempotencyStore::restore(std::string_view saved, std::int64_t unix_ms) {
   ByteReader r(saved);
   const bool known = r.number<std::uint8_t>() == kVersion;
   const std::int64_t then_ms = r.number<std::int64_t>();
-  // A clock that was set back must not make replies younger than they are; one far ahead only makes
+  // A clock that was set back must not make replies younger than they are. One far ahead only makes
   // them too old.
   const std::int64_t passed_ms = then_ms >= 0 && unix_ms > then_ms ? unix_ms - then_ms : 0;
   const std::int64_t keep_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.keep)
@@ -141,7 +141,7 @@ Status IdempotencyStore::restore(std::string_view saved, std::int64_t unix_ms) {
   if (!known || !r.ok() || !r.at_end())
     return Status(Code::kCorruption, "the saved idempotency records are damaged");
   std::lock_guard lock(mu_);
-  // A request that came meanwhile counts
+  // A request that came in the meantime takes precedence.
   for (auto& [slot, entry] : entries) (void)insert(slot, std::move(entry));
   shrink(now);
   return {};
@@ -154,7 +154,7 @@ void IdempotencyStore::erase(std::unordered_map<std::string, Entry>::iterator it
 }
 
 void IdempotencyStore::shrink(Clock::time_point now) {
-  // Running entries are never dropped: dropping one would let its twin run beside it.
+  // Running entries are never dropped: a second request with the same key would run concurrently.
   for (auto age = ages_.begin(); age != ages_.end();) {
     const auto it = entries_.find(*age++);
     if (!it->second.reply) continue;

@@ -1,4 +1,4 @@
-/// Remembers the first reply to an Idempotency-Key and gives it again.
+/// Remembers the first reply to an Idempotency-Key and returns it for later requests with that key.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@
 
 namespace quire {
 
-/// Bounded in replies and bytes: the oldest go first. Kept in memory; save() and restore() carry
-/// replies to requests that changed something over a restart. Threads: every method may be called
-/// concurrently.
+/// The store is bounded in replies and bytes and drops the oldest first. It is kept in memory;
+/// save() and restore() carry replies to requests that changed something over a restart. Threads:
+/// every method may be called concurrently.
 class IdempotencyStore {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,32 +29,34 @@ class IdempotencyStore {
     std::size_t max_entries = 10000;
     std::size_t max_bytes = 64u << 20;
   };
-  /// kRestart: also of save().
+  /// Whether a reply lasts while the service runs, or save() keeps it over a restart.
   enum class Keep : unsigned char { kRunning, kRestart };
   enum class Outcome : unsigned char { kFirst, kReplay, kInProgress, kMismatch };
   struct Lookup {
     Outcome outcome = Outcome::kFirst;
-    std::shared_ptr<const HttpResponse> reply;  ///< kReplay
+    std::shared_ptr<const HttpResponse> reply;  ///< set for kReplay
   };
 
   explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now)
       : options_(options), now_(std::move(now)) {}
 
-  /// `slot`: key + method + path + Idempotency-Key. kFirst: the caller works, and calls complete()
-  /// or forget().
+  /// Looks up `slot`: key + method + path + Idempotency-Key. After kFirst the caller does the work,
+  /// then calls complete() or forget().
   Lookup begin(const std::string& slot, const Digest& body);
   void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);
-  /// The work was not done: the next one with this key is the first again. A remembered reply
-  /// stays.
+  /// Frees a slot whose work was not done, so that its next request is kFirst again. A remembered
+  /// reply stays.
   void forget(const std::string& slot);
   std::size_t size() const;
 
-  /// The replies that last over a restart, the newest of them up to `max_bytes`; `unix_ms`: now.
+  /// Returns the newest replies that last over a restart, up to `max_bytes`. `unix_ms` is the
+  /// current time.
   std::string save(std::int64_t unix_ms, std::size_t max_bytes) const;
-  /// Takes back what save() gave, but for what is too old or there already. Layout, little-endian:
-  /// u8 version 1, i64 Unix ms, u32 count, then oldest first: slot (u32 length), digest of the
-  /// body, i64 age in ms, u16 status, content type, u16 headers (name, value), body. Errors:
-  /// kCorruption, and nothing was taken.
+  /// Restores what save() returned, except replies that are too old or already present.
+  ///
+  /// Layout, little-endian: u8 version 1, i64 Unix ms, u32 count, then oldest first: slot (u32
+  /// length), digest of the body, i64 age in ms, u16 status, content type, u16 headers (name,
+  /// value), body. Errors: kCorruption, and nothing was restored.
   Status restore(std::string_view saved, std::int64_t unix_ms);
 
  private:

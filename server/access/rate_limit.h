@@ -1,4 +1,4 @@
-/// Requests and tokens per minute of each key: token buckets that fill evenly.
+/// Limits the requests and tokens per minute of each key by token buckets that fill evenly.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ struct RateState {
 
 struct RateDecision {
   bool allowed = true;
-  bool tokens_exhausted = false;  ///< which of the two refused
+  bool tokens_exhausted = false;  ///< the token limit refused, not the request limit
   std::int64_t retry_after_ms = 0;
   RateState requests, tokens;
 };
@@ -29,10 +29,12 @@ class RateLimiter {
   explicit RateLimiter(std::function<Clock::time_point()> now = Clock::now)
       : now_(std::move(now)) {}
 
-  /// Takes one request from the key's buckets; refused while its token bucket is overdrawn.
+  /// Takes one request from the key's buckets. It is refused while no request is left or the token
+  /// bucket is not above zero.
   RateDecision take_request(const std::string& key, std::int64_t requests_per_minute,
                             std::int64_t tokens_per_minute);
-  /// Tokens are known after the work: the bucket may go below zero, which delays later requests.
+  /// Takes tokens, which are known only after the work. The bucket may go below zero, which delays
+  /// later requests.
   void charge_tokens(const std::string& key, std::int64_t tokens);
 
  private:
@@ -48,7 +50,7 @@ class RateLimiter {
 
   const std::function<Clock::time_point()> now_;
   std::mutex mu_;
-  // Guarded by mu_; keys are configured, so the map is bounded
+  // Guarded by mu_. Keys are configured, so the map is bounded.
   std::unordered_map<std::string, Buckets> buckets_;
 };
 

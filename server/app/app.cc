@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-/// Packs lie on disk, not in memory: what is free there is their real limit.
+/// Packs are stored on disk, so the free disk space is their real limit.
 constexpr std::uint64_t kMaxPackBytes = std::uint64_t{1} << 50;
 
 std::shared_ptr<Call> call_of(Exchange& exchange) {
@@ -149,7 +149,7 @@ std::optional<HttpResponse> App::limit_rate(Call& call) {
   return refuse(call, p);
 }
 
-/// Everything that can be said before the body is read.
+/// Decides everything that is known before the body is read.
 std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   auto match = routes_.match(request.method, request.path);
   call.style = match.style;
@@ -211,7 +211,7 @@ HeadDecision App::on_head(Exchange& exchange) {
   return decision;
 }
 
-/// False: the call was answered from what is remembered, or refused.
+/// Returns false if the call got the remembered reply or was refused.
 bool App::begin_idempotent(Call& call) {
   if (call.idempotency_slot.empty()) return true;
   const std::string slot = call.idempotency_slot;
@@ -311,7 +311,7 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
   const std::string_view endpoint = call->route ? call->route->endpoint : "none";
   const double seconds = std::chrono::duration<double>(summary.duration).count();
   services_.metrics->request_finished(endpoint, summary.status, seconds, call->ns);
-  // Probes come every second: only at debug
+  // Probes come every second, so they are logged at debug level only.
   const bool health = call->route && call->route->public_path;
   char ms[32];
   std::snprintf(ms, sizeof ms, "%.2f", seconds * 1000);

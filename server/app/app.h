@@ -1,5 +1,5 @@
-/// The service behind the HTTP server: finds the route, checks key, namespace and limits, runs the
-/// handler, logs the end.
+/// The service behind the HTTP server finds the route, checks key, namespace and limits, runs the
+/// handler, and logs the end.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace quire {
 
 struct Services;
 
-/// Threads: as HttpService. `services` must outlive it.
+/// Makes the service; `services` must outlive it. Threads: those of HttpService.
 std::unique_ptr<HttpService> make_app(Services& services, const RouteTable& routes);
 
 }  // namespace quire

@@ -10,7 +10,7 @@ namespace quire {
 struct ProcessSignals::Impl {
   boost::asio::io_context io;
   boost::asio::signal_set set{io, SIGTERM, SIGINT, SIGHUP};
-  bool closed = false;  // touched inside io.run() only, or between runs by the thread that runs it
+  bool closed = false;  // used only inside io.run(), or between runs by its thread
 };
 
 ProcessSignals::ProcessSignals() : impl_(std::make_unique<Impl>()) {}

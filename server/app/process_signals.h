@@ -1,13 +1,13 @@
-/// The signals that end or reload the service.
+/// Waits for the signals that end or reload the service.
 #pragma once
 
 #include <memory>
 
 namespace quire {
 
-/// SIGTERM, SIGINT and SIGHUP go to next() as long as this object lives, whichever thread the
-/// system gives them to: libraries start threads before main() that no mask of ours reaches. One
-/// object a process. Threads: next() from one at a time, close() from any.
+/// While this object lives, SIGTERM, SIGINT and SIGHUP go to next(), whichever thread the system
+/// delivers them to. A signal mask would not do: libraries start threads before main(). There is
+/// one object per process. Threads: next() from one at a time, close() from any.
 class ProcessSignals {
  public:
   ProcessSignals();
@@ -15,9 +15,10 @@ class ProcessSignals {
   ProcessSignals(const ProcessSignals&) = delete;
   ProcessSignals& operator=(const ProcessSignals&) = delete;
 
-  /// Waits for the next signal; one that came before is not lost. 0: closed.
+  /// Waits for the next signal and returns it; 0: closed. A signal that came before the call is not
+  /// lost.
   int next();
-  /// Ends next(), now and from here on.
+  /// Ends next(), and every later call of it.
   void close();
 
  private:

@@ -33,7 +33,7 @@ Route openai(Route r) {
   return r;
 }
 
-/// Probes: no key, always answered, on the I/O thread.
+/// Returns the route of a probe: no key, always answered, on the I/O thread.
 Route probe(std::string_view pattern, std::string_view endpoint, Handler handler,
             std::string_view summary) {
   Route r = get(pattern, endpoint, handler, kNone, summary);

@@ -13,7 +13,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// What the subcommands of `quire admin` take.
+/// Arguments of the subcommands of `quire admin`.
 struct AdminFlags {
   ClientFlags client;
   std::vector<std::string> ids;
@@ -67,7 +67,7 @@ int pin(const AdminFlags& flags, bool pinned) {
   return post(flags, pinned ? "cache/pin" : "cache/unpin", body);
 }
 
-/// Exit code 2 when something is bad, as `quire store verify`.
+/// Returns exit code 2 if something is bad, like `quire store verify`.
 int verify(const AdminFlags& flags) {
   ClientRequest request;
   request.method = "POST";
@@ -97,7 +97,7 @@ int export_pack(const AdminFlags& flags) {
     std::printf("%llu bytes in %s\n", static_cast<unsigned long long>(bytes), flags.file.c_str());
     return 0;
   }
-  (void)std::remove(flags.file.c_str());  // half a pack is of no use
+  (void)std::remove(flags.file.c_str());  // an incomplete pack is useless
   return reply.ok() ? complain("cannot write '" + flags.file + "'") : complain(reply.status());
 }
 

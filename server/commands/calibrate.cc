@@ -20,8 +20,8 @@
 namespace quire {
 namespace {
 
-/// Short documents are joined to contexts of at least this many tokens: the 3-sigma test needs
-/// blocks.
+/// Short documents are joined to contexts of at least this many tokens, because the 3-sigma test
+/// needs blocks.
 constexpr std::size_t kContextTokens = 512, kLongestContext = 4096;
 constexpr std::size_t kMostContexts = 64;
 
@@ -31,7 +31,7 @@ struct CalibrateFlags {
 
 using Contexts = std::vector<std::vector<std::int32_t>>;
 
-/// Appends a document to the contexts; false when there are enough.
+/// Appends a document to the contexts. Returns false if there are enough.
 bool add_document(std::span<const std::int32_t> ids, std::size_t longest, Contexts& contexts) {
   while (!ids.empty()) {
     if (contexts.empty() || contexts.back().size() >= std::min(kContextTokens, longest)) {
@@ -46,7 +46,7 @@ bool add_document(std::span<const std::int32_t> ids, std::size_t longest, Contex
   return true;
 }
 
-/// The "text" of each line.
+/// Adds the "text" of each line.
 Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t longest,
                 Contexts& contexts) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, std::size_t{1} << 30));
@@ -78,7 +78,7 @@ Status add_stored(Store& store, std::size_t longest, Contexts& contexts) {
       QUIRE_ASSIGN_OR_RETURN(const DocumentList list, store.list_documents(ns.name, page));
       for (const auto& head : list.documents) {
         const auto document = store.get_document(ns.name, head.id);
-        if (!document.ok()) continue;  // deleted meanwhile, or damaged: the others will do
+        if (!document.ok()) continue;  // deleted in the meantime, or damaged; the others suffice
         for (const auto& chunk : document->chunks) {
           if (!add_document(chunk.token_ids, longest, contexts)) return {};
         }
@@ -90,7 +90,7 @@ Status add_stored(Store& store, std::size_t longest, Contexts& contexts) {
   return {};
 }
 
-/// Prefills every context. The segments go again with their handles.
+/// Prefills every context. Each segment is released with its handle.
 Status run_contexts(Engine& engine, Store& store, Contexts contexts,
                     StableLayerCalibration& calibration) {
   for (auto& ids : contexts) {

@@ -1,4 +1,4 @@
-/// What the commands that speak to a running service share.
+/// Functions shared by the commands that call a running service.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -19,10 +19,10 @@ namespace quire {
 struct ClientFlags {
   std::string server = "http://127.0.0.1:8080", key, ns;
 };
-/// --server (QUIRE_SERVER), --key (QUIRE_API_KEY), --namespace.
+/// Adds --server (QUIRE_SERVER), --key (QUIRE_API_KEY) and --namespace.
 void add_client_flags(CLI::App& command, ClientFlags& flags);
 
-/// One call; a reply of 400 or above is an error with the service's own words.
+/// Makes one call. A reply of 400 or above is an error with the service's message.
 Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,
                                  const std::function<bool(std::string_view)>& on_piece = {});
 Result<boost::json::value> client_json(const ClientFlags& flags, ClientRequest request);

@@ -1,4 +1,4 @@
-/// The subcommands of `quire`. Each file adds its own to the command line and runs it.
+/// The subcommands of `quire`. Each file adds its command to the command line and runs it.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ class App;
 
 namespace quire {
 
-/// What to do once the command line is read; returns the exit code.
+/// Runs the command once the command line is parsed; returns the exit code.
 using CommandRun = std::function<int()>;
 
 void add_serve_command(CLI::App& app, CommandRun& run);
@@ -27,6 +27,7 @@ void add_generate_command(CLI::App& app, CommandRun& run);
 void add_fidelity_command(CLI::App& app, CommandRun& run);
 void add_admin_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
-void add_completion_command(CLI::App& app, CommandRun& run);  ///< the last: it lists the others
+/// Added last, because it lists the others.
+void add_completion_command(CLI::App& app, CommandRun& run);
 
 }  // namespace quire

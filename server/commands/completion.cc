@@ -1,4 +1,4 @@
-// Completion for shells and a manual page, from the commands themselves.
+// Generates shell completion and a manual page from the commands themselves.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// A command, its name with those of its parents in front ("model get").
+/// A command, and its name preceded by those of its parents ("model get").
 struct Found {
   const CLI::App* command;
   std::string path;
@@ -24,7 +24,7 @@ void collect(const CLI::App& command, const std::string& path, std::vector<Found
   }
 }
 
-/// Names a user may type next: subcommands and options.
+/// Returns the names a user may type next: subcommands and options.
 std::string words_of(const CLI::App& command) {
   std::string out;
   for (const CLI::App* sub : command.get_subcommands({})) out += sub->get_name() + " ";
@@ -35,7 +35,7 @@ std::string words_of(const CLI::App& command) {
   return out;
 }
 
-/// Settings of the service as flags.
+/// Returns the settings of the service as flags.
 std::string setting_flags() {
   std::string out;
   for (const Setting& s : setting_table()) out += "--" + s.name() + "= ";
@@ -71,7 +71,7 @@ int print_bash(const CLI::App& app) {
   return 0;
 }
 
-/// Text as troff takes it.
+/// Escapes text for troff.
 std::string escaped(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -14,7 +14,7 @@
 
 #include "server/hub/model_cache.h"
 
-// Written by embedded_model.S; both at one place where nothing is embedded.
+// Defined by embedded_model.S; both are the same address if nothing is embedded.
 extern "C" const char quire_embedded_begin[];
 extern "C" const char quire_embedded_end[];
 
@@ -28,7 +28,7 @@ struct Entry {
   std::string_view bytes;
 };
 
-/// The files of a tar archive (ustar, as cmake -E tar writes it).
+/// Returns the files of a tar archive (ustar, as cmake -E tar writes it).
 Result<std::vector<Entry>> entries_of(std::string_view archive) {
   const auto bad = [] { return Status::corruption("the embedded model is damaged"); };
   std::vector<Entry> all;
@@ -78,7 +78,7 @@ bool whole(const fs::path& folder, const std::vector<Entry>& entries) {
   return true;
 }
 
-/// Writes beside the folder and renames: two processes may do it at once.
+/// Writes into a temporary folder and renames it, because two processes may unpack concurrently.
 Status unpack(const fs::path& folder, const std::vector<Entry>& entries) {
   const fs::path fresh = folder.string() + "." + std::to_string(::getpid());
   std::error_code ec;
@@ -97,7 +97,7 @@ Status unpack(const fs::path& folder, const std::vector<Entry>& entries) {
     out.close();
     if (!out) return failed(file, errno);
   }
-  fs::remove_all(folder, ec);  // what is there is not whole
+  fs::remove_all(folder, ec);  // the existing folder is incomplete
   if (::rename(fresh.c_str(), folder.c_str()) != 0 && !whole(folder, entries))
     return failed(folder, errno);
   fs::remove_all(fresh, ec);
@@ -117,7 +117,7 @@ Result<std::string> unpack_embedded_model() {
   const Status written = unpack(home, entries);
   if (written.ok()) return home.string();
   std::error_code ec;
-  // A name of the user's own: nobody else may put files there for us to load.
+  // The folder's name contains the user id, so that no other user can supply files for us to load.
   const fs::path other = fs::temp_directory_path(ec) / ("quire-" + std::to_string(::getuid())) /
                          name;
   if (ec) return written;

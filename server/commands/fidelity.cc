@@ -55,13 +55,13 @@ constexpr const char* kSuiteFile = "encyclopedia.jsonl";
 std::atomic<bool> interrupted{false};
 
 void on_interrupt(int signal) {
-  if (interrupted.exchange(true)) {  // the second time: at once
+  if (interrupted.exchange(true)) {  // the second signal ends the process at once
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
 }
 
-/// A bar that redraws itself on a terminal, a line now and then elsewhere.
+/// Shows a progress bar on a terminal, and occasional lines elsewhere.
 class ProgressLine {
  public:
   ProgressLine(bool quiet) : terminal_(::isatty(2) != 0), quiet_(quiet) {}
@@ -128,7 +128,7 @@ void describe_machine(ReportContext& c) {
                        .count());
 }
 
-/// The questions that came with the loaded model, else those of the embedded one.
+/// Returns the questions that came with the loaded model, else those of the embedded one.
 Result<std::string> encyclopedia_path(const std::string& model_path) {
   std::error_code ec;
   if (const auto own = fs::path(model_path) / kSuiteFile; fs::is_regular_file(own, ec))
@@ -180,7 +180,7 @@ Result<Suite> make_suite(const FidelityFlags& f, const Engine& engine,
   if (f.instruction != "auto")
     suite.instruction = f.instruction;
   else if (engine.prompt_format().family() == PromptFamily::kQuire)
-    suite.instruction.clear();  // it was trained without instructions
+    suite.instruction.clear();  // the model was trained without instructions
   return suite;
 }
 
@@ -198,7 +198,7 @@ Status write_text(const std::string& path, const std::string& text) {
   return {};
 }
 
-/// A folder that goes with the object, unless the user named one.
+/// A folder that is deleted with the object, unless the user named it.
 class WorkFolder {
  public:
   static Result<std::unique_ptr<WorkFolder>> make(const std::string& named) {
@@ -226,7 +226,7 @@ class WorkFolder {
   bool temporary_ = false;
 };
 
-/// Store, engine and document service, taken down in order.
+/// Store, engine and document service, destroyed in reverse order.
 struct Bench {
   std::unique_ptr<WorkFolder> folder;
   std::unique_ptr<Store> store;
@@ -260,8 +260,8 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   return b.ingest->start();
 }
 
-/// The store that certificates go to: opened before the long run too, so that a wrong folder or a
-/// running service is found at once.
+/// Opens the store that receives certificates. The call comes before the long run, so that a wrong
+/// folder or a running service is found at once.
 Result<std::unique_ptr<Store>> open_certificate_store(const Config& config) {
   StoreOptions options = store_options(config);
   options.dram_bytes = 0;
@@ -363,7 +363,7 @@ int fidelity(FidelityFlags f) {
   options.temperature = f.temperature;
   options.stop = &interrupted;
   ProgressLine line(f.quiet);
-  // When no task fits the model, the report says so and holds no rows.
+  // If no task fits the model, the report says so and has no rows.
   const bool nothing_fits = suite->records.empty() && !suite->skipped.empty();
   const auto run = nothing_fits
                        ? Result<RunResult>(RunResult())

@@ -5,8 +5,9 @@
 namespace quire {
 namespace {
 
-/// Settings that answers, or what they cost, may depend on: whole sections, so that a setting yet
-/// to come is among them. What files hold is in fingerprints.
+/// Returns the digest of settings that answers, or their cost, may depend on. It covers whole
+/// sections, so that later settings are included. Paths and the model's name are left out:
+/// fingerprints cover the files' contents.
 std::string settings_digest(const Config& config) {
   Config c;
   c.model = config.model;

@@ -1,4 +1,4 @@
-/// What measured rows belong to.
+/// Identifies the subject of a fidelity run, so that it resumes only from matching rows.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace quire {
 
-/// One line, the first of a state file (fidelity/state_file.h): the model, its draft and its
-/// retrieval head by what their files hold, the suite, settings, and the build. Which questions and
-/// strategies are asked may change: each row names its own.
+/// Returns the first line of a state file (fidelity/state_file.h): the suite, settings, build, and
+/// the model, its draft and its retrieval head by their files' contents. The questions and
+/// strategies may change between runs, because each row names its own.
 std::string fidelity_identity(const ReportContext& context, const EngineInfo& info,
                               const Config& config);
 

@@ -30,7 +30,7 @@ struct GenerateFlags {
   std::int64_t seed = -1;
 };
 
-/// Prints the answer as it comes, or gathers it.
+/// Prints the answer as it arrives, or collects it.
 class PrintSink final : public QuerySink {
  public:
   explicit PrintSink(bool print) : print_(print) {}
@@ -143,7 +143,7 @@ int generate(GenerateFlags f) {
   if (!path.ok()) return complain(path.status());
   if (f.prompt.empty())
     f.prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
-  // The engine wants a store; nothing is written to this one, and it goes with the process.
+  // The engine needs a store. It stays empty and is deleted with the process.
   std::string folder = (std::filesystem::temp_directory_path() / "quire-generate-XXXXXX").string();
   if (!::mkdtemp(folder.data()))
     return complain("cannot make a temporary folder in " +

@@ -24,7 +24,7 @@ struct IngestFlags {
   bool pinned = false, quiet = false;
 };
 
-/// A file name as a document id: what an id may not hold becomes '-'.
+/// Turns a file name into a document id; characters that an id cannot have become '-'.
 std::string id_of(const std::string& file) {
   std::string id = std::filesystem::path(file).stem().string();
   for (char& c : id) {
@@ -37,7 +37,8 @@ std::string id_of(const std::string& file) {
   return id.empty() ? "document" : id;
 }
 
-/// One document a file; many for .jsonl. Chunking: markdown by headings, others by tokens.
+/// Adds one document per file, or several for .jsonl. Markdown is chunked by headings, other text
+/// by tokens.
 Status add_file(const std::string& file, json::array& out) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, std::size_t{1} << 30));
   const std::string extension = std::filesystem::path(file).extension().string();
@@ -82,7 +83,7 @@ void draw(double ratio, std::int64_t done, std::int64_t total, double speed) {
   std::fflush(stderr);
 }
 
-/// Follows the job to its end and returns its final state.
+/// Follows the job until it ends and returns its final state.
 Result<json::value> follow(const IngestFlags& flags, const std::string& job_id, bool bar) {
   Result<json::value> last = Status::io("the server ended the job's events early");
   SseReader reader;
@@ -146,7 +147,7 @@ int ingest(const IngestFlags& flags) {
   int failures = 0;
   std::size_t begin = 0;
   while (begin < all.size()) {
-    // Calls of at most 256 documents and about 16 MiB.
+    // Each call has at most 256 documents and about 16 MiB.
     json::array part;
     std::size_t bytes = 0;
     while (begin < all.size() && part.size() < 256 && (part.empty() || bytes < (16u << 20))) {

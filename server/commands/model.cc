@@ -46,7 +46,7 @@ int info(const std::string& asked) {
 
 int get(const std::string& name) {
   const bool bare = !hub::is_reference(name) && hub::looks_like_repo(name);
-  // Here a bare org/repo can mean nothing else
+  // A bare org/repo can only name a model on the hub here.
   const auto path = fetch_model(bare ? "hf:" + name : name, /*update=*/true);
   if (!path.ok()) return complain(path.status());
   std::printf("%s\n", path->c_str());

@@ -34,8 +34,8 @@ std::string duration(double seconds) {
   return text;
 }
 
-/// One line that changes on a terminal; elsewhere a line for each file and each tenth of a large
-/// one.
+/// Updates one line on a terminal. Elsewhere it prints a line for each file, and for each tenth of
+/// a large one.
 class ProgressPrinter {
  public:
   ~ProgressPrinter() { clear(); }

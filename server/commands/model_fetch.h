@@ -1,4 +1,4 @@
-/// Models of a hub, for the command line.
+/// Fetches models from a hub for the command line.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ class App;
 
 namespace quire {
 
-/// The path of the model "hf:org/repo[@revision][:file]", fetched if it is not there yet, with a
-/// bar (or lines) on standard error. With `update` the hub is asked also where the model is there.
-/// Errors: as hub::get_model().
+/// Returns the path of the model "hf:org/repo[@revision][:file]". It fetches the model if it is
+/// missing, with a progress bar (or lines) on standard error. With `update` the hub is queried even
+/// if the model is present. Errors: those of hub::get_model().
 Result<std::string> fetch_model(const std::string& name, bool update);
 
 }  // namespace quire

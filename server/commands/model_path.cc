@@ -13,8 +13,8 @@ namespace quire {
 namespace fs = std::filesystem;
 namespace {
 
-/// A model by a name someone gave: a folder, a GGUF file, or one of the hub. `what` is where the
-/// name stands.
+/// Resolves a model by the user's name for it: a folder, a GGUF file, or a model on the hub. `what`
+/// is the source of the name.
 Result<std::string> named_model(const std::string& asked, const std::string& what,
                                 FromHub from_hub) {
   std::error_code ec;

@@ -1,4 +1,4 @@
-/// Where the model and other files of the product lie.
+/// Finds the folders of the model and of the files that go with it.
 #pragma once
 
 #include <string>
@@ -7,26 +7,26 @@
 
 namespace quire {
 
-/// What to do with a model of the hub that is asked for.
+/// How find_model_path() treats the name of a model on a hub.
 enum class FromHub : unsigned char {
-  kFetch,  ///< its path on this machine, fetched if need be (model_fetch.h)
-  kName    ///< only check its name, and give it back
+  kFetch,  ///< returns its local path and fetches it if needed (model_fetch.h)
+  kName    ///< checks the name only and returns it
 };
 
-/// `asked` if not empty, else QUIRE_MODEL_DIR, else the embedded model: ../../models/demo from the
-/// build folder, or
-/// ../share/quire/models/demo from an installed binary, or as it is unpacked from the binary itself
-/// (embedded_model.h). The first two may be a Hugging Face folder, a .gguf file, or
-/// hf:org/repo[@revision][:file]. Errors: kNotFound naming where was looked; those of
-/// fetch_model().
+/// Returns `asked` if it is not empty, else QUIRE_MODEL_DIR, else the embedded model. Either name
+/// may be a Hugging Face folder, a .gguf file, or hf:org/repo[@revision][:file].
+///
+/// The embedded model is models/demo relative to the binary (a build folder or an installation),
+/// else it is unpacked from the binary (embedded_model.h). Errors: kNotFound naming the places
+/// searched; those of fetch_model().
 Result<std::string> find_model_path(const std::string& asked, FromHub from_hub = FromHub::kFetch);
 
-/// The folder of a model that goes with another: `asked`, or where that is empty `part` within
-/// `model_path`, if it is there. Empty: none; so is "none".
+/// Returns the folder of a model that goes with another: `asked`, or where that is empty `part`
+/// within `model_path` if it exists. Empty: there is none, or `asked` is "none".
 std::string find_model_part(const std::string& asked, const std::string& model_path,
                             const std::string& part);
 
-/// "quire: message" on standard error; returns the exit code 1.
+/// Prints "quire: message" on standard error; returns the exit code 1.
 int complain(const Status& status);
 int complain(const std::string& message);
 

@@ -60,7 +60,7 @@ HttpServerOptions http_options(const Config& c) {
   return o;
 }
 
-/// For a person at a terminal, beside the log.
+/// Prints the addresses for a user at a terminal, besides the log.
 void say_where(const Config& c, int port, const EngineInfo& info) {
   const bool any = c.server.host == "0.0.0.0" || c.server.host == "::";
   const std::string host = any ? "127.0.0.1"
@@ -74,7 +74,7 @@ void say_where(const Config& c, int port, const EngineInfo& info) {
                info.weights_format.c_str(), static_cast<long>(info.max_model_len));
 }
 
-/// Keys as configured, and the rule that nothing but loopback is served without them.
+/// Returns the configured keys. Without keys only loopback is served.
 Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
   if (!c.auth.keys_file.empty()) return KeyRing::load(c.auth.keys_file);
   if (!is_loopback(c.server.host) && !c.auth.allow_insecure) {
@@ -87,10 +87,11 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
   return KeyRing::open();
 }
 
-/// The objects of a running service, in order of construction; stop() in reverse.
+/// Holds the objects of a running service in order of construction; stop() destroys them in
+/// reverse.
 class Service {
  public:
-  /// `on_lost` is called once if the device that computes is lost.
+  /// `on_lost` is called once if the computing device is lost.
   Service(Config config, cuda::BackendChoice backend, ServeFlags flags,
           std::function<void(const Status&)> on_lost)
       : flags_(std::move(flags)),
@@ -113,13 +114,13 @@ class Service {
     return {};
   }
 
-  /// Opens the store and loads the model; until then requests get 503 `loading`.
+  /// Opens the store and loads the model. Until then requests get 503 `loading`.
   Status load() {
     const auto config = services_.config();
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
-    // The model's window is smaller
+    // The model's window is smaller than the setting.
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
                            open_compute(services_.backend, on_lost_));
@@ -156,7 +157,8 @@ class Service {
     return {};
   }
 
-  /// Keys and limits from where they came at the start; on errors the old ones stay. Any thread.
+  /// Reads keys and limits again from their original sources. On errors the old ones stay. Threads:
+  /// any.
   Status reload() {
     std::lock_guard lock(reload_mu_);
     const Status s = read_settings_again();
@@ -177,7 +179,7 @@ class Service {
         static_cast<std::int64_t>(services_.config()->server.drain_seconds * 1000));
   }
 
-  /// Lets running requests finish, then takes everything down. Returns whether all finished.
+  /// Lets running requests finish, then stops everything. Returns whether all finished.
   bool stop(bool at_once) {
     if (stopped_) return true;
     stopped_ = true;
@@ -194,7 +196,7 @@ class Service {
     services_.workers->stop();
     http_.reset();
     if (store_) {
-      if (services_.ready) save_replies();  // else what is saved was not read yet
+      if (services_.ready) save_replies();  // otherwise the saved replies were not read yet
       if (const auto s = store_->flush(); !s.ok())
         log_error("the store could not be flushed", {{"reason", s.to_string()}});
     }
@@ -206,8 +208,8 @@ class Service {
   }
 
  private:
-  /// Replies to Idempotency-Keys live on over a stop, not over a crash: what they answered is then
-  /// done again, which for documents changes nothing.
+  /// Saves replies to Idempotency-Keys at a stop. After a crash they are lost and their requests
+  /// run again, which for documents changes nothing.
   void save_replies() {
     const auto s = store_->put_meta(
         kRepliesRecord, services_.idempotency->save(unix_ms_now(), kMaxSavedReplyBytes));
@@ -222,14 +224,14 @@ class Service {
                                 : saved.status();
     if (!s.ok())
       log_warning("the replies to idempotency keys are lost", {{"reason", s.to_string()}});
-    // Once: after a crash they would be from two runs ago.
+    // They are deleted once read, because after a crash they would be from two runs ago.
     if (const Status gone = store_->delete_meta(kRepliesRecord); !gone.ok())
       log_warning("the saved replies could not be deleted", {{"reason", gone.to_string()}});
   }
 
   Status read_settings_again() {
     QUIRE_ASSIGN_OR_RETURN(const Config fresh, load_config(flags_.config_file, flags_.settings));
-    Config config = *services_.config();  // only what may change while running
+    Config config = *services_.config();  // only settings that may change while running
     config.auth.keys_file = fresh.auth.keys_file;
     config.limits.requests_per_minute = fresh.limits.requests_per_minute;
     config.limits.tokens_per_minute = fresh.limits.tokens_per_minute;
@@ -297,7 +299,7 @@ int serve(const ServeFlags& flags) {
     loaded = true;
     if (s.ok()) return;
     failed = true;
-    // A person at a terminal reads the sentence; the log is for whoever collects it.
+    // The sentence is for a user at a terminal; the log is for whoever collects it.
     if (isatty(STDOUT_FILENO) == 0) {
       log_error("the service cannot start", {{"reason", s.to_string()}});
     }
@@ -305,15 +307,15 @@ int serve(const ServeFlags& flags) {
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;
-  // It has logged what is wrong
+  // reload() has logged any error.
   while ((signal = signals.next()) == SIGHUP) (void)service.reload();
   service.start_drain();
   if (!failed) log_info("draining", {{"signal", signal == SIGINT ? "SIGINT" : "SIGTERM"}});
   std::thread second([&] {
     while (const int again = signals.next()) {
       if (again == SIGHUP) continue;
-      service.hurry();        // ends the waiting
-      if (!loaded) _exit(1);  // still reading a model: nothing to save yet
+      service.hurry();        // ends the wait for running requests
+      if (!loaded) _exit(1);  // the model is still loading, so there is nothing to save
     }
   });
   loader.join();

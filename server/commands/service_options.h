@@ -1,5 +1,5 @@
-/// The configuration as options of store, engine and document service: the same for every command
-/// that builds them, because the model's fingerprint depends on them.
+/// Turns the configuration into options of store, engine and document service. Every command uses
+/// these functions, because the model's fingerprint depends on the options.
 #pragma once
 
 #include <functional>
@@ -21,11 +21,11 @@ EngineOptions engine_options(const Config& config, const std::string& model_path
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);
 
-/// What model.backend and model.device mean on this machine. Errors name the setting.
+/// Resolves model.backend and model.device on this machine. Errors name the setting.
 Result<cuda::BackendChoice> backend_choice(const Config& config);
 
-/// Opens the device of the choice; null where the CPU computes. `on_lost` is called once if the
-/// device is lost, from any thread.
+/// Opens the chosen device; null: the CPU computes. If the device is lost, `on_lost` is called
+/// once, from any thread.
 Result<std::shared_ptr<Compute>> open_compute(
     const cuda::BackendChoice& choice,
     std::function<void(const Status&)> on_lost = [](const Status&) {});

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-/// Settings whose key is `key`, as flags: "--server.port".
+/// Returns the settings with this key as flags: "--server.port".
 std::string settings_called(std::string_view key) {
   std::string out;
   for (const Setting& s : setting_table()) {

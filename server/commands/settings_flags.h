@@ -1,4 +1,4 @@
-/// Settings of the service among a command's arguments.
+/// Extracts settings of the service from a command's arguments.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace quire {
 
-/// "--section.key=value" and "--section.key value", as load_config() takes them
-/// ("section.key=value"). `arguments` are those no option of the command took. Throws
-/// CLI::ParseError for all else; for "--port" it says "--server.port".
+/// Turns "--section.key=value" and "--section.key value" into the form of load_config(),
+/// "section.key=value". `arguments` are those that no option of the command took. Throws
+/// CLI::ParseError for anything else; for "--port" the message suggests "--server.port".
 std::vector<std::string> settings_from_flags(const std::vector<std::string>& arguments);
 
 }  // namespace quire

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// How many bytes a unit is; 0 for none that is known.
+/// Returns the number of bytes of a unit; 0: the unit is unknown.
 double unit_bytes(std::string unit) {
   std::transform(unit.begin(), unit.end(), unit.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

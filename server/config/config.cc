@@ -66,7 +66,7 @@ const Setting* find(std::string_view section, std::string_view key) {
   return nullptr;
 }
 
-/// A number of bytes, which may be written with a unit.
+/// Returns whether the setting is a number of bytes, which may be written with a unit.
 bool is_size(const Setting& s) { return std::string_view(s.key).ends_with("_bytes"); }
 
 Status set_size(const Setting& s, std::string_view text, Config& config, const std::string& where) {
@@ -81,7 +81,7 @@ Status set_size(const Setting& s, std::string_view text, Config& config, const s
   return {};
 }
 
-/// From the environment and flags everything comes as text.
+/// Sets a value from text, the form of values from the environment and flags.
 Status set_from_text(const Setting& s, std::string_view text, Config& config,
                      const std::string& where) {
   const auto pointer = s.pointer(config);

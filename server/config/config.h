@@ -1,5 +1,5 @@
-/// All settings of the service, and the three places they come from: a TOML file, the environment,
-/// flags. The later wins.
+/// All settings of the service. They come from a TOML file, the environment and flags; the later
+/// source wins.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-/// Zero means no limit, or off for a tier. docs/operations.md explains each; setting_table() holds
-/// their one-line help.
+/// Zero means no limit, or off for a tier. docs/operations.md explains each setting;
+/// setting_table() holds its one-line help.
 struct Config {
   struct Server {
     std::string host = "127.0.0.1";
@@ -83,36 +83,38 @@ struct Config {
   } log;
 };
 
-/// One setting: how it is named, what it holds, what it may be.
+/// Setting describes one setting: its name, its member of Config and its allowed values.
 struct Setting {
   using Pointer =
       std::variant<std::string*, std::int64_t*, double*, bool*, std::vector<std::string>*>;
   std::string_view section, key;
   std::function<Pointer(Config&)> pointer;
-  double min = 0, max = 0;                ///< of numbers
-  std::vector<std::string_view> choices;  ///< of strings; empty: any
+  double min = 0, max = 0;                ///< for numbers
+  std::vector<std::string_view> choices;  ///< for strings; empty: any
   std::string_view help;
   std::string name() const { return std::string(section) + "." + std::string(key); }
 };
 const std::vector<Setting>& setting_table();
 
-/// Errors name the setting (field "server.port"), what is wrong, and where it was said; unknown
-/// names come with the nearest.
+/// Applies a TOML file. Errors name the setting (field "server.port"), the fault and its source. An
+/// error for an unknown name suggests the nearest known one.
 Status apply_toml(std::string_view text, const std::string& file_name, Config& config);
-/// Variables like QUIRE_SERVER__PORT; those without "__" are not settings. Lists are separated by
-/// commas.
+/// Applies variables like QUIRE_SERVER__PORT; those without "__" are not settings. Lists are
+/// separated by commas.
 Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables,
                          Config& config);
-/// `assignments`: "server.port=8081" each.
+/// Applies assignments, each like "server.port=8081".
 Status apply_flags(const std::vector<std::string>& assignments, Config& config);
-/// What single settings cannot say: combinations, and values this build does not have.
+/// Checks combinations of settings, and values that this build does not support.
 Status check_config(const Config& config);
-/// The whole configuration as TOML with help as comments; reads back to the same.
+/// Returns the whole configuration as TOML with help as comments. Reading it gives the same
+/// configuration.
 std::string config_to_toml(const Config& config, bool with_help);
 
-/// File (when given), environment of this process, flags, check.
+/// Applies the file (if given), the environment of this process and the flags, then checks the
+/// result.
 Result<Config> load_config(const std::string& file, const std::vector<std::string>& flags);
-/// QUIRE_* of this process.
+/// Returns the variables QUIRE_* of this process.
 std::vector<std::pair<std::string, std::string>> quire_environment();
 /// Errors: kIo, kNotFound.
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes);

@@ -1,4 +1,4 @@
-// The cache's administration: what is in it, what goes, what stays, whether it is sound.
+// Administration of the cache: statistics, eviction, pins and verification.
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <iterator>
@@ -48,7 +48,7 @@ json::object namespace_json(Services& services, const NamespaceStats& n) {
   o["documents"] = n.documents;
   o["tokens"] = n.tokens;
   o["text_bytes"] = n.text_bytes;
-  // KV that a reader holds at this moment is not in it.
+  // This excludes KV that a reader holds at the moment.
   EvictRequest all;
   all.tenant = services.ingest->tenant(n.name);
   all.force = all.dry_run = true;
@@ -59,7 +59,7 @@ json::object namespace_json(Services& services, const NamespaceStats& n) {
   return o;
 }
 
-/// Heads of documents; fails the call with 404 when one does not exist.
+/// Returns the heads of documents. Fails the call with 404 if one does not exist.
 std::optional<std::vector<DocumentManifest>> heads_of(Call& call,
                                                       const std::vector<std::string>& ids) {
   std::vector<DocumentManifest> out;
@@ -95,7 +95,7 @@ std::vector<ContextKey> keys_of(const std::vector<DocumentManifest>& documents) 
   return out;
 }
 
-/// Brings KV into memory; what cannot be read is a miss later, as ever.
+/// Loads KV into memory. KV that cannot be read is a miss later, as usual.
 void load(Store& store, const std::vector<ContextKey>& keys) {
   for (const auto& key : keys) {
     const auto segment = store.peek_segment(key);
@@ -143,7 +143,7 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
                                                                      : now.disk.pinned_bytes}});
 }
 
-/// Queues the contexts that were found bad for computing again; returns how many.
+/// Queues the contexts found bad to be computed again; returns how many.
 std::uint64_t repair(Services& services, const std::vector<ContextKey>& contexts) {
   const std::unordered_set<ContextKey, DigestHash> bad(contexts.begin(), contexts.end());
   std::unordered_set<ContextKey, DigestHash> repaired;
@@ -160,7 +160,7 @@ std::uint64_t repair(Services& services, const std::vector<ContextKey>& contexts
       const auto page = services.store->list_documents(ns.name, options);
       if (!page.ok()) break;
       for (const auto& d : page->documents) {
-        // Busy or full: computed at its next use
+        // Busy or full: it is computed at its next use.
         if (!services.ingest->warm(ns.name, d.id).ok()) continue;
         for (const auto& chunk : d.chunks)
           if (bad.contains(chunk.key)) repaired.insert(chunk.key);

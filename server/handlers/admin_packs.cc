@@ -1,4 +1,4 @@
-// Documents and their KV out of the service and into it, as a stream. See cachestore/pack.h.
+// Exports documents and their KV and imports them, as a stream. See cachestore/pack.h.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ constexpr std::string_view kPackType = "application/vnd.quire.pack";
 constexpr std::size_t kPieceBytes = 1u << 20;
 constexpr std::chrono::milliseconds kSlowestReader{60'000};
 
-/// A file without a name in the store's folder: it goes with the descriptor, whatever happens.
+/// A file without a name in the store's folder. It disappears with its descriptor in any case.
 class SpoolFile {
  public:
   explicit SpoolFile(const std::string& folder)
@@ -45,7 +45,7 @@ class SpoolFile {
     }
     return {};
   }
-  /// Reads from the start; each source has its own place.
+  /// Returns a source that reads from the start. Each source has its own offset.
   PackReader::Source source() const {
     return [this, at = off_t{0}](std::span<char> out) mutable -> Result<std::size_t> {
       ssize_t n;
@@ -62,8 +62,8 @@ class SpoolFile {
   const int fd_;
 };
 
-/// Takes a pack as it comes. It lies in a file, not in memory, until it is whole: nothing of a
-/// broken pack is stored.
+/// Receives a pack into a file, not into memory. The pack is stored only once it is complete, so
+/// nothing of a broken pack is.
 class PackSink final : public BodySink {
  public:
   PackSink(Call& call, std::shared_ptr<SpoolFile> file) : call_(call), file_(std::move(file)) {}
@@ -90,7 +90,7 @@ Problem pack_problem(const Status& status) {
   return ingest_problem(status);
 }
 
-/// Sends bytes no faster than the client takes them.
+/// Sends bytes no faster than the client reads them.
 class PieceStream {
  public:
   explicit PieceStream(Call& call) : call_(call) {}

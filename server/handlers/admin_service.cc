@@ -1,4 +1,4 @@
-// The service's administration: settings, reload, drain, and the events of the dashboard.
+// Administration of the service: settings, reload, drain, and the events of the dashboard.
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <map>
@@ -16,8 +16,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// One client of GET /v1/admin/events. Each tick looks at the counters and says what changed since
-/// the one before; ticks of one stream never overlap.
+/// One client of GET /v1/admin/events. Each tick reads the counters and reports changes since the
+/// last one. Ticks of one stream never overlap.
 class EventStream : public std::enable_shared_from_this<EventStream> {
  public:
   explicit EventStream(std::shared_ptr<Call> call) : call_(std::move(call)) {}
@@ -27,14 +27,14 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     if (services.draining || !send()) return call_->end_events();
     const auto next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     services.timers->at(next, [self = shared_from_this()] {
-      // Full or stopping: the stream ends as its last pointer goes.
+      // If the pool is full or stopping, the stream ends with its last pointer.
       (void)self->call_->services.workers->post([self] { self->tick(); });
     });
   }
 
  private:
-  /// False once the client is gone. What a tick compares with is read before its first event is
-  /// sent: a client that has seen one is told of all that changes from then on.
+  /// Returns false once the client is gone. A tick's base values are read before its first event is
+  /// sent, so a client with one event learns of all later changes.
   bool send() {
     Services& services = call_->services;
     const StoreStats now = services.store->stats();
@@ -66,7 +66,7 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     return now == before ||
            call_->event("error", json::object{{"kind", kind}, {"count", now - before}});
   }
-  /// Jobs that are new or whose status changed since the last call.
+  /// Returns the jobs that are new or whose status changed since the last call.
   std::vector<JobSnapshot> changed_jobs() {
     Services& services = call_->services;
     std::vector<JobSnapshot> changed;
@@ -89,7 +89,7 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   const std::shared_ptr<Call> call_;
   StoreStats before_;
   StoreAdminStats admin_before_;
-  std::map<std::string, JobStatus> jobs_;  // of the newest: so many stay known
+  std::map<std::string, JobStatus> jobs_;  // the newest jobs only
   bool first_ = true;
 };
 
@@ -127,7 +127,7 @@ void effective_config(std::shared_ptr<Call> call) {
   json::object o;
   for (const auto& s : setting_table()) {
     json::value v = setting_value(s, config);
-    // It may hold a password
+    // It may hold a password.
     if (s.name() == "remote.url" && v.is_string() && !v.as_string().empty()) v = "***";
     const json::string_view section(s.section.data(), s.section.size());
     if (!o.contains(section)) o[section] = json::object();

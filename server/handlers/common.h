@@ -1,4 +1,4 @@
-/// Small things several handlers share.
+/// Helpers shared by several handlers.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ namespace quire {
 /// Fails the call with the problem of a document operation.
 void fail_document(Call& call, const Status& status, const std::string& id);
 void fail_job(Call& call, const Status& status, const std::string& id);
-/// The problem of an IngestService error that is not about one id.
+/// Returns the problem of an IngestService error that does not concern one id.
 Problem ingest_problem(const Status& status);
-/// GET /v1/admin/cache/stats, and the `stats` event.
+/// Returns the body of GET /v1/admin/cache/stats and of the `stats` event.
 boost::json::object cache_stats_json(Services& services);
-/// Fails the call and is true when there is an error.
+/// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<ReadError>& error);
 
 }  // namespace quire

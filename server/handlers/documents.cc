@@ -36,7 +36,7 @@ std::size_t max_documents(const Call& call) {
   return static_cast<std::size_t>(call.services.config()->limits.documents_per_call);
 }
 
-/// Options and id of bodies that are no JSON come as query parameters.
+/// Reads options and id from query parameters, for bodies that are not JSON.
 bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document) {
   for (const auto& [name, value] : call.request().query) {
     if (name == "wait") continue;
@@ -60,7 +60,7 @@ bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document)
   return true;
 }
 
-/// The body in whatever media type, as a batch. Nothing: the call was failed.
+/// Reads the body, in any media type, as a batch. None: the call was failed.
 std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_id) {
   DocumentBatch batch;
   const std::string type = call.request().media_type();
@@ -114,8 +114,8 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
   return batch;
 }
 
-/// 200 or 201 for finished jobs, 202 and where to look for others. A single document that failed is
-/// the call's own failure.
+/// Replies 200 or 201 for finished jobs, 202 with the job's place for others. If a single document
+/// failed, the call fails with its error.
 void reply_ingest(Call& call, const JobSnapshot& job, bool single, bool put) {
   if (single && job.results.size() == 1 && job.results[0].result == ItemResult::kFailed &&
       job.results[0].error) {
@@ -134,7 +134,7 @@ void reply_ingest(Call& call, const JobSnapshot& job, bool single, bool put) {
   call.reply_json(status, ingest_json(job), std::move(headers));
 }
 
-/// Waits for a job's end without a thread: whichever of job and timer comes first answers.
+/// Waits for a job's end without a thread. The job or the timer replies, whichever comes first.
 struct JobWait {
   std::shared_ptr<Call> call;
   std::string job_id;
@@ -184,8 +184,8 @@ void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t
         if (event != JobEvent::kDone) return;
         services.timers->cancel(timer);
         wait->answer(&snapshot);
-        // Not from inside the listener: dropping the subscription destroys it.
-        // Full or stopping: the service ends its listeners itself
+        // The listener must not drop the subscription itself, because that destroys the listener.
+        // If the pool is full or stopping, the service ends its listeners itself.
         (void)services.workers->post([wait] { wait->drop(); });
       });
   if (!subscription.ok()) return wait->answer(nullptr);
@@ -193,7 +193,7 @@ void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t
   if (!wait->answered) wait->subscription = std::move(*subscription);
 }
 
-/// Counts how long the job took once it is over, whether or not somebody waits for it.
+/// Records the job's duration once it ends, whether or not a client waits for it.
 void observe_job(Services& services, const std::string& ns, const std::string& job_id) {
   struct Watch {
     std::mutex mu;
@@ -213,11 +213,11 @@ void observe_job(Services& services, const std::string& ns, const std::string& j
         if (job.started_ms > 0)
           services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) /
                                             1000.0);
-        // Not from inside the listener: dropping the subscription destroys it.
-        // Full or stopping: the service ends its listeners itself
+        // The listener must not drop the subscription itself, because that destroys the listener.
+        // If the pool is full or stopping, the service ends its listeners itself.
         (void)services.workers->post([watch] { watch->drop(); });
       });
-  if (!subscription.ok()) return;  // counted by nobody: it is gone already
+  if (!subscription.ok()) return;  // the job is already gone, so it is not counted
   std::lock_guard lock(watch->mu);
   if (!watch->over) watch->subscription = std::move(*subscription);
 }

@@ -9,13 +9,13 @@
 namespace quire {
 namespace {
 
-/// One request's texts, embedded one after the other, so that no client fills the engine's queue
-/// alone.
+/// Embeds one request's texts one after the other, so that one client does not fill the engine's
+/// queue.
 struct Embedding : std::enable_shared_from_this<Embedding> {
   std::shared_ptr<Call> call;
   EmbeddingBody body;
   std::string model;
-  std::vector<std::vector<std::int32_t>> ids;  ///< of each input
+  std::vector<std::vector<std::int32_t>> ids;  ///< token ids of each input
   std::vector<std::vector<float>> vectors;
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
 
@@ -33,7 +33,7 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
                                    self->done(std::move(vector));
                                  });
   }
-  /// On the engine thread: the reply is built elsewhere.
+  /// Runs on the engine thread, so the reply is built on another one.
   void done(Result<std::vector<float>> vector) {
     const Status status = vector.status();
     if (status.ok()) {

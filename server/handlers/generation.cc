@@ -31,7 +31,7 @@ std::size_t index_of(const std::vector<std::string>& ids, const std::string& id)
   return static_cast<std::size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin());
 }
 
-/// How the request names the document: "document_ids[1]".
+/// Returns the document's name in the request: "document_ids[1]".
 std::string param_of(const QueryBody& body, const std::string& id) {
   const std::size_t i = index_of(body.document_ids, id);
   return i < body.document_params.size() ? body.document_params[i] : "document_ids";
@@ -68,8 +68,8 @@ Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
   return problem;
 }
 
-/// A request that names no documents gets the best ones for its question. False: the call was
-/// failed.
+/// Chooses the best documents for the question of a request that names none. Returns false if the
+/// call was failed.
 bool choose(Generation& g) {
   Call& call = *g.call;
   if (!g.body.retrieve || (!call.services.retrieval && !g.body.retrieve->asked)) return true;
@@ -91,8 +91,8 @@ bool choose(Generation& g) {
   return true;
 }
 
-/// Scores of what the service chose itself; and what does not fit the window goes, the last first.
-/// The first stays, unless the question alone is too long.
+/// Sets the scores of documents that the service chose. Documents that do not fit the window are
+/// dropped, the last first. The first stays, unless the question alone is too long.
 void fit_chosen(Generation& g, QueryRequest& q,
                 const std::vector<std::vector<std::int32_t>>& questions) {
   auto& documents = g.first().documents;
@@ -115,14 +115,14 @@ void fit_chosen(Generation& g, QueryRequest& q,
   }
 }
 
-/// The engine's part of the request; a copy of the first serves the other choices.
+/// Builds the engine's requests; those of the other choices are copies of the first.
 Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   Services& services = g.call->services;
   const auto begun = SteadyClock::now();
   QueryRequest& q = g.requests.emplace_back();
   QueryRecord& r = g.first();
   q.id = r.id;
-  // As ingest names them, or no key would match.
+  // The names must be those of ingest, or no key would match.
   q.tenant = services.ingest->tenant(g.call->ns);
   q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
   q.cache = g.body.cache;
@@ -130,13 +130,12 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
                              !q.cache.positions && q.cache.options.given().empty() &&
                              q.cache.prompt_compression == "none";
       q.cache.strategy == "auto" && untouched) {
-    // A certificate speaks of default settings only; a request with settings of its own stays
-    // exact.
+    // A certificate covers default settings only; a request with its own settings stays exact.
     FidelityGate::Verdict verdict = services.fidelity->verdict();
     q.certified_strategy = std::move(verdict.strategy);
     r.exact_note = std::move(verdict.note);
   }
-  q.sampling = g.body.sampling;  // the engine knows what else ends an answer of its model
+  q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model
   q.deadline = g.deadline;
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(),
                                       std::move(documents), q, r.documents));
@@ -150,7 +149,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
     g.requests.push_back(g.requests.front());
     g.records.push_back(std::make_shared<QueryRecord>(r));
     g.requests.back().id = g.records.back()->id = r.id + "-" + std::to_string(i);
-    // Each choice draws its own numbers, all of them fixed by the seed.
+    // Each choice samples with its own random numbers, all fixed by the seed.
     if (auto& seed = g.requests.back().sampling.seed) *seed += i;
   }
   for (std::size_t i = 0; i < choices; ++i)
@@ -160,7 +159,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
 
 void resolve(std::shared_ptr<Generation> g, bool waited);
 
-/// Comes back to resolve() when the documents are settled or the time is over.
+/// Calls resolve() again when the documents are settled or the time is over.
 void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>& documents) {
   struct Wait {
     std::atomic<bool> over{false};
@@ -205,7 +204,7 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   auto resolved = call.services.ingest->resolve(call.ns, g->body.document_ids, options);
   if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
   g->first().resolve_ms += ms_since(begun);
-  // What retrieval found and is gone already is no mistake of the caller's.
+  // If retrieval found a document that has gone since, the caller made no mistake.
   if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.empty())
     return call.fail(missing_problem(*g, resolved->missing));
   if (!resolved->not_ready.empty()) {
@@ -221,7 +220,7 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   g->on_prepared(g);
 }
 
-/// Cancels every choice of a request; a choice that comes later is cancelled at once.
+/// Cancels every choice of a request; choices added later are cancelled at once.
 class Choices {
  public:
   void add(QueryHandle handle) {
@@ -241,11 +240,11 @@ class Choices {
   std::vector<QueryHandle> handles_;  // guarded by mu_
 };
 
-/// Receives one choice's events: keeps its record, and passes on what the writer has to say.
+/// Receives one choice's events, updates its record and passes events to the writer.
 class ChoiceSink final : public QuerySink {
  public:
-  /// `citations`: null if they are not wanted. `shadow`: to be filled and checked if the strategy
-  /// turns out to be an approximation; may be null.
+  /// `citations` is null if they are not wanted. `shadow` is filled, and checked if the strategy
+  /// turns out to be an approximation; it may be null.
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
              std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
              std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow)
@@ -294,7 +293,7 @@ class ChoiceSink final : public QuerySink {
                    citations = citations_] {
       if (status.ok() && citations) record->citations = citations->make(call->services, *record);
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
-      // Before the reply: the client may ask for it at once
+      // This comes before the reply, because the client may ask for it at once.
       if (status.ok())
         call->services.explain->add(record);
       else
@@ -314,7 +313,7 @@ class ChoiceSink final : public QuerySink {
            plan.decode == "dense" && !(plan.prompt_cut && plan.prompt_cut->removed_tokens > 0);
   }
 
-  /// Log fields of the first choice; metrics and the key's tokens of every one.
+  /// Adds log fields for the first choice, and metrics and the key's tokens for every one.
   static void account(Call& call, const QueryRecord& r, const Status& status, std::size_t choice) {
     if (status.ok()) call.services.metrics->query_finished(r);
     call.charge_tokens(r.plan.prompt_tokens + r.stats.completion_tokens);
@@ -340,8 +339,8 @@ class ChoiceSink final : public QuerySink {
   AnswerLogprobs logprobs_;
 };
 
-/// Whether the answer is the likeliest token at every step: only such answers can be compared token
-/// by token.
+/// Returns whether the answer is the likeliest token at every step. Only such answers can be
+/// compared token by token.
 bool is_greedy(const SamplingOptions& o) {
   return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 &&
          o.logit_bias.empty() && !o.grammar;

@@ -1,6 +1,6 @@
-/// From a checked body to generated text, one path for the native and the OpenAI-compatible
-/// endpoints: documents are resolved, the prompt is built, the engine runs each choice; a
-/// ReplyWriter says it in the client's dialect.
+/// Turns a checked body into generated text, for the native and the OpenAI-compatible endpoints. It
+/// resolves documents, builds the prompt and runs each choice on the engine. A ReplyWriter writes
+/// the result in the client's format.
 #pragma once
 
 #include <chrono>
@@ -17,58 +17,62 @@
 
 namespace quire {
 
-/// A request on its way to the engine. Threads: one at a time, until run_choices(); then only
-/// `call` and `records` are used.
+/// Generation is one request on its way to the engine. Threads: one at a time until run_choices(),
+/// which leaves only `call` and `records` in use.
 struct Generation {
   std::shared_ptr<Call> call;
   QueryBody body;
   std::int32_t samples = 1;       ///< choices of each prompt; choice = prompt * samples + sample
-  bool touches_documents = true;  ///< counts as a use of the documents, and may wait for them
-  /// Documents that are not ready are waited for until then
+  bool touches_documents = true;  ///< it counts as a use of the documents and may wait for them
+  /// The time until which it waits for documents that are not ready.
   std::chrono::steady_clock::time_point ready_by;
   std::chrono::steady_clock::time_point deadline;
   /// Called on a worker thread once `requests` and `records` are complete.
   std::function<void(std::shared_ptr<Generation>)> on_prepared;
 
-  std::vector<ChosenDocument> chosen;  ///< by the service; the same as body.document_ids
+  /// Documents that the service chose; they match body.document_ids.
+  std::vector<ChosenDocument> chosen;
 
   std::vector<QueryRequest> requests;                 ///< one for each choice
-  std::vector<std::shared_ptr<QueryRecord>> records;  ///< the same
+  std::vector<std::shared_ptr<QueryRecord>> records;  ///< one for each choice
   QueryRecord& first() const { return *records.front(); }
 };
 
-/// Model, ids and times, then documents and prompt; fails the call if something is wrong with them.
-/// `generation` needs call, body, samples, ready_by, deadline and on_prepared.
+/// Sets model, ids and times, then resolves documents and builds the prompt. It fails the call on
+/// an error. `generation` needs call, body, samples, ready_by, deadline and on_prepared.
 void prepare(std::shared_ptr<Generation> generation);
 
-/// Says in the client's dialect what becomes of the choices. The records are written before each
-/// call and not during it.
+/// ReplyWriter writes the choices' events in the client's format. The records are updated before
+/// each call and not during it.
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
-  /// The choice's plan is known. On the engine thread, as text(); choices come in any order among
-  /// each other.
+  /// Reports that the choice's plan is known. It runs on the engine thread, as text() does; choices
+  /// come in any order.
   virtual void planned(std::size_t choice) = 0;
-  /// A further piece of the answer, never empty, with the log probabilities of the tokens that
-  /// begin in it (where asked for). False: nobody listens any more.
+  /// Writes the next piece of the answer, never empty. `logprobs` holds the tokens that begin in
+  /// it, if requested. False: the client is gone.
   virtual bool text(std::size_t choice, std::string_view text,
                     std::vector<TokenLogprobs> logprobs) = 0;
-  /// The end of a choice; nothing more is said of it. On a worker thread, so choices may end at the
-  /// same time, and while others still go on. After a failure the others are cancelled.
+  /// Reports the end of a choice, its last event. It runs on a worker thread, possibly concurrently
+  /// for several choices and while others still generate. After a failure the other choices are
+  /// cancelled.
   virtual void finished(std::size_t choice, const Status& status) = 0;
 };
 
-/// Asks the engine for every choice; the requests are spent. `writer` gets their events; a refusal
-/// by the engine is a finished() with its status. Choices are cancelled when the client leaves.
+/// Submits every choice to the engine and consumes the requests; `writer` gets their events. If the
+/// engine refuses one, finished() gets the status. Choices are cancelled when the client leaves.
 void run_choices(Generation& generation, std::shared_ptr<ReplyWriter> writer);
 
-/// What the client is told of a failure of the engine. Logs what a person must look at.
+/// Returns the client's problem for a failure of the engine, and logs failures that an operator
+/// must examine.
 Problem engine_problem(const Status& status);
-/// The same; where the queue is full, with the wait the engine expects (one second to a minute) as
-/// the time after which to try again.
+/// Returns the problem as above. If the queue is full, its retry time is the wait that the engine
+/// expects, from one second to a minute.
 Problem engine_problem(const Status& status, const Engine& engine);
 
-/// Character ranges of the plan's blocks, where the document is still the one that was asked.
+/// Returns the character ranges of the plan's blocks, for documents that have not changed since the
+/// query.
 std::vector<BlockChars> block_chars(Services& services, const QueryRecord& record);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// The handlers of every route. Each answers its call exactly once, now or later.
+/// The handlers of every route. Each replies to its call exactly once, at once or later.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace quire {
 
-/// For bodies read as a stream; null: the body is collected.
+/// Returns the sink for bodies read as a stream; null: the body is collected.
 std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request);
 
-/// A pack on its way into a temporary file.
+/// Returns a sink that writes an uploaded pack to a temporary file.
 std::shared_ptr<BodySink> make_pack_sink(Call& call);
 
 namespace handlers {

@@ -76,8 +76,8 @@ void job_events(std::shared_ptr<Call> call) {
         const bool there = call->event(done ? "done" : "progress", job_json(job));
         if (done) call->end_events();
         if (!done && there) return;
-        // Not from inside the listener: dropping the subscription destroys it.
-        // Stopping: the service ends its listeners
+        // The listener must not drop the subscription itself, because that destroys the listener.
+        // If the pool is stopping, the service ends its listeners itself.
         if (auto s = weak.lock()) (void)call->services.workers->post([s] { s->end(); });
       });
   if (!subscription.ok()) {
@@ -87,7 +87,7 @@ void job_events(std::shared_ptr<Call> call) {
   }
   std::lock_guard lock(stream->mu);
   if (!stream->over) stream->subscription = std::move(*subscription);
-  // The stream lives as long as the call: a member of the call's own state.
+  // The stream is part of the call's own state, so it lives as long as the call.
   call->body_state = stream;
 }
 

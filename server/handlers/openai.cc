@@ -14,13 +14,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The protocol has no field for it; its clients give up after ten minutes.
+/// OpenAI's protocol has no field for a timeout; its clients give up after ten minutes.
 constexpr auto kAnswerTime = 10min;
-/// Documents that are still being cached are waited for so long; then 409, which the clients try
-/// again.
+/// The longest wait for documents that are still being cached. After it the reply is 409, which
+/// clients retry.
 constexpr auto kDocumentsTime = 30s;
 
-/// What both forms of the reply need.
+/// Values that both forms of the reply need.
 struct ReplyParts {
   ReplyParts(const Generation& g, OpenAiKind kind, bool usage)
       : call(g.call),
@@ -32,7 +32,7 @@ struct ReplyParts {
         format(kind, g.first(), g.call->services.engine->info().fingerprint,
                g.call->services.engine->tokenizer()) {}
 
-  /// What the reply says of the whole request, beside its choices.
+  /// Adds the members that concern the whole request, besides its choices.
   void add_extensions(json::object& o) const {
     const QueryRecord& r = *records.front();
     o["documents"] = query_documents_json(r);
@@ -50,7 +50,7 @@ struct ReplyParts {
   const OpenAiFormat format;
 };
 
-/// All choices in one piece, once the last one is there.
+/// Sends all choices in one reply when the last one is complete.
 class WholeReply final : public ReplyWriter {
  public:
   explicit WholeReply(ReplyParts parts)
@@ -92,14 +92,13 @@ class WholeReply final : public ReplyWriter {
 
  private:
   const ReplyParts p_;
-  std::vector<std::vector<TokenLogprobs>> logprobs_;  ///< each choice's, written by its events only
+  std::vector<std::vector<TokenLogprobs>> logprobs_;  ///< per choice, written by its events only
   std::mutex mu_;
   std::size_t left_;     // guarded by mu_
   bool failed_ = false;  // guarded by mu_
 };
 
-/// Chunks as they come. The lock keeps the pieces of a choice in order and the end behind
-/// everything.
+/// Streams chunks as they arrive. The lock keeps the pieces of a choice in order and the end last.
 class StreamedReply final : public ReplyWriter {
  public:
   explicit StreamedReply(ReplyParts parts)
@@ -112,7 +111,7 @@ class StreamedReply final : public ReplyWriter {
     if (!started_) p_.call->start_events({{"X-Cache", std::string(cache_header(r.plan))}});
     json::object chunk = p_.format.chunk({p_.format.opening_choice(choice)});
     chunk["cache"] = cache_json(r);
-    // Of the whole request, so they stand in its first chunk alone.
+    // The extensions concern the whole request, so only its first chunk has them.
     if (!started_) p_.add_extensions(chunk);
     started_ = true;
     (void)send(chunk);
@@ -148,7 +147,7 @@ class StreamedReply final : public ReplyWriter {
  private:
   bool send(const json::object& chunk) { return p_.call->data(to_text(chunk)); }
 
-  /// Under the lock.
+  /// Must be called under the lock.
   void fail(const Problem& problem) {
     failed_ = true;
     if (!started_) return p_.call->fail(problem);
@@ -160,7 +159,7 @@ class StreamedReply final : public ReplyWriter {
 
   const ReplyParts p_;
   std::mutex mu_;
-  std::vector<std::size_t> shown_;  // guarded by mu_: characters of each choice that were sent
+  std::vector<std::size_t> shown_;  // guarded by mu_: characters of each choice already sent
   std::size_t left_;                // guarded by mu_
   bool started_ = false;            // guarded by mu_
   bool failed_ = false;             // guarded by mu_

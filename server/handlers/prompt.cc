@@ -38,7 +38,8 @@ void add_cached(ResolvedDocument d, QueryRequest& request, std::vector<QueryDocu
   for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
 }
 
-/// An error of the prompt format counts the messages it was given; the client counts its own.
+/// Translates an error of the prompt format: its message indices become those of the client's
+/// request.
 Status in_clients_words(const Status& status, const QueryBody& body, std::size_t skipped) {
   constexpr std::string_view kOpen = "messages[";
   const std::string& field = status.field();
@@ -56,7 +57,7 @@ Status in_clients_words(const Status& status, const QueryBody& body, std::size_t
 Result<std::vector<std::int32_t>> conversation(const QueryBody& body, const PromptFormat& format) {
   std::vector<ChatMessage> messages;
   if (body.system) {
-    // Asked before, so that the error names the system message and not a turn.
+    // This is checked first, so that the error names the system message and not a turn.
     if (!format.supports_system())
       return format.prefix(*body.system).status().with_field(body.system_param);
     messages.push_back({"system", *body.system});
@@ -85,7 +86,7 @@ std::vector<std::int32_t> raw_ids(const RawPrompt& prompt, const Tokenizer& toke
   if (ids.empty())
     ids = tokenizer.encode(prompt.text, Special::kParse,
                            after_documents ? Start::kMiddle : Start::kText);
-  // BOS stands first already; a prompt that spells it out means the same one.
+  // BOS is already first; a prompt that spells it out means the same one.
   if (!ids.empty() && prompt.token_ids.empty() && tokenizer.add_bos() &&
       tokenizer.bos_id() == ids.front())
     ids.erase(ids.begin());
@@ -118,7 +119,7 @@ Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& r
   const PromptFormat& format = engine.prompt_format();
   if (!body.prompts.empty()) {
     const Tokenizer& tokenizer = engine.tokenizer();
-    // Token ids are taken as they are: who sends them has put BOS where it belongs.
+    // Token ids are used as they are: their sender has placed BOS.
     const bool bos = tokenizer.add_bos() && tokenizer.bos_id() &&
                      body.prompts.front().token_ids.empty();
     if (bos) request.prefix_ids.push_back(*tokenizer.bos_id());

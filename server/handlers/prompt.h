@@ -1,4 +1,4 @@
-/// A checked body to the engine's token ids.
+/// Turns a checked body into the engine's token ids.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace quire {
 
-/// Contexts of the documents in prompt order, inline ones where they stand among the cached ones,
-/// and how the reply shows them. `resolved`: what was found of body.document_ids, in their order.
-/// Errors: kInvalidArgument (field "documents[i]").
+/// Adds the documents' contexts to the request in prompt order, inline ones at their places among
+/// the cached ones. `shown` gets the reply's entries. `resolved` holds the results for
+/// body.document_ids, in their order. Errors: kInvalidArgument (field "documents[i]").
 Status add_documents(const QueryBody& body, const PromptFormat& format,
                      std::vector<ResolvedDocument> resolved, QueryRequest& request,
                      std::vector<QueryDocument>& shown);
 
-/// What stands before the documents (request.prefix_ids) and behind them: one suffix for each
-/// prompt of the body. Needs request.contexts. Errors: kInvalidArgument, with the field as the body
-/// names it.
+/// Builds the tokens before the documents (request.prefix_ids) and after them: one suffix for each
+/// prompt of the body. It needs request.contexts. Errors: kInvalidArgument, with the field as the
+/// body names it.
 Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& request,
                     std::vector<std::vector<std::int32_t>>& suffixes);
 
-/// The question as it is kept and logged where that is switched on.
+/// Returns the question for records and logs, where keeping or logging texts is switched on.
 std::string question_text(const QueryBody& body);
 
 }  // namespace quire

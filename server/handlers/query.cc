@@ -11,7 +11,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// The one choice of a native query, whole or as named events.
+/// Writes the one choice of a native query, as a whole or as named events.
 class NativeReply final : public ReplyWriter {
  public:
   explicit NativeReply(const Generation& g)
@@ -104,8 +104,8 @@ class PlanSink final : public QuerySink {
   const std::shared_ptr<Generation> g_;
 };
 
-/// The question is run over a few blocks of every document, as a query would begin; nothing is
-/// answered.
+/// Completes the plan: the question runs over a few blocks of every document, as at the start of a
+/// query. No answer is generated.
 void complete_plan(const std::shared_ptr<Generation>& g) {
   QueryRequest request = g->requests.front();
   request.plan_only = true;

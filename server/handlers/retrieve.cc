@@ -28,7 +28,7 @@ Problem no_index() {
                       "document_ids");
 }
 
-/// Named ids that the namespace does not have.
+/// Returns the named ids that the namespace does not have.
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids) {
   std::vector<std::string> out;
   for (const auto& id : ids) {

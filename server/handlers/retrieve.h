@@ -1,4 +1,4 @@
-/// Finding documents, for POST /v1/retrieve and for queries that name none.
+/// Finds documents, for POST /v1/retrieve and for queries that name none.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct ChosenDocument {
   double score = 0;
 };
 
-/// The best documents for a question, best first, those without a word of it left out (bm25); may
-/// be empty. May wait on disk. A problem: there is no index (yet).
+/// Finds the best documents for a question, best first; possibly none. With bm25, documents without
+/// a word of the question are left out. It may wait on disk. A problem: there is no index (yet).
 std::optional<Problem> choose_documents(Call& call, const std::string& question,
                                         const QueryRetrieval& retrieval,
                                         std::vector<ChosenDocument>& out);

@@ -16,7 +16,7 @@ bool is_control(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '
 
 }  // namespace
 
-/// The size line: hex digits, then nothing or extensions behind a semicolon.
+/// Parses the size line: hex digits, then nothing or extensions after a semicolon.
 bool ChunkDecoder::begin_chunk() {
   std::size_t i = 0;
   left_ = 0;

@@ -1,5 +1,5 @@
-/// The chunked transfer coding (RFC 9112 section 7.1), strictly: what two readers could understand
-/// differently is an error.
+/// Decodes the chunked transfer coding (RFC 9112 section 7.1) strictly: anything that two parsers
+/// could read differently is an error.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@ namespace quire {
 
 class ChunkDecoder {
  public:
-  /// Consumes bytes of `data` up to the end of the body; decoded bytes are appended to `body`.
-  /// Returns how many were consumed: all of them unless done() or failed().
+  /// Consumes bytes of `data` up to the end of the body and appends decoded bytes to `body`.
+  /// Returns how many it consumed: all of them unless done() or failed().
   std::size_t feed(std::string_view data, std::string& body);
   bool done() const { return state_ == State::kDone; }
   bool failed() const { return state_ == State::kFailed; }
 
   static constexpr std::size_t kMaxLineBytes = 1024;  ///< a size line with its extensions
-  /// All trailer fields; they are read and dropped
+  /// All trailer fields together; they are read and dropped.
   static constexpr std::size_t kMaxTrailerBytes = 8192;
 
  private:
@@ -27,9 +27,9 @@ class ChunkDecoder {
   bool begin_chunk();
 
   State state_ = State::kSize;
-  std::uint64_t left_ = 0;  ///< bytes of the chunk still to come
+  std::uint64_t left_ = 0;  ///< bytes of the chunk not yet received
   std::size_t trailer_bytes_ = 0;
-  std::string line_;  ///< of the line under way, without its CRLF
+  std::string line_;  ///< the current line without its CRLF
   bool cr_ = false;   ///< the last byte was CR
 };
 

@@ -15,7 +15,8 @@ bool ReplyChannel::push(ReplyPiece piece) {
     if (opens == begun_ && piece.kind != Kind::kAbort) return false;
     if (piece.kind == Kind::kChunk &&
         queued_bytes_ + piece.bytes.size() > Exchange::kMaxQueuedBytes) {
-      // The client reads slower than the answer grows: give up on it instead of filling memory.
+      // The client reads more slowly than the answer grows. Its reply is given up, so that memory
+      // does not fill.
       too_slow = left_ = true;
       queue_.clear();
       piece = ReplyPiece{Kind::kAbort, {}, {}};

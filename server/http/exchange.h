@@ -1,4 +1,4 @@
-/// One request and the channel its reply goes through.
+/// Exchange is one request and the channel of its reply.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@ namespace quire {
 
 class ReplyChannel;
 
-/// Handed to the service by the connection. The reply may come from any thread, now or later; the
-/// I/O thread waits without blocking. Exactly one of respond() or start_stream() ...
-/// finish()/abort() must be called; when the last pointer given to the handler dies without a
-/// reply, 500 is sent, so that no client waits for ever.
+/// The connection hands an Exchange to the service. The reply may come from any thread, at once or
+/// later; the I/O thread waits without blocking. The service calls exactly one of respond() or
+/// start_stream() ... finish()/abort(). When the last pointer given to the handler dies without a
+/// reply, the client gets 500, so that no client waits for ever.
 ///
-/// Threads: request and state belong to whoever handles the request; the reply methods may be
-/// called from any thread.
+/// Threads: the current handler owns request and state; the reply methods may be called from any
+/// thread.
 class Exchange {
  public:
   Exchange(HttpRequest request, std::shared_ptr<ReplyChannel> channel);
@@ -27,28 +27,29 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   HttpRequest request;
-  std::shared_ptr<void> state;  ///< the service's own
+  std::shared_ptr<void> state;  ///< owned by the service
 
   void respond(HttpResponse response);
-  /// Status and headers now, body pieces by write(), then finish(). `response.body` is not sent.
+  /// Sends status and headers. Body pieces follow by write(), then finish(). `response.body` is not
+  /// sent.
   void start_stream(HttpResponse response);
-  /// Queues a piece. False once the client is gone or too slow (kMaxQueuedBytes waiting): stop the
-  /// work.
+  /// Queues a piece. False: the client is gone or too slow (kMaxQueuedBytes waiting), and the
+  /// caller should stop.
   bool write(std::string piece);
-  /// Waits until a piece of `bytes` can be written; false once the client is gone or takes nothing
-  /// for `at_most`. Never on an I/O thread.
+  /// Waits until a piece of `bytes` can be written. False: the client is gone or took nothing for
+  /// `at_most`. An I/O thread must not call it.
   bool wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most);
   void finish();
   /// Closes the connection without a proper end, so that the client sees a broken reply, not a
   /// short one.
   void abort();
-  /// After that much silence in a stream, `piece` is sent (an SSE comment). Call before
+  /// Sends `piece` (an SSE comment) after that much silence in a stream. It must be called before
   /// start_stream().
   void set_ping(std::string piece, std::chrono::milliseconds interval);
 
-  /// Called at most once, on an I/O thread, when the client closes before the reply is complete; at
-  /// once if it already has. Must not block. clear_on_disconnect() waits for nothing: a call
-  /// already running goes on.
+  /// Sets a callback that runs at most once, when the client leaves before the reply is complete;
+  /// at once if it already left. It runs on an I/O thread, or in the write() that finds the client
+  /// too slow, and must not block. clear_on_disconnect() does not wait for a running callback.
   void on_disconnect(std::function<void()> callback);
   void clear_on_disconnect();
   bool client_gone() const;

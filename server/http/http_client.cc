@@ -65,11 +65,11 @@ bool send_all(int fd, std::string_view bytes) {
   return true;
 }
 
-/// Buffered reading with a silence limit.
+/// Reads with a buffer and a limit on silence.
 class Reader {
  public:
   explicit Reader(int fd) : fd_(fd) {}
-  /// False at the end or on errors; status() says which.
+  /// Returns false at the end or on errors; status() says which.
   bool fill() {
     char buffer[16 << 10];
     const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
@@ -94,7 +94,7 @@ class Reader {
       if (!fill()) return failure();
     }
   }
-  /// Up to `max` bytes, at least one.
+  /// Returns up to `max` bytes, at least one.
   Result<std::string> some(std::size_t max) {
     if (data_.empty() && !fill()) return failure();
     std::string out = data_.substr(0, max);
@@ -124,7 +124,7 @@ Status read_body(Reader& reader, const Headers& headers,
                                              left, 16);
       if (ec != std::errc()) return Status::io("the reply is not well formed");
       if (left == 0) {
-        (void)reader.line();  // the empty line at the end; its loss harms nobody
+        (void)reader.line();  // the empty line at the end; its loss is harmless
         return {};
       }
       while (left > 0) {
@@ -206,7 +206,7 @@ Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest&
     out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   for (const auto& [name, value] : request.headers) out += name + ": " + value + "\r\n";
   out += "\r\n" + request.body;
-  // A server that takes no more may have answered early: read what it says.
+  // A server that accepts no more bytes may have replied early, so its reply is read.
   bool taken = send_all(fd, out);
   while (taken && request.body_source) {
     std::string piece;

@@ -164,7 +164,7 @@ std::optional<std::size_t> invalid_utf8_at(std::string_view text) {
       continue;
     }
     std::size_t len = 0;
-    // Of the second byte: no overlong forms, surrogates or values past U+10FFFF
+    // Bounds of the second byte: no overlong forms, surrogates or values past U+10FFFF.
     unsigned low = 0x80, high = 0xbf;
     if (c >= 0xc2 && c <= 0xdf)
       len = 2;

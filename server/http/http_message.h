@@ -1,4 +1,4 @@
-/// A request and a response as the service sees them: plain values, no network library in sight.
+/// A request and a response as plain values, independent of the network library.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace quire {
 
-/// ASCII case-insensitive equality, as header names and media types compare.
+/// Compares ASCII text without case, as for header names and media types.
 bool iequals(std::string_view a, std::string_view b);
 
 /// Header fields in order of arrival. Names compare without case.
@@ -23,7 +23,7 @@ class Headers {
   }
   /// Replaces every field of that name.
   void set(std::string_view name, std::string value);
-  /// The first field's value; null when there is none.
+  /// Returns the first field's value; null: there is none.
   const std::string* find(std::string_view name) const;
   std::string_view get(std::string_view name, std::string_view otherwise = {}) const;
   std::size_t count(std::string_view name) const;
@@ -35,8 +35,8 @@ class Headers {
 
 struct HttpRequest {
   std::string method;  ///< upper case as sent: GET, POST, ...
-  std::string target;  ///< as sent
-  /// percent-decoded segments of an absolute path, valid UTF-8, without empty last one
+  std::string target;  ///< request target, not decoded
+  /// percent-decoded segments of an absolute path, valid UTF-8, without an empty last one
   std::vector<std::string> path;
   std::vector<std::pair<std::string, std::string>> query;  ///< decoded name=value pairs in order
   int minor_version = 1;                                   ///< HTTP/1.x
@@ -45,11 +45,11 @@ struct HttpRequest {
   std::string body;  ///< whole, unless a BodySink took it
   std::string peer;  ///< address of the client, without port
 
-  /// Value of a query parameter; null when it is missing.
+  /// Returns the value of a query parameter; null: it is missing.
   const std::string* param(std::string_view name) const;
-  /// The path as text, "/v1/documents".
+  /// Returns the path as text, "/v1/documents".
   std::string path_text() const;
-  /// Content-Type without parameters, lower case; empty when missing.
+  /// Returns Content-Type without parameters, in lower case; empty: it is missing.
   std::string media_type() const;
 };
 
@@ -64,20 +64,20 @@ struct HttpResponse {
 /// kInvalidArgument.
 Status parse_target(std::string_view target, HttpRequest& request);
 
-/// Percent-decoding; in query strings `+` is a space. Errors: kInvalidArgument (bad escape, NUL,
-/// invalid UTF-8).
+/// Decodes percent escapes; with kSpace (query strings) `+` is a space. Errors: kInvalidArgument
+/// (bad escape, NUL, invalid UTF-8).
 enum class PlusSign : unsigned char { kLiteral, kSpace };
 Result<std::string> percent_decode(std::string_view text, PlusSign plus);
 /// Escapes everything but unreserved characters.
 std::string percent_encode(std::string_view text);
 
-/// Byte offset of the first invalid UTF-8 sequence, or nothing.
+/// Returns the byte offset of the first invalid UTF-8 sequence; none: the text is valid.
 std::optional<std::size_t> invalid_utf8_at(std::string_view text);
 
-/// "OK", "Not Found", ...
+/// Returns "OK", "Not Found", ...
 std::string_view reason_phrase(int status);
 
-/// Fields of a parameterised header value, e.g. boundary of `multipart/form-data; boundary="x"`.
+/// Returns one parameter of a header value, e.g. boundary of `multipart/form-data; boundary="x"`.
 std::optional<std::string> header_parameter(std::string_view value, std::string_view name);
 
 }  // namespace quire

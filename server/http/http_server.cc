@@ -99,7 +99,7 @@ asio::awaitable<void> AsioHttpServer::accept_loop() {
         asio::make_strand(io_), asio::redirect_error(asio::use_awaitable, ec));
     if (stopping_) co_return;
     if (ec == asio::error::operation_aborted) co_return;
-    if (ec) {  // out of file descriptors, mostly: wait for some to close
+    if (ec) {  // usually out of file descriptors: wait until some close
       log_warning("cannot accept a connection", {{"reason", ec.message()}});
       retry_.expires_after(std::chrono::milliseconds(100));
       co_await retry_.async_wait(asio::redirect_error(asio::use_awaitable, ec));

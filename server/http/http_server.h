@@ -1,5 +1,5 @@
-/// An HTTP/1.1 server: listener, connections, timeouts, limits, keep-alive, streaming, drain. What
-/// the requests mean is the HttpService's business.
+/// An HTTP/1.1 server: listener, connections, timeouts, limits, keep-alive, streaming, drain. The
+/// HttpService decides what requests mean.
 #pragma once
 
 #include <chrono>
@@ -14,17 +14,17 @@
 
 namespace quire {
 
-/// Takes a request body piece by piece, on an I/O thread, instead of one string.
+/// BodySink takes a request body piece by piece, on an I/O thread, instead of one string.
 class BodySink {
  public:
   virtual ~BodySink() = default;
-  /// A response ends the request there: the rest of the body is not read.
+  /// Takes a piece. A returned response ends the request; the rest of the body is not read.
   virtual std::optional<HttpResponse> write(std::string_view piece) = 0;
 };
 
-/// What to do with a request whose head was read.
+/// HeadDecision says how to continue with a request whose head was read.
 struct HeadDecision {
-  std::optional<HttpResponse> reject;  ///< answer this; the body is not wanted
+  std::optional<HttpResponse> reject;  ///< reply with this and do not read the body
   std::uint64_t max_body_bytes = 0;
   std::shared_ptr<BodySink> sink;  ///< null: the body is collected in request.body
 };
@@ -32,7 +32,7 @@ struct HeadDecision {
 struct ExchangeSummary {
   int status = 0;  ///< 499: the client left before the reply began
   bool client_gone = false;
-  std::uint64_t request_bytes = 0, response_bytes = 0;  ///< bodies
+  std::uint64_t request_bytes = 0, response_bytes = 0;  ///< sizes of the bodies
   std::chrono::steady_clock::duration duration{};
 };
 
@@ -41,44 +41,44 @@ class HttpService {
  public:
   virtual ~HttpService() = default;
   virtual HeadDecision on_head(Exchange& exchange) = 0;
-  /// Replies through the exchange, now or later.
+  /// Replies through the exchange, at once or later.
   virtual void handle(std::shared_ptr<Exchange> exchange) = 0;
-  /// The body of a reply the connection itself must give (400, 408, 413, 417, 431, 500, 501, 505).
-  /// `exchange` is null while there is no readable head.
+  /// Returns the reply that the connection itself must send (400, 408, 413, 417, 431, 500, 501,
+  /// 505). `exchange` is null while no head has been read.
   virtual HttpResponse protocol_error(int status, const std::string& message,
                                       Exchange* exchange) = 0;
-  /// The reply is complete or the client is gone.
+  /// Reports that the reply is complete or the client is gone.
   virtual void on_finished(Exchange& exchange, const ExchangeSummary& summary) = 0;
 };
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  ///< 0: any free one, see port()
+  std::uint16_t port = 0;  ///< 0: any free port, see port()
   int threads = 1;
   int max_connections = 4096;
   std::uint32_t max_header_bytes = 16 << 10;
   std::chrono::milliseconds header_timeout{10'000};
   std::chrono::milliseconds idle_timeout{75'000};
-  std::chrono::milliseconds body_timeout{30'000};  ///< silence while a body is due
-  std::uint64_t min_body_bytes_per_second = 1024;  ///< after body_timeout, on average
+  std::chrono::milliseconds body_timeout{30'000};  ///< longest silence while a body is due
+  std::uint64_t min_body_bytes_per_second = 1024;  ///< on average, after body_timeout
   std::chrono::milliseconds write_timeout{
-      30'000};  ///< a client that takes nothing for so long is gone
+      30'000};  ///< a client that takes no bytes for this long counts as gone
 };
 
 /// Threads: start() and stop() from one thread; the rest from any.
 class HttpServer {
  public:
-  virtual ~HttpServer() = default;  ///< stop(0) if still running
+  virtual ~HttpServer() = default;  ///< calls stop(0) if still running
   virtual std::uint16_t port() const = 0;
   virtual int open_connections() const = 0;
-  /// Closes the listener and idle connections, waits until the others have finished their request
-  /// or `grace` is over, then closes those too and joins the threads. Returns whether all finished.
+  /// Closes the listener and idle connections, and waits at most `grace` for the others to finish
+  /// their request. Then it closes those too and joins the threads. Returns whether all finished.
   virtual bool stop(std::chrono::milliseconds grace) = 0;
-  /// Ends a stop() that is waiting (second signal). Any thread.
+  /// Ends a stop() that is waiting (second signal). Threads: any.
   virtual void stop_now() = 0;
 };
 
-/// Binds and starts. `service` must outlive the server. Errors: kInvalidArgument (server.host,
+/// Binds and starts the server. `service` must outlive it. Errors: kInvalidArgument (server.host,
 /// server.port), kIo.
 Result<std::unique_ptr<HttpServer>> start_http_server(const HttpServerOptions& options,
                                                       HttpService& service);

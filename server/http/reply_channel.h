@@ -1,5 +1,5 @@
-/// Between a handler on any thread and the connection's coroutine: a queue of reply pieces with a
-/// wake-up. Internal to http/.
+/// A queue of reply pieces from a handler on any thread to the connection's coroutine, which it
+/// wakes. Internal to http/.
 #pragma once
 
 #include <chrono>
@@ -18,31 +18,33 @@ namespace quire {
 struct ReplyPiece {
   enum class Kind : unsigned char { kRespond, kStreamHead, kChunk, kFinish, kAbort };
   Kind kind = Kind::kChunk;
-  HttpResponse response;  ///< kRespond, kStreamHead
-  std::string bytes;      ///< kChunk
+  HttpResponse response;  ///< for kRespond, kStreamHead
+  std::string bytes;      ///< for kChunk
 };
 
 class ReplyChannel {
  public:
-  /// `wake` is called from any thread, without the lock, when the consumer said it waits.
+  /// `wake` is called from any thread, without the lock, if the consumer waits.
   explicit ReplyChannel(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  /// False: refused, because the client is gone, the reply is complete, or too much waits.
+  /// Queues a piece. False: refused, because the client is gone, the reply is complete, or too many
+  /// bytes are queued.
   bool push(ReplyPiece piece);
   void set_ping(std::string piece, std::chrono::milliseconds interval);
   void on_disconnect(std::function<void()> callback);
   bool gone() const;
-  /// Waits until `bytes` more may be queued; false: the client is gone, or took nothing for so
-  /// long.
+  /// Waits until `bytes` more may be queued. False: the client is gone, or took nothing for
+  /// `at_most`.
   bool wait_for_room(std::size_t bytes, std::chrono::milliseconds at_most);
-  /// A handler died: 500 if nothing was said, a broken stream if it was not ended.
+  /// Ends the reply of a handler that died: with 500 if no reply was begun, else with a broken
+  /// stream.
   void abandon();
 
-  // The connection's side.
-  /// Everything queued; when that is nothing, the next push() wakes.
+  // The methods below are for the connection.
+  /// Returns all queued pieces. If there are none, the next push() wakes the connection.
   std::deque<ReplyPiece> take_or_wait();
   std::pair<std::string, std::chrono::milliseconds> ping() const;
-  /// Says that nobody reads any more. `client_left` calls the disconnect callback.
+  /// Marks the channel as no longer read. With `client_left` it calls the disconnect callback.
   void close(bool client_left);
 
  private:

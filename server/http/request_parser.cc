@@ -20,10 +20,10 @@ std::string text(beast_view v) { return std::string(v.data(), v.size()); }
 struct RequestParser::Impl final : http::basic_parser<true> {
   explicit Impl(const ParserLimits& limits) {
     header_limit(limits.header_bytes);
-    body_limit(boost::none);  // the session counts: its limit comes with a better message
+    body_limit(boost::none);  // the session counts, because its limit comes with a better message
   }
 
-  // Callbacks of basic_parser.
+  // These are callbacks of basic_parser.
   void on_request_impl(http::verb, beast_view method, beast_view target, int version,
                        error_code&) override {
     head.method = text(method);
@@ -35,7 +35,7 @@ struct RequestParser::Impl final : http::basic_parser<true> {
     head.headers.add(text(name), text(value));
   }
   void on_header_impl(error_code&) override { head_seen = true; }
-  // Bodies are read below: the head is all that is left to the library.
+  // The library parses the head only; bodies are read below.
   void on_body_init_impl(boost::optional<std::uint64_t> const&, error_code&) override {}
   std::size_t on_body_impl(beast_view, error_code&) override { return 0; }
   void on_chunk_header_impl(std::uint64_t, beast_view, error_code&) override {}
@@ -49,15 +49,15 @@ struct RequestParser::Impl final : http::basic_parser<true> {
   std::size_t feed_body(std::string_view data, std::string& body);
 
   HttpRequest head;
-  std::string read_last;  ///< the last bytes taken of the head, at most two
+  std::string read_last;  ///< last bytes consumed of the head, at most two
   ChunkDecoder chunks;
-  std::uint64_t left = 0;  ///< of a body with Content-Length
+  std::uint64_t left = 0;  ///< bytes of a body with Content-Length still to come
   bool folded = false;     ///< a header line begins with white space
   bool head_seen = false, head_checked = false, finished = false, wants_continue = false;
   std::optional<ProtocolError> error;
 };
 
-/// What the parser lets through but two readers could understand differently.
+/// Refuses what the parser accepts but two parsers could read differently.
 void RequestParser::Impl::check_head() {
   const auto& h = head.headers;
   const auto lengths = h.count("content-length"), codings = h.count("transfer-encoding");
@@ -86,8 +86,8 @@ RequestParser::RequestParser(ParserLimits limits) : impl_(std::make_unique<Impl>
 }
 RequestParser::~RequestParser() = default;
 
-/// The library joins a line that begins with white space to the one before; others read it as a
-/// field of its own.
+/// Detects folded header lines. The library joins a line that begins with white space to the
+/// previous one; other parsers read it as a field of its own.
 void RequestParser::Impl::look_for_folds(std::string_view taken) {
   const std::string seen = read_last + std::string(taken);
   folded = folded || seen.find("\r\n ") != std::string::npos ||
@@ -95,7 +95,7 @@ void RequestParser::Impl::look_for_folds(std::string_view taken) {
   read_last = seen.substr(seen.size() - std::min<std::size_t>(seen.size(), 2));
 }
 
-/// Bytes of the request line and fields. The library wants to see unconsumed bytes again.
+/// Feeds bytes of the request line and fields. The library must be given unconsumed bytes again.
 std::size_t RequestParser::Impl::feed_head(std::string_view data) {
   error_code ec;
   const std::size_t used = put(boost::asio::const_buffer(data.data(), data.size()), ec);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kMaxPipelinedBytes = 256 << 10;
-/// A refused body up to here is read, so that the connection lives on
+/// A refused body of up to this size is read, so that the connection stays open.
 constexpr std::uint64_t kDrainBodyBytes = 64 << 10;
 constexpr std::chrono::milliseconds kLingerTime{2000};
 
@@ -44,7 +44,7 @@ std::string chunk_of(const std::string& bytes) {
 
 }  // namespace
 
-/// How the reply under way is framed, and what is known of it.
+/// Framing and state of the current reply.
 struct Session::Reply {
   bool head_request = false, http10 = false, keep_alive = false;
   bool streaming = false, chunked = false, finished = false;
@@ -52,8 +52,8 @@ struct Session::Reply {
   std::shared_ptr<Exchange> exchange;
 };
 
-/// Notices that the client closes while its reply is being made. `active` is cleared before anybody
-/// else reads the socket.
+/// Notices that the client closes while its reply is being made. `active` is cleared before
+/// anything else reads the socket.
 struct Session::Watch {
   bool active = true;
   asio::cancellation_signal cancel;
@@ -180,7 +180,7 @@ asio::awaitable<bool> Session::read_head(RequestParser& parser) {
   }
 }
 
-/// Answers what the service cannot, then closes.
+/// Sends a reply that the service cannot, then closes.
 asio::awaitable<void> Session::refuse(int status, std::string message, Exchange* exchange) {
   Reply state;
   state.status = status;
@@ -190,8 +190,7 @@ asio::awaitable<void> Session::refuse(int status, std::string message, Exchange*
   co_await linger();
 }
 
-/// Says that nothing more comes and throws away what the client still sends, so that it can read
-/// the reply.
+/// Ends the sending side and discards what the client still sends, so that it can read the reply.
 asio::awaitable<void> Session::linger() {
   error_code ec;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ec);
@@ -246,7 +245,7 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
     }
   }
   const bool body_left = parser.has_body() && !parser.done();
-  if (!readable && !decision.reject) {  // the client went, or stalled, in the middle of its body
+  if (!readable && !decision.reject) {  // the client left or stalled in the middle of its body
     service_.on_finished(
         *exchange, ExchangeSummary{timed_out_ ? 408 : 499, true, 0, 0, Clock::now() - started});
     co_return false;
@@ -345,7 +344,7 @@ std::string Session::head_text(const HttpResponse& response, const Reply& state,
     out.append("Content-Type: ").append(response.content_type).append("\r\n");
   for (const auto& [name, value] : response.headers.fields()) {
     out.append(name).append(": ");
-    // No header injection
+    // This prevents header injection.
     for (const char c : value)
       out.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c);
     out.append("\r\n");
@@ -372,7 +371,7 @@ asio::awaitable<bool> Session::write(std::string head, std::string body) {
   co_return !ec && !timed_out_;
 }
 
-/// Waits for the next piece, sending pings meanwhile. False: the client is gone.
+/// Waits for the next piece and sends pings in the meantime. Returns false if the client is gone.
 asio::awaitable<bool> Session::wait_for_pieces(std::shared_ptr<ReplyChannel> channel,
                                                Reply& state) {
   start_watch(channel);
@@ -393,7 +392,8 @@ asio::awaitable<bool> Session::wait_for_pieces(std::shared_ptr<ReplyChannel> cha
   co_return socket_.is_open() && !channel->gone();
 }
 
-/// Writes the reply as its pieces come. True: complete, the connection is in order.
+/// Writes the reply as its pieces arrive. Returns true if it is complete and the connection is
+/// usable.
 asio::awaitable<bool> Session::reply(std::shared_ptr<ReplyChannel> channel, Reply& state) {
   using Kind = ReplyPiece::Kind;
   while (!state.finished) {
@@ -449,8 +449,8 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
     self->watch_ = nullptr;
     watch->active = false;
     if (!ec) {
-      // Pipelined bytes are kept, up to a bound; behind it the client's leaving is noticed by the
-      // next write.
+      // Pipelined bytes are kept up to a bound. Beyond it, only the next write notices that the
+      // client has left.
       char bytes[4096];
       const bool room = self->in_.size() < kMaxPipelinedBytes;
       const auto n = ::recv(self->socket_.native_handle(), bytes, sizeof bytes,

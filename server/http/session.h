@@ -1,4 +1,4 @@
-/// One connection. Internal to http/.
+/// Session is one connection. Internal to http/.
 #pragma once
 
 #include <atomic>
@@ -15,18 +15,17 @@
 
 namespace quire {
 
-/// Reads requests one after the other, hands each to the service and writes its reply. Everything
+/// Reads requests one after the other, passes each to the service and writes its reply. Everything
 /// runs on the socket's strand; drain() and close() may be called from any thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  /// `stopping`: the server's own; once true no further request is read.
+  /// `stopping` belongs to the server; once it is true, no further request is read.
   Session(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options,
           HttpService& service, const std::atomic<bool>& stopping);
 
-  /// Ends when the connection is closed.
+  /// Serves the connection until it is closed.
   boost::asio::awaitable<void> run();
-  /// Closes when idle; else the connection ends after the request in work, because the server is
-  /// stopping.
+  /// Closes the connection if it is idle, else after the current request, because the server stops.
   void drain();
   void close();
 
@@ -62,7 +61,7 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::asio::steady_timer watchdog_, wake_timer_;
   Clock::time_point deadline_ = Clock::time_point::max(), armed_for_ = Clock::time_point::max();
   bool timed_out_ = false, idle_ = false, woken_ = false;
-  std::string in_;  ///< bytes received and not yet used begin at in_begin_
+  std::string in_;  ///< bytes received; the unused ones begin at in_begin_
   std::size_t in_begin_ = 0;
   std::string peer_;
   std::shared_ptr<Watch> watch_;

@@ -1,4 +1,4 @@
-/// The hash a hub promises for a file.
+/// Computes the hash that a hub promises for a file.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace quire::hub {
 
-/// SHA-256 of a large file; of a small one git's SHA-1, which counts a header in. Bytes come in
-/// order.
+/// FileHash computes SHA-256 for a large file, and for a small one git's SHA-1, which includes a
+/// header. Bytes must come in order.
 class FileHash {
  public:
   explicit FileHash(const HubFile& file);
   void add(std::string_view bytes);
-  /// Hexadecimal. Once.
+  /// Returns the hash in hexadecimal. It may be called once.
   std::string finish();
 
  private:
@@ -26,7 +26,7 @@ class FileHash {
   std::unique_ptr<void, Free> context_;
 };
 
-/// What FileHash must give: sha256 where the hub names one.
+/// Returns the hash that FileHash must give: sha256 if the hub names one, else git's SHA-1.
 const std::string& promised_hash(const HubFile& file);
 
 }  // namespace quire::hub

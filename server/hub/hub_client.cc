@@ -25,7 +25,7 @@ bool is_hex(const std::string& s, std::size_t size) {
   return s.size() == size && s.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-/// The address behind rel="next" of a Link header; empty where there is none.
+/// Returns the address of rel="next" in a Link header; empty: there is none.
 std::string next_page(const std::string& link) {
   const std::size_t rel = link.find("rel=\"next\"");
   if (rel == std::string::npos) return {};
@@ -139,7 +139,7 @@ Status HubClient::fetch(const ModelReference& r, const HubFile& file, std::uint6
   request.on_body = on_body;
   QUIRE_ASSIGN_OR_RETURN(const TransferReply reply, transfer(request));
   if (reply.status == 416 && from > 0)
-    return on_start(0);  // nothing of that size any more: the caller begins again
+    return on_start(0);  // the file no longer has that size, so the caller starts again
   if (reply.status != 200 && reply.status != 206) return refusal(reply, r, file.path);
   return {};
 }

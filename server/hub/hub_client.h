@@ -1,4 +1,4 @@
-/// What a hub is asked: which files a repository holds, and their bytes.
+/// Queries a hub for the files of a repository and for their bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ class HubClient {
  public:
   explicit HubClient(const HubOptions& options) : options_(options) {}
 
-  /// Every file of the repository. Errors: as get_model().
+  /// Returns every file of the repository. Errors: those of get_model().
   Result<std::vector<HubFile>> files(const ModelReference& reference) const;
 
-  /// The file's bytes from `from` on. `on_start` is told where the bytes begin: `from`, or 0 where
-  /// the hub sends all of them again. `etag` is what an earlier call left there (empty: none) and
-  /// is set to this one's. Errors: as transfer() and get_model().
+  /// Fetches the file's bytes from `from` on. `on_start` gets the offset where the bytes begin:
+  /// `from`, or 0 if the hub sends the whole file again. `etag` holds the value of an earlier call
+  /// (empty: none) and receives this call's. Errors: those of transfer() and get_model().
   Status fetch(const ModelReference& reference, const HubFile& file, std::uint64_t from,
                std::string& etag, const std::function<Status(std::uint64_t)>& on_start,
                const std::function<Status(std::string_view)>& on_body) const;

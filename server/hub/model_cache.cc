@@ -78,12 +78,13 @@ Status write_text(const fs::path& path, const std::string& text) {
   return {};
 }
 
-/// What .quire.json holds: the files that are whole, and what was asked for by which name.
+/// Manifest is the content of .quire.json: the complete files, and the path loaded for each
+/// requested name.
 struct Manifest {
   std::string repo, revision;
   std::vector<HubFile> files;
   std::vector<std::pair<std::string, std::string>>
-      models;  ///< what was asked (may be empty): path loaded (may be empty)
+      models;  ///< requested name (may be empty): path loaded (may be empty)
 
   const HubFile* find(const std::string& path) const {
     const auto it = std::find_if(files.begin(), files.end(),
@@ -147,7 +148,7 @@ bool whole_on_disk(const fs::path& folder, const HubFile& f) {
   return fs::file_size(folder / f.path, ec) == f.size && !ec;
 }
 
-/// Waits for the lock of a folder, telling the caller once.
+/// Waits for the lock of a folder and notifies the caller once.
 Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait,
                                           const HubOptions* options) {
   std::error_code ec;
@@ -166,7 +167,7 @@ Result<std::unique_ptr<File>> lock_folder(const fs::path& folder, bool wait,
   return file;
 }
 
-/// One get_model().
+/// Fetch is one get_model().
 class Fetch {
  public:
   Fetch(const ModelReference& r, const HubOptions& options)
@@ -227,8 +228,8 @@ class Fetch {
                              " MiB left; QUIRE_CACHE may name a folder on another disk");
   }
 
-  /// Calls until it works, a failure is final, or as many attempts in a row brought nothing. `call`
-  /// sets its argument where it got further.
+  /// Calls until success, a final failure, or too many attempts in a row without progress. `call`
+  /// sets its argument if it made progress.
   Status again(const std::function<Status(bool&)>& call) {
     auto wait = options_.first_wait;
     for (int left = options_.attempts;;) {
@@ -239,7 +240,7 @@ class Fetch {
         left = options_.attempts;
         wait = options_.first_wait;
       }
-      // Nobody there at all is rarely worth much patience.
+      // Without any connection, further attempts rarely help.
       if (s.field() == "network" && !further) left = std::min(left, 3);
       if (--left <= 0) return s;
       tell("trying again in " + std::to_string(std::max<std::int64_t>(1, wait.count() / 1000)) +
@@ -293,7 +294,7 @@ class Fetch {
     return {};
   }
 
-  /// What is missing of the part, appended to it.
+  /// Fetches the missing bytes of a file and appends them to its part.
   Status fetch_part(const HubFile& f, const fs::path& part, bool& further) {
     const File file(::open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
     if (file.fd() < 0) return disk_error("cannot write", part, errno);

@@ -40,7 +40,7 @@ bool is_repo(std::string_view s) {
   return is_word(s.substr(0, slash)) && is_word(s.substr(slash + 1));
 }
 
-/// A path within a repository that stays within it.
+/// Returns whether the text is a path that stays within its repository.
 bool is_path(std::string_view s) {
   if (s.empty() || s.size() > 512 || s.front() == '/') return false;
   for (std::size_t at = 0; at <= s.size();) {
@@ -61,7 +61,7 @@ std::string upper(std::string_view s) {
   return out;
 }
 
-/// "name-00002-of-00003.gguf" without the number of its part, and all other names as they are.
+/// Returns "name-00002-of-00003.gguf" without the number of its part, and other names unchanged.
 std::string group_of(std::string_view path) {
   const std::size_t of = path.rfind("-of-");
   if (of == std::string_view::npos || of < 6 || path.size() != of + 4 + 5 + 5)
@@ -74,8 +74,7 @@ std::string group_of(std::string_view path) {
   return std::string(path.substr(0, of - 6)) + ".gguf";
 }
 
-/// Whether `name` stands in the path as a word of its own: "model-Q4_K_M.gguf",
-/// "Q4_K_M/model.gguf".
+/// Returns whether `name` is a separate word of the path: "model-Q4_K_M.gguf", "Q4_K_M/model.gguf".
 bool has_quantisation(std::string_view group, std::string_view name) {
   const std::string text = upper(group), wanted = upper(name);
   const auto inside = [](char c) {
@@ -216,7 +215,7 @@ Result<ChosenFiles> choose_files(const ModelReference& r, std::span<const HubFil
       if (has_quantisation(name, quantisation)) fits.push_back(&parts);
     }
     if (fits.size() == 1) return chosen(*fits.front());
-    if (fits.size() > 1) break;  // several models: the name has to say which
+    if (fits.size() > 1) break;  // several models: the request must name one
   }
   std::vector<std::string> names;
   for (const auto& [name, parts] : groups) names.push_back(parts.front().path);

@@ -1,4 +1,4 @@
-/// Names of models on a hub, and which of a repository's files a model needs.
+/// Names of models on a hub, and the choice of the files that a model needs.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +11,45 @@
 
 namespace quire::hub {
 
-/// "hf:org/repo", with "@revision" and ":file" where they are given.
+/// ModelReference is "hf:org/repo" with an optional "@revision" and ":file".
 struct ModelReference {
   std::string repo;               ///< "org/repo", or one word for the oldest models
   std::string revision = "main";  ///< branch, tag or commit
-  std::string file;  ///< path of a file, or the name of a quantisation ("Q4_K_M"); empty: chosen
+  /// Path of a file, or the name of a quantisation ("Q4_K_M"); empty: chosen automatically.
+  std::string file;
 
   std::string text() const;
 };
 
-/// Whether the text asks for a hub at all.
+/// Returns whether the text names a model on a hub.
 bool is_reference(std::string_view text);
-/// Whether it could name a repository if "hf:" stood before it.
+/// Returns whether the text could name a repository if "hf:" preceded it.
 bool looks_like_repo(std::string_view text);
-/// Errors: kInvalidArgument (field "model") saying how such a name is written.
+/// Parses such a name. Errors: kInvalidArgument (field "model") explaining the syntax.
 Result<ModelReference> parse_reference(std::string_view text);
 
-/// One file of a repository, as the hub lists it.
+/// HubFile is one file of a repository, as the hub lists it.
 struct HubFile {
   std::string path;
   std::uint64_t size = 0;
-  std::string sha256;    ///< of large files (LFS); else empty
-  std::string git_sha1;  ///< of the file as a git blob; of large files that of their pointer
+  std::string sha256;    ///< for large files (LFS); else empty
+  std::string git_sha1;  ///< hash of the git blob; for large files, of their pointer
 
   bool operator==(const HubFile&) const = default;
 };
 
 struct ChosenFiles {
   std::vector<HubFile> files;
-  std::string model;  ///< what is loaded: a GGUF file's path, or empty for the folder
+  std::string model;  ///< the part to load: the path of a GGUF file; empty: the folder
 };
 
-/// The files to fetch. Without a file: where the repository has config.json and safetensors in its
-/// root, those with the tokenizer, chat template and licence; else of the GGUF files the first
-/// quantisation there is of Q4_K_M, Q4_K_S, Q4_0, Q5_K_M, Q5_K_S, Q6_K, Q8_0, F16, BF16, or the
-/// only one. With a file: that path, or the GGUF file of that quantisation. All parts of a GGUF
-/// file in parts. Errors: kNotFound naming the repository and listing what could be asked for.
+/// Returns the files to fetch. Without a file in the reference: if the repository's root has
+/// config.json and safetensors, those with the tokenizer, chat template and licence. Otherwise one
+/// GGUF file: the first quantisation that exists of Q4_K_M, Q4_K_S, Q4_0, Q5_K_M, Q5_K_S, Q6_K,
+/// Q8_0, F16, BF16, or the only one.
+///
+/// With a file: that path, or the GGUF file of that quantisation. A GGUF file in parts is fetched
+/// with all parts. Errors: kNotFound naming the repository and listing the possible choices.
 Result<ChosenFiles> choose_files(const ModelReference& reference, std::span<const HubFile> files);
 
 }  // namespace quire::hub

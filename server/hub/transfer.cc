@@ -26,7 +26,7 @@ std::string lower(std::string_view s) {
   return out;
 }
 
-/// scheme://host:port of a URL, or empty where it is none.
+/// Returns scheme://host:port of a URL; empty: it is not a URL.
 std::string origin_of(const std::string& url, std::string* scheme = nullptr) {
   const std::unique_ptr<CURLU, CurlDelete> parsed(curl_url());
   if (parsed == nullptr || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK)
@@ -92,7 +92,7 @@ std::size_t on_header(char* data, std::size_t size, std::size_t count, void* use
   std::string_view line(data, size * count);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
   if (line.starts_with("HTTP/"))
-    exchange.reply.headers.clear();  // after "100 Continue" another head follows
+    exchange.reply.headers.clear();  // another head follows "100 Continue"
   const std::size_t colon = line.find(':');
   if (colon != std::string_view::npos && exchange.reply.headers.size() < 200) {
     std::string_view value = line.substr(colon + 1);
@@ -159,7 +159,7 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   set(CURLOPT_FOLLOWLOCATION, 0L);
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_CONNECTTIMEOUT, 20L);
-  set(CURLOPT_LOW_SPEED_LIMIT, 1L);  // silence for that long is a broken connection
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);  // silence for this long counts as a broken connection
   set(CURLOPT_LOW_SPEED_TIME, 60L);
   set(CURLOPT_ERRORBUFFER, detail);
   set(CURLOPT_HEADERFUNCTION, on_header);

@@ -1,4 +1,4 @@
-/// GET over HTTPS: the one place that knows libcurl.
+/// GET over HTTPS. Only this file uses libcurl.
 #pragma once
 
 #include <cstdint>
@@ -15,36 +15,37 @@ namespace quire::hub {
 
 struct TransferRequest {
   std::string url;
-  std::vector<std::string> headers;  ///< "Name: value", sent to every host on the way
+  std::vector<std::string> headers;  ///< "Name: value", sent to every host along the redirects
   std::string
-      token;  ///< sent as a bearer token to the host, port and scheme of `url` alone; empty: none
-  /// Body bytes of a 2xx reply, as they arrive. Not OK: stop, and that is the result.
+      token;  ///< bearer token, sent only to the host, port and scheme of `url`; empty: none
+  /// Receives body bytes of a 2xx reply as they arrive. A status other than OK stops the transfer
+  /// and becomes its result.
   std::function<Status(std::string_view)> on_body;
-  /// Once before the first byte of a 2xx body.
+  /// Called once, before the first byte of a 2xx body.
   std::function<Status(const struct TransferReply&)> on_headers;
 };
 
 struct TransferReply {
   int status = 0;
-  std::string url;                             ///< the last one, after redirects
-  std::map<std::string, std::string> headers;  ///< of the last reply, names in lower case
+  std::string url;                             ///< the last URL, after redirects
+  std::map<std::string, std::string> headers;  ///< headers of the last reply, names in lower case
   std::map<std::string, std::string>
-      first_headers;  ///< of the reply to the first request, names in lower case
-  std::string
-      body;  ///< of replies that are not 2xx, at most 4 KiB; of others where on_body is empty
+      first_headers;  ///< headers of the reply to the first request, names in lower case
+  /// Body of a reply that is not 2xx, at most 4 KiB; of a 2xx reply only if on_body is empty.
+  std::string body;
 
   std::string header(const std::string& name) const;
 };
 
-/// Follows at most ten redirects, never from https to http. The certificate is checked against the
-/// system's authorities, or those in SSL_CERT_FILE; proxies are those of https_proxy and no_proxy.
-/// A status of 400 and above is a reply like others.
+/// Sends the request and follows at most ten redirects, never from https to http. The certificate
+/// is checked against the system's authorities, or those in SSL_CERT_FILE; proxies are those of
+/// https_proxy and no_proxy. A status of 400 and above is not an error.
 ///
-/// Errors: kUnavailable (no connection: field "network"; or it broke: worth another try), kIo (TLS
-/// or a malformed reply; another try will not help), and whatever on_body or on_headers returned.
+/// Errors: kUnavailable (no connection: field "network"; or it broke: worth a retry), kIo (TLS or a
+/// malformed reply; a retry will not help), and the status that on_body or on_headers returned.
 Result<TransferReply> transfer(const TransferRequest& request);
 
-/// Text as a part of a URL's path; '/' stays.
+/// Escapes text as part of a URL's path; '/' is kept.
 std::string url_path(std::string_view text);
 
 }  // namespace quire::hub

@@ -17,9 +17,10 @@ namespace quire {
 /// POST /v1/admin/cache/evict.
 struct EvictBody {
   Tier tier = Tier::kDram;
-  std::vector<std::string> document_ids;           ///< empty: of any document
-  std::optional<std::int64_t> older_than_seconds;  ///< neither written nor used for so long
-  std::uint64_t target_bytes = 0;                  ///< 0: all that matches
+  std::vector<std::string> document_ids;  ///< empty: any document
+  /// Matches data neither written nor used for this long.
+  std::optional<std::int64_t> older_than_seconds;
+  std::uint64_t target_bytes = 0;  ///< 0: everything that matches
   bool dry_run = false, force = false;
 };
 std::optional<ReadError> read_evict(const boost::json::value& body, EvictBody& out);
@@ -27,16 +28,16 @@ std::optional<ReadError> read_evict(const boost::json::value& body, EvictBody& o
 /// POST /v1/admin/cache/pin and /unpin.
 struct PinBody {
   std::vector<std::string> document_ids;  ///< at least one
-  Tier tier = Tier::kDisk;                ///< kDram: loaded into memory too
+  Tier tier = Tier::kDisk;                ///< kDram: also loaded into memory
 };
 std::optional<ReadError> read_pin(const boost::json::value& body, PinBody& out);
 
-/// POST /v1/admin/cache/export: ids, or empty for all.
+/// Reads the body of POST /v1/admin/cache/export: ids, or none for all documents.
 std::optional<ReadError> read_export(const boost::json::value& body,
                                      std::vector<std::string>& document_ids);
 
 boost::json::object evict_json(const EvictBody& asked, const EvictReport& report);
-/// `repaired`: bad contexts that are being computed again.
+/// `repaired` counts the bad contexts that are being computed again.
 boost::json::object verify_json(const VerifyReport& report, std::uint64_t repaired);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// Citations as the API spells them.
+/// Citations in the form of the API.
 #pragma once
 
 #include <boost/json/array.hpp>
@@ -10,22 +10,21 @@
 
 namespace quire {
 
-/// Positions count Unicode code points: answer_* in the answer, start and end in the document's
-/// text.
+/// Positions are Unicode code points: answer_* in the answer, start and end in the document's text.
 struct Citation {
   std::uint64_t answer_start = 0, answer_end = 0;
   std::string document_id;         ///< empty: an inline document
-  std::size_t document_index = 0;  ///< in the reply's documents
+  std::size_t document_index = 0;  ///< index in the reply's documents
   std::int32_t chunk = 0;
   std::vector<std::string> block_ids;
   std::uint64_t start = 0, end = 0;
-  std::string quote;  ///< text of the document from start to end
+  std::string quote;  ///< the document's text from start to end
   double weight = 0;  ///< attention share, 0 .. 1
 };
 
 enum class QuoteUse : std::uint8_t { kShow, kHide };
 
-/// `number`: the id, from 1 in the order of the answer.
+/// `number` becomes the id, counted from 1 in the order of the answer.
 boost::json::object citation_json(const Citation& citation, std::size_t number, QuoteUse quote);
 boost::json::array citations_json(const std::vector<Citation>& citations, QuoteUse quote);
 

@@ -289,7 +289,7 @@ std::optional<ReadError> read_multipart(std::string_view body, const std::string
   const std::string mark = "--" + boundary;
   auto at = body.find(mark);
   if (at == std::string_view::npos) return wrong("the multipart body does not hold its boundary");
-  DocumentInput form;  // members of the one document given as fields
+  DocumentInput form;  // members of a single document given as fields
   bool have_form = false;
   for (;;) {
     at += mark.size();

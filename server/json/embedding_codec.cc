@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMostTokens = 1 << 20;
 
-/// Token ids; whether the vocabulary has them is the engine's to say.
+/// Reads token ids. The engine checks that the vocabulary has them.
 bool read_ids(const json::array& list, const std::string& path, ObjectReader& r,
               std::vector<std::int32_t>& out) {
   if (list.empty() || list.size() > kMostTokens) {

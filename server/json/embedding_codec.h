@@ -1,4 +1,4 @@
-/// Embeddings as OpenAI's API spells them.
+/// Embeddings in the form of OpenAI's API.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -17,7 +17,8 @@ inline constexpr std::size_t kMostEmbeddingInputs = 2048;
 
 enum class EmbeddingFormat : std::uint8_t { kFloat, kBase64 };
 
-/// The body of POST /v1/embeddings. Members nobody knows are ignored, as on all OpenAI paths.
+/// EmbeddingBody is the body of POST /v1/embeddings. Unknown members are ignored, as on all OpenAI
+/// paths.
 struct EmbeddingBody {
   std::vector<std::variant<std::string, std::vector<std::int32_t>>> inputs;  ///< texts or token ids
   std::string model;

@@ -40,7 +40,7 @@ void read_stop(ObjectReader& r, SamplingOptions& out) {
   }
 }
 
-/// {"token id": bias}; whether the model has such a token is the engine's to say.
+/// Reads {"token id": bias}. The engine checks that the model has the tokens.
 void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
   const auto* given = r.object("logit_bias");
   if (!given || !r.ok()) return;
@@ -66,8 +66,8 @@ void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
   }
 }
 
-/// Words, numbers and switches; which names and values a plug takes is the engine's to say.
-/// `member` holds them; what is named `besides` is none of them.
+/// Reads the words, numbers and booleans in `member`, except the one named `besides`. The engine
+/// checks the names and values that a plug takes.
 PlugOptions read_plug_options(ObjectReader& cache, const std::string& member,
                               const json::object& given, std::string_view besides = "") {
   std::map<std::string, std::string, std::less<>> options;
@@ -95,7 +95,7 @@ void read_options(ObjectReader& cache, CacheOptions& out) {
   if (given && cache.ok()) out.options = read_plug_options(cache, "options", *given);
 }
 
-/// A name, or an object with "method" and that method's settings.
+/// Reads a name, or an object with "method" and that method's settings.
 void read_prompt_compression(ObjectReader& cache, CacheOptions& out) {
   const std::string member = "prompt_compression";
   const auto* value = cache.raw(member);
@@ -149,7 +149,7 @@ void read_cache(ObjectReader& parent, CacheOptions& out) {
   parent.adopt(r.error());
 }
 
-/// {"name", "strict", "schema"}; every schema is kept to strictly.
+/// Reads {"name", "strict", "schema"}. Every schema is followed strictly.
 std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
   const auto* given = format.object("json_schema");
   if (!given) {

@@ -1,5 +1,5 @@
-/// What every endpoint that generates text reads alike, native and OpenAI-compatible: sampling,
-/// cache options, what to do about documents that are missing or not ready.
+/// Reads the members common to every endpoint that generates text, native and OpenAI-compatible:
+/// sampling, cache options, and how to treat documents that are missing or not ready.
 #pragma once
 
 #include "engine/sample/sampler.h"
@@ -8,15 +8,15 @@
 
 namespace quire {
 
-/// temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, frequency_penalty,
+/// Reads temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, frequency_penalty,
 /// presence_penalty, logit_bias.
 void read_sampling(ObjectReader& r, SamplingOptions& out);
-/// logprobs (a boolean) and top_logprobs.
+/// Reads logprobs (a boolean) and top_logprobs.
 void read_logprobs(ObjectReader& r, SamplingOptions& out);
-/// response_format: text, json_object or json_schema. Errors inside a schema name their place in
-/// it.
+/// Reads response_format: text, json_object or json_schema. Errors inside a schema name their place
+/// in it.
 void read_response_format(ObjectReader& r, SamplingOptions& out);
-/// cache and cache_salt, on_missing, on_not_ready, explain, citations.
+/// Reads cache and cache_salt, on_missing, on_not_ready, explain, citations.
 void read_cache_and_policies(ObjectReader& r, QueryBody& out);
 
 }  // namespace quire

@@ -12,7 +12,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// A field of the protocol this service does not have, and the one value it may have nevertheless
+/// A field of OpenAI's protocol that this service does not support, and the one value it may have
 /// (besides null).
 struct Unsupported {
   std::string_view name;
@@ -32,7 +32,7 @@ void refuse(ObjectReader& r, std::initializer_list<Unsupported> fields) {
   }
 }
 
-/// A message's content: a string, or parts of type text, joined.
+/// Reads a message's content: a string, or parts of type text, which are joined.
 void read_content(ObjectReader& m, std::string& out) {
   const auto* content = m.raw("content");
   if (!content) return m.fail("content", m.path_of("content") + " is missing");
@@ -52,7 +52,7 @@ void read_content(ObjectReader& m, std::string& out) {
   }
 }
 
-/// A `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or
+/// Reads a `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or
 /// {"id","data":{"title","text"}} (inline).
 void read_document_item(ObjectReader& parent, const json::value& item, const std::string& path,
                         QueryBody& out) {
@@ -103,7 +103,7 @@ void read_documents(ObjectReader& r, std::size_t max_documents, QueryBody& out) 
                             std::to_string(max_documents) + " are taken");
 }
 
-/// What chat and plain completions share.
+/// Reads the members common to chat and plain completions.
 void read_common(ObjectReader& r, const QueryDefaults& defaults, OpenAiBody& out) {
   QueryBody& q = out.query;
   q.cache.strategy = defaults.strategy;
@@ -150,7 +150,7 @@ RawPrompt prompt_of_ids(ObjectReader& r, const json::array& ids, const std::stri
   return prompt;
 }
 
-/// A text, several, the token ids of one, or those of several.
+/// Reads a text, several texts, the token ids of one, or those of several.
 void read_prompts(ObjectReader& r, std::int64_t n, std::vector<RawPrompt>& out) {
   const auto* prompt = r.raw("prompt");
   if (!prompt) return r.fail("prompt", "prompt is missing; give a text, or the token ids of one");
@@ -247,7 +247,7 @@ std::optional<ReadError> read_chat_completion(const json::value& body,
   sampling.max_tokens = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
   read_length(r, "max_tokens", sampling.max_tokens);
-  read_length(r, "max_completion_tokens", sampling.max_tokens);  // the newer name counts
+  read_length(r, "max_completion_tokens", sampling.max_tokens);  // the newer name takes precedence
   read_logprobs(r, sampling);
   read_response_format(r, sampling);
   refuse(r, {{"tools", nullptr},

@@ -16,29 +16,31 @@ namespace quire {
 
 enum class OpenAiKind : std::uint8_t { kChat, kCompletion };
 
-/// Builds the objects of one request's reply. Immutable: any thread. The tokenizer must outlive it.
+/// Builds the objects of one request's reply. The tokenizer must outlive it. It is immutable.
+/// Threads: any.
 class OpenAiFormat {
  public:
-  /// `first`: the record of the first choice, of which the reply's id and time are made;
-  /// `fingerprint`: of the loaded model.
+  /// `first` is the record of the first choice, which gives the reply its id and time.
+  /// `fingerprint` is the loaded model's.
   OpenAiFormat(OpenAiKind kind, const QueryRecord& first, std::string fingerprint,
                const Tokenizer& tokenizer);
 
-  /// The choice that begins a stream of that index: the role (chat) and no text.
+  /// Returns the choice that begins a stream of that index: the role (chat) and no text.
   boost::json::object opening_choice(std::size_t index) const;
-  /// `text_begin`: characters of the answer before this piece, which plain completions count.
+  /// Returns a choice with a piece of text. `text_begin` counts the characters of the answer before
+  /// it, as plain completions report offsets.
   boost::json::object delta_choice(std::size_t index, std::string_view text,
                                    std::span<const TokenLogprobs> logprobs,
                                    std::size_t text_begin) const;
-  /// The choice that ends one.
+  /// Returns the choice that ends a stream of that index.
   boost::json::object closing_choice(std::size_t index, const QueryRecord& record) const;
-  /// A choice of a reply in one piece. `logprobs`: null where they were not asked for.
+  /// Returns a choice of a non-streamed reply. `logprobs` is null if they were not requested.
   boost::json::object whole_choice(std::size_t index, const QueryRecord& record,
                                    const std::vector<TokenLogprobs>* logprobs) const;
 
-  /// A chunk of a stream with these choices and `usage` null.
+  /// Returns a chunk of a stream with these choices and `usage` null.
   boost::json::object chunk(boost::json::array choices) const;
-  /// The reply in one piece.
+  /// Returns the non-streamed reply.
   boost::json::object whole(boost::json::array choices) const;
 
  private:
@@ -53,12 +55,12 @@ class OpenAiFormat {
   const Tokenizer& tokenizer_;
 };
 
-/// Of all choices: each prompt counted once, every answer counted. `samples`: choices of each
-/// prompt, in order.
+/// Returns the usage of all choices: each prompt counted once, every answer counted. Each prompt
+/// has `samples` choices, in order.
 boost::json::object openai_usage_json(std::span<const std::shared_ptr<QueryRecord>> records,
                                       std::size_t samples);
 
-/// Unicode characters of a valid text.
+/// Counts the Unicode characters of a valid text.
 std::size_t count_characters(std::string_view text);
 
 }  // namespace quire

@@ -17,8 +17,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// Builds the value and refuses an object that names a key twice: two readers would take different
-/// ones.
+/// Builds the value and refuses an object with a duplicate key, because two parsers would use
+/// different values.
 class Handler {
  public:
   using error_code = json::error_code;
@@ -29,7 +29,7 @@ class Handler {
   static constexpr std::size_t max_string_size = json::string::max_size();
 
   json::value_stack stack;
-  std::string duplicate;  ///< the key, once one was found
+  std::string duplicate;  ///< the duplicate key, if one was found
 
   bool on_document_begin(error_code&) { return true; }
   bool on_document_end(error_code&) { return true; }
@@ -100,7 +100,7 @@ class Handler {
   bool on_comment(string_view, error_code&) { return true; }
 
  private:
-  std::vector<std::unordered_set<std::string>> keys_;  ///< of the objects still open
+  std::vector<std::unordered_set<std::string>> keys_;  ///< for the objects still open
   std::string key_;
 };
 
@@ -113,7 +113,7 @@ std::string place(std::string_view text, std::size_t offset) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
-/// As json::serialize(), with numbers as people write them (0.5, not 5E-1).
+/// Writes like json::serialize(), but with plain decimal numbers (0.5, not 5E-1).
 void write(const json::value& value, std::string& out) {
   switch (value.kind()) {
     case json::kind::object: {

@@ -1,4 +1,4 @@
-/// JSON text to values, strictly: one document, UTF-8, bounded depth, no key twice.
+/// Parses JSON text strictly: one document, UTF-8, bounded depth, no duplicate keys.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -14,23 +14,24 @@ struct JsonLimits {
   std::size_t max_depth = 32;
 };
 
-/// Errors: kInvalidArgument, with line and column in the message. Field: empty.
+/// Parses one document. Errors: kInvalidArgument without a field, with line and column in the
+/// message.
 Result<boost::json::value> parse_json(std::string_view text, const JsonLimits& limits = {});
 
-/// Compact text.
+/// Returns compact JSON text.
 std::string to_text(const boost::json::value& value);
 
-/// "an object", "a string", ... for messages.
+/// Returns "an object", "a string", ... for messages.
 std::string_view kind_name(const boost::json::value& value);
 
-/// RFC 3339 UTC with milliseconds from Unix milliseconds: "2025-03-01T10:00:00.000Z".
+/// Formats Unix milliseconds as RFC 3339 UTC with milliseconds: "2025-03-01T10:00:00.000Z".
 std::string rfc3339(std::int64_t unix_ms);
-/// null for 0.
+/// Formats Unix milliseconds; 0 gives null.
 boost::json::value rfc3339_or_null(std::int64_t unix_ms);
-/// Errors: kInvalidArgument. Takes fractions and offsets.
+/// Parses RFC 3339 with fractions and offsets into Unix milliseconds. Errors: kInvalidArgument.
 Result<std::int64_t> parse_rfc3339(std::string_view text);
 
-/// A number rounded to three decimals, so that replies do not carry noise.
+/// Returns the value rounded to `decimals` places, so that replies do not show noise.
 double rounded(double value, int decimals = 3);
 
 }  // namespace quire

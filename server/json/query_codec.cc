@@ -85,7 +85,7 @@ MissReason miss_of(const QueryDocument& d, const PlannedContext& c) {
 json::array misses_json(const QueryRecord& record) {
   json::array out;
   for (const auto& d : record.documents) {
-    // One entry per document and reason.
+    // There is one entry per document and reason.
     std::vector<std::pair<MissReason, std::int64_t>> found;
     for (const auto& c : record.plan.contexts) {
       if (static_cast<std::size_t>(c.index) < d.first_context ||
@@ -136,7 +136,7 @@ json::object prompt_compression_json(const PromptCut& cut) {
                       {"note", text_or_null(cut.note)}};
 }
 
-/// Which tokens of each uncached part of the prompt stayed.
+/// Returns which tokens of each uncached part of the prompt were kept.
 json::array kept_parts_json(const PromptCut& cut) {
   json::array out;
   for (const PromptCut::Kept& k : cut.parts) {
@@ -360,7 +360,7 @@ json::array query_documents_json(const QueryRecord& r) {
   for (const auto& d : r.documents) {
     std::int64_t tokens = 0, blocks = 0, kept = 0, recomputed = 0, recomputed_tokens = 0;
     double kept_tokens = 0;
-    std::optional<double> keep_share, bias_weight;  // of several chunks: the largest
+    std::optional<double> keep_share, bias_weight;  // the largest over several chunks
     const auto widen = [](std::optional<double>& most, const std::optional<float>& x) {
       if (x) most = std::max(most.value_or(*x), static_cast<double>(*x));
     };
@@ -376,7 +376,7 @@ json::array query_documents_json(const QueryRecord& r) {
         kept += b.kept_layers > 0 ? 1 : 0;
         recomputed += b.recomputed_tokens > 0 ? 1 : 0;
         recomputed_tokens += b.recomputed_tokens;
-        // A block kept in some layers counts with its share of them.
+        // A block kept in some layers counts in proportion to them.
         if (r.plan.num_layers > 0)
           kept_tokens += static_cast<double>(b.num_tokens) * b.kept_layers / r.plan.num_layers;
       }

@@ -1,4 +1,4 @@
-/// Queries between JSON and the engine's values.
+/// Converts queries between JSON and the engine's values.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -19,33 +19,34 @@ enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
 
 struct InlineDocument {
   std::string title, text;
-  std::size_t after_ids = 0;  ///< how many of document_ids stand before it in the prompt
+  std::size_t after_ids = 0;  ///< how many of document_ids precede it in the prompt
 };
 
-/// A prompt taken as it is, without a template: text in which control tokens may be spelled out, or
-/// token ids.
+/// RawPrompt is a prompt used as it is, without a template: text that may spell out control tokens,
+/// or token ids.
 struct RawPrompt {
   std::string text;
   std::vector<std::int32_t> token_ids;  ///< used when not empty
 };
 
-/// What to generate, checked: the body of POST /v1/query, or its equal read from an OpenAI-style
-/// one.
+/// QueryBody says what to generate: the checked body of POST /v1/query, or the equivalent of an
+/// OpenAI-style body.
 struct QueryBody {
   std::optional<std::string> query;
   std::vector<ChatMessage> messages;       ///< without the system message
-  std::vector<std::size_t> message_index;  ///< where each of `messages` stands in the request
-  /// Without documents, messages are rendered by the model's own chat template instead of the form
-  /// for documents.
+  std::vector<std::size_t> message_index;  ///< place of each of `messages` in the request
+  /// If there are no documents, messages are rendered by the model's own chat template instead of
+  /// the form for documents.
   bool chat_template = false;
   std::vector<RawPrompt> prompts;  ///< instead of query and messages
   std::vector<std::string> document_ids;
-  /// Where each of document_ids stands in the request, for messages
+  /// Place of each of document_ids in the request, for error messages.
   std::vector<std::string> document_params;
   std::vector<InlineDocument> documents;
-  std::optional<QueryRetrieval> retrieve;  ///< neither document_ids nor documents stood in the body
+  /// Set if the body names neither document_ids nor documents.
+  std::optional<QueryRetrieval> retrieve;
   std::optional<std::string> system;
-  std::string system_param = "system";  ///< where it stands in the request, for messages
+  std::string system_param = "system";  ///< its place in the request, for error messages
   std::string model;
   bool stream = false, skip_missing = false, citations = true;
   OnNotReady on_not_ready = OnNotReady::kWait;
@@ -62,17 +63,18 @@ struct QueryDefaults {
 std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults,
                                     QueryBody& out);
 
-/// What the reply says of one document of the prompt.
+/// QueryDocument is the reply's entry for one document of the prompt.
 struct QueryDocument {
   std::string id;  ///< empty: inline
   std::string title, content_hash;
-  /// Known before the engine looked (other model, other salt)
+  /// A miss known before the engine looked the document up (other model, other salt).
   MissReason miss = MissReason::kNone;
   std::size_t first_context = 0, num_contexts = 0;
-  std::optional<double> score;  ///< of retrieval, if the service chose it
+  std::optional<double> score;  ///< retrieval score, if the service chose the document
 };
 
-/// One finished (or planned) query: what the reply, the explanation and the ring are made of.
+/// QueryRecord is one finished (or planned) query. The reply, the explanation and the ring are made
+/// from it.
 struct QueryRecord {
   std::string id, ns, model, question, answer;
   std::int64_t created_ms = 0;
@@ -81,11 +83,11 @@ struct QueryRecord {
   QueryStats stats;
   std::vector<QueryDocument> documents;
   std::string finish_reason;
-  std::vector<double> token_ms;  ///< when each token came, since the request
+  std::vector<double> token_ms;  ///< arrival of each token, in milliseconds since the request
   std::vector<Citation> citations;
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
-  /// Why `auto` takes no approximation though the model has a certificate for one; shown when it
-  /// took `exact`
+  /// Why `auto` takes no approximation although the model has a certificate for one. It is shown if
+  /// `auto` took `exact`.
   std::string exact_note;
 };
 
@@ -93,29 +95,30 @@ boost::json::object usage_json(const QueryRecord& record);
 boost::json::object cache_json(const QueryRecord& record);
 boost::json::object timings_json(const QueryRecord& record);
 boost::json::array query_documents_json(const QueryRecord& record);
-/// Always empty: this build does not attribute.
+/// Returns the citations with their quotes.
 boost::json::array citations_json(const QueryRecord& record);
-/// The final object; `with_answer` false for the SSE `done` event.
+/// Returns the final object. `with_answer` is false for the SSE `done` event.
 boost::json::object query_result_json(const QueryRecord& record, bool with_answer,
                                       QuoteUse quotes = QuoteUse::kShow);
-/// The SSE `plan` event.
+/// Returns the SSE `plan` event.
 boost::json::object plan_event_json(const QueryRecord& record);
-/// POST /v1/query/plan.
+/// Returns the reply of POST /v1/query/plan.
 boost::json::object plan_result_json(const QueryRecord& record);
-/// One entry of GET /v1/queries.
+/// Returns one entry of GET /v1/queries.
 boost::json::object query_entry_json(const QueryRecord& record, bool with_text);
 
-/// Character range of a block in its document's text, where known.
+/// BlockChars is the character range of a block in its document's text, if known.
 struct BlockChars {
   std::uint64_t begin = 0, end = 0;
   bool known = false;
 };
-/// chars[i] belongs to the i-th block of the plan in order; may be shorter.
+/// Returns the explanation. chars[i] belongs to the i-th block of the plan in order; `chars` may be
+/// shorter.
 boost::json::object explain_json(const QueryRecord& record, const std::vector<BlockChars>& chars);
-/// "b-" and 12 hex digits.
+/// Returns "b-" and 12 hex digits.
 std::string block_id_text(const std::array<std::uint8_t, 16>& id);
 
-/// HIT, PARTIAL, MISS or BYPASS.
+/// Returns HIT, PARTIAL, MISS or BYPASS.
 std::string_view cache_header(const Plan& plan);
 
 }  // namespace quire

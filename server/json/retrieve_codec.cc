@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kLongestQuery = 64 << 10;
 constexpr std::size_t kMostFilters = 32;
 
-/// Equality of top-level scalars, compared in their text form as the filters of document lists are.
+/// Reads conditions on top-level scalars. They compare in text form, as the filters of document
+/// lists do.
 void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::string>>& out) {
   const auto* metadata = r.object("metadata");
   if (!metadata || !r.ok()) return;

@@ -1,4 +1,4 @@
-/// Retrieval between JSON and values.
+/// Converts retrieval requests and results between JSON and values.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -14,27 +14,29 @@
 
 namespace quire {
 
-inline constexpr std::int64_t kMostPassages = 100;  ///< k of POST /v1/retrieve
+inline constexpr std::int64_t kMostPassages = 100;  ///< largest k of POST /v1/retrieve
 inline constexpr std::size_t kMostRetrieveIds = 1000;
 
-/// What a query without documents takes: `"retrieve": {"k": 4, "metadata": {}, "scorer": "bm25"}`.
+/// QueryRetrieval is how a query without documents finds them: `"retrieve": {"k": 4, "metadata":
+/// {}, "scorer": "bm25"}`.
 struct QueryRetrieval {
-  bool asked = false;  ///< the body says so itself
-  std::int64_t k = 4;  ///< documents, at most
+  bool asked = false;  ///< the body contains `retrieve`
+  std::int64_t k = 4;  ///< most documents to use
   std::vector<std::pair<std::string, std::string>> metadata;
   RetrieveScorer scorer = RetrieveScorer::kBm25;
 };
 
-/// The body of POST /v1/retrieve.
+/// Reads the body of POST /v1/retrieve.
 std::optional<ReadError> read_retrieve(const boost::json::value& body, RetrieveRequest& out);
-/// The member `retrieve` of a query, if it is there.
+/// Reads the member `retrieve` of a query, if present.
 void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);
 
-/// "bm25", "embedding" or "hybrid".
+/// Returns "bm25", "embedding" or "hybrid".
 std::string_view scorer_name(RetrieveScorer scorer);
 
-/// `pending_documents`: of a scorer that uses embeddings, those without one yet.
+/// `pending_documents` counts documents without an embedding yet, for a scorer that uses
+/// embeddings.
 boost::json::object retrieve_result_json(const std::vector<Passage>& passages,
                                          RetrieveScorer scorer,
                                          std::optional<std::uint64_t> pending_documents);

@@ -1,4 +1,4 @@
-/// What the service counts, as Prometheus text. What is worth watching: docs/operations.md.
+/// Counters and gauges of the service as Prometheus text. docs/operations.md says which to watch.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace quire {
 
-/// Values that other parts keep, read at the moment of a scrape.
+/// MetricsSnapshot holds values that other components keep, read at the moment of a scrape.
 struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
@@ -25,10 +25,10 @@ struct MetricsSnapshot {
   std::vector<PoolUse> memory;
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend, model, fingerprint;
-  std::string device;  ///< that computes: of the CPU, its instruction set
+  std::string device;  ///< the computing device; for the CPU, its instruction set
 };
 
-/// Document tokens of all queries so far.
+/// CacheTotals sums document tokens over all queries so far.
 struct CacheTotals {
   std::uint64_t lookup_tokens = 0, dram_hit_tokens = 0, disk_hit_tokens = 0;
   std::uint64_t saved_tokens = 0;  ///< prompt tokens that were not prefilled
@@ -44,10 +44,10 @@ class Metrics {
   void rejected(std::string_view reason);
   void query_finished(const QueryRecord& record);
   void ingest_finished(double seconds);
-  /// outcome: checked, dropped or failed.
+  /// `outcome` is checked, dropped or failed.
   void shadow_check(std::string_view outcome);
   void shadow_result(std::string_view strategy, double agreement, double kl);
-  /// Namespace labels on requests_total; off by default.
+  /// Adds namespace labels to requests_total; off by default.
   void set_per_namespace(bool on);
   CacheTotals cache_totals() const;
   std::string text(const MetricsSnapshot& snapshot) const;

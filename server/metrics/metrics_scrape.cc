@@ -58,7 +58,7 @@ class FamilyList {
 };
 
 double start_time_seconds() {
-  // Field 22 of stat: ticks from boot to the start. The name in field 2 may hold spaces and ends
+  // Field 22 of stat is the start in ticks since boot. The name in field 2 may hold spaces and ends
   // with ')'.
   std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
   std::string text;
@@ -151,7 +151,8 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
                   {{"tier", "disk"}, {"op", op}});
 }
 
-/// How vLLM calls what quire_ counts. Label names that differ are renamed, the others stay.
+/// Maps metrics of quire_ to vLLM's names. Labels with different names are renamed, the others
+/// stay.
 struct VllmName {
   const char *ours, *theirs;
   const char *our_label = nullptr, *their_label = nullptr;

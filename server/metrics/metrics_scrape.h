@@ -1,5 +1,5 @@
-/// The part of a scrape that other parts of the service keep: tiers, documents, jobs, the process.
-/// Inside server only.
+/// The metrics of a scrape that other components keep: tiers, documents, jobs, the process.
+/// Internal to server.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -11,11 +11,11 @@
 
 namespace quire {
 
-/// Gauges and counters read from the snapshot and the process.
+/// Returns gauges and counters read from the snapshot and the process.
 std::vector<prometheus::MetricFamily> snapshot_families(const MetricsSnapshot& snapshot);
 
-/// Those of `families` that vLLM has under another name, under that name: boards made for it work
-/// here. Each series also names the model.
+/// Returns those of `families` that vLLM exports, under vLLM's names, so that dashboards for vLLM
+/// work. Each series also has a label for the model.
 std::vector<prometheus::MetricFamily> vllm_families(
     const std::vector<prometheus::MetricFamily>& families, const MetricsSnapshot& snapshot);
 

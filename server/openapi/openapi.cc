@@ -23,7 +23,7 @@ json::object reference(const std::string& kind, const std::string& name) {
   return {{"$ref", "#/components/" + kind + "/" + name}};
 }
 
-/// All fragments as one: `paths` by path and method, `components` by kind and name.
+/// All fragments merged: `paths` by path and method, `components` by kind and name.
 struct Fragments {
   json::object paths, components;
 
@@ -50,7 +50,7 @@ struct Fragments {
   }
 };
 
-/// Names in braces of a pattern.
+/// Returns the names in braces of a pattern.
 std::vector<std::string> path_parameters(std::string_view pattern) {
   std::vector<std::string> out;
   for (auto begin = pattern.find('{'); begin != std::string_view::npos;
@@ -64,7 +64,7 @@ json::object problem_content(ErrorStyle style) {
   return {{type, json::object{{"schema", reference("schemas", "Problem")}}}};
 }
 
-/// Statuses of errors that follow from what the route is.
+/// Adds the error statuses that follow from the kind of route.
 void add_errors(const Route& route, json::object& responses) {
   const auto add = [&](const char* status, const char* description) {
     if (!responses.contains(status))

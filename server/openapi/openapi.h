@@ -1,10 +1,11 @@
-/// The description of the API (OpenAPI 3.1), made from the table of routes that serves requests.
+/// Generates the description of the API (OpenAPI 3.1) from the route table that serves requests.
 ///
-/// What a route takes and replies stands in the JSON files of this folder, one for each area:
-/// OpenAPI fragments with `paths` (parameters, requestBody, responses of success, and `x-events`
-/// for server-sent events) and `components`. Method, path, summary, scope, path parameters and the
-/// error replies come from the table. In schemas of replies an object lists all its members unless
-/// `additionalProperties` says otherwise.
+/// The JSON files of this folder, one per area, describe each route's requests and replies. They
+/// are OpenAPI fragments with `paths` (parameters, requestBody, responses of success, and
+/// `x-events` for server-sent events) and `components`.
+///
+/// Method, path, summary, scope, path parameters and the error replies come from the table. In
+/// schemas of replies an object lists all its members unless `additionalProperties` says otherwise.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -16,15 +17,15 @@
 
 namespace quire {
 
-/// The files of this folder, by name.
+/// A file of this folder, by name.
 struct OpenApiFragment {
   std::string_view name, text;
 };
 const std::vector<OpenApiFragment>& openapi_fragments();
 
-/// Errors: kInvalidArgument naming what is wrong: a route without a description of its reply, a
-/// description without a route, a component that stands twice or nowhere, a fragment that is no
-/// JSON.
+/// Returns the description. Errors: kInvalidArgument naming the fault: a route without a
+/// description of its reply, a description without a route, a component that is duplicate or
+/// missing, a fragment that is not JSON.
 Result<boost::json::object> openapi_document(const std::vector<Route>& routes);
 
 }  // namespace quire

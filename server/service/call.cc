@@ -67,7 +67,7 @@ bool Call::changes_something() const {
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {
-    // Refusals that a later try can pass are not remembered.
+    // Refusals that may pass on a later try are not remembered.
     if (response.status == 429 || response.status >= 500 || response.status == 409)
       services.idempotency->forget(idempotency_slot);
     else

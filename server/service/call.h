@@ -1,4 +1,4 @@
-/// One request inside the service: who asks, for what, and how it is answered.
+/// Call is one request inside the service: its caller, its route and its reply.
 #pragma once
 
 #include <boost/json/value.hpp>
@@ -20,9 +20,9 @@ namespace quire {
 
 struct Services;
 
-/// Handlers hold it by a shared pointer that keeps the exchange alive too; when the last one goes
-/// without a reply, the client gets 500. So nothing the exchange itself keeps (a disconnect
-/// callback) may hold such a pointer.
+/// Handlers hold a Call by a shared pointer that also keeps the exchange alive. When the last one
+/// goes without a reply, the client gets 500. So nothing that the exchange itself keeps (a
+/// disconnect callback) may hold such a pointer.
 ///
 /// Threads: the members are set before the handler runs and then read-only; the reply methods may
 /// be called from any thread.
@@ -40,37 +40,38 @@ class Call {
   std::shared_ptr<const KeyRing> keys;  ///< owns *key
   const ApiKey* key = nullptr;
   RateDecision rate;
-  std::string cors_origin;           ///< to be allowed; empty: none
-  std::string idempotency_slot;      ///< empty: not asked for
-  std::shared_ptr<void> body_state;  ///< what a body sink gathered
+  std::string cors_origin;           ///< origin to allow; empty: none
+  std::string idempotency_slot;      ///< empty: no idempotency requested
+  std::shared_ptr<void> body_state;  ///< data that a body sink collected
 
   const HttpRequest& request() const { return exchange->request; }
   std::string path_param(std::string_view name) const;
   double elapsed_ms() const;
-  /// The key may use any namespace and the request names none: the caller means all of them.
+  /// Returns whether the key may use any namespace and the request names none; the caller then
+  /// means all of them.
   bool covers_all_namespaces() const;
-  /// Its route is there to change documents or the service, not to read or ask.
+  /// Returns whether the route changes documents or the service, instead of reading or querying.
   bool changes_something() const;
 
   void reply(HttpResponse response);
   void reply_json(int status, const boost::json::value& body,
                   std::vector<std::pair<std::string, std::string>> headers = {});
   void fail(const Problem& problem);
-  /// A text/event-stream. event() and data() are false once the client is gone.
+  /// Starts a text/event-stream. event() and data() return false once the client is gone.
   void start_events(std::vector<std::pair<std::string, std::string>> headers = {});
   bool event(std::string_view name, const boost::json::value& data);
-  /// An event without a name, `text` on one line.
+  /// Sends an event without a name; `text` is one line.
   bool data(std::string_view text);
   void end_events();
 
-  /// For Server-Timing and the log line.
+  /// Adds a value for Server-Timing or the log line.
   void add_timing(std::string_view name, double ms);
   void add_log(std::string_view name, std::string value);
   std::vector<std::pair<std::string, std::string>> log_fields() const;
-  /// Prompt and answer tokens, charged to the key's limit.
+  /// Charges prompt and answer tokens to the key's limit.
   void charge_tokens(std::int64_t tokens);
 
-  /// X-Request-Id and its companions.
+  /// Adds X-Request-Id and related headers.
   void add_standard_headers(Headers& headers) const;
 
  private:
@@ -79,22 +80,23 @@ class Call {
   std::vector<std::pair<std::string, std::string>> log_fields_;  // guarded by mu_
 };
 
-/// A JSON body, parsed; fails the call and gives nothing when it is not valid.
+/// Parses a JSON body. If it is not valid, fails the call and returns none.
 std::optional<boost::json::value> body_json(Call& call);
 
-/// ?limit, ?after, ?order of lists.
+/// ListQuery holds ?limit, ?after and ?order of lists.
 struct ListQuery {
   std::int64_t limit = 20;
   std::string after;
   bool descending = true;
 };
-/// Fails the call and gives nothing when a parameter is wrong. `known`: further parameters the
-/// endpoint takes.
+/// Reads them. If a parameter is wrong, fails the call and returns none. `known` names further
+/// parameters of the endpoint.
 std::optional<ListQuery> list_query(Call& call, std::initializer_list<std::string_view> known = {});
-/// Query parameters nobody knows are an error, as in bodies. A name ending in '.' stands for every
-/// name with that beginning.
+/// Fails the call and returns false for unknown query parameters, as for unknown members of bodies.
+/// A name ending in '.' stands for every name with that prefix.
 bool check_parameters(Call& call, std::initializer_list<std::string_view> known);
-/// ?wait=true or Prefer: wait=N, in milliseconds; 0: not asked for. Fails the call on nonsense.
+/// Returns ?wait=true or Prefer: wait=N in milliseconds, at most 600 seconds; 0: not requested.
+/// Fails the call on a malformed value.
 std::optional<std::int64_t> wait_preference(Call& call);
 
 }  // namespace quire

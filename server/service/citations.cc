@@ -17,7 +17,7 @@ constexpr std::size_t kMostWidening = 240;  ///< bytes to each side
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/// Whether a sentence ends right before `at`.
+/// Returns whether a sentence ends right before `at`.
 bool sentence_border(std::string_view text, std::size_t at) {
   if (at == 0 || at >= text.size()) return true;
   if (text[at - 1] == '\n') return true;
@@ -58,7 +58,7 @@ struct CharRange {
   }
 };
 
-/// Where the blocks of one document stand in its text.
+/// The text of one document and the places of its blocks.
 struct DocumentText {
   std::string text;
   std::map<std::pair<std::int32_t, std::uint64_t>, CharRange> blocks;  ///< by chunk and first token
@@ -117,7 +117,7 @@ std::optional<DocumentText> inline_text(Services& services, const QueryRecord& r
   return out;
 }
 
-/// The document of a context; documents.size(): none.
+/// Returns the document of a context; documents.size(): none.
 std::size_t document_of(const QueryRecord& record, std::int32_t context) {
   const auto c = static_cast<std::size_t>(
       record.plan.contexts[static_cast<std::size_t>(context)].index);
@@ -129,7 +129,7 @@ std::size_t document_of(const QueryRecord& record, std::int32_t context) {
   return d;
 }
 
-/// Fills chunk, blocks, range and quote. False: the characters are not known.
+/// Fills chunk, blocks, range and quote. Returns false if the characters are not known.
 bool place(const PlannedContext& context, const CitedBlocks& cited, const DocumentText& document,
            Citation& out) {
   CharRange chunk{UINT64_MAX, 0}, blocks = chunk;
@@ -144,7 +144,7 @@ bool place(const PlannedContext& context, const CitedBlocks& cited, const Docume
     blocks.include(at->second);
     out.block_ids.push_back(block_id_text(b.id));
   }
-  // Blocks of nothing but the chunk's header stand for its beginning.
+  // Blocks that hold only the chunk's header stand for its beginning.
   if (blocks.begin >= blocks.end) blocks = {chunk.begin, std::min(chunk.begin + 1, chunk.end)};
   const TextRange range = widen_to_sentences(document.text, bytes_of(document.text, blocks),
                                              bytes_of(document.text, chunk), kMostWidening);

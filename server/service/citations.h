@@ -1,5 +1,5 @@
-/// Citations of one answer: what the engine attributed to blocks, said in characters of the
-/// documents.
+/// Makes the citations of one answer: the engine's attribution to blocks becomes character ranges
+/// of documents.
 #pragma once
 
 #include <cstddef>
@@ -17,25 +17,25 @@ namespace quire {
 struct Services;
 struct QueryRecord;
 
-/// Text of an inline document of the prompt.
+/// InlineText is the text of an inline document of the prompt.
 struct InlineText {
   std::string title, text;
 };
 
-/// Gathers what a query's sink hears; then makes the citations. Threads: on_token() and
-/// on_attribution() on the engine thread; make() once, after on_done.
+/// Collects the tokens and the attribution that a query's sink receives, then makes the citations.
+/// Threads: on_token() and on_attribution() on the engine thread; make() once, after on_done.
 class CitationCollector {
  public:
-  /// `inline_texts`: of the record's documents without an id, in their order.
+  /// `inline_texts` belong to the record's documents without an id, in their order.
   explicit CitationCollector(std::vector<InlineText> inline_texts)
       : inline_texts_(std::move(inline_texts)) {}
 
-  /// `answer_bytes`: of the answer with this token's text.
+  /// `answer_bytes` is the length of the answer including this token's text.
   void on_token(std::size_t answer_bytes) { token_ends_.push_back(answer_bytes); }
   void on_attribution(const Attribution& attribution) { attribution_ = attribution; }
 
-  /// Citations of the finished record. A document that was changed or deleted since, or whose
-  /// characters are not known, is left out. May wait on disk.
+  /// Returns the citations of the finished record. It leaves out documents changed or deleted
+  /// since, or without known characters. It may wait on disk.
   std::vector<Citation> make(Services& services, const QueryRecord& record) const;
 
  private:
@@ -44,9 +44,9 @@ class CitationCollector {
   Attribution attribution_;
 };
 
-/// The range widened to whole sentences of `text`, at most `most` bytes to each side and not past
-/// [begin_limit, end_limit); where no sentence ends that near, to whole words. White space around
-/// it is left out. Offsets are bytes, at code points.
+/// Widens the range to whole sentences of `text`, at most `most` bytes to each side and not past
+/// `limit`. If no sentence ends that near, it widens to whole words. Surrounding white space is
+/// left out. Offsets are bytes at code points.
 struct TextRange {
   std::size_t begin = 0, end = 0;
 };

@@ -1,4 +1,4 @@
-/// The last queries, for /v1/queries and /explain.
+/// Keeps the last queries for /v1/queries and /explain.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class ExplainRing {
   explicit ExplainRing(std::size_t capacity) : capacity_(capacity) {}
   void set_capacity(std::size_t capacity);
   void add(std::shared_ptr<const QueryRecord> record);
-  /// Null: never there, of another namespace, or out of the ring.
+  /// Returns the query; null: unknown, of another namespace, or dropped from the ring.
   std::shared_ptr<const QueryRecord> find(const std::string& ns, const std::string& id) const;
   struct Page {
     std::vector<std::shared_ptr<const QueryRecord>> records;

@@ -1,4 +1,4 @@
-/// The share of a tier that pinned documents may hold.
+/// Checks the share of a tier that pinned documents may hold.
 #pragma once
 
 #include "cachestore/store_admin.h"
@@ -6,8 +6,8 @@
 
 namespace quire {
 
-/// kResourceExhausted: with `more`, pins would hold more of a bounded tier than `ratio`
-/// (cache.max_pinned_ratio). May wait on disk.
+/// Returns kResourceExhausted if `more` lets pins hold more of a bounded tier than `ratio`
+/// (cache.max_pinned_ratio). It may wait on disk.
 Status check_pin_share(AdminStore& store, double ratio, const PinBytes& more);
 
 }  // namespace quire

@@ -42,8 +42,7 @@ RouteMatch RouteTable::match(std::string_view method, const std::vector<std::str
       ++fixed;
     }
     if (!same) continue;
-    // "/v1/documents/delete" beats "/v1/documents/{id}": the pattern with more fixed segments owns
-    // the path.
+    // The pattern with more fixed segments wins: "/v1/documents/delete" over "/v1/documents/{id}".
     if (fixed > best_fixed) {
       best_fixed = fixed;
       out = RouteMatch{};

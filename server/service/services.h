@@ -1,4 +1,5 @@
-/// Everything a handler may use. Built by the serve command; handlers get a reference.
+/// Services holds everything that a handler may use. The serve command builds it; handlers get a
+/// reference.
 #pragma once
 
 #include <atomic>
@@ -46,7 +47,7 @@ struct Services {
   IngestService* ingest = nullptr;
   Retrieval* retrieval = nullptr;  ///< null: switched off
   std::atomic<bool> ready{false}, draining{false};
-  std::atomic<bool> stopping{false};  ///< running requests are being cut off
+  std::atomic<bool> stopping{false};  ///< running requests are being cancelled
   std::atomic<std::int64_t> requests_running{0};
   const std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   std::int64_t started_ms = 0;  ///< Unix ms
@@ -59,7 +60,7 @@ struct Services {
   std::unique_ptr<ShadowChecker> shadow;  ///< made with the engine; null: no checks
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
-  std::unique_ptr<WorkerPool> maintenance;  ///< for what takes long: verify, export, import
+  std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
   std::function<Status()> reload;  ///< reads keys and limits again; set before requests come
   std::mutex pins_mu;              ///< held while pins are checked against their share and set
   const RouteTable* routes = nullptr;
@@ -72,10 +73,10 @@ struct Services {
 
 std::int64_t unix_ms_now();
 
-/// Starts the checker; the engine must be set. stop() it before the engine goes.
+/// Starts the checker; the engine must be set. The caller must stop() it before the engine ends.
 void start_shadow(Services& services);
 
-/// The counters of a scrape. May wait on disk.
+/// Returns the values of a scrape. It may wait on disk.
 MetricsSnapshot metrics_snapshot(Services& services);
 
 }  // namespace quire

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-/// The full recomputation, held to the tokens of the answer.
+/// Receives the full recomputation, which is forced to the answer's tokens.
 class RecomputeSink final : public QuerySink {
  public:
   explicit RecomputeSink(const ShadowSample& sample) : sample_(sample) {}

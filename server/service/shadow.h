@@ -1,5 +1,5 @@
-/// Shadow checks: a sampled share of approximate answers is computed once more in full, after the
-/// reply was sent and while the engine has nothing else to do, and compared token by token.
+/// Shadow checks compute a sampled share of approximate answers once more in full and compare them
+/// token by token. They run after the reply was sent, while the engine is idle.
 #pragma once
 
 #include <atomic>
@@ -20,51 +20,53 @@
 
 namespace quire {
 
-/// One answer to be checked: what was asked, and what the approximate strategy chose. Filled on the
-/// engine thread.
+/// ShadowSample is one answer to check: its request, and the tokens that the approximate strategy
+/// chose. It is filled on the engine thread.
 struct ShadowSample {
   static constexpr std::size_t kKlPositions = 16;
 
   QueryRequest request;
-  std::string strategy;  ///< what was really used
-  /// The likeliest token at each position, also the one that ended the answer
+  std::string strategy;  ///< the strategy actually used
+  /// The likeliest token at each position, including the one that ended the answer.
   std::vector<std::int32_t> choices;
   std::vector<std::vector<float>> first_logits;
   void add(std::span<const float> logits);
 };
 
-/// What a check found.
+/// ShadowResult is the outcome of a check.
 struct ShadowResult {
   std::string strategy;
-  /// Share of positions at which recompute, given the same beginning, says the same
+  /// Share of positions at which recompute, given the same preceding tokens, chooses the same
+  /// token.
   double agreement = 1;
   double kl = 0;  ///< mean over the first positions of KL(recompute || strategy), nats
 };
 
-/// Threads: every method may be called concurrently; results come on the checker's own thread.
+/// Threads: every method may be called concurrently. Results come on the checker's own thread; a
+/// sample dropped by submit() is reported on its caller's thread.
 class ShadowChecker {
  public:
   enum class Outcome : std::uint8_t { kChecked, kDropped, kFailed };
   using Report = std::function<void(Outcome, const ShadowResult&)>;
   struct Options {
-    std::size_t max_queued = 4;  ///< more are dropped
-    /// A sample that finds no idle moment for so long is dropped
+    std::size_t max_queued = 4;  ///< further ones are dropped
+    /// A sample for which the engine is not idle within this time is dropped.
     std::chrono::milliseconds patience{30000};
-    /// How often it looks whether the engine is idle, while samples wait
+    /// Interval of checks whether the engine is idle, while samples wait.
     std::chrono::milliseconds look{20};
     std::uint64_t seed = std::random_device{}();
   };
-  /// `engine` must outlive it, or stop() must come before the engine's end.
+  /// `engine` must outlive the checker, or stop() must come before the engine's end.
   ShadowChecker(Engine& engine, Options options, Report report);
   ShadowChecker(Engine& engine, Report report)
       : ShadowChecker(engine, Options(), std::move(report)) {}
   ~ShadowChecker() { stop(); }
 
-  /// Whether the next query is to be checked.
+  /// Returns whether to check the next query, at random with probability `ratio`.
   bool draw(double ratio);
-  /// Never waits; drops when the queue is full.
+  /// Queues a sample without waiting. If the queue is full, the sample is dropped.
   void submit(std::shared_ptr<ShadowSample> sample);
-  /// A query of a client begins: a check at work makes room for it (and counts as dropped).
+  /// Cancels a running check, which then counts as dropped, because a client's query begins.
   void yield();
   void stop();
 

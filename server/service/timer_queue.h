@@ -1,4 +1,4 @@
-/// Calls functions at given times: deadlines of waits that no thread sits through.
+/// Calls functions at given times, for deadlines of waits that block no thread.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ class TimerQueue {
   TimerQueue();
   ~TimerQueue() { stop(); }
   std::uint64_t at(Clock::time_point when, std::function<void()> call);
-  /// A call already running goes on.
+  /// Cancels a call; one already running continues.
   void cancel(std::uint64_t id);
   void stop();
 
@@ -27,7 +27,7 @@ class TimerQueue {
   void run();
   std::mutex mu_;
   std::condition_variable changed_;
-  // Guarded by mu_
+  // Guarded by mu_.
   std::multimap<Clock::time_point, std::pair<std::uint64_t, std::function<void()>>> calls_;
   std::uint64_t next_ = 1;  // guarded by mu_
   bool stopping_ = false;   // guarded by mu_

@@ -1,4 +1,4 @@
-/// The only table from our error codes to HTTP.
+/// The only table from error codes to HTTP.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@ namespace quire {
 
 struct HttpError {
   int status;
-  std::string_view code;  ///< of api error bodies, when the caller knows nothing better
+  std::string_view code;  ///< code in API error bodies, unless the caller knows a better one
 };
 HttpError http_error_of(Code code);
 

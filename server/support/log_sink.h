@@ -1,4 +1,4 @@
-/// Log lines of the running service on standard error, through spdlog.
+/// Writes log lines of the running service to standard error, through spdlog.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace quire {
 
-/// `format`: "json" (one object a line) or "text". `level`: debug, info, warning, error, off.
-/// Installs the sink of base/log.h; call before threads start. Errors: kInvalidArgument.
+/// Installs the sink of base/log.h; must be called before threads start. `format`: "json" (one
+/// object per line) or "text". `level`: debug, info, warning, error, off. Errors: kInvalidArgument.
 Status install_log_sink(const std::string& level, const std::string& format);
 
-/// One JSON object for a line, as the sink writes it; values that are JSON numbers stay numbers,
-/// empty ones are left out.
+/// Returns one JSON object for a line, as the sink writes it. Values that are JSON numbers stay
+/// numbers; empty ones are left out.
 std::string log_json(LogLevel level, std::string_view message,
                      std::initializer_list<LogField> fields, std::int64_t unix_ms);
 

@@ -1,4 +1,4 @@
-/// The one error body of the API: RFC 9457 members plus `error` as OpenAI clients read it.
+/// The error body of the API: RFC 9457 members plus `error` in the form of OpenAI clients.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -15,17 +15,17 @@
 namespace quire {
 
 struct Problem {
-  std::string code;  ///< of problem_kinds()
+  std::string code;  ///< one of problem_kinds()
   std::string detail, param;
   boost::json::object extra;  ///< further members: limit, actual, document_ids, job_id, ...
-  std::int64_t retry_after_ms = 1000;  ///< sent where the code says that a retry can help
+  std::int64_t retry_after_ms = 1000;  ///< sent if the code says that a retry can help
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-/// Which bodies a path speaks.
+/// The form of a path's error bodies.
 enum class ErrorStyle : unsigned char { kNative, kOpenAi };
 
-/// How a retry is spoken of.
+/// The advice of a reply about a retry.
 enum class RetryHint : unsigned char { kNone, kRetryAfter, kDoNotRetry };
 
 struct ProblemKind {
@@ -34,21 +34,21 @@ struct ProblemKind {
   std::string_view title, type;  ///< type: OpenAI's error type
   RetryHint retry;
 };
-/// Every code there is (api section 7).
+/// Returns every code of the API.
 const std::vector<ProblemKind>& problem_kinds();
-/// Unknown codes give the kind of "internal".
+/// Returns the kind of a code; unknown codes give the kind of "internal".
 const ProblemKind& problem_kind(std::string_view code);
 
 Problem make_problem(std::string code, std::string detail, std::string param = {});
 Problem problem_of(const ReadError& error);
-/// From a Status; `code` replaces the table's word where the caller knows better. kInternal shows
-/// no inner text.
+/// Makes a problem from a Status. `code` replaces the table's code where the caller knows better.
+/// kInternal shows no inner text.
 Problem problem_of(const Status& status, std::string_view code = {});
 
-/// A member like "error" of a job's item: {"code","message","param"}.
+/// Returns a member like "error" of a job's item: {"code","message","param"}.
 boost::json::object item_error(std::string_view code, std::string_view message,
                                std::string_view param);
-/// The problem as a JSON object, as it stands in bodies and in SSE `error` events.
+/// Returns the problem as a JSON object, as in bodies and in SSE `error` events.
 boost::json::object problem_body(const Problem& problem, std::string_view instance,
                                  std::string_view request_id);
 HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,

@@ -1,12 +1,12 @@
-/// What `quire version` and GET /version say.
+/// The version that `quire version` and GET /version report.
 #pragma once
 
 #include <string_view>
 
 namespace quire {
 std::string_view version();
-/// Short hash of the commit that was built, or "unknown".
+/// Returns the short hash of the commit that was built, or "unknown".
 std::string_view build_commit();
-/// Compiler, build type.
+/// Returns compiler and build type.
 std::string_view build_description();
 }  // namespace quire

@@ -15,7 +15,7 @@ bool WorkerPool::post(std::function<void()> work) {
   std::lock_guard lock(mu_);
   if (stopping_ || queue_.size() >= max_queued_) return false;
   queue_.push_back(std::move(work));
-  // Under the lock: the work may be what the owner waits for before the pool goes
+  // Notifies under the lock, because the owner may wait for this work before it destroys the pool.
   changed_.notify_one();
   return true;
 }

@@ -1,5 +1,5 @@
-/// A few threads for work that may wait (store reads, JSON of large bodies), so that I/O threads
-/// never do.
+/// A small thread pool for work that may wait (store reads, JSON of large bodies), so that I/O
+/// threads never do.
 #pragma once
 
 #include <condition_variable>
@@ -16,9 +16,9 @@ class WorkerPool {
  public:
   WorkerPool(int threads, std::size_t max_queued);
   ~WorkerPool() { stop(); }
-  /// False: full, or stopping; nothing was queued.
+  /// Queues work. False: the queue is full or the pool is stopping, and nothing was queued.
   [[nodiscard]] bool post(std::function<void()> work);
-  /// Runs what is queued, then ends.
+  /// Runs all queued work, then ends the threads.
   void stop();
   std::size_t queued() const;
 
