@@ -166,8 +166,7 @@ class Bench {
     if (variant.name != "dense" && variant.name != "magicpig")
       given["decode_budget"] = std::to_string(options_.budget);
     if (!variant.resident.empty()) given["decode_resident"] = variant.resident;
-    auto retriever = std::move(*make_retriever(variant.name));
-    const auto table = retriever->options();
+    const auto table = retrievers().options(variant.name);
     for (const auto& [key, value] : options_.given) {
       if (std::ranges::any_of(table, [&](const PlugOption& o) { return o.name == key; }))
         given[key] = value;
@@ -175,26 +174,28 @@ class Bench {
     for (const auto& [key, value] : variant.options) given[key] = value;
     const PlugOptions options(given);
     check(check_options(options, std::vector<std::span<const PlugOption>>{table}));
-    check(retriever->check(options));
+    auto retriever = std::move(*retrievers().make(variant.name, options));
     const ContextRows whole{0, context};
-    RetrieveInput input;
-    input.cache = &sequence.cache;
-    input.contexts = std::span(&whole, 1);
-    input.options = &options;
-    input.device = &device;
-    input.transfers = lane;
-    input.device_requests = static_cast<std::int32_t>(options_.batch);
-    input.head = head_.get();
-    input.prompt = &sequence.track;
-    input.prompt_tokens = context;
-    input.num_layers = c.num_layers;
-    input.num_heads = c.num_heads;
-    input.num_kv_heads = c.num_kv_heads;
-    input.head_dim = c.head_dim;
-    const auto queries = prompt_queries(retriever->queries_wanted(options, context), context);
-    input.queries = queries.get();
+    SequenceContext all;
+    AssembledPrompt assembled;
+    all.cache = &sequence.cache;
+    assembled.contexts = std::span(&whole, 1);
+    all.device = &device;
+    all.transfers = lane;
+    all.device_requests = static_cast<std::int32_t>(options_.batch);
+    all.head = head_.get();
+    assembled.head_track = &sequence.track;
+    assembled.num_tokens = context;
+    all.num_layers = c.num_layers;
+    all.num_heads = c.num_heads;
+    all.num_kv_heads = c.num_kv_heads;
+    all.head_dim = c.head_dim;
+    const auto* watcher = capability<PromptWatcher>(*retriever);
+    const auto queries = prompt_queries(
+        watcher != nullptr ? watcher->queries_wanted(context) : WantedQueries{}, context);
+    assembled.queries = queries.get();
     const double start = now_seconds();
-    check(retriever->prepare(input));
+    check(retriever->prepare(all, assembled));
     prepare_ms_ += (now_seconds() - start) * 1e3;
     return retriever;
   }
@@ -224,9 +225,9 @@ class Bench {
     DevicePool device(device_bytes(variant, context));
     TransferStreams lane({}, variant.streams);
     prepare_ms_ = 0;
-    std::vector<std::unique_ptr<Retriever>> retrievers;
+    std::vector<std::unique_ptr<Retriever>> made;
     for (const auto& sequence : sequences_)
-      retrievers.push_back(
+      made.push_back(
           prepare(variant, *sequence, context, device, variant.streams > 0 ? &lane : nullptr));
     DecodeBatch batch(*model_);
     std::vector<double> times;
@@ -236,13 +237,13 @@ class Bench {
     double cpu_before = 0, choose_before = 0;
     const auto choose_ms = [&] {
       double sum = 0;
-      for (const auto& retriever : retrievers) sum += retriever->stats().choose_ms;
+      for (const auto& retriever : made) sum += retriever->stats().choose_ms;
       return sum;
     };
     constexpr std::int64_t kWarm = 2;  // the first step brings everything
     for (std::int64_t step = 0; step < options_.steps + kWarm; ++step) {
       if (step == kWarm) {
-        before = retrievers.front()->stats();
+        before = made.front()->stats();
         choose_before = choose_ms();
         cpu_before = cpu_ms();
       }
@@ -253,7 +254,7 @@ class Bench {
             model_->config().vocab_size);
         rows[i].position = static_cast<std::int32_t>(context + step);
         rows[i].cache = &sequences_[i]->cache;
-        rows[i].retriever = retrievers[i].get();
+        rows[i].retriever = made[i].get();
       }
       const double start = now_seconds();
       const Stopwatch watch;
@@ -264,9 +265,9 @@ class Bench {
       wall_ms += watch.ms();
     }
     const double cpu = cpu_ms() - cpu_before, choosing = choose_ms() - choose_before;
-    for (const auto& retriever : retrievers) retriever->synchronize();
-    const RetrieveStats s = retrievers.front()->stats();
-    retrievers.clear();
+    for (const auto& retriever : made) retriever->synchronize();
+    const RetrieveStats s = made.front()->stats();
+    made.clear();
     for (const auto& sequence : sequences_) sequence->cache.truncate_all(context);
     const double ms = percentile(times, 50), steps = static_cast<double>(options_.steps);
     if (variant.name == "dense") dense_ms = ms;
@@ -410,7 +411,7 @@ int run(int argc, char** argv) {
       for (std::string_view rest = value; !rest.empty(); rest.remove_prefix(std::min(
                rest.size(), rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1))) {
         options.retrievers.emplace_back(rest.substr(0, rest.find(',')));
-        if (!make_retriever(options.retrievers.back()).ok()) return usage();
+        if (!retrievers().make(options.retrievers.back()).ok()) return usage();
       }
     } else if (arg == "--options") {
       if (!parse_options(value, options.given)) return usage();

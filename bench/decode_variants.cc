@@ -15,10 +15,9 @@ bool is_wanted(const std::vector<std::string>& wanted, const std::string& name) 
 
 std::vector<Variant> variants(const std::vector<std::string>& wanted) {
   std::vector<Variant> out = {{.name = "dense"}};
-  for (const std::string& name : retriever_names()) {
+  for (const std::string& name : retrievers().names()) {
     if (name == "dense" || !is_wanted(wanted, name)) continue;
-    const auto retriever = std::move(*make_retriever(name));
-    if (!std::ranges::any_of(retriever->options(),
+    if (!std::ranges::any_of(retrievers().options(name),
                              [](const PlugOption& o) { return o.name == "decode_resident"; }))
       out.push_back({.name = name});
     else

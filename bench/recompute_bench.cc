@@ -226,7 +226,7 @@ class Bench {
     SelectionInput input;
     input.contexts = contexts;
     input.num_layers = model_->config().num_layers;
-    return take(take(make_selector(name))->select(input));
+    return take(take(selectors().make(name))->select(input));
   }
   Times prefill() {
     WorkingCache cache(*pool_, model_->config().num_layers);
@@ -269,7 +269,7 @@ class Bench {
     input.cache = &cache;
     input.rope = &model_->rope();
     const Stopwatch watch;
-    const auto recomputer = take(make_recomputer(name));
+    const auto recomputer = take(recomputers().make(name));
     const auto pass = take(recomputer->prepare(input));
     while (!pass->done()) {
       const Stopwatch step;

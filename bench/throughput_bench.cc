@@ -82,7 +82,7 @@ class BatchBench {
     std::iota(positions.begin(), positions.end(), 0);
     for (int i = 0; i < kBatches[std::size(kBatches) - 1]; ++i) {
       caches_.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
-      retrievers_.push_back(take(make_retriever("dense")));
+      retrievers_.push_back(take(retrievers().make("dense")));
       ForwardRequest request{};
       request.token_ids = ids;
       request.positions = positions;

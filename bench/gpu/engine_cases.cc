@@ -66,7 +66,7 @@ class ModelBench {
                   PageFormat{config_.num_kv_heads, config_.head_dim, DType::kBF16}.page_bytes() /
                   kPageTokens * config_.num_layers),
         batch_(*model_),
-        retriever_(take(make_retriever("dense"))) {}
+        retriever_(take(retrievers().make("dense"))) {}
 
   double kv_bytes_per_token() const {
     return static_cast<double>(pool_.format().page_bytes()) / kPageTokens * config_.num_layers;
@@ -112,28 +112,27 @@ class ModelBench {
     for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{
              {"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
       DevicePool slots(0, model_->compute().memory());
-      std::vector<std::unique_ptr<Retriever>> retrievers;
+      std::vector<std::unique_ptr<Retriever>> made;
       std::vector<Retriever*> each;
       for (const auto& cache : caches) {
         cache->truncate_all(context);
-        retrievers.push_back(take(make_retriever(name)));
-        each.push_back(retrievers.back().get());
         const ContextRows whole{0, context};
         std::map<std::string, std::string, std::less<>> given;
         if (!resident.empty()) given = {{"decode_budget", "2048"}, {"decode_resident", resident}};
-        const PlugOptions options(given);
-        RetrieveInput input;
-        input.cache = cache.get();
-        input.contexts = std::span(&whole, 1);
-        input.options = &options;
-        input.device = &slots;
-        input.compute = &model_->compute();
-        input.prompt_tokens = context;
-        input.num_layers = config_.num_layers;
-        input.num_heads = config_.num_heads;
-        input.num_kv_heads = config_.num_kv_heads;
-        input.head_dim = config_.head_dim;
-        check(each.back()->prepare(input));
+        made.push_back(take(retrievers().make(name, PlugOptions(given))));
+        each.push_back(made.back().get());
+        SequenceContext all;
+        AssembledPrompt assembled;
+        all.cache = cache.get();
+        assembled.contexts = std::span(&whole, 1);
+        all.device = &slots;
+        all.compute = &model_->compute();
+        assembled.num_tokens = context;
+        all.num_layers = config_.num_layers;
+        all.num_heads = config_.num_heads;
+        all.num_kv_heads = config_.num_kv_heads;
+        all.head_dim = config_.head_dim;
+        check(each.back()->prepare(all, assembled));
       }
       std::vector<double> us = steps(caches, each, context);
       std::int64_t moved = 0;
@@ -159,7 +158,7 @@ class ModelBench {
       if (name == "arkvale" && freekv > 0)
         row.more.emplace_back("of_freekv", row.median_us / freekv);
       out.row(row);
-      retrievers.clear();
+      made.clear();
     }
   }
 

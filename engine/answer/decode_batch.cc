@@ -42,6 +42,11 @@ Status caught(const Fn& fn) {
   }
 }
 
+HeadDriven::TokenInput token_input(const DecodeRow& row) {
+  const auto* driven = capability<HeadDriven>(*row.retriever);
+  return driven != nullptr ? driven->token_input() : HeadDriven::TokenInput{};
+}
+
 struct Took {
   double ms = 0, wall_ms = 0;  ///< time of a call, and its share of the elapsed time
 };
@@ -89,12 +94,13 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
 
 /// Projects all rows that need it in one batch, so that a retrieval head's weights are read once.
 void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
-  const auto same = [](const Retriever::HeadRow& a, const Retriever::HeadRow& b) {
+  using TokenInput = HeadDriven::TokenInput;
+  const auto same = [](const TokenInput& a, const TokenInput& b) {
     return a.head == b.head && (a.feature == nullptr) == (b.feature == nullptr);
   };
   std::vector<bool> done(rows.size());
   for (std::size_t first = 0; first < rows.size(); ++first) {
-    const Retriever::HeadRow one = rows[first].retriever->head_row();
+    const TokenInput one = token_input(rows[first]);
     if (one.head == nullptr || done[first]) continue;
     const Stopwatch watch;
     const auto features = static_cast<std::size_t>(one.head->feature_dim()),
@@ -104,7 +110,7 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
     std::vector<std::int32_t> ids;
     head_features_.clear();
     for (std::size_t i = first; i < rows.size(); ++i) {
-      const Retriever::HeadRow row = rows[i].retriever->head_row();
+      const TokenInput row = token_input(rows[i]);
       if (done[i] || !same(row, one)) continue;
       done[i] = true;
       members.push_back(i);
@@ -122,8 +128,8 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
              .ok())
       continue;
     for (std::size_t i = 0; i < members.size(); ++i)
-      rows[members[i]].retriever->take_head_row(head_queries_.data() + i * queries,
-                                                head_keys_.data() + i * keys);
+      capability<HeadDriven>(*rows[members[i]].retriever)
+          ->take_projection(head_queries_.data() + i * queries, head_keys_.data() + i * keys);
     const double each_ms = watch.ms() / static_cast<double>(members.size());
     for (const std::size_t i : members) rows[i].retriever->took_to_choose(each_ms);
   }
@@ -136,7 +142,8 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
   };
   std::vector<DecodeRow*> beside;
   for (DecodeRow& row : rows) {
-    if (row.retriever->begins_in_parallel()) {
+    if (const auto* driven = capability<HeadDriven>(*row.retriever);
+        driven != nullptr && driven->begins_in_parallel()) {
       beside.push_back(&row);
       continue;
     }
@@ -174,9 +181,13 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
     QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
   }
   shown_.clear();
+  driven_.clear();
+  for (const DecodeRow* row : rows) driven_.push_back(capability<HeadDriven>(*row->retriever));
   if (compute_.hooks() != nullptr) {
     std::size_t most = 0;
-    for (const DecodeRow* row : rows) most += row->retriever->hidden_layers().size();
+    for (const HeadDriven* driven : driven_) {
+      if (driven != nullptr) most += driven->hidden_layers().size();
+    }
     if (most > 0)
       QUIRE_RETURN_IF_ERROR(
           hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
@@ -252,26 +263,27 @@ Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) 
   const std::int64_t size = model_.config().hidden_size;
   bool settled = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    Retriever& retriever = *rows[i]->retriever;
-    if (std::ranges::find(retriever.hidden_layers(), layer) == retriever.hidden_layers().end())
-      continue;
+    HeadDriven* const driven = driven_[i];
+    if (driven == nullptr) continue;
+    const auto wanted = driven->hidden_layers();
+    if (std::ranges::find(wanted, layer) == wanted.end()) continue;
     const float* const x = x_.data() + static_cast<std::int64_t>(i) * size;
     if (HookCompute* const hooks = compute_.hooks(); hooks != nullptr) {
       QUIRE_RETURN_IF_ERROR(hooks->copy_rows(
           x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
-      shown_.push_back({&retriever, layer});
+      shown_.push_back({driven, layer});
       continue;
     }
     if (!settled) QUIRE_RETURN_IF_ERROR(compute_.synchronize());
     settled = true;
-    retriever.take_hidden(layer, x);
+    driven->take_hidden(layer, x);
   }
   return {};
 }
 
 void DecodeBatch::hand_out_hidden() {
   for (std::size_t i = 0; i < shown_.size(); ++i)
-    shown_[i].retriever->take_hidden(
+    shown_[i].driven->take_hidden(
         shown_[i].layer,
         hidden_.data() + static_cast<std::int64_t>(i) * model_.config().hidden_size);
 }
@@ -330,7 +342,7 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   const auto to_all = [](const DecodeRow* row) {
-    return row->status.ok() && row->retriever->attends_all();
+    return row->status.ok() && row->retriever->traits().attends_all;
   };
   // If the host computes, retrievers are independent of each other.
   std::vector<std::int64_t> beside;

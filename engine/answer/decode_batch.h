@@ -63,13 +63,14 @@ class DecodeBatch {
   const std::shared_ptr<ComputeMemory> memory_;
   /// A row's hidden state that a retriever gets at the end of a step.
   struct Hidden {
-    Retriever* retriever;
+    HeadDriven* driven;
     std::int32_t layer;
   };
   /// Buffers for rows that a retrieval head projects together.
   std::vector<float> head_features_, head_queries_, head_keys_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
   ComputeBuffer<float> hidden_;         ///< [shown_.size(), hidden_size], on a device
+  std::vector<HeadDriven*> driven_;     ///< of the step's rows; null: it chooses otherwise
   std::vector<Hidden> shown_;           ///< in the order of hidden_
   ComputeBuffer<std::int32_t> tokens_;  ///< sampled tokens
   std::vector<SampleRule> rules_;       ///< rules of all rows; empty: no token is sampled

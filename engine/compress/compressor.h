@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
-#include "engine/plug/plug_options.h"
+#include "engine/plug/plug_registry.h"
 #include "kernels/attention_mass.h"
 #include "kernels/rope.h"
 
@@ -48,7 +48,6 @@ struct SparseReport {
 /// Inputs that are known before the question runs. The objects it points to must outlive the
 /// compressor.
 struct CompressSetup {
-  const PlugOptions* options = nullptr;  ///< checked against options() and check()
   const RopeTable* rope = nullptr;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   /// Positions [question_begin, question_end) of the last prompt tokens, which the question's pass
@@ -79,14 +78,10 @@ struct RetainedRows {
   bool drop = false;
 };
 
-/// A compressor; one object per query. Threads: the engine thread.
-class Compressor {
+/// A compressor; one object per query, made with its options. Threads: the engine thread.
+class Compressor : public NamedPlug<Compressor> {
  public:
   virtual ~Compressor() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::span<const PlugOption> options() const { return {}; }
-  /// Checks what options() cannot express. Errors: kInvalidArgument, field "cache.options.<name>".
-  virtual Status check(const PlugOptions&) const { return {}; }
   /// Returns true if every row always stays hot; begin() and compress() then need not be called.
   virtual bool keeps_everything() const { return false; }
   /// Is called once, before the question's pass.
@@ -99,31 +94,20 @@ class Compressor {
   virtual bool observes_prompt() const { return false; }
   /// Returns the sparse attention rule for a prompt that is computed from beginning to end; none:
   /// dense attention.
-  virtual std::optional<SparseRule> sparse_prefill(const PlugOptions&) const {
-    return std::nullopt;
-  }
+  virtual std::optional<SparseRule> sparse_prefill() const { return std::nullopt; }
   /// Returns the report of a sparse pass, after it.
   virtual SparseReport sparse_report() const { return {}; }
   /// Returns how many tokens of a draft's answer should run after the question for the observer to
   /// see, at most kMostLookAhead. Fewer, or none, may come.
-  virtual std::int32_t lookahead_tokens(const PlugOptions&) const { return 0; }
+  virtual std::int32_t lookahead_tokens() const { return 0; }
+  /// Returns whether rows that are not hot leave the cache (RetainedRows::drop).
+  virtual bool drops_rows() const { return false; }
   /// Returns the retained rows, after the question's pass; none if the capacity covers every
   /// layer's rows.
   virtual Result<RetainedRows> compress(const CompressInput& input) = 0;
 };
 
-std::vector<std::string> compressor_names();
-/// Creates the compressor with this name. Errors: kInvalidArgument (field cache.compress), listing
-/// the known names.
-Result<std::unique_ptr<Compressor>> make_compressor(std::string_view name);
-
-std::unique_ptr<Compressor> make_none_compressor();
-std::unique_ptr<Compressor> make_streamingllm_compressor();
-std::unique_ptr<Compressor> make_h2o_compressor();
-std::unique_ptr<Compressor> make_snapkv_compressor();
-std::unique_ptr<Compressor> make_pyramidkv_compressor();
-std::unique_ptr<Compressor> make_adakv_compressor();
-std::unique_ptr<Compressor> make_speckv_compressor();
-std::unique_ptr<Compressor> make_ada_speckv_compressor();
+/// The compressors of this build: the files in engine/compress/plugs.
+const PlugRegistry<Compressor>& compressors();
 
 }  // namespace quire

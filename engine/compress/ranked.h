@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,48 +15,62 @@
 
 namespace quire {
 
-/// Parsed options of all ranked compressors; their table is ranked_options().
-struct RankedSettings {
+/// The options of all ranked compressors. A plug describes those that it has; the others keep these
+/// values.
+struct RankedOptions {
   /// C: rows of each layer and KV head that stay hot, including the window.
-  std::int64_t capacity = 0;
+  std::int64_t capacity = 1024;
   /// W: last prompt rows, which always stay. If rows score, these are the rows that score.
-  std::int64_t window = 0;
+  std::int64_t window = 32;
   bool drop = false;
   Pooling pooling = Pooling::kNone;
   std::int32_t kernel = 1;
   ScoreReduction reduction = ScoreReduction::kSum;
+  std::int32_t lookahead = 0;
   /// Share of the competing rows that the prompt's rows choose alone if a look-ahead scores too.
   double window_share = 0;
+  bool sparse_prefill = false;
+  std::optional<std::int64_t> prefill_band, prefill_columns;
+  double floor = 0.2;
+  bool normalize = false;
+
+  /// Errors: kInvalidArgument, field "<field>.<option>".
+  Status finish(std::string_view field) const;
+  std::optional<SparseRule> sparse_rule() const;
+};
+/// The defaults of compressors that pool scores over neighbouring rows.
+struct WindowOptions : RankedOptions {
+  WindowOptions() {
+    pooling = Pooling::kMax;
+    kernel = 7;
+  }
 };
 
 /// Returns the options `capacity`, `window` and `drop_mode`.
-std::vector<PlugOption> ranked_options();
-/// Returns ranked_options() with `pool`, `kernel` and `reduce`, whose default is the argument.
-std::vector<PlugOption> window_options(std::string_view reduce);
+OptionFields<RankedOptions> ranked_options();
+/// Returns ranked_options() with `pool`, `kernel` and `reduce`.
+OptionFields<RankedOptions> window_options();
 /// Returns the options of compressors with a look-ahead: `lookahead` and `window_share`.
-std::vector<PlugOption> lookahead_options();
+OptionFields<RankedOptions> lookahead_options();
 /// Returns the options of compressors whose ranking may guide a sparse prefill: `prefill`,
 /// `prefill_band` and `prefill_columns`.
-std::vector<PlugOption> sparse_prefill_options();
+OptionFields<RankedOptions> sparse_prefill_options();
 /// Returns the options of compressors that distribute a layer's budget over its KV heads.
-std::vector<PlugOption> adaptive_options();
+OptionFields<RankedOptions> adaptive_options();
 
 class RankedCompressor : public Compressor {
  public:
   /// Selects the rows that are observed while they run.
   enum class Watch : std::uint8_t { kNothing, kWindow, kPrompt };
 
-  /// `table` must outlive it.
-  RankedCompressor(const std::vector<PlugOption>& table, Watch watch)
-      : table_(table), watch_(watch) {}
+  RankedCompressor(const RankedOptions& options, Watch watch) : options_(options), watch_(watch) {}
 
-  std::span<const PlugOption> options() const override { return table_; }
-  Status check(const PlugOptions& options) const override;
   Status begin(const CompressSetup& setup) override;
   ForwardHook* observer() override { return observed_.get(); }
   bool observes_prompt() const override { return watch_ == Watch::kPrompt; }
-  std::int32_t lookahead_tokens(const PlugOptions& options) const override;
-  std::optional<SparseRule> sparse_prefill(const PlugOptions& options) const override;
+  std::int32_t lookahead_tokens() const override { return options_.lookahead; }
+  std::optional<SparseRule> sparse_prefill() const override { return options_.sparse_rule(); }
+  bool drops_rows() const override { return options_.drop; }
   SparseReport sparse_report() const override;
   Result<RetainedRows> compress(const CompressInput& input) override;
 
@@ -75,24 +90,18 @@ class RankedCompressor : public Compressor {
     return std::vector<std::int64_t>(scores.size(), budget);
   }
   const CompressSetup& setup() const { return setup_; }
-  double number(std::string_view option) const { return setup_.options->number(table_, option); }
-  std::string_view word(std::string_view option) const {
-    return setup_.options->word(table_, option);
-  }
+  const RankedOptions& options() const { return options_; }
 
  private:
-  RankedSettings read(const PlugOptions& options) const;
-  Status check_sparse_prefill(const PlugOptions& options) const;
   std::vector<std::vector<std::int32_t>> rank_layer(std::int32_t layer,
                                                     const LayerRows& rows) const;
   std::vector<std::int32_t> best_of_head(std::int32_t layer, std::int32_t kv_head,
                                          const LayerRows& rows, const Candidates& c,
                                          std::span<const float> scores, std::int64_t budget) const;
 
-  const std::vector<PlugOption>& table_;
+  const RankedOptions options_;
   const Watch watch_;
   CompressSetup setup_;
-  RankedSettings settings_;
   std::unique_ptr<WindowScores> observed_;
   SparsePrefillScores* sparse_ = nullptr;  ///< observed_, if the prompt attends sparsely; else null
 };

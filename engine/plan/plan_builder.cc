@@ -80,7 +80,8 @@ std::int64_t assign_offsets(QueryPlan& qp) {
 }
 
 Status choose_sources(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
-  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer,
+                         recomputers().make(qp.plan.recomputer, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   const RecomputeInput input = inputs.recompute();
   for (std::size_t i = 0; i < qp.work.size(); ++i) {
@@ -104,7 +105,8 @@ Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
 /// Returns the selection if it needs neither the question nor sketches; else the blocks of the
 /// query pass.
 Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
-  QUIRE_ASSIGN_OR_RETURN(const auto selector, make_selector(qp.strategy.selector));
+  QUIRE_ASSIGN_OR_RETURN(const auto selector,
+                         selectors().make(qp.strategy.selector, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   const SelectionInput input = inputs.selection();
   const bool any = std::any_of(input.contexts.begin(), input.contexts.end(),
@@ -125,7 +127,8 @@ Status select_blocks(const EngineFacts& facts, const QueryRequest& request, Quer
 /// Enters the tokens that will be recomputed, as far as the recomputer knows.
 Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
                       const SketchLookup& sketch, QueryPlan& qp) {
-  QUIRE_ASSIGN_OR_RETURN(const auto recomputer, make_recomputer(qp.plan.recomputer));
+  QUIRE_ASSIGN_OR_RETURN(const auto recomputer,
+                         recomputers().make(qp.plan.recomputer, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   RecomputeInput input = inputs.recompute();
   input.selection = &qp.selection;

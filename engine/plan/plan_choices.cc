@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/api/speed_meter.h"
+#include "engine/compress/compressor.h"
 #include "engine/plan/decode_choice.h"
 #include "engine/retrieve/retriever.h"
 
@@ -64,8 +65,8 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
 /// Returns why `auto` must attend densely, if so.
 std::string dense_because(const QueryPlan& qp) {
   const Plan& plan = qp.plan;
-  const auto drop = plan.options.given().find("drop_mode");
-  if (drop != plan.options.given().end() && drop->second == "drop")
+  const auto compressor = compressors().make(plan.compress, plan.options);
+  if (compressor.ok() && (*compressor)->drops_rows())
     return "compression drops rows, there is nothing to choose from";
   if (qp.strategy.same_as_recompute)
     return "strategy " + plan.strategy + " promises the answer of a full prefill";
@@ -77,18 +78,17 @@ std::string dense_because(const QueryPlan& qp) {
 
 /// Returns whether a request's share of the device holds what the retriever needs if every layer is
 /// on the host: the budget, and what it chooses by.
-bool has_room(const EngineFacts& facts, const Retriever& retriever, const PlugOptions& options,
-              std::int64_t num_contexts, const DecodeInput& input) {
+bool has_room(const EngineFacts& facts, const Retriever& retriever, std::int64_t num_contexts,
+              const DecodeInput& input) {
   // For rounding to whole pages, and for pages being filled.
   constexpr std::int64_t kRoundedUp = 64;
-  const std::int64_t part = facts.device_part(), budget = retriever.uses_device()
+  const std::int64_t part = facts.device_part(), budget = retriever.traits().uses_device
                                                               ? (input.budget + kRoundedUp) *
                                                                     facts.device.num_layers *
                                                                     facts.device.row_bytes
                                                               : 0;
   return part == 0 ||
-         budget + choosing_bytes(facts.choosing, retriever, options, num_contexts, input.rows) <=
-             part;
+         budget + choosing_bytes(facts.choosing, retriever, num_contexts, input.rows) <= part;
 }
 
 /// Chooses what a decode step attends to, if the request leaves that to the service.
@@ -100,18 +100,18 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
   input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) +
                request.sampling.max_tokens;
-  input.budget = static_cast<std::int64_t>(
-      plan.options.number(auto_decode_options(), "decode_budget"));
+  QUIRE_ASSIGN_OR_RETURN(const AutoDecodeOptions asked,
+                         auto_decode_options().parse(plan.options, "cache.options"));
+  input.budget = asked.budget;
   input.dense_because = dense_because(qp);
   input.head = facts.retrieval_head;
   input.device = facts.device;
   std::vector<std::string> names;
-  for (const std::string& name : retriever_names()) {
+  for (const std::string& name : retrievers().names()) {
     // Retrievers differ in sinks and windows: some cannot use a small budget, or one that is not a
     // whole number of pages.
-    QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(name));
-    if (has_room(facts, *retriever, plan.options, std::ssize(request.contexts), input) &&
-        retriever->check(plan.options).ok())
+    const auto retriever = retrievers().make(name, plan.options);
+    if (retriever.ok() && has_room(facts, **retriever, std::ssize(request.contexts), input))
       names.push_back(name);
   }
   input.names = names;

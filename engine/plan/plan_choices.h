@@ -9,7 +9,7 @@ namespace quire {
 
 /// Enters the strategy and its plugs into a plan whose contexts have been described. `auto` is
 /// resolved by predicted times and certificates, and the plan says why; what the strategy does not
-/// take is noted as a fallback. Errors: those of find_strategy() and make_retriever().
+/// take is noted as a fallback. Errors: those of find_strategy() and of the retrievers.
 Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      QueryPlan& query_plan);
 

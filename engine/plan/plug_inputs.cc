@@ -3,7 +3,7 @@
 namespace quire {
 
 PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp)
-    : facts_(facts), request_(request) {
+    : facts_(facts), request_(request), plan_(qp) {
   bool first = request.prefix_ids == facts.ingest_prefix;
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     const PlannedContext& c = qp.plan.contexts[i];
@@ -38,7 +38,6 @@ SelectionInput PlugInputs::selection() const {
   input.num_kv_heads = facts_.shape.num_kv_heads;
   input.head_dim = facts_.shape.head_dim;
   input.keep_ratio = request_.cache.keep_ratio;
-  input.options = request_.cache.options;
   input.stable_layers = facts_.stable_layers;
   return input;
 }
@@ -51,7 +50,8 @@ RecomputeInput PlugInputs::recompute() const {
   input.num_kv_heads = facts_.shape.num_kv_heads;
   input.head_dim = facts_.shape.head_dim;
   input.recompute_ratio = request_.cache.recompute_ratio;
-  input.options = request_.cache.options;
+  input.question = request_.suffix_ids;
+  input.question_position = plan_.suffix_position;
   return input;
 }
 

@@ -23,6 +23,7 @@ class PlugInputs {
  private:
   const EngineFacts& facts_;
   const QueryRequest& request_;
+  const QueryPlan& plan_;
   std::vector<SelectableContext> selectable_;
   std::vector<RecomputableContext> recomputable_;
 };

@@ -26,8 +26,9 @@ Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids,
 
 Status check_head(const EngineFacts& facts, const QueryRequest& request) {
   if (request.cache.decode == "auto" || facts.retrieval_head) return {};
-  QUIRE_ASSIGN_OR_RETURN(const auto retriever, make_retriever(request.cache.decode));
-  if (!retriever->wants_head()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const auto retriever,
+                         retrievers().make(request.cache.decode, request.cache.options));
+  if (capability<HeadDriven>(*retriever) == nullptr) return {};
   if (facts.draft_window == 0) {
     return Status::invalid(
         "cache.decode",

@@ -109,12 +109,9 @@ const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
     for (const Strategy& s : strategies()) {
       std::vector<PlugOption>& table = tables[s.name];
       if (s.recompute_choices.empty()) continue;
-      PlugOption option{kRecomputeOption,
-                        s.recompute_choices.front().first,
-                        {},
-                        0,
-                        0,
-                        "how anchors and outlying tokens are computed again"};
+      PlugOption option{.name = kRecomputeOption,
+                        .default_value = std::string(s.recompute_choices.front().first),
+                        .summary = "how anchors and outlying tokens are computed again"};
       for (const auto& [word, plug] : s.recompute_choices) option.values.push_back(word);
       table.push_back(std::move(option));
     }
@@ -132,34 +129,24 @@ std::string in_ms(double ms) {
 }  // namespace
 
 std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& options) {
-  if (strategy.recompute_choices.empty()) return strategy.recomputer;
-  const std::string_view word = options.word(recompute_table(strategy), kRecomputeOption);
+  const auto word = options.given().find(kRecomputeOption);
   for (const auto& [name, plug] : strategy.recompute_choices) {
-    if (name == word) return plug;
+    if (word != options.given().end() && name == word->second) return plug;
   }
   return strategy.recomputer;
 }
 
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,
                                                        const PlugOptions& options) {
-  std::vector<std::span<const PlugOption>> tables = {recompute_table(strategy)};
-  // Tables are static, so they outlive the plugs that return them.
-  if (const auto selector = make_selector(strategy.selector); selector.ok())
-    tables.push_back((*selector)->options());
-  if (const auto recomputer = make_recomputer(recomputer_of(strategy, options)); recomputer.ok())
-    tables.push_back((*recomputer)->options());
-  return tables;
+  return {recompute_table(strategy), selectors().options(strategy.selector),
+          recomputers().options(recomputer_of(strategy, options))};
 }
 
-std::span<const PlugOption> auto_decode_options() {
-  static const std::vector<PlugOption> options = {
-      {"decode_budget",
-       "2048",
-       {},
-       16,
-       1 << 20,
-       "tokens a step attends to in a layer, where it does not attend to all"}};
-  return options;
+const OptionTable<AutoDecodeOptions>& auto_decode_options() {
+  static const OptionTable<AutoDecodeOptions> kTable = {
+      number_option("decode_budget", &AutoDecodeOptions::budget, {16, 1 << 20},
+                    "tokens a step attends to in a layer, where it does not attend to all")};
+  return kTable;
 }
 
 AutoChoice choose_strategy(const AutoInput& input) {
@@ -185,43 +172,48 @@ AutoChoice choose_strategy(const AutoInput& input) {
 }
 
 Status validate(const CacheOptions& options) {
-  bool positions_selectable = false;
+  std::optional<Strategy> strategy;
   std::vector<std::span<const PlugOption>> tables;
+  const std::string_view compress = options.compress == "auto" ? "none"
+                                                               : std::string_view(options.compress);
+  const std::string_view decode = options.decode == "auto" ? "dense"
+                                                           : std::string_view(options.decode);
   if (options.strategy != "auto") {
-    QUIRE_ASSIGN_OR_RETURN(const Strategy strategy, find_strategy(options.strategy));
-    positions_selectable = strategy.positions_selectable;
-    tables = option_tables(strategy, options.options);
+    QUIRE_ASSIGN_OR_RETURN(strategy, find_strategy(options.strategy));
+    tables = option_tables(*strategy, options.options);
   }
-  // Tables are static, so they outlive the plug that returns them.
-  QUIRE_ASSIGN_OR_RETURN(const auto compressor,
-                         make_compressor(options.compress == "auto" ? "none" : options.compress));
-  tables.push_back(compressor->options());
-  QUIRE_ASSIGN_OR_RETURN(const auto retriever,
-                         make_retriever(options.decode == "auto" ? "dense" : options.decode));
-  tables.push_back(options.decode == "auto" ? auto_decode_options() : retriever->options());
-  QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
-  QUIRE_RETURN_IF_ERROR(compressor->check(options.options));
-  QUIRE_RETURN_IF_ERROR(retriever->check(options.options));
-  if (const auto mode = options.options.given().find("drop_mode");
-      mode != options.options.given().end() && mode->second == "drop" &&
-      retriever->name() != "dense") {
+  tables.push_back(compressors().options(compress));
+  tables.push_back(options.decode == "auto" ? auto_decode_options().described()
+                                            : retrievers().options(decode));
+  if (compressors().has(compress) && retrievers().has(decode))
+    QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
+  if (strategy) {
+    QUIRE_RETURN_IF_ERROR(selectors().make(strategy->selector, options.options).status());
+    QUIRE_RETURN_IF_ERROR(
+        recomputers().make(recomputer_of(*strategy, options.options), options.options).status());
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto compressor, compressors().make(compress, options.options));
+  QUIRE_RETURN_IF_ERROR(retrievers().make(decode, options.options).status());
+  if (compressor->drops_rows() && decode != "dense") {
     return Status::invalid(
         "cache.decode",
-        std::string(retriever->name()) +
+        std::string(decode) +
             " needs what compression leaves out: take drop_mode demote, or decode dense");
   }
-  if (options.positions && *options.positions != PositionMode::kGlobal && !positions_selectable) {
+  if (options.positions && *options.positions != PositionMode::kGlobal &&
+      !(strategy && strategy->positions_selectable)) {
     return Status::invalid("cache.positions",
                            "only strategy reuse lets a request choose positions; strategy " +
                                options.strategy +
                                " places every token where the concatenation has it");
   }
-  QUIRE_ASSIGN_OR_RETURN(const auto prompt, make_prompt_compressor(options.prompt_compression));
-  const std::span<const PlugOption> prompt_table = prompt->options();
-  QUIRE_RETURN_IF_ERROR(
-      check_options(options.prompt_options, std::span(&prompt_table, 1),
-                    {"cache.prompt_compression", prompt->name(), prompt->name()}));
-  QUIRE_RETURN_IF_ERROR(prompt->check(options.prompt_options));
+  const std::string_view prompt = options.prompt_compression;
+  if (prompt_compressors().has(prompt)) {
+    const std::span<const PlugOption> table = prompt_compressors().options(prompt);
+    QUIRE_RETURN_IF_ERROR(check_options(options.prompt_options, std::span(&table, 1),
+                                        {"cache.prompt_compression", prompt, prompt}));
+  }
+  QUIRE_RETURN_IF_ERROR(prompt_compressors().make(prompt, options.prompt_options).status());
   const auto ratio = [](const std::optional<double>& x, const char* field) {
     return !x || (*x >= 0 && *x <= 1) ? Status() : Status::invalid(field, "must lie in [0, 1]");
   };

@@ -1,6 +1,7 @@
 /// This file names strategies: one plug per socket, and what a request may set for each.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "base/status.h"
 #include "engine/api/plan.h"
+#include "engine/plug/option_table.h"
 
 namespace quire {
 
@@ -44,9 +46,12 @@ std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& opti
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,
                                                        const PlugOptions& options);
 
-/// Returns the options of cache.decode `auto`: those that every retriever it may resolve to
-/// interprets alike.
-std::span<const PlugOption> auto_decode_options();
+/// The options of cache.decode `auto`: those that every retriever it may resolve to interprets
+/// alike.
+struct AutoDecodeOptions {
+  std::int64_t budget = 2048;
+};
+const OptionTable<AutoDecodeOptions>& auto_decode_options();
 
 /// Inputs of the `auto` decision.
 struct AutoInput {

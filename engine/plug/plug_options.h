@@ -13,36 +13,30 @@
 
 namespace quire {
 
-/// Describes one option of a plug, in a static table of the plug.
+/// Describes one option of a plug. An OptionTable (option_table.h) makes it from a typed field.
 struct PlugOption {
   std::string_view name;
-  std::string_view default_value;
+  std::string default_value;
   /// Allowed words; empty: the value is a number in [least, most].
   std::vector<std::string_view> values;
   double least = 0, most = 0;
+  bool whole = false;  ///< the number must be a whole one
   std::string_view summary;
 };
 
-/// Holds the given options by name. Names and values are checked against the tables of the
-/// strategy's plugs before a plug sees them.
+/// Holds the options that a request gives, by name. A plug sees them parsed, as its own struct.
 class PlugOptions {
  public:
+  using Values = std::map<std::string, std::string, std::less<>>;
+
   PlugOptions() = default;
-  explicit PlugOptions(std::map<std::string, std::string, std::less<>> given)
-      : given_(std::move(given)) {}
+  explicit PlugOptions(Values given) : given_(std::move(given)) {}
 
-  /// Returns the given value, else the table's default. The option must be in `table`.
-  std::string_view word(std::span<const PlugOption> table, std::string_view name) const;
-  double number(std::span<const PlugOption> table, std::string_view name) const;
-  bool on(std::span<const PlugOption> table, std::string_view name) const {
-    return word(table, name) == "on";
-  }
-
-  const std::map<std::string, std::string, std::less<>>& given() const { return given_; }
+  const Values& given() const { return given_; }
   bool operator==(const PlugOptions&) const = default;
 
  private:
-  std::map<std::string, std::string, std::less<>> given_;
+  Values given_;
 };
 
 /// Words that error messages use for options.
@@ -52,8 +46,17 @@ struct OptionOwner {
   std::string_view with = "the strategy or of cache.compress";
 };
 
-/// Checks the given options against the tables of all plugs that they may belong to. Errors:
-/// kInvalidArgument, field "<owner.field>.<name>", naming the known options or the allowed values.
+/// Parses a finite number. Returns false if `text` is anything else.
+bool parse_number(std::string_view text, double& out);
+/// Returns the shortest usual spelling of a number, such as "0.15" or "2048".
+std::string number_text(double x);
+
+/// Checks one value. Errors: kInvalidArgument, field "<field>.<name>", naming the allowed values.
+Status check_value(const PlugOption& option, std::string_view value, std::string_view field);
+
+/// Checks that every given option is in one of the tables, and its value against that table.
+/// Errors: kInvalidArgument, field "<owner.field>.<name>", naming the known options or the allowed
+/// values.
 Status check_options(const PlugOptions& given, std::span<const std::span<const PlugOption>> tables,
                      const OptionOwner& owner = {});
 

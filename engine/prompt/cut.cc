@@ -13,6 +13,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
+constexpr std::int64_t kUsualCapacity = 2048;
+
 /// Takes tokens one by one until there are enough.
 class Taken {
  public:
@@ -50,55 +52,36 @@ class Taken {
 
 }  // namespace
 
-std::vector<PlugOption> cut_options() {
+OptionFields<CutOptions> cut_options() {
   return {
-      {.name = "capacity",
-       .default_value = "2048",
-       .least = 1,
-       .most = 1e7,
-       .summary = "tokens of uncached text that the target sees, the window among them"},
-      {.name = "keep_ratio",
-       .default_value = "0",
-       .least = 0,
-       .most = 1,
-       .summary = "share of the uncached text's tokens that stay, in the place of capacity; 0: as "
-                  "capacity says"},
-      {.name = "window",
-       .default_value = "64",
-       .least = 1,
-       .most = 4096,
-       .summary = "last tokens of the prompt, which always stay; fewer than capacity"},
+      number_option("capacity", &CutOptions::capacity, {1, 1e7}, number_text(kUsualCapacity),
+                    "tokens of uncached text that the target sees, the window among them"),
+      number_option("keep_ratio", &CutOptions::keep_ratio, {0, 1},
+                    "share of the uncached text's tokens that stay, in the place of capacity; 0: "
+                    "as capacity says"),
+      number_option("window", &CutOptions::window, {1, 4096},
+                    "last tokens of the prompt, which always stay; fewer than capacity"),
   };
 }
 
-Status check_cut(std::span<const PlugOption> table, const PlugOptions& options) {
-  for (const PlugOption& o : table) {
-    if (!o.values.empty() || o.name == "keep_ratio") continue;
-    const double x = options.number(table, o.name);
-    if (x != std::floor(x))
-      return Status::invalid("cache.prompt_compression." + std::string(o.name),
-                             "must be a whole number");
-  }
-  if (options.number(table, "keep_ratio") > 0) {
-    if (!options.given().contains("capacity")) return {};
-    return Status::invalid("cache.prompt_compression.keep_ratio",
+Status CutOptions::finish(std::string_view field) const {
+  if (keep_ratio > 0) {
+    if (!capacity) return {};
+    return Status::invalid(std::string(field) + ".keep_ratio",
                            "stands in the place of capacity: give one of the two");
   }
-  const auto capacity = static_cast<std::int64_t>(options.number(table, "capacity")),
-             window = static_cast<std::int64_t>(options.number(table, "window"));
-  if (capacity > window) return {};
-  return Status::invalid("cache.prompt_compression.capacity",
-                         "is " + std::to_string(capacity) + " and must be above window, " +
+  const std::int64_t most = capacity.value_or(kUsualCapacity);
+  if (most > window) return {};
+  return Status::invalid(std::string(field) + ".capacity",
+                         "is " + std::to_string(most) + " and must be above window, " +
                              std::to_string(window) + ": the window's tokens always stay");
 }
 
-std::int64_t cut_capacity(std::span<const PlugOption> table, const PlugOptions& options,
-                          std::int64_t tokens) {
-  const double ratio = options.number(table, "keep_ratio");
-  if (ratio <= 0) return static_cast<std::int64_t>(options.number(table, "capacity"));
+std::int64_t CutOptions::capacity_of(std::int64_t tokens) const {
+  if (keep_ratio <= 0) return capacity.value_or(kUsualCapacity);
   const auto share = static_cast<std::int64_t>(
-      std::floor(ratio * static_cast<double>(tokens) + 1e-6));
-  return std::max(share, static_cast<std::int64_t>(options.number(table, "window")) + 1);
+      std::floor(keep_ratio * static_cast<double>(tokens) + 1e-6));
+  return std::max(share, window + 1);
 }
 
 std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std::int32_t kernel) {

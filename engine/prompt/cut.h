@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,15 +20,20 @@ struct CutSettings {
   std::int32_t neighbors = 1;  ///< nu: tokens that stay with a peak, including the peak
 };
 
+/// The options that prompt compressors share.
+struct CutOptions {
+  std::optional<std::int64_t> capacity;  ///< tokens of uncached text that stay
+  double keep_ratio = 0;                 ///< their share, in the place of `capacity`; 0: none given
+  std::int64_t window = 64;              ///< last tokens of the prompt, which always stay
+
+  /// Errors: kInvalidArgument, field "<field>.<option>".
+  Status finish(std::string_view field) const;
+  /// Returns how many of `tokens` cuttable tokens stay: `capacity`, or with `keep_ratio` that
+  /// share, rounded down and at least the window plus one.
+  std::int64_t capacity_of(std::int64_t tokens) const;
+};
 /// Returns the options `capacity`, `keep_ratio` and `window`.
-std::vector<PlugOption> cut_options();
-/// Checks these three options together. Errors: kInvalidArgument, field
-/// "cache.prompt_compression.<name>".
-Status check_cut(std::span<const PlugOption> table, const PlugOptions& options);
-/// Returns how many of `tokens` cuttable tokens stay: `capacity`, or with `keep_ratio` that share,
-/// rounded down and at least the window plus one.
-std::int64_t cut_capacity(std::span<const PlugOption> table, const PlugOptions& options,
-                          std::int64_t tokens);
+OptionFields<CutOptions> cut_options();
 
 /// Pools scores over [j - (kernel - 1) / 2, j + kernel / 2]; entries outside the prompt count as
 /// zero.

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "engine/model/config.h"
 #include "engine/model/forward.h"
-#include "engine/plug/plug_options.h"
+#include "engine/plug/plug_registry.h"
 #include "kernels/attention_mass.h"
 #include "kernels/rope.h"
 
@@ -21,7 +21,6 @@ namespace quire {
 /// Describes the draft that will read the prompt. The objects it points to must outlive the
 /// compressor.
 struct PromptReadSetup {
-  const PlugOptions* options = nullptr;  ///< checked against options() and check()
   const ModelConfig* draft = nullptr;
   const RopeTable* rope = nullptr;  ///< the draft's
   /// Number of tokens of the prompt in the draft's tokenization, at positions 0, 1, ...; at least
@@ -39,23 +38,18 @@ struct CuttablePrompt {
   std::span<const RowRange> stays;
 };
 
-/// A prompt compressor; one object per query. Threads: the engine thread.
-class PromptCompressor {
+/// A prompt compressor; one object per query, made with its options. Threads: the engine thread.
+class PromptCompressor : public NamedPlug<PromptCompressor> {
  public:
   virtual ~PromptCompressor() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::span<const PlugOption> options() const { return {}; }
-  /// Checks what options() cannot express. Errors: kInvalidArgument, field
-  /// "cache.prompt_compression.<name>".
-  virtual Status check(const PlugOptions&) const { return {}; }
   /// Returns true if every prompt is left unchanged; no method below need then be called.
   virtual bool keeps_everything() const { return false; }
   /// Returns how many of `tokens` cuttable tokens stay. A prompt with no more cuttable tokens is
   /// left unchanged and need not be read.
-  virtual std::int64_t capacity(const PlugOptions&, std::int64_t /*tokens*/) const { return 0; }
+  virtual std::int64_t capacity(std::int64_t /*tokens*/) const { return 0; }
   /// Returns how many rows of the draft's answer the observer should see, in addition to what
   /// others request.
-  virtual std::int32_t rows_ahead(const PlugOptions&) const { return 0; }
+  virtual std::int32_t rows_ahead() const { return 0; }
 
   /// Is called once, before the draft reads.
   virtual void begin(const PromptReadSetup&) {}
@@ -76,13 +70,7 @@ class PromptCompressor {
   virtual std::vector<std::int32_t> kept(const CuttablePrompt&) const { return {}; }
 };
 
-std::vector<std::string> prompt_compressor_names();
-/// Creates the prompt compressor with this name. Errors: kInvalidArgument (field
-/// cache.prompt_compression), listing the known names.
-Result<std::unique_ptr<PromptCompressor>> make_prompt_compressor(std::string_view name);
-
-std::unique_ptr<PromptCompressor> make_none_prompt_compressor();
-std::unique_ptr<PromptCompressor> make_specpc_compressor();
-std::unique_ptr<PromptCompressor> make_surprisal_compressor();
+/// The prompt compressors of this build: the files in engine/prompt/plugs.
+const PlugRegistry<PromptCompressor>& prompt_compressors();
 
 }  // namespace quire

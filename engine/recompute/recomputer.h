@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "engine/cache/working_cache.h"
-#include "engine/plug/plug_options.h"
+#include "engine/plug/plug_registry.h"
 #include "engine/recompute/recompute_pass.h"
 #include "engine/record/sketch.h"
 #include "engine/select/selection.h"
@@ -45,8 +45,10 @@ class StoredKv {
 struct RecomputeInput {
   std::span<const RecomputableContext> contexts;
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  std::optional<double> recompute_ratio;  ///< as requested, if any
-  PlugOptions options;                    ///< checked against options() of the recomputer
+  std::optional<double> recompute_ratio;   ///< as requested, if any
+  std::span<const std::int32_t> question;  ///< token ids after the documents; may be empty
+  /// Assembled position of the question's first token; known once `selection` is.
+  std::int32_t question_position = 0;
   // Null while planning:
   const Selection* selection = nullptr;
   const StoredKv* stored = nullptr;
@@ -56,10 +58,11 @@ struct RecomputeInput {
   /// (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
 
-  /// Returns the parts that a pass may keep after prepare(): shape, options, `stored` and `rope`.
+  /// Returns the parts that a pass may keep after prepare(): shape, `stored` and `rope`.
   RecomputeInput without_request() const {
     RecomputeInput kept = *this;
     kept.contexts = {};
+    kept.question = {};
     kept.selection = nullptr;
     kept.cache = nullptr;
     kept.sketch = nullptr;
@@ -67,13 +70,11 @@ struct RecomputeInput {
   }
 };
 
-/// Chooses and recomputes tokens; stateless and deterministic. Threads: any for planning, the
-/// engine thread for prepare().
-class Recomputer {
+/// Chooses and recomputes tokens; stateless and deterministic. It is made with its options.
+/// Threads: any for planning, the engine thread for prepare().
+class Recomputer : public NamedPlug<Recomputer> {
  public:
   virtual ~Recomputer() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::span<const PlugOption> options() const { return {}; }
   /// Returns true if blocks_to_load() and prepare() read sketches, so that the pipeline loads them
   /// first.
   virtual bool needs_sketches() const { return false; }
@@ -104,17 +105,7 @@ class Recomputer {
   virtual bool has_pass() const { return false; }
 };
 
-std::vector<std::string> recomputer_names();
-/// Creates the recomputer with this name. Errors: kInvalidArgument, listing the known names.
-Result<std::unique_ptr<Recomputer>> make_recomputer(std::string_view name);
-
-std::unique_ptr<Recomputer> make_none_recomputer();
-std::unique_ptr<Recomputer> make_full_recomputer();
-std::unique_ptr<Recomputer> make_epic_recomputer();
-std::unique_ptr<Recomputer> make_inexact_recomputer();
-std::unique_ptr<Recomputer> make_cacheblend_recomputer();
-std::unique_ptr<Recomputer> make_samkv_overwrite_recomputer();
-std::unique_ptr<Recomputer> make_samkv_fusion_recomputer();
-std::unique_ptr<Recomputer> make_samkv_kept_recomputer();
+/// The recomputers of this build: the files in engine/recompute/plugs.
+const PlugRegistry<Recomputer>& recomputers();
 
 }  // namespace quire

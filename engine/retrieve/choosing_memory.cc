@@ -32,19 +32,19 @@ std::int64_t ChoosingMemory::peak_bytes() const {
   return peak_;
 }
 
-RetrieveShape shape_of(const RetrieveInput& input) {
-  return {input.num_layers,
-          input.num_heads,
-          input.num_kv_heads,
-          input.head_dim,
-          static_cast<std::int64_t>(input.contexts.size()),
-          input.head};
+RetrieveShape shape_of(const SequenceContext& sequence, std::size_t num_contexts) {
+  return {sequence.num_layers,
+          sequence.num_heads,
+          sequence.num_kv_heads,
+          sequence.head_dim,
+          static_cast<std::int64_t>(num_contexts),
+          sequence.head};
 }
 
-std::shared_ptr<ChoosingMemory> choosing_memory(const RetrieveInput& input) {
-  if (input.compute == nullptr) return nullptr;
-  QUIRE_CHECK(input.device != nullptr, "what choosing takes of a device is counted");
-  return std::make_shared<ChoosingMemory>(*input.device, input.compute->memory());
+std::shared_ptr<ChoosingMemory> choosing_memory(const SequenceContext& sequence) {
+  if (sequence.compute == nullptr) return nullptr;
+  QUIRE_CHECK(sequence.device != nullptr, "what choosing takes of a device is counted");
+  return std::make_shared<ChoosingMemory>(*sequence.device, sequence.compute->memory());
 }
 
 }  // namespace quire

@@ -14,7 +14,7 @@
 
 namespace quire {
 
-struct RetrieveInput;
+struct SequenceContext;
 
 /// ChoosingMemory allocates from a ComputeMemory and counts the bytes against a separate pool.
 /// Threads: as ComputeMemory.
@@ -43,8 +43,8 @@ class ChoosingMemory final : public ComputeMemory {
   std::int64_t in_use_ = 0, peak_ = 0;
 };
 
-RetrieveShape shape_of(const RetrieveInput& input);
+RetrieveShape shape_of(const SequenceContext& sequence, std::size_t num_contexts);
 /// Makes the memory of a request; null where the host computes.
-std::shared_ptr<ChoosingMemory> choosing_memory(const RetrieveInput& input);
+std::shared_ptr<ChoosingMemory> choosing_memory(const SequenceContext& sequence);
 
 }  // namespace quire

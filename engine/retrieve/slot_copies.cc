@@ -19,8 +19,8 @@ KvGatherArgs gather(const KvView& cache, const MutableKvView& slots,
 
 }  // namespace
 
-CopyStreams copy_streams(const RetrieveInput& input) {
-  return {input.compute != nullptr ? input.compute->hooks() : nullptr, input.transfers};
+CopyStreams copy_streams(const SequenceContext& sequence) {
+  return {sequence.compute != nullptr ? sequence.compute->hooks() : nullptr, sequence.transfers};
 }
 
 Status SlotCopies::bring(const CopyStreams& copier, const KvView& cache, const MutableKvView& slots,
@@ -78,23 +78,24 @@ Status SlotCopies::wait(const CopyStreams& copier, RetrieveStats& stats) {
   return failed;
 }
 
-Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout,
+Status leave_device(const SequenceContext& sequence, std::int32_t layer, PageLayout layout,
                     RetrieveStats& stats) {
-  HookCompute* const hooks = copy_streams(input).hooks;
+  HookCompute* const hooks = copy_streams(sequence).hooks;
   if (hooks == nullptr) return {};
-  return input.cache->leave_device(layer, layout, [&](const KvView& from, const MutableKvView& to) {
-    std::vector<KvMove> moves;
-    for (std::int64_t row = 0; row < from.num_rows; row += kPageTokens) {
-      const auto first = static_cast<std::int32_t>(row),
-                 rows = static_cast<std::int32_t>(
-                     std::min<std::int64_t>(kPageTokens, from.num_rows - row));
-      for (std::int32_t head = 0; head < from.num_kv_heads; ++head)
-        moves.push_back({head, first, first, rows});
-    }
-    stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim *
-                             static_cast<std::int64_t>(dtype_bytes(from.dtype));
-    return hooks->gather_rows(gather(from, to, moves));
-  });
+  return sequence.cache->leave_device(
+      layer, layout, [&](const KvView& from, const MutableKvView& to) {
+        std::vector<KvMove> moves;
+        for (std::int64_t row = 0; row < from.num_rows; row += kPageTokens) {
+          const auto first = static_cast<std::int32_t>(row),
+                     rows = static_cast<std::int32_t>(
+                         std::min<std::int64_t>(kPageTokens, from.num_rows - row));
+          for (std::int32_t head = 0; head < from.num_kv_heads; ++head)
+            moves.push_back({head, first, first, rows});
+        }
+        stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim *
+                                 static_cast<std::int64_t>(dtype_bytes(from.dtype));
+        return hooks->gather_rows(gather(from, to, moves));
+      });
 }
 
 }  // namespace quire

@@ -23,7 +23,7 @@ struct CopyStreams {
   /// Else the streams for asynchronous copies; null: copies run synchronously.
   TransferStreams* transfers = nullptr;
 };
-CopyStreams copy_streams(const RetrieveInput& input);
+CopyStreams copy_streams(const SequenceContext& sequence);
 
 /// MoveList holds a layer's copies; layers with the same copies share one.
 using MoveList = std::shared_ptr<const std::vector<KvMove>>;
@@ -52,7 +52,7 @@ class SlotCopies {
 
 /// Moves the layer from the computing device to the host, if a device computes and the host has
 /// room for such layers (WorkingCache::leave_device). It counts the copied bytes.
-Status leave_device(const RetrieveInput& input, std::int32_t layer, PageLayout layout,
+Status leave_device(const SequenceContext& sequence, std::int32_t layer, PageLayout layout,
                     RetrieveStats& stats);
 
 }  // namespace quire

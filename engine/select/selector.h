@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/plug/plug_options.h"
+#include "engine/plug/plug_registry.h"
 #include "engine/record/sketch.h"
 #include "engine/record/stable_layers.h"
 #include "engine/select/selection.h"
@@ -63,7 +63,6 @@ struct SelectionInput {
   std::span<const std::int32_t> question;  ///< token ids after the documents; may be empty
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::optional<double> keep_ratio;  ///< as requested, if any
-  PlugOptions options;               ///< checked against options() of the selector
   const RopeTable* rope = nullptr;
   /// Returns a context's sketch. Null: lost, or the selector did not request sketches
   /// (needs_sketches).
@@ -77,15 +76,14 @@ struct SelectionInput {
   std::span<const std::span<const float>> draft_scores = {};
 };
 
-/// Selects blocks; stateless and deterministic: equal input gives an equal selection. Threads: any.
+/// Selects blocks; stateless and deterministic: equal input gives an equal selection. It is made
+/// with its options. Threads: any.
 ///
 /// Every selector keeps all blocks if its budget covers them, and accepts zero contexts and
 /// contexts of one block.
-class Selector {
+class Selector : public NamedPlug<Selector> {
  public:
   virtual ~Selector() = default;
-  virtual std::string_view name() const = 0;
-  virtual std::span<const PlugOption> options() const { return {}; }
   /// Returns true if select() reads sketches, so that the pipeline loads them first.
   virtual bool needs_sketches(const SelectionInput&) const { return false; }
   /// Returns the blocks that the pipeline runs the question over before select(); none: no query
@@ -100,18 +98,10 @@ class Selector {
   virtual Result<Selection> select(const SelectionInput& input) const = 0;
 };
 
-/// Lists the selectors of this build by name.
-std::vector<std::string> selector_names();
-/// Creates the selector with this name. Errors: kInvalidArgument, listing the known names.
-Result<std::unique_ptr<Selector>> make_selector(std::string_view name);
+/// The selectors of this build: the files in engine/select/plugs.
+const PlugRegistry<Selector>& selectors();
 
 /// Returns the first block and the last two of a context of `num_blocks`, each once.
 std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);
-
-std::unique_ptr<Selector> make_all_selector();
-std::unique_ptr<Selector> make_anchors_selector();
-std::unique_ptr<Selector> make_samkv_selector();
-std::unique_ptr<Selector> make_infllm_selector();
-std::unique_ptr<Selector> make_words_selector();
 
 }  // namespace quire

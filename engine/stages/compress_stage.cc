@@ -58,7 +58,7 @@ Status drop_rows(WorkingCache& cache, const RetainedRows& retained) {
 /// plan with the reason if not.
 bool plan_sparse_prefill(QueryRun& run) {
   Plan& plan = run.plan.plan;
-  const std::optional<SparseRule> rule = run.compressor->sparse_prefill(plan.options);
+  const std::optional<SparseRule> rule = run.compressor->sparse_prefill();
   if (!rule) return false;
   SparsePrefill& sparse = plan.sparse_prefill.emplace();
   sparse.band = rule->band;
@@ -90,7 +90,6 @@ Status begin_compress(QueryRun& run) {
   if (run.compressor->keeps_everything()) return {};
   const EngineFacts& facts = run.core.facts;
   CompressSetup setup;
-  setup.options = &run.plan.plan.options;
   setup.rope = &run.core.model->rope();
   setup.num_layers = facts.shape.num_layers;
   setup.num_heads = facts.num_heads;

@@ -48,12 +48,13 @@ std::int64_t uncached_tokens(const QueryRequest& request) {
 }  // namespace
 
 Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(const auto compressor,
-                         make_prompt_compressor(request.cache.prompt_compression));
+  QUIRE_ASSIGN_OR_RETURN(
+      const auto compressor,
+      prompt_compressors().make(request.cache.prompt_compression, request.cache.prompt_options));
   if (compressor->keeps_everything() || core.draft == nullptr) return false;
   QUIRE_RETURN_IF_ERROR(validate_uncut(core.facts, request));
   const std::int64_t tokens = uncached_tokens(request);
-  return tokens > compressor->capacity(request.cache.prompt_options, tokens);
+  return tokens > compressor->capacity(tokens);
 }
 
 PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
@@ -61,18 +62,19 @@ PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
   cut_.by = asked.prompt_compression;
   lay_out();
   cut_.tokens = cut_.kept_tokens = cuttable_tokens();
-  auto compressor = make_prompt_compressor(asked.prompt_compression);
+  auto compressor = prompt_compressors().make(asked.prompt_compression, asked.prompt_options);
   QUIRE_CHECK(compressor.ok(), "a prompt compressor was not checked");
   compressor_ = std::move(*compressor);
-  const std::int64_t capacity = compressor_->capacity(asked.prompt_options, cut_.tokens);
+  const std::int64_t capacity = compressor_->capacity(cut_.tokens);
   if (cut_.tokens <= capacity)
     leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
   else if (run.core.draft == nullptr)
     leave_whole("no draft model is loaded (model.draft_path)");
   // One reading serves both purposes.
-  if (const auto kv = make_compressor(asked.compress == "auto" ? "none" : asked.compress);
+  if (const auto kv = compressors().make(asked.compress == "auto" ? "none" : asked.compress,
+                                         asked.options);
       kv.ok()) {
-    answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(asked.options),
+    answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(),
                                             run.request.sampling.max_tokens);
   }
 }
@@ -165,7 +167,7 @@ Digest PromptStage::reading_key() const {
 Status PromptStage::begin_reading() {
   Draft& draft = *run_.core.draft;
   run_.core.prompt_reader = this;
-  const std::int32_t rows_ahead = compressor_->rows_ahead(run_.request.cache.prompt_options);
+  const std::int32_t rows_ahead = compressor_->rows_ahead();
   const std::int64_t ahead = std::max(rows_ahead, answer_tokens_);
   if (!draft.same_tokens())
     retokenization_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
@@ -179,7 +181,6 @@ Status PromptStage::begin_reading() {
                                " besides its answer");
   }
   PromptReadSetup setup;
-  setup.options = &run_.request.cache.prompt_options;
   setup.draft = &draft.reader().config();
   setup.rope = &draft.reader().rope();
   setup.num_tokens = count(read);

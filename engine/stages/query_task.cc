@@ -60,15 +60,16 @@ void QueryTask::count_in(std::atomic<std::int64_t>& running) {
 }
 
 Status QueryTask::make_plugs() {
-  QUIRE_ASSIGN_OR_RETURN(run_.selector, make_selector(run_.plan.plan.selector));
-  QUIRE_ASSIGN_OR_RETURN(run_.recomputer, make_recomputer(run_.plan.plan.recomputer));
-  QUIRE_ASSIGN_OR_RETURN(run_.compressor, make_compressor(run_.plan.plan.compress));
-  QUIRE_ASSIGN_OR_RETURN(run_.retriever, make_retriever(run_.plan.plan.decode));
+  const Plan& plan = run_.plan.plan;
+  QUIRE_ASSIGN_OR_RETURN(run_.selector, selectors().make(plan.selector, plan.options));
+  QUIRE_ASSIGN_OR_RETURN(run_.recomputer, recomputers().make(plan.recomputer, plan.options));
+  QUIRE_ASSIGN_OR_RETURN(run_.compressor, compressors().make(plan.compress, plan.options));
+  QUIRE_ASSIGN_OR_RETURN(run_.retriever, retrievers().make(plan.decode, plan.options));
   QUIRE_RETURN_IF_ERROR(check_choosing());
-  if (!run_.retriever->wants_head()) return {};
+  const auto* driven = capability<HeadDriven>(*run_.retriever);
+  if (driven == nullptr) return {};
   const RetrievalHead* head = run_.core.head;
-  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(
-                                          *head, head_input(run_.plan.plan.options, *head))
+  run_.head_track = head != nullptr ? std::make_unique<HeadTrack>(*head, driven->head_input(*head))
                                     : std::make_unique<HeadTrack>();
   return {};
 }
@@ -132,9 +133,8 @@ void QueryTask::begin_look_ahead() {
   if (wants_draft_scores()) wanted.score_window = kBoostWindow;
   // The look-ahead is no longer than the answer may be, as only that many rows have pages.
   if (!run_.request.plan_only)
-    wanted.tokens = std::min<std::int32_t>(
-        run_.compressor->lookahead_tokens(run_.plan.plan.options),
-        run_.request.sampling.max_tokens);
+    wanted.tokens = std::min<std::int32_t>(run_.compressor->lookahead_tokens(),
+                                           run_.request.sampling.max_tokens);
   std::vector<std::int32_t> written = prompt_ && wanted.tokens > 0 ? prompt_->answer()
                                                                    : std::vector<std::int32_t>();
   if (!written.empty()) {
@@ -317,7 +317,9 @@ Status QueryTask::begin_assembly() {
 /// This runs before any row, as it limits how much of the prompt may be shared.
 void QueryTask::wanted_queries() {
   const Plan& plan = run_.plan.plan;
-  const WantedQueries wanted = run_.retriever->queries_wanted(plan.options, plan.prompt_tokens);
+  const auto* watcher = capability<PromptWatcher>(*run_.retriever);
+  const WantedQueries wanted = watcher != nullptr ? watcher->queries_wanted(plan.prompt_tokens)
+                                                  : WantedQueries{};
   if (wanted.count == 0) return;
   const EngineFacts& facts = run_.core.facts;
   run_.queries = std::make_unique<PromptQueries>(
@@ -363,37 +365,42 @@ Status QueryTask::prepare_retriever() {
   }
   QUIRE_ASSIGN_OR_RETURN(const RetainedRows retained, compress(run_));
   if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
-  RetrieveInput retrieve;
-  retrieve.cache = &*run_.cache;
-  retrieve.retained = &retained;
-  retrieve.contexts = contexts;
-  retrieve.options = &run_.plan.plan.options;
-  retrieve.queries = run_.queries.get();
-  retrieve.device = run_.core.device;
-  retrieve.device_requests = run_.core.device_requests;
-  retrieve.transfers = run_.core.transfers;
+  SequenceContext sequence;
+  sequence.cache = &*run_.cache;
+  sequence.device = run_.core.device;
+  sequence.device_requests = run_.core.device_requests;
+  sequence.transfers = run_.core.transfers;
   if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr)
-    retrieve.compute = &compute;
+    sequence.compute = &compute;
+  sequence.num_layers = facts.shape.num_layers;
+  sequence.num_heads = facts.num_heads;
+  sequence.num_kv_heads = facts.shape.num_kv_heads;
+  sequence.head_dim = facts.shape.head_dim;
+  sequence.head = run_.core.head;
+  if (sequence.head == nullptr && facts.draft_window > 0)
+    sequence.draft = &run_.core.draft->reader();
   const Plan& plan = run_.plan.plan;
-  retrieve.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
-  retrieve.num_layers = facts.shape.num_layers;
-  retrieve.num_heads = facts.num_heads;
-  retrieve.num_kv_heads = facts.shape.num_kv_heads;
-  retrieve.head_dim = facts.shape.head_dim;
-  retrieve.head = run_.core.head;
-  if (retrieve.head == nullptr && facts.draft_window > 0)
-    retrieve.draft = &run_.core.draft->reader();
-  retrieve.prompt = run_.head_track.get();
-  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(retrieve));
+  AssembledPrompt prompt;
+  prompt.retained = &retained;
+  prompt.contexts = contexts;
+  prompt.queries = run_.queries.get();
+  prompt.head_track = run_.head_track.get();
+  prompt.num_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare(sequence, prompt));
   run_.head_track.reset();
   run_.queries.reset();
   stage_ = Stage::kPrepare;
-  return run_.retriever->prepared() ? begin_decode() : Status();
+  return retriever_prepared() ? begin_decode() : Status();
+}
+
+bool QueryTask::retriever_prepared() const {
+  const auto* pieces = capability<PreparesInPieces>(*run_.retriever);
+  return pieces == nullptr || pieces->prepared();
 }
 
 Status QueryTask::step_prepare() {
-  QUIRE_RETURN_IF_ERROR(run_.retriever->prepare_more());
-  return run_.retriever->prepared() ? begin_decode() : Status();
+  QUIRE_RETURN_IF_ERROR(capability<PreparesInPieces>(*run_.retriever)->prepare_more());
+  return retriever_prepared() ? begin_decode() : Status();
 }
 
 Status QueryTask::begin_decode() {

@@ -118,6 +118,7 @@ class QueryTask {
   Status begin_assembly();
   Status step_assembly();
   Status prepare_retriever();
+  bool retriever_prepared() const;
   Status step_prepare();
   Status begin_decode();
   bool begin_attribution(FinishReason reason);

@@ -68,7 +68,7 @@ std::int64_t QueryTask::most_rows() const {
 
 /// Returns the memory that choosing takes of a compute device; known once the plan is made.
 std::int64_t QueryTask::choosing_bytes() const {
-  return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever, run_.plan.plan.options,
+  return quire::choosing_bytes(run_.core.facts.choosing, *run_.retriever,
                                std::ssize(run_.request.contexts), most_rows());
 }
 
@@ -106,10 +106,10 @@ Status QueryTask::check_choosing() const {
 
 /// This is a bound from the request alone, before the plan is made.
 bool QueryTask::may_use_device() const {
-  if (run_.retriever) return run_.retriever->uses_device();
+  if (run_.retriever) return run_.retriever->traits().uses_device;
   if (run_.request.cache.decode == "auto") return true;
-  const auto retriever = make_retriever(run_.request.cache.decode);
-  return retriever.ok() && (*retriever)->uses_device();
+  const auto retriever = retrievers().make(run_.request.cache.decode, run_.request.cache.options);
+  return retriever.ok() && (*retriever)->traits().uses_device;
 }
 
 }  // namespace quire

@@ -95,10 +95,8 @@ json::array strategies_json() {
 /// Every compressor with what cache.options may name under it.
 json::array compressors_json() {
   json::array out;
-  for (const std::string& name : compressor_names()) {
-    const auto compressor = make_compressor(name);
-    if (!compressor.ok()) continue;
-    const std::span<const PlugOption> table = (*compressor)->options();
+  for (const std::string& name : compressors().names()) {
+    const std::span<const PlugOption> table = compressors().options(name);
     out.push_back(json::object{{"name", name}, {"options", options_json(std::span(&table, 1))}});
   }
   return out;
@@ -107,10 +105,8 @@ json::array compressors_json() {
 /// Every method that shortens prompts with what cache.prompt_compression may name beside it.
 json::array prompt_compressors_json() {
   json::array out;
-  for (const std::string& name : prompt_compressor_names()) {
-    const auto compressor = make_prompt_compressor(name);
-    if (!compressor.ok()) continue;
-    const std::span<const PlugOption> table = (*compressor)->options();
+  for (const std::string& name : prompt_compressors().names()) {
+    const std::span<const PlugOption> table = prompt_compressors().options(name);
     out.push_back(json::object{{"name", name}, {"options", options_json(std::span(&table, 1))}});
   }
   return out;
@@ -167,11 +163,11 @@ void info(std::shared_ptr<Call> call) {
   for (const auto& known : strategies()) strategy_names.emplace_back(known.name);
   o["strategies"] = std::move(strategy_names);
   o["strategy_details"] = strategies_json();
-  o["compressors"] = names(compressor_names());
+  o["compressors"] = names(compressors().names());
   o["compressor_details"] = compressors_json();
-  o["prompt_compressors"] = names(prompt_compressor_names());
+  o["prompt_compressors"] = names(prompt_compressors().names());
   o["prompt_compressor_details"] = prompt_compressors_json();
-  o["retrievers"] = names(retriever_names());
+  o["retrievers"] = names(retrievers().names());
   json::object limits;
   limits["body_bytes"] = config->server.max_body_bytes;
   limits["documents_per_call"] = config->limits.documents_per_call;

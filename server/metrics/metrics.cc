@@ -138,7 +138,7 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   }
   for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"})
     impl_->misses.Add({{"reason", reason}});
-  for (const std::string& name : retriever_names()) {
+  for (const std::string& name : retrievers().names()) {
     impl_->decoded.Add({{"decode", name}});
     impl_->instead.Add({{"decode", name}});
   }

@@ -12,72 +12,6 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::span<const PlugOption> table() {
-  static const std::vector<PlugOption> options = {
-      {"decode_budget",
-       "2048",
-       {},
-       16,
-       1 << 20,
-       "tokens a step attends to in a layer, sinks and window among them"},
-      {"decode_sink", "4", {}, 0, 1 << 20, "first tokens that are always attended to"},
-      {"decode_window",
-       "64",
-       {},
-       0,
-       1 << 20,
-       "last tokens that are always attended to, the newest among them"},
-      {"decode_resident",
-       "auto",
-       {"auto", "none"},
-       0,
-       0,
-       "layers that stay on the device: those that fit, or none"},
-      {"decode_elastic",
-       "on",
-       {"on", "off"},
-       0,
-       0,
-       "only what the step before did not want moves to the device; off: all that a step wants "
-       "(for comparison)"},
-      {"decode_reuse",
-       "1",
-       {},
-       1,
-       64,
-       "steps that a choice of rows serves; the window moves on meanwhile"},
-      {"decode_tau",
-       "0.8",
-       {},
-       -1,
-       2,
-       "with decode_reuse: least mean cosine of the retrieval head's queries to those that a "
-       "choice goes by, for a KV head to go by it, too; above 1: never"},
-      {"decode_head",
-       "auto",
-       {"auto", "feature", "embed"},
-       0,
-       0,
-       "what the retrieval head sees of a token: its embedding and the model's states at the one "
-       "before, or its embedding; auto: what the head was made for"},
-      {"decode_draft_layer",
-       "0",
-       {},
-       0,
-       1024,
-       "where no retrieval head is loaded: the layer of the draft whose attention chooses, from 1; "
-       "0: two thirds of the way up"},
-  };
-  return options;
-}
-
-SelectionBudget budget_of(const PlugOptions& options) {
-  const auto number = [&](std::string_view name) {
-    return static_cast<std::int32_t>(options.number(table(), name));
-  };
-  return {number("decode_budget"), number("decode_sink"), number("decode_window")};
-}
-
 /// Returns the prompt token of each row. Rows have the order of the prompt, and tokens may be
 /// missing.
 Result<std::vector<std::int32_t>> tokens_of_rows(std::span<const std::int32_t> rows,
@@ -121,118 +55,101 @@ std::vector<std::vector<SlotLoad>> everything(std::span<const std::vector<std::i
 
 }  // namespace
 
-HeadInput head_input(const PlugOptions& options, const RetrievalHead& head) {
-  return options.word(table(), "decode_head") == "embed" || !head.uses_features()
-             ? HeadInput::kEmbedding
-             : HeadInput::kFeature;
-}
-
-std::span<const PlugOption> SpeContextRetriever::options() const { return table(); }
-
-Status SpeContextRetriever::check(const PlugOptions& options) const {
-  const SelectionBudget b = budget_of(options);
-  const std::int64_t forced = std::int64_t{b.sink} + std::max(b.window, 1);
-  if (b.tokens > forced) return {};
-  return Status::invalid("cache.options.decode_budget",
-                         "a budget of " + std::to_string(b.tokens) +
-                             " tokens leaves nothing to choose beside " + std::to_string(b.sink) +
-                             " of sinks and " + std::to_string(std::max(b.window, 1)) +
+Status SpeContextOptions::finish(std::string_view field) const {
+  const std::int32_t last = std::max<std::int32_t>(window, 1);
+  if (budget > std::int64_t{sink} + last) return {};
+  return Status::invalid(std::string(field) + ".decode_budget",
+                         "a budget of " + std::to_string(budget) +
+                             " tokens leaves nothing to choose beside " + std::to_string(sink) +
+                             " of sinks and " + std::to_string(last) +
                              " of window; raise it or lower those");
 }
 
-Status SpeContextRetriever::prepare(const RetrieveInput& input) {
-  const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
-  QUIRE_RETURN_IF_ERROR(check(options));
-  QUIRE_CHECK((input.head != nullptr || input.draft != nullptr) && input.prompt != nullptr &&
-                  input.device != nullptr,
+HeadInput SpeContextRetriever::head_input(const RetrievalHead& head) const {
+  return options_.input == AskedInput::kEmbedding || !head.uses_features() ? HeadInput::kEmbedding
+                                                                           : HeadInput::kFeature;
+}
+
+Status SpeContextRetriever::prepare(const SequenceContext& sequence,
+                                    const AssembledPrompt& prompt) {
+  const HeadTrack* track = prompt.head_track;
+  QUIRE_CHECK((sequence.head != nullptr || sequence.draft != nullptr) && track != nullptr &&
+                  sequence.device != nullptr,
               "specontext needs a head or a draft, a prompt and a device");
-  if (options.word(table(), "decode_head") == "feature" &&
-      (input.head == nullptr || !input.head->uses_features())) {
+  if (options_.input == AskedInput::kFeature &&
+      (sequence.head == nullptr || !sequence.head->uses_features())) {
     return Status::invalid(
         "cache.options.decode_head",
-        input.head == nullptr
+        sequence.head == nullptr
             ? "a draft chooses in this service, which sees tokens; use auto"
             : "the retrieval head of this service knows embeddings only; use embed or auto");
   }
-  budget_ = budget_of(options);
-  if (const double reuse = options.number(table(), "decode_reuse");
-      input.head == nullptr && reuse > 1 && options.number(table(), "decode_tau") > -1) {
+  if (sequence.head == nullptr && options_.reuse > 1 && options_.tau > -1) {
     return Status::invalid(
         "cache.options.decode_reuse",
         "a draft chooses in this service, and how far its queries turn is not seen, so that a "
         "choice for several steps would miss what they ask for; use 1");
   }
-  elastic_ = options.on(table(), "decode_elastic");
-  reuse_ = static_cast<std::int32_t>(options.number(table(), "decode_reuse"));
-  tau_ = options.number(table(), "decode_tau");
   serves_ = 0;
-  chosen_by_.assign(at(input.num_kv_heads), {});
-  mode_ = input.prompt->input();
-  input_ = input;
-  input_.options = nullptr;
-  input_.retained = nullptr;
-  input_.contexts = {};
-  device_memory_ = choosing_memory(input);
+  chosen_by_.assign(at(sequence.num_kv_heads), {});
+  mode_ = track->input();
+  sequence_ = sequence;
+  device_memory_ = choosing_memory(sequence);
   groups_.clear();
   layers_.clear();
-  brought_ = input.num_layers;
-  QUIRE_RETURN_IF_ERROR(match_rows(input));
-  QUIRE_RETURN_IF_ERROR(read_prompt(input));
-  input_.prompt = nullptr;
-  const KvView kv = input.cache->view(0);
+  brought_ = sequence.num_layers;
+  QUIRE_RETURN_IF_ERROR(match_rows(*track));
+  QUIRE_RETURN_IF_ERROR(read_prompt(*track));
+  const KvView kv = sequence.cache->view(0);
   RequestMemory memory;
-  memory.device_bytes = input.device->max_bytes();
-  memory.requests = input.device_requests;
-  memory.num_layers = input.num_layers;
+  memory.device_bytes = sequence.device->max_bytes();
+  memory.requests = sequence.device_requests;
+  memory.num_layers = sequence.num_layers;
   memory.row_bytes = TokenSlots::bytes_for(kv.num_kv_heads, kv.head_dim, kv.dtype, kPageTokens) /
                      kPageTokens;
-  if (device_memory_ != nullptr) memory.choosing = choosing_need(options, shape_of(input));
-  memory.retrieval_row_bytes = input.head != nullptr && device_memory_ != nullptr ? 0
-                               : input.head != nullptr
-                                   ? HeadKeys::bytes_for(input.head->config(), kPageTokens) /
+  if (device_memory_ != nullptr)
+    memory.choosing = choosing_need(shape_of(sequence, prompt.contexts.size()));
+  memory.retrieval_row_bytes = sequence.head != nullptr && device_memory_ != nullptr ? 0
+                               : sequence.head != nullptr
+                                   ? HeadKeys::bytes_for(sequence.head->config(), kPageTokens) /
                                          kPageTokens
                                    : scorer_row_bytes_;
   memory.budget_rows = (budget_.tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
-  memory_ = LayerMemory(*input.device, memory,
-                        options.word(table(), "decode_resident") == "none" ? Residency::kNothing
-                                                                           : Residency::kWhatFits);
+  memory_ = LayerMemory(*sequence.device, memory, options_.residency);
   stats_.device_bytes = scorer_bytes();
-  return input.retained != nullptr && !input.retained->hot.empty() ? warm_start(*input.retained)
-                                                                   : Status();
+  return prompt.retained != nullptr && !prompt.retained->hot.empty() ? warm_start(*prompt.retained)
+                                                                     : Status();
 }
 
-Status SpeContextRetriever::read_prompt(const RetrieveInput& input) {
+Status SpeContextRetriever::read_prompt(const HeadTrack& track) {
   keys_.reset();
   device_keys_.reset();
   draft_.reset();
   unread_.clear();
-  if (input.head == nullptr) {
-    const PlugOptions none, &options = input.options == nullptr ? none : *input.options;
-    const std::int32_t layers = input.draft->config().num_layers,
-                       asked = static_cast<std::int32_t>(
-                           options.number(table(), "decode_draft_layer"));
+  if (sequence_.head == nullptr) {
+    const std::int32_t layers = sequence_.draft->config().num_layers, asked = options_.draft_layer;
     if (asked > layers)
       return Status::invalid("cache.options.decode_draft_layer",
                              "the draft has " + std::to_string(layers) + " layers");
     const std::int32_t layer = asked > 0 ? asked - 1 : std::min(layers - 1, layers * 2 / 3);
-    draft_ = std::make_unique<DraftScorer>(*input.draft, layer);
-    scorer_row_bytes_ = DraftScorer::row_bytes(*input.draft, layer);
-    const auto prompt = input.prompt->token_ids();
+    draft_ = std::make_unique<DraftScorer>(*sequence_.draft, layer);
+    scorer_row_bytes_ = DraftScorer::row_bytes(*sequence_.draft, layer);
+    const auto prompt = track.token_ids();
     QUIRE_RETURN_IF_ERROR(draft_->check_room(static_cast<std::int64_t>(prompt.size())));
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
-  if (input.compute != nullptr)
-    device_keys_.emplace(*input.compute, device_memory_, *input.head);
+  if (sequence_.compute != nullptr)
+    device_keys_.emplace(*sequence_.compute, device_memory_, *sequence_.head);
   else
-    keys_.emplace(*input.device, *input.head);
-  query_.resize(at(input.head->config().query_dim()));
-  key_.resize(at(input.head->config().key_dim()));
-  const auto last = input.prompt->last_feature();
-  feature_.assign(at(input.head->feature_dim()), 0.0f);
+    keys_.emplace(*sequence_.device, *sequence_.head);
+  query_.resize(at(sequence_.head->config().query_dim()));
+  key_.resize(at(sequence_.head->config().key_dim()));
+  const auto last = track.last_feature();
+  feature_.assign(at(sequence_.head->feature_dim()), 0.0f);
   std::copy(last.begin(), last.end(), feature_.begin());
-  return device_keys_ ? device_keys_->append(input.prompt->keys().data(), input.prompt->positions())
-                      : keys_->append(input.prompt->keys().data(), input.prompt->positions());
+  return device_keys_ ? device_keys_->append(track.keys().data(), track.positions())
+                      : keys_->append(track.keys().data(), track.positions());
 }
 
 Status SpeContextRetriever::prepare_more() {
@@ -253,7 +170,7 @@ Status SpeContextRetriever::warm_start(const RetainedRows& retained) {
     Group& group = groups_[g];
     group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) + 1 > budget_.tokens;
     if (!group.sparse) continue;
-    group.maps.assign(at(input_.num_kv_heads), SlotMap(budget_.tokens));
+    group.maps.assign(at(sequence_.num_kv_heads), SlotMap(budget_.tokens));
     for (std::size_t m = 0; m < group.rows.size(); ++m) {
       row_scores_.assign(group.token_of_row.size(), 0.0f);
       for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
@@ -268,7 +185,7 @@ Status SpeContextRetriever::warm_start(const RetainedRows& retained) {
   if (std::none_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.sparse; }))
     return {};
   QUIRE_RETURN_IF_ERROR(begin_device());
-  for (std::int32_t layer = 0; layer < input_.num_layers; ++layer) {
+  for (std::int32_t layer = 0; layer < sequence_.num_layers; ++layer) {
     layers_[at(layer)].empty_slots = false;  // the loads contain everything in the maps
     layers_[at(layer)].whole = true;
     QUIRE_RETURN_IF_ERROR(bring(layer));
@@ -276,36 +193,36 @@ Status SpeContextRetriever::warm_start(const RetainedRows& retained) {
   return {};
 }
 
-Status SpeContextRetriever::match_rows(const RetrieveInput& input) {
+Status SpeContextRetriever::match_rows(const HeadTrack& track) {
   std::vector<std::int32_t> first_layer;  // of each group
-  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-    const auto rows = input.cache->positions(layer);
+  for (std::int32_t layer = 0; layer < sequence_.num_layers; ++layer) {
+    const auto rows = sequence_.cache->positions(layer);
     const auto same = std::find_if(first_layer.begin(), first_layer.end(), [&](std::int32_t other) {
-      return std::ranges::equal(rows, input.cache->positions(other));
+      return std::ranges::equal(rows, sequence_.cache->positions(other));
     });
     layers_.emplace_back().group = at(same - first_layer.begin());
     if (same != first_layer.end()) continue;
     first_layer.push_back(layer);
     Group group;
-    QUIRE_ASSIGN_OR_RETURN(group.token_of_row, tokens_of_rows(rows, input.prompt->positions()));
+    QUIRE_ASSIGN_OR_RETURN(group.token_of_row, tokens_of_rows(rows, track.positions()));
     for (std::size_t r = 0; r < group.token_of_row.size() && group.every_token; ++r)
       group.every_token = group.token_of_row[r] == static_cast<std::int32_t>(r);
-    group.every_token = group.every_token && rows.size() == input.prompt->positions().size();
-    group.rows.resize(at(input.num_kv_heads));
-    group.loads.resize(at(input.num_kv_heads));
+    group.every_token = group.every_token && rows.size() == track.positions().size();
+    group.rows.resize(at(sequence_.num_kv_heads));
+    group.loads.resize(at(sequence_.num_kv_heads));
     groups_.push_back(std::move(group));
   }
   return {};
 }
 
 std::span<const std::int32_t> SpeContextRetriever::hidden_layers() const {
-  return mode_ == HeadInput::kFeature ? input_.head->feature_layers()
+  return mode_ == HeadInput::kFeature ? sequence_.head->feature_layers()
                                       : std::span<const std::int32_t>();
 }
 
 void SpeContextRetriever::take_hidden(std::int32_t layer, const float* x) {
-  const auto layers = input_.head->feature_layers();
-  const auto hidden = at(input_.head->config().hidden_size);
+  const auto layers = sequence_.head->feature_layers();
+  const auto hidden = at(sequence_.head->config().hidden_size);
   for (std::size_t part = 0; part < layers.size(); ++part) {
     if (layers[part] == layer)
       std::copy_n(x, hidden, feature_.begin() + static_cast<std::ptrdiff_t>(part * hidden));
@@ -317,14 +234,14 @@ Status SpeContextRetriever::begin_device() {
   std::size_t rows = 0;
   for (const Group& group : groups_) rows = std::max(rows, group.token_of_row.size());
   QUIRE_RETURN_IF_ERROR(memory_.grow(static_cast<std::int64_t>(rows)));
-  const KvView kv = input_.cache->view(0);
+  const KvView kv = sequence_.cache->view(0);
   std::int64_t held = scorer_bytes() + memory_.bytes();
-  for (std::int32_t l = 0; l < input_.num_layers; ++l) {
+  for (std::int32_t l = 0; l < sequence_.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
     if (groups_[layer.group].sparse && !memory_.resident(l) && !layer.slots) {
-      QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kTokenGranules, stats_));
+      QUIRE_RETURN_IF_ERROR(leave_device(sequence_, l, PageLayout::kTokenGranules, stats_));
       QUIRE_ASSIGN_OR_RETURN(
-          layer.slots, TokenSlots::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype,
+          layer.slots, TokenSlots::create(*sequence_.device, kv.num_kv_heads, kv.head_dim, kv.dtype,
                                           budget_.tokens));
       layer.empty_slots = true;
       layer.whole = false;
@@ -342,7 +259,7 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   Group& group = groups_[layer.group];
   if (!group.sparse || !layer.slots) return {};
   MoveList moves;
-  if (layer.empty_slots || !elastic_) {
+  if (layer.empty_slots || !options_.elastic) {
     moves = moves_of(everything(group.rows, group.maps));
   } else {
     if (group.moves == nullptr) group.moves = moves_of(group.loads);
@@ -355,7 +272,7 @@ Status SpeContextRetriever::bring(std::int32_t index) {
     stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
-  return layer.lane.copy_async(copy_streams(input_), input_.cache->view(index),
+  return layer.lane.copy_async(copy_streams(sequence_), sequence_.cache->view(index),
                                layer.slots->slots(), moves, 1, stats_);
 }
 
@@ -380,7 +297,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
   Layer& layer = layers_[at(step.layer)];
   const Group& group = groups_[layer.group];
   const KvView kv = step.cache->view(step.layer);
-  if (brought_ < input_.num_layers) {
+  if (brought_ < sequence_.num_layers) {
     const Stopwatch watch;
     QUIRE_RETURN_IF_ERROR(bring_before(step.layer + 1 + kLayersAhead));
     count_choosing(step, stats_, watch.ms());
@@ -411,7 +328,8 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
     newest.push_back({static_cast<std::int32_t>(m), group.rows[m].back(), slots.back(), 1});
     lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
   }
-  QUIRE_RETURN_IF_ERROR(SlotCopies::bring(copy_streams(input_), kv, layer.slots->slots(), newest));
+  QUIRE_RETURN_IF_ERROR(
+      SlotCopies::bring(copy_streams(sequence_), kv, layer.slots->slots(), newest));
   layer.whole = true;
   stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
   count_choosing(step, stats_, watch.ms());
@@ -431,10 +349,6 @@ std::vector<std::int32_t> SpeContextRetriever::slot_rows(std::int32_t layer,
   if (!group.sparse) return {};
   const auto rows = group.maps[at(head)].row_of();
   return {rows.begin(), rows.end()};
-}
-
-std::unique_ptr<Retriever> make_specontext_retriever() {
-  return std::make_unique<SpeContextRetriever>();
 }
 
 }  // namespace quire

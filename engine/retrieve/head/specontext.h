@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/plug/plug_options.h"
 #include "engine/residency/memory_manager.h"
 #include "engine/residency/token_slots.h"
 #include "engine/retrieve/head/device_head_keys.h"
@@ -17,13 +16,31 @@
 #include "engine/retrieve/head/head_keys.h"
 #include "engine/retrieve/head/head_selection.h"
 #include "engine/retrieve/head/head_track.h"
+#include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/slot_copies.h"
 
 namespace quire {
 
-/// Returns the head's input that `cache.options.decode_head` and the head allow.
-HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
+/// What the head sees of a token, as a request may ask.
+enum class AskedInput : std::uint8_t { kAuto, kFeature, kEmbedding };
+
+struct SpeContextOptions : RetrieveOptions {
+  SpeContextOptions() {
+    sink = 4;
+    window = 64;
+  }
+  Residency residency = Residency::kWhatFits;
+  bool elastic = true;     ///< only rows missing in the slots are copied
+  std::int32_t reuse = 1;  ///< steps that a choice serves
+  double tau = 0.8;        ///< cosine that a head's queries keep to those of a choice it reuses
+  AskedInput input = AskedInput::kAuto;
+  std::int32_t draft_layer = 0;  ///< layer of the draft whose attention chooses; 0: two thirds up
+
+  /// Errors: kInvalidArgument, field "<field>.decode_budget": it leaves nothing to choose.
+  Status finish(std::string_view field) const;
+  SelectionBudget selection_budget() const { return {budget, sink, window}; }
+};
 
 /// SpeContextRetriever serves one sequence. Without a head, the attention of a draft's layer
 /// chooses; the draft reads the prompt in prepare_more(). begin_step() scores every cached token
@@ -34,29 +51,29 @@ HeadInput head_input(const PlugOptions& options, const RetrievalHead& head);
 /// choice and one slot map; a layer that lacks rows (selection per layer) chooses among its own by
 /// the same scores. If a compressor ranked rows, the most important ones are copied before the
 /// first step.
-class SpeContextRetriever final : public Retriever {
+class SpeContextRetriever final : public Retriever,
+                                  public HeadDriven,
+                                  public DeviceBudgeted,
+                                  public PreparesInPieces {
  public:
+  explicit SpeContextRetriever(const SpeContextOptions& options)
+      : Retriever({.uses_device = true}), options_(options), budget_(options.selection_budget()) {}
   ~SpeContextRetriever() override { synchronize(); }
 
-  std::string_view name() const override { return "specontext"; }
-  std::span<const PlugOption> options() const override;
-  Status check(const PlugOptions& options) const override;
-  bool uses_device() const override { return true; }
-  bool wants_head() const override { return true; }
-  ChoosingNeed choosing_need(const PlugOptions&, const RetrieveShape& shape) const override {
+  ChoosingNeed choosing_need(const RetrieveShape& shape) const override {
     return shape.head != nullptr ? DeviceHeadKeys::need(*shape.head) : ChoosingNeed();
   }
-  Status prepare(const RetrieveInput& input) override;
+  HeadInput head_input(const RetrievalHead& head) const override;
+  Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
   bool prepared() const override { return unread_.empty(); }
   Status prepare_more() override;
   std::span<const std::int32_t> hidden_layers() const override;
   void take_hidden(std::int32_t layer, const float* x) override;
-  HeadRow head_row() const override;
-  void take_head_row(const float* query, const float* key) override;
+  TokenInput token_input() const override;
+  void take_projection(const float* query, const float* key) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   /// Returns whether a head chooses on the host. Requests then share nothing but its weights.
   bool begins_in_parallel() const override { return keys_.has_value(); }
-  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   /// Returns false on a device, which attends by itself because the choice is known before the
   /// layers run.
   bool needs_host(const RetrieveStep& step) const override;
@@ -95,9 +112,9 @@ class SpeContextRetriever final : public Retriever {
     bool whole = true;
     SlotCopies lane;
   };
-  Status match_rows(const RetrieveInput& input);
+  Status match_rows(const HeadTrack& track);
   /// Computes keys of the prompt's tokens, or queues the tokens that a draft reads piece by piece.
-  Status read_prompt(const RetrieveInput& input);
+  Status read_prompt(const HeadTrack& track);
   Status take_in(std::int32_t token_id, std::int32_t position);
   Status score(std::int32_t token_id, std::int32_t position, bool again);
   void turn_heads(bool again);
@@ -117,18 +134,15 @@ class SpeContextRetriever final : public Retriever {
   Status bring(std::int32_t layer);
   /// Calls bring() for the layers before `end` that this step has not prefetched yet.
   Status bring_before(std::int32_t end);
-  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(input_), stats_); }
+  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(sequence_), stats_); }
   Status attend_in_slots(Layer& layer, const Group& group, const RetrieveStep& step,
                          const KvView& kv);
   static Status attend_in_place(const Group& group, const RetrieveStep& step, const KvView& kv);
 
-  SelectionBudget budget_;
-  /// The number of steps that a choice serves, and of those left for the last choice.
-  std::int32_t reuse_ = 1, serves_ = 0;
-  /// The cosine that a head's queries must keep to those of its choice, in order to reuse it.
-  double tau_ = 0;
-  bool elastic_ = true;  ///< only rows missing in the slots are copied
-  RetrieveInput input_;
+  const SpeContextOptions options_;
+  const SelectionBudget budget_;
+  std::int32_t serves_ = 0;  ///< steps that are left for the last choice
+  SequenceContext sequence_;
   LayerMemory memory_;
   HeadInput mode_ = HeadInput::kEmbedding;
   std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
@@ -149,7 +163,6 @@ class SpeContextRetriever final : public Retriever {
   /// The rotated queries of the head's KV heads that stand for each KV head, [num_kv_heads], if a
   /// choice serves several steps.
   std::vector<std::vector<float>> chosen_by_;
-  RetrieveStats stats_;
   Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };
 

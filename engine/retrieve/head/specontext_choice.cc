@@ -29,10 +29,10 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
     // A step that ended early left slots that do not match the maps.
     if (layer.slots && !std::exchange(layer.whole, false)) layer.empty_slots = true;
   }
-  brought_ = input_.num_layers;
+  brought_ = sequence_.num_layers;
   if (!any) return take_in(token_id, position);
   const bool again = chosen && serves_ > 0;
-  serves_ = again ? serves_ - 1 : reuse_ - 1;
+  serves_ = again ? serves_ - 1 : options_.reuse - 1;
   QUIRE_RETURN_IF_ERROR(score(token_id, position, again));
   stats_.selections += std::ranges::find(anew_, true) != anew_.end() ? 1 : 0;
   for (Group& group : groups_) {
@@ -44,22 +44,23 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   brought_ = 0;
   // A device keeps the order of its copies. Host threads run copies as they are submitted, so a
   // request submits its own during the step, in order not to wait for another one's later layers.
-  return bring_before(copy_streams(input_).hooks != nullptr ? input_.num_layers : kLayersAhead);
+  return bring_before(copy_streams(sequence_).hooks != nullptr ? sequence_.num_layers
+                                                               : kLayersAhead);
 }
 
-Retriever::HeadRow SpeContextRetriever::head_row() const {
+HeadDriven::TokenInput SpeContextRetriever::token_input() const {
   if (!keys_) return {};
-  return {input_.head, mode_ == HeadInput::kFeature ? feature_.data() : nullptr};
+  return {sequence_.head, mode_ == HeadInput::kFeature ? feature_.data() : nullptr};
 }
 
-void SpeContextRetriever::take_head_row(const float* query, const float* key) {
+void SpeContextRetriever::take_projection(const float* query, const float* key) {
   std::copy_n(query, query_.size(), query_.begin());
   std::copy_n(key, key_.size(), key_.begin());
   projected_ = true;
 }
 
 Status SpeContextRetriever::bring_before(std::int32_t end) {
-  while (brought_ < std::min(end, input_.num_layers)) QUIRE_RETURN_IF_ERROR(bring(brought_++));
+  while (brought_ < std::min(end, sequence_.num_layers)) QUIRE_RETURN_IF_ERROR(bring(brought_++));
   return {};
 }
 
@@ -68,7 +69,7 @@ Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position
   if (draft_) return draft_->read(std::span(&token_id, 1));
   const bool featured = mode_ == HeadInput::kFeature;
   if (!std::exchange(projected_, false))
-    QUIRE_RETURN_IF_ERROR(input_.head->project(
+    QUIRE_RETURN_IF_ERROR(sequence_.head->project(
         std::span(&token_id, 1), featured ? feature_.data() : nullptr, query_.data(), key_.data()));
   return device_keys_ ? device_keys_->append(key_.data(), std::span(&position, 1))
                       : keys_->append(key_.data(), std::span(&position, 1));
@@ -77,37 +78,37 @@ Status SpeContextRetriever::take_in(std::int32_t token_id, std::int32_t position
 /// Adds the step's token, then scores it: scores_ [num_kv_heads, tokens] of the KV heads in anew_,
 /// which choose anew. These are all heads, except that with `again` a head may keep its choice.
 Status SpeContextRetriever::score(std::int32_t token_id, std::int32_t position, bool again) {
-  anew_.assign(at(input_.num_kv_heads), !again);
+  anew_.assign(at(sequence_.num_kv_heads), !again);
   if (draft_)
     return again ? take_in(token_id, position)
-                 : draft_->step(token_id, input_.num_kv_heads, scores_);
+                 : draft_->step(token_id, sequence_.num_kv_heads, scores_);
   QUIRE_RETURN_IF_ERROR(take_in(token_id, position));
-  const RetrievalHeadConfig& c = input_.head->config();
-  QUIRE_RETURN_IF_ERROR(rope_rotate(input_.head->rope(), {.x = query_.data(),
-                                                          .out = query_.data(),
-                                                          .positions = &position,
-                                                          .rows = 1,
-                                                          .num_heads = c.num_heads,
-                                                          .ldx = c.query_dim(),
-                                                          .ldo = c.query_dim()}));
-  if (reuse_ > 1) turn_heads(again);
+  const RetrievalHeadConfig& c = sequence_.head->config();
+  QUIRE_RETURN_IF_ERROR(rope_rotate(sequence_.head->rope(), {.x = query_.data(),
+                                                             .out = query_.data(),
+                                                             .positions = &position,
+                                                             .rows = 1,
+                                                             .num_heads = c.num_heads,
+                                                             .ldx = c.query_dim(),
+                                                             .ldo = c.query_dim()}));
+  if (options_.reuse > 1) turn_heads(again);
   if (std::ranges::find(anew_, true) == anew_.end()) return {};
-  if (device_keys_) return device_keys_->score(query_.data(), input_.num_kv_heads, scores_);
-  return keys_->score(query_.data(), position, input_.num_kv_heads, budget_.tokens, &anew_,
+  if (device_keys_) return device_keys_->score(query_.data(), sequence_.num_kv_heads, scores_);
+  return keys_->score(query_.data(), position, sequence_.num_kv_heads, budget_.tokens, &anew_,
                       scores_);
 }
 
 /// Adds to anew_ the heads whose queries turned away from those of their choices. It keeps the
 /// queries of the heads that choose, for comparison in the next steps.
 void SpeContextRetriever::turn_heads(bool again) {
-  const RetrievalHeadConfig& c = input_.head->config();
+  const RetrievalHeadConfig& c = sequence_.head->config();
   const std::int64_t group = c.num_heads / c.num_kv_heads;
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
-    const auto [begin, end] = heads_that_stand_for(m, c.num_kv_heads, input_.num_kv_heads);
+  for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
+    const auto [begin, end] = heads_that_stand_for(m, c.num_kv_heads, sequence_.num_kv_heads);
     const float* query = query_.data() + begin * group * c.head_dim;
     const std::int64_t heads = (end - begin) * group;
     if (again) {
-      anew_[at(m)] = mean_cosine(query, chosen_by_[at(m)].data(), heads, c.head_dim) < tau_;
+      anew_[at(m)] = mean_cosine(query, chosen_by_[at(m)].data(), heads, c.head_dim) < options_.tau;
       ++(anew_[at(m)] ? stats_.heads_corrected : stats_.heads_kept);
     }
     if (anew_[at(m)]) chosen_by_[at(m)].assign(query, query + heads * c.head_dim);

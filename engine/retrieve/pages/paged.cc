@@ -5,11 +5,9 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "base/stopwatch.h"
-#include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
@@ -17,104 +15,62 @@
 
 namespace quire {
 
-Result<PagedPolicy> read_policy(PagedPolicy policy, const PlugOptions& options,
-                                std::span<const PlugOption> table) {
-  const auto has = [&](std::string_view name) {
-    return std::any_of(table.begin(), table.end(),
-                       [&](const PlugOption& o) { return o.name == name; });
-  };
-  const auto number = [&](std::string_view name, auto& value) {
-    if (has(name))
-      value = static_cast<std::remove_reference_t<decltype(value)>>(options.number(table, name));
-  };
-  number("decode_page", policy.page_tokens);
-  number("decode_budget", policy.budget);
-  if (policy.follow_budget && policy.budget < kSmallBudget &&
-      !options.given().contains("decode_page"))
-    policy.page_tokens = kSmallPage;
-  for (const auto& [name, rows] :
-       {std::pair{"decode_sink", &policy.sink}, std::pair{"decode_window", &policy.window}}) {
-    number(name, *rows);
-    if (has(name) && policy.follow_budget)
-      *rows = fixed_rows(options, table, name, policy.page_tokens);
+Status PagedPolicy::finish(std::string_view field) {
+  if (follow_budget) {
+    const PagedPolicy usual;
+    if (budget < kSmallBudget && !page_tokens.given) page_tokens = kSmallPage;
+    sink = sink.under(budget, usual.budget, page_tokens);
+    window = window.under(budget, usual.budget, page_tokens);
   }
-  number("decode_dense_layers", policy.dense_layers);
-  number("decode_rerank", policy.rerank);
-  number("decode_reuse", policy.reuse);
-  if (has("decode_tau")) policy.tau = options.number(table, "decode_tau");
-  if (has("decode_resident") && options.word(table, "decode_resident") == "none")
-    policy.residency = Residency::kNothing;
-  if (has("decode_scale")) policy.scale = options.word(table, "decode_scale") == "sqrt_d";
-  if (has("decode_pool")) {
-    const std::string_view pool = options.word(table, "decode_pool");
-    policy.vote = pool == "avg_softmax"   ? PageVote::kMeanSoftmax
-                  : pool == "max_softmax" ? PageVote::kMaxSoftmax
-                  : pool == "max_score"   ? PageVote::kMaxScore
-                                          : PageVote::kMeanScore;
-  }
-  if (has("decode_summary"))
-    policy.summary = options.word(table, "decode_summary") == "deviation" ? PageSummary::kDeviation
-                                                                          : PageSummary::kExtremes;
   const auto whole = [&](std::string_view name, std::int32_t value, std::int32_t unit) -> Status {
     if (value % unit == 0) return {};
     return Status::invalid(
-        "cache.options." + std::string(name),
+        std::string(field) + "." + std::string(name),
         std::to_string(value) + " must be a multiple of " + std::to_string(unit));
   };
-  QUIRE_RETURN_IF_ERROR(whole("decode_page", policy.page_tokens, policy.device ? kPageTokens : 1));
-  QUIRE_RETURN_IF_ERROR(whole("decode_budget", policy.budget, policy.page_tokens));
-  QUIRE_RETURN_IF_ERROR(whole("decode_sink", policy.sink, policy.page_tokens));
-  QUIRE_RETURN_IF_ERROR(whole("decode_window", policy.window, policy.page_tokens));
-  if (policy.selected_pages() < 1) {
-    return Status::invalid("cache.options.decode_budget",
-                           "a budget of " + std::to_string(policy.budget) +
-                               " tokens leaves no page beside " + std::to_string(policy.sink) +
-                               " of sinks and " + std::to_string(policy.window) +
+  QUIRE_RETURN_IF_ERROR(whole("decode_page", page_tokens, device ? kPageTokens : 1));
+  QUIRE_RETURN_IF_ERROR(whole("decode_budget", budget, page_tokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_sink", sink, page_tokens));
+  QUIRE_RETURN_IF_ERROR(whole("decode_window", window, page_tokens));
+  if (selected_pages() < 1) {
+    return Status::invalid(std::string(field) + ".decode_budget",
+                           "a budget of " + std::to_string(budget) +
+                               " tokens leaves no page beside " + std::to_string(sink) +
+                               " of sinks and " + std::to_string(window) +
                                " of window; raise it or lower those");
   }
-  return policy;
+  return {};
 }
 
-Status PagedRetriever::check(const PlugOptions& options) const {
-  return read_policy(defaults_, options, table_).status();
-}
-
-Status PagedRetriever::prepare(const RetrieveInput& input) {
-  QUIRE_ASSIGN_OR_RETURN(
-      policy_,
-      read_policy(defaults_, input.options == nullptr ? PlugOptions() : *input.options, table_));
-  input_ = input;
-  input_.options = nullptr;
-  input_.queries = nullptr;
-  input_.retained = nullptr;  // owned by the caller, and valid during this call only
-  const std::vector<ContextRows> contexts(input.contexts.begin(), input.contexts.end());
-  input_.contexts = {};
+Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) {
+  sequence_ = sequence;
+  const std::vector<ContextRows> contexts(prompt.contexts.begin(), prompt.contexts.end());
   layers_.clear();
-  device_memory_ = choosing_memory(input);
+  device_memory_ = choosing_memory(sequence);
   there_ = DeviceChoice(device_memory_);
   if (policy_.device) {
-    QUIRE_CHECK(input.device != nullptr, "pages are brought to a device");
-    const DType dtype = input.cache->view(0).dtype;
+    QUIRE_CHECK(sequence.device != nullptr, "pages are brought to a device");
+    const DType dtype = sequence.cache->view(0).dtype;
     RequestMemory memory;
-    memory.device_bytes = input.device->max_bytes();
-    memory.requests = input.device_requests;
-    memory.num_layers = std::max(0, input.num_layers - policy_.dense_layers);
-    memory.row_bytes = ResidentPages::bytes_for(input.num_kv_heads, input.head_dim, dtype, 1, 1);
+    memory.device_bytes = sequence.device->max_bytes();
+    memory.requests = sequence.device_requests;
+    memory.num_layers = std::max(0, sequence.num_layers - policy_.dense_layers);
+    memory.row_bytes = ResidentPages::bytes_for(sequence.num_kv_heads, sequence.head_dim, dtype, 1,
+                                                1);
     memory.budget_rows = std::int64_t{policy_.slots()} * policy_.page_tokens;
     if (device_memory_ != nullptr)
-      memory.choosing = choosing_need(input.options == nullptr ? PlugOptions() : *input.options,
-                                      shape_of(input));
-    memory_ = LayerMemory(*input.device, memory, policy_.residency);
+      memory.choosing = choosing_need(shape_of(sequence, contexts.size()));
+    memory_ = LayerMemory(*sequence.device, memory, policy_.residency);
   }
-  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+  for (std::int32_t layer = 0; layer < sequence.num_layers; ++layer) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
     if (layer >= policy_.dense_layers && policy_.tau)
-      layers_.back().chosen_by.assign(
-          static_cast<std::size_t>(input.num_heads) * static_cast<std::size_t>(input.head_dim),
-          0.0f);
+      layers_.back().chosen_by.assign(static_cast<std::size_t>(sequence.num_heads) *
+                                          static_cast<std::size_t>(sequence.head_dim),
+                                      0.0f);
   }
-  return policy_.device && input.retained != nullptr && !input.retained->hot.empty()
-             ? warm_start(*input.retained)
+  return policy_.device && prompt.retained != nullptr && !prompt.retained->hot.empty()
+             ? warm_start(*prompt.retained)
              : Status();
 }
 
@@ -128,8 +84,8 @@ void PagedRetriever::synchronize() {
 
 Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
   std::int64_t rows = 0;
-  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer)
-    rows = std::max(rows, input_.cache->num_rows(layer) + 1);
+  for (std::int32_t layer = policy_.dense_layers; layer < sequence_.num_layers; ++layer)
+    rows = std::max(rows, sequence_.cache->num_rows(layer) + 1);
   if (!policy_.device || rows <= policy_.budget) return {};
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
@@ -165,7 +121,7 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
                               const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
   const auto [begin, last] = candidates(layer);
   const std::int32_t first = begin, end = last, n = end - first;
-  const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  const std::int32_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
   choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
   if (n == 0) return {};
@@ -211,7 +167,7 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
 /// Takes over the choices of these heads.
 void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads,
                           std::vector<HeadChoice>& choices) const {
-  const std::int64_t width = std::int64_t{step.num_heads / input_.num_kv_heads} * step.head_dim;
+  const std::int64_t width = std::int64_t{step.num_heads / sequence_.num_kv_heads} * step.head_dim;
   layer.choices.resize(heads.size());
   for (std::size_t m = 0; m < heads.size(); ++m) {
     if (!heads[m]) continue;
@@ -224,10 +180,10 @@ void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vec
 
 /// Returns the KV heads whose queries turned too far away from those of their choices.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
-  const std::int32_t group = step.num_heads / input_.num_kv_heads;
-  std::vector<bool> moved(static_cast<std::size_t>(input_.num_kv_heads));
+  const std::int32_t group = step.num_heads / sequence_.num_kv_heads;
+  std::vector<bool> moved(static_cast<std::size_t>(sequence_.num_kv_heads));
   const std::int64_t width = std::int64_t{group} * step.head_dim;
-  for (std::int64_t m = 0; m < input_.num_kv_heads; ++m) {
+  for (std::int64_t m = 0; m < sequence_.num_kv_heads; ++m) {
     moved[static_cast<std::size_t>(m)] = mean_cosine(step.query + m * width,
                                                      layer.chosen_by.data() + m * width, group,
                                                      step.head_dim) < *policy_.tau;
@@ -238,7 +194,7 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
 /// Returns the KV heads whose choices have served as many steps as they may. From the second time
 /// on, layers take turns.
 std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) const {
-  const auto heads = static_cast<std::size_t>(input_.num_kv_heads);
+  const auto heads = static_cast<std::size_t>(sequence_.num_kv_heads);
   if (layer.head_served.empty()) {
     layer.head_served.assign(heads, index % policy_.reuse);
     return std::vector<bool>(heads, true);
@@ -279,7 +235,7 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
   layer.copies.clear();
   const std::span<const std::int32_t> positions(kv.positions,
                                                 static_cast<std::size_t>(kv.num_rows));
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+  for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
     std::int32_t& resident_of = layer.choices[static_cast<std::size_t>(m)].resident_of;
     const bool there = resident_of == layer.pages.size();
     if (there && in_background) continue;
@@ -302,7 +258,7 @@ Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<
     stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
     moves.push_back(layer.resident->move(c, layer.pages[c.page]));
   }
-  const CopyStreams lanes = copy_streams(input_);
+  const CopyStreams lanes = copy_streams(sequence_);
   if (!in_background) return SlotCopies::bring(lanes, kv, layer.resident->slots(), moves);
   return layer.lane.copy_async(lanes, kv, layer.resident->slots(),
                                std::make_shared<const std::vector<KvMove>>(std::move(moves)),
@@ -311,11 +267,11 @@ Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<
 
 /// Gives the layer slots, to which everything it wants is copied.
 Status PagedRetriever::leave_device(Layer& layer, std::int32_t index) {
-  QUIRE_RETURN_IF_ERROR(quire::leave_device(input_, index, PageLayout::kHeadPages, stats_));
-  const KvView kv = input_.cache->view(index);
-  QUIRE_ASSIGN_OR_RETURN(
-      layer.resident, ResidentPages::create(*input_.device, kv.num_kv_heads, kv.head_dim, kv.dtype,
-                                            policy_.page_tokens, policy_.slots()));
+  QUIRE_RETURN_IF_ERROR(quire::leave_device(sequence_, index, PageLayout::kHeadPages, stats_));
+  const KvView kv = sequence_.cache->view(index);
+  QUIRE_ASSIGN_OR_RETURN(layer.resident,
+                         ResidentPages::create(*sequence_.device, kv.num_kv_heads, kv.head_dim,
+                                               kv.dtype, policy_.page_tokens, policy_.slots()));
   std::int64_t held = memory_.bytes();
   for (const Layer& l : layers_) held += l.resident ? l.resident->bytes() : 0;
   stats_.device_bytes = std::max(stats_.device_bytes, held);
@@ -391,7 +347,7 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
 
 Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) {
   const Stopwatch watch;
-  const std::int64_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  const std::int64_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
   const auto attend_head = [&](std::int64_t m) {
     RetrieveStep head = step;
@@ -437,7 +393,7 @@ Status PagedRetriever::list_rows(Layer& layer, std::size_t head, std::int64_t nu
 Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   std::vector<RowList> lists(layer.choices.size());
   std::vector<Status> status(lists.size());
-  parallel_tasks(input_.num_kv_heads, [&](std::int64_t m) {
+  parallel_tasks(sequence_.num_kv_heads, [&](std::int64_t m) {
     const auto head = static_cast<std::size_t>(m);
     status[head] = list_rows(layer, head, kv.num_rows);
     lists[head] = {layer.choices[head].rows.data(),

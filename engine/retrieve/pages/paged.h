@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "engine/cache/compute_memory.h"
-#include "engine/plug/plug_options.h"
 #include "engine/residency/memory_manager.h"
 #include "engine/residency/resident_pages.h"
 #include "engine/retrieve/device_choice.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/page_summaries.h"
+#include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/slot_copies.h"
 #include "kernels/candidates.h"
@@ -31,14 +31,18 @@ using PageVote = CandidateVote;
 /// of 32 and 0.004 with pages of 16 (docs/decode.md).
 inline constexpr std::int32_t kSmallBudget = 1024, kSmallPage = 16;
 
-/// PagedPolicy holds the lengths, in tokens and multiples of page_tokens, and the method of a paged
-/// retriever. If pages are copied to the device, page_tokens is a multiple of kPageTokens.
-struct PagedPolicy {
-  std::int32_t page_tokens = 32, budget = 2048, sink = 128, window = 128;
+/// PagedPolicy holds the options of all paged retrievers: lengths in tokens, multiples of
+/// page_tokens, and the method. A plug derives from it to set its defaults.
+struct PagedPolicy : RetrieveOptions {
+  PagedPolicy() {
+    sink = window = 128;
+    dense_layers = 1;
+  }
+  /// If pages are copied to the device, a multiple of kPageTokens.
+  FixedRows page_tokens = 32;
   /// Options that a request omits adapt to a small budget: sinks and window shrink with it
   /// (fixed_rows.h), and a budget below kSmallBudget has pages of kSmallPage.
   bool follow_budget = false;
-  std::int32_t dense_layers = 1;  ///< number of first layers that attend to everything
   PageSummary summary = PageSummary::kExtremes;
   PageVote vote = PageVote::kMeanSoftmax;
   bool scale = true;  ///< scores are divided by sqrt(head_dim)
@@ -61,12 +65,33 @@ struct PagedPolicy {
   /// Returns the slots of a KV head in an offloaded layer. They include one page that may have left
   /// the window before any selection saw it, and the page being filled.
   std::int32_t slots() const { return sink_pages() + selected_pages() + window_pages() + 2; }
+
+  /// Adapts what follows the budget and checks that the lengths fit together. Errors:
+  /// kInvalidArgument, field "<field>.<option>".
+  Status finish(std::string_view field);
 };
 
-/// Reads the options that are in `table` and checks that they fit together. Errors:
-/// kInvalidArgument, field "cache.options.<name>".
-Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options,
-                                std::span<const PlugOption> table);
+inline OptionField<PagedPolicy> page_option(
+    OptionRange range, std::string_view summary = "tokens of a page; a multiple of 16") {
+  return fixed_rows_option("decode_page", &PagedPolicy::page_tokens, range, summary);
+}
+inline OptionField<PagedPolicy> resident_option() {
+  return words_option("decode_resident", &PagedPolicy::residency,
+                      {{"auto", Residency::kWhatFits}, {"none", Residency::kNothing}},
+                      "layers that stay on the device: those that fit, or none");
+}
+inline OptionField<PagedPolicy> rerank_option() {
+  return number_option("decode_rerank", &PagedPolicy::rerank, {1, 64},
+                       "of this many times the pages to be chosen the keys themselves are looked "
+                       "at, and the pages attended to most are taken; 1: their bounds decide");
+}
+/// Describes the vote, of which the words are a subset of avg_softmax, max_softmax, max_score and
+/// avg_score.
+inline OptionField<PagedPolicy> vote_option(
+    std::initializer_list<std::pair<std::string_view, PageVote>> votes) {
+  return words_option("decode_pool", &PagedPolicy::vote, votes,
+                      "how query heads of a KV head vote for pages");
+}
 
 /// PagedRetriever serves one sequence. A layer attends to everything while it has no more rows than
 /// the budget. After that it attends to its first pages (sinks), its last ones (window), the page
@@ -76,25 +101,18 @@ Result<PagedPolicy> read_policy(PagedPolicy defaults, const PlugOptions& options
 /// chosen in the same way and read in place. If a compressor ranked rows, the pages of the most
 /// important ones are copied before the first step; this saves copies and does not change the
 /// choice.
-class PagedRetriever : public Retriever {
+class PagedRetriever : public Retriever, public DeviceBudgeted {
  public:
-  /// Makes a retriever whose requests may give the options of `table`, a subset of those that
-  /// read_policy() knows. `table` must be static.
-  PagedRetriever(std::string name, PagedPolicy defaults, std::span<const PlugOption> table)
-      : name_(std::move(name)), table_(table), defaults_(defaults) {}
+  explicit PagedRetriever(const PagedPolicy& policy)
+      : Retriever({.uses_device = policy.device}), policy_(policy) {}
   ~PagedRetriever() override { PagedRetriever::synchronize(); }
 
-  std::string_view name() const override { return name_; }
-  std::span<const PlugOption> options() const override { return table_; }
-  Status check(const PlugOptions& options) const override;
-  bool uses_device() const override { return defaults_.device; }
-  ChoosingNeed choosing_need(const PlugOptions& options, const RetrieveShape& shape) const override;
-  Status prepare(const RetrieveInput& input) override;
+  ChoosingNeed choosing_need(const RetrieveShape& shape) const override;
+  Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   void synchronize() override;
-  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   RetrieveStats stats() const override;
 
   /// Returns the pages of a layer that KV head `head` has in device slots, ascending; empty if it
@@ -130,8 +148,7 @@ class PagedRetriever : public Retriever {
   }
 
   const PagedPolicy& policy() const { return policy_; }
-  /// Returns the input of prepare() without its spans and members valid for prepare() only.
-  const RetrieveInput& input() const { return input_; }
+  const SequenceContext& sequence() const { return sequence_; }
 
  private:
   struct HeadChoice {
@@ -210,7 +227,7 @@ class PagedRetriever : public Retriever {
   Status bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background);
   Status start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                       bool in_background);
-  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(input_), stats_); }
+  Status wait(Layer& layer) { return layer.lane.wait(copy_streams(sequence_), stats_); }
   Status attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status leave_device(Layer& layer, std::int32_t index);
@@ -220,18 +237,14 @@ class PagedRetriever : public Retriever {
   Status attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const;
 
-  const std::string name_;
-  const std::span<const PlugOption> table_;
-  const PagedPolicy defaults_;
-  PagedPolicy policy_;
-  RetrieveInput input_;
+  const PagedPolicy policy_;
+  SequenceContext sequence_;
   LayerMemory memory_;  ///< of the layers that are not dense
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
   std::vector<float> query_;                       ///< the step's query, copied from the device
   std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
   DeviceChoice there_;
-  RetrieveStats stats_;
   double attention_ms_ = 0;  ///< of the current layer step
   Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };

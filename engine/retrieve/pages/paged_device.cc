@@ -17,13 +17,9 @@ float PagedRetriever::score_scale(const RetrieveStep& step) const {
   return policy_.scale ? 1.0f / std::sqrt(static_cast<float>(step.head_dim)) : 1.0f;
 }
 
-ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options,
-                                           const RetrieveShape& shape) const {
-  const auto read = read_policy(defaults_, options, table_);
-  if (!read.ok()) return {};
-  const PagedPolicy& policy = *read;
-  const std::int64_t page = policy.page_tokens,
-                     layers = std::max(0, shape.num_layers - policy.dense_layers);
+ChoosingNeed PagedRetriever::choosing_need(const RetrieveShape& shape) const {
+  const std::int64_t page = policy_.page_tokens,
+                     layers = std::max(0, shape.num_layers - policy_.dense_layers);
   // Pages are cut within documents, so each document may end with a partial page.
   const std::int64_t cut = shape.num_contexts + 2;
   const std::int64_t bound_values = layers * shape.num_kv_heads * 2 * shape.head_dim;
@@ -32,8 +28,8 @@ ChoosingNeed PagedRetriever::choosing_need(const PlugOptions& options,
       (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
   // Lists hold sinks, chosen pages, and pages that no selection has seen: the window, and those
   // that have left it since.
-  need += DeviceChoice::need(shape, page, cut, policy.budget + policy.reuse + 2 * page);
-  need.fixed_bytes += layers * shape.num_kv_heads * policy.selected_pages() *
+  need += DeviceChoice::need(shape, page, cut, policy_.budget + policy_.reuse + 2 * page);
+  need.fixed_bytes += layers * shape.num_kv_heads * policy_.selected_pages() *
                       static_cast<std::int64_t>(sizeof(std::int32_t));
   return need;
 }
@@ -71,10 +67,10 @@ Status PagedRetriever::score_on_device(const Layer& layer, const RetrieveStep& s
   const auto [first, last] = candidates(layer);
   const std::int64_t pages = last - first;
   const std::uint16_t* bounds = layer.bounds.data() +
-                                std::int64_t{first} * input_.num_kv_heads * 2 * step.head_dim;
+                                std::int64_t{first} * sequence_.num_kv_heads * 2 * step.head_dim;
   return step.compute->hooks()->page_scores({step.query, bounds, pages, pages, step.num_heads,
-                                             input_.num_kv_heads, step.head_dim, score_scale(step),
-                                             scores});
+                                             sequence_.num_kv_heads, step.head_dim,
+                                             score_scale(step), scores});
 }
 
 /// Fetches the query to query_, and the candidates' scores to scores_; everything enqueued has run
@@ -107,11 +103,12 @@ Status PagedRetriever::select_on_device(Layer& layer, const RetrieveStep& step) 
   layer.num_chosen = std::min(pages, selected);
   if (pages == 0) return {};
   QUIRE_RETURN_IF_ERROR(
-      layer.chosen_on_device.reserve(device_memory_, input_.num_kv_heads * selected));
+      layer.chosen_on_device.reserve(device_memory_, sequence_.num_kv_heads * selected));
   QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, pages));
   QUIRE_RETURN_IF_ERROR(score_on_device(layer, step, scores));
-  return there_.choose(*step.compute, input_.num_kv_heads, step.num_heads / input_.num_kv_heads,
-                       pages, policy_.vote, selected, layer.chosen_on_device.data());
+  return there_.choose(*step.compute, sequence_.num_kv_heads,
+                       step.num_heads / sequence_.num_kv_heads, pages, policy_.vote, selected,
+                       layer.chosen_on_device.data());
 }
 
 /// Chooses and attends without synchronizing: the choice becomes lists of rows in device memory.
@@ -125,16 +122,16 @@ Status PagedRetriever::choose_on_device(Layer& layer, const RetrieveStep& step, 
   args.chosen = layer.chosen_on_device.data();
   args.num_chosen = layer.num_chosen;
   args.first_candidate = policy_.sink_pages();
-  args.num_kv_heads = input_.num_kv_heads;
+  args.num_kv_heads = sequence_.num_kv_heads;
   args.most_rows += args.num_chosen * policy_.page_tokens;
   QUIRE_ASSIGN_OR_RETURN(const DeviceLists lists, there_.lists(*step.compute, args));
   return attend_to_lists(step, kv, lists);
 }
 
 Status PagedRetriever::attend_slots_on_device(const Layer& layer, const RetrieveStep& step) const {
-  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(input_.num_kv_heads));
+  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(sequence_.num_kv_heads));
   std::vector<RowList> lists;
-  for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+  for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
     std::vector<std::int32_t>& of_head = rows[static_cast<std::size_t>(m)];
     layer.resident->append_rows(m, of_head);
     lists.push_back({of_head.data(), static_cast<std::int64_t>(of_head.size())});

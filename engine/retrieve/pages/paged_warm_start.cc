@@ -9,26 +9,26 @@ namespace quire {
 /// most important rows. It does not affect what a step chooses.
 Status PagedRetriever::warm_start(const RetainedRows& retained) {
   std::int64_t rows = 0;
-  for (std::int32_t layer = policy_.dense_layers; layer < input_.num_layers; ++layer)
-    rows = std::max(rows, input_.cache->num_rows(layer) + 1);
+  for (std::int32_t layer = policy_.dense_layers; layer < sequence_.num_layers; ++layer)
+    rows = std::max(rows, sequence_.cache->num_rows(layer) + 1);
   if (rows <= policy_.budget) return {};
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
-  for (std::int32_t index = policy_.dense_layers; index < input_.num_layers; ++index) {
+  for (std::int32_t index = policy_.dense_layers; index < sequence_.num_layers; ++index) {
     Layer& layer = layers_[static_cast<std::size_t>(index)];
-    KvView kv = input_.cache->view(index);
+    KvView kv = sequence_.cache->view(index);
     if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget)
       continue;
     RetrieveStep step;
-    step.compute = input_.compute;
+    step.compute = sequence_.compute;
     QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_on_device(layer, step, kv)
                                                   : refresh(layer, kv));
     QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
-    kv = input_.cache->view(index);
+    kv = sequence_.cache->view(index);
     layer.copies.clear();
     const std::span<const std::int32_t> positions(kv.positions,
                                                   static_cast<std::size_t>(kv.num_rows));
-    for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
+    for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
       layer.resident->want(
           m,
           hot_pages(layer,

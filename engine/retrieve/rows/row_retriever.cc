@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/stopwatch.h"
-#include "engine/retrieve/fixed_rows.h"
 #include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention.h"
@@ -28,60 +27,40 @@ KvView part_of(const KvView& kv, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-std::vector<PlugOption> row_options(std::string_view budget) {
+OptionFields<RowPolicy> row_options() {
   return {
-      {"decode_budget",
-       budget,
-       {},
-       2,
-       1 << 20,
-       "tokens a step attends to in a layer, sinks and window among them; tokens of the answer "
-       "come on top"},
-      {"decode_sink", "64", {}, 0, 1 << 20, "first tokens that are always attended to"},
-      {"decode_window", "512", {}, 0, 1 << 20, "last tokens of the prompt, always attended to"},
-      {"decode_generated",
-       "4096",
-       {},
-       0,
-       1 << 20,
-       "tokens of the answer that join them, before the oldest may be left out, too"},
-      {"decode_dense_layers", "0", {}, 0, 1024, "first layers that attend to everything"},
+      budget_option({2, 1 << 20},
+                    "tokens a step attends to in a layer, sinks and window among them; tokens of "
+                    "the answer come on top"),
+      sink_option(),
+      window_option("last tokens of the prompt, always attended to"),
+      number_option("decode_generated", &RowPolicy::generated, {0, 1 << 20},
+                    "tokens of the answer that join them, before the oldest may be left out, too"),
+      dense_layers_option(),
   };
 }
 
-Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table) {
-  const auto number = [&](std::string_view name) {
-    return static_cast<std::int32_t>(options.number(table, name));
-  };
-  RowPolicy policy;
-  policy.sink = fixed_rows(options, table, "decode_sink", 1);
-  policy.window = fixed_rows(options, table, "decode_window", 1);
-  policy.generated = number("decode_generated");
-  policy.dense_layers = number("decode_dense_layers");
-  const std::int32_t budget = number("decode_budget");
-  policy.chosen = budget - policy.sink - policy.window;
-  if (policy.chosen < 1) {
-    return Status::invalid(
-        "cache.options.decode_budget",
-        "a budget of " + std::to_string(budget) + " tokens leaves nothing to choose beside " +
-            std::to_string(policy.sink) + " of sinks and " + std::to_string(policy.window) +
-            " of window; raise it or lower those");
-  }
-  return policy;
+Status RowPolicy::finish(std::string_view field) {
+  const RowPolicy usual;
+  sink = sink.under(budget, usual.budget, 1);
+  window = window.under(budget, usual.budget, 1);
+  chosen = budget - sink - window;
+  if (chosen >= 1) return {};
+  return Status::invalid(std::string(field) + ".decode_budget",
+                         "a budget of " + std::to_string(budget) +
+                             " tokens leaves nothing to choose beside " + std::to_string(sink) +
+                             " of sinks and " + std::to_string(window) +
+                             " of window; raise it or lower those");
 }
 
-Status RowRetriever::prepare(const RetrieveInput& input) {
-  input_ = input;
-  input_.options = nullptr;
-  input_.retained = nullptr;
-  input_.queries = nullptr;
-  input_.contexts = {};
-  device_memory_ = choosing_memory(input);
-  QUIRE_ASSIGN_OR_RETURN(policy_, read(input.options == nullptr ? PlugOptions() : *input.options));
-  layers_.assign(at(input.num_layers), {});
-  for (std::int32_t l = 0; l < input.num_layers; ++l) {
+Status RowRetriever::prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) {
+  sequence_ = sequence;
+  device_memory_ = choosing_memory(sequence);
+  begin_sequence(prompt);
+  layers_.assign(at(sequence.num_layers), {});
+  for (std::int32_t l = 0; l < sequence.num_layers; ++l) {
     Layer& layer = layers_[at(l)];
-    layer.prompt_rows = input.cache->num_rows(l);
+    layer.prompt_rows = sequence.cache->num_rows(l);
     // The local range after host rows begins at a page, so that it can be read in place. The window
     // may therefore be up to a page longer.
     const std::int64_t end = std::max<std::int64_t>(0, layer.prompt_rows - policy_.window) /
@@ -89,16 +68,16 @@ Status RowRetriever::prepare(const RetrieveInput& input) {
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
   }
   bool any = false;
-  for (std::int32_t l = 0; l < input.num_layers; ++l) {
+  for (std::int32_t l = 0; l < sequence.num_layers; ++l) {
     if (!sparse(l)) continue;
     any = true;
     // The host attends and needs keys and values in its own memory.
     if (!chooses_on_device())
-      QUIRE_RETURN_IF_ERROR(leave_device(input_, l, PageLayout::kSplit, stats_));
+      QUIRE_RETURN_IF_ERROR(leave_device(sequence_, l, PageLayout::kSplit, stats_));
   }
   if (!any) return {};
-  if (input.compute != nullptr) QUIRE_RETURN_IF_ERROR(input.compute->synchronize());
-  return index(input);
+  if (sequence.compute != nullptr) QUIRE_RETURN_IF_ERROR(sequence.compute->synchronize());
+  return index(prompt);
 }
 
 RetrieveStats RowRetriever::stats() const {
@@ -155,7 +134,7 @@ Status RowRetriever::attend(const RetrieveStep& step) {
     return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
   ++stats_.sparse_steps;
   ++stats_.selections;
-  const std::int32_t kv_heads = input_.num_kv_heads, group = step.num_heads / kv_heads;
+  const std::int32_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
   if (!here) {
     stats_.rows_scored += kv_heads * (layer.host_end - policy_.sink);
     stats_.rows_attended += std::int64_t{kv_heads} * policy_.chosen;

@@ -9,21 +9,28 @@
 #include <string>
 #include <vector>
 
-#include "engine/plug/plug_options.h"
 #include "engine/retrieve/choosing_memory.h"
+#include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/attention_mass.h"
 
 namespace quire {
 
-/// RowPolicy holds numbers of rows.
-struct RowPolicy {
-  /// The first and last rows of the prompt, which every step attends to.
-  std::int32_t sink = 64, window = 512;
-  /// The rows of the answer that join them; beyond that the oldest of these become candidates.
+/// RowPolicy holds the options of row retrievers: numbers of rows. `sink` and `window` are the
+/// first and last rows of the prompt, which every step attends to.
+struct RowPolicy : RetrieveOptions {
+  RowPolicy() {
+    budget = 1600;
+    sink = 64;
+    window = 512;
+  }
+  /// The rows of the answer that join the window; beyond that the oldest become candidates.
   std::int32_t generated = 4096;
-  std::int32_t chosen = 1024;     ///< of the rest, for each KV head
-  std::int32_t dense_layers = 0;  ///< number of first layers that attend to everything
+  std::int32_t chosen = 1024;  ///< of the rest, for each KV head; finish() computes it
+
+  /// Adapts sink and window to the budget. Errors: kInvalidArgument, field
+  /// "<field>.decode_budget": it leaves nothing to choose.
+  Status finish(std::string_view field);
 };
 
 /// Returns the upper bound of the prompt's last rows and the answer's rows that are always attended
@@ -32,12 +39,9 @@ inline std::int64_t most_local(const RowPolicy& policy) {
   return std::int64_t{policy.window} + policy.generated + 2 * kPageTokens;
 }
 
-/// Returns the options `decode_budget` with this default, `decode_sink`, `decode_window`,
-/// `decode_generated` and `decode_dense_layers`.
-std::vector<PlugOption> row_options(std::string_view budget);
-/// Reads the policy from those options. Errors: kInvalidArgument, field
-/// "cache.options.decode_budget": it leaves nothing to choose.
-Result<RowPolicy> read_row_policy(const PlugOptions& options, std::span<const PlugOption> table);
+/// Returns the options `decode_budget`, `decode_sink`, `decode_window`, `decode_generated` and
+/// `decode_dense_layers`.
+OptionFields<RowPolicy> row_options();
 
 /// HostStep is the part of one KV head in a step: rows on the host, some of which it attends to.
 struct HostStep {
@@ -67,19 +71,20 @@ struct HostCounts {
 /// A layer with no more host rows than a step may choose attends to everything.
 class RowRetriever : public Retriever {
  public:
-  Status prepare(const RetrieveInput& input) override;
+  Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
   /// Returns false for dense steps on a device, and for all steps on it if chooses_on_device(),
   /// because the device then attends by itself.
   bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
-  void took_to_choose(double ms) override { stats_.choose_ms += ms; }
   RetrieveStats stats() const override;
 
  protected:
-  /// Reads the policy from the request's options; input() is already set.
-  virtual Result<RowPolicy> read(const PlugOptions& options) = 0;
+  RowRetriever(RetrieverTraits traits, const RowPolicy& policy)
+      : Retriever(traits), policy_(policy) {}
+  /// Makes the state of a sequence. It runs in prepare(), where sequence() is already set.
+  virtual void begin_sequence(const AssembledPrompt& prompt) = 0;
   /// Runs in prepare() if some layers have more prompt rows on the host than a step may choose.
-  virtual Status index(const RetrieveInput&) { return {}; }
+  virtual Status index(const AssembledPrompt&) { return {}; }
   /// Computes attention of the query to rows of step.host. Several KV heads call it concurrently in
   /// different threads.
   virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
@@ -98,16 +103,14 @@ class RowRetriever : public Retriever {
   virtual void end_step(const HostStep& /*of the last KV head*/) {}
 
   const RowPolicy& policy() const { return policy_; }
-  /// Returns the input of prepare() without its spans and members valid for prepare() only.
-  const RetrieveInput& input() const { return input_; }
+  const SequenceContext& sequence() const { return sequence_; }
   /// Returns whether steps of the layer begin sparse; prompt_host() then returns the prompt rows on
   /// the host.
   bool sparse(std::int32_t layer) const;
   RowRange prompt_host(std::int32_t layer) const;
-  /// Returns the device memory for choosing, valid from before read() on; null where the host
-  /// computes.
+  /// Returns the device memory for choosing, valid from before begin_sequence() on; null where the
+  /// host computes.
   const std::shared_ptr<ChoosingMemory>& memory_on_device() const { return device_memory_; }
-  RetrieveStats stats_;
 
  private:
   struct Layer {
@@ -121,8 +124,8 @@ class RowRetriever : public Retriever {
     return layer < policy_.dense_layers || host_end - policy_.sink <= policy_.chosen;
   }
 
-  RowPolicy policy_;
-  RetrieveInput input_;
+  const RowPolicy policy_;
+  SequenceContext sequence_;
   std::shared_ptr<ChoosingMemory> device_memory_;
   std::vector<Layer> layers_;
   std::vector<float> out_, lse_, part_lse_;  ///< [num_heads, head_dim], [num_heads]

@@ -49,8 +49,8 @@ class CompressedQueryTest : public ::testing::Test {
     expect_fates_sum(o.plan);
     return o;
   }
-  static std::vector<std::string> compressors() {
-    std::vector<std::string> names = compressor_names();
+  static std::vector<std::string> ranking_compressors() {
+    std::vector<std::string> names = compressors().names();
     std::erase(names, "none");
     return names;
   }
@@ -66,7 +66,7 @@ class CompressedQueryTest : public ::testing::Test {
 
 TEST_F(CompressedQueryTest, ACapacityOverTheContextChangesNothing) {
   const Outcome plain = ask("reuse", "none");
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     for (const char* mode : {"demote", "drop"}) {
       const Outcome o = ask("reuse", name, {{"capacity", "1000"}, {"drop_mode", mode}});
       EXPECT_EQ(o.ids, plain.ids) << name << " " << mode;
@@ -77,7 +77,7 @@ TEST_F(CompressedQueryTest, ACapacityOverTheContextChangesNothing) {
 
 TEST_F(CompressedQueryTest, WhatIsDemotedTheDenseRetrieverStillAttendsTo) {
   const Outcome plain = ask("reuse", "none");
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     const Outcome o = ask("reuse", name, {{"capacity", "60"}});
     EXPECT_EQ(o.ids, plain.ids) << name;
     ASSERT_TRUE(o.plan.compression.has_value());
@@ -89,7 +89,7 @@ TEST_F(CompressedQueryTest, WhatIsDemotedTheDenseRetrieverStillAttendsTo) {
 
 TEST_F(CompressedQueryTest, DropsAllButTheCapacityAfterTheFirstToken) {
   const Outcome plain = ask("reuse", "none");
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     const Outcome o = ask("reuse", name, {{"capacity", "60"}, {"drop_mode", "drop"}});
     ASSERT_TRUE(o.plan.compression.has_value()) << name;
     EXPECT_TRUE(o.plan.compression->dropped);
@@ -109,11 +109,11 @@ TEST_F(CompressedQueryTest, DropsAllButTheCapacityAfterTheFirstToken) {
 
 TEST_F(CompressedQueryTest, AnswersTheSameTwiceAndWhateverTheChunks) {
   std::map<std::string, Outcome> before;
-  for (const std::string& name : compressors())
+  for (const std::string& name : ranking_compressors())
     before[name] = ask("recompute", name,
                        {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
   start(128);
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     const Outcome again = ask("recompute", name,
                               {{"capacity", "50"}, {"window", "13"}, {"drop_mode", "drop"}});
     EXPECT_EQ(again.ids, before[name].ids) << name;
@@ -130,7 +130,7 @@ TEST_F(CompressedQueryTest, AnswersTheSameTwiceAndWhateverTheChunks) {
 TEST_F(CompressedQueryTest, ComposesWithEveryStrategy) {
   for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors",
                                "samkv", "multi_infllm", "auto"}) {
-    for (const std::string& name : compressors()) {
+    for (const std::string& name : ranking_compressors()) {
       const Outcome o = ask(strategy, name,
                             {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}});
       ASSERT_TRUE(o.plan.compression.has_value()) << strategy << " " << name;
@@ -142,7 +142,7 @@ TEST_F(CompressedQueryTest, ComposesWithEveryStrategy) {
 
 TEST_F(CompressedQueryTest, PromptsWithoutDocumentsOrQuestion) {
   const std::vector<std::int32_t> plain_prompt = random_ids(rng_, 150);
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     const Options options = {{"capacity", "40"}, {"window", "8"}, {"drop_mode", "drop"}};
     EXPECT_EQ(ask({}, plain_prompt, "recompute", name, options).plan.compression->hot_rows,
               kLayers * kKvHeads * 40)
@@ -160,7 +160,7 @@ TEST_F(CompressedQueryTest, PromptsWithoutDocumentsOrQuestion) {
 TEST_F(CompressedQueryTest, LeavesSharedBeginningsToOthersAsTheyWere) {
   const std::vector<Doc> inlined = {{"", random_ids(rng_, 90), std::nullopt}};
   const Outcome plain = ask(inlined, question_, "auto", "none");
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     const Options options = {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}};
     const Outcome first = ask(inlined, question_, "auto", name, options),
                   second = ask(inlined, question_, "auto", name, options);
@@ -198,7 +198,7 @@ TEST_F(CompressedQueryTest, BadSettingsNameTheirField) {
     const auto handle = engine_->query(std::move(r), std::make_shared<CollectingSink>());
     return handle.ok() ? std::string() : handle.status().field();
   };
-  for (const std::string& name : compressors()) {
+  for (const std::string& name : ranking_compressors()) {
     for (const char* capacity : {"0", "-3", "32", "100.5", "many"})
       EXPECT_EQ(field(name, {{"capacity", capacity}}), "cache.options.capacity")
           << name << capacity;

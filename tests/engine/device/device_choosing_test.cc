@@ -48,8 +48,7 @@ TEST(ChoosingNeedTest, IsWhatLargeModelsWouldTake) {
       .num_layers = 32, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .num_contexts = 8};
   constexpr double kRows = 65536, kMiB = 1 << 20;
   const auto need = [&](const char* name) {
-    return static_cast<double>(choosing_bytes(shape, **make_retriever(name), PlugOptions(),
-                                              shape.num_contexts,
+    return static_cast<double>(choosing_bytes(shape, **retrievers().make(name), shape.num_contexts,
                                               static_cast<std::int64_t>(kRows))) /
            kMiB;
   };
@@ -102,13 +101,13 @@ TEST_F(DeviceChoosingTest, TakesNoMoreThanWasSaid) {
                             .head_dim = c.head_dim,
                             .num_contexts = 2,
                             .head = head.get()};
-  for (const std::string& name : retriever_names()) {
+  for (const std::string& name : retrievers().names()) {
     SCOPED_TRACE(name);
     QueryRequest r = request(*device, "reuse", 9);
     by(name)(r);
     const std::int64_t rows = static_cast<std::int64_t>(r.prefix_ids.size() + r.suffix_ids.size()) +
                               45 + 40 + 9;
-    const std::int64_t said = choosing_bytes(shape, **make_retriever(name), r.cache.options, 2,
+    const std::int64_t said = choosing_bytes(shape, **retrievers().make(name, r.cache.options), 2,
                                              rows);
     const Outcome got = run_query(*device->engine, std::move(r));
     ASSERT_TRUE(got.status.ok()) << got.status.to_string();

@@ -38,7 +38,7 @@ std::vector<std::int32_t> prompt_ids() {
 std::vector<std::int32_t> greedy(Runner& run, std::span<const std::int32_t> prompt, int count) {
   std::vector<std::int32_t> out = {best(run.append(prompt, 1))};
   DecodeBatch batch(run.model());
-  const auto retriever = std::move(*make_retriever("dense"));
+  const auto retriever = std::move(*retrievers().make("dense"));
   while (static_cast<int>(out.size()) < count) {
     DecodeRow row;
     row.token_id = out.back();
@@ -122,7 +122,7 @@ TEST(DeviceDemoTest, AStepOfSeveralSequencesWaitsOnceAndEachIsAsAlone) {
     EXPECT_TRUE(forward(*model, r, workspace).ok());
     return cache;
   };
-  const auto retriever = std::move(*make_retriever("dense"));
+  const auto retriever = std::move(*retrievers().make("dense"));
   DecodeBatch batch(*model);
   const auto step = [&](std::vector<std::unique_ptr<WorkingCache>>& caches, std::int32_t first) {
     std::vector<DecodeRow> rows(caches.size());

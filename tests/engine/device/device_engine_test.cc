@@ -107,7 +107,7 @@ TEST_F(DeviceEngineTest, EveryStrategyAnswersAsOnTheCpu) {
 }
 
 TEST_F(DeviceEngineTest, EveryCompressorAnswersAsOnTheCpu) {
-  for (const std::string& compressor : compressor_names()) {
+  for (const std::string& compressor : compressors().names()) {
     for (const char* mode : {"drop", "demote"}) {
       SCOPED_TRACE(compressor + " " + mode);
       expect_same("reuse", [&](QueryRequest& r) {
@@ -120,7 +120,7 @@ TEST_F(DeviceEngineTest, EveryCompressorAnswersAsOnTheCpu) {
 }
 
 TEST_F(DeviceEngineTest, EveryRetrieverAnswersAsOnTheCpu) {
-  for (const std::string& retriever : retriever_names()) {
+  for (const std::string& retriever : retrievers().names()) {
     SCOPED_TRACE(retriever);
     expect_same("reuse", [&](QueryRequest& r) {
       r.cache.decode = retriever;

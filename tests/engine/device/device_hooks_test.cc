@@ -274,7 +274,7 @@ TEST_F(DeviceHooksQueryTest, CompressorsBesideRecomputationAnswerAsOnTheCpu) {
   const RandomModelFolder model;
   const auto cpu = side(model.path(), "cpu", nullptr),
              device = side(model.path(), "device", make_device_compute(simt::make_emulated_ops()));
-  for (const std::string& name : compressor_names()) {
+  for (const std::string& name : compressors().names()) {
     SCOPED_TRACE(name);
     const auto edit = [&](QueryRequest& r) {
       r.cache.compress = name;

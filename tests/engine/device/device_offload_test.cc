@@ -241,10 +241,10 @@ class LeavingCacheTest : public ::testing::Test {
   }
   Status leave(WorkingCache& cache, std::int32_t layer, PageLayout layout) {
     stats_ = {};
-    RetrieveInput input;
-    input.cache = &cache;
-    input.compute = compute_.get();
-    const Status s = leave_device(input, layer, layout, stats_);
+    SequenceContext context;
+    context.cache = &cache;
+    context.compute = compute_.get();
+    const Status s = leave_device(context, layer, layout, stats_);
     EXPECT_TRUE(compute_->synchronize().ok());
     return s;
   }

@@ -22,8 +22,7 @@ using Options = std::map<std::string, std::string, std::less<>>;
 constexpr std::initializer_list<std::size_t> kShort = {45, 40};
 
 bool knows(const std::string& retriever, std::string_view option) {
-  const auto made = std::move(*make_retriever(retriever));
-  return std::ranges::any_of(made->options(),
+  return std::ranges::any_of(retrievers().options(retriever),
                              [&](const PlugOption& o) { return o.name == option; });
 }
 
@@ -78,7 +77,7 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
   const auto ops = simt::make_emulated_ops();
   const auto cpu = side(model.path(), "cpu", nullptr, kShort),
              device = side(model.path(), "device", make_device_compute(ops), kShort);
-  for (const std::string& name : retriever_names()) {
+  for (const std::string& name : retrievers().names()) {
     for (const char* residency : {"fit", "none"}) {
       if (residency == std::string("none") && !knows(name, "decode_resident")) continue;
       for (const char* rerank : {"1", "2"}) {
@@ -163,21 +162,20 @@ class ChosenPagesTest : public ::testing::Test {
         : compute(std::move(who)),
           pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
           cache(pool, kLayers),
-          retriever(std::move(*make_retriever(name))),
-          options(options_of(name, given)) {
+          retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))) {
       for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
-      RetrieveInput input;
-      input.cache = &cache;
-      input.contexts = contexts;
-      input.options = &options;
-      input.device = &slots;
-      if (compute->hooks() != nullptr) input.compute = compute.get();
-      input.prompt_tokens = kPrompt;
-      input.num_layers = kLayers;
-      input.num_heads = kHeads;
-      input.num_kv_heads = kKvHeads;
-      input.head_dim = kDim;
-      EXPECT_TRUE(retriever->prepare(input).ok());
+      SequenceContext context;
+      AssembledPrompt assembled;
+      context.cache = &cache;
+      assembled.contexts = contexts;
+      context.device = &slots;
+      if (compute->hooks() != nullptr) context.compute = compute.get();
+      assembled.num_tokens = kPrompt;
+      context.num_layers = kLayers;
+      context.num_heads = kHeads;
+      context.num_kv_heads = kKvHeads;
+      context.head_dim = kDim;
+      EXPECT_TRUE(retriever->prepare(context, assembled).ok());
       EXPECT_TRUE(query.reserve(compute->memory(), kHeads * kDim).ok());
       EXPECT_TRUE(out.reserve(compute->memory(), kHeads * kDim).ok());
     }
@@ -222,7 +220,6 @@ class ChosenPagesTest : public ::testing::Test {
     DevicePool slots{0};
     std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
     std::unique_ptr<Retriever> retriever;
-    PlugOptions options;
     ComputeBuffer<float> query, out;
   };
 };

@@ -20,11 +20,12 @@ using cuda::OpCode;
 /// Dense attention that asks to be called itself, on the host.
 class HostRetriever final : public Retriever {
  public:
-  std::string_view name() const override { return "host"; }
+  HostRetriever() : Retriever({}) {}
+  Status prepare(const SequenceContext&, const AssembledPrompt&) override { return {}; }
   Status attend(const RetrieveStep& step) override { return inner_->attend(step); }
 
  private:
-  const std::unique_ptr<Retriever> inner_ = std::move(*make_retriever("dense"));
+  const std::unique_ptr<Retriever> inner_ = std::move(*retrievers().make("dense"));
 };
 
 class DeviceStepsTest : public ::testing::Test {
@@ -53,14 +54,14 @@ class DeviceStepsTest : public ::testing::Test {
   std::vector<float> step(const std::vector<WorkingCache*>& caches, std::int32_t token,
                           Who attends = Who::kDevice) {
     std::vector<DecodeRow> rows(caches.size());
-    std::vector<std::unique_ptr<Retriever>> retrievers;
+    std::vector<std::unique_ptr<Retriever>> made;
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      retrievers.push_back(attends == Who::kHost ? std::make_unique<HostRetriever>()
-                                                 : std::move(*make_retriever("dense")));
+      made.push_back(attends == Who::kHost ? std::make_unique<HostRetriever>()
+                                           : std::move(*retrievers().make("dense")));
       rows[i].token_id = token;
       rows[i].position = static_cast<std::int32_t>(caches[i]->num_rows(0));
       rows[i].cache = caches[i];
-      rows[i].retriever = retrievers.back().get();
+      rows[i].retriever = made.back().get();
     }
     const Status status = batch().step(rows);
     EXPECT_TRUE(status.ok()) << status.to_string();

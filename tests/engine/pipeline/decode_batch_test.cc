@@ -1,5 +1,7 @@
 #include "engine/answer/decode_batch.h"
 
+#include "engine/retrieve/head/head_track.h"
+
 #include <gtest/gtest.h>
 
 #include <new>
@@ -42,7 +44,7 @@ TEST(DecodeBatchTest, RowsEqualForwardOnEachSequenceAlone) {
       alone.push_back(prefill(ids));
     }
     DecodeBatch batch(**model);
-    const auto retriever = std::move(*make_retriever("dense"));
+    const auto retriever = std::move(*retrievers().make("dense"));
     for (int step = 0; step < 4; ++step) {
       std::vector<DecodeRow> rows(lengths.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -72,7 +74,8 @@ TEST(DecodeBatchTest, RowsEqualForwardOnEachSequenceAlone) {
 
 class FailingRetriever : public Retriever {
  public:
-  std::string_view name() const override { return "failing"; }
+  FailingRetriever() : Retriever({}) {}
+  Status prepare(const SequenceContext&, const AssembledPrompt&) override { return {}; }
   Status attend(const RetrieveStep& step) override {
     return step.layer == 1 ? Status::io("gone") : Status();
   }
@@ -88,7 +91,7 @@ TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
   PagePool pool({config.num_kv_heads, config.head_dim, options.kv_dtype}, 0);
   WorkingCache good(pool, config.num_layers), bad(pool, config.num_layers),
       other(pool, config.num_layers);
-  const auto dense = std::move(*make_retriever("dense"));
+  const auto dense = std::move(*retrievers().make("dense"));
   FailingRetriever failing;
   DecodeBatch batch(**model);
   std::vector<DecodeRow> rows(2), single(1);
@@ -108,11 +111,16 @@ TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
 }
 
 /// Out of memory, before the layers run or in one of them.
-class ThrowingRetriever : public Retriever {
+class ThrowingRetriever : public Retriever, public HeadDriven {
  public:
-  explicit ThrowingRetriever(bool at_begin) : at_begin_(at_begin) {}
-  std::string_view name() const override { return "throwing"; }
+  explicit ThrowingRetriever(bool at_begin) : Retriever({}), at_begin_(at_begin) {}
+  Status prepare(const SequenceContext&, const AssembledPrompt&) override { return {}; }
+  HeadInput head_input(const RetrievalHead&) const override { return HeadInput::kEmbedding; }
+  TokenInput token_input() const override { return {}; }
+  void take_projection(const float*, const float*) override {}
   bool begins_in_parallel() const override { return true; }
+  std::span<const std::int32_t> hidden_layers() const override { return {}; }
+  void take_hidden(std::int32_t, const float*) override {}
   Status begin_step(std::int32_t, std::int32_t) override {
     return at_begin_ ? throw std::bad_alloc() : Status();
   }
@@ -131,15 +139,15 @@ TEST(DecodeBatchTest, MemoryThatIsUsedUpInAThreadEndsItsRowAlone) {
   for (const bool at_begin : {true, false}) {
     DecodeBatch batch(*model);
     std::vector<std::unique_ptr<WorkingCache>> caches;
-    std::vector<std::unique_ptr<Retriever>> retrievers;
+    std::vector<std::unique_ptr<Retriever>> made;
     std::vector<DecodeRow> rows(5);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       caches.push_back(std::make_unique<WorkingCache>(pool, config.num_layers));
-      retrievers.push_back(i == 4 ? std::move(*make_retriever("dense"))
-                                  : std::make_unique<ThrowingRetriever>(at_begin));
+      made.push_back(i == 4 ? std::move(*retrievers().make("dense"))
+                            : std::make_unique<ThrowingRetriever>(at_begin));
       rows[i].token_id = 777;
       rows[i].cache = caches[i].get();
-      rows[i].retriever = retrievers[i].get();
+      rows[i].retriever = made[i].get();
     }
     ASSERT_TRUE(batch.step(rows).ok());
     for (std::size_t i = 0; i < 4; ++i)
@@ -159,7 +167,7 @@ TEST(DecodeBatchTest, AFullPoolFailsTheRowThatNeedsAPage) {
                           options.kv_dtype};
   PagePool pool(format, format.page_bytes() * 2);  // three layers need three pages
   WorkingCache cache(pool, 3);
-  const auto dense = std::move(*make_retriever("dense"));
+  const auto dense = std::move(*retrievers().make("dense"));
   DecodeBatch batch(**model);
   std::vector<DecodeRow> rows(1);
   rows[0].cache = &cache;

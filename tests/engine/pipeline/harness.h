@@ -233,9 +233,9 @@ inline Outcome run_query(Engine& engine, QueryRequest request) {
 /// Of these options those that the retriever knows.
 inline std::map<std::string, std::string, std::less<>> options_of(
     std::string_view retriever, std::map<std::string, std::string, std::less<>> options) {
-  const auto made = std::move(*make_retriever(retriever));
+  const std::span<const PlugOption> its = retrievers().options(retriever);
   std::erase_if(options, [&](const auto& given) {
-    return std::none_of(made->options().begin(), made->options().end(),
+    return std::none_of(its.begin(), its.end(),
                         [&](const PlugOption& known) { return known.name == given.first; });
   });
   return options;
@@ -243,9 +243,10 @@ inline std::map<std::string, std::string, std::less<>> options_of(
 
 /// Those that need nothing but the model.
 inline std::vector<std::string> headless_retrievers() {
-  std::vector<std::string> names = retriever_names();
-  std::erase_if(names,
-                [](const std::string& name) { return (*make_retriever(name))->wants_head(); });
+  std::vector<std::string> names = retrievers().names();
+  std::erase_if(names, [](const std::string& name) {
+    return capability<HeadDriven>(**retrievers().make(name)) != nullptr;
+  });
   return names;
 }
 

@@ -35,7 +35,7 @@ std::vector<SelectableContext> contexts_of(std::initializer_list<int> blocks) {
 }
 
 TEST_P(SelectorConformance, IsDeterministicAscendingAndInRange) {
-  const auto selector = std::move(*make_selector(GetParam()));
+  const auto selector = std::move(*selectors().make(GetParam()));
   EXPECT_EQ(selector->name(), GetParam());
   const auto contexts = contexts_of({0, 1, 2, 3, 4, 9});
   SelectionInput input;
@@ -58,7 +58,7 @@ TEST_P(SelectorConformance, IsDeterministicAscendingAndInRange) {
 }
 
 TEST_P(SelectorConformance, KeepsAnchorsAndWholeSmallContexts) {
-  const auto selector = std::move(*make_selector(GetParam()));
+  const auto selector = std::move(*selectors().make(GetParam()));
   const auto contexts = contexts_of({1, 2, 3, 12});
   SelectionInput input;
   input.contexts = contexts;
@@ -78,16 +78,16 @@ TEST_P(SelectorConformance, KeepsAnchorsAndWholeSmallContexts) {
 TEST_P(SelectorConformance, AcceptsNoContexts) {
   SelectionInput input;
   input.num_layers = 1;
-  EXPECT_TRUE((*make_selector(GetParam()))->select(input).ok());
+  EXPECT_TRUE((*selectors().make(GetParam()))->select(input).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, SelectorConformance, ::testing::ValuesIn(selector_names()),
+INSTANTIATE_TEST_SUITE_P(Plugs, SelectorConformance, ::testing::ValuesIn(selectors().names()),
                          [](const auto& plug) { return plug.param; });
 
 class RecomputerConformance : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RecomputerConformance, DecidesTheSameTwiceAndPreparesOnlyWithAPass) {
-  const auto recomputer = std::move(*make_recomputer(GetParam()));
+  const auto recomputer = std::move(*recomputers().make(GetParam()));
   EXPECT_EQ(recomputer->name(), GetParam());
   const std::vector<std::int32_t> ids(40, 5);
   std::vector<RecomputableContext> contexts = {{ids, 1, 16, 3, true}, {ids, 41, 16, 3, false}};
@@ -103,7 +103,7 @@ TEST_P(RecomputerConformance, DecidesTheSameTwiceAndPreparesOnlyWithAPass) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RecomputerConformance, ::testing::ValuesIn(recomputer_names()),
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputerConformance, ::testing::ValuesIn(recomputers().names()),
                          [](const auto& plug) { return plug.param; });
 
 /// A small cache with random contents in every layer.
@@ -166,21 +166,22 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   FilledCache filled;
   DevicePool device(0);
   const HeadParts parts;
-  const auto retriever = std::move(*make_retriever(GetParam()));
+  const auto retriever = std::move(*retrievers().make(GetParam()));
   EXPECT_EQ(retriever->name(), GetParam());
   const RetainedRows retained;
-  RetrieveInput input;
-  input.cache = &filled.cache();
-  input.retained = &retained;
-  input.device = &device;
-  input.head = parts.head.get();
-  input.prompt = &*parts.track;
-  input.prompt_tokens = 37;
-  input.num_layers = 2;
-  input.num_heads = FilledCache::kHeads;
-  input.num_kv_heads = FilledCache::kKvHeads;
-  input.head_dim = FilledCache::kDim;
-  ASSERT_TRUE(retriever->prepare(input).ok());
+  SequenceContext context;
+  AssembledPrompt assembled;
+  context.cache = &filled.cache();
+  assembled.retained = &retained;
+  context.device = &device;
+  context.head = parts.head.get();
+  assembled.head_track = &*parts.track;
+  assembled.num_tokens = 37;
+  context.num_layers = 2;
+  context.num_heads = FilledCache::kHeads;
+  context.num_kv_heads = FilledCache::kKvHeads;
+  context.head_dim = FilledCache::kDim;
+  ASSERT_TRUE(retriever->prepare(context, assembled).ok());
   std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()),
       want(query.size());
   for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.7f * static_cast<float>(i));
@@ -210,7 +211,7 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retriever_names()),
+INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retrievers().names()),
                          [](const auto& plug) { return plug.param; });
 
 /// The others need what compression leaves out; a request that drops rows may not name them.
@@ -218,17 +219,18 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   FilledCache intact, reduced;
   const std::vector<std::vector<std::int32_t>> kept = {{0, 5, 6, 7, 30, 36}, {3, 36}};
   ASSERT_TRUE(reduced.cache().keep_rows(1, kept).ok());
-  const auto retriever = std::move(*make_retriever("dense"));
+  const auto retriever = std::move(*retrievers().make("dense"));
   const RetainedRows retained;
-  RetrieveInput input;
-  input.cache = &reduced.cache();
-  input.retained = &retained;
-  input.prompt_tokens = 37;
-  input.num_layers = 2;
-  input.num_heads = FilledCache::kHeads;
-  input.num_kv_heads = FilledCache::kKvHeads;
-  input.head_dim = FilledCache::kDim;
-  ASSERT_TRUE(retriever->prepare(input).ok());
+  SequenceContext context;
+  AssembledPrompt assembled;
+  context.cache = &reduced.cache();
+  assembled.retained = &retained;
+  assembled.num_tokens = 37;
+  context.num_layers = 2;
+  context.num_heads = FilledCache::kHeads;
+  context.num_kv_heads = FilledCache::kKvHeads;
+  context.head_dim = FilledCache::kDim;
+  ASSERT_TRUE(retriever->prepare(context, assembled).ok());
   std::vector<float> query(FilledCache::kHeads * FilledCache::kDim), out(query.size()),
       want(query.size());
   for (std::size_t i = 0; i < query.size(); ++i) query[i] = std::cos(0.4f * static_cast<float>(i));
@@ -262,7 +264,7 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
 
 class CompressorConformance : public ::testing::TestWithParam<std::string> {
  protected:
-  CompressorConformance() : compressor_(std::move(*make_compressor(GetParam()))) {
+  CompressorConformance() : compressor_(std::move(*compressors().make(GetParam()))) {
     RopeConfig config;
     config.head_dim = config.rotary_dim = FilledCache::kDim;
     rope_ = *RopeTable::build(config, 64);
@@ -279,8 +281,8 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
     PlugOptions options;
     if (!compressor_->keeps_everything())
       options = PlugOptions({{"capacity", capacity}, {"window", "4"}});
+    QUIRE_ASSIGN_OR_RETURN(compressor_, compressors().make(GetParam(), options));
     CompressSetup setup;
-    setup.options = &options;
     setup.rope = &rope_;
     setup.num_layers = 2;
     setup.num_heads = FilledCache::kHeads;
@@ -288,7 +290,6 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
     setup.head_dim = FilledCache::kDim;
     setup.question_begin = 31;
     setup.question_end = 37;
-    QUIRE_RETURN_IF_ERROR(compressor_->check(options));
     QUIRE_RETURN_IF_ERROR(compressor_->begin(setup));
     for (std::int32_t layer = 0; layer < 2 && compressor_->observer() != nullptr; ++layer)
       show(layer, first_seen);
@@ -377,7 +378,6 @@ TEST_P(CompressorConformance, WindowRowsStayUnderTheSmallestCapacity) {
 TEST_P(CompressorConformance, RanksTheSameTwice) {
   if (compressor_->keeps_everything()) return;
   auto first = retained("20");
-  compressor_ = std::move(*make_compressor(GetParam()));
   auto second = retained("20");
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->hot, second->hot);
@@ -389,22 +389,22 @@ TEST_P(CompressorConformance, ACapacityWithinTheWindowIsRefused) {
     EXPECT_EQ(retained(capacity).status().field(), "cache.options.capacity");
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressor_names()),
+INSTANTIATE_TEST_SUITE_P(Plugs, CompressorConformance, ::testing::ValuesIn(compressors().names()),
                          [](const auto& plug) { return plug.param; });
 
 TEST(RegistryTest, EveryStrategyIsMadeOfKnownPlugs) {
   for (const Strategy& s : strategies()) {
-    EXPECT_TRUE(make_selector(s.selector).ok()) << s.name;
-    EXPECT_TRUE(make_recomputer(s.recomputer).ok()) << s.name;
+    EXPECT_TRUE(selectors().make(s.selector).ok()) << s.name;
+    EXPECT_TRUE(recomputers().make(s.recomputer).ok()) << s.name;
     EXPECT_FALSE(s.summary.empty());
   }
 }
 
 TEST(RegistryTest, UnknownNamesListWhatThereIs) {
-  EXPECT_NE(make_selector("x").status().message().find("anchors"), std::string::npos);
-  EXPECT_NE(make_recomputer("x").status().message().find("full"), std::string::npos);
-  EXPECT_EQ(make_compressor("magic").status().field(), "cache.compress");
-  EXPECT_EQ(make_retriever("nobody").status().field(), "cache.decode");
+  EXPECT_NE(selectors().make("x").status().message().find("anchors"), std::string::npos);
+  EXPECT_NE(recomputers().make("x").status().message().find("full"), std::string::npos);
+  EXPECT_EQ(compressors().make("magic").status().field(), "cache.compress");
+  EXPECT_EQ(retrievers().make("nobody").status().field(), "cache.decode");
   const Status s = find_strategy("x").status();
   EXPECT_EQ(s.code(), Code::kInvalidArgument);
   EXPECT_EQ(s.field(), "cache.strategy");

@@ -106,9 +106,9 @@ TEST(PromptCut, SmoothingPoolsOverTheSpecifiedWindowWithZeroesOutside) {
 }
 
 TEST(PromptCut, AShareIsOfTheTokensThatCanBeCutAndHoldsTheWindow) {
-  const std::vector<PlugOption> table = cut_options();
+  const OptionTable<CutOptions> table = OptionTable<CutOptions>().add(cut_options());
   const auto capacity = [&](const Options& given, std::int64_t tokens) {
-    return cut_capacity(table, PlugOptions(given), tokens);
+    return table.parse(PlugOptions(given), "cache.prompt_compression")->capacity_of(tokens);
   };
   EXPECT_EQ(capacity({}, 9), 2048);
   EXPECT_EQ(capacity({{"capacity", "70"}}, 9), 70);
@@ -120,9 +120,10 @@ TEST(PromptCut, AShareIsOfTheTokensThatCanBeCutAndHoldsTheWindow) {
 }
 
 TEST(PromptCut, SettingsThatCannotBeAreRefusedByName) {
-  const std::vector<PlugOption> table = cut_options();
+  const OptionTable<CutOptions> table = OptionTable<CutOptions>().add(cut_options());
   const auto field = [&](const Options& given) {
-    return check_cut(table, PlugOptions(given)).field();
+    return std::string(
+        table.parse(PlugOptions(given), "cache.prompt_compression").status().field());
   };
   EXPECT_EQ(field({}), "");
   EXPECT_EQ(field({{"capacity", "65"}}), "");

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "engine/recompute/row_pass.h"
-#include "engine/recompute/samkv.h"
+#include "engine/recompute/samkv_rows.h"
 #include "tests/engine/recompute/recompute_harness.h"
 
 namespace quire::testing {
@@ -321,10 +321,9 @@ TEST_P(AlignmentTest, PositionsMayBeCompact) {
   SlowReference slow(bed, selection);
   slow.choose({}, true);
   const CacheContent want = slow.run(false);
-  const auto recomputer = std::move(*make_recomputer("samkv_overwrite"));
-  ASSERT_TRUE(bed.recompute(*recomputer, selection, 9, [](RecomputeInput& in) {
-    in.options = options({{"rows", "kept"}});
-  }));
+  const auto recomputer = std::move(
+      *recomputers().make("samkv_overwrite", options({{"rows", "kept"}})));
+  ASSERT_TRUE(bed.recompute(*recomputer, selection, 9));
   EXPECT_LE(difference(content(bed.cache()), want), 1e-4);
 }
 

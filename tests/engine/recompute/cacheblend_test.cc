@@ -9,7 +9,7 @@ namespace {
 class CacheBlendTest : public ::testing::TestWithParam<std::size_t> {
  protected:
   std::mt19937 rng_{static_cast<std::uint32_t>(90 + GetParam())};
-  std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer("cacheblend"));
+  std::unique_ptr<Recomputer> plug_ = std::move(*recomputers().make("cacheblend"));
   std::unique_ptr<Model> model() { return family_model(families()[GetParam()]); }
 
   /// ||new - stored||^2 in layer 1 of every token of the contexts that are not exact. New KV of
@@ -87,8 +87,9 @@ TEST_P(CacheBlendTest, TheTokensThatDeviateMostAreRecomputedAboveTheCheckLayer) 
       const CacheContent stored = content(bed.cache());
       std::vector<CacheContent> got;
       for (const std::int64_t chunk : {1000, 8}) {
-        const auto report = bed.recompute(*plug_, bed.everything(), chunk, [&](RecomputeInput& in) {
-          in.options = options({{"r", "0.2"}, {"deviation", by}, {"check_rows", check_rows}});
+        const auto plug = std::move(*recomputers().make(
+            "cacheblend", options({{"r", "0.2"}, {"deviation", by}, {"check_rows", check_rows}})));
+        const auto report = bed.recompute(*plug, bed.everything(), chunk, [](RecomputeInput& in) {
           in.recompute_ratio = 0.9;  // the named option decides
         });
         ASSERT_TRUE(report);
@@ -145,9 +146,9 @@ TEST_P(CacheBlendTest, ALaterCheckLayerRefreshesEverythingBelowIt) {
   const CacheContent full = bed.full();
   for (const char* layer : {"2", "16"}) {  // past the last layer: the last
     const std::size_t check = layer == std::string("2") ? 2 : 3;
-    const auto report = bed.recompute(*plug_, bed.everything(), 14, [&](RecomputeInput& in) {
-      in.options = options({{"check_layer", layer}});
-    });
+    const auto plug = std::move(
+        *recomputers().make("cacheblend", options({{"check_layer", layer}})));
+    const auto report = bed.recompute(*plug, bed.everything(), 14);
     ASSERT_TRUE(report);
     const CacheContent got = content(bed.cache());
     const auto layers = static_cast<std::ptrdiff_t>(check) + 1;

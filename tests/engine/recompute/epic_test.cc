@@ -7,16 +7,16 @@ namespace {
 class EpicTest : public ::testing::Test {
  protected:
   std::mt19937 rng_{4};
-  std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer("epic"));
+  std::unique_ptr<Recomputer> plug_ = std::move(*recomputers().make("epic"));
   Bed bed_{family_model(families()[0]), random_docs(rng_, {0, 40, 50, 7, 33})};
 
   std::vector<std::size_t> counts(std::optional<double> ratio,
                                   std::map<std::string, std::string, std::less<>> given = {}) {
     RecomputeInput in = bed_.input(selection_);
     in.recompute_ratio = ratio;
-    in.options = options(std::move(given));
+    const auto plug = std::move(*recomputers().make("epic", options(std::move(given))));
     std::vector<std::size_t> out;
-    for (const Ids& ids : plug_->planned_tokens(in)) {
+    for (const Ids& ids : plug->planned_tokens(in)) {
       for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(ids[i], static_cast<std::int32_t>(i));
       out.push_back(ids.size());
     }
@@ -41,9 +41,8 @@ TEST_F(EpicTest, OneKServesAllDocumentsButTheFirst) {
 // CB-1, in chunks.
 TEST_F(EpicTest, ALargeKEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 9}) {
-    const auto report = bed_.recompute(*plug_, selection_, chunk, [](RecomputeInput& in) {
-      in.options = options({{"k", "64"}});
-    });
+    const auto plug = std::move(*recomputers().make("epic", options({{"k", "64"}})));
+    const auto report = bed_.recompute(*plug, selection_, chunk);
     ASSERT_TRUE(report);
     EXPECT_EQ(report->replaced, 90 * 4);
     EXPECT_LE(difference(content(bed_.cache()), bed_.full()), 1e-5);

@@ -7,7 +7,7 @@ namespace {
 class RecomputePassConformance : public ::testing::TestWithParam<std::string> {
  protected:
   std::mt19937 rng_{12};
-  std::unique_ptr<Recomputer> plug_ = std::move(*make_recomputer(GetParam()));
+  std::unique_ptr<Recomputer> plug_ = std::move(*recomputers().make(GetParam()));
   Bed bed_{family_model(families()[0], DType::kF16), random_docs(rng_, {30, 45, 0, 5, 26})};
 };
 
@@ -154,7 +154,8 @@ TEST_P(RecomputePassConformance, AcceptsNoContextsEmptyOnesAndASingleLayer) {
   EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5) << "KV of layer 0 is always exact";
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugs, RecomputePassConformance, ::testing::ValuesIn(recomputer_names()),
+INSTANTIATE_TEST_SUITE_P(Plugs, RecomputePassConformance,
+                         ::testing::ValuesIn(recomputers().names()),
                          [](const auto& plug) { return plug.param; });
 
 }  // namespace

@@ -246,6 +246,8 @@ class Bed {
     in.stored = &stored_;
     in.cache = &cache_;
     in.rope = &model_->rope();
+    in.question = question_;
+    in.question_position = static_cast<std::int32_t>(end_of_documents());
     return in;
   }
   /// Loads what the recomputer asks for, places the selection and runs the pass to its end.
@@ -283,12 +285,15 @@ class Bed {
     run(cache, ids, positions);
     return content(cache);
   }
+  std::int64_t end_of_documents() const {
+    std::int64_t end = 1;
+    for (const Ids& d : docs_) end += static_cast<std::int64_t>(d.size());
+    return end;
+  }
   /// Logits of the last token of a question behind `cache`.
   std::vector<float> ask(WorkingCache& cache, const Ids& question) {
-    std::int32_t first = 1;
-    for (const Ids& d : docs_) first += static_cast<std::int32_t>(d.size());
     Ids positions(question.size());
-    std::iota(positions.begin(), positions.end(), first);
+    std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(end_of_documents()));
     return run(cache, question, positions);
   }
   std::vector<float> ask_full(const Ids& question) {
@@ -355,6 +360,7 @@ class Bed {
 
   std::unique_ptr<Model> model_;
   std::vector<Ids> docs_;
+  const Ids question_ = {5, 9, 4, 31, 12};
   PagePool pool_, cache_pool_;
   WorkingCache cache_;
   FakeStore stored_;

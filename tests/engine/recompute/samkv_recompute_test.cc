@@ -10,9 +10,12 @@ namespace {
 const char* const kBoth[] = {"samkv_overwrite", "samkv_fusion"};
 
 std::unique_ptr<Recomputer> plug(std::string_view name) {
-  return std::move(*make_recomputer(name));
+  return std::move(*recomputers().make(name));
 }
-void every_kept(RecomputeInput& in) { in.options = options({{"rows", "kept"}}); }
+/// The same with every kept token computed again.
+std::unique_ptr<Recomputer> every_kept(std::string_view name) {
+  return std::move(*recomputers().make(name, options({{"rows", "kept"}})));
+}
 
 class SamkvFamilyTest : public ::testing::TestWithParam<std::size_t> {
  protected:
@@ -25,8 +28,7 @@ TEST_P(SamkvFamilyTest, EverythingKeptAndRecomputedEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 13}) {
     Bed bed(family_model(family()), random_docs(rng_, {33, 0, 18, 50}));
     bed.contexts()[0].exact = false;
-    const auto report = bed.recompute(*plug("samkv_overwrite"), bed.everything(), chunk,
-                                      every_kept);
+    const auto report = bed.recompute(*every_kept("samkv_overwrite"), bed.everything(), chunk);
     ASSERT_TRUE(report);
     EXPECT_EQ(report->replaced, 101 * bed.num_layers());
     EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
@@ -39,7 +41,7 @@ TEST_P(SamkvFamilyTest, EverythingKeptAndRecomputedEqualsFullPrefill) {
 // SAM-1 with the first document's exact KV left alone.
 TEST_P(SamkvFamilyTest, AnExactFirstDocumentNeedsNoRecomputation) {
   Bed bed(family_model(family()), random_docs(rng_, {40, 21, 30}));
-  const auto report = bed.recompute(*plug("samkv_overwrite"), bed.everything(), 17, every_kept);
+  const auto report = bed.recompute(*every_kept("samkv_overwrite"), bed.everything(), 17);
   ASSERT_TRUE(report);
   EXPECT_TRUE(report->tokens[0].empty());
   EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
@@ -52,7 +54,7 @@ TEST_P(SamkvFamilyTest, FusionWithIdenticalKvChangesNothing) {
     bed.contexts()[0].exact = false;
     bed.place(bed.everything());
     const CacheContent before = content(bed.cache());
-    ASSERT_TRUE(bed.recompute(*plug("samkv_fusion"), bed.everything(), 11, every_kept));
+    ASSERT_TRUE(bed.recompute(*every_kept("samkv_fusion"), bed.everything(), 11));
     EXPECT_EQ(content(bed.cache()), before) << dtype_name(dtype);
   }
 }
@@ -65,7 +67,7 @@ TEST_P(SamkvFamilyTest, LayerZeroIsReproducedBitForBit) {
       Bed bed(family_model(family(), dtype, weights), random_docs(rng_, {30, 41}));
       bed.place(bed.everything());
       const CacheContent before = content(bed.cache());
-      ASSERT_TRUE(bed.recompute(*plug("samkv_overwrite"), bed.everything(), 16, every_kept));
+      ASSERT_TRUE(bed.recompute(*every_kept("samkv_overwrite"), bed.everything(), 16));
       EXPECT_EQ(content(bed.cache())[0], before[0]);
       EXPECT_NE(content(bed.cache())[1], before[1]);
     }
@@ -94,7 +96,7 @@ TEST_F(SamkvRecomputeTest, TheTwoRowRules) {
     EXPECT_EQ(published->tokens[1], (Ids{0, 1, 2, 3, 36, 37, 38, 39, 40}));
     EXPECT_EQ(published->replaced, 9 * 4);
     EXPECT_EQ(published->projected, 9 * 4);
-    const auto kept = bed.recompute(*plug(name), selection, 1000, every_kept);
+    const auto kept = bed.recompute(*every_kept(name), selection, 1000);
     ASSERT_TRUE(kept);
     EXPECT_EQ(kept->tokens[1].size(), 41u);
     EXPECT_TRUE(kept->tokens[0].empty());
@@ -106,9 +108,9 @@ TEST_F(SamkvRecomputeTest, OverwriteAndFusionSeeTheSamePassAndDifferInWhatTheyLe
   const Selection selection = bed.random_selection(rng_, 0.5);
   bed.place(selection);
   const CacheContent stored = content(bed.cache());
-  ASSERT_TRUE(bed.recompute(*plug("samkv_overwrite"), selection, 8, every_kept));
+  ASSERT_TRUE(bed.recompute(*every_kept("samkv_overwrite"), selection, 8));
   const CacheContent fresh = content(bed.cache());
-  ASSERT_TRUE(bed.recompute(*plug("samkv_fusion"), selection, 8, every_kept));
+  ASSERT_TRUE(bed.recompute(*every_kept("samkv_fusion"), selection, 8));
   const CacheContent fused = content(bed.cache());
   // Values are not rotated: each lies on the line from stored to new, at a share in [0, 1].
   int between = 0;
@@ -153,22 +155,21 @@ TEST_F(SamkvRecomputeTest, CopiesOfOneDocumentShareTheStoredKvAtTwoPlaces) {
   auto docs = random_docs(rng_, {30});
   docs.push_back(docs[0]);
   Bed bed(model(DType::kF32), docs);
-  ASSERT_TRUE(bed.recompute(*plug("samkv_overwrite"), bed.everything(), 10, every_kept));
+  ASSERT_TRUE(bed.recompute(*every_kept("samkv_overwrite"), bed.everything(), 10));
   EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
 }
 
 TEST_F(SamkvRecomputeTest, PlannedTokensAreAnchorsFirstAndEverythingOnceBlocksAreSelected) {
   Bed bed(model(), random_docs(rng_, {40, 41}));
-  const auto recomputer = plug("samkv_fusion");
+  const auto recomputer = every_kept("samkv_fusion");
   const Selection selection = bed.random_selection(rng_, 0.6);
   RecomputeInput input = bed.input(selection);
-  every_kept(input);
   input.selection = nullptr;
   const auto early = recomputer->planned_tokens(input);
   EXPECT_EQ(early[1], (Ids{0, 1, 2, 3, 36, 37, 38, 39, 40}));
   EXPECT_TRUE(early[0].empty());
   input.selection = &selection;
-  const auto report = bed.recompute(*recomputer, selection, 1000, every_kept);
+  const auto report = bed.recompute(*recomputer, selection, 1000);
   ASSERT_TRUE(report);
   EXPECT_EQ(recomputer->planned_tokens(input), report->tokens);
   EXPECT_EQ(report->tokens[1].size() > 9, true);
@@ -247,7 +248,7 @@ TEST_F(SamkvRecomputeTest, KvOfOtherTokensIsFoundOutAndTheRepairedPassIsThatOfAR
   for (const char* name : kBoth) {
     Bed bed(model(), random_docs(rng_, {20, 35, 29}));
     const Selection selection = bed.random_selection(rng_, 0.6);
-    ASSERT_TRUE(bed.recompute(*plug(name), selection, 6, every_kept));
+    ASSERT_TRUE(bed.recompute(*every_kept(name), selection, 6));
     const CacheContent want = content(bed.cache());
 
     Ids other = bed.docs()[2];
@@ -255,10 +256,9 @@ TEST_F(SamkvRecomputeTest, KvOfOtherTokensIsFoundOutAndTheRepairedPassIsThatOfAR
     bed.store(2, other);
     bed.place(selection);
     RecomputeInput input = bed.input(selection);
-    every_kept(input);
-    if (const auto more = plug(name)->blocks_to_load(input)) bed.stored().load(*more, 3);
+    if (const auto more = every_kept(name)->blocks_to_load(input)) bed.stored().load(*more, 3);
     const auto before = content(bed.cache());
-    auto pass = plug(name)->prepare(input);
+    auto pass = every_kept(name)->prepare(input);
     ASSERT_TRUE(pass.ok());
     Status status;
     while (status.ok() && !(*pass)->done()) status = bed.step(**pass, 6);
@@ -273,7 +273,7 @@ TEST_F(SamkvRecomputeTest, KvOfOtherTokensIsFoundOutAndTheRepairedPassIsThatOfAR
 
     bed.store(2, bed.docs()[2]);
     bed.place_again(selection, 2);
-    pass = plug(name)->prepare(input);
+    pass = every_kept(name)->prepare(input);
     ASSERT_TRUE(pass.ok());
     bed.finish(**pass, 6);
     EXPECT_EQ(content(bed.cache()), want);
@@ -288,8 +288,7 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
   const Selection selection = Selection::per_layer(kept);
   bed.place(selection);
   RecomputeInput input = bed.input(selection);
-  every_kept(input);
-  auto pass = plug("samkv_overwrite")->prepare(input);
+  auto pass = every_kept("samkv_overwrite")->prepare(input);
   ASSERT_TRUE(pass.ok());
   const Status missing = bed.step(**pass, 1000);
   EXPECT_EQ(missing.code(), Code::kInternal);
@@ -309,9 +308,8 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
   Bed small(model(), full.docs(), held);
   small.place(tight);
   RecomputeInput in = small.input(tight);
-  every_kept(in);
-  small.stored().load(*plug("samkv_fusion")->blocks_to_load(in), 2);
-  auto starved = plug("samkv_fusion")->prepare(in);
+  small.stored().load(*every_kept("samkv_fusion")->blocks_to_load(in), 2);
+  auto starved = every_kept("samkv_fusion")->prepare(in);
   ASSERT_TRUE(starved.ok());
   Status status;
   while (status.ok() && !(*starved)->done()) status = small.step(**starved, 4);
@@ -328,8 +326,7 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
 }
 
 TEST_F(SamkvRecomputeTest, RowsIsTheOnlyOption) {
-  const auto recomputer = plug("samkv_fusion");
-  const std::span<const PlugOption> tables[] = {recomputer->options()};
+  const std::span<const PlugOption> tables[] = {recomputers().options("samkv_fusion")};
   EXPECT_TRUE(check_options(options({{"rows", "kept"}}), tables).ok());
   EXPECT_TRUE(check_options(options({{"rows", "anchors_and_important"}}), tables).ok());
   EXPECT_EQ(check_options(options({{"rows", "all"}}), tables).field(), "cache.options.rows");

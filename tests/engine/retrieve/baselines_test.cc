@@ -270,7 +270,7 @@ TEST(Baselines, ABudgetOverTheContextIsDense) {
 
 TEST(Baselines, OptionsThatDoNotFitAreNamed) {
   const auto field = [](std::string_view name, RetrieverOptions given) {
-    return std::string((*make_retriever(name))->check(PlugOptions(std::move(given))).field());
+    return std::string(retrievers().make(name, PlugOptions(std::move(given))).status().field());
   };
   for (const char* name : {"arkvale", "raas", "shadowkv"}) EXPECT_EQ(field(name, {}), "") << name;
   EXPECT_EQ(field("arkvale", {{"decode_page", "24"}}), "cache.options.decode_page");

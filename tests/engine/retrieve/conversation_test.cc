@@ -66,7 +66,7 @@ class ConversationTest : public ::testing::Test {
 TEST_F(ConversationTest, LaterTurnsGoOnOverWhatIsThere) {
   Side keeping(*this, -1), forgetting(*this, 0);
   for (const bool over_documents : {true, false}) {
-    for (const std::string& name : retriever_names()) {
+    for (const std::string& name : retrievers().names()) {
       const auto kept = keeping.talk(over_documents, name),
                  anew = forgetting.talk(over_documents, name);
       for (int turn = 0; turn < kTurns; ++turn) {

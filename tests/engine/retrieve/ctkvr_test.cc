@@ -1,5 +1,5 @@
 // CTkvr and its exact counterpart against plain loops.
-#include "engine/retrieve/rows/ctkvr.h"
+#include "engine/retrieve/plugs/ctkvr.h"
 
 #include <atomic>
 #include <chrono>
@@ -143,7 +143,7 @@ TEST(Ctkvr, ABudgetOverTheContextIsDense) {
     RowDecoding run(name,
                     {{"decode_budget", "400"}, {"decode_sink", "10"}, {"decode_window", "40"}}),
         dense("dense", {});
-    EXPECT_EQ(run.retriever->queries_wanted(run.options, kPrompt).count, 0) << "nobody needs them";
+    EXPECT_EQ(run.queries_wanted().count, 0) << "nobody needs them";
     for (int n = 0; n < 20; ++n) EXPECT_EQ(run.token(), dense.token()) << name << " token " << n;
     EXPECT_EQ(run.retriever->stats().sparse_steps, 0);
     EXPECT_EQ(run.device.peak_bytes(), 0);
@@ -467,12 +467,12 @@ TEST(Ctkvr, AFullDeviceFailsThisRequestOnly) {
   ASSERT_TRUE(run.prepared.ok());
   EXPECT_EQ(run.device.bytes_in_use(), 2 * kLayer);
   // A second request finds the room of one layer taken.
-  run.retriever.reset(make_retriever("ctkvr")->release());
+  run.retriever = std::move(*retrievers().make("ctkvr", PlugOptions(indexed())));
   ASSERT_EQ(run.device.bytes_in_use(), 0);
   const auto others = run.device.allocate(kLayer);
   ASSERT_TRUE(others.ok());
   EXPECT_EQ(run.prepare().code(), Code::kResourceExhausted);
-  run.retriever.reset(make_retriever("dense")->release());
+  run.retriever = std::move(*retrievers().make("dense"));
   EXPECT_EQ(run.device.bytes_in_use(), kLayer) << "the other's alone";
 }
 
@@ -505,16 +505,16 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
     ASSERT_TRUE(queries.after_attention(pass).ok());
     DevicePool device(0);
     const PlugOptions options(small({{"decode_centroids", std::to_string(centroids)}}));
-    RetrieveInput input;
-    input.cache = &cache;
-    input.options = &options;
-    input.queries = &queries;
-    input.device = &device;
-    input.prompt_tokens = kRows;
-    input.num_layers = input.num_heads = input.num_kv_heads = 1;
-    input.head_dim = kNarrow;
-    CtkvrRetriever retriever;
-    const Status s = retriever.prepare(input);
+    SequenceContext context;
+    AssembledPrompt assembled;
+    context.cache = &cache;
+    assembled.queries = &queries;
+    context.device = &device;
+    assembled.num_tokens = kRows;
+    context.num_layers = context.num_heads = context.num_kv_heads = 1;
+    context.head_dim = kNarrow;
+    const auto retriever = std::move(*retrievers().make("ctkvr", options));
+    const Status s = retriever->prepare(context, assembled);
     EXPECT_EQ(s.ok(), centroids == 400) << s.to_string();
     if (centroids == 400) continue;
     EXPECT_EQ(s.field(), "cache.options.decode_centroids");
@@ -523,9 +523,9 @@ TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
 }
 
 TEST(Ctkvr, SaysWhichQueriesItWants) {
-  const CtkvrRetriever retriever;
   const auto wanted = [&](const RetrieverOptions& options, std::int64_t prompt) {
-    return retriever.queries_wanted(PlugOptions(options), prompt);
+    const auto retriever = std::move(*retrievers().make("ctkvr", PlugOptions(options)));
+    return capability<PromptWatcher>(*retriever)->queries_wanted(prompt);
   };
   EXPECT_EQ(wanted({}, 1600).count, 0) << "within the budget";
   EXPECT_EQ(wanted({}, 3200).count, 256) << "where lists are few, each counts";
@@ -554,10 +554,12 @@ TEST(Ctkvr, ListsAreLongerWhereFewRowsAreChosen) {
 
 TEST(Ctkvr, OptionsThatDoNotFitAreNamed) {
   for (const char* name : {"ctkvr", "flat"}) {
-    const auto retriever = std::move(*make_retriever(name));
-    EXPECT_TRUE(retriever->check(PlugOptions()).ok());
-    const Status s = retriever->check(PlugOptions(RetrieverOptions{
-        {"decode_budget", "576"}, {"decode_sink", "64"}, {"decode_window", "512"}}));
+    EXPECT_TRUE(retrievers().make(name).ok());
+    const Status s = retrievers()
+                         .make(name, PlugOptions(RetrieverOptions{{"decode_budget", "576"},
+                                                                  {"decode_sink", "64"},
+                                                                  {"decode_window", "512"}}))
+                         .status();
     EXPECT_EQ(s.field(), "cache.options.decode_budget");
     EXPECT_NE(s.message().find("64 of sinks and 512 of window"), std::string::npos) << s.message();
   }

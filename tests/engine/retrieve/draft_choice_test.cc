@@ -152,21 +152,22 @@ TEST_F(DraftScorerTest, APromptIsReadInPiecesSoThatOthersGetTheirTurns) {
   for (std::int32_t layer = 0; layer < 3; ++layer)
     ASSERT_TRUE(cache.add_rows(layer, positions).ok());
   DevicePool device(0);
-  RetrieveInput input;
-  input.cache = &cache;
-  input.device = &device;
-  input.draft = model_.get();
-  input.prompt = &prompt;
-  input.prompt_tokens = kPrompt;
-  input.num_layers = 3;
-  input.num_heads = kHeads;
-  input.num_kv_heads = kKvHeads;
-  input.head_dim = kDim;
-  auto retriever = std::move(*make_retriever("specontext"));
-  ASSERT_TRUE(retriever->prepare(input).ok());
+  SequenceContext context;
+  AssembledPrompt assembled;
+  context.cache = &cache;
+  context.device = &device;
+  context.draft = model_.get();
+  assembled.head_track = &prompt;
+  assembled.num_tokens = kPrompt;
+  context.num_layers = 3;
+  context.num_heads = kHeads;
+  context.num_kv_heads = kKvHeads;
+  context.head_dim = kDim;
+  auto retriever = std::move(*retrievers().make("specontext"));
+  ASSERT_TRUE(retriever->prepare(context, assembled).ok());
   int pieces = 0;
-  for (; !retriever->prepared() && pieces < 10; ++pieces)
-    ASSERT_TRUE(retriever->prepare_more().ok());
+  auto& in_pieces = *capability<PreparesInPieces>(*retriever);
+  for (; !in_pieces.prepared() && pieces < 10; ++pieces) ASSERT_TRUE(in_pieces.prepare_more().ok());
   EXPECT_EQ(pieces, 2) << "256 tokens, and 44";
   DraftScorer whole(*model_, 2);
   ASSERT_TRUE(whole.read(ids).ok());

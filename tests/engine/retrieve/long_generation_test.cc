@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "engine/retrieve/pages/paged.h"
-#include "engine/retrieve/rows/ctkvr.h"
+#include "engine/retrieve/plugs/ctkvr.h"
 #include "tests/engine/retrieve/row_harness.h"
 
 namespace quire::testing {

@@ -78,24 +78,20 @@ struct Decoding {
                     TransferStreams* lane = nullptr, std::int64_t device_bytes = 0,
                     const RetainedRows* retained = nullptr)
       : device(device_bytes),
-        retriever(std::move(*make_retriever(name))),
-        options(std::move(given)) {
-    EXPECT_TRUE(
-        check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()})
-            .ok());
-    RetrieveInput input;
-    input.cache = &sequence.cache();
-    input.retained = retained;
-    input.contexts = contexts;
-    input.options = &options;
-    input.device = &device;
-    input.transfers = lane;
-    input.prompt_tokens = kPrompt;
-    input.num_layers = kLayers;
-    input.num_heads = kHeads;
-    input.num_kv_heads = kKvHeads;
-    input.head_dim = kDim;
-    EXPECT_TRUE(retriever->prepare(input).ok());
+        retriever(std::move(*retrievers().make(name, PlugOptions(std::move(given))))) {
+    SequenceContext context;
+    AssembledPrompt assembled;
+    context.cache = &sequence.cache();
+    assembled.retained = retained;
+    assembled.contexts = contexts;
+    context.device = &device;
+    context.transfers = lane;
+    assembled.num_tokens = kPrompt;
+    context.num_layers = kLayers;
+    context.num_heads = kHeads;
+    context.num_kv_heads = kKvHeads;
+    context.head_dim = kDim;
+    EXPECT_TRUE(retriever->prepare(context, assembled).ok());
   }
   ~Decoding() { retriever->synchronize(); }
   PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
@@ -123,7 +119,6 @@ struct Decoding {
   DevicePool device;
   std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
   std::unique_ptr<Retriever> retriever;
-  PlugOptions options;
 };
 
 std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.8") {
@@ -512,7 +507,7 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   EXPECT_EQ(pool->bytes_in_use(), (kLayers - 1) * kKvHeads * 8 * 16 * 2 * kDim * 2);
   EXPECT_EQ(run.retriever->stats().device_bytes, pool->bytes_in_use());
   run.retriever->synchronize();
-  run.retriever.reset(make_retriever("dense")->release());
+  run.retriever.reset(retrievers().make("dense")->release());
   EXPECT_EQ(pool->bytes_in_use(), 0);
 }
 
@@ -561,16 +556,16 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
   DevicePool tiny(1 << 16);
   auto others = tiny.allocate((1 << 16) - 1000);  // what this request needs is there, but not now
   ASSERT_TRUE(others.ok());
-  RetrieveInput input;
-  input.cache = &run.sequence.cache();
-  input.contexts = run.contexts;
-  input.options = &run.options;
-  input.device = &tiny;
-  input.num_layers = kLayers;
-  input.num_heads = kHeads;
-  input.num_kv_heads = kKvHeads;
-  input.head_dim = kDim;
-  ASSERT_TRUE(run.retriever->prepare(input).ok());
+  SequenceContext context;
+  AssembledPrompt assembled;
+  context.cache = &run.sequence.cache();
+  assembled.contexts = run.contexts;
+  context.device = &tiny;
+  context.num_layers = kLayers;
+  context.num_heads = kHeads;
+  context.num_kv_heads = kKvHeads;
+  context.head_dim = kDim;
+  ASSERT_TRUE(run.retriever->prepare(context, assembled).ok());
   std::vector<float> out;
   const auto q = Sequence::query(1, 0);
   const Status s = run.retriever->attend(run.sequence.step(1, q, out));
@@ -646,7 +641,7 @@ TEST(Paged, AGoodRankingLeavesTheFirstStepNothingToBring) {
 TEST(Paged, OptionsThatDoNotFitAreNamed) {
   const auto field = [](std::string_view name,
                         std::map<std::string, std::string, std::less<>> given) {
-    return std::string((*make_retriever(name))->check(PlugOptions(std::move(given))).field());
+    return std::string(retrievers().make(name, PlugOptions(std::move(given))).status().field());
   };
   EXPECT_EQ(field("freekv", {}), "");
   EXPECT_EQ(field("quest", {}), "");

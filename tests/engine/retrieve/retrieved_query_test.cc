@@ -48,8 +48,8 @@ class RetrievedQueryTest : public ::testing::Test {
             {"decode_window", "32"},
             {"decode_resident", "none"}};
   }
-  static std::vector<std::string> retrievers() {
-    std::vector<std::string> names = retriever_names();
+  static std::vector<std::string> sparse_retrievers() {
+    std::vector<std::string> names = retrievers().names();
     std::erase(names, "dense");
     return names;
   }
@@ -69,7 +69,7 @@ class RetrievedQueryTest : public ::testing::Test {
 TEST_F(RetrievedQueryTest, ABudgetOverTheContextChangesNothing) {
   for (const char* strategy : {"recompute", "reuse", "samkv"}) {
     const Outcome plain = run_query(*engine_, request(strategy, "dense"));
-    for (const std::string& name : retrievers()) {
+    for (const std::string& name : sparse_retrievers()) {
       Options options = options_of(name, budget("512"));
       if (name == "magicpig") options["decode_window"] = "512";  // it knows no budget
       const Outcome o = run_query(*engine_, request(strategy, name, options));
@@ -427,19 +427,19 @@ TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
     num_threads_ = threads;
     start(0);
     std::vector<Outcome> alone;
-    for (const std::string& name : retrievers()) {
+    for (const std::string& name : sparse_retrievers()) {
       alone.push_back(run_query(*engine_, request("reuse", name, options_of(name, budget("96")))));
       ASSERT_TRUE(alone.back().status.ok()) << name << ": " << alone.back().status.to_string();
     }
     std::vector<std::shared_ptr<CollectingSink>> sinks;
-    for (const std::string& name : retrievers()) {
+    for (const std::string& name : sparse_retrievers()) {
       sinks.push_back(std::make_shared<CollectingSink>());
       ASSERT_TRUE(
           engine_->query(request("reuse", name, options_of(name, budget("96"))), sinks.back())
               .ok());
     }
     for (std::size_t i = 0; i < sinks.size(); ++i) {
-      SCOPED_TRACE(retrievers()[i] + ", " + std::to_string(threads) + " threads");
+      SCOPED_TRACE(sparse_retrievers()[i] + ", " + std::to_string(threads) + " threads");
       const Outcome& together = sinks[i]->wait();
       ASSERT_TRUE(together.status.ok()) << together.status.to_string();
       const RetrieveStats &got = together.stats.retrieve, &expected = alone[i].stats.retrieve;

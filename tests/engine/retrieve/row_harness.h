@@ -185,31 +185,31 @@ struct RowDecoding {
   explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0,
                        std::int32_t first_seen = 0, TransferStreams* copies = nullptr)
       : device(device_bytes),
-        retriever(std::move(*make_retriever(name))),
-        options(std::move(given)),
+        retriever(std::move(*retrievers().make(name, PlugOptions(std::move(given))))),
         lane(copies) {
-    EXPECT_TRUE(
-        check_options(options, std::vector<std::span<const PlugOption>>{retriever->options()})
-            .ok());
     prepared = prepare(first_seen);
   }
   ~RowDecoding() { retriever->synchronize(); }
 
+  WantedQueries queries_wanted() const {
+    const auto* watcher = capability<PromptWatcher>(*retriever);
+    return watcher != nullptr ? watcher->queries_wanted(RowSequence::kPrompt) : WantedQueries{};
+  }
   Status prepare(std::int32_t first_seen = 0) {
-    const WantedQueries wanted = retriever->queries_wanted(options, RowSequence::kPrompt);
+    const WantedQueries wanted = queries_wanted();
     if (wanted.count > 0) queries = sequence.queries(wanted.count, first_seen);
-    RetrieveInput input;
-    input.cache = &sequence.cache();
-    input.options = &options;
-    input.queries = queries.get();
-    input.device = &device;
-    input.transfers = lane;
-    input.prompt_tokens = RowSequence::kPrompt;
-    input.num_layers = RowSequence::kLayers;
-    input.num_heads = RowSequence::kHeads;
-    input.num_kv_heads = RowSequence::kKvHeads;
-    input.head_dim = RowSequence::kDim;
-    return retriever->prepare(input);
+    SequenceContext context;
+    AssembledPrompt assembled;
+    context.cache = &sequence.cache();
+    assembled.queries = queries.get();
+    context.device = &device;
+    context.transfers = lane;
+    assembled.num_tokens = RowSequence::kPrompt;
+    context.num_layers = RowSequence::kLayers;
+    context.num_heads = RowSequence::kHeads;
+    context.num_kv_heads = RowSequence::kKvHeads;
+    context.head_dim = RowSequence::kDim;
+    return retriever->prepare(context, assembled);
   }
 
   /// One token: its row, then every layer. Returns the layers' outputs. After each layer
@@ -236,7 +236,6 @@ struct RowDecoding {
   DevicePool device;
   std::unique_ptr<PromptQueries> queries;
   std::unique_ptr<Retriever> retriever;
-  PlugOptions options;
   TransferStreams* const lane;  ///< null: copies are made at once
   Status prepared;
 };

@@ -54,34 +54,33 @@ class HeadDecoding {
                TransferStreams* lane = nullptr, std::int64_t device_bytes = 0,
                std::int32_t lacking_layer = -1, const RetainedRows* retained = nullptr)
       : device(device_bytes),
-        retriever(std::move(*make_retriever(name))),
+        retriever(std::move(*retrievers().make(name, PlugOptions(std::move(given))))),
         pool_(PageFormat{kKvHeads, kDim, DType::kF16}, 0),
         cache_(pool_, kLayers),
-        options_(std::move(given)),
         model_(model),
         lacking_layer_(lacking_layer) {
     for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
-    HeadTrack track(*model_.head, head_input(options_, *model_.head));
+    HeadTrack track(*model_.head, plug().head_input(*model_.head));
     std::vector<std::int32_t> ids, positions;
     for (std::int32_t p = 0; p < kPrompt; ++p) {
       ids.push_back(token(p));
       positions.push_back(p);
     }
     EXPECT_TRUE(track.add_embedded(ids, positions).ok());
-    RetrieveInput input;
-    input.cache = &cache_;
-    input.retained = retained;
-    input.options = &options_;
-    input.device = &device;
-    input.transfers = lane;
-    input.head = model_.head.get();
-    input.prompt = &track;
-    input.prompt_tokens = kPrompt;
-    input.num_layers = kLayers;
-    input.num_heads = kHeads;
-    input.num_kv_heads = kKvHeads;
-    input.head_dim = kDim;
-    const Status s = retriever->prepare(input);
+    SequenceContext context;
+    AssembledPrompt assembled;
+    context.cache = &cache_;
+    assembled.retained = retained;
+    context.device = &device;
+    context.transfers = lane;
+    context.head = model_.head.get();
+    assembled.head_track = &track;
+    assembled.num_tokens = kPrompt;
+    context.num_layers = kLayers;
+    context.num_heads = kHeads;
+    context.num_kv_heads = kKvHeads;
+    context.head_dim = kDim;
+    const Status s = retriever->prepare(context, assembled);
     EXPECT_TRUE(s.ok()) << s.to_string();
   }
   ~HeadDecoding() { retriever->synchronize(); }
@@ -96,11 +95,11 @@ class HeadDecoding {
     if (!status.ok()) return outs;
     add_row(position);
     for (std::int32_t layer = 0; layer < layers && status.ok(); ++layer) {
-      const auto wanted = retriever->hidden_layers();
+      const auto wanted = plug().hidden_layers();
       const auto state = random_floats(
           48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
       if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end())
-        retriever->take_hidden(layer, state.data());
+        plug().take_hidden(layer, state.data());
       outs[static_cast<std::size_t>(layer)].assign(kQuery, NAN);
       const auto q = query(layer, position);
       status = retriever->attend(step(layer, q, position, outs[static_cast<std::size_t>(layer)]));
@@ -139,7 +138,6 @@ class HeadDecoding {
   }
   PagePool pool_;
   WorkingCache cache_;
-  PlugOptions options_;
   const HeadedModel& model_;
   const std::int32_t lacking_layer_;
   std::int32_t next_position_ = kPrompt;

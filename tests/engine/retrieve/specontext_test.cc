@@ -296,7 +296,7 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
             slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
   run.retriever->synchronize();
-  run.retriever = std::move(*make_retriever("dense"));
+  run.retriever = std::move(*retrievers().make("dense"));
   EXPECT_EQ(run.device.bytes_in_use(), 0);
 }
 
@@ -401,7 +401,7 @@ TEST_F(SpeContextTest, AGoodRankingLeavesTheFirstStepLessToBring) {
 TEST_F(SpeContextTest, OptionsThatDoNotFitAreNamed) {
   const auto field = [](Options given) {
     return std::string(
-        (*make_retriever("specontext"))->check(PlugOptions(std::move(given))).field());
+        retrievers().make("specontext", PlugOptions(std::move(given))).status().field());
   };
   EXPECT_EQ(field({}), "");
   EXPECT_EQ(field({{"decode_budget", "68"}}), "cache.options.decode_budget")

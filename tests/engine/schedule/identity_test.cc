@@ -46,8 +46,7 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
   std::vector<QueryRequest> requests() {
     const char* strategies[] = {"recompute", "exact", "reuse",        "epic", "cacheblend",
                                 "anchors",   "samkv", "multi_infllm", "auto"};
-    const std::vector<std::string> compressors = compressor_names(),
-                                   retrievers = headless_retrievers();
+    const std::vector<std::string> compress = compressors().names(), decode = headless_retrievers();
     std::vector<QueryRequest> out;
     for (int i = 0; i < 64; ++i) {
       QueryRequest r = make_request(*engine_, documents(i),
@@ -57,13 +56,13 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
       r.cache.write = false;
       r.sampling.max_tokens = 1 + (i * 7) % 40;
       if (i % 4 == 1) {
-        r.cache.compress = compressors[static_cast<std::size_t>(i / 4) % compressors.size()];
+        r.cache.compress = compress[static_cast<std::size_t>(i / 4) % compress.size()];
         if (r.cache.compress != "none")
           r.cache.options = PlugOptions(
               {{"capacity", "40"}, {"window", "5"}, {"drop_mode", i % 8 == 1 ? "drop" : "demote"}});
       }
       if (i % 4 == 3) {
-        r.cache.decode = retrievers[static_cast<std::size_t>(i / 4) % retrievers.size()];
+        r.cache.decode = decode[static_cast<std::size_t>(i / 4) % decode.size()];
         r.cache.options = PlugOptions(options_of(r.cache.decode, small_budget("64")));
       }
       if (i % 5 == 4) {

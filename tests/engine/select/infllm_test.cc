@@ -24,14 +24,13 @@ class InfllmTest : public ::testing::Test {
           [](int, int) { return 0.0f; });
     }
   }
-  Selection select(PlugOptions options, bool question = true) {
+  Selection select(const PlugOptions& options, bool question = true) {
     SelectionInput in = documents_.input();
-    in.options = std::move(options);
     std::vector<float> query(16);
     query[kChannel] = query[8 + kChannel] = 1;
     const QueryPassResult pass = documents_.question(query);
     if (question) in.query_pass = &pass;
-    auto s = make_infllm_selector()->select(in);
+    auto s = (*selectors().make("infllm", options))->select(in);
     EXPECT_TRUE(s.ok()) << s.status().to_string();
     return s.ok() ? std::move(*s) : Selection();
   }
@@ -40,7 +39,7 @@ class InfllmTest : public ::testing::Test {
 
 TEST_F(InfllmTest, PublishedWindowsCoverShortPrompts) {
   SelectionInput in = documents_.input();
-  EXPECT_FALSE(make_infllm_selector()->needs_sketches(in));
+  EXPECT_FALSE((*selectors().make("infllm"))->needs_sketches(in));
   EXPECT_EQ(select({}).kept(0, 0).size(), 20u);
 }
 
@@ -59,7 +58,7 @@ TEST_F(InfllmTest, KeepRatioShrinksAllWindowsAndTheLastBlockStays) {
   std::vector<float> query(16, 1.0f);
   const QueryPassResult pass = documents_.question(query);
   in.query_pass = &pass;
-  const auto s = make_infllm_selector()->select(in);
+  const auto s = (*selectors().make("infllm"))->select(in);
   ASSERT_TRUE(s.ok());
   const std::size_t blocks = s->kept(0, 0).size() + s->kept(0, 1).size();
   EXPECT_GE(blocks, 7u);

@@ -154,8 +154,7 @@ std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::si
   in.question = question;
   in.num_layers = 2;
   in.keep_ratio = keep_ratio;
-  in.options = PlugOptions(std::move(options));
-  const auto selector = make_words_selector();
+  const auto selector = std::move(*selectors().make("words", PlugOptions(std::move(options))));
   EXPECT_FALSE(selector->needs_sketches(in));
   EXPECT_FALSE(selector->query_pass_blocks(in).has_value());
   const auto s = selector->select(in);

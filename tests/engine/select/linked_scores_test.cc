@@ -127,9 +127,9 @@ std::vector<Ids> words_keep(const std::vector<Ids>& docs, const Ids& question,
   in.contexts = contexts;
   in.question = question;
   in.num_layers = 1;
-  in.options = PlugOptions(
+  const PlugOptions options(
       {{"token_budget", std::to_string(token_budget)}, {"link_share", link_share}});
-  const auto s = make_words_selector()->select(in);
+  const auto s = (*selectors().make("words", options))->select(in);
   EXPECT_TRUE(s.ok()) << s.status().to_string();
   std::vector<Ids> kept;
   for (std::int32_t d = 0; s.ok() && d < static_cast<std::int32_t>(docs.size()); ++d)

@@ -91,22 +91,21 @@ class SamkvSelectorTest : public ::testing::Test {
         },
         [](int, int) { return 0.0f; });
   }
-  Selection select(PlugOptions options = {}, bool question = true,
+  Selection select(const PlugOptions& options = {}, bool question = true,
                    std::optional<double> keep_ratio = std::nullopt) {
     SelectionInput in = documents_.input();
-    in.options = std::move(options);
     in.keep_ratio = keep_ratio;
     const std::size_t dim = 8;
     std::vector<float> query(2 * dim);
     query[kChannel] = query[dim + kChannel] = 1;
     const QueryPassResult pass = documents_.question(query);
     if (question) in.query_pass = &pass;
-    auto s = selector_->select(in);
+    auto s = (*selectors().make("samkv", options))->select(in);
     EXPECT_TRUE(s.ok()) << s.status().to_string();
     return s.ok() ? std::move(*s) : Selection();
   }
   Documents documents_{SketchShape{}};
-  std::unique_ptr<Selector> selector_ = make_samkv_selector();
+  std::unique_ptr<Selector> selector_ = std::move(*selectors().make("samkv"));
 };
 
 // Eq. 2 and 3 and the cross filter: two stable layers give P = 0.375, 7 of 17 candidates; ten
@@ -159,7 +158,6 @@ class BoostTest : public SamkvSelectorTest {
   Selection select_with(const char* boost, bool draft,
                         std::optional<double> keep_ratio = std::nullopt) {
     SelectionInput in = documents_.input();
-    in.options = options_of({{"boost", boost}});
     in.keep_ratio = keep_ratio;
     in.question = question_;
     std::vector<float> query(16);
@@ -168,8 +166,9 @@ class BoostTest : public SamkvSelectorTest {
     in.query_pass = &pass;
     std::vector<std::span<const float>> views(scores_.begin(), scores_.end());
     if (draft) in.draft_scores = views;
-    EXPECT_EQ(selector_->wants_draft_scores(in), std::string(boost) != "0");
-    auto s = selector_->select(in);
+    const auto selector = std::move(*selectors().make("samkv", options_of({{"boost", boost}})));
+    EXPECT_EQ(selector->wants_draft_scores(in), std::string(boost) != "0");
+    auto s = selector->select(in);
     EXPECT_TRUE(s.ok()) << s.status().to_string();
     return s.ok() ? std::move(*s) : Selection();
   }
@@ -233,9 +232,9 @@ TEST_F(SamkvSelectorTest, ABudgetOverEverythingKeepsEverythingAndAsksForNothing)
 TEST_F(SamkvSelectorTest, SelectionOffIsAnchorsOnly) {
   add_document({{4, 1, 0}, {4, 5, 0}});
   SelectionInput in = documents_.input();
-  in.options = options_of({{"select", "off"}});
-  EXPECT_FALSE(selector_->needs_sketches(in));
-  EXPECT_FALSE(selector_->query_pass_blocks(in).has_value());
+  const auto off = std::move(*selectors().make("samkv", options_of({{"select", "off"}})));
+  EXPECT_FALSE(off->needs_sketches(in));
+  EXPECT_FALSE(off->query_pass_blocks(in).has_value());
   EXPECT_EQ(kept(select(options_of({{"select", "off"}})), 1, 0), (Blocks{0, 18, 19}));
 }
 
@@ -311,10 +310,10 @@ class SamkvWordsTest : public SamkvSelectorTest {
     pass_ = documents_.question(std::vector<float>{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0});
   }
   SelectionInput words_input(const char* score, double keep_ratio) {
+    selector_ = std::move(*selectors().make("samkv", options_of({{"score", score}})));
     SelectionInput in = documents_.input();
     in.contexts = contexts_;
     in.question = question_;
-    in.options = options_of({{"score", score}});
     in.keep_ratio = keep_ratio;
     return in;
   }
@@ -502,7 +501,6 @@ Reference brute_force(Documents& docs, const std::vector<float>& query, StableLa
 }
 
 TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
-  const auto selector = make_samkv_selector();
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {
     Documents docs({.num_layers = 3,
                     .num_heads = 4,
@@ -518,7 +516,8 @@ TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
     for (const bool bias : {true, false}) {
       SelectionInput in = docs.input();
       in.stable_layers = {1, 2};
-      in.options = options_of({{"bias", bias ? "on" : "off"}});
+      const auto selector = std::move(
+          *selectors().make("samkv", options_of({{"bias", bias ? "on" : "off"}})));
       const QueryPassResult pass = docs.question(query);
       in.query_pass = &pass;
       const auto s = selector->select(in);
@@ -553,9 +552,9 @@ TEST(SamkvReferenceTest, SharedModeKeepsTheSameBlocksInAllLayers) {
   const QueryPassResult pass = docs.question(query);
   in.query_pass = &pass;
   for (const char* frame : {"rotated", "raw"}) {
-    in.options = options_of(
+    const PlugOptions options = options_of(
         {{"layer_mode", "shared"}, {"score_frame", frame}, {"bias_cos", "head"}});
-    const auto s = make_samkv_selector()->select(in);
+    const auto s = (*selectors().make("samkv", options))->select(in);
     ASSERT_TRUE(s.ok());
     EXPECT_TRUE(s->same_in_all_layers());
     EXPECT_EQ(s->num_layers(), 3);

@@ -1,0 +1,386 @@
+#include "engine/retrieve/plugs/ctkvr.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "base/stopwatch.h"
+#include "engine/model/hook_compute.h"
+#include "engine/retrieve/query_turn.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 512, kRowsPerCentroid = 16;
+constexpr std::int64_t kShortList = 1280;
+constexpr std::int32_t kFallbackPage = 32;
+/// The rows beyond a quarter: a margin for rows that codes rank wrong.
+constexpr std::int64_t kSpareRows = 64;
+
+OptionTable<CtkvrOptions> option_table() {
+  using Rows = WantedQueries::Rows;
+  OptionTable<CtkvrOptions> table;
+  table.add(row_options());
+  table.add(OptionFields<CtkvrOptions>{
+      number_option("decode_centroids", &CtkvrOptions::centroids, {0, 1 << 16},
+                    "prompt queries that index the cache; 0: one for 16 tokens, 256 at least and "
+                    "512 at most"),
+      number_option("decode_least_centroids", &CtkvrOptions::least_centroids, {1, 1 << 16},
+                    "with fewer queries of the prompt at hand freekv decodes"),
+      number_option("decode_probes", &CtkvrOptions::probes, {1, 1 << 16},
+                    "nearest centroids whose lists are looked through"),
+      number_option("decode_list", &CtkvrOptions::list_rows, {0, 1 << 20},
+                    "tokens in a list; 0: as many as are chosen, and five times those up to 1280 "
+                    "tokens"),
+      words_option("decode_centroid_rows", &CtkvrOptions::centroid_rows,
+                   {{"final", Rows::kLast},
+                    {"equi", Rows::kSpread},
+                    {"random", Rows::kRandom},
+                    {"init", Rows::kFirst}},
+                   "which prompt tokens' queries: the last, evenly spread, random, the first"),
+      flag_option("decode_stored_queries", &CtkvrOptions::stored_queries,
+                  "where too few tokens ran, queries that ingest stored of documents' last tokens "
+                  "index, too (final only)"),
+      flag_option("decode_updates", &CtkvrOptions::updates,
+                  "the answer's queries replace the oldest centroids"),
+      number_option("decode_reuse", &CtkvrOptions::reuse, {1, 64},
+                    "steps that a choice of rows serves, for heads that do not turn away from it "
+                    "(decode_tau); layers take turns in choosing anew"),
+      number_option("decode_tau", &CtkvrOptions::tau, {-1, 2},
+                    "least mean cosine to the query that a choice goes by, for a head to go by it, "
+                    "too; above 1: never"),
+      flag_option("decode_rerank", &CtkvrOptions::rerank,
+                  "the best of what lists name are attended to; off: all of it"),
+  });
+  return table;
+}
+
+/// Returns the default length of a list: as many rows as a step chooses, because many lists
+/// together name enough. Small choices get longer lists, since short lists easily miss rows.
+std::int64_t usual_list(std::int64_t chosen) {
+  return std::max(chosen, std::min(chosen * 5, kShortList));
+}
+
+std::int32_t whole_pages(std::int32_t rows) {
+  return (rows + kFallbackPage - 1) / kFallbackPage * kFallbackPage;
+}
+
+/// Makes a freekv retriever for as many tokens a step.
+std::unique_ptr<PagedRetriever> pages_instead(const RowPolicy& policy) {
+  PagedPolicy pages;
+  pages.page_tokens = kFallbackPage;
+  pages.sink = whole_pages(policy.sink);
+  pages.window = whole_pages(policy.window);
+  pages.budget = pages.sink + pages.window + whole_pages(policy.chosen);
+  pages.dense_layers = policy.dense_layers;
+  pages.tau = 0.8;
+  return std::make_unique<PagedRetriever>(pages);
+}
+
+}  // namespace
+
+CtkvrRetriever::CtkvrRetriever(const CtkvrOptions& options)
+    : RowRetriever({.uses_device = true}, options),
+      options_(options),
+      list_rows_(options.list_rows > 0 ? options.list_rows : usual_list(options.chosen)),
+      least_centroids_(std::min(options.least_centroids,
+                                options.centroids > 0 ? options.centroids : kMostCentroids)) {}
+
+void CtkvrRetriever::begin_sequence(const AssembledPrompt& prompt) {
+  num_centroids_ = centroids_for(prompt.num_tokens);
+  fallback_.reset();
+  there_ = DeviceChoice(memory_on_device());
+  indexes_.clear();
+  heads_ = std::vector<Head>(at(sequence().num_kv_heads));
+  choices_.assign(at(sequence().num_layers), {});
+  for (Choice& choice : choices_) {
+    choice.rows.resize(heads_.size());
+    choice.by.resize(at(std::int64_t{sequence().num_heads} * sequence().head_dim));
+  }
+}
+
+std::int64_t CtkvrRetriever::centroids_for(std::int64_t prompt_tokens) const {
+  return options_.centroids > 0
+             ? options_.centroids
+             : std::min(prompt_tokens, std::clamp(prompt_tokens / kRowsPerCentroid, kLeastCentroids,
+                                                  kMostCentroids));
+}
+
+WantedQueries CtkvrRetriever::queries_wanted(std::int64_t prompt_tokens) const {
+  // Within the budget no index is used.
+  if (prompt_tokens <= options_.budget) return {};
+  return {centroids_for(prompt_tokens), options_.centroid_rows,
+          options_.centroid_rows == WantedQueries::Rows::kLast && options_.stored_queries};
+}
+
+Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
+  const SequenceContext& all = sequence();
+  std::int64_t available = num_centroids_;
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (sparse(layer))
+      available = std::min(available,
+                           prompt.queries == nullptr ? 0 : prompt.queries->num_rows(layer));
+  }
+  if (available < least_centroids_) return fall_back(prompt, available);
+  QUIRE_RETURN_IF_ERROR(check_memory(*prompt.queries));
+  indexes_.resize(at(all.num_layers));
+  codes_ = std::vector<KeyCodes>(at(all.num_layers));
+  if (all.compute != nullptr) {
+    QUIRE_RETURN_IF_ERROR(ones_.reserve(memory_on_device(), all.head_dim));
+    QUIRE_RETURN_IF_ERROR(all.compute->synchronize());
+    std::fill_n(ones_.data(), all.head_dim, 1.0f);
+  }
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (!sparse(layer)) continue;
+    CentroidInput build;
+    build.queries = prompt.queries;
+    build.layer = layer;
+    build.kv = all.cache->view(layer);
+    build.num_heads = all.num_heads;
+    build.host = prompt_host(layer);
+    build.list_rows = std::min(list_rows_, build.host.end - build.host.begin);
+    build.num_centroids = num_centroids_;
+    if (all.compute != nullptr) build.memory = memory_on_device();
+    QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*all.device, build));
+    stats_.device_bytes += indexes_[at(layer)]->device_bytes();
+    if (options_.rerank && KeyCodes::pay(build.kv))
+      QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
+    prompt.queries->release(layer);
+  }
+  return {};
+}
+
+ChoosingNeed CtkvrRetriever::choosing_need(const RetrieveShape& shape) const {
+  const auto bytes = [](std::int64_t n, std::size_t size) {
+    return n * static_cast<std::int64_t>(size);
+  };
+  const std::int64_t n = options_.centroids > 0 ? options_.centroids : kMostCentroids,
+                     layers = std::max(0, shape.num_layers - options_.dense_layers),
+                     lists = layers * shape.num_kv_heads * n;
+  // Each list has one bit for each row, in whole words.
+  ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) +
+                        bytes(lists, sizeof(std::uint64_t)),
+                    (lists + 7) / 8};
+  need += DeviceChoice::need(shape, 0, n, 0);
+  need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim,
+                            sizeof(float)) +
+                      bytes(shape.num_kv_heads * options_.probes, sizeof(std::int32_t));
+  const ChoosingNeed instead = pages_instead(options_)->choosing_need(shape);
+  return {std::max(need.fixed_bytes, instead.fixed_bytes),
+          std::max(need.row_bytes, instead.row_bytes)};
+}
+
+/// Refuses a request whose centroids its part of the device can never hold, because waiting would
+/// not help. An index may be twice as large as what it indexes.
+Status CtkvrRetriever::check_memory(const PromptQueries& queries) const {
+  const SequenceContext& all = sequence();
+  QUIRE_CHECK(all.device != nullptr, "centroids lie on a device");
+  std::int64_t centroids = 0, lists = 0;
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (!sparse(layer)) continue;
+    const std::int64_t n = std::min(num_centroids_, queries.num_rows(layer));
+    centroids += CentroidIndex::device_bytes_for(all.num_heads, all.head_dim, n);
+    lists += CentroidIndex::list_bytes_for(all.num_kv_heads, n, prompt_host(layer).end);
+  }
+  const std::string field = "cache.options.decode_centroids";
+  if (const std::int64_t most = all.device->max_bytes() / all.device_requests;
+      most > 0 && centroids > most) {
+    return Status::invalid(field, "the centroids need " + std::to_string(centroids) +
+                                      " bytes of device memory, model.device_cache_bytes shared "
+                                      "out to model.device_requests allows " +
+                                      std::to_string(most) + "; ask for fewer or raise that");
+  }
+  if (lists <= 2 * all.cache->bytes()) return {};
+  return Status::invalid(field, "the lists of so many centroids need " + std::to_string(lists) +
+                                    " bytes, more than twice the " +
+                                    std::to_string(all.cache->bytes()) +
+                                    " of what they index; ask for fewer");
+}
+
+/// Falls back to pages with as many tokens a step, because lists of too few centroids would miss
+/// important rows.
+Status CtkvrRetriever::fall_back(const AssembledPrompt& prompt, std::int64_t available) {
+  fallback_ = pages_instead(policy());
+  note_ = std::to_string(available) + " queries of the prompt were at hand and " +
+          std::to_string(least_centroids_) + " are needed (decode_least_centroids): freekv decoded";
+  return fallback_->prepare(sequence(), prompt);
+}
+
+Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
+  return fallback_ ? fallback_->begin_step(token_id, position) : Status();
+}
+
+Status CtkvrRetriever::attend(const RetrieveStep& step) {
+  if (fallback_) return fallback_->attend(step);
+  named_.clear();
+  if (scores_on_device(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
+  return RowRetriever::attend(step);
+}
+
+/// Finds on the device the centroids nearest to the step's queries and the union of their lists,
+/// and synchronizes. The host ranks the listed rows and attends to them.
+Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
+  constexpr float kLeastSquare = 1e-30f;  // zero queries are near to nothing
+  const CentroidIndex& index = *index_of(step.layer);
+  Compute& compute = *step.compute;
+  HookCompute& hooks = *compute.hooks();
+  const std::int32_t kv_heads = sequence().num_kv_heads;
+  const std::int64_t n = index.num_centroids(), probes = std::min(options_.probes, n),
+                     values = kv_heads * index.list_words(),
+                     bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  QUIRE_RETURN_IF_ERROR(
+      normalised_.reserve(memory_on_device(), std::int64_t{step.num_heads} * step.head_dim));
+  QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_on_device(), kv_heads * probes));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, n));
+  // The products are cosines up to a factor common to all heads.
+  QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query,
+                                      .weight = ones_.data(),
+                                      .out = normalised_.data(),
+                                      .rows = step.num_heads,
+                                      .dim = step.head_dim,
+                                      .eps = kLeastSquare}));
+  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(),
+                                            .num_heads = step.num_heads,
+                                            .scale = 1.0f,
+                                            .kv = index.centroids(),
+                                            .first_row = 0,
+                                            .num_rows = n,
+                                            .scores = scores,
+                                            .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
+                                      CandidateVote::kMaxScore, probes, nearest_.data()));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
+  QUIRE_RETURN_IF_ERROR(hooks.list_union({.lists = index.lists(),
+                                          .chosen = nearest_.data(),
+                                          .num_lists = n,
+                                          .words = index.list_words(),
+                                          .num_chosen = probes,
+                                          .num_kv_heads = kv_heads,
+                                          .rows = reinterpret_cast<std::uint64_t*>(place)}));
+  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, values](const std::byte* from) {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(from);
+    named_.assign(words, words + values);
+  }));
+  return hooks.deliver();
+}
+
+void CtkvrRetriever::synchronize() {
+  if (fallback_) fallback_->synchronize();
+}
+
+RetrieveStats CtkvrRetriever::stats() const {
+  RetrieveStats stats = fallback_ ? fallback_->stats() : RowRetriever::stats();
+  if (fallback_) stats.choose_ms += stats_.choose_ms;
+  stats.note = note_;
+  return stats;
+}
+
+/// Collects the rows in the lists and those that came to the host after the prompt, ascending. A
+/// layer without an index has few enough prompt rows to score all of them.
+Status CtkvrRetriever::candidates(const HostStep& step, Head& head) const {
+  head.rows.clear();
+  const CentroidIndex* index = index_of(step.layer);
+  if (index == nullptr) {
+    head.rows.resize(at(step.host.end - step.host.begin));
+    std::iota(head.rows.begin(), head.rows.end(), static_cast<std::int32_t>(step.host.begin));
+    return {};
+  }
+  if (named_.empty()) {
+    head.seen.assign(at((step.prompt_end + 63) / 64), 0);
+    QUIRE_RETURN_IF_ERROR(index->recall(step.kv_head, step.query, options_.probes, head.seen));
+  } else {
+    const auto words = named_.begin() + step.kv_head * index->list_words();
+    head.seen.assign(words, words + index->list_words());
+  }
+  append_marked(head.seen, head.rows);
+  for (std::int64_t row = step.prompt_end; row < step.host.end; ++row)
+    head.rows.push_back(static_cast<std::int32_t>(row));
+  return {};
+}
+
+/// Scores the candidates: 8-bit codes exclude most of them, and the keys themselves decide among
+/// the rest.
+Status CtkvrRetriever::score(const HostStep& step, bool due, Head& head) const {
+  const KeyCodes* codes = at(step.layer) < codes_.size() ? &codes_[at(step.layer)] : nullptr;
+  if (codes == nullptr || codes->num_rows() == 0) return head.choice.score(step, head.rows);
+  const std::int64_t wanted = std::max<std::int64_t>(policy().chosen,
+                                                     due && options_.updates ? list_rows_ : 0);
+  return head.choice.score_best(step, *codes, wanted + wanted / 4 + kSpareRows, head.rows);
+}
+
+/// Attends to the rows that the layer chose some steps ago; the attention computes the products
+/// with them.
+Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step,
+                                                std::span<const std::int32_t> rows) {
+  Head& head = heads_[at(step.kv_head)];
+  QUIRE_RETURN_IF_ERROR(head.choice.attend_to(step, rows));
+  head.rows.assign(rows.begin(), rows.end());
+  head.attended = head.rows;
+  const auto n = static_cast<std::int64_t>(rows.size());
+  return HostCounts{n, n, 0, 0, 1};
+}
+
+bool CtkvrRetriever::chooses(const HostStep& step) const {
+  const Choice& made = choices_[at(step.layer)];
+  const float* by = made.by.data() + std::int64_t{step.kv_head} * step.group * step.kv.head_dim;
+  return made.due(step.host) ||
+         mean_cosine(step.query, by, step.group, step.kv.head_dim) < options_.tau;
+}
+
+Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
+  Choice& made = choices_[at(step.layer)];
+  if (!chooses(step)) return attend_again(step, made.rows[at(step.kv_head)]);
+  const bool due = made.due(step.host);
+  const Stopwatch watch;
+  Head& head = heads_[at(step.kv_head)];
+  QUIRE_RETURN_IF_ERROR(candidates(step, head));
+  const auto named = static_cast<std::int64_t>(head.rows.size());
+  QUIRE_RETURN_IF_ERROR(score(step, due, head));
+  const auto n = static_cast<std::int64_t>(head.rows.size());
+  const auto chosen = head.choice.best(options_.rerank ? policy().chosen : n);
+  const Stopwatch attention;
+  QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
+  const double attention_ms = attention.ms();
+  if (due && options_.updates && index_of(step.layer) != nullptr) {
+    // The centroids of all heads are replaced together. Lists leave out rows of the answer, which
+    // are always scored.
+    std::vector<std::int32_t> list = head.choice.rows_at(
+        static_cast<std::int64_t>(chosen.size()) == list_rows_ ? chosen
+                                                               : head.choice.best(list_rows_));
+    list.erase(
+        std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)),
+        list.end());
+    indexes_[at(step.layer)]->replace_oldest(step.kv_head, step.query, list);
+  }
+  head.attended = head.choice.rows_at(chosen);
+  if (options_.reuse > 1) {
+    made.rows[at(step.kv_head)] = head.attended;
+    const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
+    std::copy_n(step.query, width, made.by.data() + step.kv_head * width);
+  }
+  return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms,
+                    due ? 0 : 1, 0};
+}
+
+void CtkvrRetriever::end_step(const HostStep& step) {
+  Choice& made = choices_[at(step.layer)];
+  if (!made.due(step.host)) {
+    --made.serves;
+    return;
+  }
+  // From the second time on, layers take turns.
+  made.serves = made.host_end < 0 ? options_.reuse - 1 - step.layer % options_.reuse
+                                  : options_.reuse - 1;
+  made.host_end = step.host.end;
+  if (options_.updates && index_of(step.layer) != nullptr) indexes_[at(step.layer)]->advance();
+}
+
+void register_ctkvr(PlugRegistry<Retriever>& retrievers) {
+  retrievers.add("ctkvr", option_table(), [](const CtkvrOptions& options) {
+    return std::make_unique<CtkvrRetriever>(options);
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,413 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/select/lexical_scores.h"
+#include "engine/select/samkv_scores.h"
+#include "engine/select/selector.h"
+#include "kernels/topk.h"
+
+namespace quire {
+namespace {
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+enum class KeepRule : std::uint8_t { kRetrievedOverD, kTotalOverD, kBudget };
+enum class Ranking : std::uint8_t { kKeys, kWords, kBoth };
+
+struct SamkvOptions {
+  bool select = true;
+  bool bias = true;
+  BiasCos bias_cos = BiasCos::kLayer;
+  std::optional<KeepRule> keep_rule;  ///< none: kRetrievedOverD, or kBudget if one is requested
+  std::int64_t token_budget = 0;
+  bool shared_layers = false;
+  Ranking ranking = Ranking::kKeys;
+  SamkvScoreOptions::Frame frame = SamkvScoreOptions::Frame::kRotated;
+  float boost = 0;
+};
+
+OptionTable<SamkvOptions> option_table() {
+  using Frame = SamkvScoreOptions::Frame;
+  return {
+      flag_option("select", &SamkvOptions::select, "off: anchor blocks only"),
+      flag_option("bias", &SamkvOptions::bias,
+                  "bend each document's query towards what the others are about"),
+      words_option("bias_cos", &SamkvOptions::bias_cos,
+                   {{"layer", BiasCos::kLayer}, {"head", BiasCos::kHead}},
+                   "similarity behind the bias: of whole layers, or the mean over heads"),
+      words_option("keep_rule", &SamkvOptions::keep_rule,
+                   {{"retrieved_over_D", KeepRule::kRetrievedOverD},
+                    {"total_over_D", KeepRule::kTotalOverD},
+                    {"budget", KeepRule::kBudget}},
+                   "how many of the retrieved blocks stay; keep_ratio asks for budget"),
+      number_option("token_budget", &SamkvOptions::token_budget, {0, 1e9},
+                    "document tokens per layer under keep_rule budget; 0: from keep_ratio"),
+      words_option("layer_mode", &SamkvOptions::shared_layers,
+                   {{"per_layer", false}, {"shared", true}},
+                   "shared: one set of blocks for all layers"),
+      words_option(
+          "score", &SamkvOptions::ranking,
+          {{"keys", Ranking::kKeys}, {"words", Ranking::kWords}, {"both", Ranking::kBoth}},
+          "what ranks blocks: the question's mean query against mean keys, as published; its "
+          "words in the text; the sum of both, standardised"),
+      words_option("score_frame", &SamkvOptions::frame,
+                   {{"rotated", Frame::kRotated}, {"raw", Frame::kRaw}},
+                   "compare query and blocks at their distance, or without positions"),
+      number_option(
+          "boost", &SamkvOptions::boost, {0, 100},
+          "weight of what a draft's reading pays to a block's tokens, beside its score, both "
+          "standardised; 0: none"),
+  };
+}
+
+/// A block that may be kept in addition to the anchors.
+struct Candidate {
+  std::size_t document = 0;  ///< index into the documents
+  std::int32_t block = 0;
+  float score = 0;        ///< comparable between documents
+  bool retrieved = true;  ///< in the pool T; with a budget, other blocks follow it
+};
+
+/// Orders blocks best first, NaN last, ties in prompt order.
+bool before(const Candidate& a, const Candidate& b) {
+  if (a.retrieved != b.retrieved) return a.retrieved;
+  const float none = -std::numeric_limits<float>::infinity();
+  const float x = std::isnan(a.score) ? none : a.score, y = std::isnan(b.score) ? none : b.score;
+  if (x != y) return x > y;
+  return a.document != b.document ? a.document < b.document : a.block < b.block;
+}
+
+std::int64_t total_tokens(const SelectionInput& input) {
+  std::int64_t n = 0;
+  for (const SelectableContext& c : input.contexts) n += c.num_blocks > 0 ? c.num_tokens : 0;
+  return n;
+}
+
+/// Returns the budget in tokens per layer; nothing: no budget.
+std::optional<std::int64_t> budget_of(const SelectionInput& input, const SamkvOptions& options) {
+  const bool budget = options.keep_rule ? *options.keep_rule == KeepRule::kBudget
+                                        : input.keep_ratio || options.token_budget > 0;
+  if (!budget) return std::nullopt;
+  if (options.token_budget > 0) return options.token_budget;
+  return static_cast<std::int64_t>(
+      std::floor(input.keep_ratio.value_or(0) * static_cast<double>(total_tokens(input)) + 1e-6));
+}
+
+/// Returns the first `count` blocks of the pool, or as many from its front as fit the budget.
+class Filter {
+ public:
+  Filter(const SelectionInput& input, const SamkvOptions& options, std::size_t num_documents)
+      : input_(input),
+        total_over_documents_(options.keep_rule == KeepRule::kTotalOverD),
+        num_documents_(num_documents),
+        budget_(budget_of(input, options)) {
+    for (const SelectableContext& c : input.contexts) {
+      total_blocks_ += c.num_blocks;
+      for (const std::int32_t b : anchor_blocks(c.num_blocks)) anchor_tokens_ += tokens_in(c, b);
+    }
+  }
+  bool by_budget() const { return budget_.has_value(); }
+  std::optional<std::int64_t> budget() const { return budget_; }
+  std::int64_t anchor_tokens() const { return anchor_tokens_; }
+
+  void cut(std::vector<Candidate>& pool,
+           const std::vector<SamkvScores::Document>& documents) const {
+    std::sort(pool.begin(), pool.end(), before);
+    if (budget_) {
+      std::int64_t used = anchor_tokens_;
+      std::size_t n = 0;
+      for (; n < pool.size(); ++n) {
+        used += tokens_in(input_.contexts[at(documents[pool[n].document].context)], pool[n].block);
+        if (used > *budget_) break;
+      }
+      pool.resize(n);
+    } else if (num_documents_ > 1) {
+      pool.resize(std::min(pool.size(), count_for(pool.size())));
+    }
+  }
+
+ private:
+  static std::int64_t tokens_in(const SelectableContext& c, std::int32_t block) {
+    return std::min<std::int64_t>(c.block_tokens,
+                                  c.num_tokens - std::int64_t{block} * c.block_tokens);
+  }
+  std::size_t count_for(std::size_t pool) const {
+    if (total_over_documents_) return static_cast<std::size_t>(total_blocks_) / num_documents_;
+    return (pool + num_documents_ - 1) / num_documents_;
+  }
+  const SelectionInput& input_;
+  const bool total_over_documents_;
+  const std::size_t num_documents_;
+  const std::optional<std::int64_t> budget_;
+  std::int64_t anchor_tokens_ = 0, total_blocks_ = 0;
+};
+
+/// Standardises scores to mean 0 and standard deviation 1 over the middle blocks of all documents;
+/// equal scores become 0.
+void standardise(const std::vector<SamkvScores::Document>& documents,
+                 std::vector<std::vector<float>*> scores) {
+  double count = 0, sum = 0, squares = 0;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    for (const std::int32_t b : documents[i].middle) {
+      const double s = (*scores[i])[at(b)];
+      count += 1;
+      sum += s;
+      squares += s * s;
+    }
+  }
+  const double mean = count > 0 ? sum / count : 0,
+               variance = count > 0 ? squares / count - mean * mean : 0;
+  const double scale = variance > 1e-12 ? 1 / std::sqrt(variance) : 0;
+  for (auto* document : scores) {
+    for (float& s : *document) s = static_cast<float>((s - mean) * scale);
+  }
+}
+
+/// Replaces scores by the lexical match, or adds it to them, standardised within a layer.
+void add_words(const SelectionInput& input, Ranking ranking,
+               std::vector<SamkvScores::Document>& documents) {
+  std::vector<std::vector<float>> words = lexical_scores(input.contexts, input.question);
+  const auto all = [&](auto&& of) {
+    std::vector<std::vector<float>*> scores;
+    for (auto& doc : documents) scores.push_back(&of(doc));
+    return scores;
+  };
+  standardise(documents, all([&](auto& doc) -> auto& { return words[at(doc.context)]; }));
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    if (ranking == Ranking::kBoth)
+      standardise(documents, all([&](auto& doc) -> auto& { return doc.comparable[at(layer)]; }));
+    for (auto& doc : documents) {
+      const std::vector<float>& match = words[at(doc.context)];
+      std::vector<float>& comparable = doc.comparable[at(layer)];
+      for (std::size_t b = 0; b < comparable.size(); ++b)
+        comparable[b] = match[b] + (ranking == Ranking::kBoth ? comparable[b] : 0);
+      doc.score[at(layer)] = comparable;
+    }
+  }
+}
+
+/// Computes ŝ' = z(ŝ) + boost * z(largest token score in the block), standardised within a layer
+/// over the middle blocks of all documents. A block that the draft attends to becomes a candidate,
+/// too.
+void add_boost(const SelectionInput& input, float boost,
+               std::vector<SamkvScores::Document>& documents) {
+  std::vector<std::vector<float>> largest;
+  std::vector<std::vector<float>*> pointers;
+  for (const auto& doc : documents) {
+    const SelectableContext& context = input.contexts[at(doc.context)];
+    const std::span<const float> tokens = input.draft_scores[at(doc.context)];
+    std::vector<float>& blocks = largest.emplace_back(at(context.num_blocks), 0.0f);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      float& block = blocks[t / at(context.block_tokens)];
+      block = std::max(block, tokens[t]);
+    }
+  }
+  for (auto& blocks : largest) pointers.push_back(&blocks);
+  standardise(documents, pointers);
+  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+    pointers.clear();
+    for (auto& doc : documents) pointers.push_back(&doc.comparable[at(layer)]);
+    standardise(documents, pointers);
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      std::vector<float>& comparable = documents[i].comparable[at(layer)];
+      for (std::size_t b = 0; b < comparable.size(); ++b) comparable[b] += boost * largest[i][b];
+      documents[i].score[at(layer)] = comparable;
+    }
+  }
+}
+
+/// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
+/// for the question's personalised query.
+class SamkvSelector final : public Selector {
+ public:
+  explicit SamkvSelector(const SamkvOptions& options) : options_(options) {}
+
+  bool needs_sketches(const SelectionInput& input) const override { return decides(input); }
+
+  std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
+    if (!decides(input)) return std::nullopt;
+    return anchors(input);
+  }
+
+  bool wants_draft_scores(const SelectionInput& input) const override {
+    return options_.boost > 0 && decides(input) && !input.question.empty();
+  }
+
+  Result<Selection> select(const SelectionInput& input) const override {
+    if (keeps_all(input)) return everything(input);
+    if (!decides(input)) return anchors(input);
+    if (input.query_pass == nullptr) return select_static(input);
+    const SamkvScoreOptions options{options_.bias, options_.bias_cos, options_.frame};
+    QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
+    if (options_.ranking != Ranking::kKeys) add_words(input, options_.ranking, scores.documents);
+    if (wants_draft_scores(input) && !input.draft_scores.empty())
+      add_boost(input, options_.boost, scores.documents);
+    const auto& documents = scores.documents;
+    const Filter filter(input, options_, documents.size());
+    const std::vector<std::vector<float>> stable = stable_scores(input, documents);
+    const Rest rest = !filter.by_budget()                  ? Rest::kOut
+                      : options_.ranking == Ranking::kKeys ? Rest::kBehind
+                                                           : Rest::kEqual;
+    const auto pool_of = [&](auto&& own, auto&& comparable) {
+      std::vector<Candidate> pool;
+      for (std::size_t i = 0; i < documents.size(); ++i)
+        add_candidates(documents[i], i, own(i), comparable(i), rest, pool);
+      filter.cut(pool, documents);
+      return pool;
+    };
+    Selection out;
+    if (options_.shared_layers) {
+      const auto mean = [&](std::size_t i) -> const std::vector<float>& { return stable[i]; };
+      out = Selection::shared(input.num_layers,
+                              with_anchors(input, documents, pool_of(mean, mean)));
+    } else {
+      std::vector<Selection::ContextBlocks> kept;
+      for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+        kept.push_back(with_anchors(input, documents,
+                                    pool_of(
+                                        [&](std::size_t i) -> const std::vector<float>& {
+                                          return documents[i].score[at(layer)];
+                                        },
+                                        [&](std::size_t i) -> const std::vector<float>& {
+                                          return documents[i].comparable[at(layer)];
+                                        })));
+      }
+      out = Selection::per_layer(std::move(kept));
+    }
+    out.scores.resize(input.contexts.size());
+    out.contexts.resize(input.contexts.size());
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      out.scores[at(documents[i].context)] = stable[i];
+      auto& note = out.contexts[at(documents[i].context)];
+      note.keep_share = static_cast<float>(documents[i].keep_share);
+      if (options.bias && documents.size() > 1) note.bias_weight = documents[i].bias_weight;
+    }
+    note_budget(filter, out);
+    return out;
+  }
+
+ private:
+  bool keeps_all(const SelectionInput& input) const {
+    const auto budget = budget_of(input, options_);
+    return budget && *budget >= total_tokens(input) && options_.select;
+  }
+  /// Returns whether there is anything to choose.
+  bool decides(const SelectionInput& input) const {
+    if (!options_.select || keeps_all(input)) return false;
+    return std::any_of(input.contexts.begin(), input.contexts.end(),
+                       [](const SelectableContext& c) { return c.num_blocks > 3; });
+  }
+
+  static Selection anchors(const SelectionInput& input) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    return Selection::shared(input.num_layers, std::move(kept));
+  }
+  static Selection everything(const SelectionInput& input) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) {
+      kept.emplace_back();
+      for (std::int32_t b = 0; b < c.num_blocks; ++b) kept.back().push_back(b);
+    }
+    return Selection::shared(input.num_layers, std::move(kept));
+  }
+  static Selection::ContextBlocks with_anchors(const SelectionInput& input,
+                                               const std::vector<SamkvScores::Document>& documents,
+                                               const std::vector<Candidate>& chosen) {
+    Selection::ContextBlocks kept;
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    for (const Candidate& c : chosen) kept[at(documents[c.document].context)].push_back(c.block);
+    for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
+    return kept;
+  }
+
+  /// Returns the mean of the comparable scores over the stable layers, [document][block].
+  static std::vector<std::vector<float>> stable_scores(
+      const SelectionInput& input, const std::vector<SamkvScores::Document>& documents) {
+    std::vector<std::vector<float>> means;
+    for (const auto& doc : documents) {
+      std::vector<float>& mean = means.emplace_back(at(doc.sketch->num_blocks()));
+      const auto layers = static_cast<float>(input.stable_layers.last - input.stable_layers.first +
+                                             1);
+      for (std::int32_t layer = input.stable_layers.first; layer <= input.stable_layers.last;
+           ++layer) {
+        for (std::size_t b = 0; b < mean.size(); ++b)
+          mean[b] += doc.comparable[at(layer)][b] / layers;
+      }
+    }
+    return means;
+  }
+
+  /// Selects how middle blocks that are no candidates are treated: dropped, or under a budget
+  /// ranked after the candidates or equal to them.
+  enum class Rest : std::uint8_t { kOut, kBehind, kEqual };
+
+  /// Splits a document's middle blocks into T_i, the best ceil(P_i |M_i|) by their own score, and
+  /// the rest.
+  static void add_candidates(const SamkvScores::Document& doc, std::size_t index,
+                             const std::vector<float>& own, const std::vector<float>& comparable,
+                             Rest rest, std::vector<Candidate>& pool) {
+    std::vector<float> middle;
+    for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
+    const auto count = static_cast<std::int64_t>(
+        std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
+    std::vector<std::uint8_t> retrieved(middle.size());
+    for (const std::int32_t i : top_k(middle, count)) retrieved[at(i)] = 1;
+    for (std::size_t i = 0; i < middle.size(); ++i) {
+      if (!retrieved[i] && rest == Rest::kOut) continue;
+      pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])],
+                      retrieved[i] != 0 || rest == Rest::kEqual});
+    }
+  }
+
+  /// Chooses blocks without a question: those with attention over the longest distance in their own
+  /// document (smallest alpha), a quarter of an even share.
+  Selection select_static(const SelectionInput& input) const {
+    const std::vector<SamkvScores::Document> documents = samkv_documents(input);
+    const Filter filter(input, options_, documents.size());
+    std::size_t middle = 0;
+    for (const auto& d : documents) middle += d.middle.size();
+    const std::size_t count = documents.empty()
+                                  ? 0
+                                  : (middle + 4 * documents.size() - 1) / (4 * documents.size());
+    std::vector<Selection::ContextBlocks> kept;
+    for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+      std::vector<Candidate> pool;
+      for (std::size_t i = 0; i < documents.size(); ++i) {
+        if (!documents[i].sketch->has(kSketchStats)) continue;
+        for (const std::int32_t b : documents[i].middle)
+          pool.push_back({i, b, -documents[i].sketch->stats(layer, b).alpha});
+      }
+      std::sort(pool.begin(), pool.end(), before);
+      if (filter.by_budget())
+        filter.cut(pool, documents);
+      else
+        pool.resize(std::min(pool.size(), count));
+      kept.push_back(with_anchors(input, documents, pool));
+    }
+    Selection out = Selection::per_layer(std::move(kept));
+    note_budget(filter, out);
+    return out;
+  }
+
+  static void note_budget(const Filter& filter, Selection& out) {
+    if (filter.by_budget() && filter.anchor_tokens() > *filter.budget()) {
+      out.note = "first and last blocks are always kept: " +
+                 std::to_string(filter.anchor_tokens()) + " tokens, more than the budget of " +
+                 std::to_string(*filter.budget());
+    }
+  }
+
+  const SamkvOptions options_;
+};
+
+}  // namespace
+
+void register_samkv(PlugRegistry<Selector>& selectors) {
+  selectors.add("samkv", option_table(), [](const SamkvOptions& options) {
+    return std::make_unique<SamkvSelector>(options);
+  });
+}
+
+}  // namespace quire
