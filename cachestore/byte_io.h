@@ -1,5 +1,5 @@
-/// Writing and reading the fields of stored records, little-endian. The reader never reads past the
-/// end and bounds every length.
+/// This file declares the little-endian writer and reader of the fields of stored records. The
+/// reader never reads past the end and bounds every length.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,14 @@ namespace quire {
 class ByteWriter {
  public:
   ByteWriter() = default;
-  /// Begins with `header` zero bytes, to be filled in by the caller, and room for `reserve` more.
+  /// Begins with `header` zero bytes, which the caller fills in, and reserves room for `reserve`
+  /// more.
   ByteWriter(std::size_t header, std::size_t reserve) {
     out_.reserve(header + reserve);
     out_.resize(header);
   }
 
-  /// Integers and enumerators at their full width.
+  /// Writes integers and enumerators at their full width.
   template <class T>
   void number(T value) {
     if constexpr (std::is_enum_v<T>) {
@@ -34,17 +35,17 @@ class ByteWriter {
     }
   }
   void flag(bool value) { number<std::uint8_t>(value); }
-  /// Seven bits a byte, the last byte below 128.
+  /// Writes seven bits per byte; the last byte is below 128.
   void varint(std::uint64_t value) {
     for (; value >= 128; value >>= 7) out_.push_back(static_cast<char>(value | 128));
     out_.push_back(static_cast<char>(value));
   }
-  /// A varint length, then the bytes.
+  /// Writes a varint length, then the bytes.
   void text(std::string_view s) {
     varint(s.size());
     out_.append(s);
   }
-  /// A 32-bit length, then the bytes.
+  /// Writes a 32-bit length, then the bytes.
   void text32(std::string_view s) {
     number(static_cast<std::uint32_t>(s.size()));
     out_.append(s);
@@ -64,7 +65,7 @@ class ByteWriter {
   std::string out_;
 };
 
-/// After the first failure everything is zero or empty and ok() is false.
+/// Reads fields. After the first failure every value is zero or empty and ok() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : in_(bytes) {}
@@ -85,7 +86,7 @@ class ByteReader {
       return static_cast<T>(value);
     }
   }
-  /// An enumerator up to `last`.
+  /// Reads an enumerator up to `last`.
   template <class T>
   T choice(T last) {
     const T value = number<T>();
@@ -108,7 +109,7 @@ class ByteReader {
   std::string text(std::size_t limit) { return std::string(view(varint(limit))); }
   std::string_view view32() { return view(number<std::uint32_t>()); }
   std::string text32() { return std::string(view32()); }
-  /// A 32-bit count of things of at least `least_bytes` each.
+  /// Reads a 32-bit count of items of at least `least_bytes` each.
   std::uint32_t count(std::size_t least_bytes) {
     const auto n = number<std::uint32_t>();
     if (static_cast<std::uint64_t>(n) * least_bytes > in_.size()) fail();

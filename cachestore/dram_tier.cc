@@ -56,7 +56,7 @@ bool DramTier::insert(const record::ValueName& name, std::shared_ptr<const Value
 
 void DramTier::evict_for(std::uint64_t bytes) {
   while (stats_.used_bytes + bytes > capacity_) {
-    // Nobody can take a new reference without mu_, so a buffer with one owner stays ours alone.
+    // No new reference can be taken without mu_, so a buffer with one owner keeps one owner.
     auto victim = policy_->evict([&](const record::ValueName& n) {
       auto it = values_.find(n);
       return it->second.use_count() == 1 && !is_pinned_(n.segment);

@@ -1,4 +1,4 @@
-/// The DRAM tier: values in memory under a hard byte budget.
+/// This file declares the DRAM tier: values in memory under a hard byte budget.
 #pragma once
 
 #include <cstdint>
@@ -27,33 +27,34 @@ struct ValueNameHash {
   }
 };
 
-/// A value held by a reader (its buffer has other owners) or of a pinned segment is never evicted;
-/// when those leave no room a new value is simply not kept. Threads: all methods concurrently; none
-/// waits on disk.
+/// Keeps values in memory. A value that a reader holds (its buffer has other owners) or of a pinned
+/// segment is never evicted. If those leave no room, a new value is not kept. Threads: all methods
+/// concurrently; none waits on disk.
 class DramTier {
  public:
-  /// `is_pinned` is called under this tier's lock and must not call back into it.
+  /// Creates an empty tier. `is_pinned` is called under this tier's lock and must not call back
+  /// into it.
   DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
            std::function<bool(SegmentId)> is_pinned);
 
-  /// The value, counted as a use; null when it is not here.
+  /// Returns the value and counts a use; null if it is not in DRAM.
   std::shared_ptr<const ValueBuffer> find(const record::ValueName& name);
-  /// The value, not counted; null when it is not here.
+  /// Returns the value without counting a use; null if it is not in DRAM.
   std::shared_ptr<const ValueBuffer> peek(const record::ValueName& name) const;
   bool contains(const record::ValueName& name) const;
-  /// Keeps the buffer if there is or can be made room. False: not kept. A name already here keeps
-  /// its buffer.
+  /// Keeps the buffer if there is room or room can be made, else returns false. A name that is
+  /// already present keeps its buffer.
   bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer);
   void erase_segment(SegmentId segment);
   struct Held {
-    /// Blocks with a value here; allocated bytes, sketches included
+    /// blocks with a value in DRAM; allocated bytes, sketches included
     std::uint64_t blocks = 0, bytes = 0;
-    bool in_use = false;  ///< a reader holds some of it
+    bool in_use = false;  ///< a reader holds part of it
   };
   Held held(SegmentId segment) const;
-  /// erase_segment() on request: counted as evictions, and what a reader holds stays.
+  /// Evicts the segment on request; it counts as evictions, and values that a reader holds stay.
   Held evict_segment(SegmentId segment);
-  /// Values and bytes that evict_segment() took, since start.
+  /// Returns the values and bytes that evict_segment() removed since start.
   std::pair<std::uint64_t, std::uint64_t> requested() const;
   TierStats stats() const;
 
@@ -61,7 +62,7 @@ class DramTier {
   using NameSet = std::unordered_set<record::ValueName, ValueNameHash>;
 
   void evict_for(std::uint64_t bytes);         // mu_ held
-  void remove(const record::ValueName& name);  // mu_ held; not from the policy
+  void remove(const record::ValueName& name);  // mu_ held; not called by the policy
 
   const std::uint64_t capacity_;
   const std::function<bool(SegmentId)> is_pinned_;

@@ -1,4 +1,5 @@
-/// Orders of eviction over keys with sizes. Not thread-safe: the owner's mutex guards it.
+/// This file declares eviction orders over keys with sizes. They are not thread-safe; the owner's
+/// mutex guards them.
 #pragma once
 
 #include <algorithm>
@@ -11,22 +12,23 @@
 
 namespace quire {
 
-/// Says who goes next. Holds keys and sizes only; the owner removes the bytes.
+/// Chooses the next victim. It holds only keys and sizes; the owner removes the bytes.
 template <class Key>
 class EvictionPolicy {
  public:
-  /// True: this key may go now (not pinned, not being read).
+  /// Returns true if this key may be evicted now (not pinned, not being read).
   using Evictable = std::function<bool(const Key&)>;
 
   virtual ~EvictionPolicy() = default;
-  virtual void insert(const Key& key, std::uint64_t bytes) = 0;  ///< a key that is not in it
-  virtual void touch(const Key& key) = 0;  ///< a use; unknown keys are ignored
-  virtual void erase(const Key& key) = 0;  ///< removed for other reasons; unknown keys are ignored
-  /// Removes and returns the next victim; empty when no key may go.
+  virtual void insert(const Key& key, std::uint64_t bytes) = 0;  ///< the key must not be present
+  virtual void touch(const Key& key) = 0;  ///< counts a use; unknown keys are ignored
+  /// the key was removed otherwise; unknown keys are ignored
+  virtual void erase(const Key& key) = 0;
+  /// Removes and returns the next victim; empty if no key may be evicted.
   virtual std::optional<Key> evict(const Evictable& evictable) = 0;
 };
 
-/// Least recently used first.
+/// Evicts the least recently used key first.
 template <class Key, class Hash>
 class LruPolicy final : public EvictionPolicy<Key> {
  public:
@@ -56,15 +58,15 @@ class LruPolicy final : public EvictionPolicy<Key> {
   }
 
  private:
-  std::list<Key> order_;  // front: used last
+  std::list<Key> order_;  // front: most recently used
   std::unordered_map<Key, typename std::list<Key>::iterator, Hash> where_;
 };
 
-/// S3-FIFO (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023): new keys
-/// enter a small queue of a tenth of the bytes, those used more than once there move to the main
-/// queue (FIFO with reinsertion), the others leave and are remembered in a ghost queue; a key that
-/// comes back while remembered enters the main queue. One-time scans pass through the small queue
-/// without pushing out what is used.
+/// S3-FIFO (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023). New keys
+/// enter a small queue of a tenth of the bytes. Keys used more than once there move to the main
+/// queue (FIFO with reinsertion); the others are evicted and remembered in a ghost queue. A key
+/// that returns while remembered enters the main queue. One-time scans pass through the small queue
+/// without evicting keys in use.
 template <class Key, class Hash>
 class S3FifoPolicy final : public EvictionPolicy<Key> {
  public:
@@ -81,7 +83,7 @@ class S3FifoPolicy final : public EvictionPolicy<Key> {
   std::optional<Key> evict(const typename EvictionPolicy<Key>::Evictable& evictable) override {
     const bool small_first = bytes_[kSmall] * 10 >= bytes_[kSmall] + bytes_[kMain];
     if (auto key = small_first ? evict_small(evictable) : evict_main(evictable)) return key;
-    // Everything in that queue is pinned or moved on: the other one may still give something.
+    // All keys in that queue are pinned or were moved, so try the other one.
     if (auto key = small_first ? evict_main(evictable) : evict_small(evictable)) return key;
     return small_first ? std::nullopt : evict_main(evictable);
   }
@@ -111,7 +113,7 @@ class S3FifoPolicy final : public EvictionPolicy<Key> {
   std::optional<Key> evict_small(const typename EvictionPolicy<Key>::Evictable& evictable) {
     for (auto it = queues_[kSmall].end(); it != queues_[kSmall].begin();) {
       --it;
-      if (it->uses > 1) {  // proved itself: to the main queue
+      if (it->uses > 1) {  // used repeatedly: move to the main queue
         Node node = *it;
         node.uses = 0;
         auto next = std::next(it);

@@ -1,4 +1,4 @@
-/// The store's own threads for disk reads and background deletes.
+/// This file declares the store's own threads for disk reads and background deletes.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,8 @@
 
 namespace quire {
 
-/// Threads: all methods concurrently. stop() refuses new work, finishes what is queued and joins.
+/// Runs tasks on its threads. stop() rejects new work, finishes queued work and joins. Threads: all
+/// methods concurrently.
 class IoPool {
  public:
   using Task = std::function<void()>;
@@ -21,9 +22,9 @@ class IoPool {
   IoPool(int num_threads, std::size_t max_queued);
   ~IoPool() { stop(); }
 
-  /// Queues all or none. Errors: kResourceExhausted (queue full), kUnavailable (stopping).
+  /// Queues all tasks or none. Errors: kResourceExhausted (queue full), kUnavailable (stopping).
   Status post_all(std::vector<Task> tasks);
-  /// Work the store owes itself: not bounded by the queue. Dropped once stopping.
+  /// Queues internal work of the store beyond the queue's bound. It is dropped once stopping.
   void post_background(Task task);
   void stop();
 

@@ -17,8 +17,8 @@ constexpr std::size_t kFrameBytes = 13;  ///< kind, u32 length, u64 checksum
 constexpr std::size_t kReadStepBytes = 1u << 20;
 constexpr std::size_t kMaxFingerprintBytes = 4096;
 
-/// The place in the pack is part of the checksum: records that are moved, doubled or left out do
-/// not pass.
+/// Returns the checksum of a record. It includes the position in the pack, so moved, duplicated or
+/// missing records do not pass.
 std::uint64_t checksum(char kind, std::uint64_t index, std::string_view front,
                        std::string_view back) {
   XXH3_state_t* state = XXH3_createState();
@@ -101,7 +101,8 @@ Status PackWriter::end() {
   return put(kEnd, w.take());
 }
 
-/// Grows with what really comes: a length in a damaged pack reserves nothing.
+/// Reads into `out`, which grows with the bytes that arrive: a length in a damaged pack reserves
+/// nothing.
 Status PackReader::fill(std::string& out, std::size_t bytes) {
   out.clear();
   while (out.size() < bytes) {

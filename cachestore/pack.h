@@ -1,5 +1,5 @@
-/// Documents with their texts and KV as one stream of bytes: for backups and for moving a cache to
-/// another store. Byte layout: README.md.
+/// This file declares packs: documents with their texts and KV as one byte stream, for backups and
+/// for moving a cache to another store. The byte layout is in README.md.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@
 
 namespace quire {
 
-/// Largest part of a pack that is held in memory at once.
+/// The largest part of a pack that is held in memory at once.
 inline constexpr std::size_t kMaxPackRecordBytes = 320u << 20;
 
 struct PackHeader {
   std::int64_t created_ms = 0;  ///< Unix milliseconds
-  std::string fingerprint;      ///< of the model that was loaded
+  std::string fingerprint;      ///< fingerprint of the loaded model
   std::string writer;           ///< program and version
 };
-/// A document; the segments of its contexts that the store had follow it.
+/// A document; the stored segments of its contexts follow it.
 struct PackDocument {
-  DocumentManifest manifest;  ///< whole, token ids included
+  DocumentManifest manifest;  ///< complete, token ids included
   std::string text;
 };
-/// KV of one context of the document before it; its values follow, each once.
+/// KV of one context of the document before it. Its values follow, each once.
 struct PackSegment {
   ContextKey key;
   SegmentLayout layout;
@@ -42,13 +42,13 @@ struct PackValue {
   std::uint32_t block = 0, group = 0;  ///< sketches: index, 0
   std::string bytes;
 };
-/// How many of each came before.
+/// The number of each kind of record before it.
 struct PackEnd {
   std::uint64_t documents = 0, segments = 0, values = 0;
 };
 using PackRecord = std::variant<PackHeader, PackDocument, PackSegment, PackValue, PackEnd>;
 
-/// Makes a pack. Threads: one at a time.
+/// Writes a pack. Threads: one at a time.
 class PackWriter {
  public:
   /// Takes the next bytes; false ends the writing with kCancelled.
@@ -70,16 +70,17 @@ class PackWriter {
   PackEnd counts_;
 };
 
-/// Reads a pack record by record, holding one at a time. Threads: one at a time.
+/// Reads a pack record by record and holds one at a time. Threads: one at a time.
 class PackReader {
  public:
-  /// Fills the buffer with the next bytes and returns how many came; 0: the end.
+  /// Fills the buffer with the next bytes and returns their number; 0: the end.
   using Source = std::function<Result<std::size_t>(std::span<char>)>;
   explicit PackReader(Source source) : source_(std::move(source)) {}
 
-  /// Header first, end last; values only inside their segment's layout and each segment behind a
-  /// document. Nothing: the pack is over and whole. Errors: kCorruption (not a pack, cut off,
-  /// damaged, records out of order), kFailedPrecondition (a newer version), those of the source.
+  /// Returns the next record, or nothing once the pack was read completely. The header comes first
+  /// and the end last; values must lie inside their segment's layout, and each segment follows a
+  /// document. Errors: kCorruption (not a pack, truncated, damaged, records out of order),
+  /// kFailedPrecondition (a newer version), those of the source.
   Result<std::optional<PackRecord>> next();
 
  private:
@@ -90,7 +91,7 @@ class PackReader {
   const Source source_;
   std::uint64_t index_ = 0;
   PackEnd counts_;
-  std::optional<SegmentLayout> layout_;  ///< of the segment values now belong to
+  std::optional<SegmentLayout> layout_;  ///< layout of the segment that values now belong to
   bool begun_ = false, ended_ = false;
 };
 

@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-/// Values of a segment in order: KV, then sketches.
+/// Returns requests for the values of a segment in order: KV, then sketches.
 std::vector<ReadRequest> all_values(const SegmentHandle& segment) {
   std::vector<ReadRequest> out;
   const SegmentLayout& layout = segment->layout;
@@ -29,7 +29,7 @@ Status write_segment(AdminStore& store, const SegmentHandle& segment, PackWriter
   for (const auto& request : all_values(segment)) {
     const auto bytes = store.peek_value(request);
     if (!bytes.ok()) {
-      // The rest of this segment is left out, and the importer finds it incomplete: a miss there.
+      // The rest of this segment is left out. The importer finds it incomplete, which is a miss.
       log_warning("KV was left out of an export", {{"reason", bytes.status().to_string()}});
       return {};
     }
@@ -40,7 +40,7 @@ Status write_segment(AdminStore& store, const SegmentHandle& segment, PackWriter
   return {};
 }
 
-/// One document on its way into the store.
+/// Imports one document into the store.
 class Importer {
  public:
   Importer(Store& store, const ImportOptions& options) : store_(store), options_(options) {}
@@ -65,7 +65,7 @@ class Importer {
   Status segment(const PackSegment& s) {
     QUIRE_RETURN_IF_ERROR(close_segment());
     const auto here = keys_.find(s.key);
-    // Of another model, or of no chunk: not wanted
+    // The segment is of another model or of no chunk
     if (here == keys_.end() || s.value_bytes > UINT64_MAX / 8 || s.sketch_bytes > UINT64_MAX / 8)
       return {};
     if (auto there = store_.peek_segment(here->second)) {
@@ -126,7 +126,7 @@ class Importer {
   ImportReport take() { return std::move(report_); }
 
  private:
-  /// KV is only cache: a document is stored without what there is no room for.
+  /// Ignores errors of KV, which is only cache: a document is stored without KV that has no room.
   static Status without_kv(const Status& why) {
     if (why.code() == Code::kIo || why.code() == Code::kFailedPrecondition) return why;
     log_info("KV was left out of an import", {{"reason", why.to_string()}});
@@ -141,7 +141,7 @@ class Importer {
       blocks_ += blocks_of_writer_;
       return {};
     }
-    // Incomplete in the pack, or no room
+    // The segment is incomplete in the pack, or there is no room
     return handle.code() == Code::kIo ? handle.status() : Status();
   }
 
@@ -151,7 +151,7 @@ class Importer {
   DocumentManifest manifest_;
   std::string text_, pack_id_;
   bool open_ = false, stale_ = false;
-  std::map<ContextKey, ContextKey> keys_;  // of the pack -> here
+  std::map<ContextKey, ContextKey> keys_;  // key in the pack -> key in the store
   std::vector<SegmentHandle> handles_;
   std::unique_ptr<SegmentWriter> writer_;
   std::uint64_t blocks_of_writer_ = 0, blocks_ = 0;
@@ -183,11 +183,11 @@ Status export_documents(AdminStore& store, const std::string& ns,
   std::unordered_set<ContextKey, DigestHash> written;
   for (const auto& id : ids) {
     auto manifest = store.get_document(ns, id);
-    // Deleted or replaced since
+    // The document was deleted or replaced meanwhile
     if (!manifest.ok() || manifest->status != DocumentStatus::kReady) continue;
     const auto text = store.get_text(ns, id);
     if (!text.ok()) continue;
-    manifest->companions.clear();  // they stay behind
+    manifest->companions.clear();  // companions are not exported
     QUIRE_RETURN_IF_ERROR(writer.document(*manifest, *text));
     for (const auto& chunk : manifest->chunks) {
       if (chunk.key.is_zero() || written.contains(chunk.key)) continue;

@@ -95,7 +95,7 @@ std::string encode_head(const DocumentManifest& m) {
     w.varint(c.block_tokens);
     w.digest(c.key);
   }
-  // Nothing where there are none: such a record is what it was before documents had any.
+  // Without companions nothing is written, so records without this field decode as well.
   if (!m.companions.empty()) w.varint(m.companions.size());
   for (const auto& key : m.companions) w.digest(key);
   return seal(w, Kind::kHead);

@@ -1,7 +1,7 @@
-/// Bytes of the catalog's records and of stored values. Every record: "QR", kind, version (one byte
-/// each), XXH3-64 of kind, version and payload (little-endian), payload. Decoders never read past
-/// the end, bound every length, and return kCorruption for anything that was not written by the
-/// encoder. Layout: README.md.
+/// This file declares the bytes of catalog records and of stored values. A record is "QR", kind and
+/// version (one byte each), XXH3-64 of kind, version and payload (little-endian), then the payload.
+/// Decoders never read past the end, bound every length, and return kCorruption for anything that
+/// the encoder did not write. The layout is in README.md.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@
 
 namespace quire::record {
 
-/// Everything but token ids and text.
+/// Encodes everything except token ids and text.
 std::string encode_head(const DocumentManifest& manifest);
 Result<DocumentManifest> decode_head(std::string_view bytes);
 
-/// Token ids of all chunks in order.
+/// Encodes the token ids of all chunks in order.
 std::string encode_tokens(const DocumentManifest& manifest);
-/// Fills the chunks of a decoded head. kCorruption when the counts disagree with it.
+/// Fills the chunks of a decoded head. Errors: kCorruption (the counts disagree with the head).
 Status decode_tokens(std::string_view bytes, DocumentManifest* manifest);
 
 std::string encode_text(std::string_view text);
@@ -32,17 +32,17 @@ inline constexpr std::size_t kMaxLocatorBytes = 64 << 10;
 std::string encode_segment(const SegmentInfo& info);
 Result<SegmentInfo> decode_segment(std::string_view bytes);
 
-/// Opaque bytes of others (jobs, meta).
+/// Encodes opaque bytes of other modules (jobs, meta).
 std::string encode_opaque(std::string_view value);
 Result<std::string> decode_opaque(std::string_view bytes);
 
-/// Any kind of record: only its checksum. Errors: kCorruption.
+/// Checks only the checksum of any kind of record. Errors: kCorruption.
 Status check_envelope(std::string_view bytes);
 
 /// ---- stored values: a 32-byte header, then the payload ----
 enum class Part : std::uint8_t { kValue = 0, kSketch = 1 };
 
-/// What a stored value must be; part of its checksum, so that bytes of another value never pass.
+/// Identifies a stored value. It is part of the checksum, so bytes of another value never pass.
 struct ValueName {
   SegmentId segment = 0;
   Part part = Part::kValue;
@@ -55,7 +55,7 @@ inline constexpr std::size_t kMaxValueBytes = 64u << 20;
 /// Writes the header of `payload` to 32 bytes at `header`.
 void write_value_header(const ValueName& name, std::span<const std::byte> payload,
                         std::byte* header);
-/// `stored` is header and payload. Errors: kCorruption.
+/// Checks `stored`, which is header and payload. Errors: kCorruption.
 Status check_value(const ValueName& name, std::span<const std::byte> stored);
 
 }  // namespace quire::record

@@ -34,8 +34,7 @@ extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 namespace quire {
 namespace {
 
-/// The thread sanitizer does not see how RocksDB, which is not built for it, hands one thread's
-/// write to another.
+/// Hides RocksDB's synchronization from the thread sanitizer, which RocksDB is not built for.
 class ForeignSection {
  public:
 #if defined(__SANITIZE_THREAD__)
@@ -48,7 +47,7 @@ class ForeignSection {
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   }
 #else
-  ForeignSection() {}  // not defaulted: an unused variable would be warned about
+  ForeignSection() {}  // not defaulted, to avoid an unused-variable warning
 #endif
   ForeignSection(const ForeignSection&) = delete;
   ForeignSection& operator=(const ForeignSection&) = delete;
@@ -86,7 +85,7 @@ std::uint64_t get_be64(std::string_view s) {
   for (std::size_t i = 0; i < 8; ++i) v = (v << 8) | static_cast<unsigned char>(s[i]);
   return v;
 }
-/// Big-endian segment, block (or sketch index), group: one segment's keys are one range, hence one
+/// Big-endian segment, block (or sketch index), group. One segment's keys form one range, hence one
 /// file.
 struct ValueKey {
   std::array<char, 16> bytes;
@@ -98,8 +97,9 @@ struct ValueKey {
   Slice slice() const { return {bytes.data(), bytes.size()}; }
 };
 
-/// Damaged properties are dropped with a warning by a reader, but refused by the database. The
-/// sequence number (always zero here) is the one thing in a file that its checksums leave out.
+/// Returns whether a file has its properties. Readers drop damaged ones with a warning, but the
+/// database rejects them. File checksums cover everything but the sequence number, which is always
+/// zero here.
 bool has_properties(const ::rocksdb::SstFileReader& reader) {
   const auto p = reader.GetTableProperties();
   if (!p || p->num_entries == 0 ||
@@ -115,9 +115,9 @@ class RocksDbTier final : public DiskTier {
       : folder_(std::move(folder)), options_(options), files_(std::make_shared<SegmentFiles>()) {}
   ~RocksDbTier() override {
     if (!db_) return;
-    // Nothing can be done about a failure here
+    // The destructor ignores failures
     for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);
-    (void)db_->Close();  // everything acknowledged is synced already
+    (void)db_->Close();  // everything acknowledged is already synced
     db_.reset();
     if (!options_.read_only) folder_.seal();
   }
@@ -160,7 +160,7 @@ class RocksDbTier final : public DiskTier {
   std::shared_ptr<SegmentFiles> files_;
   std::unique_ptr<::rocksdb::DB> db_;
   std::vector<::rocksdb::ColumnFamilyHandle*> handles_;  // by Cf
-  std::atomic<bool> failed_{false};  // a write failed: RocksDB may refuse more until resumed
+  std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 
 Status RocksDbTier::open() {
@@ -184,14 +184,14 @@ Status RocksDbTier::open() {
     db_.reset(db);
     if (status.ok()) break;
     handles_.clear();
-    // RocksDB opens some files right away and gives up on the first bad one. KV is only cache:
-    // leave that segment out.
+    // RocksDB opens some files immediately and fails on the first bad one. KV is only cache, so
+    // that segment is dropped.
     std::vector<std::string> bad;
     if (!options_.read_only && (status.IsCorruption() || status.IsPathNotFound()))
       bad = damaged_segment_files(status.ToString());
     bool dropped = false;
     for (const auto& path : bad) {
-      // A file that no manifest names is only in the way.
+      // A file that no manifest names can be deleted.
       const bool forgotten = forget_file(file_number(path), db_opts, families),
                  removed = ::unlink(path.c_str()) == 0;
       if (!forgotten && !removed) continue;
@@ -207,7 +207,7 @@ Status RocksDbTier::open() {
   return {};
 }
 
-/// The segment file that a failure names, or else all that cannot be opened.
+/// Returns the segment file that a failure names, or else all that cannot be opened.
 std::vector<std::string> RocksDbTier::damaged_segment_files(const std::string& failure) const {
   std::vector<std::string> bad;
   for (const std::string& folder : {folder_.values(), folder_.sketches()}) {
@@ -225,7 +225,7 @@ std::vector<std::string> RocksDbTier::damaged_segment_files(const std::string& f
   return bad;
 }
 
-/// Takes a file out of the manifest of the closed database, by RocksDB's own tool for it.
+/// Removes a file from the manifest of the closed database, with RocksDB's own tool.
 bool RocksDbTier::forget_file(
     std::uint64_t number, const ::rocksdb::DBOptions& db_opts,
     const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) const {
@@ -323,7 +323,7 @@ Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<c
     ::unlink(path.c_str());
     return to_status(s, "write a segment");
   }
-  // The places follow from each other: if the last header is where it should be, all are.
+  // Each position follows from the one before: if the last header is correct, all are.
   *locator = placer.locator();
   if (!locator->empty()) {
     std::array<std::byte, record::kValueHeaderBytes> header{};
@@ -371,7 +371,7 @@ Result<DiskTier::Written> RocksDbTier::write_segment(SegmentId id, std::span<con
     const ForeignSection foreign;
     failure = check_written(db_->IngestExternalFiles(args), "add a segment to the store");
   }
-  // RocksDB removes its source links when it succeeds; after a failure they are ours to remove.
+  // RocksDB removes its source links on success; after a failure this code removes them.
   for (Part part : {Part::kValue, Part::kSketch}) ::unlink(staging_path(id, part).c_str());
   if (!failure.ok()) return failure;
   written.disk_bytes = files_->segment_bytes(id);
@@ -388,16 +388,16 @@ Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name,
     std::snprintf(base, sizeof base, "/%06llu.sst", static_cast<unsigned long long>(number));
     return read_located(folder_.values() + base, locator, position, options_.direct_io);
   }
-  // Reused: fresh memory for each value costs more than reading it. Reset before returning, so it
-  // never outlives the database.
+  // The slice is reused, because allocating memory for each value costs more than reading it. It is
+  // reset before returning, so it never outlives the database.
   thread_local ::rocksdb::PinnableSlice value;
   ::rocksdb::ReadOptions o;
-  o.verify_checksums = true;  // before RocksDB trusts what a block says about itself
+  o.verify_checksums = true;  // checked before RocksDB trusts a block's own lengths
   o.fill_cache = false;
   ::rocksdb::Status s;
   try {
     s = db_->Get(o, handles_[part_cf(name.part)], ValueKey(name).slice(), &value);
-  } catch (const std::exception&) {  // a damaged index asks for impossible sizes
+  } catch (const std::exception&) {  // a damaged index requests impossible sizes
     value.Reset();
     return Status::corruption("the index of segment " + std::to_string(name.segment) +
                               " is damaged");
@@ -443,7 +443,7 @@ DiskUsage RocksDbTier::usage() {
   for (Cf cf : {kCatalogCf, kJobsCf, kMetaCf}) {
     ::rocksdb::ColumnFamilyMetaData meta;
     db_->GetColumnFamilyMetaData(handles_[cf], &meta);
-    std::uint64_t young = 0;  // the rewrite of level 0 into level 1 takes both at once
+    std::uint64_t young = 0;  // rewriting level 0 into level 1 takes both at once
     for (const auto& level : meta.levels) young += level.level <= 1 ? level.size : 0;
     rewrite = std::max(rewrite, young);
   }

@@ -1,5 +1,5 @@
-/// The disk tier over RocksDB. Shows no RocksDB type: it compiles slowly and stays behind this
-/// door.
+/// This file declares the disk tier over RocksDB. It includes no RocksDB type, because RocksDB
+/// compiles slowly.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace quire {
 struct RocksDbTierOptions {
   bool direct_io = true;
   bool read_only = false;
-  std::uint64_t max_bytes = 0;  ///< the store's budget: sizes the manifest's limit
+  std::uint64_t max_bytes = 0;  ///< the store's budget, which bounds the manifest
 };
 
-/// Takes the folder (and its lock). Errors: kCorruption, kIo, kResourceExhausted, each naming the
-/// folder.
+/// Opens the tier and takes ownership of the folder and its lock. Errors: kCorruption, kIo,
+/// kResourceExhausted, each naming the folder.
 Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder folder,
                                                     const RocksDbTierOptions& options);
 

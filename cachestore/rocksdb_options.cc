@@ -16,7 +16,8 @@
 namespace quire::rocksdb_internal {
 namespace {
 
-/// RocksDB's own log would grow beside the byte budget: only its errors are kept, in ours.
+/// Logs only RocksDB's errors, to this program's log. RocksDB's own log would grow outside the byte
+/// budget.
 class ErrorLogger final : public ::rocksdb::Logger {
  public:
   ErrorLogger() : Logger(::rocksdb::InfoLogLevel::ERROR_LEVEL) {}
@@ -31,7 +32,7 @@ class ErrorLogger final : public ::rocksdb::Logger {
   }
 };
 
-/// Files kept open: half of what the process may have, the rest is for connections.
+/// Returns how many files may stay open: half of the process limit; the rest is for connections.
 int open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 8192;
@@ -49,8 +50,7 @@ std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
   ::rocksdb::DBOptions o;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
-  // A torn last record of the log is an unacknowledged write; anything else wrong in it must be
-  // seen.
+  // A torn last record of the log is an unacknowledged write; any other damage must be reported.
   o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   o.track_and_verify_wals_in_manifest = true;
   o.max_total_wal_size = kMaxWalBytes;
@@ -95,13 +95,13 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   ::rocksdb::ColumnFamilyOptions o;
   o.disable_auto_compactions = true;
   o.compression = ::rocksdb::kNoCompression;
-  o.write_buffer_size = 64u << 10;  // nothing is ever written through it
+  o.write_buffer_size = 64u << 10;  // not used for writes
   o.cf_paths.emplace_back(folder, UINT64_MAX);
   ::rocksdb::BlockBasedTableOptions t;
   t.no_block_cache = true;
   t.block_size = kBlockBytes;
-  // The values carry their own checksum and are read without this one; it protects the index and
-  // the properties, which RocksDB trusts when it opens the file.
+  // Values carry their own checksum and are read without this one. It protects the index and the
+  // properties, which RocksDB trusts when it opens the file.
   t.checksum = ::rocksdb::kXXH3;
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));

@@ -1,4 +1,4 @@
-/// Which file belongs to which segment; only for cachestore/rocksdb_*.cc.
+/// This file declares which file belongs to which segment; only cachestore/rocksdb_*.cc include it.
 #pragma once
 
 #include <rocksdb/listener.h>
@@ -20,13 +20,13 @@ namespace quire::rocksdb_internal {
 inline constexpr const char* kBlocksFamily = "blocks";
 inline constexpr const char* kSketchesFamily = "sketches";
 
-/// The number in ".../000012.sst"; 0 when there is none.
+/// Returns the number in ".../000012.sst"; 0 if there is none.
 inline std::uint64_t file_number(const std::string& path) {
   const auto slash = path.find_last_of('/');
   return std::strtoull(path.c_str() + (slash == std::string::npos ? 0 : slash + 1), nullptr, 10);
 }
 
-/// Files of live and deleted segments and what each takes on disk, told by RocksDB as it happens.
+/// Tracks the files of live and deleted segments and their sizes on disk from RocksDB's events.
 /// Threads: all methods concurrently.
 class SegmentFiles final : public ::rocksdb::EventListener {
  public:
@@ -36,7 +36,7 @@ class SegmentFiles final : public ::rocksdb::EventListener {
     of_segment_[id].push_back(number);
     live_bytes_ += bytes;
   }
-  /// From here on the segment's files are pending deletes.
+  /// Marks the segment's files as pending deletes.
   void begin_delete(SegmentId id) {
     std::lock_guard lock(mu_);
     auto it = of_segment_.find(id);
@@ -72,7 +72,7 @@ class SegmentFiles final : public ::rocksdb::EventListener {
     }
     return total;
   }
-  /// The file of a segment's values; 0 when there is none.
+  /// Returns the file of a segment's values; 0 if there is none.
   std::uint64_t value_file(SegmentId id) const {
     std::lock_guard lock(mu_);
     if (auto it = of_segment_.find(id); it != of_segment_.end()) {
@@ -137,7 +137,7 @@ class SegmentFiles final : public ::rocksdb::EventListener {
   mutable std::mutex mu_;
   std::condition_variable gone_;
   std::unordered_map<std::uint64_t, File> live_, pending_;  // by file number; guarded by mu_
-  // Live files; guarded by mu_
+  // live files; guarded by mu_
   std::unordered_map<SegmentId, std::vector<std::uint64_t>> of_segment_;
   std::uint64_t live_bytes_ = 0, pending_bytes_ = 0, num_deleted_ = 0;  // guarded by mu_
 };

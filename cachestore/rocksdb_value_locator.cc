@@ -38,8 +38,8 @@ std::size_t ValuePlacer::add(std::size_t stored_bytes) {
   fits_ = fits_ && stored_bytes >= kBlockBytes &&
           entries_.size() + kEntryBytes < record::kMaxLocatorBytes;
   if (!fits_) return 0;
-  // The filler is part of the value, so it may lengthen the varint that says how long the value is:
-  // synchronize on a fixed point.
+  // The filler is part of the value, so it may lengthen the varint of the value's length. The loop
+  // finds a fixed point.
   std::size_t filler = 0, start = 0;
   for (int i = 0; i < 3; ++i) {
     start = 2 + varint_bytes(filler + stored_bytes) + key_bytes_ + 8;
@@ -94,7 +94,7 @@ Result<std::shared_ptr<ValueBuffer>> read_located(const std::string& path, std::
   const std::size_t total = (static_cast<std::size_t>(end - begin) + ValueBuffer::kPage - 1) /
                             ValueBuffer::kPage * ValueBuffer::kPage;
   auto out = ValueBuffer::for_pages(lead, payload, total);
-  // The last page may be cut short by the file's end
+  // The end of the file may shorten the last page
   for (std::size_t got = 0; got < end - begin;) {
     const ssize_t n = ::pread(file.fd(), out->memory() + got, total - got,
                               static_cast<off_t>(begin + got));

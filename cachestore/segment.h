@@ -1,5 +1,5 @@
-/// A segment holds all stored values of one context: KV values addressed by (block, group) and
-/// sketch records by index.
+/// This file declares segments. A segment holds all stored values of one context: KV values
+/// addressed by (block, group) and sketch records by index.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ namespace quire {
 
 class ValueBuffer;
 
-/// Where bytes were found. kNone: nowhere.
+/// Names the tier where bytes were found; kNone: nowhere.
 enum class Tier : std::uint8_t { kNone = 0, kGpu, kDram, kDisk, kRemote };
 std::string_view tier_name(Tier tier);
 
-/// Unique over the life of a store folder; never used again.
+/// A segment id is unique in the life of a store folder and never reused.
 using SegmentId = std::uint64_t;
 
-/// How many values a segment has. A value is opaque bytes of any length up to 64 MiB (256 KiB to 1
-/// MiB reads fastest: fold small layers of one block into one group).
+/// The number of values of a segment. A value is opaque bytes of up to 64 MiB. 256 KiB to 1 MiB
+/// reads fastest, so small layers of one block should share a group.
 struct SegmentLayout {
   std::uint32_t num_blocks = 0;        ///< 1 .. 2^24
   std::uint32_t values_per_block = 0;  ///< groups of layers, 1 .. 4096
@@ -37,17 +37,16 @@ struct SegmentInfo {
   SegmentLayout layout;
   std::uint64_t value_bytes = 0;   ///< payload of all values
   std::uint64_t sketch_bytes = 0;  ///< payload of all sketch records
-  std::uint64_t disk_bytes = 0;    ///< what the files take on disk (allocated)
+  std::uint64_t disk_bytes = 0;    ///< allocated size of the files on disk
   std::int64_t created_ms = 0;
-  std::string tenant;       ///< namespace that paid for it
-  std::string fingerprint;  ///< model fingerprint: lets a store tell stale KV from current
-  std::string locator;      ///< where the disk tier put the values; its own format, may be empty
+  std::string tenant;       ///< namespace that pays for it
+  std::string fingerprint;  ///< model fingerprint: distinguishes stale KV from current
+  std::string locator;      ///< positions of the values in the disk tier's own format; may be empty
 };
 
-/// Keeps a segment readable: while any copy of the handle lives its bytes are not freed, also when
-/// the document is deleted, replaced or evicted meanwhile. Copies are cheap. Threads: copies may be
-/// used on any thread; releasing the last one never waits on disk. The store must outlive every
-/// handle.
+/// Keeps a segment readable. While any copy of the handle lives, its bytes are not freed, even if
+/// the document is deleted, replaced or evicted. Copies are cheap. Threads: copies may be used on
+/// any thread; releasing the last one never waits on disk. The store must outlive every handle.
 class SegmentHandle {
  public:
   SegmentHandle() = default;
@@ -78,8 +77,8 @@ class PinnedBytes {
   std::span<const std::byte> bytes_;
 };
 
-/// Collects the values of one new segment. Room on disk is reserved when it is made; nothing is
-/// visible before finish(). Values wait in memory (they become the DRAM tier's copies), so put_*
+/// Collects the values of one new segment. Room on disk is reserved at creation, and nothing is
+/// visible before finish(). Values stay in memory (they become the DRAM tier's copies), so put_*
 /// never touch the disk. A writer destroyed without finish() leaves nothing behind. Threads: one at
 /// a time.
 class SegmentWriter {
@@ -87,23 +86,22 @@ class SegmentWriter {
   virtual ~SegmentWriter() = default;
   virtual const SegmentLayout& layout() const = 0;
 
-  /// Copies `bytes`. Any order, each (block, group) once.
-  /// Errors: kInvalidArgument (outside the layout, twice, empty, too long), kResourceExhausted
-  /// (more than expected_bytes).
+  /// Copies `bytes`, in any order, each (block, group) once. Errors: kInvalidArgument (outside the
+  /// layout, twice, empty, too long), kResourceExhausted (more than expected_bytes).
   virtual Status put_value(std::uint32_t block, std::uint32_t group,
                            std::span<const std::byte> bytes) = 0;
-  /// Keeps `value` itself: no copy, and the DRAM tier will share it. Its payload must not change
-  /// from now on; others may read it. Errors: as above, and kInvalidArgument for null.
+  /// Keeps `value` without a copy and shares it with the DRAM tier. Its payload must not change
+  /// afterwards; others may read it. Errors: those of put_value(), and kInvalidArgument for null.
   virtual Status take_value(std::uint32_t block, std::uint32_t group,
                             std::shared_ptr<ValueBuffer> value) = 0;
   virtual Status put_sketch(std::uint32_t index, std::span<const std::byte> bytes) = 0;
 
-  /// Writes the files and syncs them (waits on disk: call from a store or worker thread). Every
-  /// value and sketch must be there. The segment can then be found by its key and is pinned by the
-  /// handle; it survives a restart only once a document that names its key is committed
-  /// (Store::commit_document) or Store::commit_segments is called. The writer is spent afterwards,
-  /// also on errors. Errors: kFailedPrecondition (values missing), kResourceExhausted (disk full),
-  /// kIo.
+  /// Writes the files and syncs them. It waits on disk, so call it from a store or worker thread.
+  /// Every value and sketch must have been put. The segment can then be found by its key and is
+  /// pinned by the handle. It survives a restart only once a document that names its key is
+  /// committed (Store::commit_document) or Store::commit_segments is called. The writer cannot be
+  /// used afterwards, even on errors. Errors: kFailedPrecondition (values missing),
+  /// kResourceExhausted (disk full), kIo.
   virtual Result<SegmentHandle> finish() = 0;
 };
 

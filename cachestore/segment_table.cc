@@ -19,7 +19,7 @@ void SegmentTable::set_callback(std::function<void()> on_reapable) {
 }
 void SegmentTable::clear_callback() { set_callback(nullptr); }
 void SegmentTable::notify() {
-  // Only queues a task: never waits on disk, never comes back here
+  // The callback only queues a task: it never waits on disk and never calls back
   std::lock_guard lock(callback_mu_);
   if (on_reapable_) on_reapable_();
 }

@@ -1,5 +1,5 @@
-/// Which segments exist, who references and reads them, and who goes next. Memory only; the store
-/// does the disk work.
+/// This file declares which segments exist, what references and reads them, and the eviction order.
+/// It works in memory; the store does the disk work.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-/// Why a segment was freed.
+/// The reason why a segment was freed.
 enum class FreeReason : std::uint8_t {
   kUnreferenced = 0,
   kBudget,
@@ -28,10 +28,10 @@ enum class FreeReason : std::uint8_t {
   kRequested
 };
 
-/// A segment lives while a document references its key or a handle pins it; it can be found by its
-/// key from publish() until it is doomed. A doomed segment waits for its last pin, then
-/// take_reapable() gives it to the store, which deletes record and files. Threads: all methods
-/// concurrently; none waits or calls out, but for `on_reapable`, called without locks.
+/// Tracks segments. A segment lives while a document references its key or a handle pins it. It can
+/// be found by its key from publish() until it is doomed. When a doomed segment loses its last pin,
+/// take_reapable() returns it, and the store deletes record and files. Threads: all methods
+/// concurrently; none blocks or calls out, except `on_reapable`, which is called without locks.
 class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  public:
   struct Reapable {
@@ -41,52 +41,54 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   };
 
   explicit SegmentTable(StorePolicy policy);
-  /// Called (on any thread) when take_reapable() will give something. Set once, before handles
-  /// exist; clear_callback() ends it and waits for a call in progress.
+  /// Sets the function that is called, on any thread, when take_reapable() has something to return.
+  /// Set it once, before handles exist. clear_callback() removes it and waits for a running call.
   void set_callback(std::function<void()> on_reapable);
   void clear_callback();
 
   // ---- references by documents ----
-  /// `used_ms`: the document's last use, Unix milliseconds; 0: none.
+  /// Adds references of a document. `used_ms` is the document's last use, Unix milliseconds; 0:
+  /// none.
   void add_refs(std::span<const ContextKey> keys, bool pinned, std::int64_t used_ms = 0);
   void release_refs(std::span<const ContextKey> keys, bool pinned);
   bool is_referenced(const ContextKey& key) const;
 
   // ---- life of a segment ----
-  /// Marks the key as being written and gives a new id. Errors: kAlreadyExists, kUnavailable.
+  /// Marks the key as being written and returns a new id. Errors: kAlreadyExists, kUnavailable.
   Result<SegmentId> begin(const ContextKey& key);
   void abandon(const ContextKey& key);
-  /// The written segment can be found now; pinned by the handle. Ends begin().
+  /// Makes the written segment findable, pins it by the returned handle and ends begin().
   SegmentHandle publish(SegmentInfo info);
-  /// A segment found in the catalog at open. False: the key has one already.
+  /// Adds a segment found in the catalog at open. Returns false if the key already has one.
   bool restore(SegmentInfo info);
   void set_next_id(SegmentId next) { next_id_ = next; }
   bool is_known(SegmentId id) const;  ///< live, doomed or being written
 
-  /// With `used_ms` it counts as a use at that time.
+  /// Returns a handle of the segment. With `used_ms` this counts as a use at that time.
   std::optional<SegmentHandle> find(const ContextKey& key, std::optional<std::int64_t> used_ms);
-  /// Live segments of these keys that have no record yet.
+  /// Returns the live segments of these keys that have no record yet.
   std::vector<std::shared_ptr<const SegmentInfo>> uncommitted(
       std::span<const ContextKey> keys) const;
   void set_committed(SegmentId id);
 
-  /// Dooms the next victim that no handle and no pinned document holds. False: there is none.
+  /// Dooms the next victim that no handle and no pinned document holds. Returns false if there is
+  /// none.
   bool evict_one();
-  /// Doomed for bad bytes; false when it was doomed before.
+  /// Dooms the segment for bad bytes. Returns false if it was already doomed.
   bool quarantine(SegmentId id) { return doom_one(id, FreeReason::kQuarantine); }
-  /// Doomed because its content is out of date.
+  /// Dooms the segment because its content is out of date.
   bool discard(SegmentId id) { return doom_one(id, FreeReason::kOutdated); }
   struct Candidate {
     std::shared_ptr<const SegmentInfo> info;
-    std::int64_t used_ms = 0;  ///< written or used last
+    std::int64_t used_ms = 0;  ///< last write or use
     bool pinned = false, in_use = false;
   };
-  /// Every live segment.
+  /// Returns every live segment.
   std::vector<Candidate> candidates() const;
-  /// Dooms it on request unless a handle holds it or, without `force`, a document pins it. False:
-  /// it stays, or is gone already.
+  /// Dooms the segment on request unless a handle holds it or, without `force`, a document pins it.
+  /// Returns false if it stays or is already gone.
   bool evict(SegmentId id, bool force);
-  /// Dooms segments nobody references or pins (after open and for gc); returns how many.
+  /// Dooms segments without references and pins (after open and for gc). Returns their number.
   std::uint64_t doom_unreferenced();
   std::vector<Reapable> take_reapable();
 
@@ -112,8 +114,9 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   SegmentHandle pin(Entry& entry);  // mu_ held
   void unpin(SegmentId id);
   bool doom_one(SegmentId id, FreeReason reason);
-  bool doom(Entry& entry, FreeReason reason);  // mu_ held; true: reapable now
-  bool synchronize(const ContextKey& key);  // mu_ held; frees what nobody wants; true: reapable now
+  bool doom(Entry& entry, FreeReason reason);  // mu_ held; returns true if it is reapable now
+  // mu_ held; frees an unreferenced segment; true: reapable now
+  bool synchronize(const ContextKey& key);
   void drop_if_empty(const ContextKey& key);  // mu_ held
   void notify();                              // no lock held
 

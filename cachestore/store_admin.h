@@ -1,5 +1,5 @@
-/// A store with what its operators need of it: evicting on request, reading as an onlooker, numbers
-/// beyond those of its callers. The engine and ingest know only Store.
+/// This file declares a store with operations for administrators: eviction on request, reads that
+/// do not count as uses, and further statistics. The engine and ingest use only Store.
 #pragma once
 
 #include <array>
@@ -14,25 +14,25 @@
 
 namespace quire {
 
-/// What is to be taken away. Documents stay: their KV is computed again when it is asked for.
+/// Selects KV to evict. Documents stay; their KV is computed again on demand.
 struct EvictRequest {
   Tier tier = Tier::kDisk;            ///< kDisk: the KV itself; kDram: only the copies in memory
-  std::optional<std::string> tenant;  ///< only KV that this tenant paid for
-  std::optional<std::vector<ContextKey>> keys;  ///< only that of these contexts
-  /// Only what was neither written nor used after this moment (Unix ms)
+  std::optional<std::string> tenant;  ///< only KV that this tenant pays for
+  std::optional<std::vector<ContextKey>> keys;  ///< only KV of these contexts
+  /// only KV neither written nor used after this time (Unix ms)
   std::optional<std::int64_t> unused_since_ms;
-  /// Enough once so many bytes are gone, the longest unused first; 0: all that matches
+  /// stops after so many bytes, longest unused first; 0: everything that matches
   std::uint64_t target_bytes = 0;
-  bool force = false;    ///< also what documents pin
-  bool dry_run = false;  ///< only say what would go
+  bool force = false;    ///< also evicts KV that documents pin
+  bool dry_run = false;  ///< only reports what would be evicted
 };
 struct EvictReport {
-  std::uint64_t contexts = 0, blocks = 0, bytes = 0;  ///< gone, or that would go
+  std::uint64_t contexts = 0, blocks = 0, bytes = 0;  ///< evicted, or to be evicted
   std::uint64_t kept_pinned = 0, kept_in_use = 0;     ///< contexts that matched but stayed
 };
 
-/// How long calls took: counts[i] of them at most kBounds[i] seconds and more than kBounds[i - 1],
-/// the last more than all bounds.
+/// A histogram of call durations: counts[i] calls took more than kBounds[i - 1] and at most
+/// kBounds[i] seconds. The last count is above all bounds.
 struct IoTimes {
   static constexpr std::array<double, 10> kBounds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025,
                                                      0.005,  0.01,    0.05,   0.25,  1};
@@ -40,33 +40,33 @@ struct IoTimes {
   double sum_seconds = 0;
 };
 
-/// Beside StoreStats; since start, but for the pinned bytes.
+/// Statistics besides StoreStats, since start except for the pinned bytes.
 struct StoreAdminStats {
   struct Tier {
-    std::uint64_t pinned_bytes = 0;         ///< of documents that are pinned, now
+    std::uint64_t pinned_bytes = 0;         ///< bytes of pinned documents, now
     std::uint64_t requested_evictions = 0;  ///< by evict(): values (DRAM) or segments (disk)
-    std::uint64_t requested_bytes = 0;      ///< that went with them
+    std::uint64_t requested_bytes = 0;      ///< bytes removed by them
   } dram, disk;
-  std::uint64_t read_errors = 0, write_errors = 0, delete_errors = 0;  ///< of the disk
+  std::uint64_t read_errors = 0, write_errors = 0, delete_errors = 0;  ///< disk errors
   IoTimes disk_read, disk_write, disk_delete;  ///< values read, segments written, segments deleted
 };
 
 /// Threads: as Store. All may wait on disk.
 class AdminStore : public Store {
  public:
-  /// What a reader holds stays. Errors: kInvalidArgument (a tier that this store does not have),
-  /// kFailedPrecondition (opened read-only).
+  /// Evicts KV, except what a reader holds. Errors: kInvalidArgument (a tier that this store does
+  /// not have), kFailedPrecondition (opened read-only).
   virtual Result<EvictReport> evict(const EvictRequest& request) = 0;
-  /// A value or sketch from DRAM or disk, checked, but not counted as a use and not kept in DRAM.
-  /// Errors: as Store::read_value.
+  /// Returns a value or sketch from DRAM or disk, checked, but not counted as a use and not kept in
+  /// DRAM. Errors: as Store::read_value.
   virtual Result<PinnedBytes> peek_value(const ReadRequest& request) = 0;
-  /// verify(), and the contexts whose KV was bad in the order found.
+  /// Runs verify() and returns the contexts with bad KV in `bad`, in the order found.
   virtual Result<VerifyReport> verify_contexts(
       std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) = 0;
   virtual StoreAdminStats admin_stats() = 0;
 };
 
-/// As open_store().
+/// Opens a store as open_store() does.
 Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options);
 
 }  // namespace quire

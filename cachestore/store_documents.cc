@@ -1,4 +1,4 @@
-// The document half of StoreImpl.
+// This file implements the document half of StoreImpl.
 #include <algorithm>
 #include <utility>
 
@@ -150,7 +150,7 @@ Result<DocumentManifest> StoreImpl::commit_document(
   }
   QUIRE_RETURN_IF_ERROR(validate_manifest(m));
 
-  // References before the write: from here no segment of ours can go for lack of them.
+  // References are added before the write, so that none of these segments is freed meanwhile.
   const auto keys = segment_keys(m);
   segments_->add_refs(keys, m.pinned);
   const auto fresh = segments_->uncommitted(keys);
@@ -185,7 +185,7 @@ Result<DocumentManifest> StoreImpl::get_document_head(std::string_view ns, std::
 }
 
 Result<DocumentManifest> StoreImpl::get_document(std::string_view ns, std::string_view id) {
-  // Head and tokens are two records: read again when a writer came between them.
+  // Head and tokens are two records: read again if a writer changed them in between.
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, get_document_head(ns, id));
   for (int attempt = 0; attempt < 100; ++attempt) {
     auto bytes = disk_->get(Family::kCatalog, catalog_key(kTokensKind, ns, id));
@@ -274,7 +274,7 @@ Result<DocumentManifest> StoreImpl::update_document(
   QUIRE_RETURN_IF_ERROR(check_version(options, old.version));
   DocumentManifest edited = old;
   QUIRE_RETURN_IF_ERROR(edit(edited));
-  DocumentManifest next = old;  // only what may change
+  DocumentManifest next = old;  // copies only the fields that may change
   next.version = old.version + 1;
   next.updated_ms = now_ms();
   next.title = std::move(edited.title);
@@ -297,7 +297,7 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
                                   std::optional<std::int64_t> if_expired_at) {
   const DocumentLock lock(*this, ns, id);
   auto old = read_head(ns, id);
-  // A damaged one can still be deleted
+  // A damaged document can still be deleted
   if (!old.ok() && old.code() != Code::kCorruption) return old.status();
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
   std::vector<RecordWrite> batch;
@@ -324,7 +324,7 @@ Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
                                     [&](std::string_view key, std::string_view value) {
                                       auto m = record::decode_head(value);
                                       if (!m.ok())
-                                        return true;  // counted where it is read or verified
+                                        return true;  // counted when it is read or verified
                                       add_pending_use(key, &*m);
                                       if (is_expired(*m, now)) over.emplace_back(m->ns, m->id);
                                       return true;
@@ -371,7 +371,7 @@ Status StoreImpl::flush_uses() {
     TakenUse use(*this, key);
     auto head = read_stored_head(ns, id);
     if (!head.ok()) {
-      use.set_written();  // gone or damaged: nothing to count on
+      use.set_written();  // deleted or damaged: nothing to add to
       continue;
     }
     use.add_to(&*head);

@@ -51,7 +51,7 @@ class File {
   int fd_;
 };
 
-/// A folder with nothing but what a file system puts there itself.
+/// Returns whether a folder holds only what a file system creates itself.
 bool is_empty_folder(const std::string& path) {
   DIR* dir = ::opendir(path.c_str());
   if (!dir) return false;
@@ -93,7 +93,7 @@ Status write_marker(const std::string& root) {
   return sync_folder(root);
 }
 
-/// Status of the marker; kNotFound when there is none.
+/// Returns the status of the marker; kNotFound if there is none.
 Status check_marker(const std::string& root) {
   const std::string path = root + std::string(kMarkerName);
   File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -139,8 +139,8 @@ std::string hex_hash(std::string_view bytes) {
   return out;
 }
 
-/// One line for each file of the database whose records are not read back through checksummed
-/// tables: name, size, hash.
+/// Returns name, size and hash, one line each, of every database file whose records are not read
+/// back through checksummed tables.
 std::string seal_text(const std::string& db) {
   std::vector<std::string> lines;
   std::error_code ignored;
@@ -261,7 +261,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
   QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
   for (const auto& sub : {folder.db(), folder.values(), folder.sketches(), folder.staging()})
     QUIRE_RETURN_IF_ERROR(make_folder(sub));
-  std::error_code ignored;  // what stays is found and counted again at the next open
+  std::error_code ignored;  // remaining files are found and counted again at the next open
   for (const auto& left : std::filesystem::directory_iterator(folder.staging(), ignored))
     std::filesystem::remove(left.path(), ignored);
   return folder;
@@ -278,7 +278,7 @@ Status StoreFolder::check_seal(bool read_only) const {
   const std::string path = root_ + "/SEAL";
   const auto sealed = read_file(path);
   if (!sealed) return {};
-  // A seal that does not hold its own digest was hit itself, and says nothing about the rest.
+  // A seal that does not match its own digest is damaged itself and says nothing about the rest.
   const auto end = sealed->rfind("end ");
   const bool whole = end != std::string::npos &&
                      sealed->substr(end) == "end " + hex_hash(sealed->substr(0, end)) + "\n";
@@ -305,7 +305,7 @@ void StoreFolder::seal() const {
     if (f.fd() < 0 ||
         ::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         ::fsync(f.fd()) != 0) {
-      ::unlink(tmp.c_str());  // no seal is no loss
+      ::unlink(tmp.c_str());  // a missing seal loses nothing
       return;
     }
   }

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// Left free on the file system, so that deletes and the catalog can always be written.
+/// Bytes left free on the file system, so that deletes and the catalog can always be written.
 constexpr std::uint64_t kFreeMarginBytes = 16u << 20;
 
 std::int64_t system_clock_ms() {
@@ -129,7 +129,7 @@ StoreImpl::~StoreImpl() {
   if (Status s = flush_uses(); !s.ok())
     log_warning("usage counts were not written", {{"reason", quoted(s)}});
   reap();
-  // An empty log: the next open is quick, and a torn log tail then always means a crash.
+  // The log is emptied: the next open is quick, and a torn log tail then always means a crash.
   if (Status s = disk_->flush_records(); !s.ok())
     log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
 }
@@ -142,7 +142,7 @@ Status StoreImpl::recover() {
     files.emplace(s.id, s);
     next = std::max(next, s.id + 1);
   }
-  // References first: they decide which segments stay.
+  // References are read first, because they decide which segments stay.
   QUIRE_RETURN_IF_ERROR(disk_->scan(
       Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
       [&](std::string_view, std::string_view value) {
@@ -182,13 +182,13 @@ Status StoreImpl::recover() {
       }));
   segments_->set_next_id(next);
   if (options_.read_only) return {};
-  // What a crash or an unfinished delete left behind.
+  // Delete what a crash or an unfinished delete left behind.
   if (!stale.empty()) QUIRE_RETURN_IF_ERROR(disk_->write(stale, Sync::kNo));
   for (const auto& [id, s] : files) QUIRE_RETURN_IF_ERROR(disk_->delete_segment(id));
   if (!files.empty())
     log_info("freed segments that no document references",
              {{"segments", std::to_string(files.size())}});
-  // The budget may be smaller than last time
+  // The budget may be smaller than at the last open
   if (auto room = reserve(0, "the store's folder"); !room.ok()) {
     log_warning("the store is over its byte budget: only reads and deletes work",
                 {{"reason", quoted(room.status())}});
@@ -238,7 +238,7 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
     const std::uint64_t used = usage.total() + usage.headroom_bytes;
     {
       std::unique_lock lock(mu_);
-      // A promise became a file while we measured: measure again
+      // A reservation became a file during the measurement: measure again
       if (release_epoch_ != epoch) continue;
       if (options_.max_bytes == 0 || used + reserved_bytes_ + bytes <= options_.max_bytes) {
         reserved_bytes_ += bytes;
@@ -255,7 +255,7 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
         changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return reaping_ == 0; });
     }
     if (may_wait && ++waits < 100) continue;
-    // Readers still hold files that are deleted already
+    // Readers still hold deleted files
     if (usage.pending_delete_bytes > 0 && ++waits < 100) {
       disk_->wait_for_deletes(std::chrono::milliseconds(100));
       continue;
@@ -288,8 +288,8 @@ std::size_t StoreImpl::reap() {
     if (item.committed)
       records.push_back({Family::kCatalog, segment_record_key(item.info->id), std::nullopt});
   }
-  // The record goes first: files without a record are collected at the next open, a record without
-  // files is a lie.
+  // The record is deleted first. The next open collects files without a record, but a record
+  // without files would be wrong.
   if (!records.empty()) {
     if (Status s = disk_->write(records, Sync::kNo); !s.ok()) {
       ++delete_errors_;
@@ -325,10 +325,10 @@ std::size_t StoreImpl::reap() {
 Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::string_view what) {
   std::uint64_t payload = 0;
   for (const auto& w : writes) payload += w.key.size() + (w.value ? w.value->size() : 0);
-  // Once in the log, once in the flushed file, once more while that is rewritten.
+  // Room is for the log, the flushed file, and the rewrite of that file.
   QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(3 * payload + (64u << 10), what));
   QUIRE_RETURN_IF_ERROR(disk_->write(writes, Sync::kYes));
-  if (payload > 1u << 20) {  // the log's copy goes before its room is given back
+  if (payload > 1u << 20) {  // the log's copy is removed before its room is released
     if (Status s = disk_->flush_records(); !s.ok())
       log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
   }

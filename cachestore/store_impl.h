@@ -1,4 +1,5 @@
-/// The store over any disk tier. Inside cachestore only; tests put their own tiers under it.
+/// This file declares the store over any disk tier. It is internal to cachestore; tests use it with
+/// their own tiers.
 #pragma once
 
 #include <array>
@@ -22,10 +23,10 @@
 
 namespace quire {
 
-/// Counts how long calls take. Threads: any.
+/// Measures how long calls take. Threads: any.
 class IoClock {
  public:
-  /// Runs `call` and counts its time.
+  /// Runs `call` and records its duration.
   template <class Call>
   auto time(Call&& call) {
     const auto begun = std::chrono::steady_clock::now();
@@ -116,7 +117,7 @@ class StoreImpl final : public AdminStore {
   Status flush() override;
 
   // ---- for the segment writer ----
-  /// Bytes promised to a writer; given back when it dies.
+  /// Bytes reserved for a writer, released with this object.
   class Reservation {
    public:
     Reservation() = default;
@@ -136,7 +137,7 @@ class StoreImpl final : public AdminStore {
     StoreImpl* store_ = nullptr;
     std::uint64_t bytes_ = 0;
   };
-  /// The written values as a findable segment, write-through into DRAM.
+  /// Publishes the written values as a findable segment and writes them through to DRAM.
   Result<SegmentHandle> publish(SegmentInfo info, std::span<const DiskTier::Value> values);
   void abandon(const ContextKey& key) { segments_->abandon(key); }
   std::int64_t now_ms() const { return options_.clock_ms(); }
@@ -146,7 +147,7 @@ class StoreImpl final : public AdminStore {
     std::uint64_t hits = 0;
     std::int64_t last_ms = 0;
   };
-  /// One writer per document; readers are not held up. Its end tells the watcher.
+  /// Allows one writer per document without blocking readers. Its destructor calls the watcher.
   class DocumentLock {
    public:
     DocumentLock(StoreImpl& store, std::string_view ns, std::string_view id);
@@ -159,8 +160,8 @@ class StoreImpl final : public AdminStore {
     const std::string ns_, id_, key_;
   };
 
-  /// The pending uses of a document, on their way into its head; they go back unless they were
-  /// written.
+  /// Holds the pending uses of a document while they are written to its head. Unless written, they
+  /// become pending again.
   class TakenUse {
    public:
     TakenUse(StoreImpl& store, const std::string& key);
@@ -184,10 +185,10 @@ class StoreImpl final : public AdminStore {
   Status write_with_room(std::span<const RecordWrite> writes, std::string_view what);
 
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
-  /// With pending uses, also expired ones
+  /// Reads the head with pending uses, also of an expired document
   Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);
   Status store_update(const DocumentManifest& old, const DocumentManifest& next);
-  /// Deletes if `if_expired_at` is empty or the document's time is over then.
+  /// Deletes the document if `if_expired_at` is empty or the document has expired by then.
   Status remove_document(std::string_view ns, std::string_view id,
                          std::optional<std::int64_t> if_expired_at);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
@@ -197,7 +198,7 @@ class StoreImpl final : public AdminStore {
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
   Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name);
-  /// By the short way, else by the long one; kCorruption only when both fail.
+  /// Reads with the locator, then without it; returns kCorruption only if both fail.
   Result<std::shared_ptr<ValueBuffer>> read_checked(const SegmentInfo& info,
                                                     const record::ValueName& name);
   void quarantine(const SegmentHandle& segment, const Status& why);
@@ -218,7 +219,7 @@ class StoreImpl final : public AdminStore {
   DocumentWatcher watcher_;  // guarded by watcher_mu_
 
   std::mutex mu_;
-  std::condition_variable changed_;       // busy_ or reaping_ went down
+  std::condition_variable changed_;       // notified when busy_ or reaping_ shrinks
   std::unordered_set<std::string> busy_;  // documents being written; guarded by mu_
   std::map<std::string, NamespaceStats, std::less<>> namespaces_;  // guarded by mu_
   std::unordered_map<std::string, Use> uses_;             // not yet written; guarded by mu_
@@ -232,10 +233,10 @@ class StoreImpl final : public AdminStore {
       disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0},
       write_errors_{0}, delete_errors_{0};
   IoClock read_clock_, write_clock_, delete_clock_;
-  std::unique_ptr<IoPool> pool_;  // last: its threads use all of the above
+  std::unique_ptr<IoPool> pool_;  // last: its threads use all other members
 };
 
-/// For log lines.
+/// Quotes a status for log lines.
 inline std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
 // Keys of the catalog.

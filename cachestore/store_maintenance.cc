@@ -1,4 +1,4 @@
-// The maintenance half of StoreImpl: verify, gc, stats.
+// This file implements the maintenance half of StoreImpl: verify, gc, stats.
 #include <algorithm>
 #include <tuple>
 #include <unordered_set>
@@ -39,7 +39,7 @@ Status StoreImpl::verify_records(VerifyReport* report) {
           return true;
         }));
   }
-  // A document needs its three records together.
+  // A document needs all of its three records.
   std::vector<std::pair<std::string, std::string>> names;
   QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
                                     std::string(1, kHeadKind + 1), false,
@@ -65,7 +65,7 @@ Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>*
   report->total_segments = all.size();
   for (const auto& info : all) {
     const auto handle = segments_->find(info->key, std::nullopt);
-    if (!handle || (*handle)->id != info->id) continue;  // gone meanwhile
+    if (!handle || (*handle)->id != info->id) continue;  // deleted meanwhile
     ++report->segments;
     const auto& l = info->layout;
     const std::uint64_t num_values = std::uint64_t{l.num_blocks} * l.values_per_block;
@@ -169,7 +169,7 @@ Result<GcReport> StoreImpl::gc() {
   segments_->doom_unreferenced();
   report.segments_freed = reap();
   {
-    // Others may be freeing some too: the report and the numbers after it are about all
+    // Other threads may be freeing segments too; the report includes them
     std::unique_lock lock(mu_);
     changed_.wait(lock, [this] { return reaping_ == 0; });
   }

@@ -1,4 +1,4 @@
-// The segment half of StoreImpl: writing, finding, reading.
+// This file implements the segment half of StoreImpl: writing, finding, reading.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -11,8 +11,8 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kMaxValues = 1u << 24;
-/// What a file takes beyond its payloads: per value header, key, index entry and block trailer; per
-/// file properties, footer and the rounding to whole file system blocks.
+/// Bytes that a file takes besides its payloads. Per value: header, key, index entry and block
+/// trailer. Per file: properties, footer and rounding to whole file system blocks.
 constexpr std::uint64_t kBytesPerValue = 160, kBytesPerFile = 24u << 10;
 
 using record::Part;
@@ -114,7 +114,7 @@ class Writer final : public SegmentWriter {
     }
     return {};
   }
-  /// Fills `slot` with what `make` returns, if `size` payload bytes may go there.
+  /// Fills `slot` with the result of `make`, if `size` payload bytes are allowed there.
   template <class Make>
   Status take(std::shared_ptr<ValueBuffer>& slot, std::size_t size, Make&& make) {
     if (!open_) return Status::precondition("the writer is finished already");
@@ -265,7 +265,7 @@ Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, cons
   try {
     read = read_clock_.time([&] { return read_checked(segment.info(), name); });
     s = read.status();
-  } catch (const std::bad_alloc&) {  // also pool threads come here
+  } catch (const std::bad_alloc&) {  // pool threads catch it here too
     s = read.status();
   }
   if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
@@ -355,7 +355,7 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
       continue;
     }
     tasks.push_back([this, fetch, i, name_of] {
-      // The handle goes when the read is answered, not when the last one is.
+      // The handle is released when its own read is answered, not after the last read.
       const ReadRequest request = std::exchange(fetch->requests[i], {});
       if (fetch->stop.stop_requested())
         return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);

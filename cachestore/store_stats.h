@@ -1,4 +1,4 @@
-/// Numbers of a store: for metrics, `store stats` and reports.
+/// This file declares statistics of a store for metrics, `store stats` and reports.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@ struct TierStats {
   std::uint64_t capacity_bytes = 0;  ///< 0: no limit
   std::uint64_t used_bytes = 0;
   std::uint64_t num_values = 0;        ///< values (DRAM) or segments (disk) held
-  std::uint64_t hits = 0, misses = 0;  ///< values asked for
+  std::uint64_t hits = 0, misses = 0;  ///< values requested
   std::uint64_t read_bytes = 0, written_bytes = 0;
   std::uint64_t evictions = 0, evicted_bytes = 0;  ///< by the byte budget
 };
 
 struct StoreStats {
   TierStats dram, disk;
-  /// Handed out beside the DRAM budget, because pins left no room, since start
+  /// bytes returned outside the DRAM budget since start, because pins left no room
   std::uint64_t dram_unpooled_bytes = 0;
   std::uint64_t documents = 0, segments = 0;
   std::uint64_t segment_bytes = 0;                     ///< KV and sketch files on disk
   std::uint64_t catalog_bytes = 0;                     ///< everything else in the folder
-  std::uint64_t reserved_bytes = 0;                    ///< promised to writers
+  std::uint64_t reserved_bytes = 0;                    ///< reserved for writers
   std::uint64_t pending_delete_bytes = 0;              ///< files deleted but still held by readers
   std::uint64_t segment_hits = 0, segment_misses = 0;  ///< find_segment
   std::uint64_t segments_evicted_budget = 0, segments_freed_delete = 0, segments_quarantined = 0;
@@ -37,10 +37,10 @@ struct NamespaceStats {
 };
 
 struct VerifyReport {
-  std::uint64_t documents = 0, segments = 0, values = 0, bytes = 0;  ///< looked at so far
+  std::uint64_t documents = 0, segments = 0, values = 0, bytes = 0;  ///< checked so far
   std::uint64_t total_segments = 0;
   std::uint64_t bad_documents = 0, bad_segments = 0;
-  std::vector<std::string> problems;  ///< one line each, the first 100
+  std::vector<std::string> problems;  ///< one line each, at most 100
   bool complete = false;
 };
 

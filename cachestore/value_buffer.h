@@ -1,5 +1,5 @@
-/// One value in memory: its stored form (header and payload, contiguous) with the payload on a
-/// 64-byte boundary, so that the same buffer is what the disk gets and what the engine reads.
+/// This file declares one value in memory in its stored form (header and payload, contiguous). The
+/// payload is aligned to 64 bytes, so the same buffer serves disk writes and the engine's reads.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace quire {
 class ValueBuffer {
  public:
   static constexpr std::size_t kAlign = 64;
-  /// Room before the payload: the header, and what a disk tier may put before that.
+  /// Room before the payload for the header and for bytes that a disk tier puts before it.
   static constexpr std::size_t kLead = 128;
   static constexpr std::size_t kPage = 4096;
 
-  /// Throws std::bad_alloc.
+  /// Allocates a buffer. Throws std::bad_alloc.
   explicit ValueBuffer(std::size_t payload_bytes)
       : ValueBuffer(kAlign, kLead, payload_bytes, kLead + payload_bytes) {}
-  /// For reading whole file pages straight into it: `memory()` begins on a page, the payload lies
+  /// Returns a buffer for reading whole file pages. `memory()` is page-aligned, the payload starts
   /// `lead` bytes in (a multiple of 64, at least the header's 32), and there are `total` bytes.
   static std::shared_ptr<ValueBuffer> for_pages(std::size_t lead, std::size_t payload_bytes,
                                                 std::size_t total) {
@@ -36,7 +36,7 @@ class ValueBuffer {
   std::byte* memory() { return data_.get(); }
   std::span<std::byte> payload() { return {data_.get() + lead_, size_}; }
   std::span<const std::byte> payload() const { return {data_.get() + lead_, size_}; }
-  /// 32 bytes of header, then the payload.
+  /// Returns 32 bytes of header, then the payload.
   std::span<std::byte> stored() {
     return {data_.get() + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_};
   }

@@ -1,4 +1,5 @@
-/// XXH3-128 with the widest vectors the processor has. All variants give the same digests.
+/// This file declares XXH3-128 with the widest vectors of the processor. All variants give the same
+/// digests.
 #pragma once
 
 #include <array>
@@ -11,8 +12,8 @@ using Hash128 = std::array<std::byte, 16>;  ///< canonical (big-endian) form
 
 Hash128 value_hash128(const void* data, std::size_t bytes, std::uint64_t seed);
 
-/// The variants; the wide ones only where the processor has the instructions. For value_hash.cc and
-/// its test.
+/// The variants, for value_hash.cc and its test. The wide ones need a processor with their
+/// instructions.
 Hash128 value_hash128_base(const void* data, std::size_t bytes, std::uint64_t seed);
 Hash128 value_hash128_avx2(const void* data, std::size_t bytes, std::uint64_t seed);
 Hash128 value_hash128_avx512(const void* data, std::size_t bytes, std::uint64_t seed);

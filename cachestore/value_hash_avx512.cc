@@ -1,4 +1,4 @@
-// XXH3-128 compiled for AVX512; see value_hash.cc.
+// This file compiles XXH3-128 for AVX512; see value_hash.cc.
 #if defined(__x86_64__)
 #define XXH_INLINE_ALL
 #include <xxhash.h>

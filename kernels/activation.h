@@ -1,4 +1,4 @@
-/// Gated feed-forward activation, residual sums and sums of columns.
+/// This file declares the gated feed-forward activation, residual addition and column sums.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace quire {
 
-/// out[r, c] = silu(gate_up[r, c]) * gate_up[r, dim + c].  gate_up: [rows, 2 * dim] f32; out:
-/// [rows, dim] f32, overlaps nothing.
+/// Computes out[r, c] = silu(gate_up[r, c]) * gate_up[r, dim + c]. gate_up is [rows, 2 * dim] f32.
+/// out is [rows, dim] f32 and must not overlap it.
 struct SwigluArgs {
   const float* gate_up;
   float* out;
@@ -17,18 +17,18 @@ struct SwigluArgs {
 Status swiglu(const SwigluArgs& args);
 Status swiglu_reference(const SwigluArgs& args);
 
-/// x[i] += y[i], i < n.
+/// Adds y to x: x[i] += y[i] for i < n.
 void add_inplace(float* x, const float* y, std::int64_t n);
 
-/// sums[c] += x[0, c] + x[1, c] + ..., one row after the other in f32, so that CPU and device give
-/// the same bits.
+/// Adds the rows of x to sums: sums[c] += x[0, c] + x[1, c] + ... The rows are added one after the
+/// other in f32, so CPU and device give the same bits.
 struct ColumnSumsArgs {
   const float* x;  ///< [rows, dim], row stride ldx
   std::int64_t rows, dim, ldx;
-  float* sums;  ///< [dim], overlaps nothing
+  float* sums;  ///< [dim], must not overlap x
 };
 Status column_sums(const ColumnSumsArgs& args);
-/// The same in f64, rounded once.
+/// Computes column_sums() in f64 and rounds once.
 Status column_sums_reference(const ColumnSumsArgs& args);
 
 }  // namespace quire

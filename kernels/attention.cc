@@ -23,7 +23,7 @@ using cpu::kChunkKeys;
 using cpu::kTileKeys;
 
 constexpr std::int64_t kLanesPerUnit = 128;
-// Products below which a second thread costs more than it saves: some 10 us
+// With fewer products a second thread costs more than it saves: some 10 us
 constexpr double kLeastWork = 2e5;
 
 Status check(const AttentionArgs& a) {
@@ -52,21 +52,21 @@ Status check(const AttentionArgs& a) {
 
 void round_up_bytes(std::int64_t& bytes) { bytes = (bytes + 63) / 64 * 64; }
 
-/// Everything one call needs, worked out before threads start.
+/// The data of one call, computed before threads start.
 struct Driver {
   const AttentionBackend& backend;
   AttentionCall call;
   std::vector<AttentionUnit> units;
   std::int64_t query_bytes, partial_bytes, work_bytes;
 
-  /// Rows a unit may see: with sorted positions later ones are cut off.
+  /// Returns the rows that a unit may see; sorted positions allow later rows to be cut off.
   std::int64_t visible_rows(const AttentionUnit& u) const {
     const KvView& kv = call.args->kv;
     if (!kv.sorted) return kv.num_rows;
     return std::upper_bound(kv.positions, kv.positions + kv.num_rows, u.max_position) -
            kv.positions;
   }
-  /// No key of the chunk is visible: its partial would be empty.
+  /// Returns whether no key of the chunk is visible, so that its partial would be empty.
   bool nothing_visible(const AttentionUnit& u, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t tile = begin / kTileKeys; tile * kTileKeys < end; ++tile) {
       if (call.tile_min[tile] <= u.max_position) return false;
@@ -74,7 +74,7 @@ struct Driver {
     return true;
   }
 
-  /// Prefill: a unit goes through all its keys on one thread.
+  /// Runs prefill: a unit processes all its keys on one thread.
   void run_unit(const AttentionUnit& u) const {
     auto* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention,
                                                    query_bytes + 2 * partial_bytes + work_bytes);
@@ -94,11 +94,11 @@ struct Driver {
     backend.finish(call, u, total);
   }
 
-  /// Decode: few units; chunks of keys spread over threads, in waves that bound the memory, merged
-  /// in order.
+  /// Runs decode with few units: chunks of keys are spread over threads, in waves that bound the
+  /// memory, and merged in order.
   void run_split() const {
     const auto num_units = static_cast<std::int64_t>(units.size());
-    // Chunks of every unit
+    // A wave counts chunks per unit
     const std::int64_t wave = std::max<std::int64_t>(1, 8 * num_threads() / num_units);
     auto* scratch = cpu::thread_scratch<std::byte>(
         cpu::ScratchSlot::kAttentionSplit, num_units * (query_bytes + (wave + 1) * partial_bytes));
@@ -142,8 +142,8 @@ struct Driver {
 std::vector<AttentionUnit> cut_into_units(const AttentionArgs& a, std::int64_t group) {
   const std::int64_t rows_per_unit = std::max<std::int64_t>(1, kLanesPerUnit / group);
   std::vector<AttentionUnit> units;
-  // Units of one KV head follow each other, so its keys stay in the cache; the last rows see the
-  // most keys: longest units first.
+  // Units of one KV head are adjacent, so its keys stay in the cache. The last rows see the most
+  // keys, so the longest units come first.
   for (std::int64_t head = 0; head < a.kv.num_kv_heads; ++head) {
     for (std::int64_t block = (a.rows + rows_per_unit - 1) / rows_per_unit - 1; block >= 0;
          --block) {
@@ -166,7 +166,7 @@ const AttentionBackend& backend_for(const KvView& kv) {
   return cpu::isa() == cpu::Isa::kAmx ? cpu::attention_amx() : cpu::attention_dot();
 }
 
-/// `listed`: as AttentionCall has it.
+/// `listed` is described at AttentionCall.
 Status attend(const AttentionArgs& args, const AttentionBackend& backend,
               const ListedRows& listed) {
   const std::int64_t num_tiles = (args.kv.num_rows + kTileKeys - 1) / kTileKeys;

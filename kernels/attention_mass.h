@@ -1,4 +1,4 @@
-/// How much attention query rows pay to ranges of cached rows.
+/// This file declares attention mass: how much attention query rows pay to ranges of cached rows.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,22 @@
 
 namespace quire {
 
-/// Cache rows [begin, end) of one layer.
+/// A range of cache rows [begin, end) of one layer.
 struct RowRange {
   std::int64_t begin, end;
 };
 
-/// For query row t, head h and range s, with m = h / (num_heads / num_kv_heads):
-///   mass[t, h, s] = sum_j exp(scale * q[t, h] . K[j, m] - lse[t, h])  over rows j of s with
-///   positions[j] <= query_positions[t].
-/// With the lse of the same attention this is the part of the softmax that falls on the range, 0
-/// .. 1 up to rounding. Sums in f32. A row whose lse is -inf (it saw nothing) has 0. Ranges may
-/// be empty, overlap and come in any order. Does not depend on the other rows, the other ranges
-/// or the number of threads, bit for bit. Any num_heads / num_kv_heads in 1..16; head_dim a
-/// multiple of 8 in 8..256. Errors: kInvalidArgument. Allocates only thread-local scratch.
+/// Computes for query row t, head h and range s, with m = h / (num_heads / num_kv_heads):
+///   mass[t, h, s] = sum_j exp(scale * q[t, h] . K[j, m] - lse[t, h])
+/// over rows j of s with positions[j] <= query_positions[t].
+///
+/// With the lse of the same attention this is the part of the softmax that falls on the range, in
+/// 0..1 up to rounding. Sums are f32. A row whose lse is -inf (it saw nothing) has mass 0. Ranges
+/// may be empty, overlap and come in any order.
+///
+/// The bits depend neither on the other rows, nor on the other ranges, nor on the number of
+/// threads. num_heads / num_kv_heads is in 1..16; head_dim is a multiple of 8 in 8..256. Errors:
+/// kInvalidArgument. Allocates only thread-local scratch.
 struct AttentionMassArgs {
   const float* q;  ///< [rows, num_heads, head_dim] f32, post-RoPE, row stride ldq elements
   const std::int32_t* query_positions;  ///< [rows]
@@ -28,7 +31,7 @@ struct AttentionMassArgs {
   const float* lse;
   std::int64_t rows, ldq, ld_lse;
   std::int32_t num_heads;
-  float scale;  ///< that of the attention which gave lse
+  float scale;  ///< scale of the attention that gave lse
   KvView kv;
   const RowRange* ranges;  ///< [num_ranges]
   std::int64_t num_ranges;

@@ -22,7 +22,7 @@ Status check(const AttentionRowsArgs& args) {
   return check_row_lists(args.lists, a.kv, "lists", args.order);
 }
 
-/// `head` but for its KV: rows of KV head `m` where they lie, or brought together.
+/// Computes attention of `head` over the listed rows of KV head `m`, in place or gathered.
 Status attend_listed(AttentionArgs head, std::int32_t m, const RowList& list, RowOrder order) {
   const KvView kv = head.kv;
   thread_local GatheredRows gathered;
@@ -69,7 +69,7 @@ Status attention_rows(const AttentionRowsArgs& args) {
     for (std::int32_t m = 0; m < kv_heads; ++m) QUIRE_RETURN_IF_ERROR(attend_head(args, m));
     return {};
   }
-  // A head's rows are gathered and read by one thread, out of its own cache.
+  // One thread gathers and reads a head's rows, from its own cache.
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
   parallel_tasks(kv_heads, [&](std::int64_t m) {
     status[static_cast<std::size_t>(m)] = attend_head(args, static_cast<std::int32_t>(m));

@@ -1,5 +1,5 @@
-/// Attention over a list of cached rows for each KV head: what is left to attend to after
-/// compression, or what a retriever chose.
+/// This file declares attention over a list of cached rows per KV head. A list holds the rows that
+/// remain after compression or that a retriever chose.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,19 @@
 
 namespace quire {
 
-/// attention() where query head h sees of the cache only the rows list[i], i < length, of its KV
-/// head h / (num_heads / num_kv_heads), and of those the ones whose position is at most its own.
-/// Lists may differ in length, and may be empty (o = 0, lse = -inf). Lists of all rows give the
-/// bits of attention(); a head's result does not depend on the lists of others. Rows are gathered
-/// once per call, so it is meant for few query rows. Rows are taken in the order of the list: the
-/// same K and V in the same order give the same bits, wherever they lie. Errors: kInvalidArgument.
+/// Computes attention() where query head h sees only the rows list[i], i < length, of its KV head h
+/// / (num_heads / num_kv_heads). The mask by position applies to them as well. Lists may differ in
+/// length and may be empty (o = 0, lse = -inf).
+///
+/// Lists of all rows give the bits of attention(). A head's result does not depend on the lists of
+/// other heads. Rows are taken in list order: the same K and V in the same order give the same
+/// bits, wherever the rows lie.
+///
+/// Rows are gathered once per call, so this is meant for few query rows. Errors: kInvalidArgument.
 /// Allocates only thread-local scratch.
 enum class RowOrder : std::uint8_t {
-  kAscending,  ///< strictly, which is checked
-  kAny         ///< no row twice: the caller's promise
+  kAscending,  ///< strictly ascending; checked
+  kAny         ///< no row occurs twice; the caller guarantees it
 };
 struct RowList {
   const std::int32_t* rows;

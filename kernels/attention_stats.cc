@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// Of f32 keys: has to stay in the second-level cache
+// The f32 keys of a tile must stay in L2
 constexpr std::int64_t kLargestTileBytes = 512 << 10;
 
 Status check(const AttentionStatsArgs& a) {
@@ -50,7 +50,7 @@ Status check(const AttentionStatsArgs& a) {
 Status attention_stats(const AttentionStatsArgs& args) {
   QUIRE_RETURN_IF_ERROR(check(args));
   if (args.rows == 0) return {};
-  // Rows see only what lies before them: columns from the last row on get nothing.
+  // Rows see only earlier rows, so columns from the last row on get nothing.
   const std::int64_t end = std::min(args.first_column + args.num_columns,
                                     args.first_row + (args.rows - 1) * args.row_step);
   const std::int64_t columns = end - args.first_column;
@@ -60,7 +60,7 @@ Status attention_stats(const AttentionStatsArgs& args) {
                            wide = std::int64_t{args.kv.num_kv_heads} * args.kv.head_dim * keys * 4>
       kLargestTileBytes;
   if (few || wide) keys /= 2;
-  // The first tiles are seen by the most rows and come first.
+  // The most rows see the first tiles, so these come first.
   parallel_tasks((columns + keys - 1) / keys, [&](std::int64_t tile) {
     void* scratch = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention,
                                                    cpu::attention_stats_scratch_bytes(args, keys));

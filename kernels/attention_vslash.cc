@@ -60,7 +60,7 @@ std::vector<Tile> tiles_of(const AttentionVslashArgs& args) {
   return tiles;
 }
 
-/// One KV head: its pages, and its columns gathered.
+/// The pages and gathered columns of one KV head.
 struct Head {
   std::int32_t index = 0;
   std::vector<const void*> pages;
@@ -134,7 +134,7 @@ Status attention_vslash(const AttentionVslashArgs& args) {
   Head head;
   for (std::int32_t m = 0; m < args.attention.kv.num_kv_heads; ++m) {
     prepare(args, m, head);
-    // The last tiles see the most keys.
+    // The last tiles see the most keys and come first.
     parallel_tasks(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t i) {
       const auto tile = tiles.size() - 1 - static_cast<std::size_t>(i);
       failed[tile] = run_tile(args, head, tiles[tile]);

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// Scores become softmax weights but for a common factor, which is returned.
+/// Turns scores into softmax weights without their common factor, which it returns.
 float weigh(float* x, std::int64_t n) {
   exp_minus(x, n, largest(x, n));
   const float sum = sum_of_values(x, n);

@@ -1,6 +1,7 @@
-/// From scores of candidates (pages of a cache, or single rows) to what each KV head attends to:
-/// votes of the query heads that share it, and lists of rows. Between the two stands top_k_sorted()
-/// (topk.h).
+/// This file declares operations that turn scores of candidates (pages of a cache, or single rows)
+/// into what each KV head attends to. candidate_votes() combines the scores of the query heads that
+/// share a KV head, candidate_rows() lists rows. The caller runs top_k_sorted() (topk.h) between
+/// the two.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,17 @@
 
 namespace quire {
 
-/// How scores of the query heads of one KV head become one.
+/// Selects how the scores of a KV head's query heads become one vote.
 enum class CandidateVote : std::uint8_t {
   kMeanSoftmax,    ///< mean of each head's softmax over the candidates
-  kMaxSoftmax,     ///< the largest of them
-  kMaxLogSoftmax,  ///< its logarithm: orders alike, and nothing underflows
+  kMaxSoftmax,     ///< largest of these softmaxes
+  kMaxLogSoftmax,  ///< logarithm of kMaxSoftmax; gives the same order and does not underflow
   kMaxScore,
   kMeanScore
 };
 
-/// votes[m, j] of KV head m for candidate j; means are sums over the group, which order alike.
-/// Scores must be finite. Errors: kInvalidArgument.
+/// Computes votes[m, j] of KV head m for candidate j. Means are left as sums over the group, which
+/// give the same order. Scores must be finite. Errors: kInvalidArgument.
 struct CandidateVotesArgs {
   float* scores;  ///< [num_kv_heads * group, n], row stride ld_scores; undefined afterwards
   std::int64_t n, ld_scores;
@@ -29,31 +30,32 @@ struct CandidateVotesArgs {
   CandidateVote vote;
   float* votes;  ///< [num_kv_heads, n], overwritten
 };
-/// One KV head after the other, on the calling thread. Allocates nothing.
+/// Handles one KV head after the other on the calling thread. Allocates nothing.
 Status candidate_votes(const CandidateVotesArgs& args);
 Status candidate_votes_reference(const CandidateVotesArgs& args);
 
-/// For each KV head the rows of some units: of [0, num_first), of first_candidate + chosen[m, i] in
-/// order, and of [last_from, num_units). They should ascend; a unit twice gives its rows twice.
+/// Lists for each KV head the rows of some units: units [0, num_first), then first_candidate +
+/// chosen[m, i] in order, then [last_from, num_units). Units should ascend; a unit that occurs
+/// twice gives its rows twice.
 struct CandidateRowsArgs {
-  const RowRange* units;  ///< [num_units] the rows of each, or null: unit u is row u
+  const RowRange* units;  ///< [num_units] row range of each unit; null: unit u is row u
   /// num_first <= num_units, last_from in 0..num_units
   std::int64_t num_units, num_first, last_from;
-  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen]; may be null where there are none
+  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen]; may be null if num_chosen is 0
   std::int64_t num_chosen, first_candidate;
   std::int32_t num_kv_heads;
-  std::int64_t most_rows;  ///< what is behind so many of a list is left out
+  std::int64_t most_rows;  ///< maximum length of a list; rows beyond it are dropped
   std::int32_t* rows;      ///< [num_kv_heads, most_rows]
-  RowList* lists;          ///< [num_kv_heads] of `rows`, overwritten
+  RowList* lists;          ///< [num_kv_heads], point into `rows`, overwritten
 };
 /// Errors: kInvalidArgument. Allocates nothing.
 Status candidate_rows(const CandidateRowsArgs& args);
 Status candidate_rows_reference(const CandidateRowsArgs& args);
 
-/// Rows that any of the lists names that a KV head chose; a list is a bit for each row.
+/// Computes for each KV head the union of its chosen lists. A list is a bitmap of rows.
 struct ListUnionArgs {
   const std::uint64_t* lists;  ///< [num_kv_heads, num_lists, words]
-  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen], each one of the head's lists
+  const std::int32_t* chosen;  ///< [num_kv_heads, num_chosen], indices of the head's lists
   std::int64_t num_lists, words, num_chosen;
   std::int32_t num_kv_heads;
   std::uint64_t* rows;  ///< [num_kv_heads, words], overwritten

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// Rows: they lie anywhere, so nothing foretells them but the list
+/// Rows to prefetch; listed rows are scattered, so the hardware prefetcher cannot predict them
 constexpr std::int64_t kFetchAhead = 16;
 
 std::int64_t row_bytes_of(const KvView& kv) {
@@ -29,15 +29,15 @@ void fetch(const KvView& kv, std::int32_t head, std::int64_t row, std::int64_t r
   }
 }
 
-/// head_dim is a multiple of 8 and an element has two bytes at least, so a row is whole pieces of
-/// 16 bytes.
+/// Copies a row. head_dim is a multiple of 8 and an element has at least two bytes, so a row is a
+/// multiple of 16 bytes.
 void copy_row(std::byte* to, const std::byte* from, std::int64_t bytes) {
   std::int64_t i = 0;
   for (; i + 64 <= bytes; i += 64) std::memcpy(to + i, from + i, 64);
   for (; i < bytes; i += 16) std::memcpy(to + i, from + i, 16);
 }
 
-/// kPageTokens rows are those of one page, in order.
+/// Returns whether kPageTokens rows are those of one page, in order.
 bool is_page(const std::int32_t* rows) {
   if (rows[0] % kPageTokens != 0) return false;
   for (std::int64_t i = 1; i < kPageTokens; ++i) {
@@ -56,7 +56,7 @@ void GatheredRows::gather(const KvView& kv, std::int32_t head, const RowList& li
                           std::byte* memory) {
   const std::int64_t row_bytes = row_bytes_of(kv), page_bytes = 2 * kPageTokens * row_bytes,
                      pages = (list.length + kPageTokens - 1) / kPageTokens;
-  // A page of the cache that is listed whole is read where it is, if it looks like one of ours.
+  // A page that is listed whole is read in place if its layout is that of gathered pages.
   const bool alike = kv.token_stride == row_bytes && kv.kv_stride == kPageTokens * row_bytes;
   pages_.resize(static_cast<std::size_t>(pages));
   positions_.resize(static_cast<std::size_t>(list.length));

@@ -1,5 +1,5 @@
-/// Rows of one KV head brought together, as a cache of one head. Pages of the cache that are listed
-/// whole stay where they are, so that cache must live as long as the view.
+/// This file declares GatheredRows, which gathers rows of one KV head into a cache of one head.
+/// Pages that are listed whole stay in place, so the source cache must outlive the view.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace quire {
 
-/// Bytes that gathering so many rows takes.
+/// Returns the bytes that gathering `num_rows` rows takes.
 std::int64_t gathered_bytes(const KvView& kv, std::int64_t num_rows);
 
 class GatheredRows {
  public:
-  /// Copies the list's rows of `head`, but for whole pages, into `memory`, which holds
-  /// gathered_bytes() and stays the caller's. The list is valid.
+  /// Copies the list's rows of `head`, except whole pages, into `memory`. The caller owns `memory`,
+  /// which holds gathered_bytes(). The list must be valid.
   void gather(const KvView& kv, std::int32_t head, const RowList& list, RowOrder order,
               std::byte* memory);
-  /// The first `num_rows` of them; until the next gather().
+  /// Returns the first `num_rows` gathered rows, valid until the next gather().
   KvView view(std::int64_t num_rows) const;
 
  private:
@@ -29,7 +29,8 @@ class GatheredRows {
   KvView all_{};
 };
 
-/// The lists are as `order` says and lie within the cache. Errors: kInvalidArgument, field `field`.
+/// Checks that the lists are ordered as `order` says and lie within the cache. Errors:
+/// kInvalidArgument, field `field`.
 Status check_row_lists(const RowList* lists, const KvView& kv, const char* field,
                        RowOrder order = RowOrder::kAscending);
 

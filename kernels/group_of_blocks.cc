@@ -15,14 +15,14 @@ std::uint16_t read_u16(const std::byte* at) {
 }
 int byte_of(const std::byte* at, std::int64_t i) { return std::to_integer<int>(at[i]); }
 
-/// The sixteen low halves of 16 bytes are weights 0 to 15, the high halves 16 to 31.
+/// The low nibbles of 16 bytes are weights 0 to 15, the high nibbles 16 to 31.
 void take_nibbles(const std::byte* at, WeightGroup& out) {
   for (std::int64_t i = 0; i < kGroupInputs; ++i) {
     out.q[i] = static_cast<std::uint8_t>(byte_of(at, i % 16) >> (i < 16 ? 0 : 4) & 15);
   }
 }
 
-/// Scale and minimum number `i` of 8 of a Q4_K block, in six bits each, from its twelve bytes.
+/// Reads scale and minimum number `i` of 8 of a Q4_K block, six bits each, from its twelve bytes.
 void take_six_bits(const std::byte* packed, std::int64_t i, int& scale, int& minimum) {
   if (i < 4) {
     scale = byte_of(packed, i) & 63;
@@ -33,7 +33,7 @@ void take_six_bits(const std::byte* packed, std::int64_t i, int& scale, int& min
   }
 }
 
-/// The blocks of a row.
+/// Returns the blocks of a row.
 const std::byte* row_blocks(const WeightPart& part, std::int64_t row, std::int64_t k) {
   const BlockType type = *part.blocks;
   return static_cast<const std::byte*>(part.data) +

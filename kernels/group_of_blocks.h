@@ -1,4 +1,5 @@
-/// Groups of 32 weights as packed matrices of four and eight bits take them, from blocks or values.
+/// This file declares groups of 32 weights for packed matrices of four and eight bits, read from
+/// blocks or values.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ namespace quire {
 
 inline constexpr std::int64_t kGroupInputs = 32;
 
-/// How the numbers of a group are kept, beside an f16 scale.
+/// Selects how the numbers of a group are stored, next to an f16 scale.
 enum class GroupKind : std::uint8_t {
   kFour,     ///< four bits: scale * (q - 8)
   kFourMin,  ///< four bits and an f16 minimum: scale * q + minimum
@@ -20,40 +21,42 @@ enum class GroupKind : std::uint8_t {
 
 /// A group of one output: 32 neighbouring weights of a row.
 struct WeightGroup {
-  std::uint16_t scale = 0, minimum = 0;  ///< f16; the minimum is 0 but for kFourMin
-  std::uint8_t q[kGroupInputs] = {};     ///< as stored, see GroupKind
+  std::uint16_t scale = 0, minimum = 0;  ///< f16; the minimum is 0 unless kFourMin
+  std::uint8_t q[kGroupInputs] = {};     ///< stored numbers, see GroupKind
 };
 
-/// How kW4 and kW8 keep a part. Blocks of four bits and of Q8_0 stay as they are (Q4_K's scales are
-/// rounded to f16), other blocks become kEight, values kFour with kW4 and kEight with kW8.
+/// Returns how kW4 and kW8 store a part. Blocks of four bits and of Q8_0 stay as they are (Q4_K's
+/// scales are rounded to f16) and other blocks become kEight. Values become kFour with kW4 and
+/// kEight with kW8.
 GroupKind group_kind(const WeightPart& part, WeightFormat format);
 
-/// Rows of all parts of a matrix with k inputs. Errors: kInvalidArgument (field k: less than 1, or
-/// no multiple of a part's blocks; parts: there are none, or one has no data or no rows).
+/// Returns the number of rows of all parts of a matrix with k inputs. Errors: kInvalidArgument
+/// (field k: less than 1, or not a multiple of a part's block; parts: there are none, or one has no
+/// data or no rows).
 Result<std::int64_t> count_weight_rows(std::span<const WeightPart> parts, std::int64_t k);
 
-/// Writes row `row` of a part, k weights, in f32. `dtype` is that of values.
+/// Writes row `row` of a part, k weights, in f32. `dtype` applies to parts that hold values.
 void read_weight_row(const WeightPart& part, std::int64_t row, std::int64_t k, DType dtype,
                      float* out);
 
-/// Calls put(g, group) with each group of a row, as `kind` keeps them. The last group of a row of
-/// values has zeros past its end. `values` is scratch for round_up(k, 32) floats, zero past k.
-/// Returns false if a weight is not finite or a scale is outside f16; its group is left out.
+/// Calls put(g, group) with each group of a row, stored as `kind`. If a row of values ends within a
+/// group, the group is padded with zeros. `values` is scratch for round_up(k, 32) floats, zero past
+/// k. Returns false if a weight is not finite or a scale is outside f16; such groups are skipped.
 template <class Put>
 bool each_group(const WeightPart& part, std::int64_t row, std::int64_t k, DType dtype,
                 GroupKind kind, float* values, Put put);
 
-/// The error of a matrix of which each_group() gave false.
+/// Returns the error for a matrix for which each_group() returned false.
 Status no_such_groups();
 
 namespace internal {
 
-/// Whether groups of the part are taken from its blocks.
+/// Returns whether groups of the part are copied from its blocks.
 bool kept_as_is(const WeightPart& part);
-/// Group `group` of a row of such blocks.
+/// Reads group `group` of a row of such blocks.
 bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::int64_t group,
                 WeightGroup& out);
-/// Rounds 32 values.
+/// Rounds 32 values to a group.
 bool round_group(const float* w, GroupKind kind, WeightGroup& out);
 
 }  // namespace internal

@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kLeastProducts = 65536;
-/// Added and taken away again leaves the nearest whole number, half-way the even one
+/// Adding and subtracting it rounds to the nearest integer, halves to even
 constexpr float kWhole = 1.5f * (1 << 23);
 
 bool has_vnni() { return cpu::isa() >= cpu::Isa::kAvx512Bf16; }
@@ -31,7 +31,8 @@ Status check(const KeyCodesArgs& a) {
   return {};
 }
 
-/// A negative row counts as a large one. Of rows that do not wait for each other.
+/// Returns the largest row; a negative row counts as a large one. Eight independent maximums run in
+/// parallel.
 std::uint64_t largest_row(const std::int32_t* rows, std::int64_t n) {
   std::uint32_t most[8] = {};
   std::int64_t j = 0;
@@ -64,7 +65,7 @@ Status check(const CodeScoresArgs& a) {
   return {};
 }
 
-/// Queries [first, first + count), so that the largest of q * step becomes 127.
+/// Rounds queries [first, first + count) so that the largest |q * step| becomes 127.
 void round_queries(const CodeScoresArgs& a, std::int64_t first, std::int64_t count,
                    cpu::CodedQueries& out) {
   const std::int64_t dim = a.keys.head_dim;

@@ -1,4 +1,4 @@
-/// Views of paged KV, and moving rows into pages.
+/// This file declares views of paged KV and functions that move rows into pages.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace quire {
 
-/// Rows per page of the working cache.
+/// The number of rows per page of the working cache.
 inline constexpr std::int32_t kPageTokens = 16;
 
-/// One layer of a paged KV cache, read-only, any layout: row r lives in page r / kPageTokens, slot
-/// r % kPageTokens. Element (row, kv, head, c) is at pages[page] + kv * kv_stride + head *
-/// head_stride + slot * token_stride + c * dtype size, kv = 0 for keys (post-RoPE) and 1 for
-/// values; strides in bytes. Elements of one head row are contiguous. positions[row] is the token's
-/// position; rows are in no particular order unless `sorted`.
+/// A read-only view of one layer of a paged KV cache in any layout. Row r is in page r /
+/// kPageTokens, slot r % kPageTokens. Element (row, kv, head, c) is at pages[page] + kv * kv_stride
+/// + head * head_stride + slot * token_stride + c * dtype size. kv is 0 for keys (post-RoPE) and 1
+/// for values; strides are in bytes. Elements of one head row are contiguous. positions[row] is the
+/// token's position; rows have no particular order unless `sorted`.
 struct KvView {
   const void* const* pages;       ///< [ceil(num_rows / kPageTokens)]
   const std::int32_t* positions;  ///< [num_rows]
@@ -24,10 +24,10 @@ struct KvView {
   std::int32_t num_kv_heads, head_dim;
   DType dtype;  ///< f32, f16 or bf16
   std::int64_t kv_stride, head_stride, token_stride;
-  bool sorted;  ///< positions ascend strictly: kernels may skip and cut ranges
+  bool sorted;  ///< positions ascend strictly, so kernels may skip and split ranges
 };
 
-/// The same, writable.
+/// A writable KvView without positions.
 struct MutableKvView {
   void* const* pages;
   std::int64_t num_rows;
@@ -36,9 +36,9 @@ struct MutableKvView {
   std::int64_t kv_stride, head_stride, token_stride;
 };
 
-/// Rows of raw (unrotated) KV of one layer in contiguous memory: element (head, kv, row, c) at
-/// data + head * head_stride + kv * kv_stride + row * row_stride + c * dtype size; strides in
-/// bytes. A stored block is [num_kv_heads][2][tokens][head_dim].
+/// A view of raw (unrotated) KV rows of one layer in contiguous memory. Element (head, kv, row, c)
+/// is at data + head * head_stride + kv * kv_stride + row * row_stride + c * dtype size; strides
+/// are in bytes. A stored block is [num_kv_heads][2][tokens][head_dim].
 struct RawKvView {
   const void* data;
   std::int64_t num_rows;
@@ -46,10 +46,10 @@ struct RawKvView {
   std::int64_t head_stride, kv_stride, row_stride;
 };
 
-/// Places raw rows into pages: K is converted to f32, rotated to positions[i] by `table`, rounded
-/// to dst.dtype; V is converted only. Source row i goes to destination row dst_rows[i] (null:
-/// first_dst_row + i). No allocation. Errors: kInvalidArgument (row or position out of range,
-/// shapes differ).
+/// Places raw rows into pages. K is converted to f32, rotated to positions[i] by `table` and
+/// rounded to dst.dtype; V is only converted. Source row i goes to destination row dst_rows[i]
+/// (null: first_dst_row + i). Allocates nothing. Errors: kInvalidArgument (row or position out of
+/// range, shapes differ).
 struct KvPlaceArgs {
   RawKvView src;
   MutableKvView dst;
@@ -60,8 +60,8 @@ struct KvPlaceArgs {
 Status kv_place(const RopeTable& table, const KvPlaceArgs& args);
 Status kv_place_reference(const RopeTable& table, const KvPlaceArgs& args);
 
-/// Rounds f32 rows to a raw KV record: k, v [rows, num_kv_heads * head_dim] f32 with row strides
-/// ldk, ldv (elements) become out [num_kv_heads][2][rows][head_dim] of `dtype`.
+/// Rounds f32 rows to a raw KV record. k and v are [rows, num_kv_heads * head_dim] f32 with row
+/// strides ldk and ldv in elements. out is [num_kv_heads][2][rows][head_dim] of `dtype`.
 struct KvPackArgs {
   const float* k;
   const float* v;

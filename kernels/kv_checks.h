@@ -1,4 +1,4 @@
-/// Argument checks shared by the kernels that take KV views.
+/// This file declares argument checks that kernels with KV views share.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ inline Status check_head_shape(std::int32_t num_kv_heads, std::int32_t head_dim)
   return {};
 }
 
-/// Positions [first, first + n) or positions[0..n) all have a row in the table.
+/// Checks that the table has head_dim and a row for each of positions[0..n).
 inline Status check_table(const RopeTable& table, std::int32_t head_dim,
                           const std::int32_t* positions, std::int64_t n) {
   if (table.config().head_dim != head_dim) {

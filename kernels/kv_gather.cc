@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kFetchAhead = 16;       // moves
-constexpr std::int64_t kBytesEach = 64 << 10;  // of a piece of work for one core
+constexpr std::int64_t kBytesEach = 64 << 10;  // bytes per piece of work of one core
 
 template <class View>
 auto* row_of(const View& kv, std::int32_t head, std::int64_t row) {
@@ -22,21 +22,21 @@ auto* row_of(const View& kv, std::int32_t head, std::int64_t row) {
          row % kPageTokens * kv.token_stride;
 }
 
-/// A whole number of pieces of 16 bytes: head_dim is a multiple of 8 and an element has two bytes
-/// at least.
+/// Copies a multiple of 16 bytes: head_dim is a multiple of 8 and an element has at least two
+/// bytes.
 void copy_pieces(std::byte* to, const std::byte* from, std::int64_t bytes) {
   std::int64_t i = 0;
   for (; i + 64 <= bytes; i += 64) std::memcpy(to + i, from + i, 64);
   for (; i < bytes; i += 16) std::memcpy(to + i, from + i, 16);
 }
 
-/// Rows that lie in one page on both sides.
+/// Copies rows that lie in one page on both sides.
 void copy_run(const KvGatherArgs& a, std::int32_t head, std::int64_t from, std::int64_t to,
               std::int64_t rows, std::int64_t row_bytes) {
   const std::byte* const source = row_of(a.src, head, from);
   std::byte* const target = row_of(a.dst, head, to);
   const bool whole = a.src.token_stride == row_bytes && a.dst.token_stride == row_bytes;
-  // K and V of a whole page in one piece
+  // K and V of a whole page are one piece
   if (whole && a.src.kv_stride == rows * row_bytes && a.dst.kv_stride == rows * row_bytes) {
     std::memcpy(target, source, static_cast<std::size_t>(2 * rows * row_bytes));
     return;
@@ -53,7 +53,7 @@ void copy_run(const KvGatherArgs& a, std::int32_t head, std::int64_t from, std::
   }
 }
 
-/// One row of K and V on each side.
+/// Copies K and V of one row.
 template <std::int64_t kRowBytes>
 void copy_row(const std::byte* from, std::int64_t from_kv, std::byte* to, std::int64_t to_kv,
               std::int64_t row_bytes) {
@@ -62,8 +62,8 @@ void copy_row(const std::byte* from, std::int64_t from_kv, std::byte* to, std::i
   copy_pieces(to + to_kv, from + from_kv, bytes);
 }
 
-/// Moves of single rows. They lie anywhere: those that come next are fetched meanwhile. The
-/// arguments are copies: what is stored through bytes may be anything to the compiler.
+/// Moves single rows, which are scattered, and prefetches the next ones. The arguments are copies,
+/// because to the compiler a store through bytes may alias anything.
 template <std::int64_t kRowBytes>
 void copy_single_rows(const KvView src, const MutableKvView dst, const KvMove* moves,
                       std::int64_t n, std::int64_t row_bytes) {

@@ -1,4 +1,4 @@
-/// Root-mean-square normalisation.
+/// This file declares root-mean-square normalization.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace quire {
 
-/// out[r, c] = x[r, c] / sqrt(mean_c x[r, c]^2 + eps) * weight[c].  x, out: [rows, dim] f32
-/// row-major; out may be x. Rows are independent. Zero rows are valid. Errors: kInvalidArgument.
+/// Computes out[r, c] = x[r, c] / sqrt(mean_c x[r, c]^2 + eps) * weight[c]. x and out are [rows,
+/// dim] f32 row-major; out may be x. Rows are independent. Zero rows are valid. Errors:
+/// kInvalidArgument.
 struct RmsNormArgs {
   const float* x;
   const float* weight;  ///< [dim]

@@ -23,13 +23,13 @@ int allowed_cores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-/// Waits for `ready` without giving up the core, for a while: between the parts of a pass the next
-/// job comes within microseconds, and waking a sleeping thread takes longer than many jobs. False:
-/// not yet.
+/// Spins until `ready` for a limited time; returns false on timeout. Between the parts of a pass
+/// the next job comes within microseconds, and waking a sleeping thread takes longer than many
+/// jobs.
 template <class Ready>
 bool spin(Ready&& ready) {
   constexpr auto kLongest = std::chrono::microseconds(60);
-  constexpr int kPausesPerLook = 16;  // at the clock
+  constexpr int kPausesPerLook = 16;  // pauses between reads of the clock
   const auto start = std::chrono::steady_clock::now();
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
@@ -43,7 +43,7 @@ bool spin(Ready&& ready) {
 thread_local bool t_in_task = false;
 thread_local int t_num_threads = 0;  // 0: all
 
-/// Helpers and the job they may join. Process-wide like the cores it stands for.
+/// The thread pool: helpers and the job that they may join. There is one per process.
 class Team {
  public:
   explicit Team(int helpers) {
@@ -52,7 +52,7 @@ class Team {
         threads_.emplace_back([this] { help(); });
         pthread_setname_np(threads_.back().native_handle(), "quire-kernel");
       } catch (const std::system_error&) {
-        break;  // fewer helpers: slower, not wrong
+        break;  // fewer helpers are slower but correct
       }
     }
   }
@@ -63,7 +63,7 @@ class Team {
     for (std::thread& t : threads_) t.join();
   }
 
-  /// False if another thread has the team.
+  /// Runs a job; returns false if another thread owns the pool.
   bool run(std::int64_t n, int helpers, const Task& task) {
     if (owned_.exchange(true, std::memory_order_acquire)) return false;
     task_ = &task;
@@ -85,9 +85,10 @@ class Team {
   }
 
  private:
-  static constexpr std::uint32_t kOpen = 1u << 31;  // the rest of state_ counts helpers inside
+  static constexpr std::uint32_t kOpen = 1u << 31;  // the other bits count helpers inside
 
-  void work() noexcept {  // a task that throws ends the process: others may still be using the job
+  // a task that throws ends the process, because others may still use the job
+  void work() noexcept {
     t_in_task = true;
     for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < end_;
          i = next_.fetch_add(1, std::memory_order_relaxed))
@@ -122,7 +123,8 @@ class Team {
   std::vector<std::thread> threads_;
   std::atomic<bool> stop_{false}, owned_{false};
   std::atomic<std::uint32_t> signal_{0};  // counts jobs; helpers sleep on it
-  // The job. Written by the owner while state_ is 0, read by threads that joined through state_.
+  // The job is written by the owner while state_ is 0 and read by threads that joined through
+  // state_.
   std::atomic<std::uint32_t> state_{0}, most_helpers_{0};
   const Task* task_ = nullptr;
   std::int64_t end_ = 0;
@@ -143,7 +145,7 @@ void parallel_tasks(std::int64_t n, const std::function<void(std::int64_t)>& fn)
   if (n <= 0) return;
   const std::int64_t threads = std::min<std::int64_t>(num_threads(), n);
   if (threads > 1) {
-    // At least one helper even on one core, so that tests see what many cores do.
+    // There is at least one helper even on one core, so that tests cover concurrency.
     static Team team(std::max(1, allowed_cores() - 1));
     if (team.run(n, static_cast<int>(threads - 1), fn)) return;
   }

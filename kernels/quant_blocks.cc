@@ -4,14 +4,14 @@
 
 #include "base/dtype.h"
 
-// Compiled without contraction: a product and a sum round twice, as they do in the reference
+// This file is compiled without contraction: a product and a sum round twice, as in the reference
 // implementation.
 namespace quire {
 namespace {
 
 using Byte = std::uint8_t;
 
-/// A layout, and where its f16 scales lie in a block (-1: it has one only).
+/// A layout, and the offsets of its f16 scales in a block (-1: it has only one).
 struct Layout {
   std::string_view name;
   std::int64_t weights, bytes;
@@ -41,10 +41,10 @@ std::uint16_t half_bits(const Byte* at) { return static_cast<std::uint16_t>(at[0
 float half(const Byte* at) { return f16_to_f32(half_bits(at)); }
 bool half_is_finite(const Byte* at) { return (half_bits(at) & 0x7C00) != 0x7C00; }
 
-/// Bit i of the 32 bits at `high`.
+/// Returns bit i of the 32 bits at `high`.
 int high_bit(const Byte* high, int i) { return high[i / 8] >> (i % 8) & 1; }
 
-// 32 weights: byte j of the nibbles holds weights j (low) and j + 16 (high).
+// Layouts of 32 weights: byte j of the nibbles holds weights j (low) and j + 16 (high).
 
 void expand_q4_0(const Byte* b, float* out) {
   const float d = half(b);
@@ -93,9 +93,10 @@ void expand_iq4_nl(const Byte* b, float* out) {
   }
 }
 
-// 256 weights.
+// Layouts of 256 weights.
 
-/// 16 scale bytes (scale low, minimum high), 64 bytes of four weights each (32 apart), d, dmin.
+/// Layout: 16 scale bytes (scale low, minimum high), 64 bytes of four weights each (32 apart), d,
+/// dmin.
 void expand_q2_k(const Byte* b, float* out) {
   const float d = half(b + 80), dmin = half(b + 82);
   for (int group = 0; group < 16; ++group) {
@@ -107,8 +108,8 @@ void expand_q2_k(const Byte* b, float* out) {
   }
 }
 
-/// 32 bytes with the third bit of each weight (set: nothing is taken off), 64 bytes as in Q2_K, 12
-/// bytes of 6-bit scales, d.
+/// Layout: 32 bytes with the third bit of each weight (set: nothing is subtracted), 64 bytes as in
+/// Q2_K, 12 bytes of 6-bit scales, d.
 void expand_q3_k(const Byte* b, float* out) {
   const float d = half(b + 108);
   const Byte* scales = b + 96;
@@ -141,8 +142,8 @@ GroupScale group_scale(const Byte* s, int group, float d, float dmin) {
   return {d * static_cast<float>(scale), dmin * static_cast<float>(least)};
 }
 
-/// d, dmin, 12 bytes of scales, 128 bytes of nibbles: of 32 bytes the low ones are a group, the
-/// high ones the next.
+/// Layout: d, dmin, 12 bytes of scales, 128 bytes of nibbles. The low nibbles of 32 bytes are one
+/// group, the high ones the next.
 void expand_q4_k(const Byte* b, float* out) {
   const float d = half(b), dmin = half(b + 2);
   for (int group = 0; group < 8; ++group) {
@@ -154,7 +155,8 @@ void expand_q4_k(const Byte* b, float* out) {
   }
 }
 
-/// As Q4_K, with 32 bytes of fifth bits (one bit of each byte a group) before the nibbles.
+/// Layout as in Q4_K, with 32 bytes of fifth bits (one bit of each byte per group) before the
+/// nibbles.
 void expand_q5_k(const Byte* b, float* out) {
   const float d = half(b), dmin = half(b + 2);
   const Byte* high = b + 16;
@@ -169,10 +171,10 @@ void expand_q5_k(const Byte* b, float* out) {
   }
 }
 
-/// 128 bytes of low nibbles, 64 bytes of high pairs of bits, 16 signed scales, d.
+/// Layout: 128 bytes of low nibbles, 64 bytes of high pairs of bits, 16 signed scales, d.
 void expand_q6_k(const Byte* b, float* out) {
   const float d = half(b + 208);
-  for (int run = 0; run < 8; ++run) {  // of 32 weights, two groups
+  for (int run = 0; run < 8; ++run) {  // 32 weights in two groups
     const Byte* low = b + run / 4 * 64 + run % 2 * 32;
     const Byte* high = b + 128 + run / 4 * 32;
     const int low_shift = run % 4 / 2 * 4, high_shift = run % 4 * 2;

@@ -1,4 +1,5 @@
-/// Blocks of quantised weights as GGUF files store them, and their expansion to f32.
+/// This file declares blocks of quantized weights as GGUF files store them, and their expansion to
+/// f32.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +7,8 @@
 
 namespace quire {
 
-/// Layouts of a block: scales, and small integers of a run of neighbouring weights of one row. The
-/// names are those of ggml.
+/// Layouts of a block: scales and the small integers of neighbouring weights of one row. The names
+/// are those of ggml.
 enum class BlockType : std::uint8_t {
   kQ4_0,    ///< 32 weights, q * d with q in [-8, 7]; 18 bytes
   kQ4_1,    ///< 32 weights, q * d + m with q in [0, 15]; 20 bytes
@@ -17,26 +18,26 @@ enum class BlockType : std::uint8_t {
   kQ2_K,    ///< 256 weights in 16 groups, each with a 4-bit scale and minimum; 84 bytes
   kQ3_K,    ///< 256 weights in 16 groups, each with a 6-bit scale; 110 bytes
   kQ4_K,    ///< 256 weights in 8 groups, each with a 6-bit scale and minimum; 144 bytes
-  kQ5_K,    ///< the same with q of five bits; 176 bytes
+  kQ5_K,    ///< 256 weights as in kQ4_K, with q of five bits; 176 bytes
   kQ6_K,    ///< 256 weights in 16 groups, each with an 8-bit scale; 210 bytes
   kIQ4_NL,  ///< 32 weights, d times one of 16 unevenly spread values; 18 bytes
 };
 inline constexpr int kNumBlockTypes = 11;
 
-/// Weights of a block: 32 or 256.
+/// Returns the number of weights of a block: 32 or 256.
 std::int64_t block_weights(BlockType type);
-/// Bytes of a block.
+/// Returns the number of bytes of a block.
 std::int64_t block_bytes(BlockType type);
-/// "Q4_0", "Q4_K", ...
+/// Returns "Q4_0", "Q4_K", ...
 std::string_view block_type_name(BlockType type);
 
-/// Writes num_blocks * block_weights(type) values to `out`, which overlaps nothing. `blocks` holds
-/// num_blocks * block_bytes(type) bytes, little-endian, of any alignment. Every value has the bits
-/// that the reference implementation (gguf.quants.dequantize) gives. Zero blocks is valid. Any
-/// bytes are valid; scales that are no numbers give values that are none. Any thread.
+/// Writes num_blocks * block_weights(type) values to `out`, which must overlap nothing. `blocks`
+/// holds num_blocks * block_bytes(type) bytes, little-endian, of any alignment. Every value has the
+/// bits that the reference implementation (gguf.quants.dequantize) gives. Zero blocks and any bytes
+/// are valid; a scale that is not a number gives values that are not numbers. Threads: any.
 void dequantise_blocks(BlockType type, const void* blocks, std::int64_t num_blocks, float* out);
 
-/// Whether the scales of all blocks are finite numbers. Then all weights are.
+/// Returns whether the scales of all blocks are finite, which makes all weights finite.
 bool blocks_are_finite(BlockType type, const void* blocks, std::int64_t num_blocks);
 
 }  // namespace quire

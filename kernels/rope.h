@@ -1,4 +1,5 @@
-/// Rotary position embedding: tables and rotation (RoFormer, Llama-3.1 and YaRN scalings).
+/// This file declares tables and rotation of rotary position embedding (RoFormer, Llama-3.1 and
+/// YaRN scalings).
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@ namespace quire {
 
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
 
-/// Everything that fixes the rotation. Angles are position * frequency in f32, like the usual
-/// reference numerics.
+/// Everything that determines the rotation. Angles are position * frequency in f32, as in the usual
+/// reference implementations.
 struct RopeConfig {
   std::int32_t head_dim = 0;
-  std::int32_t rotary_dim = 0;  ///< r <= head_dim, even; the rest of a head passes through
+  std::int32_t rotary_dim = 0;  ///< r <= head_dim, even; the rest of a head is not rotated
   float theta = 10000.0f;
   bool interleaved = false;  ///< pairs (2c, 2c+1) instead of (c, c + r/2)
   RopeScaling scaling = RopeScaling::kNone;
@@ -33,8 +34,9 @@ struct RopeFrequencies {
 };
 Result<RopeFrequencies> rope_frequencies(const RopeConfig& config);
 
-/// cos and sin for positions [0, max_positions), f32, built once per model and grown on demand by
-/// the owner. Layout: cos[position * (rotary_dim/2) + c]. Immutable after build; share freely.
+/// cos and sin for positions [0, max_positions), f32, with layout cos[position * (rotary_dim/2) +
+/// c]. The owner builds it once per model and grows it on demand. It is immutable after build() and
+/// may be shared.
 class RopeTable {
  public:
   static Result<RopeTable> build(const RopeConfig& config, std::int64_t max_positions);
@@ -53,9 +55,9 @@ class RopeTable {
   std::vector<float> cos_, sin_;
 };
 
-/// Rotates rows of heads: out[r, h, :] = rot(x[r, h, :], positions[r]). f32, head stride head_dim,
-/// row strides in elements; out may be x. Positions must lie in [0, table.max_positions()). Errors:
-/// kInvalidArgument.
+/// Rotates rows of heads: out[r, h, :] = rot(x[r, h, :], positions[r]). Data is f32, the head
+/// stride is head_dim, row strides are in elements, and out may be x. Positions must lie in [0,
+/// table.max_positions()). Errors: kInvalidArgument.
 struct RopeRotateArgs {
   const float* x;
   float* out;

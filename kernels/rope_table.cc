@@ -1,4 +1,4 @@
-// Rotary frequencies and tables; rope.cc rotates.
+// This file computes rotary frequencies and tables; rope.cc rotates.
 #include "kernels/rope.h"
 
 #include <algorithm>
@@ -43,8 +43,8 @@ Status check_config(const RopeConfig& c) {
   return {};
 }
 
-/// Wavelengths longer than the old context are stretched, short ones kept, blended between
-/// (Llama 3.1).
+/// Stretches wavelengths longer than the old context, keeps short ones and blends in between (Llama
+/// 3.1).
 void scale_llama3(const RopeConfig& c, std::vector<float>& f) {
   const auto old_context = static_cast<float>(c.original_max_position);
   const float low_wavelength = old_context / c.low_freq_factor,
@@ -62,7 +62,7 @@ void scale_llama3(const RopeConfig& c, std::vector<float>& f) {
   }
 }
 
-/// NTK-by-parts (YaRN, arXiv 2309.00071).
+/// Scales by NTK-by-parts (YaRN, arXiv 2309.00071).
 void scale_yarn(const RopeConfig& c, std::vector<float>& f) {
   const auto correction_dim = [&](double rotations) {
     return c.rotary_dim *
@@ -128,8 +128,8 @@ Result<RopeTable> RopeTable::build(const RopeConfig& config, std::int64_t max_po
     return Status::exhausted("no memory for a RoPE table of " + std::to_string(max_positions) +
                              " positions");
   }
-  // The angle is rounded to f32 as models were trained; its cosine is exact to f32.
-  // Single-precision range reduction would not be.
+  // The angle is rounded to f32, as in training; its cosine is exact to f32. Single-precision range
+  // reduction would not be.
   parallel_for(max_positions, 256, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       for (std::int64_t c = 0; c < half; ++c) {

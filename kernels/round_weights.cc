@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 
-// Compiled without contraction: the same bits with and without wider vectors.
+// This file is compiled without contraction, so that wider vectors give the same bits.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define QUIRE_CLONES __attribute__((target_clones("avx2", "default")))
 #else
@@ -18,7 +18,7 @@ namespace {
 constexpr int kLanes = 8;
 constexpr int kCandidates = 11;
 
-/// Nearest whole number, halves to even, of |x| < 2^22.
+/// Returns the nearest integer of |x| < 2^22, halves to even.
 inline float nearest(float x) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
   return (x + kShift) - kShift;
@@ -28,7 +28,7 @@ struct Fit {
   float products, squares;  ///< sums of w * q and q * q
 };
 
-/// How well q = clamp(round(w * inverse), -8, 7) fits.
+/// Returns how well q = clamp(round(w * inverse), -8, 7) fits.
 inline Fit fit(const float* w, float inverse) {
   float products[kLanes] = {}, squares[kLanes] = {};
   for (int i = 0; i < kRoundGroup; i += kLanes) {
@@ -47,13 +47,13 @@ inline Fit fit(const float* w, float inverse) {
   return sum;
 }
 
-/// The scale of the best candidate.
+/// Returns the scale of the best candidate.
 QUIRE_CLONES float best_scale(const float* w, float largest) {
   float best = 0, scale = 0;
   for (int i = 0; i < kCandidates; ++i) {
     const float steps = 7.0f + 0.2f * static_cast<float>(i);
     const Fit f = fit(w, -steps / largest);
-    // The error is (sum of w * w) - products^2 / squares once the scale is refitted.
+    // With the refitted scale the error is (sum of w * w) - products^2 / squares.
     if (!(f.squares > 0)) continue;
     const float gain = f.products / f.squares * f.products;
     if (gain > best) best = gain, scale = f.products / f.squares;
@@ -61,7 +61,7 @@ QUIRE_CLONES float best_scale(const float* w, float largest) {
   return scale;
 }
 
-/// The weight of the largest magnitude, with its sign; NaN if one is not finite.
+/// Returns the weight of the largest magnitude, with its sign; NaN if one is not finite.
 float largest_weight(const float* w) {
   float largest = 0;
   for (int i = 0; i < kRoundGroup; ++i) {
@@ -71,7 +71,7 @@ float largest_weight(const float* w) {
   return largest;
 }
 
-/// q = clamp(round(w / scale)), where the scale is a finite f16.
+/// Rounds q = clamp(round(w / scale)), where the scale is a finite f16.
 bool round_with(const float* w, float scale, float low, float high, RoundedGroup& out) {
   out.scale = f32_to_f16(scale);
   const float kept = f16_to_f32(out.scale);

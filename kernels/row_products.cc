@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-/// Rows summed up by themselves, whatever the number of threads
+/// Rows per partial sum, for every number of threads
 constexpr std::int64_t kValueRows = 512;
 constexpr std::int64_t kLeastProducts = 65536;
 
@@ -36,7 +36,7 @@ Status check(const ChosenRows& c) {
   return {};
 }
 
-/// `scores_in_a_row`: the least that ld_scores may be.
+/// `scores_in_a_row` is the smallest valid ld_scores.
 Status check(const RowScoresArgs& args, std::int64_t scores_in_a_row) {
   QUIRE_RETURN_IF_ERROR(check(args.keys));
   if (args.num_queries < 0) return Status::invalid("num_queries", "must not be negative");

@@ -1,5 +1,6 @@
-/// Attention over chosen rows of one KV head step by step, for those who choose between the steps:
-/// products of queries with keys, softmax, weighted sums of values.
+/// This file declares the steps of attention over chosen rows of one KV head, for callers that
+/// choose between the steps. The steps are products of queries with keys, softmax, and weighted
+/// sums of values.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace quire {
 
-/// Rows of one KV head: rows[j], in any order, or first_row + j where `rows` is null. Positions are
-/// not looked at: kv.positions may be null.
+/// Rows of one KV head: rows[j] in any order, or first_row + j if `rows` is null. Positions are
+/// ignored; kv.positions may be null.
 struct ChosenRows {
   KvView kv;
   std::int32_t kv_head;
@@ -18,17 +19,17 @@ struct ChosenRows {
   std::int64_t first_row, num_rows;
 };
 
-/// What may be done to queries before they are multiplied.
+/// Selects how queries may be rounded before they are multiplied.
 enum class QueryRounding : std::uint8_t {
   kNone,
-  /// Scaled queries are rounded to bf16 where products with bf16 keys are faster so, as in
-  /// attention(): for choosing rows
+  /// Scaled queries are rounded to bf16 where that makes products with bf16 keys faster, as in
+  /// attention(). It is meant for choosing rows.
   kAllowed
 };
 
-/// scores[i * ld_scores + j] = scale * q[i] . K[row j]. A score depends on its query and its key
-/// alone, bit for bit. Sums in f32; head_dim a multiple of 8 in 8..256. Errors: kInvalidArgument.
-/// Allocates nothing.
+/// Computes scores[i * ld_scores + j] = scale * q[i] . K[row j]. The bits of a score depend only on
+/// its query and its key. Sums are f32; head_dim is a multiple of 8 in 8..256. Errors:
+/// kInvalidArgument. Allocates nothing.
 struct RowScoresArgs {
   const float* q;  ///< [num_queries, head_dim] f32, row stride ldq elements
   std::int64_t num_queries, ldq;
@@ -41,18 +42,19 @@ struct RowScoresArgs {
 Status row_scores(const RowScoresArgs& args);
 Status row_scores_reference(const RowScoresArgs& args);
 
-/// The same for many queries, and the other way around: scores[j * ld_scores + i], [num_rows,
-/// num_queries], row stride ld_scores. A score depends on its query and its key alone, bit for bit,
-/// though its last bits are not those of row_scores(). Allocates only thread-local scratch.
+/// Computes row_scores() for many queries, transposed: scores[j * ld_scores + i], [num_rows,
+/// num_queries], row stride ld_scores. The bits of a score depend only on its query and its key,
+/// but its last bits differ from those of row_scores(). Allocates only thread-local scratch.
 Status row_scores_by_row(const RowScoresArgs& args);
 
-/// Of all KV heads at once, over neighbouring rows: scores[h * ld_scores + j] = scale * q[h] .
-/// K[first_row + j], K of KV head h / (num_heads / kv.num_kv_heads). As row_scores() of each.
+/// Computes products with all KV heads over neighbouring rows: scores[h * ld_scores + j] = scale *
+/// q[h] . K[first_row + j], with K of KV head h / (num_heads / kv.num_kv_heads). Each score is that
+/// of row_scores().
 struct KeyProductsArgs {
   const float* q;  ///< [num_heads, head_dim] f32
   std::int32_t num_heads;
   float scale;
-  KvView kv;  ///< positions are not looked at
+  KvView kv;  ///< positions are ignored
   std::int64_t first_row, num_rows;
   float* scores;  ///< [num_heads, num_rows], row stride ld_scores, overwritten
   std::int64_t ld_scores;
@@ -60,21 +62,22 @@ struct KeyProductsArgs {
 Status key_products(const KeyProductsArgs& args);
 Status key_products_reference(const KeyProductsArgs& args);
 
-/// The largest of n values, ignoring NaN; -inf if there are none.
+/// Returns the largest of n values, ignoring NaN; -inf if there are none.
 float largest(const float* x, std::int64_t n);
-/// Of n values, in eight partial sums that do not wait for each other; 0 if there are none.
+/// Returns the sum of n values, in eight independent partial sums; 0 if there are none.
 float sum_of_values(const float* x, std::int64_t n);
-/// log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
+/// Returns log sum_i exp(x[i]) over n values, none of them NaN or +inf; -inf if there are none.
 float log_sum_exp(const float* x, std::int64_t n);
-/// x[i] <- exp(x[i] - lse), lse no less than the largest of x. -inf gives zeros.
+/// Computes x[i] <- exp(x[i] - lse), where lse is at least the largest x[i]. An lse of -inf gives
+/// zeros.
 void exp_minus(float* x, std::int64_t n, float lse);
 
-/// out[i] <- max(out[i], x[i] - lse), n values.
+/// Computes out[i] <- max(out[i], x[i] - lse) for n values.
 void keep_larger(const float* x, std::int64_t n, float lse, float* out);
 
-/// out[i * ldo + c] = sum_j weights[i * ld_weights + j] * V[row j, c]. No rows give zeros. Sums in
-/// f32, in an order that depends on num_rows alone. Errors: kInvalidArgument. Allocates only
-/// thread-local scratch.
+/// Computes out[i * ldo + c] = sum_j weights[i * ld_weights + j] * V[row j, c]. Zero rows give
+/// zeros. Sums are f32, in an order that depends only on num_rows. Errors: kInvalidArgument.
+/// Allocates only thread-local scratch.
 struct RowValuesArgs {
   const float* weights;  ///< [num_queries, num_rows] f32, row stride ld_weights elements
   std::int64_t num_queries, ld_weights;

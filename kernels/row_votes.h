@@ -1,5 +1,5 @@
-/// How much the rows of one KV head are worth to many groups of queries at once: what an index of
-/// rows is built from.
+/// This file declares row votes: how much many groups of queries attend to each row of one KV head.
+/// Indexes of rows are built from them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,13 @@
 
 namespace quire {
 
-/// votes[i * ld_votes + j] = max_g (scale * q[i, g] . K[first_row + j] - lse[i, g]), or -inf where
-/// the row stands behind limits[i]: the logarithm of the largest softmax weight that a query of the
-/// group gives the row, so that large and tiny weights alike stay apart. A vote depends on its
-/// group and its row alone, bit for bit. Sums in f32; head_dim a multiple of 8 in 8..256, any
-/// number of queries in a group. Errors: kInvalidArgument. Allocates only thread-local scratch.
+/// Computes votes[i * ld_votes + j] = max_g (scale * q[i, g] . K[first_row + j] - lse[i, g]), or
+/// -inf where the row's position is greater than limits[i]. A vote is the logarithm of the largest
+/// softmax weight that a query of the group gives the row, so tiny weights stay distinct.
+///
+/// The bits of a vote depend only on its group and its row. Sums are f32; head_dim is a multiple of
+/// 8 in 8..256 and a group has any number of queries. Errors: kInvalidArgument. Allocates only
+/// thread-local scratch.
 struct RowVotesArgs {
   const float* q;    ///< [num_groups, group, head_dim] f32, post-RoPE
   const float* lse;  ///< [num_groups, group] natural log-sum-exp of each query's attention

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// Larger value first, then smaller index; NaN after every number.
+/// Orders by larger value, then smaller index, with NaN after every number.
 struct Better {
   const float* scores;
   bool operator()(std::int32_t a, std::int32_t b) const {
@@ -23,7 +23,7 @@ struct Better {
   }
 };
 
-/// The k best indices in no order.
+/// Returns the k best indices in any order.
 std::vector<std::int32_t> select(std::span<const float> scores, std::int64_t k) {
   const auto n = static_cast<std::int64_t>(scores.size());
   std::vector<std::int32_t> index(scores.size());
@@ -74,7 +74,7 @@ std::int64_t argmax(const float* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     if (x[i] == best) return i;
   }
-  return 0;  // nothing but NaN
+  return 0;  // all values are NaN
 }
 
 }  // namespace quire

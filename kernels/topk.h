@@ -1,4 +1,4 @@
-/// Deterministic selection of the largest scores.
+/// This file declares deterministic selection of the largest scores.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace quire {
 
-/// Indices of the k largest scores: value descending, then index ascending; NaN ranks last. k > n
-/// returns all n.
+/// Returns the indices of the k largest scores, by descending value, then ascending index. NaN
+/// ranks last. k > n returns all n.
 std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k);
-/// The same set in ascending index order, as gathers want it.
+/// Returns the indices of top_k() in ascending order, which gathers need.
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k);
-/// That set as marks: of bits [(n + 63) / 64 words], overwritten, those of the k largest among
-/// scores that are neither NaN nor -inf. Returns how many that are. Allocates thread-local scratch
-/// alone.
+/// Writes the k largest scores as a bitmap: `bits` is [(n + 63) / 64] words and is overwritten. NaN
+/// and -inf are never marked. Returns how many scores are marked. Allocates only thread-local
+/// scratch.
 std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint64_t* bits);
 std::vector<std::int32_t> top_k_reference(std::span<const float> scores, std::int64_t k);
-/// First index of the largest value (greedy decoding). n >= 1.
+/// Returns the first index of the largest value (greedy decoding); n is at least 1.
 std::int64_t argmax(const float* x, std::int64_t n);
 
 }  // namespace quire

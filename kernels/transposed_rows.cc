@@ -8,8 +8,7 @@ namespace quire {
 Status transposed_scores(const TransposedScoresArgs& args) {
   QUIRE_RETURN_IF_ERROR(check_transposed_scores(args));
   if (args.num_rows == 0) return {};
-  // Threads take whole runs of blocks, so that a score is computed in the same lane whoever does
-  // it.
+  // Threads take whole blocks, so that a score is computed in the same vector lane on every thread.
   const std::int64_t first = args.first_row / kTransposeRows,
                      blocks = (args.first_row + args.num_rows - 1) / kTransposeRows + 1 - first;
   const std::int64_t per_block = std::int64_t{args.num_kv_heads} * args.group *

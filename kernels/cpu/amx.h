@@ -1,15 +1,15 @@
-/// AMX tiles. Every tile is 16 rows of 64 bytes. Include only in .cc files of this folder.
+/// This file declares AMX tiles of 16 rows of 64 bytes. Only .cc files of this folder include it.
 ///
 /// Tile instructions are written as asm, so callers need no compiler flags and no function is
-/// compiled for a wider CPU than the rest of the program; AVX-512 around them is marked per
-/// function with QUIRE_TARGET_AVX512. Call only when isa() is kAmx.
+/// compiled for a wider CPU than the rest of the program. AVX-512 functions around them carry
+/// QUIRE_TARGET_AVX512. They may be called only if isa() is kAmx.
 #pragma once
 
 #include <cstdint>
 
 namespace quire::cpu {
 
-/// bf16 elements of a tile: 16 rows x 32.
+/// The number of bf16 elements of a tile: 16 rows x 32.
 inline constexpr std::int64_t kTileElements = 512;
 
 struct alignas(64) TileConfig {
@@ -19,14 +19,14 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// Sets this thread's eight tiles up and lets them go again. The whole struct is named as memory:
-/// the intrinsic hides most of it from the optimiser.
+/// Configures this thread's eight tiles and releases them. The asm names the whole struct as
+/// memory, because the intrinsic hides most of it from the optimizer.
 class TileScope {
  public:
-  /// Every tile has 16 rows.
+  /// Gives every tile 16 rows.
   TileScope() { load(TileConfig{}); }
-  /// For products of 1 to 32 rows of x: tiles 0, 1, 4 have the first 16 of them, tiles 2, 3, 5 the
-  /// rest (or 16, unused).
+  /// Configures products of 1 to 32 rows of x. Tiles 0, 1, 4 hold the first 16 rows, tiles 2, 3, 5
+  /// the rest (or 16 unused ones).
   explicit TileScope(std::int64_t rows) {
     TileConfig config;
     config.rows[0] = config.rows[1] = config.rows[4] = static_cast<std::uint8_t>(rows < 16 ? rows
@@ -44,8 +44,7 @@ class TileScope {
   static void load(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
 };
 
-/// Tile loads are invisible to the optimiser: put this between filling a buffer and loading from
-/// it.
+/// Keeps writes of a buffer before tile loads from it, which the optimizer does not see.
 inline void compiler_barrier() { __asm__ volatile("" ::: "memory"); }
 
 }  // namespace quire::cpu
@@ -63,6 +62,6 @@ inline void compiler_barrier() { __asm__ volatile("" ::: "memory"); }
 #define QUIRE_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 /// c += a * b, a [16 rows][32], b [16 pairs of rows][16 columns][2].
 #define QUIRE_TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-/// c += a * b in whole numbers, a [rows][32 signed bytes], b [8][16 columns][4 unsigned bytes].
+/// c += a * b in integers, a [rows][32 signed bytes], b [8][16 columns][4 unsigned bytes].
 #define QUIRE_TILE_DOT_BYTES(c, a, b) \
   __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)

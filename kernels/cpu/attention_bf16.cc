@@ -1,14 +1,14 @@
-// Attention over bf16 KV on AMX or AVX512-BF16: queries and softmax weights are rounded to bf16,
-// everything else is f32.
+// This file holds attention over bf16 KV on AMX or AVX512-BF16. Queries and softmax weights are
+// rounded to bf16, everything else is f32.
 //
-// Lanes (queries of one KV head) come in groups of 16. S[key][lane] = K * Q^T takes 16 keys, a
-// page, straight from the cache as the first operand; the softmax runs down the keys with a group
-// in one register; weights are turned around 32 keys at a time to be the first operand of
-// O[lane][channel] += P * V. Exponents are to base 2, log2(e) is folded into the query.
+// Lanes (queries of one KV head) are processed in groups of 16. S[key][lane] = K * Q^T reads 16
+// keys, a page, directly from the cache as the first operand. The softmax runs along the keys with
+// a group in one register. Weights are transposed 32 keys at a time to be the first operand of
+// O[lane][channel] += P * V. Exponents have base 2; log2(e) is folded into the query.
 //
-// Layouts. query: [group][head_dim / 32] tiles [16 channel pairs][16 lanes][2]. partial, per group:
-// m [16], l [16], o [16][head_dim] f32, channels in the order unpacking V leaves them in
-// (channel_of_column).
+// The layout of query is [group][head_dim / 32] tiles [16 channel pairs][16 lanes][2]. A partial
+// holds, per group, m [16], l [16], o [16][head_dim] f32, with channels in the order in which
+// unpacking V leaves them (channel_of_column).
 #include <immintrin.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace {
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 constexpr float kEmptyMax = -std::numeric_limits<float>::infinity();
 
-/// O column c of a 32-channel block holds this channel: interleaving two rows of V by unpacking
-/// goes 4 channels at a time.
+/// Returns the channel that O column c holds. Interleaving two rows of V by unpacking works on 4
+/// channels at a time within blocks of 32.
 constexpr std::int64_t channel_of_column(std::int64_t c) {
   const std::int64_t half = c % 32 / 16, within = c % 16;
   return c / 32 * 32 + within / 4 * 8 + half * 4 + within % 4;
@@ -39,12 +39,12 @@ constexpr std::int64_t channel_of_column(std::int64_t c) {
 std::int64_t num_groups(const AttentionUnit& u) { return (u.num_lanes + kGroup - 1) / kGroup; }
 std::int64_t partial_floats(std::int64_t dim) { return 2 * kGroup + kGroup * dim; }
 
-/// Work memory of one unit, in order.
+/// The work memory of one unit, in order.
 struct Work {
   float* scores;                 ///< [groups][64 keys][16 lanes]
   std::uint16_t* weights;        ///< 2 tiles [16 lanes][32 keys]
   std::uint16_t* values;         ///< [2][head_dim / 16] tiles [16 key pairs][16 channels][2]
-  std::uint16_t* edge_keys;      ///< [16][head_dim], the last page when it is not full
+  std::uint16_t* edge_keys;      ///< [16][head_dim], copy of the last page if it is not full
   std::int32_t* lane_positions;  ///< [groups * 16]
   std::int32_t* key_positions;   ///< [64]
 
@@ -68,7 +68,7 @@ struct Work {
   }
 };
 
-/// 2^x for x <= 0, within 4e-7 relative; 1 exactly at 0, 0 far below (also for -inf).
+/// Returns 2^x for x <= 0, within 4e-7 relative; exactly 1 at 0, and 0 far below (also for -inf).
 QUIRE_TARGET_AVX512 inline __m512 exp2_negative(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
   const __m512 n = _mm512_roundscale_ps(x, 0);
@@ -111,7 +111,8 @@ QUIRE_TARGET_AVX512 void pack_queries(const AttentionCall& call, const Attention
   }
 }
 
-/// Where each 16 keys of the tile lie; a page that is not full is copied and filled up with zeros.
+/// Returns the address of each 16 keys of the tile. A page that is not full is copied and padded
+/// with zeros.
 KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int64_t begin,
                     std::int64_t keys, Work& w) {
   const KvView& kv = call.args->kv;
@@ -137,7 +138,7 @@ KeyBlocks find_keys(const AttentionCall& call, const AttentionUnit& u, std::int6
   return blocks;
 }
 
-/// Fetches the rows of a later tile, keys and values, a few at a time while this one is worked on.
+/// Prefetches the keys and values of a later tile, a few rows at a time.
 struct Fetcher {
   const KvView* kv;
   std::int64_t head, row, end;
@@ -154,7 +155,8 @@ struct Fetcher {
   }
 };
 
-/// The tile's values as second operands: rows of two keys interleaved, zeros past the last key.
+/// Packs the tile's values as second operands: rows of two keys interleaved, zeros past the last
+/// key.
 QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionUnit& u,
                                      std::int64_t begin, std::int64_t keys, Fetcher& fetch,
                                      Work& w) {
@@ -180,8 +182,8 @@ QUIRE_TARGET_AVX512 void pack_values(const AttentionCall& call, const AttentionU
   }
 }
 
-/// Softmax of one group over the tile: weights as first operands, m and l moved on. Returns false
-/// if m did not move for any lane, else writes alpha.
+/// Computes the softmax of one group over the tile: writes weights as first operands and updates m
+/// and l. Returns false if m did not change for any lane, else writes alpha.
 QUIRE_TARGET_AVX512 bool softmax_group(const float* scores, std::int64_t keys, bool all_visible,
                                        const std::int32_t* key_positions,
                                        const std::int32_t* lane_positions, float* m, float* l,
@@ -249,13 +251,13 @@ QUIRE_TARGET_AVX512 void scale_rows(float* o, std::int64_t dim, const float* alp
   }
 }
 
-/// 2^x as a function object, so that it is inlined.
+/// 2^x as a function object, which can be inlined.
 struct Exp2 {
   QUIRE_TARGET_AVX512 __m512 operator()(__m512 x) const { return exp2_negative(x); }
 };
 
-/// chunk() of a unit with few lanes. The values' memory takes the keys of a tile turned around,
-/// which are as many.
+/// Implements chunk() for a unit with few lanes. The transposed keys of a tile use the memory of
+/// the values, which has the same size.
 QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUnit& u,
                                    const std::uint16_t* query, std::int64_t begin, std::int64_t end,
                                    Work& w, float* part) {
@@ -276,7 +278,7 @@ QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUni
     const bool all_visible = call.tile_max[tile / kTileKeys] <= u.min_position;
     for (std::int64_t i = 0; i < u.num_lanes; i += kFewBf16Lanes) {
       score_transposed_keys<kFewBf16Lanes>(w.values, query + i * 2, 32, dim, w.scores, kTileKeys);
-      // Lanes past the last one have the lowest position and see nothing.
+      // Padding lanes have the lowest position and see nothing.
       few_softmax(rows, all_visible && i + kFewBf16Lanes <= u.num_lanes, w.lane_positions + i,
                   w.scores, m + i, l + i, alpha, w.weights, Exp2{});
       std::int64_t c = 0;
@@ -288,7 +290,7 @@ QUIRE_TARGET_AVX512 void few_chunk(const AttentionCall& call, const AttentionUni
   }
 }
 
-/// Arithmetic: who computes the products of a tile (attention_bf16_blocks.h).
+/// Arithmetic computes the products of a tile (attention_bf16_blocks.h).
 template <class Arithmetic>
 class Bf16Backend final : public AttentionBackend {
  public:
@@ -378,8 +380,8 @@ class Bf16Backend final : public AttentionBackend {
                                        w.scores + g * kTileKeys * kGroup);
       }
     }
-    // A single group streams the keys by once: memory is the limit. With more, tiles are used often
-    // enough to wait for them.
+    // A single group streams the keys once and is bound by memory. With more groups, tiles are
+    // reused often enough to hide the latency.
     Fetcher fetch{&call.args->kv, u.kv_head, begin + kTileKeys,
                   groups == 1 ? std::min(begin + 2 * kTileKeys, call.args->kv.num_rows) : 0};
     fetch.rows(16);
@@ -391,7 +393,7 @@ class Bf16Backend final : public AttentionBackend {
     for (g = 0; g < groups; ++g) {
       float *m = part + g * partial_floats(dim), *o = m + 2 * kGroup;
       alignas(64) float alpha[kGroup];
-      // Lanes past the last one have the lowest position: only masking keeps their zeros out of m.
+      // Padding lanes have the lowest position: only masking keeps their zeros out of m.
       const bool plain = all_visible && (g + 1) * kGroup <= u.num_lanes;
       const bool moved = softmax_group(w.scores + g * kTileKeys * kGroup, keys, plain,
                                        w.key_positions, w.lane_positions + g * kGroup, m,

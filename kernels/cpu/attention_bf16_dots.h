@@ -1,4 +1,4 @@
-/// Products of bf16 attention on vector units with AVX512-BF16.
+/// This file holds the products of bf16 attention on vector units with AVX512-BF16.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,8 @@ struct Bf16Dots {
     Scope() {}
   };
 
-  static constexpr std::int64_t kFewLanes = 8;  ///< so many are served by attention_bf16_few.h
+  static constexpr std::int64_t kFewLanes =
+      8;  ///< attention_bf16_few.h takes units of at most this size
 
   static void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query,
                                std::int64_t dim, float* scores) {
@@ -48,7 +49,7 @@ struct Bf16Dots {
     return (__m512bh)_mm512_set1_epi32(pair);
   }
 
-  /// Keys keys with Groups groups of lanes.
+  /// Scores Keys keys with Groups groups of lanes.
   template <int Keys, int Groups>
   QUIRE_TARGET_AVX512 static void score(const std::byte* key, std::int64_t stride,
                                         const std::uint16_t* query, std::int64_t dim,
@@ -80,7 +81,7 @@ struct Bf16Dots {
     }
   }
 
-  /// Lanes lanes from `first` on, 32 channels at a time.
+  /// Adds weighted values for Lanes lanes from `first` on, 32 channels at a time.
   template <int Lanes>
   QUIRE_TARGET_AVX512 static void weigh(const std::uint16_t* weights, const std::uint16_t* values,
                                         std::int64_t key_steps, std::int64_t first,

@@ -1,8 +1,10 @@
-/// bf16 attention of a few lanes, as in a decode step, on AVX512-BF16: keys lie in vector lanes for
-/// the scores and the softmax, channels for the values, so that no lane is idle where lanes of
-/// queries would fill a quarter of a vector. Rows are read where they lie, listed or not. Every sum
-/// keeps the order it has in attention_bf16.cc: the bits are the same. Included by
-/// attention_bf16.cc alone.
+/// This file holds bf16 attention of a few lanes, as in a decode step, on AVX512-BF16. Only
+/// attention_bf16.cc includes it.
+///
+/// Vector lanes hold keys for the scores and the softmax, and channels for the values. No vector
+/// lane is idle, whereas few queries would fill a quarter of a vector. Rows are read in place,
+/// listed or not. Every sum keeps the order that it has in attention_bf16.cc, so the bits are the
+/// same.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +16,9 @@
 
 namespace quire::cpu {
 
-inline constexpr int kFewBf16Lanes = 4;  ///< of a register block
+inline constexpr int kFewBf16Lanes = 4;  ///< lanes per register block
 
-/// Where the rows of a tile lie; those behind `keys` repeat the last one, and nobody may see them.
+/// The addresses of a tile's rows. Rows past `keys` repeat the last one and are never visible.
 struct Bf16Rows {
   const std::byte* k[kTileKeys];
   const std::byte* v[kTileKeys];
@@ -39,9 +41,9 @@ struct Bf16Rows {
   }
 };
 
-/// Scores of kFewBf16Lanes lanes become weights [lane][64] bf16 in tiles of 32 keys; m, l [16] of
-/// the lanes move on and alpha [16] is what o is multiplied by. `exp2`: as attention_bf16.cc takes
-/// it.
+/// Turns scores of kFewBf16Lanes lanes into weights [lane][64] bf16 in tiles of 32 keys. It updates
+/// m and l [16] of the lanes and writes alpha [16], by which o is multiplied. `exp2` is the
+/// function of attention_bf16.cc.
 template <class Exp2>
 QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visible,
                                             const std::int32_t* lane_positions, float* scores,
@@ -79,7 +81,7 @@ QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visib
           _mm512_cvtepi32_epi16(rounded));
     }
   }
-  // Key by key, as where lanes lie in vectors; the chains of the lanes run beside each other.
+  // Sums go key by key, in the order of group softmax; the chains of the lanes run in parallel.
   float sum[kFewBf16Lanes] = {};
   for (std::int64_t j = 0; j < rows.keys; ++j) {
 #pragma GCC unroll 4
@@ -88,8 +90,9 @@ QUIRE_TARGET_AVX512 inline void few_softmax(const Bf16Rows& rows, bool all_visib
   for (int i = 0; i < kFewBf16Lanes; ++i) l[i] = __builtin_fmaf(l[i], alpha[i], sum[i]);
 }
 
-/// o[lane][c0 ..] = o * alpha + weights * values for kFewBf16Lanes lanes and 16 * NV channels, in
-/// the order unpacking leaves them in. `next`: rows that are fetched meanwhile; null: none.
+/// Computes o[lane][c0 ..] = o * alpha + weights * values for kFewBf16Lanes lanes and 16 * NV
+/// channels, in the order in which unpacking leaves them. Rows of `next` are prefetched meanwhile;
+/// null: none.
 template <int NV>
 QUIRE_TARGET_AVX512 inline void few_values(const Bf16Rows& rows, const Bf16Rows* next,
                                            const std::uint16_t* weights, const float* alpha,

@@ -1,4 +1,4 @@
-/// Products of bf16 attention on AMX tiles.
+/// This file holds the products of bf16 attention on AMX tiles.
 #pragma once
 
 #include "kernels/cpu/amx.h"
@@ -10,7 +10,7 @@ struct Bf16Tiles {
   using Scope = TileScope;
   static constexpr std::int64_t kFewLanes = 0;
 
-  /// Scores of one group: up to four blocks of keys at once.
+  /// Scores one group with up to four blocks of keys at once.
   static void score_group(const KeyBlocks& k, const std::uint16_t* query, std::int64_t dim,
                           float* scores) {
     compiler_barrier();
@@ -41,7 +41,7 @@ struct Bf16Tiles {
     QUIRE_TILE_STORE(3, scores + 768, 64);
   }
 
-  /// Scores of two groups with two blocks of keys, so that every loaded tile is used twice.
+  /// Scores two groups with two blocks of keys, so that every loaded tile is used twice.
   static void score_two_groups(const KeyBlocks& k, std::int64_t block, const std::uint16_t* query,
                                std::int64_t dim, float* scores) {
     compiler_barrier();
@@ -66,7 +66,7 @@ struct Bf16Tiles {
     QUIRE_TILE_STORE(3, scores + kTileKeys * kGroup + block * 256 + 256, 64);
   }
 
-  /// o += weights * values, two blocks of 16 channels at a time.
+  /// Computes o += weights * values, two blocks of 16 channels at a time.
   static void weigh_group(const std::uint16_t* weights, const std::uint16_t* values,
                           std::int64_t key_steps, std::int64_t /*lanes*/, std::int64_t dim,
                           float* o) {

@@ -1,7 +1,8 @@
-// Attention of a few lanes, as in a decode step: keys lie in vector lanes for the scores and
-// channels for the values, so that no lane is idle where lanes of queries would fill a quarter of a
-// vector. Every sum keeps the order it has in attention_simd.cc: the bits are the same. Include
-// inside foreach_target files. AVX-512 only: narrower vectors are filled by queries.
+// This file holds attention of a few lanes, as in a decode step. Vector lanes hold keys for the
+// scores and channels for the values. No vector lane is idle, whereas few queries would fill a
+// quarter of a vector. Every sum keeps the order that it has in attention_simd.cc, so the bits are
+// the same. Include it inside foreach_target files. It is for AVX-512 only, because queries fill
+// narrower vectors.
 #if defined(QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_
 #undef QUIRE_KERNELS_CPU_ATTENTION_FEW_INL_H_
@@ -40,8 +41,7 @@ HWY_INLINE void Turn(FewVec (&v)[kVector]) {
   for (int i = 0; i < 16; ++i) v[i] = FewVec{_mm512_castsi512_ps(words[i])};
 }
 
-/// Rows of KV of a tile, wherever they lie; rows behind `keys` repeat the last one and nobody may
-/// see them.
+/// The addresses of a tile's rows. Rows past `keys` repeat the last one and are never visible.
 struct FewTile {
   const std::byte* k[kTileKeys];
   const std::byte* v[kTileKeys];
@@ -61,7 +61,7 @@ HWY_INLINE void FindRows(const KvView& kv, std::int64_t kv_head, std::int64_t be
   }
 }
 
-/// Fetches rows of a later tile.
+/// Prefetches rows of a later tile.
 HWY_INLINE void FetchRowsBehind(const KvView& kv, std::int64_t kv_head, std::int64_t row,
                                 std::int64_t end) {
   const std::int64_t row_bytes = kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype));
@@ -75,7 +75,7 @@ HWY_INLINE void FetchRowsBehind(const KvView& kv, std::int64_t kv_head, std::int
   }
 }
 
-/// keys [dim][64] in f32. The tile of rows behind is fetched meanwhile.
+/// Writes keys [dim][64] in f32, transposed, and prefetches the tile of rows from `behind` on.
 template <class Tag>
 HWY_INLINE void TurnTile(Tag tag, const FewTile& t, const KvView& kv, std::int64_t kv_head,
                          std::int64_t behind, float* keys) {
@@ -84,7 +84,7 @@ HWY_INLINE void TurnTile(Tag tag, const FewTile& t, const KvView& kv, std::int64
   const std::int64_t used = (t.keys + kVector - 1) / kVector * kVector;
   for (std::int64_t j = 0; j < used; j += kVector) {
     for (std::int64_t c = 0; c < dim; c += kVector) {
-      // A few at a time: more would wait for each other.
+      // Prefetch a few at a time; more would wait for each other.
       FetchRowsBehind(kv, kv_head, behind + j + c * kVector / dim,
                       behind + j + (c + kVector) * kVector / dim);
       FewVec v[kVector];
@@ -99,7 +99,7 @@ HWY_INLINE void TurnTile(Tag tag, const FewTile& t, const KvView& kv, std::int64
   }
 }
 
-/// s[r][key] = sum_c keys[c][key] * query[r][c] for kFewRows lanes.
+/// Computes s[r][key] = sum_c keys[c][key] * query[r][c] for kFewRows lanes.
 HWY_INLINE void FewScores(const float* keys, const float* query, std::int64_t dim, float* s) {
   const FewTag d;
   FewVec sum[kFewRows][kTileVectors];
@@ -127,8 +127,8 @@ HWY_INLINE void FewScores(const float* keys, const float* query, std::int64_t di
   }
 }
 
-/// o[r][c0 + channel] = o * alpha[r] + sum_j v[j][channel] * p[r][j] for kFewRows lanes and NV
-/// vectors of channels.
+/// Computes o[r][c0 + channel] = o * alpha[r] + sum_j v[j][channel] * p[r][j] for kFewRows lanes
+/// and NV vectors of channels.
 template <int NV, class Tag>
 HWY_INLINE void FewValues(Tag tag, const FewTile& t, std::int64_t c0, const float* p,
                           const float* alpha, std::int64_t dim, float* o) {
@@ -159,8 +159,8 @@ HWY_INLINE void FewValues(Tag tag, const FewTile& t, std::int64_t c0, const floa
   }
 }
 
-/// One lane's scores become weights exp(s - m); m and l move on by one tile. Returns what o is
-/// multiplied by.
+/// Turns one lane's scores into weights exp(s - m) and updates m and l by one tile. Returns the
+/// factor for o.
 HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t query_position,
                             float* s, float& m, float& l) {
   const FewTag d;
@@ -196,12 +196,12 @@ HWY_INLINE float FewSoftmax(const FewTile& t, bool all_visible, std::int32_t que
   return alpha;
 }
 
-/// Whether FewChunk() serves a unit.
+/// Returns whether FewChunk() supports a unit.
 HWY_INLINE bool IsFew(const AttentionCall& call, const AttentionUnit& u) {
   return u.num_lanes <= kFewLanes && call.args->kv.head_dim % kVector == 0;
 }
 
-/// As SimdChunk(), for at most kFewLanes lanes.
+/// Computes SimdChunk() for at most kFewLanes lanes.
 HWY_INLINE void FewChunk(const AttentionCall& call, const AttentionUnit& u, const float* query,
                          std::int64_t begin, std::int64_t end, float* work, float* m, float* l,
                          float* o) {

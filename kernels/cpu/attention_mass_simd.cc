@@ -23,8 +23,8 @@ struct MassMemory {
   float *keys, *attention, *query;
 };
 
-/// Row r of the register block is query row min(first + r, rows - 1): rows past the last repeat it,
-/// and nobody reads theirs.
+/// Adds a tile. Row r of the register block is query row min(first + r, rows - 1): rows past the
+/// last repeat it, and their results are ignored.
 HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t range,
                         const std::int32_t* positions, const MassMemory& w) {
   const hn::ScalableTag<float> d;
@@ -43,7 +43,7 @@ HWY_INLINE void AddTile(const AttentionMassArgs& a, std::int64_t range,
           hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i);
         });
         const float l = a.lse[row * a.ld_lse + h];
-        // Saw nothing: exp gives 0
+        // The row saw nothing: exp gives 0
         lse[r] = l == -std::numeric_limits<float>::infinity()
                      ? std::numeric_limits<float>::infinity()
                      : l;
@@ -78,7 +78,7 @@ void MassRange(const AttentionMassArgs& a, std::int64_t range, void* scratch) {
   const RowRange& s = a.ranges[range];
   for (std::int64_t first = s.begin; first < s.end; first += kMassKeys) {
     const std::int64_t valid = std::min(kMassKeys, s.end - first);
-    // Keys past the end lie behind every query.
+    // Keys past the end get a position after every query.
     for (std::int64_t i = 0; i < kMassKeys; ++i)
       positions[i] = i < valid ? a.kv.positions[first + i]
                                : std::numeric_limits<std::int32_t>::max();

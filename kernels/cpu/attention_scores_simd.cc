@@ -23,8 +23,8 @@ struct ScoreMemory {
   float *keys, *weights, *query;  ///< weights: [heads of the group][kScoreRows][kScoreKeys]
 };
 
-/// Weights of the query rows first.. of one KV head's query heads. Rows past the last repeat it,
-/// and nobody reads theirs.
+/// Computes the weights of query rows from `first` on, for one KV head's query heads. Rows past the
+/// last repeat it, and their results are ignored.
 HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, std::int64_t first,
                           const ScoreMemory& w) {
   const hn::ScalableTag<float> d;
@@ -42,7 +42,7 @@ HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, st
         hn::StoreU(hn::Mul(hn::LoadU(dv, q + i), hn::Set(dv, a.scale)), dv, out + i);
       });
       const float l = a.lse[row * a.ld_lse + h];
-      // Saw nothing: exp gives 0
+      // The row saw nothing: exp gives 0
       lse[r] = l == -std::numeric_limits<float>::infinity() ? std::numeric_limits<float>::infinity()
                                                             : l;
     }
@@ -53,7 +53,7 @@ HWY_INLINE void WeighRows(const AttentionScoresArgs& a, std::int64_t kv_head, st
   }
 }
 
-/// scores[key] <- reduction over it and the weights, rows ascending, then heads.
+/// Computes scores[key] <- reduction over it and the weights, rows ascending, then heads.
 HWY_INLINE void Reduce(const AttentionScoresArgs& a, std::int64_t first,
                        const std::int32_t* positions, const ScoreMemory& w, float* scores) {
   const hn::ScalableTag<float> d;
@@ -86,7 +86,7 @@ void ScoreTile(const AttentionScoresArgs& a, std::int64_t first_key, void* scrat
   w.query = w.weights + group * kScoreRows * kScoreKeys;
   HWY_ALIGN std::int32_t positions[kScoreKeys];
   HWY_ALIGN float scores[kScoreKeys];
-  // Keys past the end lie behind every query.
+  // Keys past the end get a position after every query.
   for (std::int64_t i = 0; i < kScoreKeys; ++i)
     positions[i] = i < valid ? a.kv.positions[first_key + i]
                              : std::numeric_limits<std::int32_t>::max();

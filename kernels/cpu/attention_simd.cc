@@ -16,11 +16,12 @@
 #include "kernels/cpu/attention_few-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
-// Query lanes lie in vector lanes and keys are broadcast, so nothing is ever transposed or summed
-// across lanes: scores are S[key][lane], the softmax runs down the keys, and O[channel][lane] +=
-// V[key][channel] * P[key][lane]. Layouts (P = max_lanes): query [head_dim][P]; work K and V tiles
-// [64][head_dim] f32, S [64][P], alpha [P]; partial m [P], l [P], o [head_dim][P] (not yet divided
-// by l).
+// Query lanes lie in vector lanes and keys are broadcast, so nothing is transposed or summed across
+// vector lanes. Scores are S[key][lane], the softmax runs along the keys, and O[channel][lane] +=
+// V[key][channel] * P[key][lane].
+//
+// Layouts (P = max_lanes): query [head_dim][P]; work K and V tiles [64][head_dim] f32, S [64][P],
+// alpha [P]; partial m [P], l [P], o [head_dim][P] (not yet divided by l).
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -34,7 +35,7 @@ struct Tile {
   const float* k[kTileKeys];  // rows in f32
   const float* v[kTileKeys];
   HWY_ALIGN std::int32_t positions[kTileKeys];
-  std::int64_t keys, keys_padded;  // padded to kRows with rows of zeros nobody may see
+  std::int64_t keys, keys_padded;  // padded to kRows with rows of zeros that are never visible
 };
 
 template <class Tag>
@@ -76,7 +77,7 @@ HWY_INLINE void LoadTile(const AttentionCall& call, const AttentionUnit& u, std:
   }
 }
 
-/// Fetches kRows rows of keys and values of a later tile.
+/// Prefetches kRows rows of keys and values of a later tile.
 HWY_INLINE void FetchRows(const AttentionCall& call, const AttentionUnit& u, std::int64_t row) {
   const KvView& kv = call.args->kv;
   const std::int64_t row_bytes = kv.head_dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)),
@@ -91,8 +92,8 @@ HWY_INLINE void FetchRows(const AttentionCall& call, const AttentionUnit& u, std
   }
 }
 
-/// s[r][lane] = sum_c k[r][c] * query[c][lane] for kRows keys and NV vectors of lanes; one chain of
-/// sums per element.
+/// Computes s[r][lane] = sum_c k[r][c] * query[c][lane] for kRows keys and NV vectors of lanes,
+/// with one chain of sums per element.
 template <int NV>
 HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64_t dim,
                            std::int64_t ld, float* s) {
@@ -122,7 +123,8 @@ HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64
   }
 }
 
-/// o[r][lane] = o[r][lane] * alpha[lane] + sum_j v[j][c0 + r] * p[j][lane] for kRows channels.
+/// Computes o[r][lane] = o[r][lane] * alpha[lane] + sum_j v[j][c0 + r] * p[j][lane] for kRows
+/// channels.
 template <int NV>
 HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const float* alpha,
                            std::int64_t ld, float* o) {
@@ -154,7 +156,7 @@ HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const
   }
 }
 
-/// Scores become weights exp(s - m); m, l and alpha of every lane move on by one tile.
+/// Turns scores into weights exp(s - m) and updates m, l and alpha of every lane by one tile.
 HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t* query_positions,
                             std::int64_t used, std::int64_t ld, float* s, float* m, float* l,
                             float* alpha) {
@@ -176,7 +178,7 @@ HWY_INLINE void SoftmaxTile(const Tile& t, bool all_visible, const std::int32_t*
     }
     const auto m_old = hn::LoadU(d, m + i);
     const auto m_new = hn::Max(m_old, largest);
-    // A lane that has seen no key
+    // The lane may have seen no key
     const auto m_safe = hn::IfThenElse(hn::Eq(m_new, none), hn::Zero(d), m_new);
     const auto a = fast_exp(d, hn::Sub(m_old, m_safe));
     hn::Vec<decltype(d)> sum[kSumChains];
@@ -237,7 +239,7 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
     if (call.tile_min[tile / kTileKeys] > u.max_position) continue;
     LoadTile(call, u, tile, end, k_work, v_work, t);
     for (std::int64_t j = 0; j < t.keys_padded; j += kRows) {
-      // Few lanes: keys stream by once, memory is the limit
+      // With few lanes, keys are streamed once and memory is the limit
       if (used <= 2 * lanes) FetchRows(call, u, tile + kTileKeys + j);
       std::int64_t i = 0;
       for (; i + 2 * lanes <= used; i += 2 * lanes)

@@ -14,10 +14,10 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/key_tile-inl.h"
 
-// Keys lie in vector lanes and query channels are broadcast, so a column's sums never cross lanes
-// and grow row by row. Keys of a tile are turned around once for all rows: keys
-// [num_kv_heads][head_dim][tile keys]. Rows come in blocks that fill the registers; their
-// probabilities are added up over heads in attention [kStatsRows][tile keys] and then enter the
+// Vector lanes hold keys and query channels are broadcast, so a column's sums never cross lanes and
+// grow row by row. The keys of a tile are transposed once for all rows: keys
+// [num_kv_heads][head_dim][tile keys]. Rows are processed in blocks that fill the registers. Their
+// probabilities are summed over heads in attention [kStatsRows][tile keys] and then added to the
 // column sums.
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +30,7 @@ struct Memory {
   float *keys, *attention, *query, *log_x, *lse;
 };
 
-/// ln x for normal x > 0, within 4e-7 relative (Cephes logf).
+/// Returns ln x for normal x > 0, within 4e-7 relative (Cephes logf).
 template <class D>
 HWY_INLINE hn::Vec<D> fast_log(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
@@ -56,7 +56,7 @@ HWY_INLINE hn::Vec<D> fast_log(D d, hn::Vec<D> x) {
   return hn::MulAdd(e, hn::Set(d, 0.693359375f), hn::Add(f, y));
 }
 
-/// Probabilities of `rows` query rows from `first` on, summed over all heads.
+/// Computes probabilities of `rows` query rows from `first` on, summed over all heads.
 HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows,
                          std::int64_t keys, const Memory& w) {
   const hn::ScalableTag<float> d;
@@ -69,7 +69,7 @@ HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::i
     for (std::int64_t block = 0; block < padded; block += kRegisterRows) {
       for (std::int64_t r = 0; r < kRegisterRows; ++r) {
         float* out = w.query + r * dim;
-        // Rows past the last one repeat it; nobody reads theirs.
+        // Rows past the last repeat it; their results are ignored.
         const std::int64_t row = first + std::min(block + r, rows - 1);
         const float* q = a.q + row * a.ldq + h * dim;
         for_each_vector(dim, [&](auto dv, std::int64_t i) HWY_ATTR {
@@ -83,7 +83,7 @@ HWY_INLINE void SumHeads(const AttentionStatsArgs& a, std::int64_t first, std::i
   }
 }
 
-/// Enters the attention of the rows into the columns' sums [keys].
+/// Adds the attention of the rows to the columns' sums [keys].
 HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, std::int64_t rows,
                              std::int64_t first_key, std::int64_t keys, const std::int32_t* late,
                              const Memory& w, double* sum_log, double* sum_x_log,
@@ -95,7 +95,7 @@ HWY_INLINE void AddToColumns(const AttentionStatsArgs& a, std::int64_t first, st
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d64));
   const float inverse = 1.0f / static_cast<float>(a.num_heads);
   const std::int64_t last = a.first_row + (first + rows - 1) * a.row_step - first_key;
-  // log_x[i] = ln(last - i): a row's distances fall from key to key.
+  // log_x[i] = ln(last - i); a row's distances decrease from key to key.
   const std::int64_t span = (rows - 1) * a.row_step + keys;
   for (std::int64_t i = 0; i < span; ++i)
     w.log_x[i] = last - i >= 1 ? a.log_distance[last - i] : 0.0f;
@@ -137,7 +137,7 @@ void StatsTile(const AttentionStatsArgs& a, std::int64_t first_key, std::int64_t
     sum_late[i] = has ? a.sum_late[column + i] : 0.0;
     late[i] = has ? a.late_distance[column + i] : std::numeric_limits<std::int32_t>::max();
   }
-  // Rows before the first that sees a key of the tile are left out.
+  // Rows before the first one that sees a key of the tile are skipped.
   std::int64_t first = 0;
   if (a.first_row <= first_key) first = (first_key - a.first_row) / a.row_step + 1;
   if (first < a.rows) TurnKeys(a.kv, first_key, keys, valid, w.keys);

@@ -59,7 +59,7 @@ Isa lowered_by_environment(Isa found) {
 
 Isa choose() {
   const Isa isa = lowered_by_environment(detect());
-  // Highway reads the supported targets at the first dispatch, so this has to happen before it (see
+  // Highway reads the supported targets at the first dispatch, so this must run before it (see
   // `kChosen`).
   if (isa < Isa::kAvx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
   if (isa < Isa::kAvx2) hwy::DisableTargets(HWY_AVX2 | HWY_SSE4 | HWY_SSSE3);
@@ -71,7 +71,7 @@ Isa chosen() {
   return isa;
 }
 
-// Chosen while the program loads, before any kernel can run.
+// The instruction set is chosen while the program loads, before any kernel can run.
 [[maybe_unused]] const Isa kChosen = chosen();
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Products with grouped weights on AMX: a tile instruction multiplies 16 rows of a group's 32
-// inputs with 16 outputs; vector units scale the whole sums. The tests also compile this file over
-// an emulation of tiles and vectors.
+// This file holds products with grouped weights on AMX. A tile instruction multiplies 16 rows of a
+// group's 32 inputs with 16 outputs; vector units scale the integer sums. The tests also compile
+// this file over an emulation of tiles and vectors.
 #include "kernels/cpu/grouped_avx512-inl.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
 constexpr std::int64_t kTileSums = 16 * 16;
 
-/// Takes a record's numbers apart to [2 halves of 16 outputs][8 quads][16 outputs][4 inputs]: the
+/// Unpacks a record's numbers to [2 halves of 16 outputs][8 quads][16 outputs][4 inputs], the
 /// second operands of two tiles.
 template <GroupKind kKind>
 QUIRE_TARGET_512 void expand(const std::byte* w, std::uint8_t* out) {
@@ -42,7 +42,7 @@ QUIRE_TARGET_512 void expand(const std::byte* w, std::uint8_t* out) {
   }
 }
 
-/// One row's whole sums of a group, from two tiles of sums.
+/// Adds one row's integer sums of a group from two tiles of sums.
 template <GroupKind kKind>
 QUIRE_INLINE_512 void add_row(const GroupScales<kKind>& scales, const GroupedRows& x,
                               std::int64_t at, const std::int32_t* low, const std::int32_t* high,
@@ -57,7 +57,7 @@ QUIRE_INLINE_512 void add_row(const GroupScales<kKind>& scales, const GroupedRow
   scales.add(x, at, first, second, sums);
 }
 
-/// One group of `rows` rows (at most 32) x 32 outputs.
+/// Adds one group of `rows` rows (at most 32) x 32 outputs.
 template <GroupKind kKind>
 QUIRE_TARGET_512 void add_group(const GroupedRows& x, std::int64_t first, std::int64_t rows,
                                 const std::byte* record, const std::uint8_t* numbers, float* sums) {

@@ -1,9 +1,9 @@
-// Products with grouped weights on AVX2.
+// This file holds products with grouped weights on AVX2.
 //
-// Four-bit weights are 0 to 15 and inputs -127 to 127, so the products of a pair stay below 3,811
-// and a whole group of 32 inputs fits a sum of 16 bits (8 * 3,810 < 32,768; starting from
-// -8 * sum of inputs it stays within 16,257). One multiply and one addition serve 32 products;
-// sums are widened once a group.
+// Four-bit weights are 0 to 15 and inputs -127 to 127, so the products of a pair stay below 3,811.
+// A whole group of 32 inputs therefore fits a 16-bit sum (8 * 3,810 < 32,768; starting from -8 *
+// sum of inputs it stays within 16,257). One multiply and one addition serve 32 products, and sums
+// are widened once per group.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -22,10 +22,11 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 4;              // rows of a tile: 8 sums and what feeds them
-constexpr std::int64_t kExpandRows = 8;  // from here on, a record is taken apart once for all rows
+constexpr int kMaxRows = 4;  // rows of a tile: 8 sums and their operands
+// from this many rows on, a record is unpacked once for all rows
+constexpr std::int64_t kExpandRows = 8;
 constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
-/// Vectors of 8 outputs side by side: all of a panel for a single row, which is read as a stream.
+/// Vectors of 8 outputs side by side: a whole panel for a single row, which is read as a stream.
 template <int R>
 constexpr int kVectors = R == 1 ? 4 : 2;
 
@@ -38,10 +39,10 @@ QUIRE_INLINE_AVX2 __m256i broadcast_quad(const std::int8_t* at) {
   return _mm256_set1_epi32(quad);
 }
 
-/// GCC 12 turns chains of additions into trees, whose terms it spills.
+/// Stops GCC 12 from turning chains of additions into trees, whose terms it spills.
 QUIRE_INLINE_AVX2 void keep_in_register(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
-/// Adds the whole sums of a group to `sums` [R][32 outputs], for the outputs from `column` on.
+/// Adds the integer sums of a group to `sums` [R][32 outputs], for the outputs from `column` on.
 template <int R, bool kMin>
 QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, const std::byte* record,
                                   std::int64_t column, const __m256i (&whole)[R][kVectors<R>],
@@ -79,7 +80,7 @@ QUIRE_INLINE_AVX2 void add_scaled(const GroupedRows& x, std::int64_t first, cons
   }
 }
 
-/// Sixteen-bit sums of a group, two for an output, and where they start.
+/// 16-bit sums of a group, two per output, with their initial values.
 template <int R, bool kMin>
 struct ShortSums {
   __m256i of[R][kVectors<R>];
@@ -107,7 +108,7 @@ struct ShortSums {
   }
 };
 
-/// One group of R rows x 32 outputs from four-bit numbers as they lie in memory.
+/// Adds one group of R rows x 32 outputs from packed four-bit numbers.
 template <int R, bool kMin>
 QUIRE_TARGET_AVX2 void add_packed(const GroupedRows& x, std::int64_t first, const std::byte* record,
                                   float* sums) {
@@ -146,7 +147,7 @@ QUIRE_TARGET_AVX2 void add_packed(const GroupedRows& x, std::int64_t first, cons
   }
 }
 
-/// The same from numbers that were taken apart: [8 quads][32 outputs][4 inputs], a byte each.
+/// Adds one group from unpacked numbers: [8 quads][32 outputs][4 inputs], one byte each.
 template <int R, bool kMin>
 QUIRE_TARGET_AVX2 void add_expanded(const GroupedRows& x, std::int64_t first,
                                     const std::byte* record, const std::uint8_t* numbers,
@@ -187,7 +188,7 @@ QUIRE_INLINE_AVX2 void expand(const std::byte* numbers, std::uint8_t* out) {
   }
 }
 
-/// One group of eight-bit weights. A product of two signed bytes is |w| times x with w's sign.
+/// Adds one group of eight-bit weights. A product of two signed bytes is |w| times x with w's sign.
 template <int R>
 QUIRE_TARGET_AVX2 void add_eight(const GroupedRows& x, std::int64_t first, const std::byte* record,
                                  float* sums) {
@@ -241,7 +242,7 @@ void add_rows(const GroupedRows& x, std::int64_t first, GroupKind kind, const st
                              : add_packed<R, true>(x, first, record, sums);
 }
 
-/// 32 inputs to bytes. Without kWhole `x` ends after `count` inputs.
+/// Rounds 32 inputs to bytes. Without kWhole `x` ends after `count` inputs.
 template <bool kWhole>
 QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const GroupedRows& out,
                                       std::int64_t at) {
@@ -256,7 +257,7 @@ QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const 
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     v[i] = _mm256_loadu_ps(x + 8 * i);
-    // As bits NaN is larger than any number.
+    // Compared as bits, NaN is larger than any number.
     const __m256i bits = _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude_bits);
     largest = _mm256_max_epu32(largest, bits);
   }
@@ -272,7 +273,7 @@ QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const 
     step = std::nanf(""), inverse = 0.0f;
   else if (!std::isfinite(inverse))
     step = inverse = 0.0f;
-  // A product of zero with infinity would not be zero.
+  // A product of zero and infinity would not be zero.
   const __m256 factor = _mm256_set1_ps(inverse);
   const __m256i keep = inverse > 0 ? _mm256_set1_epi32(-1) : _mm256_setzero_si256();
   __m256i q[4];
@@ -280,7 +281,7 @@ QUIRE_INLINE_AVX2 void quantise_group(const float* x, std::int64_t count, const 
   for (int i = 0; i < 4; ++i) {
     q[i] = _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v[i], factor)), keep);
   }
-  // Packing works within halves of 128 bits; the permutation puts the inputs in order again.
+  // Packing works within halves of 128 bits; the permutation restores the order of the inputs.
   const __m256i words = _mm256_packs_epi32(q[0], q[1]), more = _mm256_packs_epi32(q[2], q[3]);
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words, more),
                                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

@@ -1,5 +1,6 @@
-/// What the AVX-512 versions of products with grouped weights share. With QUIRE_EMULATE_AVX512 the
-/// intrinsics come from SIMDe, so that any CPU can test them. For .cc files of this folder.
+/// This file holds what the AVX-512 versions of products with grouped weights share. With
+/// QUIRE_EMULATE_AVX512 the intrinsics come from SIMDe, so that any CPU can test them. Only .cc
+/// files of this folder include it.
 #pragma once
 
 #if defined(QUIRE_EMULATE_AVX512)
@@ -33,7 +34,7 @@ GroupedPanelProduct grouped_multiply_vnni_emulated;
 GroupedPanelProduct grouped_multiply_amx_emulated;
 #endif
 
-// A program may hold both versions: what is inline needs a name of its own in each.
+// A program may contain both versions, so inline functions need different names in each.
 inline namespace QUIRE_VERSION_512 {
 
 /// Calls f.operator()<kind>().
@@ -55,7 +56,7 @@ QUIRE_INLINE_512 __m512i broadcast_quad(const std::int8_t* at) {
   return _mm512_set1_epi32(quad);
 }
 
-/// Sixteen f16 as f32.
+/// Loads sixteen f16 as f32.
 QUIRE_INLINE_512 __m512 load_halves(const std::byte* at) {
 #if defined(QUIRE_EMULATE_AVX512)
   const auto* halves = reinterpret_cast<const __m128i*>(at);
@@ -82,7 +83,7 @@ QUIRE_INLINE_512 __m512 to_floats(__m512i whole) {
 #endif
 }
 
-/// a * b + c, rounded once.
+/// Returns a * b + c, rounded once.
 QUIRE_INLINE_512 __m512 multiply_add(__m512 a, __m512 b, __m512 c) {
 #if defined(QUIRE_EMULATE_AVX512)
   alignas(64) float x[16], y[16], z[16];
@@ -96,7 +97,7 @@ QUIRE_INLINE_512 __m512 multiply_add(__m512 a, __m512 b, __m512 c) {
 #endif
 }
 
-/// Scales (and minima) of a record.
+/// Scales (and minimums) of a record.
 template <GroupKind kKind>
 struct GroupScales {
   __m512 scale[2], minimum[2];
@@ -110,7 +111,7 @@ struct GroupScales {
     }
   }
 
-  /// Adds the whole sums of one row and group (index `at`) to `sums` [32].
+  /// Adds the integer sums of one row and group (index `at`) to `sums` [32].
   QUIRE_INLINE_512 void add(const GroupedRows& x, std::int64_t at, __m512i low, __m512i high,
                             float* sums) const {
     const __m512 x_scale = _mm512_set1_ps(x.scales[at]);

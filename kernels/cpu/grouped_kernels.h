@@ -1,16 +1,17 @@
-/// Inner kernels of products with weights in groups of 32 and inputs rounded to int8.
+/// This file declares the inner kernels of products with weights in groups of 32 and inputs rounded
+/// to int8.
 ///
-/// Weights come in panels of 32 outputs, a panel in records of 32 inputs. A record starts with one
-/// f16 scale for each output, then (kFourMin) one f16 minimum for each output, then the numbers:
+/// Weights are stored in panels of 32 outputs, a panel in records of 32 inputs. A record starts
+/// with an f16 scale per output, then (kFourMin) an f16 minimum per output, then the numbers:
 ///  - four bits: [4 pairs of quads][32 outputs][4 inputs], one byte each. The low four bits belong
 ///    to the even quad of the pair (inputs 0-3 of 8), the high four to the odd quad (inputs 4-7).
 ///    A weight is scale * (q - 8), or scale * q + minimum.
 ///  - eight bits: [8 quads][32 outputs][4 inputs], one byte q + 128 each. A weight is scale * q.
 ///
-/// Inputs are rounded in the same groups of 32: x = x_scale * x_q, the largest magnitude at 127.
-/// The sum over a group is a whole number and exact. Then y = fma(sum, scale * x_scale, y), and for
-/// kFourMin y = fma(minimum, x_scale * sum of x_q, y), group by group from the bias on. Therefore
-/// every instruction set, batch and number of threads gives the same bits.
+/// Inputs are rounded in the same groups of 32: x = x_scale * x_q, with the largest magnitude at
+/// 127. The sum over a group is an exact integer. Then y = fma(sum, scale * x_scale, y), and for
+/// kFourMin y = fma(minimum, x_scale * sum of x_q, y), group by group from the bias on. Every
+/// instruction set, batch and number of threads therefore gives the same bits.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ using quire::GroupKind;
 using quire::kGroupInputs;
 inline constexpr std::int64_t kGroupQuads = kGroupInputs / 4;
 
-/// Bytes of a record in front of its numbers.
+/// Returns the bytes of a record before its numbers.
 constexpr std::int64_t group_head_bytes(GroupKind kind) {
   return kPanelColumns * (kind == GroupKind::kFourMin ? 4 : 2);
 }
@@ -34,15 +35,16 @@ constexpr std::int64_t group_bytes(GroupKind kind) {
          kPanelColumns * kGroupInputs / (kind == GroupKind::kEight ? 1 : 2);
 }
 
-/// Where the number of a weight lies behind the head of its record; four bits: the byte.
+/// Returns the offset of a weight's number after the head of its record; for four bits, of its
+/// byte.
 constexpr std::int64_t group_offset(GroupKind kind, std::int64_t column, std::int64_t input) {
   const std::int64_t row = kind == GroupKind::kEight ? input / 4 : input / 8;
   return row * 4 * kPanelColumns + column * 4 + input % 4;
 }
-/// Four bits: how far its byte is shifted to the right for this input.
+/// Returns by how many bits the byte of a four-bit number is shifted right for this input.
 constexpr int group_shift(std::int64_t input) { return input % 8 < 4 ? 0 : 4; }
 
-/// Rows of inputs rounded to int8. The rows of a group lie together.
+/// Rows of inputs rounded to int8. The rows of a group are contiguous.
 struct GroupedRows {
   std::int64_t rows, groups;
   std::int8_t* q;      ///< [groups][rows][32], zero past the last input
@@ -56,11 +58,11 @@ struct GroupedRows {
   static constexpr std::int64_t bytes_per_group() { return kGroupInputs + 12; }
 };
 
-/// Rounds rows [begin, end) of x [..][ldx] with k inputs. The same numbers on every CPU.
+/// Rounds rows [begin, end) of x [..][ldx] with k inputs. The result is the same on every CPU.
 void quantise_grouped_rows(const float* x, std::int64_t ldx, std::int64_t k, std::int64_t begin,
                            std::int64_t end, const GroupedRows& out);
 
-/// Multiplies out.rows rows from `row` on with `groups` records of one kind, inputs from group
+/// Multiplies out.rows rows from `row` on with `groups` records of one kind, with inputs from group
 /// `group` on.
 using GroupedPanelProduct = void(const GroupedRows& x, std::int64_t row, std::int64_t group,
                                  const std::byte* records, std::int64_t groups, GroupKind kind,

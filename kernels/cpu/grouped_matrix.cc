@@ -1,4 +1,5 @@
-// Weights in groups of 32: packed from values or blocks, multiplied with inputs rounded to int8.
+// This file holds weights in groups of 32: packed from values or blocks, multiplied with inputs
+// rounded to int8.
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -16,9 +17,9 @@ namespace {
 constexpr std::int64_t kBlockGroups = 32;  // 1,024 inputs of a block of rows stay in L2
 constexpr double kLeastWork = 1e7;         // below this, waking a thread costs more than it saves
 
-/// Up to 32 outputs in one layout.
+/// A panel of up to 32 outputs in one layout.
 struct Panel {
-  std::int64_t offset;  ///< of its first record
+  std::int64_t offset;  ///< offset of its first record
   std::int64_t column, columns;
   GroupKind kind;
 };
@@ -31,7 +32,7 @@ class GroupedMatrix final : public PanelMatrix {
     for (const WeightPart& part : rows.parts) {
       const GroupKind kind = group_kind(part, format);
       for (std::int64_t done = 0; done < part.n;) {
-        // Parts of one layout share panels.
+        // Parts with the same layout share panels.
         if (!list_.empty() && list_.back().kind == kind && list_.back().columns < kPanelColumns) {
           const std::int64_t more = std::min(kPanelColumns - list_.back().columns, part.n - done);
           list_.back().columns += more, done += more, column += more;
@@ -62,7 +63,7 @@ class GroupedMatrix final : public PanelMatrix {
            std::int64_t ldy) const override {
     const GroupedRows rows = rounded(x, m, ldx);
     GroupedPanelProduct* const product = product_for(m);
-    // Few rows: each panel is read in one go, as it lies in memory.
+    // With few rows each panel is read whole, in memory order.
     const std::int64_t cut = m <= kFewRows ? groups_ : kBlockGroups;
     over_panels(m, kLeastWork, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
@@ -94,7 +95,7 @@ class GroupedMatrix final : public PanelMatrix {
     return grouped_multiply_scalar;
   }
 
-  /// In thread-local scratch.
+  /// Rounds the inputs into thread-local scratch.
   GroupedRows rounded(const float* x, std::int64_t m, std::int64_t ldx) const {
     const std::int64_t count = m * groups_;
     auto* scratch = thread_scratch<std::byte>(ScratchSlot::kMatmulInput,

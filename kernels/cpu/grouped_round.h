@@ -1,5 +1,5 @@
-/// The sums that products with grouped weights keep between two records. For .cc files of this
-/// folder.
+/// This file declares the sums that products with grouped weights keep between two records. Only
+/// .cc files of this folder include it.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kGroupedRoundRows = 32;  ///< use a record while L1 has it
+inline constexpr std::int64_t kGroupedRoundRows = 32;  ///< rows that use a record while it is in L1
 
 /// Sums [row][output] of one round of rows. Outputs past the last are zero.
 struct GroupedRoundSums {
   alignas(64) float of[kGroupedRoundRows][kPanelColumns];
 
-  /// Starts rows [row, row + rows) of `out` from its bias or from y.
+  /// Initializes rows [row, row + rows) of `out` from its bias or from y.
   void begin(const PanelOutput& out, std::int64_t row, std::int64_t rows) {
     const auto bytes = static_cast<std::size_t>(out.columns) * sizeof(float);
     for (std::int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,5 @@
-// Products with grouped weights in plain C++: what the vector versions have to equal bit by bit.
+// This file holds products with grouped weights in plain C++. The vector versions must give the
+// same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

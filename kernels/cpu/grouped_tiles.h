@@ -1,6 +1,7 @@
-/// Tiles for products of int8 rows with grouped weights: tiles 0 to 3 are whole sums of 16 rows x
-/// 16 outputs, 4 and 5 rows of 32 inputs, 6 and 7 weights [8 quads][16 outputs][4 inputs].
-/// With QUIRE_EMULATE_AVX512 they are plain arrays. For .cc files of this folder.
+/// This file declares tiles for products of int8 rows with grouped weights. Tiles 0 to 3 hold
+/// integer sums of 16 rows x 16 outputs, 4 and 5 rows of 32 inputs, 6 and 7 weights [8 quads][16
+/// outputs][4 inputs]. With QUIRE_EMULATE_AVX512 they are plain arrays. Only .cc files of this
+/// folder include it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 namespace quire::cpu {
 inline namespace QUIRE_VERSION_512 {
 
-/// How many bytes and rows tiles have for `rows` rows of inputs (1 to 32). No tile touches more
-/// rows than there are.
+/// Returns the tile sizes for `rows` rows of inputs (1 to 32). No tile touches more rows than
+/// exist.
 inline TileConfig grouped_tile_config(std::int64_t rows) {
   TileConfig config;
   const auto upper = static_cast<std::uint8_t>(rows < 16 ? rows : 16);

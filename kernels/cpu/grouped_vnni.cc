@@ -1,5 +1,5 @@
-// Products with grouped weights on AVX-512 with VNNI: four products of bytes for an output and
-// instruction. The tests also compile this file over an emulation of the instructions.
+// This file holds products with grouped weights on AVX-512 with VNNI: four products of bytes per
+// output and instruction. The tests also compile this file over an emulation of the instructions.
 #include "kernels/cpu/grouped_avx512-inl.h"
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 8;                 // 16 sums and what feeds them, in registers
+constexpr int kMaxRows = 8;                 // 16 sums and their operands fit the registers
 constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
-constexpr int kVectors = 2;                 // of 16 outputs, side by side
+constexpr int kVectors = 2;                 // vectors of 16 outputs each, side by side
 
-/// sums += four bytes of weights (unsigned) times four inputs (signed). As asm: around the builtin
-/// GCC 12 copies sums and loads weights once more for every row.
+/// Computes sums += four bytes of weights (unsigned) times four inputs (signed). It is asm, because
+/// around the builtin GCC 12 copies sums and reloads weights for every row.
 QUIRE_INLINE_512 void add_products(__m512i& sums, __m512i weights, __m512i inputs) {
 #if defined(QUIRE_EMULATE_AVX512)
   sums = _mm512_dpbusd_epi32(sums, weights, inputs);
@@ -23,7 +23,7 @@ QUIRE_INLINE_512 void add_products(__m512i& sums, __m512i weights, __m512i input
 #endif
 }
 
-/// Whole sums of a group for R rows x 32 outputs.
+/// Integer sums of a group for R rows x 32 outputs.
 template <int R>
 struct WholeSums {
   __m512i of[R][kVectors];
@@ -49,7 +49,7 @@ QUIRE_TARGET_512 void add_group(const GroupedRows& x, std::int64_t first, const 
   WholeSums<R> whole;
   if constexpr (kKind == GroupKind::kEight) {
     whole.begin(x, first, 128);
-#pragma GCC unroll 1  // fetches in bursts stall
+#pragma GCC unroll 1  // prefetches in bursts stall
     for (int quad = 0; quad < kGroupQuads; ++quad, w += 128, inputs += 4) {
       __builtin_prefetch(w + kFetchAhead);
       __builtin_prefetch(w + kFetchAhead + 64);

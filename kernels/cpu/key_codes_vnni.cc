@@ -1,5 +1,5 @@
-// Keys in eight bits: plain loops, and with AVX512-VNNI sixteen rows at a time, turned around so
-// that a row lies in each vector lane.
+// This file holds 8-bit keys as plain loops, and with AVX512-VNNI sixteen rows at a time,
+// transposed so that each vector lane holds a row.
 #include "kernels/cpu/key_codes_rows.h"
 
 #include <immintrin.h>
@@ -17,8 +17,8 @@ namespace quire::cpu {
 namespace {
 
 constexpr std::int64_t kTile = 16;         ///< rows
-constexpr std::int64_t kFetchAhead = 160;  ///< rows, whole tiles: listed ones lie anywhere
-/// Of rows that were found and not read yet, and a tile's more
+constexpr std::int64_t kFetchAhead = 160;  ///< rows in whole tiles; listed rows are scattered
+/// The number of row addresses that are kept between lookup and use
 constexpr std::int64_t kPlaces = 256;
 static_assert(kPlaces >= kFetchAhead + kTile && kPlaces % kTile == 0 && kFetchAhead % kTile == 0 &&
               kTile == sizeof(__m512i) / sizeof(std::int32_t));
@@ -34,7 +34,7 @@ inline const std::uint8_t* codes_at(const CodeScoresArgs& a, std::int64_t j) {
          (a.kv_head * kCodeRows + static_cast<std::int64_t>(row % kCodeRows)) * a.keys.head_dim;
 }
 
-/// A tile's sums with Queries queries: words hold four channels of a row in each lane.
+/// Adds a tile's products with Queries queries; words hold four channels of a row in each lane.
 template <int Queries>
 QUIRE_TARGET_CODES inline void add_words(const __m512i (&words)[16], const CodedQueries& queries,
                                          std::int64_t first, std::int64_t c, __m512i* sums) {
@@ -49,7 +49,7 @@ QUIRE_TARGET_CODES inline void add_words(const __m512i (&words)[16], const Coded
   }
 }
 
-/// Whether rows j .. j + 15 of the list, all of which there are, follow each other in one block.
+/// Returns whether rows j .. j + 15 of the list, which must exist, are consecutive in one block.
 QUIRE_TARGET_CODES inline bool is_run(const CodeScoresArgs& a, std::int64_t j) {
   const std::int64_t first = a.rows != nullptr ? a.rows[j] : a.first_row + j;
   if (first % kCodeRows + kTile > kCodeRows) return false;
@@ -60,8 +60,8 @@ QUIRE_TARGET_CODES inline bool is_run(const CodeScoresArgs& a, std::int64_t j) {
              _mm512_add_epi32(_mm512_set1_epi32(static_cast<std::int32_t>(first)), steps)) == 0;
 }
 
-/// Where the codes of rows j .. j + 15 of the list lie, those behind `end` standing in for by the
-/// last; they are fetched meanwhile.
+/// Writes the addresses of the codes of rows j .. j + 15 of the list and prefetches them. The last
+/// row replaces those from `end` on.
 QUIRE_TARGET_CODES inline void find_tile(const CodeScoresArgs& a, std::int64_t j, std::int64_t end,
                                          const std::uint8_t** at) {
   const std::int64_t dim = a.keys.head_dim;
@@ -75,15 +75,16 @@ QUIRE_TARGET_CODES inline void find_tile(const CodeScoresArgs& a, std::int64_t j
   } else {
     for (std::int64_t r = 0; r < kTile; ++r) at[r] = codes_at(a, std::min(j + r, end - 1));
   }
-  // In no order that a CPU would go on with beyond a run's end, into rows that nobody asked for.
+  // This order keeps the hardware prefetcher from running past a sequence into rows that are not
+  // listed.
   for (std::int64_t c = 0; c < dim; c += 64) {
 #pragma GCC unroll 16
     for (std::int64_t r = 0; r < kTile; ++r) __builtin_prefetch(at[(r * 7 + 3) % kTile] + c);
   }
 }
 
-/// Rows j .. j + 15 of the list, whose codes lie `at`, those behind `end` standing in for by the
-/// last, for queries [first, first + Queries) of those at hand.
+/// Scores rows j .. j + 15 of the list, whose codes are at `at`, for queries [first, first +
+/// Queries) of `queries`. The last row replaces those from `end` on.
 template <int Queries>
 QUIRE_TARGET_CODES inline void score_tile(const CodeScoresArgs& a, const CodedQueries& queries,
                                           std::int64_t first, std::int64_t to,

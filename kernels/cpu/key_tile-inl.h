@@ -1,5 +1,5 @@
-// A tile of keys against a few query rows: keys lie in vector lanes and query channels are
-// broadcast, so nothing crosses lanes. Include inside foreach_target files.
+// This file holds products of a tile of keys with a few query rows. Vector lanes hold keys and
+// query channels are broadcast, so nothing crosses lanes. Include it inside foreach_target files.
 #if defined(QUIRE_KERNELS_CPU_KEY_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
 #undef QUIRE_KERNELS_CPU_KEY_TILE_INL_H_
@@ -17,14 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
 namespace HWY_NAMESPACE {
 
-/// Query rows handled at once.
+/// The number of query rows handled at once.
 #if HWY_TARGET <= HWY_AVX3
-constexpr int kRegisterRows = 8;  // of 32 registers, 16 are sums
+constexpr int kRegisterRows = 8;  // 16 of 32 registers hold sums
 #else
 constexpr int kRegisterRows = 4;
 #endif
 
-/// One row of keys as f32, wherever it lies.
+/// Returns one row of keys as f32.
 template <class Tag>
 HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, float* work) {
   const auto* p = static_cast<const typename Tag::Type*>(row);
@@ -37,8 +37,8 @@ HWY_INLINE const float* RowAsF32(Tag tag, const void* row, std::int64_t dim, flo
   }
 }
 
-/// Turns `valid` keys of one KV head from cache row first_key on around: out [head_dim][keys],
-/// zeros behind the valid ones.
+/// Transposes `valid` keys of one KV head from cache row first_key on into out [head_dim][keys],
+/// with zeros after them.
 HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t first_key,
                              std::int64_t keys, std::int64_t valid, float* out) {
   const std::int64_t dim = kv.head_dim;
@@ -58,15 +58,15 @@ HWY_INLINE void TurnHeadKeys(const KvView& kv, std::int64_t head, std::int64_t f
   }
 }
 
-/// The same for all KV heads: out [num_kv_heads][head_dim][keys].
+/// Transposes the keys of all KV heads: out [num_kv_heads][head_dim][keys].
 HWY_INLINE void TurnKeys(const KvView& kv, std::int64_t first_key, std::int64_t keys,
                          std::int64_t valid, float* out) {
   for (std::int64_t h = 0; h < kv.num_kv_heads; ++h)
     TurnHeadKeys(kv, h, first_key, keys, valid, out + h * kv.head_dim * keys);
 }
 
-/// q[r] . k[lane] for kRegisterRows rows and two vectors of keys, `ld` keys apart from channel to
-/// channel: each(r, first vector, second vector).
+/// Computes q[r] . k[lane] for kRegisterRows rows and two vectors of keys and calls each(r, first
+/// vector, second vector). `ld` is the distance between channels in keys.
 template <class Each>
 HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t dim,
                              std::int64_t ld, Each&& each) {
@@ -88,8 +88,8 @@ HWY_INLINE void MultiplyKeys(const float* query, const float* keys, std::int64_t
   for (int r = 0; r < kRegisterRows; ++r) each(r, sum[r][0], sum[r][1]);
 }
 
-/// attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two vectors of
-/// keys. `ld`: keys of the tile and of a row of attention.
+/// Computes attention[r][lane] += exp(q[r] . k[lane] - lse[r]) for kRegisterRows rows and two
+/// vectors of keys. `ld` is the number of keys of the tile and of a row of attention.
 HWY_INLINE void AddProbabilities(const float* query, const float* keys, const float* lse,
                                  std::int64_t dim, std::int64_t ld, float* attention) {
   const hn::ScalableTag<float> d;

@@ -1,4 +1,4 @@
-// bf16 products on AMX.
+// This file holds bf16 products on AMX.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 namespace quire::cpu {
 namespace {
 
-// Tiles 0-3: sums [row half][column half]; 4, 5: rows; 6, 7: columns.
+// Tiles 0-3 hold sums [row half][column half], 4 and 5 rows, 6 and 7 columns.
 
-/// Fetches a range into the second-level cache, a few lines per step.
+/// Prefetches a range into L2, a few lines per step.
 struct Prefetcher {
   const char* at;
   const char* end;
@@ -27,7 +27,7 @@ struct Prefetcher {
   }
 };
 
-/// Sixteen rows of sums at the edge of y travel through a whole tile.
+/// A buffer through which sixteen rows of sums at the edge of y pass as a whole tile.
 struct EdgeTile {
   alignas(64) float data[16 * 16];
 };
@@ -53,8 +53,7 @@ void spill_edge(const PanelOutput& out, std::int64_t row, std::int64_t column,
   }
 }
 
-// Where tiles have as many rows as there are left (exact_rows), only columns can hang over the
-// edge.
+// With exact_rows, tiles have only the remaining rows, so only columns can cross the edge.
 #define QUIRE_LOAD_SUMS(t, row, column)                                                          \
   do {                                                                                           \
     if (out.first && out.bias == nullptr) {                                                      \
@@ -81,7 +80,7 @@ void spill_edge(const PanelOutput& out, std::int64_t row, std::int64_t column,
     }                                                                             \
   } while (0)
 
-/// 32 rows x 32 columns.
+/// Multiplies 32 rows x 32 columns.
 void multiply_2x2(const std::uint16_t* a0, const std::uint16_t* a1, const std::uint16_t* b,
                   std::int64_t steps, std::int64_t row, const PanelOutput& out, bool exact_rows,
                   Prefetcher& prefetch) {
@@ -109,7 +108,7 @@ void multiply_2x2(const std::uint16_t* a0, const std::uint16_t* a1, const std::u
   QUIRE_STORE_SUMS(3, row + 16, 16);
 }
 
-/// Up to 16 rows x 32 columns.
+/// Multiplies up to 16 rows x 32 columns.
 void multiply_1x2(const std::uint16_t* a, const std::uint16_t* b, std::int64_t steps,
                   std::int64_t row, const PanelOutput& out, bool exact_rows, Prefetcher& prefetch) {
   QUIRE_LOAD_SUMS(0, row, 0);
@@ -140,7 +139,7 @@ QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::i
     const float* from = x + r * ldx;
     std::uint16_t* to = out + r * kStepInputs;
     for (std::int64_t s = 0; s < steps; ++s, from += kStepInputs, to += kTileElements) {
-      // Past the last input: zeros.
+      // Inputs past the last are zeros.
       const std::int64_t left = s < whole ? kStepInputs
                                           : std::max<std::int64_t>(0, k - s * kStepInputs);
       const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << left) - 1);
@@ -155,7 +154,7 @@ QUIRE_TARGET_AVX512 void pack_row_tiles(const float* x, std::int64_t ldx, std::i
 void amx_multiply_panel(const std::uint16_t* x, std::int64_t tile_stride,
                         const std::uint16_t* panel, std::int64_t steps, const PanelOutput& out,
                         TileRows rows, const void* next, std::int64_t next_bytes) {
-  compiler_barrier();  // tile loads are invisible to the optimiser
+  compiler_barrier();  // the optimizer does not see tile loads
   const std::int64_t row_tiles = (out.rows + 15) / 16, pairs = (row_tiles + 1) / 2;
   const std::int64_t lines = next == nullptr ? 0 : (next_bytes + 63) / 64;
   const auto* from = static_cast<const char*>(next);
@@ -192,8 +191,8 @@ QUIRE_TARGET_AVX512 inline __m512 expand(const std::byte* q, __m512 scale) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(wide), scale);
 }
 
-/// One step: 1 KiB of int8 to 2 KiB of bf16. Memory is fetched kFetchAhead bytes before it is
-/// needed, a line for every line used.
+/// Expands one step: 1 KiB of int8 to 2 KiB of bf16. Memory is prefetched kFetchAhead bytes ahead,
+/// one line for every line used.
 QUIRE_TARGET_AVX512 inline void expand_step(const std::byte* q, const GroupScales& s,
                                             std::uint16_t* to) {
   constexpr std::int64_t kFetchAhead = 2048;
@@ -223,9 +222,9 @@ QUIRE_TARGET_AVX512 void amx_dequantise_panel(const std::byte* records, std::int
 QUIRE_TARGET_AVX512 void amx_multiply_int8(const std::uint16_t* x, std::int64_t tile_stride,
                                            const std::byte* records, std::int64_t groups,
                                            const PanelOutput& out) {
-  // Vector and tile units work at the same time: a group is expanded while the one before it, whose
-  // stores have settled, is multiplied. Not 4 KiB apart, where loads would wait for the other's
-  // stores
+  // Vector and tile units run in parallel: a group is expanded while the previous one, whose stores
+  // have completed, is multiplied. The buffers are not 4 KiB apart, where loads would wait for the
+  // other buffer's stores (4K aliasing)
   alignas(64) std::uint16_t expanded[2][2 * kStepElements + 512];
   const bool two = out.rows > 16;
   constexpr bool exact_rows = true;

@@ -1,5 +1,5 @@
-/// What products on AVX-512 vector units share. For sources compiled without -m flags: functions
-/// name their target.
+/// This file holds what products on AVX-512 vector units share. Sources are compiled without -m
+/// flags, so functions name their target.
 #pragma once
 
 #include <immintrin.h>
@@ -15,11 +15,11 @@
 
 namespace quire::cpu {
 
-// Rows that use a piece of a panel while the first-level cache has it
+// Rows that use a piece of a panel while it is in L1
 inline constexpr std::int64_t kRoundRows = 32;
 
-/// The two tiles of a step are read side by side but fetched line after line: the hardware follows
-/// one stream, not two.
+/// Prefetches two cache lines. The two tiles of a step are read side by side but prefetched line
+/// after line, because the hardware prefetcher follows one stream, not two.
 inline void fetch_two_lines(const void* at) {
   const auto* p = static_cast<const char*>(at);
   __builtin_prefetch(p);

@@ -1,5 +1,5 @@
-// bf16 products on vector units with AVX512-BF16: the panels and row tiles of AMX, one vdpbf16ps
-// where AMX has a row of a tile.
+// This file holds bf16 products on vector units with AVX512-BF16. It uses the panels and row tiles
+// of AMX, with one vdpbf16ps per row of an AMX tile.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 8;  // 16 chains and what feeds them, in registers
+constexpr int kMaxRows = 8;  // 16 chains and their operands fit the registers
 constexpr std::int64_t kFetchAhead = 4096, kFetchAheadInt8 = 8192;  // bytes of weights
 
 /// Chains of R rows x 32 columns. Sums in memory are [R][32].
@@ -45,7 +45,7 @@ struct Chains {
     }
   }
 
-  /// sums += chains * scales, column by column.
+  /// Computes sums += chains * scales, column by column.
   QUIRE_INLINE_DOT void add_scaled_to(float* sums, const float* scales) const {
     const __m512 s0 = _mm512_loadu_ps(scales), s1 = _mm512_loadu_ps(scales + 16);
 #pragma GCC unroll 8
@@ -56,7 +56,7 @@ struct Chains {
     }
   }
 
-  /// One pair of inputs.
+  /// Adds one pair of inputs.
   QUIRE_INLINE_DOT void add(const std::uint16_t* x, __m512i b0, __m512i b1) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -82,7 +82,7 @@ struct MagnitudeBytes {
 };
 constexpr MagnitudeBytes kMagnitudes;
 
-/// Turns 64 bytes of sign and magnitude into two vectors of bf16 by looking their bytes up.
+/// Looks up 64 bytes of sign and magnitude as two vectors of bf16.
 struct Expander {
   __m512i low0, low1, high0, high1, sign;
   QUIRE_INLINE_DOT Expander() {
@@ -95,7 +95,7 @@ struct Expander {
   QUIRE_INLINE_DOT void expand(const std::byte* q, __m512i& even_pair, __m512i& odd_pair) const {
     const __m512i v = _mm512_loadu_si512(q);  // the lookup ignores the top bit
     const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
-    // A | (b & c)
+    // The result is a | (b & c)
     const __m512i high = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(high0, v, high1), v,
                                                    sign, 0xf8);
     even_pair = _mm512_unpacklo_epi8(low, high);
@@ -103,8 +103,7 @@ struct Expander {
   }
 };
 
-/// A bf16 panel, two steps at a time: 4 KiB. Few rows take it in one go, as a stream through
-/// memory.
+/// A bf16 panel, two steps (4 KiB) at a time. With few rows it is one piece, read as a stream.
 struct Bf16Pieces {
   const std::uint16_t* panel;
   std::int64_t steps, rows;
@@ -119,7 +118,7 @@ struct Bf16Pieces {
     Chains<R> chains;
     chains.load(sums);
     for (std::int64_t s = 0; s < here; ++s, x += kTileElements, b += kStepElements) {
-#pragma GCC unroll 2  // more, and the compiler gathers the fetches into bursts that stall
+#pragma GCC unroll 2  // with more, GCC gathers prefetches into bursts, which stall
       for (int p = 0; p < 16; ++p) {
         const std::uint16_t *b0 = b + p * 32, *b1 = b0 + kTileElements;
         fetch_two_lines(b + p * 64 + kFetchAhead / 2);
@@ -130,7 +129,7 @@ struct Bf16Pieces {
   }
 };
 
-/// Records of int8, a group at a time: expanded in registers, for every few rows again.
+/// Records of int8, one group at a time, expanded in registers again for every few rows.
 struct Int8Pieces {
   const std::byte* records;
   std::int64_t groups;
@@ -146,7 +145,7 @@ struct Int8Pieces {
     chains.clear();
     const std::byte* q = record + kInt8ScaleBytes;
     for (std::int64_t s = 0; s < piece_steps(); ++s, q += kStepElements, x += kTileElements) {
-#pragma GCC unroll 1  // fetches in bursts stall: half the speed
+#pragma GCC unroll 1  // prefetches in bursts stall: half the speed
       for (int p = 0; p < 8; ++p) {
         const std::byte *q0 = q + p * 64, *q1 = q0 + kTileElements;
         fetch_two_lines(q + p * 128 + kFetchAheadInt8);
@@ -184,7 +183,7 @@ void add_piece(const Pieces& pieces, std::int64_t piece, std::int64_t rows, cons
   }
 }
 
-/// Every piece of the panel goes to all rows of a round before the next one is read.
+/// Applies every piece of the panel to all rows of a round before it reads the next piece.
 template <class Pieces>
 QUIRE_TARGET_DOT void multiply_in_rounds(const std::uint16_t* x, std::int64_t tile_stride,
                                          const Pieces& pieces, const PanelOutput& out) {

@@ -19,9 +19,9 @@ namespace HWY_NAMESPACE {
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = HWY_LANES(float);
-// Two vectors at a time
+// Columns of two vectors, handled together
 constexpr std::int64_t kBlockColumns = std::min<std::int64_t>(2 * kLanes, kPanelColumns);
-constexpr int kMaxRows = kLanes >= 16 ? 8 : 4;  // registers allow no more
+constexpr int kMaxRows = kLanes >= 16 ? 8 : 4;  // limited by registers
 
 /// Chains of R rows x two vectors, in registers.
 template <int R>
@@ -96,7 +96,8 @@ struct Bf16Panel {
     const D d;
     const hn::RebindToUnsigned<D> du;
     const auto high = hn::Set(du, 0xffff0000u);
-    // Column c of pair p in a step: tile c / 16, then p * 16 + c % 16, in units of pairs (32 bits).
+    // Column c of pair p in a step is in tile c / 16 at p * 16 + c % 16, in units of pairs (32
+    // bits).
     const std::int64_t second = column + kLanes;
     const auto* w0 = reinterpret_cast<const std::uint32_t*>(data) + column / 16 * 256 + column % 16;
     const auto* w1 = reinterpret_cast<const std::uint32_t*>(data) + second / 16 * 256 + second % 16;

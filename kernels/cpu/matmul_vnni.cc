@@ -1,5 +1,5 @@
-// int8 products on vector units with AVX512-VNNI: weights and inputs stay bytes, four products an
-// output and instruction.
+// This file holds int8 products on vector units with AVX512-VNNI: weights and inputs stay bytes,
+// with four products per output and instruction.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kMaxRows = 8;                 // 16 sums and what feeds them, in registers
+constexpr int kMaxRows = 8;                 // 16 sums and their operands fit the registers
 constexpr std::int64_t kFetchAhead = 8192;  // bytes of weights
 constexpr std::int64_t kQuads = kInt8Group / 4;
 
-// As asm: around the builtins GCC 12 copies sums and loads weights once more for every row, which
-// costs a third of the speed.
+// These functions are asm, because around the builtins GCC 12 copies sums and reloads weights for
+// every row, which costs a third of the speed.
 
 QUIRE_INLINE_DOT __m512i load_once(const std::byte* at) {
   __m512i out;
   __asm__ volatile("vmovdqu64 %1, %0" : "=v"(out) : "m"(*reinterpret_cast<const __m512i_u*>(at)));
   return out;
 }
-/// sums += four bytes of weights (unsigned) times the four inputs at `x`, for 32 columns.
+/// Computes sums += four bytes of weights (unsigned) times the four inputs at `x`, for 32 columns.
 QUIRE_INLINE_DOT void add_products(__m512i& sum0, __m512i& sum1, __m512i w0, __m512i w1,
                                    const std::int8_t* x) {
   __m512i inputs;
@@ -35,7 +35,7 @@ QUIRE_INLINE_DOT void add_products(__m512i& sum0, __m512i& sum1, __m512i w0, __m
                    : "v"(w0), "v"(w1), "m"(*reinterpret_cast<const char(*)[4]>(x)));
 }
 
-/// One group of R rows x 32 columns: whole numbers, then one multiply-add a column to `sums`
+/// Adds one group of R rows x 32 columns: integer sums, then one multiply-add per column to `sums`
 /// [R][32].
 template <int R>
 QUIRE_TARGET_DOT void add_group(const Int8Rows& x, std::int64_t row, std::int64_t group,
@@ -46,7 +46,7 @@ QUIRE_TARGET_DOT void add_group(const Int8Rows& x, std::int64_t row, std::int64_
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) of[r][0] = of[r][1] = _mm512_set1_epi32(x.offsets[first + r]);
   const std::byte* q = record + kInt8ScaleBytes;
-#pragma GCC unroll 1  // fetches in bursts stall
+#pragma GCC unroll 1  // prefetches in bursts stall
   for (std::int64_t quad = 0; quad < kQuads; ++quad, q += 128, inputs += 4) {
     fetch_two_lines(q + kFetchAhead);
     const __m512i w0 = load_once(q), w1 = load_once(q + 64);
@@ -88,8 +88,8 @@ void add_rows(const Int8Rows& x, std::int64_t row, std::int64_t rows, std::int64
   }
 }
 
-/// 64 inputs to bytes; without kWhole `x` ends early (`count`), and masked loads make it three
-/// times as slow. NaN and infinity make the scale NaN, and so every sum they are part of.
+/// Rounds 64 inputs to bytes. Without kWhole `x` ends after `count` inputs, and masked loads make
+/// it three times slower. NaN and infinity make the scale NaN, and thereby every sum that uses it.
 template <bool kWhole>
 QUIRE_TARGET_DOT void quantise_group(const float* x, std::int64_t count, std::int8_t* q,
                                      float* scale, std::int32_t* offset) {
@@ -102,7 +102,7 @@ QUIRE_TARGET_DOT void quantise_group(const float* x, std::int64_t count, std::in
     const std::int64_t left = std::clamp<std::int64_t>(count - 16 * i, 0, 16);
     v[i] = kWhole ? _mm512_loadu_ps(x + 16 * i)
                   : _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), x + 16 * i);
-    // As bits, NaN is larger than any number
+    // Compared as bits, NaN is larger than any number
     largest = _mm512_max_epu32(largest,
                                _mm512_and_si512(_mm512_castps_si512(v[i]), magnitude_bits));
   }
@@ -114,7 +114,7 @@ QUIRE_TARGET_DOT void quantise_group(const float* x, std::int64_t count, std::in
   if (!std::isfinite(amplitude))
     step = std::nanf(""), inverse = 0.0f;
   else if (!std::isfinite(inverse))
-    step = inverse = 0.0f;  // no input is farther from zero than the smallest normal numbers
+    step = inverse = 0.0f;  // all inputs are closer to zero than the smallest normal numbers
   __m512i sum = _mm512_setzero_si512();
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) {

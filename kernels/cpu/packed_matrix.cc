@@ -15,12 +15,12 @@ namespace quire::cpu {
 namespace {
 
 constexpr std::int64_t kBlockSteps = 64;  // 2048 inputs
-// 1024 inputs: half a megabyte of rows beside the panel
+// 1024 inputs: half a megabyte of rows next to the panel
 constexpr std::int64_t kVectorBlockSteps = 32;
-// Below this, waking a second thread costs more than it saves
+// With less work, waking a second thread costs more than it saves
 constexpr double kLeastWorkF32 = 4e6, kLeastWorkBf16 = 1e7;
 
-/// Panels of 32 outputs, one behind the other.
+/// Stores panels of 32 outputs one after the other.
 class EvenPanels : public PanelMatrix {
  public:
   EvenPanels(std::int64_t n, std::int64_t k) : PanelMatrix(n, k, ceil_div(n, kPanelColumns)) {}
@@ -71,14 +71,14 @@ class F32Matrix final : public EvenPanels {
   AlignedBuffer data_;
 };
 
-/// bf16 arithmetic: inputs rounded once, panels of bf16 from where the format keeps them.
+/// Implements bf16 arithmetic: inputs are rounded once, and each format provides panels of bf16.
 class Bf16Arithmetic : public EvenPanels {
  public:
   Bf16Arithmetic(std::int64_t n, std::int64_t k, std::int64_t steps)
       : EvenPanels(n, k), steps_(steps) {}
 
  protected:
-  /// Steps [s, s + count) of a panel, in memory or expanded into `scratch` (kBlockSteps *
+  /// Returns steps [s, s + count) of a panel, in memory or expanded into `scratch` (kBlockSteps *
   /// kStepElements elements).
   virtual const std::uint16_t* panel(std::int64_t p, std::int64_t s, std::int64_t count,
                                      std::uint16_t* scratch) const = 0;
@@ -86,12 +86,12 @@ class Bf16Arithmetic : public EvenPanels {
     const void* at;
     std::int64_t bytes;
   };
-  /// Memory to fetch ahead of panel p's steps [s, s + count).
+  /// Returns the memory to prefetch before panel p's steps [s, s + count).
   virtual Range upcoming(std::int64_t p, std::int64_t s, std::int64_t count) const = 0;
-  /// AMX, at most kFewRows rows: the weights are read once and nothing else matters.
+  /// Multiplies at most kFewRows rows with AMX, reading the weights once.
   virtual void multiply_few(const std::uint16_t* tiles, std::int64_t p,
                             const PanelOutput& out) const = 0;
-  /// AVX512-BF16, steps [s, s + count); tiles begin at s.
+  /// Multiplies steps [s, s + count) with AVX512-BF16; tiles begin at s.
   virtual void multiply_dot(const std::uint16_t* tiles, std::int64_t p, std::int64_t s,
                             std::int64_t count, const PanelOutput& out) const = 0;
 
@@ -129,11 +129,11 @@ class Bf16Arithmetic : public EvenPanels {
                 });
   }
 
-  /// Calls fn(panel, step, number of steps, first row, output) over panels in threads: a cut of a
-  /// panel serves a block of rows while the second-level cache has their inputs.
+  /// Calls fn(panel, step, number of steps, first row, output) over panels in threads. A piece of a
+  /// panel serves a block of rows while their inputs are in L2.
   template <class F>
   void over_blocks(std::int64_t m, const float* bias, float* y, std::int64_t ldy, F&& fn) const {
-    // Few rows: each panel is read in one go, as it lies in memory.
+    // With few rows each panel is read whole, in memory order.
     const std::int64_t cut = m <= kFewRows ? steps_ : kVectorBlockSteps;
     over_panels(m, kLeastWorkBf16, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) float padded_bias[kPanelColumns];
@@ -240,8 +240,8 @@ class Bf16Matrix final : public Bf16Arithmetic {
   }
   void multiply_few(const std::uint16_t* tiles, std::int64_t p,
                     const PanelOutput& out) const override {
-    // All panels are one stream through memory: stay a fixed distance ahead of the loads, across
-    // panels too.
+    // All panels are one stream through memory; the prefetch stays a fixed distance ahead of the
+    // loads, across panels too.
     constexpr std::int64_t kAheadSteps = 2;
     const std::int64_t ahead = p * steps_ + kAheadSteps, last = panels_ * steps_;
     const std::int64_t count = std::clamp<std::int64_t>(last - ahead, 0, steps_);
@@ -260,7 +260,7 @@ class Bf16Matrix final : public Bf16Arithmetic {
   AlignedBuffer data_;
 };
 
-/// Inputs stay bf16, or (`bytes`) are rounded to int8 where the CPU multiplies bytes.
+/// Keeps inputs as bf16, or (`bytes`) rounds them to int8 where the CPU multiplies bytes.
 class Int8Matrix final : public Bf16Arithmetic {
  public:
   Int8Matrix(const StackedRows& rows, std::int64_t n, bool bytes, bool& finite)
@@ -318,7 +318,7 @@ class Int8Matrix final : public Bf16Arithmetic {
     return data_.as<std::byte>() + (p * steps_ / 2 + group) * kInt8GroupBytes;
   }
 
-  /// In thread-local scratch.
+  /// Rounds the inputs into thread-local scratch.
   Int8Rows quantised(const float* x, std::int64_t m, std::int64_t ldx) const {
     const std::int64_t groups = steps_ / 2;
     auto* scratch = thread_scratch<std::byte>(ScratchSlot::kMatmulInput,
@@ -332,7 +332,7 @@ class Int8Matrix final : public Bf16Arithmetic {
     return rows;
   }
 
-  /// One group of one column. False if a weight is not finite.
+  /// Packs one group of one column. Returns false if a weight is not finite.
   bool quantise(const float* w, std::int64_t c, std::int64_t group) {
     float largest = 0;
     bool finite = true;
@@ -353,7 +353,7 @@ class Int8Matrix final : public Bf16Arithmetic {
     return finite;
   }
 
-  // How an instruction set wants a group's numbers (matmul_kernels.h).
+  // Returns where an instruction set expects a group's number (matmul_kernels.h).
   std::int64_t offset(std::int64_t column, std::int64_t input) const {
     if (multiplies_bytes_) return vnni_offset(column, input);
     const std::int64_t step = input / kStepInputs * kStepElements, i = input % kStepInputs;

@@ -1,4 +1,5 @@
-/// Vectorised bodies of page_bounds() and page_scores(): pages [begin, end) of a checked call.
+/// This file declares the vectorized bodies of page_bounds() and page_scores() for pages [begin,
+/// end) of a checked call.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kMaxHeadDim = 256;
 
-/// The nearest bf16 that is not above (or, `up`, not below) a finite value: one step of magnitude
-/// away from zero where cutting bits went the wrong way.
+/// Returns the nearest bf16 that is not above (or, with `up`, not below) a finite value. If
+/// truncation rounded the wrong way, the magnitude is one step larger.
 HWY_INLINE std::uint16_t RoundOutwards(float value, bool up) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto cut = static_cast<std::uint16_t>(bits >> 16);
@@ -37,7 +37,7 @@ HWY_INLINE const typename Tag::Type* KeyAt(const PageBoundsArgs& a, std::int64_t
   return reinterpret_cast<const typename Tag::Type*>(bytes);
 }
 
-/// Mean of the page's keys and mean absolute deviation from it.
+/// Computes the mean of the page's keys and the mean absolute deviation from it.
 template <class Tag>
 HWY_INLINE void CenterPage(Tag tag, const PageBoundsArgs& a, std::int64_t page, std::int64_t head) {
   const std::int64_t dim = a.kv.head_dim;
@@ -106,13 +106,13 @@ void BoundPages(const PageBoundsArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-/// Whose bounds stay in the second-level cache while all heads go over them
+/// The number of pages whose bounds stay in L2 while all heads read them
 constexpr std::int64_t kPagesAtOnce = 64;
 constexpr int kQueriesAtOnce = 4;
 constexpr std::int64_t kFetchAhead = 12;  ///< pages
 
-/// Four queries of one KV head, what is above zero and what is below: a product with the larger
-/// bound, and one with the smaller.
+/// Four queries of one KV head, split by sign: `above` is multiplied with the high bound, `below`
+/// with the low one.
 struct SignedQueries {
   HWY_ALIGN float above[kQueriesAtOnce][kMaxHeadDim];
   HWY_ALIGN float below[kQueriesAtOnce][kMaxHeadDim];
@@ -129,7 +129,7 @@ HWY_INLINE void SplitQueries(const float* q, std::int64_t num_queries, std::int6
   }
 }
 
-/// out[i] = sum_c max(q[i][c] * low[c], q[i][c] * high[c])
+/// Computes out[i] = sum_c max(q[i][c] * low[c], q[i][c] * high[c]).
 HWY_INLINE void ScorePage(const SignedQueries& q, const std::uint16_t* low, std::int64_t dim,
                           float* out) {
   const hn::ScalableTag<float> d;
@@ -167,7 +167,8 @@ void ScorePages(const PageScoresArgs& a, std::int64_t begin, std::int64_t end) {
       SplitQueries(a.q + head * dim, n, dim, queries);
       const std::uint16_t* bounds = a.bounds + head / group * 2 * dim;
       for (std::int64_t page = begin; page < stop; ++page) {
-        // A head's bounds lie a page's apart: what comes next is not foretold by what came.
+        // A head's bounds are one page's bounds apart, so the hardware prefetcher cannot predict
+        // them.
         const auto* next = reinterpret_cast<const std::byte*>(
             bounds + std::min(page + kFetchAhead, end - 1) * page_values);
         for (std::int64_t i = 0; i < 4 * dim; i += 64) __builtin_prefetch(next + i);

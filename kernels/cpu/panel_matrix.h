@@ -1,5 +1,5 @@
-/// What the CPU's packed matrices share: the rows they are packed from, argument checks, and panels
-/// shared out over threads. For .cc files of this folder.
+/// This file declares what the CPU's packed matrices share: the rows they are packed from, argument
+/// checks, and distribution of panels over threads. Only .cc files of this folder include it.
 #pragma once
 
 #include <algorithm>
@@ -15,18 +15,19 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kFewRows = 32;     ///< a panel is streamed once from memory, uncut
-inline constexpr std::int64_t kBlockRows = 256;  ///< rows whose inputs stay in the L2 cache
+/// up to this many rows, a whole panel is streamed once from memory
+inline constexpr std::int64_t kFewRows = 32;
+inline constexpr std::int64_t kBlockRows = 256;  ///< rows whose inputs stay in L2
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Rows of several matrices as one.
+/// Presents the rows of several matrices as one matrix.
 struct StackedRows {
   std::span<const WeightPart> parts;
   std::int64_t k;
-  DType dtype;  ///< of the parts that are not blocks
+  DType dtype;  ///< dtype of the parts that are not blocks
 
-  /// Row n as f32.
+  /// Reads row n as f32.
   void read(std::int64_t n, float* out) const {
     for (const WeightPart& part : parts) {
       if (n < part.n) return read_weight_row(part, n, k, dtype, out);
@@ -35,7 +36,7 @@ struct StackedRows {
   }
 };
 
-/// Shape, argument checks, panels over threads.
+/// Implements shape, argument checks and distribution of panels over threads.
 class PanelMatrix : public PackedMatrix {
  public:
   PanelMatrix(std::int64_t n, std::int64_t k, std::int64_t panels)
@@ -63,8 +64,8 @@ class PanelMatrix : public PackedMatrix {
   virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
                    std::int64_t ldy) const = 0;
 
-  /// Calls fn(first panel, last panel), inline below `least_work` operations; large work in several
-  /// pieces a thread, so that a disturbed core is helped by the others.
+  /// Calls fn(first panel, last panel), inline below `least_work` operations. Large work is split
+  /// into several pieces per thread, so that other cores can take over from a slow one.
   template <class F>
   void over_panels(std::int64_t m, double least_work, F&& fn) const {
     const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) *
@@ -78,7 +79,7 @@ class PanelMatrix : public PackedMatrix {
     });
   }
 
-  /// Columns [column, column + columns) of the output for `rows` rows from `row` on.
+  /// Returns the output for columns [column, column + columns) and `rows` rows from `row` on.
   PanelOutput output(std::int64_t column, std::int64_t columns, std::int64_t row, std::int64_t rows,
                      const float* bias, float* padded_bias, float* y, std::int64_t ldy,
                      bool first) const {

@@ -1,5 +1,5 @@
-// Products of few queries with listed bf16 keys on AVX512-BF16: a tile of keys is turned around, so
-// that no sum goes across lanes.
+// This file holds products of few queries with listed bf16 keys on AVX512-BF16. A tile of keys is
+// transposed, so that no sum crosses lanes.
 #include <algorithm>
 #include <cstring>
 
@@ -11,11 +11,11 @@
 namespace quire::cpu {
 namespace {
 
-constexpr int kQueries = 4;  ///< at once
+constexpr int kQueries = 4;  ///< queries multiplied at once
 constexpr std::int64_t kMostDim = 256;
 
-/// Queries [first, first + kQueries), scaled and rounded: [dim / 2][kQueries][2]; zeros past the
-/// last one.
+/// Packs queries [first, first + kQueries), scaled and rounded, to [dim / 2][kQueries][2] with
+/// zeros past the last one.
 void pack(const RowScoresArgs& a, std::int64_t first, std::uint16_t* out) {
   for (std::int64_t i = 0; i < kQueries; ++i) {
     for (std::int64_t c = 0; c < a.keys.kv.head_dim; ++c) {
@@ -27,7 +27,7 @@ void pack(const RowScoresArgs& a, std::int64_t first, std::uint16_t* out) {
   }
 }
 
-/// Where a tile's keys lie; those behind the last row repeat it.
+/// Writes the addresses of a tile's keys; those past the last row repeat it.
 void find(const ChosenRows& c, std::int64_t begin, std::int64_t end, const std::byte** keys) {
   for (std::int64_t j = 0; j < kTransposedTileKeys; ++j) {
     const std::int64_t at = std::min(begin + j, end - 1);

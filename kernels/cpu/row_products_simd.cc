@@ -14,9 +14,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
-// Rows are read once, in the order they are listed; what is listed next is fetched meanwhile,
-// because listed rows lie anywhere. Channels lie in vector lanes, and a block of queries shares
-// what was read of a row.
+// Rows are read once, in list order. The next listed rows are prefetched, because listed rows are
+// scattered. Channels lie in vector lanes, and a block of queries shares each loaded row.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -24,7 +23,7 @@ namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kFetchAhead = 12;  ///< rows
 constexpr int kKeysAtOnce = 8;            ///< for many queries
-constexpr int kValueVectors = 4;          ///< of channels, summed up in registers for 4 queries
+constexpr int kValueVectors = 4;  ///< vectors of channels, summed in registers for 4 queries
 
 HWY_INLINE const std::byte* RowAt(const ChosenRows& c, std::int64_t j, int value) {
   const std::int64_t row = c.rows != nullptr ? c.rows[j] : c.first_row + j;
@@ -39,7 +38,7 @@ HWY_INLINE void Fetch(const ChosenRows& c, std::int64_t j, std::int64_t end, int
   for (std::int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/// Products of NQ queries with one key.
+/// Computes products of NQ queries with one key.
 template <int NQ, class Tag>
 HWY_INLINE void ScoreRow(Tag tag, const RowScoresArgs& a, const float* q,
                          const typename Tag::Type* key, float* scores) {
@@ -85,7 +84,7 @@ HWY_INLINE void ScoreQueries(Tag tag, const RowScoresArgs& a, std::int64_t first
   }
 }
 
-/// One query with four keys at a time, which share the way from vectors to sums.
+/// Multiplies one query with four keys at a time, which share the reduction from vectors to sums.
 template <class Tag>
 HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, std::int64_t begin,
                            std::int64_t end, std::int64_t last) {
@@ -120,7 +119,7 @@ HWY_INLINE void ScoreQuery(Tag tag, const RowScoresArgs& a, std::int64_t index, 
 }
 
 void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
-  // As many rows as stay in the first-level cache while all queries go over them.
+  // A block of rows stays in L1 while all queries read it.
   constexpr std::int64_t kBlock = 64;
   with_dtype(a.keys.kv.dtype, [&](auto tag) HWY_ATTR {
     for (; begin < end; begin += kBlock) {
@@ -133,8 +132,8 @@ void ScoreRows(const RowScoresArgs& a, std::int64_t begin, std::int64_t end) {
   });
 }
 
-/// Queries in vector lanes, keys broadcast: scores of kKeysAtOnce keys for NV vectors of queries,
-/// turned around and scaled before, [head_dim][padded queries].
+/// Scores kKeysAtOnce keys for NV vectors of queries. Vector lanes hold queries, transposed and
+/// scaled before, [head_dim][padded queries]; keys are broadcast.
 template <int NV>
 HWY_INLINE void ScoreLanes(const float* keys, const float* queries, std::int64_t dim,
                            std::int64_t padded, std::int64_t num_keys, float* scores,
@@ -167,14 +166,15 @@ HWY_INLINE void ScoreLanes(const float* keys, const float* queries, std::int64_t
   }
 }
 
-/// Queries rounded up to two vectors.
+/// Returns the number of queries rounded up to two vectors.
 std::int64_t PaddedQueries(std::int64_t num_queries) {
   const hn::ScalableTag<float> d;
   const auto block = 2 * static_cast<std::int64_t>(hn::Lanes(d));
   return (num_queries + block - 1) / block * block;
 }
 
-/// Scratch: queries [head_dim][padded], keys [kKeysAtOnce][head_dim], scores [kKeysAtOnce][padded].
+/// Uses scratch: queries [head_dim][padded], keys [kKeysAtOnce][head_dim], scores
+/// [kKeysAtOnce][padded].
 void ScoreByRow(const RowScoresArgs& a, std::int64_t begin, std::int64_t end, float* scratch) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -187,7 +187,7 @@ void ScoreByRow(const RowScoresArgs& a, std::int64_t begin, std::int64_t end, fl
   with_dtype(a.keys.kv.dtype, [&](auto tag) HWY_ATTR {
     for (std::int64_t j = begin; j < end; j += kKeysAtOnce) {
       const std::int64_t n = std::min<std::int64_t>(kKeysAtOnce, end - j);
-      // The last row stands in for those that are missing
+      // The last row replaces missing ones
       for (std::int64_t r = 0; r < kKeysAtOnce; ++r) {
         const auto* key = reinterpret_cast<const typename decltype(tag)::Type*>(
             RowAt(a.keys, j + std::min(r, n - 1), 0));
@@ -208,7 +208,7 @@ std::int64_t ByRowScratch(const RowScoresArgs& a) {
   return (dim + kKeysAtOnce) * padded + kKeysAtOnce * dim;
 }
 
-/// out[i][c ..] = sums of NV vectors of channels for NQ queries.
+/// Computes out[i][c ..] = sums of NV vectors of channels for NQ queries.
 template <int NQ, int NV, class D, class Tag>
 HWY_INLINE void SumValues(D d, Tag tag, const RowValuesArgs& a, std::int64_t first, std::int64_t c,
                           std::int64_t begin, std::int64_t end, float* out) {

@@ -14,8 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/key_tile-inl.h"
 
-// A tile of keys is turned around once, so that rows lie in vector lanes; then every query goes
-// over it.
+// A tile of keys is transposed once, so that rows lie in vector lanes; then every query reads it.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -27,7 +26,7 @@ std::int64_t QueriesPadded(const RowVotesArgs& a) {
   return (a.num_groups * a.group + kRegisterRows - 1) / kRegisterRows * kRegisterRows;
 }
 
-/// products[r][lane] = q[r] . k[lane] for kRegisterRows queries and two vectors of keys.
+/// Computes products[r][lane] = q[r] . k[lane] for kRegisterRows queries and two vectors of keys.
 HWY_INLINE void MultiplyTile(const float* query, const float* keys, std::int64_t dim,
                              float* products) {
   const hn::ScalableTag<float> d;
@@ -39,7 +38,7 @@ HWY_INLINE void MultiplyTile(const float* query, const float* keys, std::int64_t
   });
 }
 
-/// The largest of a group's products, each less its query's lse.
+/// Computes the largest of a group's products, each minus its query's lse.
 HWY_INLINE void VoteOfGroup(const RowVotesArgs& a, std::int64_t i, const float* products,
                             const std::int32_t* positions, std::int64_t valid, float* out) {
   const hn::ScalableTag<float> d;
@@ -63,8 +62,8 @@ HWY_INLINE void VoteOfGroup(const RowVotesArgs& a, std::int64_t i, const float* 
   for (std::int64_t lane = valid / lanes * lanes; lane < valid; ++lane) out[lane] = votes[lane];
 }
 
-/// Fetches the keys of kVoteRows rows from `first` on, the part-th of `parts`: a head's rows lie
-/// apart, so nothing foretells them.
+/// Prefetches part `part` of `parts` of the keys of kVoteRows rows from `first` on. A head's rows
+/// are not contiguous, so the hardware prefetcher cannot predict them.
 HWY_INLINE void FetchTile(const RowVotesArgs& a, std::int64_t first, std::int64_t part,
                           std::int64_t parts) {
   const std::int64_t row_bytes = a.kv.head_dim * static_cast<std::int64_t>(dtype_bytes(a.kv.dtype)),

@@ -1,4 +1,4 @@
-/// The vectorised part of row_votes(): tiles of rows of a checked call.
+/// This file declares the vectorized part of row_votes(): tiles of rows of a checked call.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace quire::cpu {
 
-inline constexpr std::int64_t kVoteRows = 32;  ///< of a tile: two of the widest vectors
-inline constexpr std::int64_t kLeastVoteProducts = 1 << 18;  ///< worth a thread of their own
+inline constexpr std::int64_t kVoteRows = 32;  ///< rows per tile: two of the widest vectors
+/// fewer products are not worth a thread
+inline constexpr std::int64_t kLeastVoteProducts = 1 << 18;
 
-/// Floats of scratch, 64-byte aligned.
+/// Returns the floats of scratch, which must be 64-byte aligned.
 std::int64_t row_votes_scratch(const RowVotesArgs& args);
-/// Tiles [begin, end), of which the i-th begins with row first_row + i * kVoteRows.
+/// Handles tiles [begin, end); tile i begins with row first_row + i * kVoteRows.
 void row_votes_tiles(const RowVotesArgs& args, std::int64_t begin, std::int64_t end,
                      float* scratch);
 

@@ -64,7 +64,7 @@ void AddRange(float* x, const float* y, std::int64_t begin, std::int64_t end) {
   });
 }
 
-/// out = rot(x) for one head; x may be out.
+/// Computes out = rot(x) for one head; x may be out.
 HWY_INLINE void RotateHead(const RopeConfig& config, const float* cos, const float* sin,
                            const float* x, float* out) {
   const std::int64_t half = config.rotary_dim / 2;

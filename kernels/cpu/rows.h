@@ -1,6 +1,6 @@
-/// Row-wise kernels: vectorised bodies of norm, activation, RoPE, KV placing and packing,
-/// summaries. One range of rows per call; the dispatching .cc checks arguments and splits rows over
-/// threads. Rows are independent of each other.
+/// This file declares row-wise kernels: vectorized bodies of norm, activation, RoPE, KV placing and
+/// packing, and summaries. A call handles one range of rows; the dispatching .cc checks arguments
+/// and splits rows over threads. Rows are independent of each other.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ void rope_rows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t beg
 void kv_place_rows(const RopeTable& table, const KvPlaceArgs& a, std::int64_t begin,
                    std::int64_t end);
 void kv_pack_rows(const KvPackArgs& a, std::int64_t begin, std::int64_t end);
-/// KV heads [begin, end) of a block.
+/// Summarizes KV heads [begin, end) of a block.
 void block_summary_heads(const RopeTable& table, const BlockSummaryArgs& a, std::int64_t begin,
                          std::int64_t end);
-/// Columns [begin, end) of the mean.
+/// Computes columns [begin, end) of the mean.
 void row_mean_columns(const float* x, std::int64_t rows, std::int64_t ldx, float* out,
                       std::int64_t begin, std::int64_t end);
-/// Largest value of x[0..n), ignoring NaN; -inf if there is none.
+/// Returns the largest value of x[0..n), ignoring NaN; -inf if there is none.
 float max_value(const float* x, std::int64_t n);
 
 }  // namespace quire::cpu

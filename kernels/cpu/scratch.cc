@@ -14,7 +14,7 @@ AlignedBuffer::AlignedBuffer(std::size_t bytes) : bytes_(bytes) {
   if (rounded == 0) return;
   auto* p = static_cast<std::byte*>(std::aligned_alloc(align, rounded));
   if (p == nullptr) throw std::bad_alloc();
-  // A hint: fewer TLB misses while weights stream by
+  // This is a hint: fewer TLB misses while weights are streamed
   if (align == kHuge) (void)madvise(p, rounded, MADV_HUGEPAGE);
   data_.reset(p);
 }

@@ -1,4 +1,4 @@
-/// Memory for kernels: 64-byte aligned buffers that remember their size.
+/// This file declares memory for kernels: 64-byte aligned buffers that know their size.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace quire::cpu {
 
-/// Aligned, uninitialised bytes. Buffers of 4 MiB and more ask for huge pages. Throws
+/// Owns aligned, uninitialized bytes. Buffers of 4 MiB and more request huge pages. Throws
 /// std::bad_alloc.
 class AlignedBuffer {
  public:
@@ -27,8 +27,8 @@ class AlignedBuffer {
   std::size_t bytes_ = 0;
 };
 
-/// One buffer per thread and slot, grown as needed and kept. The content is lost when it grows.
-/// Slots keep kernels that call each other apart.
+/// Names one buffer per thread, grown as needed and kept. Its content is lost when it grows.
+/// Kernels that call each other use different slots.
 enum class ScratchSlot : unsigned char {
   kMatmulInput = 0,
   kMatmulPanel,

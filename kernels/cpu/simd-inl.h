@@ -1,5 +1,5 @@
-// Helpers compiled once per Highway target: loads and stores of every dtype as f32, and exp.
-// Include inside foreach_target files.
+// This file holds helpers compiled once per Highway target: loads and stores of every dtype as f32,
+// and exp. Include it inside foreach_target files.
 #if defined(QUIRE_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QUIRE_KERNELS_CPU_SIMD_INL_H_
 #undef QUIRE_KERNELS_CPU_SIMD_INL_H_
@@ -17,8 +17,7 @@ namespace quire::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls f(tag, i) so that [0, n) is covered by full vectors, then by vectors of 8, then one by
-/// one.
+/// Calls f(tag, i) so that full vectors cover [0, n), then vectors of 8, then single elements.
 template <class F>
 HWY_INLINE void for_each_vector(std::int64_t n, F&& f) {
   const hn::ScalableTag<float> d;
@@ -36,8 +35,8 @@ HWY_INLINE void for_each_vector(std::int64_t n, F&& f) {
 #endif
 }
 
-// Element types. A row of KV is read through one of these tags so that the loop over it is
-// branch-free.
+// Tags of element types. A row of KV is read through one of them, so that the loop over it has no
+// branches.
 struct F32Tag {
   using Type = float;
 };
@@ -68,7 +67,7 @@ HWY_INLINE hn::Vec<D> load_as_f32(D d, F16Tag, const std::uint16_t* p) {
 #endif
 }
 
-/// f32 lanes rounded to bf16 (nearest even, NaN stays NaN) in the low half of each lane.
+/// Rounds f32 lanes to bf16 (nearest even, NaN stays NaN) in the low half of each lane.
 template <class D, class DU = hn::RebindToUnsigned<D>>
 HWY_INLINE hn::Vec<DU> round_to_bf16(D d, hn::Vec<D> v) {
   const DU du;
@@ -113,7 +112,7 @@ HWY_INLINE void with_dtype(DType t, F&& f) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Adds the upper half of v to its lower half until four lanes are left.
+/// Adds the upper half of v to its lower half until four lanes remain.
 template <class D>
 HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_to_four(D d, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(d) > 4) {
@@ -125,8 +124,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_to_four(D d, hn::Vec<D> v) {
 }
 #endif
 
-/// out[0..4) = the sums of the lanes of four vectors, all added up in the same order: a sum depends
-/// on its vector alone.
+/// Writes the lane sums of four vectors to out[0..4). All are summed in the same order, so a sum
+/// depends only on its vector.
 template <class D>
 HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c,
                                 hn::Vec<D> e, float* out) {
@@ -147,8 +146,8 @@ HWY_INLINE void store_four_sums([[maybe_unused]] D d, hn::Vec<D> a, hn::Vec<D> b
 #endif
 }
 
-/// exp(x) for x <= 88: within 2 ulp, exp(0) == 1 exactly, 0 below -87.3 (so also for -inf). NaN
-/// stays NaN.
+/// Returns exp(x) for x <= 88, within 2 ulp. exp(0) is exactly 1, values below -87.3 (also -inf)
+/// give 0, and NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> fast_exp(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;

@@ -1,4 +1,4 @@
-/// The vectorised body of mark_top_k().
+/// This file declares the vectorized body of mark_top_k().
 #pragma once
 
 #include <cstdint>

@@ -30,10 +30,10 @@ struct Gathered {
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
-// A sample says between which two values the k-th largest lies; one pass counts what is above and
-// gathers what is between, few values, of which the k-th is then picked out. Where the sample was
-// wrong, everything is gathered; what is still many is gathered again. A last pass compares and
-// keeps a bit of each value.
+// A sample gives two values between which the k-th largest should lie. One pass counts the values
+// above and gathers those in between, which are few; the k-th largest is then found among them. If
+// the sample was wrong, everything is gathered; a set that is still large is sampled again. A last
+// pass compares and writes one bit per value.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -49,18 +49,18 @@ Gathered GatherBetween(const float* x, std::int64_t n, float low, float high, fl
     sum.above += static_cast<std::int64_t>(hn::CountTrue(d, above));
     const auto between = hn::AndNot(above, hn::Ge(v, hn::Set(d, low)));
     if (hn::AllFalse(d, between)) return;
-    // Packed in a register: packing while storing is slow on some CPUs.
+    // Compress in a register: compressing stores are slow on some CPUs.
     hn::StoreU(hn::Compress(v, between), d, out + sum.between);
     sum.between += static_cast<std::int64_t>(hn::CountTrue(d, between));
   });
   return sum;
 }
 
-/// The k-th largest of n values, none of them NaN, 1 <= k <= n. It is found bit by bit, by counting
-/// what is not below: nothing is moved, and no branch depends on a value. x holds something else
-/// then.
+/// Returns the k-th largest of n values, none of them NaN, 1 <= k <= n. It is found bit by bit, by
+/// counting values that are not below: nothing is moved, and no branch depends on a value. x is
+/// overwritten.
 float KthLargest(float* x, std::int64_t n, std::int64_t k) {
-  // Bits of a float as a number with a sign: in the order of the floats.
+  // The bits of a float as a signed integer, in the order of the floats.
   const auto keys = [](auto d, auto v) HWY_ATTR {
     const hn::RebindToSigned<decltype(d)> di;
     const auto bits = hn::BitCast(di, v);
@@ -90,7 +90,7 @@ std::int64_t MarkAtLeast(const float* x, std::int64_t n, float least, std::uint6
   std::int64_t marked = 0;
   for_each_vector(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto mask = hn::Ge(hn::LoadU(d, x + i), hn::Set(d, least));
-    // Vectors begin at multiples of their length: none straddles a word.
+    // Vectors begin at multiples of their length, so none crosses a word.
     std::uint8_t bytes[sizeof(std::uint64_t)] = {};
     hn::StoreMaskBits(d, mask, bytes);
     std::uint64_t lanes = 0;
@@ -116,7 +116,7 @@ HWY_EXPORT(KthLargest);
 HWY_EXPORT(MarkAtLeast);
 
 constexpr std::int64_t kSample = 512, kLeastSample = 64, kVector = 16;
-constexpr std::int64_t kFew = 2048;  ///< values that are not worth another sample
+constexpr std::int64_t kFew = 2048;  ///< up to this many values are not sampled again
 constexpr float kLowest = std::numeric_limits<float>::lowest(),
                 kHighest = std::numeric_limits<float>::infinity();
 
@@ -124,14 +124,14 @@ struct Bounds {
   float low = kLowest, high = kHighest;
 };
 
-/// Between which values the k-th largest of x should lie, by a sample of an eighth of them, kSample
-/// at most: four deviations of its rank among them to either side.
+/// Returns values between which the k-th largest of x should lie. They come from a sample of an
+/// eighth of x, at most kSample values, four standard deviations of its rank to either side.
 Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   const std::int64_t size = std::min(kSample, n / 8);
   if (size < kLeastSample) return {};
   std::array<float, kSample> sample;
   const std::int64_t stride = n / size;
-  // Places wander within their range, so that no regular pattern of x meets them.
+  // Sample positions vary within their stride, so that they miss regular patterns of x.
   for (std::int64_t i = 0; i < size; ++i) {
     const float v = x[i * stride + i * 2654435761 % stride];
     sample[static_cast<std::size_t>(i)] = std::isnan(v) ? -kHighest : v;
@@ -150,13 +150,13 @@ Bounds guess(const float* x, std::int64_t n, std::int64_t k) {
   return bounds;
 }
 
-/// Values of which one is looked for: the rank-th largest of `count`.
+/// A set of values in which the rank-th largest of `count` is sought.
 struct Remaining {
   std::int64_t count, rank;
 };
 
-/// Gathers in `out` those of n values among which the k-th largest is, without NaN and -inf: few,
-/// unless a sample guesses wrong.
+/// Gathers into `out` the values among which the k-th largest of n lies, without NaN and -inf. They
+/// are few, unless the sample was wrong.
 Remaining narrow(const float* x, std::int64_t n, std::int64_t k, float* out) {
   const Bounds bounds = guess(x, n, k);
   Gathered found = HWY_DYNAMIC_DISPATCH(GatherBetween)(x, n, bounds.low, bounds.high, out);
@@ -165,7 +165,8 @@ Remaining narrow(const float* x, std::int64_t n, std::int64_t k, float* out) {
   return {found.between, k - found.above};
 }
 
-/// Takes the last `surplus` marks of values equal to `least` away: ties go to the smaller index.
+/// Clears the last `surplus` marks of values equal to `least`, because ties go to the smaller
+/// index.
 void drop_last_equals(const float* x, std::int64_t n, float least, std::int64_t surplus,
                       std::uint64_t* bits) {
   for (std::int64_t i = n - 1; surplus > 0; --i) {
@@ -189,7 +190,7 @@ std::int64_t mark_top_k(const float* x, std::int64_t n, std::int64_t k, std::uin
     Remaining left = narrow(x, n, k, gathered);
     while (left.count > kFew && left.count >= left.rank) {
       const Remaining fewer = narrow(gathered, left.count, left.rank, spare);
-      if (fewer.count > left.count / 2) break;  // many equals, or a guess that was wrong
+      if (fewer.count > left.count / 2) break;  // many equal values, or a wrong sample
       left = fewer;
       std::swap(gathered, spare);
     }

@@ -1,4 +1,5 @@
-/// The vectorised body of transposed_scores(): blocks [begin, end) of a checked call.
+/// This file declares the vectorized body of transposed_scores() for blocks [begin, end) of a
+/// checked call.
 #pragma once
 
 #include <cstdint>

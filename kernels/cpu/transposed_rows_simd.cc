@@ -12,7 +12,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
-// Blocks are read once, from front to back, two vectors of rows at a time; queries are broadcast.
+// Blocks are read once, in order, two vectors of rows at a time; queries are broadcast.
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::cpu {
@@ -21,8 +21,8 @@ namespace HWY_NAMESPACE {
 constexpr int kQueriesAtOnce = 4;
 constexpr std::int64_t kFetchAhead = 128;  ///< pairs, of two blocks each
 
-/// Scores of NQ queries for two vectors of rows, which begin at x0 and x1, while what lies behind
-/// fetch0 and fetch1 comes nearer, as many pairs.
+/// Scores NQ queries for two vectors of rows at x0 and x1. Meanwhile it prefetches as many pairs
+/// from fetch0 and fetch1.
 template <int NQ>
 HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
                              const std::uint16_t* x1, const std::uint16_t* fetch0,
@@ -35,7 +35,7 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
 #pragma GCC unroll 4
   for (int i = 0; i < NQ; ++i) sum[i][0] = sum[i][1] = hn::Zero(d);
   for (std::int64_t p = 0; p < pairs; ++p) {
-    // A pair of a block is a cache line.
+    // A pair of a block is one cache line.
     __builtin_prefetch(fetch0 + p * kTransposeRows * 2);
     __builtin_prefetch(fetch1 + p * kTransposeRows * 2);
     const auto v0 = hn::LoadU(du,
@@ -60,8 +60,8 @@ HWY_INLINE void ScoreVectors(const float* const* q, const std::uint16_t* x0,
   }
 }
 
-/// The same for queries [h, h + NQ) of one KV head, rows from..from + 2 lanes of the blocks; those
-/// that are not asked for are left out.
+/// Scores queries [h, h + NQ) of one KV head with rows from..from + 2 lanes of the blocks, without
+/// rows that are not requested.
 template <int NQ>
 HWY_INLINE void ScoreRows(const TransposedScoresArgs& a, std::int64_t h, std::int64_t from,
                           const std::uint16_t* fetch0, const std::uint16_t* fetch1) {
@@ -94,12 +94,11 @@ HWY_INLINE void ScoreRows(const TransposedScoresArgs& a, std::int64_t h, std::in
 void ScoreBlocks(const TransposedScoresArgs& a, std::int64_t begin, std::int64_t end) {
   const hn::ScalableTag<float> d;
   const std::int64_t step = 2 * static_cast<std::int64_t>(hn::Lanes(d));
-  // Two blocks stay in the first-level cache while vectors that are shorter than a block go over
-  // them.
+  // Two blocks stay in L1 while vectors shorter than a block read them.
   for (std::int64_t block = begin; block < end; block += 2) {
     const std::int64_t stop = std::min(end, block + 2) * kTransposeRows;
     for (std::int64_t head = 0; head < a.num_kv_heads; ++head) {
-      // Blocks lie anywhere: what comes next is not foretold by what came.
+      // Blocks are scattered, so the hardware prefetcher cannot predict the next one.
       const std::int64_t ahead = head + std::max<std::int64_t>(1, kFetchAhead / a.rows.num_pairs),
                          fetch_block = std::min(block + ahead / a.num_kv_heads * 2, end - 1);
       const std::int64_t fetch_at = transposed_at(a.rows.num_pairs,

@@ -1,11 +1,11 @@
-/// Turning 16 x 16 words of 32 bits around, in AVX-512 registers.
+/// This file transposes 16 x 16 words of 32 bits in AVX-512 registers.
 #pragma once
 
 #include <immintrin.h>
 
 namespace quire::cpu {
 
-/// r[i] word j <-> r[j] word i.
+/// Transposes in place: r[i] word j <-> r[j] word i.
 __attribute__((target("avx512f"), always_inline)) inline void turn_words(__m512i (&r)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8

@@ -1,5 +1,5 @@
-/// A tile of bf16 keys turned around, so that a key lies in each vector lane: products with few
-/// queries then fill whole vectors. Include only in .cc files of this folder, with AVX512-BF16.
+/// This file transposes a tile of bf16 keys so that each vector lane holds a key and products with
+/// few queries fill whole vectors. Only .cc files of this folder include it, with AVX512-BF16.
 #pragma once
 
 #include <immintrin.h>
@@ -15,15 +15,15 @@ namespace quire::cpu {
 
 inline constexpr std::int64_t kTransposedTileKeys = 64;
 
-/// Two bf16 values in every pair of lanes.
+/// Returns two bf16 values broadcast to every pair of lanes.
 QUIRE_TARGET_AVX512 inline __m512bh bf16_pair_at(const void* at) {
   std::int32_t pair;
   std::memcpy(&pair, at, sizeof pair);
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/// keys [dim / 2][64][2] from 64 rows, wherever they lie; 64-byte aligned. `next` are rows that
-/// will be read later and are fetched meanwhile; null: none. dim is a multiple of 32.
+/// Writes keys [dim / 2][64][2], 64-byte aligned, from 64 rows at any addresses. Rows of `next`,
+/// which are read later, are prefetched meanwhile; null: none. dim is a multiple of 32.
 QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
                                           const std::byte* const* next, std::int64_t dim,
                                           std::uint16_t* keys) {
@@ -44,8 +44,9 @@ QUIRE_TARGET_AVX512 inline void turn_keys(const std::byte* const* rows,
   }
 }
 
-/// scores[i * ld + key] = q_i . key for Lanes queries and the tile's 64 keys; pair p of query i
-/// lies at query + p * ld_query + i * 2. Each score is one chain of sums over ascending pairs.
+/// Computes scores[i * ld + key] = q_i . key for Lanes queries and the tile's 64 keys. Pair p of
+/// query i is at query + p * ld_query + i * 2. Each score is one chain of sums over ascending
+/// pairs.
 template <int Lanes>
 QUIRE_TARGET_AVX512 inline void score_transposed_keys(const std::uint16_t* keys,
                                                       const std::uint16_t* query,

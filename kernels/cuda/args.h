@@ -1,6 +1,6 @@
-/// Operations that exist on the GPU in another shape than on the CPU: fused, or many at once. All
-/// pointers are device memory; nothing is read or written on the host. The other operations take
-/// the arguments of their own headers (kernels/norm.h, kernels/attention.h, ...).
+/// This file declares arguments of operations that differ in shape from their CPU versions: fused,
+/// or many at once. All pointers are device memory; nothing is read or written on the host. Other
+/// operations take the arguments of their own headers (kernels/norm.h, kernels/attention.h, ...).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace quire::cuda {
 
-/// A RopeTable's rows on the device: cos and sin [max_positions, rotary_dim / 2] f32.
+/// The rows of a RopeTable on the device: cos and sin [max_positions, rotary_dim / 2] f32.
 struct DeviceRopeTable {
   const float *cos, *sin;
   std::int64_t max_positions;
@@ -21,14 +21,14 @@ struct DeviceRopeTable {
   bool interleaved;
 };
 
-/// add_inplace() and rms_norm() in one pass: norm.x <- norm.x + residual, norm.out <- rms_norm of
-/// that. A null residual adds nothing and leaves x as it is; then out may be x.
+/// Computes add_inplace() and rms_norm() in one pass: norm.x <- norm.x + residual, then norm.out <-
+/// rms_norm(norm.x). A null residual adds nothing and leaves x unchanged; then out may be x.
 struct ResidualRmsNormArgs {
   RmsNormArgs norm;       ///< x is written when residual is not null
   const float* residual;  ///< [rows, dim] or null
 };
 
-/// out[r, :] = table[ids[r], :] in f32; a row of zeros for an id outside [0, vocab).
+/// Computes out[r, :] = table[ids[r], :] in f32. An id outside [0, vocab) gives a row of zeros.
 struct EmbeddingArgs {
   const void* table;  ///< [vocab, dim] of dtype
   DType dtype;
@@ -38,7 +38,7 @@ struct EmbeddingArgs {
   std::int64_t ld = 0;  ///< row stride of table in elements; 0: dim
 };
 
-/// out[r, :] = x[r, :] rounded to dtype.
+/// Computes out[r, :] = x[r, :] rounded to dtype.
 struct ConvertArgs {
   const float* x;  ///< [rows, dim], row stride ldx
   std::int64_t rows, dim, ldx;
@@ -46,14 +46,15 @@ struct ConvertArgs {
   void* out;    ///< [rows, dim] without gaps
 };
 
-/// x[r, :] += bias.
+/// Adds the bias to every row: x[r, :] += bias.
 struct AddBiasArgs {
   float* x;           ///< [rows, dim], row stride ldx
   const float* bias;  ///< [dim]
   std::int64_t rows, dim, ldx;
 };
 
-/// y = x * W^T, or y += x * W^T, with sums in f32. Both operands are of dtype, f32 or bf16.
+/// Computes y = x * W^T, or y += x * W^T if `accumulate`, with f32 sums. Both operands have dtype
+/// f32 or bf16.
 struct MatmulArgs {
   const void* x;       ///< [rows, k]
   const void* weight;  ///< [n, k]
@@ -64,9 +65,9 @@ struct MatmulArgs {
   bool accumulate;
 };
 
-/// block_summary() of consecutive blocks: block b has raw rows [b * block_tokens, (b + 1) *
-/// block_tokens), the last one what is left; row r has position first_position + r. mean, min, max:
-/// [num_blocks, num_kv_heads, head_dim] f32, null skips it.
+/// Computes block_summary() of consecutive blocks. Block b has raw rows [b * block_tokens, (b + 1)
+/// * block_tokens), the last block the remaining rows. Row r has position first_position + r. mean,
+/// min and max are [num_blocks, num_kv_heads, head_dim] f32; null skips one.
 struct BlockSummariesArgs {
   RawKvView raw;
   std::int32_t num_kv_heads, head_dim;
@@ -77,25 +78,25 @@ struct BlockSummariesArgs {
 
 enum class TopKOrder : std::uint8_t { kAscendingIndex, kDescendingScore };
 
-/// Row by row top_k() or top_k_sorted(): the indices of the min(k, n) largest scores, ties to the
-/// smaller index, NaN last.
+/// Computes top_k() or top_k_sorted() of each row: the indices of the min(k, n) largest scores.
+/// Ties go to the smaller index; NaN ranks last.
 struct TopKArgs {
   const float* scores;  ///< [rows, n]
   std::int64_t rows, n, k;
-  TopKOrder order;    ///< kDescendingScore takes k up to kMostOrdered
+  TopKOrder order;    ///< kDescendingScore allows k up to kMostOrdered
   std::int32_t* out;  ///< [rows, min(k, n)]
 };
 inline constexpr std::int64_t kMostOrdered = 2048;
 
-/// Row by row argmax().
+/// Computes argmax() of each row.
 struct ArgmaxArgs {
   const float* x;  ///< [rows, n], n >= 1
   std::int64_t rows, n;
   std::int32_t* out;  ///< [rows]
 };
 
-/// The cache of one query row in a batch of decode steps; see KvView and RowList. Device memory
-/// throughout.
+/// The cache of one query row in a batch of decode steps, as in KvView and RowList. All pointers
+/// are device memory.
 struct SequenceKv {
   const void* const* pages;
   const std::int32_t* positions;
@@ -103,23 +104,26 @@ struct SequenceKv {
   const RowList* lists;  ///< [num_kv_heads], or null: all rows
 };
 
-/// attention() for few query rows, or attention_rows() when lists is not null: keys are cut into
-/// chunks of kDecodeChunk rows from row 0 on, which blocks of threads attend to side by side and a
-/// second kernel merges in order; a result does not depend on the other rows of the call. kv.pages,
-/// kv.positions and the lists' rows are device arrays of device pointers and values; strides and
-/// pages are multiples of 16 bytes. With `sequences` every query row has a cache of its own, of the
-/// shape and strides of attention.kv, whose pages, positions and num_rows are ignored then, as are
-/// lists.
+/// Computes attention() for few query rows, or attention_rows() if lists is not null. Keys are
+/// split into chunks of kDecodeChunk rows from row 0 on. Thread blocks attend to chunks
+/// concurrently, and a second kernel merges them in order. A result does not depend on the other
+/// rows of the call.
+///
+/// kv.pages, kv.positions and the lists' rows are device arrays of device pointers and values.
+/// Strides and pages are multiples of 16 bytes. With `sequences` every query row has its own cache
+/// with the shape and strides of attention.kv. Its pages, positions, num_rows and `lists` are then
+/// ignored.
 struct DecodeAttentionArgs {
   AttentionArgs attention;
   const RowList* lists;  ///< [kv.num_kv_heads] in device memory, or null: all rows
-  /// The most rows of a list, or with sequences of a list or cache; ignored without either
+  /// The largest number of rows of a list or, with sequences, of a list or cache; ignored without
+  /// either
   std::int64_t longest_list;
   float* scratch;  ///< decode_attention_scratch_bytes() bytes, undefined before and after
   const SequenceKv* sequences = nullptr;  ///< [attention.rows] in device memory, or null
 };
 inline constexpr std::int64_t kDecodeChunk = 256;
-/// Chunks of the longest list, or of the whole cache.
+/// Returns the number of chunks of the longest list, or of the whole cache.
 inline std::int64_t decode_chunks(const DecodeAttentionArgs& args) {
   const std::int64_t keys = args.lists != nullptr || args.sequences != nullptr
                                 ? args.longest_list
@@ -132,73 +136,77 @@ inline std::int64_t decode_attention_scratch_bytes(const DecodeAttentionArgs& ar
          static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Rows of one stacked projection become queries, keys and values: the bias is added, then
-/// (QK-norm) every head of q and k is normalised as rms_norm() does. Keys stay raw.
+/// Splits rows of one stacked projection into queries, keys and values. The bias is added first;
+/// then (QK-norm) every head of q and k is normalized as in rms_norm(). Keys stay raw.
 struct QkvSplitArgs {
   /// [rows, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values; row stride ldqkv
   const float* qkv;
-  const float* bias;             ///< of such a row, or null
+  const float* bias;             ///< [(num_heads + 2 * num_kv_heads) * head_dim] or null
   const float *q_norm, *k_norm;  ///< weights [head_dim], or both null
   float eps;
   std::int64_t rows, ldqkv;
   std::int32_t num_heads, num_kv_heads, head_dim;
-  float *q, *k, *v;  ///< [rows, heads, head_dim]; they may lie where they come from in qkv
+  float *q, *k, *v;                ///< [rows, heads, head_dim]; each may alias its own part of qkv
   std::int64_t ldq = 0, ldkv = 0;  ///< row strides of q, and of k and v; 0: no gaps
 };
 
-/// Recomputed rows meet stored ones and go into pages: K and V are `fresh`, or with `stored` each
-/// is theta * fresh + (1 - theta) * stored, where theta is the cosine of the two rows over all
-/// heads, between 0 and 1, and 0 where there is none (SamKV, Eq. 4). What comes out is rounded to
-/// raw_dtype, K is rotated to its position and both are rounded to dst.dtype.
+/// Combines recomputed rows with stored ones and writes them into pages. Without `stored`, K and V
+/// are the fresh rows k and v. With it, each is theta * fresh + (1 - theta) * stored. theta is the
+/// cosine of the two rows over all heads, clamped to 0..1, and 0 where undefined (SamKV, Eq. 4).
+/// The result is rounded to raw_dtype; K is rotated to its position, and both are rounded to
+/// dst.dtype.
 struct RecomputedRowsArgs {
   const float *k, *v;  ///< [rows, num_kv_heads * head_dim] raw, row stride ld
   std::int64_t rows, ld;
-  /// [rows]: element (head, kv, c) of a stored row at + head * head_stride + kv * kv_stride + c, or
-  /// null: fresh rows overwrite
+  /// [rows]: element (head, kv, c) of a stored row is at + head * head_stride + kv * kv_stride + c.
+  /// Null: fresh rows overwrite.
   const void* const* stored;
   std::int64_t stored_head_stride, stored_kv_stride;  ///< bytes
-  DType raw_dtype;                                    ///< of stored rows
+  DType raw_dtype;                                    ///< dtype of stored rows
   const std::int32_t* positions;                      ///< [rows]
-  const std::int32_t* dst_rows;                       ///< [rows], each once
+  const std::int32_t* dst_rows;                       ///< [rows], no duplicates
   MutableKvView dst;
 };
 
-/// One document for SamKV's selection in one layer. A call may have documents of several layers.
+/// One document for SamKV's selection in one layer. A call may mix documents of several layers.
 struct SamkvDocument {
   const float* means;  ///< [num_blocks, num_kv_heads, head_dim] of keys in the document's own frame
   std::int64_t num_blocks;
-  /// From the document's start to the query; the query is turned by it into the document's frame
+  /// Distance from the document's start to the query; the query is rotated by it into the
+  /// document's frame
   std::int32_t distance;
-  /// [num_blocks] <query, mean>, the query averaged over the heads that share a KV head
+  /// [num_blocks] <query, mean>, with the query averaged over the heads that share a KV head
   float* scores;
-  float* comparable;  ///< [num_blocks] the same divided by the query's length, 0 without one
-  /// [num_heads, head_dim] raw, of this document alone; null: the call's
+  float* comparable;  ///< [num_blocks] scores divided by the query's norm; 0 if the norm is 0
+  /// [num_heads, head_dim] raw, for this document only; null: the call's query
   const float* query = nullptr;
 };
 struct SamkvScoresArgs {
-  const float* query;  ///< [num_heads, head_dim] raw, of documents without their own
+  const float* query;  ///< [num_heads, head_dim] raw, for documents without their own
   std::int32_t num_heads, num_kv_heads, head_dim;
   const SamkvDocument* documents;  ///< [num_documents]
   std::int64_t num_documents, most_blocks;
 };
 
-/// One token of each row by temperature, top-k, top-p and min-p, in this order, given a uniform
-/// number: the first id at which the running sum of what is left, in order of ids, exceeds uniform
-/// * total. Weights are counted in units of 2^-40 of the largest, so sums have no order. Ties of
-/// top-k and top-p go to lower ids. Logits that are NaN or -inf are never drawn; the first +inf
-/// always; 0 when there is nothing.
+/// Samples one token per row by temperature, top-k, top-p and min-p, in this order, given a uniform
+/// number. The token is the first id at which the running sum over remaining ids, in id order,
+/// exceeds uniform * total. Weights are integers in units of 2^-40 of the largest, so sums do not
+/// depend on order.
+///
+/// Ties of top-k and top-p go to lower ids. Logits that are NaN or -inf are never sampled; the
+/// first +inf always is. Without candidates the token is 0.
 struct SampleArgs {
   const float* logits;  ///< [rows, n], 1 <= n < 2^22
   std::int64_t rows, n;
-  const float* temperature;    ///< [rows]; 0: the largest logit
+  const float* temperature;    ///< [rows]; 0: takes the largest logit
   const std::int32_t* top_k;   ///< [rows]; 0: all
   const float *top_p, *min_p;  ///< [rows], in (0, 1] and [0, 1]
   const double* uniform;       ///< [rows], in [0, 1)
   std::int32_t* out;           ///< [rows]
 };
 
-/// out[o, c] = scale[o, c / kGemvGroup] * w[o, c], rounded to bf16: int8 weights for products of
-/// many rows, a tile of outputs at a time.
+/// Computes out[o, c] = scale[o, c / kGemvGroup] * w[o, c], rounded to bf16. It expands int8
+/// weights for products of many rows, one tile of outputs at a time.
 struct Int8ExpandArgs {
   const std::int8_t* weight;  ///< [n, k], 16-byte aligned
   const float* scale;         ///< [n, k / kGemvGroup]
@@ -206,44 +214,45 @@ struct Int8ExpandArgs {
   void* out;                  ///< [n, k] bf16, 16-byte aligned
 };
 
-/// y[r, o] = bias[o] + sum over groups g of scale[o, g] * sum over the group of w[o, c] * x[r, c],
-/// sums in f32. For decode: few rows, weights are read once per kGemvRows of them.
+/// Computes y[r, o] = bias[o] + sum over groups g of scale[o, g] * sum over the group of w[o, c] *
+/// x[r, c], with f32 sums. It is for decode with few rows: weights are read once per kGemvRows
+/// rows.
 struct Int8GemvArgs {
   const float* x;             ///< [rows, k], 16-byte aligned
   const std::int8_t* weight;  ///< [n, k], 16-byte aligned
   const float* scale;         ///< [n, k / kGemvGroup]
   const float* bias;          ///< [n] or null
   std::int64_t rows, n, k;    ///< k a multiple of kGemvGroup
-  /// That share an output: 1, 2 or 4; see int8_gemv_warps(). Other values, other last bits
+  /// Warps that share an output: 1, 2 or 4; see int8_gemv_warps(). The last bits depend on it.
   std::int32_t warps;
   float* y;                 ///< [rows, n], row stride ldy
   std::int64_t ldy = 0;     ///< 0: n
-  bool accumulate = false;  ///< added to what y holds
+  bool accumulate = false;  ///< adds to y instead of overwriting it
 };
 inline constexpr std::int64_t kGemvGroup = 64, kGemvRows = 4;
 
-/// out[o, c] = w[o, c] rounded to bf16: weights in groups of 32 for products of many rows, a tile
-/// of outputs at a time.
+/// Computes out[o, c] = w[o, c] rounded to bf16. It expands weights in groups of 32 for products of
+/// many rows, one tile of outputs at a time.
 struct GroupedExpandArgs {
   GroupedWeights weight;
   void* out;  ///< [n, k] bf16, 16-byte aligned
 };
 
-/// y[r, o] = bias[o] + sum over c of w[o, c] * x[r, c], inputs and sums in f32: Int8GemvArgs for
-/// weights in groups of 32.
+/// Computes y[r, o] = bias[o] + sum over c of w[o, c] * x[r, c], inputs and sums in f32. It is
+/// Int8GemvArgs for weights in groups of 32.
 struct GroupedGemvArgs {
   const float* x;  ///< [rows, k], 16-byte aligned
   GroupedWeights weight;
   const float* bias;  ///< [n] or null
   std::int64_t rows;
-  std::int32_t warps;       ///< that share outputs: 1, 2 or 4; see grouped_gemv_warps()
+  std::int32_t warps;       ///< warps that share outputs: 1, 2 or 4; see grouped_gemv_warps()
   float* y;                 ///< [rows, n], row stride ldy
   std::int64_t ldy = 0;     ///< 0: n
-  bool accumulate = false;  ///< added to what y holds
+  bool accumulate = false;  ///< adds to y instead of overwriting it
 };
 
-/// (o, l) <- merge of num_parts partial attentions over disjoint key sets, in order. An empty part
-/// has l = -inf.
+/// Merges num_parts partial attentions over disjoint key sets into (out, lse), in order. An empty
+/// part has l = -inf.
 struct MergeAttentionArgs {
   const float* part_out;  ///< [num_parts, rows, head_dim]
   const float* part_lse;  ///< [num_parts, rows]

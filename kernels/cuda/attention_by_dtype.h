@@ -1,4 +1,5 @@
-/// Attention by the element type of the KV: each is instantiated in a file of its own.
+/// This file declares attention per element type of the KV; each type is instantiated in its own
+/// file.
 #pragma once
 
 #include "kernels/cuda/args.h"

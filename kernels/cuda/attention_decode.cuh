@@ -1,5 +1,5 @@
-/// Attention of few query rows over paged KV: split over keys, then merged (flash decoding), for
-/// whole caches and for row lists per KV head.
+/// This file holds attention of few query rows over paged KV, for whole caches and for row lists
+/// per KV head. It is split over keys and then merged (flash decoding).
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -8,17 +8,17 @@
 
 namespace quire::cuda {
 
-/// Where chunk results go and how many there are.
+/// The number of chunks, and where their results go.
 struct DecodeSplit {
   std::int64_t num_chunks;
-  float* out;  ///< [num_chunks, rows, num_heads, head_dim], normalised
+  float* out;  ///< [num_chunks, rows, num_heads, head_dim], normalized
   float* lse;  ///< [num_chunks, rows, num_heads]
 };
 
-/// One block attends with up to kHeads query heads of one KV head, of one query row, to one chunk
-/// of keys. kLanes lanes share a key, eight channels each, so that keys and values are read once,
-/// 16 bytes a lane; every such team keeps its own running softmax over its keys, and the teams are
-/// merged in order at the end.
+/// One thread block attends with up to kHeads query heads of one KV head and one query row to one
+/// chunk of keys. kLanes lanes form a sub-warp (team) that shares a key, eight channels per lane,
+/// so keys and values are read once, 16 bytes per lane. Each team keeps its own running softmax
+/// over its keys; the teams are merged in order at the end.
 template <class E, int kLanes, int kHeads>
 struct DecodeAttentionKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kWidth = kLanes * 8;
@@ -32,7 +32,7 @@ struct DecodeAttentionKernel {
                        kSums = kTotal + kTeams * kHeads * 4;
   static constexpr int kSharedBytes = kSums + kTeams * kHeads * kWidth * 4;
 
-  /// Softmax so far of one head over a team's keys, for a lane's eight channels.
+  /// Running softmax of one head over a team's keys, for a lane's eight channels.
   struct Running {
     float largest = -kInfinity, total = 0, sums[8] = {};
     QUIRE_DEVICE void add(float score, const float (&value)[8]) {
@@ -70,7 +70,7 @@ struct DecodeAttentionKernel {
     const std::int32_t position = device.load(a.query_positions + t);
     const int team = device.thread_idx() / kLanes, channel = device.thread_idx() % kLanes * 8;
     auto query = device.template shared<float>(kQuery, kHeads * kWidth);
-    // As many steps for every team: the reduction takes whole warps
+    // Every team makes the same number of steps, because the reduction needs whole warps
     for (std::int64_t step = begin; step < end; step += kTeams) {
       const std::int64_t i = step + team;
       const std::int64_t row = i < end ? (list.rows != nullptr ? device.load(list.rows + i) : i)
@@ -113,7 +113,7 @@ struct DecodeAttentionKernel {
             device.load(&p->lists)};
   }
 
-  /// Scaled; zeros past head_dim and past the last head.
+  /// Loads the scaled query; pads with zeros past head_dim and past the last head.
   template <class Device>
   QUIRE_DEVICE void load_query(Device& device, std::int64_t t, std::int64_t first_head,
                                int heads) const {
@@ -162,7 +162,7 @@ struct DecodeAttentionKernel {
   }
 };
 
-/// One block a row: parts in order, one thread a channel.
+/// One thread block per row and one thread per channel; parts are merged in order.
 struct MergeAttentionKernel {
   static constexpr int kThreads = 128;
   MergeAttentionArgs a;
@@ -221,8 +221,8 @@ inline Status check_decode(const DecodeAttentionArgs& args) {
   return {};
 }
 
-/// The kernels for KV of element type E. Errors: kInvalidArgument (shapes; positions and lists are
-/// not looked at).
+/// Launches the kernels for KV of element type E. Errors: kInvalidArgument (shapes; positions and
+/// lists are not checked).
 template <class E, class Launcher>
 Status launch_decode_attention(Launcher& launcher, const DecodeAttentionArgs& args) {
   QUIRE_RETURN_IF_ERROR(check_decode(args));

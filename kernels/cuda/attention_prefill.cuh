@@ -1,6 +1,6 @@
-/// Attention of many query rows over paged f16 or bf16 KV on tensor cores: tiles of keys pass
-/// through shared memory, softmax stays in registers (FlashAttention). Masks by position alone, so
-/// query rows and cache rows may come in any order.
+/// This file holds attention of many query rows over paged f16 or bf16 KV on tensor cores
+/// (FlashAttention). Tiles of keys pass through shared memory and the softmax stays in registers.
+/// The mask is by position only, so query rows and cache rows may come in any order.
 #pragma once
 
 #include <limits>
@@ -11,14 +11,15 @@
 
 namespace quire::cuda {
 
-/// One block attends with kLanes lanes of one KV head; lane n is query row n / group with the head
-/// n % group of the group, so that the heads of a group share keys and values. Four warps of 16
-/// lanes, the rows of the tensor-core products. Keys and values are double buffered: the next tile
-/// arrives while this one is computed. Queries and softmax weights are rounded to E.
+/// One thread block attends with kLanes query lanes of one KV head. Query lane n is query row n /
+/// group with head n % group of the group, so the heads of a group share keys and values. Each of
+/// four warps takes 16 query lanes, the rows of the tensor-core products. Keys and values are
+/// double-buffered: the next tile is copied while this one is computed. Queries and softmax weights
+/// are rounded to E.
 template <class E, int kDim>
 struct PrefillAttentionKernel {
   static constexpr int kThreads = 128, kLanes = 64, kKeys = kDim > 128 ? 32 : 64;
-  // Eight elements of padding: neighbouring rows start in other banks
+  // Eight elements of padding let neighbouring rows start in different banks
   static constexpr int kRow = kDim + 8;
   static constexpr int kTileBytes = kKeys * kRow * 2, kPositions = 4 * kTileBytes,
                        kSharedBytes = kPositions + 2 * kKeys * 4;
@@ -27,7 +28,7 @@ struct PrefillAttentionKernel {
                                 kSeesNothing = std::numeric_limits<std::int32_t>::min();
   AttentionArgs a;
 
-  /// A thread's part of its warp's 16 lanes: lanes `thread_idx % 32 / 4` and that plus 8.
+  /// A thread's part of its warp's 16 query lanes: `thread_idx % 32 / 4` and that plus 8.
   struct Fragment {
     std::uint32_t query[kSteps][4];
     float out[kChannelBlocks][4] = {};
@@ -89,7 +90,8 @@ struct PrefillAttentionKernel {
     }
   }
 
-  /// Cache rows some lane of the block may see: with sorted positions later ones are cut off.
+  /// Returns the number of cache rows that some query lane of the block may see. Sorted positions
+  /// allow later rows to be cut off.
   template <class Device>
   QUIRE_DEVICE std::int64_t visible_rows(Device& device, std::int64_t group) const {
     if (!a.kv.sorted) return a.kv.num_rows;
@@ -100,7 +102,7 @@ struct PrefillAttentionKernel {
       const std::int32_t position = device.load(a.query_positions + t);
       latest = position > latest ? position : latest;
     }
-    // Rows before low are seen, rows from high on are not
+    // Rows before low are visible, rows from high on are not
     std::int64_t low = 0, high = a.kv.num_rows;
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
@@ -112,8 +114,8 @@ struct PrefillAttentionKernel {
     return low;
   }
 
-  /// Starts copying a tile of keys, values and positions into its buffer; zeros past the last row
-  /// and past head_dim.
+  /// Starts copying a tile of keys, values and positions into its buffer, with zeros past the last
+  /// row and past head_dim.
   template <class Device>
   QUIRE_DEVICE void start_tile(Device& device, std::int64_t tile) const {
     constexpr int kPacks = kRow / 8;
@@ -154,7 +156,7 @@ struct PrefillAttentionKernel {
     }
   }
 
-  /// Scores become weights relative to the largest so far; what was summed before shrinks
+  /// Turns scores into weights relative to the running maximum and rescales earlier sums
   /// accordingly.
   template <class Device>
   QUIRE_DEVICE void weigh(Device& device, int buffer, Fragment& f,
@@ -201,7 +203,8 @@ struct PrefillAttentionKernel {
                                const float (&weights)[kKeyBlocks][4]) const {
     auto values = device.template shared<E>(buffer * 2 * kTileBytes + kTileBytes, kKeys * kRow);
     QUIRE_UNROLL
-    for (int k = 0; k < kKeyBlocks; k += 2) {  // 16 keys: two blocks of scores are one left operand
+    // 16 keys: two blocks of scores form one left operand
+    for (int k = 0; k < kKeyBlocks; k += 2) {
       const std::uint32_t p[4] = {pair(device, weights[k][0], weights[k][1]),
                                   pair(device, weights[k][2], weights[k][3]),
                                   pair(device, weights[k + 1][0], weights[k + 1][1]),
@@ -242,8 +245,8 @@ struct PrefillAttentionKernel {
   }
 };
 
-/// attention() for KV of element type E, F16 or BF16. Errors: kInvalidArgument (shapes; positions
-/// are not looked at).
+/// Computes attention() for KV of element type E, F16 or BF16. Errors: kInvalidArgument (shapes;
+/// positions are not checked).
 template <class E, class Launcher>
 Status launch_prefill_attention(Launcher& launcher, const AttentionArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));

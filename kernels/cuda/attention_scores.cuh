@@ -1,4 +1,4 @@
-/// attention_scores() on the GPU: what compressors rank cached rows by.
+/// This file holds attention_scores() on the GPU, by which compressors rank cached rows.
 #pragma once
 
 #include "kernels/attention_scores.h"
@@ -7,9 +7,9 @@
 
 namespace quire::cuda {
 
-/// kLanes lanes hold a key, eight channels each, and a team of them kKeys keys; query rows pass by
-/// in order, through shared memory. So a score is reduced by one thread over rows, then heads, in
-/// order: its bits do not depend on how rows were cut into calls.
+/// A sub-warp (team) of kLanes lanes holds kKeys keys, eight channels per lane; query rows pass
+/// through shared memory in order. One thread reduces a score over rows, then heads, in order. Its
+/// bits therefore do not depend on how rows are split into calls.
 template <class E, int kLanes>
 struct AttentionScoresKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kKeys = 4, kWidth = kLanes * 8;
@@ -95,7 +95,7 @@ struct AttentionScoresKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions are not checked).
 template <class Launcher>
 Status launch_attention_scores(Launcher& launcher, const AttentionScoresArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));

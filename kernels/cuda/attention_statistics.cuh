@@ -1,5 +1,5 @@
-/// What attention puts where: the mass on ranges of cached rows, and the column statistics of a
-/// prefill (kernels/attention_mass.h, attention_stats.h).
+/// This file holds attention mass on ranges of cached rows, and column statistics of a prefill
+/// (kernels/attention_mass.h, attention_stats.h).
 #pragma once
 
 #include "kernels/attention_mass.h"
@@ -9,9 +9,9 @@
 
 namespace quire::cuda {
 
-/// One block a (range, up to kHeads query heads of one KV head, query row). kLanes lanes hold a
-/// key, eight channels each, for all heads of the block; teams take keys in turn and their sums
-/// meet in order.
+/// One thread block per (range, up to kHeads query heads of one KV head, query row). A sub-warp
+/// (team) of kLanes lanes holds a key, eight channels per lane, for all heads of the block. Teams
+/// take keys in turn, and their sums are added in order.
 template <class E, int kLanes, int kHeads>
 struct AttentionMassKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kWidth = kLanes * 8;
@@ -65,7 +65,7 @@ struct AttentionMassKernel {
                        end = device.load(&a.ranges[range].end);
     const std::int32_t position = device.load(a.query_positions + t);
     const int team = device.thread_idx() / kLanes, channel = device.thread_idx() % kLanes * 8;
-    // As many steps for every team: the reduction takes whole warps
+    // Every team makes the same number of steps, because the reduction needs whole warps
     for (std::int64_t step = begin; step < end; step += kTeams) {
       const std::int64_t row = step + team;
       const bool visible = row < end && device.load(a.kv.positions + row) <= position;
@@ -90,7 +90,7 @@ struct AttentionMassKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions and ranges are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions and ranges are not checked).
 template <class Launcher>
 Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
@@ -122,17 +122,17 @@ Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
   });
 }
 
-/// One block kColumns columns, over all query rows in tiles of kRows: the attention of a tile is
-/// summed over heads in registers, then one thread a column adds its rows in order to the running
-/// sums, so that a column's bits do not depend on how rows are cut into calls.
+/// One thread block handles kColumns columns over all query rows, in tiles of kRows. The attention
+/// of a tile is summed over heads in registers. Then one thread per column adds its rows in order,
+/// so a column's bits do not depend on how rows are split into calls.
 template <class E>
 struct AttentionStatsKernel {
   static constexpr int kThreads = 128, kColumns = 64, kRows = 16,
                        kPerThread = kRows * kColumns / kThreads;
   AttentionStatsArgs a;
 
-  /// Keys [kColumns, dim + 1] (one of padding: neighbouring columns in other banks), queries
-  /// [kRows, dim], attention [kRows, kColumns].
+  /// Shared memory: keys [kColumns, dim + 1] (one of padding, to put neighbouring columns into
+  /// different banks), queries [kRows, dim], attention [kRows, kColumns].
   QUIRE_HOST_DEVICE static int keys_bytes(int dim) { return kColumns * (dim + 1) * 4; }
   static int shared_bytes(int dim) {
     return keys_bytes(dim) + kRows * dim * 4 + kRows * kColumns * 4;
@@ -186,8 +186,8 @@ struct AttentionStatsKernel {
     return device.thread_idx() / kColumns * kPerThread + i;
   }
 
-  /// The first tile with a row behind the block's first column. Tiles start at multiples of kRows
-  /// whatever the columns.
+  /// Returns the first tile with a row behind the block's first column. Tiles start at multiples of
+  /// kRows for all columns.
   QUIRE_DEVICE std::int64_t first_tile(std::int64_t first) const {
     // Rows up to this cache row see no column of the block
     const std::int64_t behind = a.first_column + first - a.first_row;
@@ -247,7 +247,7 @@ struct AttentionStatsKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; distances are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; distances are not checked).
 template <class Launcher>
 Status launch_attention_stats(Launcher& launcher, const AttentionStatsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));

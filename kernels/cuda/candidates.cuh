@@ -1,5 +1,5 @@
-/// Kernels that choose among candidates where their keys lie: products of queries with keys
-/// (kernels/row_products.h), votes and lists of rows (kernels/candidates.h).
+/// This file holds kernels that choose among candidates on the device: products of queries with
+/// keys (kernels/row_products.h), votes and lists of rows (kernels/candidates.h).
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace quire::cuda {
 
-/// One warp a (row, KV head): the key is read once for all query heads of the group.
+/// One warp per (row, KV head); the key is read once for all query heads of the group.
 template <class E>
 struct KeyProductsKernel {
-  // Of a lane
+  // kMostChannels counts the channels of one lane
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kMostChannels = 256 / 32;
   KeyProductsArgs a;
 
@@ -45,7 +45,7 @@ struct KeyProductsKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes).
+/// Launches the kernel. Errors: kInvalidArgument (shapes).
 template <class Launcher>
 Status launch_key_products(Launcher& launcher, const KeyProductsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
@@ -63,8 +63,8 @@ Status launch_key_products(Launcher& launcher, const KeyProductsArgs& a) {
   });
 }
 
-/// One block a KV head, one query head of the group after the other. Each thread keeps to
-/// candidates of its own, so votes need no order.
+/// One thread block per KV head handles one query head of the group after the other. Each thread
+/// owns its candidates, so adding votes needs no synchronization.
 struct CandidateVotesKernel {
   static constexpr int kThreads = 512, kSharedBytes = kThreads / 32 * 4;
   CandidateVotesArgs a;
@@ -112,7 +112,7 @@ struct CandidateVotesKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes).
+/// Launches the kernel. Errors: kInvalidArgument (shapes).
 template <class Launcher>
 Status launch_candidate_votes(Launcher& launcher, const CandidateVotesArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_votes(a));
@@ -122,7 +122,8 @@ Status launch_candidate_votes(Launcher& launcher, const CandidateVotesArgs& a) {
       CandidateVotesKernel{a});
 }
 
-/// One block a KV head: a prefix sum over the lengths of its units says where each one's rows go.
+/// One thread block per KV head. A prefix sum over unit lengths gives each unit's offset in the
+/// list.
 struct CandidateRowsKernel {
   static constexpr int kThreads = 256, kSharedBytes = kThreads / 32 * 4;
   CandidateRowsArgs a;
@@ -168,7 +169,8 @@ struct CandidateRowsKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; units and what is chosen are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; units and chosen indices are not
+/// checked).
 template <class Launcher>
 Status launch_candidate_rows(Launcher& launcher, const CandidateRowsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_rows(a));
@@ -177,7 +179,7 @@ Status launch_candidate_rows(Launcher& launcher, const CandidateRowsArgs& a) {
       CandidateRowsKernel{a});
 }
 
-/// A thread a word of a KV head.
+/// One thread per word of a KV head.
 struct ListUnionKernel {
   static constexpr int kThreads = 128;
   ListUnionArgs a;
@@ -196,7 +198,7 @@ struct ListUnionKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; which lists are chosen is not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; chosen indices are not checked).
 template <class Launcher>
 Status launch_list_union(Launcher& launcher, const ListUnionArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_union(a));

@@ -1,28 +1,32 @@
-/// What a CUDA kernel body may use, and how one is launched.
+/// This file declares what the body of a CUDA kernel may use and how it is launched.
 ///
 /// A kernel is a struct of plain values with `static constexpr int kThreads` and
 ///   template <class Device> QUIRE_DEVICE void operator()(Device& device) const;
-/// which every thread of a launch runs. nvcc compiles it with the Device of hardware.cuh, any C++
-/// compiler with the one of tests/support/simt, which runs threads as fibers and checks what a GPU
-/// does not. A Device has, for one thread:
-///   int thread_idx(), block_dim()               blocks are one-dimensional, a multiple of 32
-///   threads Dim3 block_idx(), grid_dim() int lane(), warp()                          thread_idx %
-///   32 and / 32 void sync_threads(), sync_warp()            met by all threads of the block, or
-///   the warp T shuffle(T, int lane), shuffle_xor(T, int mask); std::uint32_t ballot(bool)   met by
-///   all lanes of the warp; T of 4 or 8 bytes T load(const T*), void store(T*, T)         global
-///   memory, aligned to sizeof(T), at most 16 bytes shared<T>(byte_offset, count) that part of the
-///   launch's shared memory as an array: x[i] is read and assigned. Name the type of
-///                                               what is read (never auto)
-///   T shared_atomic_add(array, i, T)            returns the value before
-///   copy_async(array, i, const T*)              starts array[i] = *p for a T of 16 bytes;
-///   commit_copies() closes a group of them, and after
-///                                               wait_copies<n>() all groups but the last n have
-///                                               arrived, for the thread that started them
-///   mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E)   d += a * b,
-///   16x8x16, in the fragment layout of the PTX
-///                                               instruction mma.m16n8k16 for E = F16 or BF16
-///   float to_float(E), E from_float<E>(float)   E is float, F16 or BF16; rounds to nearest even
-/// Bodies keep only trivially destructible objects. Mathematics is that of <math.h> in f32.
+/// which every thread of a launch runs. nvcc compiles it with the Device of hardware.cuh. Any C++
+/// compiler compiles it with the Device of tests/support/simt, which runs threads as fibers and
+/// checks what a GPU does not. A Device offers to each thread:
+///   int thread_idx(), block_dim()          one-dimensional blocks, a multiple of 32 threads
+///   Dim3 block_idx(), grid_dim()
+///   int lane(), warp()                     thread_idx % 32 and thread_idx / 32
+///   void sync_threads(), sync_warp()       reached by all threads of the block, or of the warp
+///   T shuffle(T, int lane), shuffle_xor(T, int mask); std::uint32_t ballot(bool)
+///                                          reached by all lanes of the warp; T of 4 or 8 bytes
+///   T load(const T*), void store(T*, T)    global memory, aligned to sizeof(T), at most 16 bytes
+///   shared<T>(byte_offset, count)          part of the launch's shared memory as an array; x[i] is
+///                                          read and assigned. Name the type of a value read from
+///                                          it (never auto)
+///   T shared_atomic_add(array, i, T)       returns the previous value
+///   copy_async(array, i, const T*)         starts array[i] = *p for a T of 16 bytes
+///   commit_copies()                        closes a group of such copies
+///   wait_copies<n>()                       waits until all groups but the last n have arrived, for
+///                                          the thread that started them
+///   mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E)
+///                                          d += a * b, 16x8x16, in the fragment layout of the PTX
+///                                          instruction mma.m16n8k16; E is F16 or BF16
+///   float to_float(E), E from_float<E>(float)
+///                                          E is float, F16 or BF16; rounds to nearest even
+/// Bodies keep only trivially destructible objects. Mathematical functions are those of <math.h> in
+/// f32.
 #pragma once
 
 #include <cmath>
@@ -48,7 +52,7 @@ struct Dim3 {
 };
 
 struct LaunchShape {
-  Dim3 grid;             ///< x below 2^31, y and z below 65536; an empty grid launches nothing
+  Dim3 grid;             ///< x < 2^31, y and z < 65536; an empty grid launches nothing
   int threads = 128;     ///< a multiple of 32
   int shared_bytes = 0;  ///< contents undefined at the start
 };
@@ -60,7 +64,7 @@ struct BF16 {
   std::uint16_t bits;
 };
 
-/// The most elements of one 16-byte access.
+/// Holds the elements of one 16-byte access.
 template <class E>
 struct alignas(16) Pack {
   static constexpr int kCount = 16 / sizeof(E);
@@ -69,7 +73,8 @@ struct alignas(16) Pack {
 
 inline constexpr float kInfinity = __builtin_huge_valf();
 
-/// Calls fn with a value of the element type that `dtype` names. f32, f16 and bf16 alone.
+/// Calls fn with a value of the element type that `dtype` names: f32, f16 or bf16. Errors:
+/// kInvalidArgument (another dtype), those of fn.
 template <class Fn>
 Status with_element(DType dtype, const char* field, Fn fn) {
   switch (dtype) {
@@ -91,8 +96,8 @@ QUIRE_DEVICE float warp_sum(Device& device, float x) {
   return x;
 }
 
-/// Sum over the block, the same bits in every thread. `scratch` holds one float per warp; it may be
-/// used again after the next sync_threads().
+/// Returns the sum over the block, with the same bits in every thread. `scratch` holds one float
+/// per warp and may be reused after the next sync_threads().
 template <class Device, class SharedFloats>
 QUIRE_DEVICE float block_sum(Device& device, float x, SharedFloats scratch) {
   x = warp_sum(device, x);
@@ -103,7 +108,7 @@ QUIRE_DEVICE float block_sum(Device& device, float x, SharedFloats scratch) {
   return sum;
 }
 
-/// Elements [0, 8) from p on; p is aligned to 16 bytes.
+/// Loads elements [0, 8) at p, which is aligned to 16 bytes.
 template <class E, class Device>
 QUIRE_DEVICE void load8(Device& device, const void* p, float (&out)[8]) {
   const auto* packs = static_cast<const Pack<E>*>(p);

@@ -19,8 +19,8 @@ Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream) {
 std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
                                 std::int64_t k) {
   using Kernel = GroupedGemvKernel<GroupKind::kFour, 1>;
-  constexpr std::int64_t kMostResident = 4;  // blocks that the registers of a multiprocessor hold
-  const std::int64_t range = 4 * segment_groups(kind) * kGroupInputs;  // a warp's at a time
+  constexpr std::int64_t kMostResident = 4;  // thread blocks that a multiprocessor's registers hold
+  const std::int64_t range = 4 * segment_groups(kind) * kGroupInputs;  // inputs per warp and step
   const std::int64_t resident = std::min<std::int64_t>(
       kMostResident, resident_blocks(device, Kernel::kThreads, Kernel::kSharedBytes));
   constexpr std::int64_t kPerBlock = Kernel::kWarps * Kernel::kOutputs;

@@ -1,5 +1,6 @@
-/// Products with weights in groups of 32, of four and eight bits: of few rows, which read them as
-/// they are, and their expansion for many. The layout is in grouped_weights.h.
+/// This file holds products with weights in groups of 32, of four and eight bits. Products of few
+/// rows read packed weights; for many rows the weights are expanded. The layout is in
+/// grouped_weights.h.
 #pragma once
 
 #include <cstring>
@@ -15,15 +16,16 @@ struct alignas(16) GroupedNumbers {
   std::uint32_t words[4];
 };
 
-/// The scales or minimums of a segment, one load.
+/// The scales or minimums of a segment, read with one load.
 template <GroupKind kKind>
 struct alignas(2 * segment_groups(kKind)) SegmentHalves {
   F16 e[segment_groups(kKind)];
 };
 
-/// q of four inputs of group i, less 8 or 128 where that is their zero. A number that lies at bits
-/// `at` on is put into the fraction of a float whose last bit there counts one, so that one bitwise
-/// operation and one exact subtraction stand for a shift, a mask and a conversion.
+/// Returns q of four inputs of group i, minus the zero point of 8 or 128 if the kind has one. A
+/// number at bit `at` is put into the fraction of a float whose exponent gives that bit the value
+/// one. One bitwise operation and one exact subtraction thus replace a shift, a mask and a
+/// conversion.
 template <GroupKind kKind>
 QUIRE_DEVICE void unpack(const GroupedNumbers& from, int i, float (&q)[4]) {
   constexpr bool kEightBits = kKind == GroupKind::kEight;
@@ -42,9 +44,9 @@ QUIRE_DEVICE void unpack(const GroupedNumbers& from, int i, float (&q)[4]) {
   }
 }
 
-/// kThreads / 32 warps of a block; a.warps of them share kOutputs outputs: each takes every
-/// a.warps-th range of four segments, and their sums meet in order. What is read of x serves all
-/// outputs of a warp. A block takes kRows rows.
+/// Multiplies kRows rows per thread block. `a.warps` of the kThreads / 32 warps share kOutputs
+/// outputs: each takes every a.warps-th range of four segments, and their sums are added in order.
+/// Each value read from x serves all outputs of a warp.
 template <GroupKind kKind, int kRows>
 struct GroupedGemvKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kOutputs = 4;
@@ -88,7 +90,7 @@ struct GroupedGemvKernel {
   }
 
  private:
-  /// This lane's inputs of a segment. Outputs past the last read the last one's weights.
+  /// Adds this lane's inputs of a segment. Outputs past the last one read the last one's weights.
   template <class Device>
   QUIRE_DEVICE void add(Device& device, std::int64_t first, std::int64_t first_row,
                         std::int64_t segment, float (&sums)[kOutputs][kRows]) const {
@@ -111,7 +113,7 @@ struct GroupedGemvKernel {
     QUIRE_UNROLL
     for (int i = 0; i < kGroups; ++i) {
       const std::int64_t c = (segment * kGroups + i) * kGroupInputs + lane * 4;
-      if (c >= w.k) continue;  // the zeros that fill up the last segment
+      if (c >= w.k) continue;  // zero padding of the last segment
       Pack<float> x[kRows];
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {
@@ -139,7 +141,7 @@ struct GroupedGemvKernel {
   }
 };
 
-/// A thread takes one lane's numbers of a segment.
+/// Each thread expands one lane's numbers of a segment.
 template <GroupKind kKind>
 struct GroupedExpandKernel {
   static constexpr int kThreads = 256, kGroups = segment_groups(kKind);

@@ -1,14 +1,15 @@
-/// How weights in groups of 32 inputs, of four and eight bits, lie in device memory.
+/// This file declares the device memory layout of weights in groups of 32 inputs, of four and eight
+/// bits.
 ///
-/// A row is cut into segments of 256 inputs (four bits) or 128 (eight bits), the last one filled up
-/// with zeros. A segment is 128 bytes of numbers, 16 for each of eight lanes, and one f16 scale,
-/// with kFourMin one f16 minimum, too, for each of its 8 or 4 groups. Of every group a lane holds
-/// four neighbouring inputs, 4 * lane to 4 * lane + 3:
-///  - four bits: two bytes a group, the first input in the lowest bits,
-///  - eight bits: four bytes a group.
-/// So when a warp reads 16 bytes of numbers a lane, it reads 512 bytes in a row that belong to four
-/// segments, all scales of a lane come with one load, and the inputs that the eight lanes of a
-/// segment multiply with one of its groups are 128 bytes in a row, too.
+/// A row is split into segments of 256 inputs (four bits) or 128 (eight bits); the last one is
+/// padded with zeros. A segment has 128 bytes of numbers, 16 for each of eight lanes. Each of its 8
+/// or 4 groups has an f16 scale and, with kFourMin, an f16 minimum. A lane holds four neighbouring
+/// inputs of every group, 4 * lane to 4 * lane + 3:
+///  - four bits: two bytes per group, the first input in the lowest bits,
+///  - eight bits: four bytes per group.
+/// A warp that reads 16 bytes of numbers per lane thus reads 512 contiguous bytes of four segments.
+/// One load gets all scales of a lane. The inputs that the eight lanes of a segment multiply with
+/// one of its groups are 128 contiguous bytes.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,11 @@ namespace quire::cuda {
 
 inline constexpr std::int64_t kSegmentBytes = 128;
 
-/// Groups of a segment.
+/// Returns the number of groups of a segment.
 QUIRE_HOST_DEVICE constexpr int segment_groups(GroupKind kind) {
   return kind == GroupKind::kEight ? 4 : 8;
 }
-/// Segments of a row.
+/// Returns the number of segments of a row.
 QUIRE_HOST_DEVICE constexpr std::int64_t row_segments(GroupKind kind, std::int64_t k) {
   const std::int64_t inputs = segment_groups(kind) * kGroupInputs;
   return (k + inputs - 1) / inputs;
@@ -36,7 +37,7 @@ QUIRE_HOST_DEVICE constexpr std::int64_t row_segments(GroupKind kind, std::int64
 struct GroupedWeights {
   const std::byte* numbers;       ///< [n][segments][128], 16-byte aligned
   const std::uint16_t* scales;    ///< f16 [n][segments][8 or 4], 16-byte aligned
-  const std::uint16_t* minimums;  ///< the same for kFourMin, else null
+  const std::uint16_t* minimums;  ///< layout of scales, for kFourMin; else null
   std::int64_t n, k;              ///< k a multiple of 32
   GroupKind kind;
 };
@@ -44,13 +45,13 @@ struct GroupedWeights {
 constexpr std::int64_t grouped_number_bytes(GroupKind kind, std::int64_t n, std::int64_t k) {
   return n * row_segments(kind, k) * kSegmentBytes;
 }
-/// Of the scales, and of the minimums where there are any.
+/// Returns the bytes of the scales, and of the minimums if there are any.
 constexpr std::int64_t grouped_scale_bytes(GroupKind kind, std::int64_t n, std::int64_t k) {
   return n * row_segments(kind, k) * segment_groups(kind) * 2;
 }
 
-/// Puts group g of row `row` into host memory of this layout that was zero before. `minimums` may
-/// be null where the kind has none.
+/// Writes group g of row `row` into host memory of this layout that was zero before. `minimums` may
+/// be null if the kind has none.
 inline void put_group(GroupKind kind, std::int64_t row, std::int64_t g, std::int64_t k,
                       const WeightGroup& group, std::byte* numbers, std::uint16_t* scales,
                       std::uint16_t* minimums) {

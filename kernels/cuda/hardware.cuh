@@ -1,4 +1,5 @@
-/// The Device of device.h on a GPU, and the Launcher that starts kernels on a stream. For nvcc.
+/// This file holds the Device of device.h on a GPU, and the Launcher that starts kernels on a
+/// stream. It is compiled only by nvcc.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,8 +15,8 @@
 
 namespace quire::cuda {
 
-/// kResourceExhausted for memory, kDeviceLost for errors that poison the context, else kInternal.
-/// `what` was being done.
+/// Returns kResourceExhausted for memory, kDeviceLost for errors that poison the context, else
+/// kInternal or kUnavailable (no usable device). `what` names the failed action.
 Status cuda_status(cudaError_t error, const char* what);
 
 class HardwareDevice {

@@ -1,10 +1,11 @@
-/// The CUDA kernels, for the current device of the calling thread. Built with QUIRE_CUDA alone.
+/// This file declares the CUDA kernels, for the calling thread's current device. It is built only
+/// with QUIRE_CUDA.
 ///
-/// Every function checks shapes, enqueues on `stream` and returns: results are there once the
-/// stream has been waited for. All pointers are device memory that must stay until then; nothing is
-/// allocated. Values in device memory (positions, ids, lists) are trusted. Zero rows are valid.
-/// Errors: kInvalidArgument (shapes), kDeviceLost (the context is gone), kInternal (the launch was
-/// refused).
+/// Every function checks shapes, enqueues on `stream` and returns; results are ready once the
+/// stream is synchronized. All pointers are device memory that must stay valid until then. Nothing
+/// is allocated. Values in device memory (positions, ids, lists) are not checked. Zero rows are
+/// valid. Errors: kInvalidArgument (shapes), kDeviceLost (the context is gone), kInternal (the
+/// launch failed).
 #pragma once
 
 #include "kernels/activation.h"
@@ -36,9 +37,9 @@ Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& a
 Status top_k(const TopKArgs& args, StreamHandle stream);
 Status argmax(const ArgmaxArgs& args, StreamHandle stream);
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
-/// attention() for many query rows, on tensor cores: queries and softmax weights are rounded to the
-/// type of the KV, which is f16 or bf16. A row's result does not depend on the other rows. Pages
-/// and strides are multiples of 16 bytes.
+/// Computes attention() for many query rows on tensor cores. Queries and softmax weights are
+/// rounded to the type of the KV, f16 or bf16. A row's result does not depend on the other rows.
+/// Pages and strides are multiples of 16 bytes.
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream);
 Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream);
 Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
@@ -47,12 +48,12 @@ Status attention_stats(const AttentionStatsArgs& args, StreamHandle stream);
 Status qkv_split(const QkvSplitArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
 Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
-/// What Int8GemvArgs::warps should be for n outputs of k inputs on this device: more than one where
-/// whole outputs leave it idle.
+/// Returns the best Int8GemvArgs::warps for n outputs of k inputs on this device. It is more than
+/// one where one warp per output leaves the device idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
 Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
 Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream);
-/// The same for GroupedGemvArgs::warps.
+/// Returns the best GroupedGemvArgs::warps in the same way.
 std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
                                 std::int64_t k);
 Status key_products(const KeyProductsArgs& args, StreamHandle stream);

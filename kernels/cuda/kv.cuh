@@ -1,4 +1,4 @@
-/// Kernels that rotate, place and pack KV rows and summarise blocks of raw keys.
+/// This file holds kernels that rotate, place and pack KV rows and summarize blocks of raw keys.
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -7,8 +7,8 @@
 
 namespace quire::cuda {
 
-/// What one thread rotates of a head: channels a and b together, or channel a alone, which passes
-/// through.
+/// The part of a head that one thread rotates: channels a and b together, or only channel a, which
+/// is not rotated.
 struct RotaryItem {
   std::int32_t a, b, frequency;
   bool passes;
@@ -37,7 +37,7 @@ inline Status check_device_table(const DeviceRopeTable& t, std::int32_t head_dim
   return {};
 }
 
-/// Blocks of kThreads work items in a row.
+/// Returns a launch with one thread per item, in blocks of `threads`.
 inline LaunchShape one_thread_each(std::int64_t items, int threads) {
   return {{(items + threads - 1) / threads, 1, 1}, threads, 0};
 }
@@ -66,7 +66,7 @@ struct RopeRotateKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions are not checked).
 template <class Launcher>
 Status launch_rope_rotate(Launcher& launcher, const DeviceRopeTable& table,
                           const RopeRotateArgs& a) {
@@ -79,7 +79,7 @@ Status launch_rope_rotate(Launcher& launcher, const DeviceRopeTable& table,
       RopeRotateKernel{table, a});
 }
 
-/// A thread moves a rotary item of K, or one channel of V.
+/// Each thread moves a rotary item of K or one channel of V.
 template <class Source, class Target>
 struct KvPlaceKernel {
   static constexpr int kThreads = 256;
@@ -114,7 +114,7 @@ struct KvPlaceKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions and rows are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions and rows are not checked).
 template <class Launcher>
 Status launch_kv_place(Launcher& launcher, const DeviceRopeTable& table, const KvPlaceArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.dst.num_kv_heads, a.dst.head_dim));
@@ -137,7 +137,7 @@ struct KvPackKernel {
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    // The output's own order
+    // Threads follow the order of the output
     const std::int64_t at = device.block_idx().x * kThreads + device.thread_idx();
     if (at >= a.num_kv_heads * 2 * a.rows * a.head_dim) return;
     const std::int64_t c = at % a.head_dim, row = at / a.head_dim % a.rows,
@@ -162,8 +162,8 @@ Status launch_kv_pack(Launcher& launcher, const KvPackArgs& a) {
   });
 }
 
-/// One block a (KV head, block of rows); a thread keeps its rotary items' sums and bounds over the
-/// rows.
+/// One thread block per (KV head, block of rows); a thread keeps the sums and bounds of its rotary
+/// items over the rows.
 template <class E>
 struct BlockSummariesKernel {
   static constexpr int kThreads = 128;

@@ -1,4 +1,4 @@
-/// Rows copied between paged caches: what brings host pages to slots of the device and layers back
+/// This file holds copies of rows between paged caches: host pages to device slots, and layers back
 /// to the host.
 #pragma once
 
@@ -8,13 +8,13 @@
 
 namespace quire::cuda {
 
-/// One block a move, a thread a piece of 16 bytes. Reads that cross a bus to the host's memory want
-/// many pieces under way: a block starts several before it stores the first.
+/// One thread block per move, one thread per piece of 16 bytes. Reads of host memory across the bus
+/// need many pieces in flight, so a thread starts kAtOnce loads before its first store.
 struct KvGatherKernel {
   static constexpr int kThreads = 256;
   static constexpr int kAtOnce = 4;
   KvGatherArgs a;
-  std::int32_t pieces;  ///< of 16 bytes in a row of K or V
+  std::int32_t pieces;  ///< number of 16-byte pieces in a row of K or V
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
@@ -41,7 +41,7 @@ struct KvGatherKernel {
   }
 
  private:
-  /// Piece `at` of a move: rows of K, then rows of V, each in order.
+  /// Returns the address of piece `at` of a move: rows of K, then rows of V, each in order.
   template <class Piece, class Device, class View>
   QUIRE_DEVICE Piece* piece(Device& device, const View& kv, std::int64_t head,
                             std::int64_t first_row, std::int64_t rows, std::int64_t at) const {
@@ -55,7 +55,7 @@ struct KvGatherKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; moves are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; moves are not checked).
 template <class Launcher>
 Status launch_kv_gather(Launcher& launcher, const KvGatherArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_gather(a));

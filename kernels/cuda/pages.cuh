@@ -1,5 +1,5 @@
-/// Kernels over pages of cached rows: bounds of their keys, and what a page can matter to a query
-/// (kernels/page_bounds.h).
+/// This file holds kernels over pages of cached rows: bounds of their keys, and the largest score
+/// that a page can have for a query (kernels/page_bounds.h).
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -9,18 +9,18 @@
 
 namespace quire::cuda {
 
-/// The bf16 next to x on the side of `up`, x itself where it is one. Finite x.
+/// Rounds a finite x to bf16, upwards if `up`, else downwards; exact values stay.
 QUIRE_HOST_DEVICE std::uint16_t bf16_outwards(float x, bool up) {
   union {
     float f;
     std::uint32_t u;
   } bits{x};
   const bool exact = (bits.u & 0xffffu) == 0, negative = (bits.u & 0x80000000u) != 0;
-  // Cutting off moves towards zero
+  // Truncation rounds towards zero
   return static_cast<std::uint16_t>((bits.u >> 16) + (!exact && negative != up ? 1u : 0u));
 }
 
-/// One block a (page, KV head), one thread a channel.
+/// One thread block per (page, KV head), one thread per channel.
 template <class E>
 struct PageBoundsKernel {
   static constexpr int kThreads = 128;
@@ -72,7 +72,7 @@ struct PageBoundsKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; pages are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; pages are not checked).
 template <class Launcher>
 Status launch_page_bounds(Launcher& launcher, const PageBoundsArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
@@ -83,7 +83,7 @@ Status launch_page_bounds(Launcher& launcher, const PageBoundsArgs& a) {
   });
 }
 
-/// One warp a (page, query head).
+/// One warp per (page, query head).
 struct PageScoresKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32;
   PageScoresArgs a;

@@ -21,7 +21,7 @@ Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream) {
 }
 
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k) {
-  constexpr std::int64_t kRange = 512;  // inputs a warp takes at a time
+  constexpr std::int64_t kRange = 512;  // inputs per warp and step
   const std::int32_t resident = resident_blocks(device, Int8GemvKernel::kThreads,
                                                 Int8GemvKernel::kSharedBytes);
   const std::int32_t parts = split_parts(device, resident,

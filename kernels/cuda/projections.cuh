@@ -1,5 +1,5 @@
-/// Kernels beside the matrix products of a layer: splitting a stacked projection, and int8 products
-/// of few rows.
+/// This file holds kernels around the matrix products of a layer: splitting a stacked projection,
+/// and int8 products of few rows.
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -8,7 +8,7 @@
 
 namespace quire::cuda {
 
-/// One warp a head of a row.
+/// One warp per head of a row.
 struct QkvSplitKernel {
   // head_dim is at most 256
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kPerLane = 8;
@@ -71,8 +71,8 @@ Status launch_qkv_split(Launcher& launcher, const QkvSplitArgs& a) {
       QkvSplitKernel{strided});
 }
 
-/// kThreads / 32 warps of a block, `a.warps` of them for an output: each takes every a.warps-th
-/// range of 512 inputs, 16 a lane; their sums meet in order.
+/// `a.warps` of the kThreads / 32 warps of a block share an output. Each takes every a.warps-th
+/// range of 512 inputs, 16 per lane; their sums are added in order.
 struct Int8GemvKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32,
                        kSharedBytes = kWarps * static_cast<int>(kGemvRows) * 4;
@@ -114,7 +114,7 @@ struct Int8GemvKernel {
   }
 
  private:
-  /// Sixteen inputs from c on, all of one group.
+  /// Adds sixteen inputs from c on, all in one group.
   template <class Device>
   QUIRE_DEVICE void add(Device& device, std::int64_t output, std::int64_t first_row, std::int64_t c,
                         float (&sums)[kGemvRows]) const {
@@ -136,7 +136,7 @@ struct Int8GemvKernel {
   }
 };
 
-/// Sixteen weights a thread.
+/// Each thread expands sixteen weights.
 struct Int8ExpandKernel {
   static constexpr int kThreads = 256;
   Int8ExpandArgs a;

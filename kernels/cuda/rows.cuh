@@ -1,4 +1,5 @@
-/// Kernels over rows of activations: RMS norm with residual, SwiGLU, embedding, rounding, bias.
+/// This file holds kernels over rows of activations: RMS norm with residual, SwiGLU, embedding,
+/// rounding, bias and column sums.
 #pragma once
 
 #include "kernels/activation.h"
@@ -7,7 +8,7 @@
 
 namespace quire::cuda {
 
-/// One block a row.
+/// One thread block per row.
 struct RmsNormKernel {
   static constexpr int kThreads = 256;
   float* x;
@@ -45,13 +46,13 @@ Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
   if (a.dim <= 0) return Status::invalid("dim", "must be at least 1");
   if (args.residual != nullptr && a.out == a.x)
     return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
-  // x is written with a residual only.
+  // The kernel writes x only with a residual.
   const RmsNormKernel kernel{const_cast<float*>(a.x), args.residual, a.weight, a.out, a.dim, a.eps};
   return launcher.launch(
       {{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
 }
 
-/// One thread an output, kPerThread of them kThreads apart.
+/// Each thread computes kPerThread outputs, kThreads apart.
 struct SwigluKernel {
   static constexpr int kThreads = 256, kPerThread = 4;
   SwigluArgs a;
@@ -80,7 +81,7 @@ Status launch_swiglu(Launcher& launcher, const SwigluArgs& a) {
       SwigluKernel{a});
 }
 
-/// One block a row.
+/// One thread block per row.
 template <class E>
 struct EmbeddingKernel {
   static constexpr int kThreads = 128;
@@ -113,7 +114,7 @@ Status launch_embedding(Launcher& launcher, const EmbeddingArgs& a) {
   });
 }
 
-/// One block a row.
+/// One thread block per row.
 template <class E>
 struct ConvertKernel {
   static constexpr int kThreads = 128;
@@ -139,7 +140,7 @@ Status launch_convert(Launcher& launcher, const ConvertArgs& a) {
   });
 }
 
-/// One block a row.
+/// One thread block per row.
 struct AddBiasKernel {
   static constexpr int kThreads = 128;
   AddBiasArgs a;
@@ -160,7 +161,7 @@ Status launch_add_bias(Launcher& launcher, const AddBiasArgs& a) {
   return launcher.launch({{a.rows, 1, 1}, AddBiasKernel::kThreads, 0}, AddBiasKernel{a});
 }
 
-/// One thread a column, rows in order. Loads of kAhead rows are on their way at once.
+/// One thread per column, rows in order, with the loads of kAhead rows in flight.
 struct ColumnSumsKernel {
   static constexpr int kThreads = 64, kAhead = 8;
   ColumnSumsArgs a;

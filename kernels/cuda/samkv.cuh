@@ -1,13 +1,14 @@
-/// Kernels of SamKV: scores of blocks by the means of their keys, and recomputed rows that
-/// overwrite or blend with stored ones.
+/// This file holds the kernels of SamKV: scores of blocks by the means of their keys, and
+/// recomputed rows that overwrite or blend with stored ones.
 #pragma once
 
 #include "kernels/cuda/kv.cuh"
 
 namespace quire::cuda {
 
-/// One block of threads a range of kBlocks blocks of a document: the query is turned into the
-/// document's frame and averaged over groups in shared memory, then a warp takes a block of keys.
+/// One thread block handles a range of kBlocks blocks of a document. The query is rotated into the
+/// document's frame and averaged over groups in shared memory; then one warp scores each block of
+/// keys.
 struct SamkvScoresKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kBlocks = 64;
   DeviceRopeTable table;
@@ -20,7 +21,7 @@ struct SamkvScoresKernel {
     const SamkvDocument* document = a.documents + device.block_idx().x;
     const std::int64_t num_blocks = device.load(&document->num_blocks),
                        first = device.block_idx().y * kBlocks;
-    if (first >= num_blocks) return;  // the whole block of threads
+    if (first >= num_blocks) return;  // all threads of the block return
     const int width = a.num_kv_heads * a.head_dim;
     auto scratch = device.template shared<float>(0, kWarps);
     auto pooled = device.template shared<float>(kWarps * 4, width);
@@ -73,7 +74,7 @@ struct SamkvScoresKernel {
   }
 };
 
-/// Errors: kInvalidArgument (shapes; documents are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; documents are not checked).
 template <class Launcher>
 Status launch_samkv_scores(Launcher& launcher, const DeviceRopeTable& table,
                            const SamkvScoresArgs& a) {
@@ -95,7 +96,7 @@ Status launch_samkv_scores(Launcher& launcher, const DeviceRopeTable& table,
       Kernel{table, a});
 }
 
-/// One block a row.
+/// One thread block per row.
 template <class Raw, class Target>
 struct RecomputedRowsKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / 32, kSharedBytes = 3 * kWarps * 4;
@@ -144,7 +145,7 @@ struct RecomputedRowsKernel {
     return device.to_float(device.load(reinterpret_cast<const Raw*>(old) + c));
   }
 
-  /// What is written of one channel, as a stored value would read back.
+  /// Returns the blended value of one channel, rounded as a stored value is.
   template <class Device>
   QUIRE_DEVICE float blended(Device& device, const float* fresh, const char* old, std::int32_t c,
                              float theta) const {
@@ -156,8 +157,8 @@ struct RecomputedRowsKernel {
     return device.to_float(device.template from_float<Raw>(x));
   }
 
-  /// The cosine of a fresh and a stored row, between 0 and 1; 0 when it does not exist. The same in
-  /// every thread.
+  /// Returns the cosine of a fresh and a stored row, clamped to 0..1, or 0 if it is undefined.
+  /// Every thread gets the same value.
   template <class Device>
   QUIRE_DEVICE float weight(Device& device, const float* fresh, const char* old) const {
     float dot = 0, fresh2 = 0, stored2 = 0;
@@ -169,16 +170,16 @@ struct RecomputedRowsKernel {
       fresh2 += x * x;
       stored2 += y * y;
     }
-    device.sync_threads();  // the other weight's sums have been read
+    device.sync_threads();  // earlier sums have been read
     dot = block_sum(device, dot, device.template shared<float>(0, kWarps));
     fresh2 = block_sum(device, fresh2, device.template shared<float>(kWarps * 4, kWarps));
     stored2 = block_sum(device, stored2, device.template shared<float>(2 * kWarps * 4, kWarps));
     const float cosine = dot / (sqrtf(fresh2) * sqrtf(stored2));
-    return cosine > 0 ? fminf(cosine, 1.0f) : 0.0f;  // NaN is not larger
+    return cosine > 0 ? fminf(cosine, 1.0f) : 0.0f;  // NaN compares false
   }
 };
 
-/// Errors: kInvalidArgument (shapes; positions and rows are not looked at).
+/// Launches the kernel. Errors: kInvalidArgument (shapes; positions and rows are not checked).
 template <class Launcher>
 Status launch_recomputed_rows(Launcher& launcher, const DeviceRopeTable& table,
                               const RecomputedRowsArgs& a) {

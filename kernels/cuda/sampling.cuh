@@ -1,16 +1,17 @@
-/// Drawing a token: temperature, top-k, top-p and min-p in one launch, a block of threads a row.
+/// This file holds sampling of tokens: temperature, top-k, top-p and min-p in one launch, one
+/// thread block per row.
 #pragma once
 
 #include "kernels/cuda/select.cuh"
 
 namespace quire::cuda {
 
-/// Candidates are kept as a least key and how many of the keys equal to it stay, lowest ids first:
-/// top-k and top-p only move the two up. Weights are whole numbers of 2^-40 of the largest, so
-/// their sums have no order and a block of threads may gather them as it likes.
+/// Samples one token per row. The candidates are the keys above a least key, plus some of the keys
+/// equal to it, lowest ids first; top-k and top-p only tighten these two values. Weights are
+/// integers in units of 2^-40 of the largest, so sums do not depend on order.
 struct SampleKernel {
   static constexpr int kThreads = kSelectThreads, kWarps = kThreads / 32;
-  using Weight = unsigned long long;  // what CUDA adds atomically
+  using Weight = unsigned long long;  // the type that CUDA adds atomically
   SampleArgs a;
 
   static constexpr int kSums = SelectScratch::kBytes, kWeights = kSums + kWarps * 8,
@@ -19,8 +20,8 @@ struct SampleKernel {
   struct Row {
     const float* logits;
     float scale, top;     ///< 1 / temperature, and the largest logit
-    std::uint32_t least;  ///< keys below it are out
-    std::int32_t equal;   ///< how many keys equal to it are in
+    std::uint32_t least;  ///< smaller keys are excluded
+    std::int32_t equal;   ///< number of keys equal to `least` that stay
     float min_p;
   };
 
@@ -31,7 +32,7 @@ struct SampleKernel {
     Row r{a.logits + row * a.n, 1.0f, 0.0f, 0, 0, 0.0f};
     const std::uint32_t largest = radix_least_key(device, r.logits, a.n, first);
     const float temperature = device.load(a.temperature + row), top = key_score(largest);
-    // Greedy, nothing to draw from, or one that outweighs all
+    // Greedy sampling, no candidate, or an infinite logit
     if (!(temperature > 0) || !(top > -kInfinity && top < kInfinity)) {
       const std::int32_t id = first_with_key(device, r.logits, largest);
       if (device.thread_idx() == 0) device.store(a.out + row, top > -kInfinity ? id : 0);
@@ -67,7 +68,7 @@ struct SampleKernel {
     return w < r.min_p ? 0 : static_cast<Weight>(w * 1099511627776.0f + 0.5f);
   }
 
-  /// The lowest id with that key.
+  /// Returns the lowest id with that key.
   template <class Device>
   QUIRE_DEVICE std::int32_t first_with_key(Device& device, const float* logits,
                                            std::uint32_t key) const {
@@ -96,8 +97,8 @@ struct SampleKernel {
     return 0;
   }
 
-  /// Calls fn(i, weight) with weight 0 for what is out, in steps that all threads make together:
-  /// ids in order over steps and threads.
+  /// Calls fn(i, weight) for all ids, with weight 0 for excluded ones. All threads make the same
+  /// steps; ids ascend over steps and threads.
   template <class Device, class Fn>
   QUIRE_DEVICE void for_candidates(Device& device, const Row& r, Fn fn) const {
     auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kWarps);
@@ -116,7 +117,8 @@ struct SampleKernel {
     }
   }
 
-  /// top-p: the smallest set of the likeliest candidates that weighs at least top_p of all of them.
+  /// Applies top-p: keeps the smallest set of the likeliest candidates whose weight is at least
+  /// top_p of the total.
   template <class Device>
   QUIRE_DEVICE void keep_most_likely(Device& device, Row& r, float top_p) const {
     const Weight total = sum_of_candidates(device, r);
@@ -125,7 +127,7 @@ struct SampleKernel {
     auto weights = device.template shared<Weight>(kWeights, kThreads);
     auto sums = device.template shared<Weight>(kSums, kWarps);
     auto chosen = device.template shared<Weight>(kChosen, 2);
-    Weight above_all = 0;  // of keys that are larger than what is found so far
+    Weight above_all = 0;  // weight of keys larger than those found so far
     std::uint32_t found = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
       weights[device.thread_idx()] = 0;

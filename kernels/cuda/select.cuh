@@ -1,4 +1,4 @@
-/// Deterministic selection of the largest scores of each row (kernels/topk.h).
+/// This file holds deterministic selection of the largest scores of each row (kernels/topk.h).
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace quire::cuda {
 
-/// Larger keys for larger scores, equal ones for equal scores (both zeros), and 0 for NaN.
+/// Returns an integer that orders like the score, with equal keys for both zeros and 0 for NaN.
 QUIRE_HOST_DEVICE std::uint32_t score_key(float x) {
   if (x != x) return 0;
   if (x == 0) x = 0;
@@ -19,8 +19,8 @@ QUIRE_HOST_DEVICE std::uint32_t score_key(float x) {
   return (bits.u & 0x80000000u) != 0 ? ~bits.u : bits.u | 0x80000000u;
 }
 
-/// Sum of x over the block's threads before this one; `total` gets the sum over all. `scratch`
-/// holds one element per warp and may be used again after the next sync_threads().
+/// Returns the sum of x over the block's threads before this one; `total` gets the sum over all.
+/// `scratch` holds one element per warp and may be reused after the next sync_threads().
 template <class Int, class Device, class SharedInts>
 QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int& total) {
   Int sum = x;
@@ -40,9 +40,9 @@ QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int
   return before + sum - x;
 }
 
-/// The `need`-th largest key of scores [n], digit by digit from the top, by a block of
-/// kSelectThreads threads; `need` becomes how many keys equal to it are among the first so many.
-/// Uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
+/// Returns the `need`-th largest key of scores [n], found digit by digit from the top by a block of
+/// kSelectThreads threads. `need` becomes the number of keys equal to it among those `need`
+/// largest. It uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
 inline constexpr int kSelectThreads = 256;  // one per digit
 struct SelectScratch {
   static constexpr int kHistogram = 0, kPrefix = kSelectThreads * 4,
@@ -81,8 +81,8 @@ QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, 
   return found;
 }
 
-/// One block a row: the k-th largest key by radix selection, then the rows in index order that
-/// reach it, then their ranks if asked for.
+/// One thread block per row finds the k-th largest key by radix selection. It then collects the
+/// scores that reach it in index order, and ranks them if requested.
 struct TopKKernel {
   static constexpr int kThreads = kSelectThreads;
   TopKArgs a;
@@ -96,7 +96,7 @@ struct TopKKernel {
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const float* scores = a.scores + device.block_idx().x * a.n;
-    std::int32_t ties = count;  // how many of those with the least key are taken
+    std::int32_t ties = count;  // how many scores with the least key are taken
     const std::uint32_t least = radix_least_key(device, scores, a.n, ties);
     auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kThreads / 32);
     const bool ordered = a.order == TopKOrder::kDescendingScore;
@@ -104,13 +104,13 @@ struct TopKKernel {
     auto indices = device.template shared<std::int32_t>(kOrdered + (ordered ? count * 4 : 0),
                                                         ordered ? count : 0);
     std::int32_t* out = a.out + device.block_idx().x * count;
-    std::int32_t larger = 0, equal = 0;  // seen in earlier strides
+    std::int32_t larger = 0, equal = 0;  // counts over earlier strides
     for (std::int64_t begin = 0; begin < a.n; begin += kThreads) {
       const std::int64_t i = begin + device.thread_idx();
       const std::uint32_t key = i < a.n ? score_key(device.load(scores + i)) : 0;
       const std::int32_t is_larger = i < a.n && key > least, is_equal = i < a.n && key == least;
       std::int32_t total;
-      // Two counts of at most 256
+      // Both counts are at most 256 and share one word
       const std::int32_t before = block_prefix_sum(device, is_larger + (is_equal << 16), prefix,
                                                    total);
       const std::int32_t larger_before = larger + (before & 0xffff),
@@ -158,7 +158,7 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
       TopKKernel{a, static_cast<std::int32_t>(count)});
 }
 
-/// One block a row.
+/// One thread block per row.
 struct ArgmaxKernel {
   static constexpr int kThreads = 256, kSharedBytes = kThreads / 32 * 8;
   ArgmaxArgs a;
@@ -170,7 +170,7 @@ struct ArgmaxKernel {
     auto indices = device.template shared<std::int32_t>(kWarps * 4, kWarps);
     const float* x = a.x + device.block_idx().x * a.n;
     std::uint32_t key = 0;
-    std::int32_t index = 0x7fffffff;  // of no element
+    std::int32_t index = 0x7fffffff;  // marks no element
     for (std::int64_t i = device.thread_idx(); i < a.n; i += kThreads) {
       keep_better(score_key(device.load(x + i)), static_cast<std::int32_t>(i), key, index);
     }

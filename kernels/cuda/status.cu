@@ -3,7 +3,7 @@
 namespace quire::cuda {
 namespace {
 
-/// cudaErrorContained, which the headers of CUDA 12.4 do not name yet.
+/// cudaErrorContained, which the headers of CUDA 12.4 do not declare.
 constexpr auto kErrorContained = static_cast<cudaError_t>(226);
 
 }  // namespace

@@ -1,9 +1,9 @@
-/// A CUDA stream, for headers that show no CUDA.
+/// This file declares a CUDA stream handle for headers that include no CUDA.
 #pragma once
 
 namespace quire::cuda {
 
-/// A cudaStream_t. Null is the legacy default stream. Does not own it.
+/// A cudaStream_t, not owned. Null is the legacy default stream.
 struct StreamHandle {
   void* stream = nullptr;
 };

@@ -26,7 +26,7 @@ Status key_codes_reference(const KeyCodesArgs& a) {
   return {};
 }
 
-/// Without the rounding of queries.
+/// The reference does not round queries.
 Status code_scores_reference(const CodeScoresArgs& a) {
   const std::int64_t dim = a.keys.head_dim;
   for (std::int64_t i = 0; i < a.num_queries; ++i) {

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-/// The next bf16 in the direction of `to`, unless `value` is one already.
+/// Returns the next bf16 in the direction of `to`, or `value` if it is one.
 double bf16_towards(double value, double to) {
   if (value == 0) return value;
   int exponent = 0;

@@ -1,4 +1,4 @@
-/// One head rotated in f64, for the references of rope, kv_place and block_summary.
+/// This file rotates one head in f64, for the references of rope, kv_place and block_summary.
 #pragma once
 
 #include <vector>

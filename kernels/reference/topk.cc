@@ -6,7 +6,7 @@
 namespace quire {
 
 std::vector<std::int32_t> top_k_reference(std::span<const float> scores, std::int64_t k) {
-  // Repeatedly takes the first largest value that is left: slow, and plainly what the order means.
+  // This repeatedly takes the first largest remaining value: slow, but plainly the definition.
   const auto n = static_cast<std::int64_t>(scores.size());
   std::vector<bool> taken(scores.size(), false);
   std::vector<std::int32_t> out;

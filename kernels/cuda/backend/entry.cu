@@ -1,4 +1,4 @@
-// What libquire_cuda.so offers.
+// This file implements the table of libquire_cuda.so.
 #include "kernels/cuda/backend/entry.h"
 
 #include <algorithm>
@@ -41,7 +41,8 @@ void probe(QuireCudaReport* out) {
   }
 }
 
-/// RMS norm of a few rows: host to device, a kernel, and back, on a stream of its own.
+/// Checks the RMS norm of a few rows: copies to the device, runs a kernel and copies back, on its
+/// own stream.
 Status run_a_kernel(DeviceDriver& driver) {
   constexpr std::int64_t kRows = 7, kDim = 1000,
                          kBytes = kRows * kDim * static_cast<std::int64_t>(sizeof(float));

@@ -1,13 +1,13 @@
-/// The C table through which a program uses libquire_cuda.so, so that the program itself starts
-/// without toolkit, driver or GPU. A library built from other sources is refused by its version
-/// instead of being called.
+/// This file declares the C table through which a program uses libquire_cuda.so. The program itself
+/// thus starts without toolkit, driver or GPU. A library built from other sources is rejected by
+/// its version and never called.
 #pragma once
 
 #include <cstdint>
 
 extern "C" {
 
-/// Raised with every change to this header and to the operations (ops.h).
+/// Incremented with every change to this header and to the operations (ops.h).
 #define QUIRE_CUDA_ENTRY_VERSION 8u
 #define QUIRE_CUDA_ENTRY_SYMBOL "quire_cuda_entry"
 
@@ -20,49 +20,50 @@ struct QuireCudaDevice {
   std::int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes, total_bytes;
 };
 
-/// See DeviceReport. Strings end with zero.
+/// See DeviceReport. Strings are zero-terminated.
 struct QuireCudaReport {
   std::int32_t driver_version, toolkit_version, num_devices;
   char error[256];
   QuireCudaDevice devices[QUIRE_CUDA_MOST_DEVICES];
 };
 
-/// An opened device with a stream and what products need. See DeviceOps (ops.h), whose calls the
-/// table has one by one.
+/// An opened device with its streams and the state of products. The table has one entry for each
+/// call of DeviceOps (ops.h).
 struct QuireCudaSession;
 
-/// Where a call that fails says why. A call returns 0 when all is well, else a Code.
+/// Receives the reason of a failed call. A call returns 0 on success, else a Code.
 struct QuireCudaMessage {
   char text[512];
 };
 
 struct QuireCudaEntry {
   std::uint32_t version;  ///< QUIRE_CUDA_ENTRY_VERSION; the first field in every version
-  std::uint32_t bytes;    ///< of this struct
-  /// Lists the devices; opens none. Any thread.
+  std::uint32_t bytes;    ///< size of this struct
+  /// Lists the devices and opens none. Threads: any.
   void (*probe)(QuireCudaReport* report);
-  /// Opens the device, runs a kernel over copied data and compares the result. 0 when all is well,
+  /// Opens the device, runs a kernel over copied data and checks the result. Returns 0 on success,
   /// else a Code with the reason in `message`.
   std::int32_t (*self_test)(std::int32_t device, char* message, std::int32_t message_bytes);
-  /// A session on the device, to be closed. Any thread; the calls below from any thread too, one at
-  /// a time in each session.
+  /// Opens a session on the device, which the caller must close. Threads: any. The calls below may
+  /// come from any thread, one at a time per session.
   std::int32_t (*open)(std::int32_t device, QuireCudaSession** session, QuireCudaMessage* message);
-  /// What was allocated must be released.
+  /// Closes the session. The caller must have released all its allocations.
   void (*close)(QuireCudaSession* session);
   std::int32_t (*memory)(QuireCudaSession* session, std::int64_t* free_bytes,
                          std::int64_t* total_bytes, QuireCudaMessage* message);
-  /// `kind`: a MemoryKind.
+  /// Allocates memory; `kind` is a MemoryKind.
   std::int32_t (*allocate)(QuireCudaSession* session, std::uint32_t kind, std::int64_t bytes,
                            void** p, QuireCudaMessage* message);
   std::int32_t (*release)(QuireCudaSession* session, std::uint32_t kind, void* p,
                           QuireCudaMessage* message);
   std::int32_t (*synchronize)(QuireCudaSession* session, QuireCudaMessage* message);
-  /// `op`: an OpCode; `args`: `args_bytes` of the struct that belongs to it, which is copied.
+  /// Enqueues an operation. `op` is an OpCode; `args` is its struct of `args_bytes` bytes, which is
+  /// copied.
   std::int32_t (*enqueue)(QuireCudaSession* session, std::uint32_t op, const void* args,
                           std::int64_t args_bytes, QuireCudaMessage* message);
 };
 
-/// The only symbol. The table lives as long as the library is loaded.
+/// Returns the table, which lives as long as the library is loaded. It is the only symbol.
 const QuireCudaEntry* quire_cuda_entry();
 
 }  // extern "C"

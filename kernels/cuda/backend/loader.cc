@@ -31,7 +31,7 @@ Status status_of(std::int32_t code, const std::string& message) {
                 message);
 }
 
-/// A session of the library.
+/// A session of the loaded library.
 class LoadedOps final : public DeviceOps {
  public:
   LoadedOps(std::shared_ptr<BackendLibrary> library, const QuireCudaEntry* entry,
@@ -196,7 +196,7 @@ std::vector<std::string> backend_library_files() {
 }
 
 bool has_device_file() {
-  // The last one under WSL
+  // /dev/dxg exists under WSL
   for (const char* file : {"/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"}) {
     if (access(file, F_OK) == 0) return true;
   }

@@ -1,5 +1,5 @@
-/// Finding out whether this machine and this build can compute with CUDA, without being linked to
-/// it.
+/// This file declares how a program that is not linked to CUDA finds out whether it can compute
+/// with it.
 #pragma once
 
 #include <memory>
@@ -12,46 +12,46 @@
 
 namespace quire::cuda {
 
-/// libquire_cuda.so, loaded for as long as this lives. Threads: any.
+/// libquire_cuda.so, loaded as long as this object lives. Threads: any.
 class BackendLibrary : public std::enable_shared_from_this<BackendLibrary> {
  public:
-  /// The first of `files` that exists is loaded. Errors: kNotFound (none exists, with the list),
-  /// kFailedPrecondition (it cannot be loaded, or is of another version of this program).
+  /// Loads the first of `files` that exists. Errors: kNotFound (none exists, with the list),
+  /// kFailedPrecondition (it cannot be loaded, or has another version than this program).
   static Result<std::shared_ptr<BackendLibrary>> load(const std::vector<std::string>& files);
   virtual ~BackendLibrary() = default;
 
   virtual const std::string& file() const = 0;
   virtual DeviceReport probe() const = 0;
-  /// Runs a kernel on the device and checks what it computes. Errors: those of opening a device,
+  /// Runs a kernel on the device and checks its result. Errors: those of opening a device,
   /// kInternal (wrong results).
   virtual Status self_test(const DeviceProperties& device) const = 0;
-  /// Opens the device to compute with it; what is returned keeps the library loaded. Errors:
+  /// Opens the device for computing. The returned object keeps the library loaded. Errors:
   /// kUnavailable, kResourceExhausted, kDeviceLost, kInternal.
   virtual Result<std::shared_ptr<DeviceOps>> open(const DeviceProperties& device) = 0;
 };
 
-/// Where the library of this program may lie: QUIRE_CUDA_LIBRARY alone when that variable is set,
-/// else beside the program and in ../lib.
+/// Returns the possible paths of this program's library. They are QUIRE_CUDA_LIBRARY alone if that
+/// variable is set, else the program's folder and ../lib.
 std::vector<std::string> backend_library_files();
 
-/// Whether the machine shows a GPU of NVIDIA at all. Looks at device files only.
+/// Returns whether the machine has device files of an NVIDIA GPU.
 bool has_device_file();
 
-/// What runs models, and why nothing faster does.
+/// The backend that runs models, and the reason why no faster one does.
 struct BackendChoice {
   std::string name = "cpu";  ///< or "cuda"
-  std::string cuda;          ///< the device that computes, or why none does
-  bool idle_gpu = false;     ///< the machine shows a GPU that does not compute: worth a warning
-  std::shared_ptr<BackendLibrary> library;  ///< of "cuda", else null
-  DeviceProperties device;                  ///< of "cuda"
+  std::string cuda;          ///< name of the device that computes, or why none does
+  bool idle_gpu = false;     ///< the machine has a GPU that does not compute; worth a warning
+  std::shared_ptr<BackendLibrary> library;  ///< set for "cuda", else null
+  DeviceProperties device;                  ///< set for "cuda"
 };
 
-/// `asked` is auto, cpu or cuda. auto looks for the GPU `device_idx` where `device_present` says
-/// that there may be one, and loads nothing elsewhere; it takes the CPU all the same and says what
-/// it found, since no GPU has run the CUDA engine yet. cuda takes the GPU if it passes the self
-/// test; what keeps it from that is an error: kNotFound, kFailedPrecondition, kUnavailable,
-/// kInvalidArgument, or those of the self test (field model.backend or model.device). Opens no
-/// session.
+/// Chooses the backend; `asked` is auto, cpu or cuda. auto always takes the CPU. If
+/// `device_present` says that there may be a GPU, it also checks GPU `device_idx` and reports what
+/// it found; otherwise it loads nothing. cuda takes the GPU if it passes the self test.
+///
+/// Errors (cuda only, field model.backend or model.device): kNotFound, kFailedPrecondition,
+/// kUnavailable, kInvalidArgument, or those of the self test. It opens no session.
 Result<BackendChoice> choose_backend(const std::string& asked, std::int64_t device_idx,
                                      bool device_present,
                                      const std::vector<std::string>& library_files);

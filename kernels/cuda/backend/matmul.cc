@@ -47,7 +47,7 @@ using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// Rows that share an algorithm.
+/// Returns the row count whose algorithm `rows` rows share.
 std::int64_t row_bucket(std::int64_t rows) {
   std::int64_t bucket = 16;
   while (bucket < rows && bucket < 4096) bucket *= 2;
@@ -116,7 +116,7 @@ struct Matmul::Impl {
                                  " outputs and " + std::to_string(args.k) + " inputs");
   }
 
-  /// The algorithm of the bucket where it takes these rows, else one for them alone.
+  /// Returns the bucket's algorithm if it supports these rows, else one for this row count alone.
   Result<cublasLtMatmulAlgo_t> algorithm(const MatmulArgs& args, const Product& p) {
     MatmulArgs full = args;
     full.rows = row_bucket(args.rows);

@@ -1,4 +1,4 @@
-/// Matrix products through cuBLASLt. For the loaded library alone.
+/// This file declares matrix products through cuBLASLt, used only in the loaded library.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace quire::cuda {
 
-/// The products of one stream: a handle, a workspace, and the algorithm for each shape, asked for
-/// once. Rows are counted in buckets (few, and powers of two), so that most products of other
-/// numbers of rows use the same one. Threads: one call at a time.
+/// Runs the products of one stream with a handle, a workspace, and an algorithm per shape that is
+/// queried once. Row counts are rounded to buckets (few, and powers of two), so that most row
+/// counts share an algorithm. Threads: one call at a time.
 class Matmul {
  public:
-  /// `workspace` of kWorkspaceBytes on the device must outlive it.
+  /// Opens cuBLASLt. `workspace` is kWorkspaceBytes of device memory and must outlive the object.
   static Result<std::unique_ptr<Matmul>> create(void* workspace);
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Enqueues. Operands are aligned to 16 bytes. Errors: kInvalidArgument (dtype), kUnimplemented
-  /// (no algorithm takes the shape), kInternal, kDeviceLost.
+  /// Enqueues the product. Operands are aligned to 16 bytes. Errors: kInvalidArgument (dtype),
+  /// kUnimplemented (no algorithm supports the shape), kInternal, kDeviceLost.
   Status run(const MatmulArgs& args, StreamHandle stream);
 
  private:

@@ -1,9 +1,9 @@
-/// One opened device for whoever computes with it: memory, operations enqueued in order on one
-/// stream, and copies beside them on another.
+/// This file declares one opened device for its users: memory, operations enqueued in order on one
+/// stream, and concurrent copies on another.
 ///
 /// An operation is a plain struct of arguments (kernels/cuda/args.h and the kernels' own headers)
-/// and the code of what to do with it, so that all of them pass through one call, also where that
-/// call is an entry of a C table in a loaded library (entry.h).
+/// with an operation code. All operations thus pass through one call, which may also be an entry of
+/// a C table in a loaded library (entry.h).
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct PlaceRowsArgs {
   DeviceRopeTable table;
   KvPlaceArgs rows;
 };
-/// prefill_attention(): many rows, f16 or bf16 KV.
+/// Calls prefill_attention(): many rows, f16 or bf16 KV.
 struct PrefillAttentionArgs {
   AttentionArgs attention;
 };
@@ -54,20 +54,20 @@ struct SummariseBlocksArgs {
   BlockSummariesArgs blocks;
 };
 
-/// Two streams of a device: what computes, in order, and copies that run beside it, in order among
-/// themselves.
+/// The two streams of a device. kCompute runs operations in order; kCopies runs copies concurrently
+/// with them, in order among themselves.
 enum class Lane : std::uint32_t { kCompute, kCopies };
-/// Events order the lanes. A event is one of kEvents numbers; it stands for what was enqueued on a
-/// lane when it was last set, and one never set has passed.
+/// The number of events that order the streams. An event covers what was enqueued on a stream when
+/// it was last recorded; an event that was never recorded has completed.
 inline constexpr std::int32_t kEvents = 512;
 
-/// A copy from or to pinned memory on Lane::kCopies.
+/// Enqueues a copy from or to pinned memory on Lane::kCopies.
 struct CopyAsyncArgs {
   void* to;
   const void* from;
   std::int64_t bytes;
 };
-/// Rows copied between caches, on either lane: pages of one side may be pinned memory, which
+/// Copies rows between caches on either stream. Pages of one side may be pinned memory, which
 /// kernels read and write across the bus.
 struct GatherRowsArgs {
   KvGatherArgs rows;
@@ -77,12 +77,12 @@ struct RecordEventArgs {
   std::int32_t event;
   Lane lane;
 };
-/// What is enqueued on `lane` from now on runs after the event has passed.
+/// Makes later work on `lane` wait for the event.
 struct HoldArgs {
   std::int32_t event;
   Lane lane;
 };
-/// The call returns when the event has passed.
+/// Blocks the calling thread until the event has completed.
 struct WaitEventArgs {
   std::int32_t event;
 };
@@ -93,10 +93,11 @@ struct StepOp {
   const void* args;
   std::int64_t bytes;
 };
-/// Many operations of Lane::kCompute as one graph, recorded when `version` differs from the one
-/// that this `bucket` was recorded for and launched as it is else: the same version stands for the
-/// same operations, arguments and addresses, which must have run one by one before. An error but
-/// kDeviceLost enqueues nothing: run them one by one.
+/// Runs many operations of Lane::kCompute as one graph. The graph of `bucket` is captured if
+/// `version` differs from the one that it was captured for; otherwise it is launched unchanged.
+/// Equal versions mean equal operations, arguments and addresses, which must have run one by one
+/// before. After any error but kDeviceLost nothing was enqueued, and the caller runs them one by
+/// one.
 struct StepArgs {
   std::int64_t bucket;
   std::uint64_t version;
@@ -146,7 +147,7 @@ enum class OpCode : std::uint32_t {
   kGroupedExpand
 };
 
-/// The code of what takes these arguments.
+/// Returns the operation code of these arguments.
 constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
 constexpr OpCode op_code(const ResidualRmsNormArgs*) { return OpCode::kRmsNorm; }
 constexpr OpCode op_code(const SwigluArgs*) { return OpCode::kSwiglu; }
@@ -165,7 +166,7 @@ constexpr OpCode op_code(const RecordEventArgs*) { return OpCode::kRecordEvent; 
 constexpr OpCode op_code(const HoldArgs*) { return OpCode::kHold; }
 constexpr OpCode op_code(const WaitEventArgs*) { return OpCode::kWaitEvent; }
 constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
-/// Its warps may be 0: as many as suit the device.
+/// `warps` may be 0, which chooses the best number for the device.
 constexpr OpCode op_code(const Int8GemvArgs*) { return OpCode::kInt8Gemv; }
 constexpr OpCode op_code(const Int8ExpandArgs*) { return OpCode::kInt8Expand; }
 constexpr OpCode op_code(const ArgmaxArgs*) { return OpCode::kArgmax; }
@@ -185,12 +186,12 @@ constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
 constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
 constexpr OpCode op_code(const GatherRowsArgs*) { return OpCode::kGatherRows; }
 constexpr OpCode op_code(const ListUnionArgs*) { return OpCode::kListUnion; }
-/// Its warps may be 0, too.
+/// `warps` may be 0 here as well.
 constexpr OpCode op_code(const GroupedGemvArgs*) { return OpCode::kGroupedGemv; }
 constexpr OpCode op_code(const GroupedExpandArgs*) { return OpCode::kGroupedExpand; }
 
-/// Calls visit(const Args&) with the arguments that belong to `code`. Errors: kInvalidArgument (an
-/// unknown code, or arguments of another size), those of visit.
+/// Calls visit(const Args&) with the arguments of `code`. Errors: kInvalidArgument (an unknown
+/// code, or arguments of another size), those of visit.
 template <class Visit>
 Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit) {
   const auto as = [&]<class Args>(const Args*) {
@@ -284,25 +285,25 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
       "code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));
 }
 
-/// Threads: any, one call at a time is made of them. Errors of every call: kDeviceLost (nothing
-/// works afterwards), kResourceExhausted (memory), kInternal; an error may be that of work enqueued
-/// earlier.
+/// Computes on one opened device. Threads: any; calls are serialized. Errors of every call:
+/// kDeviceLost (nothing works afterwards), kResourceExhausted (memory), kInternal. An error may
+/// come from work enqueued earlier.
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
-  /// For logs: the device.
+  /// Returns the name of the device for logs.
   virtual std::string description() const = 0;
   virtual Result<MemoryInfo> memory() = 0;
-  /// `bytes` > 0, aligned to 64 at least, contents undefined. Errors: kResourceExhausted, after
-  /// which the device is as before.
+  /// Allocates `bytes` > 0, aligned to at least 64, contents undefined. Errors: kResourceExhausted,
+  /// which leaves the device unchanged.
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
-  /// Nothing enqueued may use it any more.
+  /// Releases memory that no enqueued work may still use.
   virtual Status release(MemoryKind kind, void* p) = 0;
-  /// Returns once everything enqueued has run, on both lanes.
+  /// Blocks until everything enqueued on both streams has run.
   virtual Status synchronize() = 0;
 
-  /// Enqueues; the arguments themselves are copied, what they point to is device or shared memory
-  /// (of a copy, and of KV pages, pinned memory too). Errors: kInvalidArgument too.
+  /// Enqueues an operation. The arguments are copied; they point to device or shared memory, for
+  /// copies and KV pages also to pinned memory. Errors: also kInvalidArgument.
   template <class Args>
   Status run(const Args& args) {
     return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args));

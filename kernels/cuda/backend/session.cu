@@ -9,7 +9,7 @@
 namespace quire::cuda {
 namespace {
 
-/// What each operation calls.
+/// Executes each operation.
 struct Execute {
   StreamHandle stream, copies;
   DeviceDriver& driver;
@@ -128,7 +128,7 @@ Status Session::start() {
 }
 
 Session::~Session() {
-  (void)make_current(device_);  // a lost device has nothing to give back
+  (void)make_current(device_);  // a lost device has nothing to release
   (void)driver_.wait_for(copies_.get());
   (void)driver_.wait_for(stream_.get());
   graphs_.clear();

@@ -1,4 +1,4 @@
-/// DeviceOps on hardware. Built with QUIRE_CUDA alone.
+/// This file declares DeviceOps on hardware, built only with QUIRE_CUDA.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@
 
 namespace quire::cuda {
 
-/// One device, a stream for each lane, memory out of pools (SessionMemory), and the products on the
-/// first stream. Every call makes the device current for its thread first.
+/// One device with a stream per Lane, memory from pools (SessionMemory), and products on the
+/// compute stream. Every call first makes the device current for its thread.
 class Session final : public DeviceOps {
  public:
-  /// Errors: those of choose_device() and open_device(), kResourceExhausted.
+  /// Opens the device. Errors: those of choose_device() and open_device(), kResourceExhausted.
   static Result<std::unique_ptr<Session>> open(std::int64_t device_idx);
   ~Session() override;
 

@@ -1,4 +1,4 @@
-/// Telling somebody when a device is lost.
+/// This file declares a DeviceOps that reports when its device is lost.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace quire::cuda {
 
-/// Passes every call on to `inner`; the first kDeviceLost calls `on_lost` with it, once, on the
-/// thread that met it. A lost device does not come back: whoever hears it stops admitting work,
-/// lets what runs end, and exits.
+/// Forwards every call to `inner`. The first kDeviceLost calls `on_lost` with it, once, on the
+/// thread that received it. A lost device does not recover: the callback should stop admission,
+/// drain and exit.
 std::shared_ptr<DeviceOps> watch(std::shared_ptr<DeviceOps> inner,
                                  std::function<void(const Status&)> on_lost);
 

@@ -1,4 +1,4 @@
-// DeviceDriver over the CUDA runtime.
+// This file implements DeviceDriver with the CUDA runtime.
 #include <string>
 
 #include "kernels/cuda/hardware.cuh"
@@ -11,9 +11,9 @@ cudaStream_t native(StreamHandle stream) { return static_cast<cudaStream_t>(stre
 cudaEvent_t native(EventHandle event) { return static_cast<cudaEvent_t>(event.event); }
 cudaGraphExec_t native(GraphHandle graph) { return static_cast<cudaGraphExec_t>(graph.graph); }
 
-/// Managed memory that prefers the device. It is moved there at once, since what does not fit on
-/// the device must fail here and not when a kernel touches it; but for what other processes take
-/// between the two calls, the driver would move such memory out again without saying so.
+/// Allocates managed memory that prefers the device and moves it there at once. An allocation that
+/// does not fit must fail here and not in a kernel. If other processes take memory between the two
+/// calls, the driver still migrates such memory to the host silently.
 cudaError_t allocate_shared(void** p, std::size_t bytes) {
   std::size_t free = 0, total = 0;
   int device = 0;
@@ -53,13 +53,13 @@ class CudaDriver final : public DeviceDriver {
                               : kind == MemoryKind::kPinned
                                   ? cudaHostAlloc(&p, size, cudaHostAllocDefault)
                                   : allocate_shared(&p, size);
-    // Not sticky: the next call must not find it
+    // The error is not sticky; clear it for the next call
     if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
     QUIRE_RETURN_IF_ERROR(cuda_status(error, "allocating"));
     return p;
   }
   Status release(MemoryKind kind, void* p) override {
-    // Waits by itself
+    // cudaFree() synchronizes by itself
     if (kind != MemoryKind::kPinned) return cuda_status(cudaFree(p), "releasing memory");
     QUIRE_RETURN_IF_ERROR(cuda_status(cudaDeviceSynchronize(), "waiting for the device"));
     return cuda_status(cudaFreeHost(p), "releasing pinned memory");
@@ -116,7 +116,7 @@ class CudaDriver final : public DeviceDriver {
     const Status ended = cuda_status(cudaStreamEndCapture(native(stream), &graph),
                                      "recording a graph");
     if (!ended.ok()) {
-      (void)cudaGetLastError();  // an invalidated capture is over
+      (void)cudaGetLastError();  // clear the error of the invalidated capture
       return ended;
     }
     cudaGraphExec_t exec = nullptr;

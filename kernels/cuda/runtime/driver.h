@@ -1,5 +1,5 @@
-/// What the device runtime asks of an accelerator: the one interface between its bookkeeping, which
-/// any build compiles and tests, and CUDA.
+/// This file declares what the device runtime needs of an accelerator. It is the only interface
+/// between the runtime's bookkeeping, which any build compiles and tests, and CUDA.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace quire::cuda {
 
 enum class MemoryKind : std::uint8_t {
   kDevice,  ///< memory of the accelerator
-  kPinned,  ///< memory of the host that the accelerator copies from and to by itself
-  /// Addressed by both: lies on the device, and moves to the host and back where the host touches
-  /// it
+  kPinned,  ///< pinned host memory that the accelerator copies from and to by itself
+  /// Managed memory, addressed by host and device. It lies on the device and migrates when the host
+  /// touches it.
   kShared,
 };
 const char* memory_kind_name(MemoryKind kind);
@@ -23,31 +23,31 @@ const char* memory_kind_name(MemoryKind kind);
 struct EventHandle {
   void* event = nullptr;
 };
-/// A captured graph, ready to launch.
+/// A captured and instantiated graph.
 struct GraphHandle {
   void* graph = nullptr;
 };
 
 struct MemoryInfo {
-  /// Of the device; free counts what other processes hold as taken
+  /// Device memory in bytes; free_bytes excludes what other processes hold
   std::int64_t free_bytes = 0, total_bytes = 0;
 };
 
-/// One device and its context. Handles are valid until they are destroyed; what is enqueued on a
-/// stream runs in order.
+/// One device and its context. Handles are valid until they are destroyed; work on a stream runs in
+/// order.
 ///
-/// Threads: the thread that opened it, one thread for its whole life. Errors of every call:
-/// kDeviceLost (the context is gone and does not come back: stop admission, drain, exit),
-/// kResourceExhausted (memory), kInternal. An error may be that of work enqueued earlier.
+/// Threads: only the thread that opened it. Errors of every call: kDeviceLost (the context is lost
+/// for good: stop admission, drain, exit), kResourceExhausted (memory), kInternal. An error may
+/// come from work enqueued earlier.
 class DeviceDriver {
  public:
   virtual ~DeviceDriver() = default;
 
   virtual Result<MemoryInfo> memory() = 0;
-  /// At least `bytes` > 0 bytes, aligned to 256. Errors: kResourceExhausted, after which the device
-  /// is as before.
+  /// Allocates at least `bytes` > 0 bytes, aligned to 256. Errors: kResourceExhausted, which leaves
+  /// the device unchanged.
   virtual Result<void*> allocate(MemoryKind kind, std::int64_t bytes) = 0;
-  /// Waits for what uses the memory.
+  /// Frees the memory after synchronizing with the work that uses it.
   virtual Status release(MemoryKind kind, void* p) = 0;
 
   virtual Result<StreamHandle> create_stream() = 0;
@@ -57,31 +57,31 @@ class DeviceDriver {
 
   virtual Result<EventHandle> create_event() = 0;
   virtual Status destroy_event(EventHandle event) = 0;
-  /// The event stands for everything enqueued on `stream` so far, instead of what it stood for.
+  /// Records everything enqueued on `stream` so far, replacing an earlier recording.
   virtual Status record(EventHandle event, StreamHandle stream) = 0;
-  /// Holds what is enqueued on `stream` from now on until the event. The calling thread goes on.
+  /// Makes later work on `stream` wait for the event. Does not block the calling thread.
   virtual Status hold(StreamHandle stream, EventHandle event) = 0;
-  /// Whether the event has passed; one never recorded has.
+  /// Returns whether the event has completed; an event that was never recorded has.
   virtual Result<bool> passed(EventHandle event) = 0;
   virtual Status wait_for(EventHandle event) = 0;
 
-  /// Between the two nothing runs: what is enqueued on `stream` becomes the graph. end_capture()
-  /// leaves the stream as it was before also when it fails.
+  /// Captures what is enqueued on `stream` between the two calls into a graph without running it.
+  /// end_capture() takes the stream out of capture even if it fails.
   virtual Status begin_capture(StreamHandle stream) = 0;
   virtual Result<GraphHandle> end_capture(StreamHandle stream) = 0;
   virtual Status launch(GraphHandle graph, StreamHandle stream) = 0;
-  /// A graph under way finishes first.
+  /// Destroys the graph; a running launch finishes first.
   virtual Status destroy_graph(GraphHandle graph) = 0;
 
   /// Enqueues a copy between pinned and device memory or within one of them, in any direction.
   virtual Status copy(void* to, const void* from, std::int64_t bytes, StreamHandle stream) = 0;
 };
 
-/// The devices of this machine and the versions of driver and toolkit. Opens none, never fails:
-/// what is missing is in the report. Built with QUIRE_CUDA alone.
+/// Returns the devices of this machine and the versions of driver and toolkit. It opens no device
+/// and never fails; the report says what is missing. Built only with QUIRE_CUDA.
 DeviceReport probe_devices();
 /// Makes the device current for the calling thread and opens its context. Errors: kUnavailable,
-/// kResourceExhausted, kDeviceLost. Built with QUIRE_CUDA alone.
+/// kResourceExhausted, kDeviceLost. Built only with QUIRE_CUDA.
 Result<std::unique_ptr<DeviceDriver>> open_device(const DeviceProperties& device);
 
 }  // namespace quire::cuda

@@ -44,7 +44,7 @@ Status GraphCache::run(std::int64_t bucket, std::uint64_t version, StreamHandle 
 Result<Graph> GraphCache::capture(StreamHandle stream, const Record& record) {
   QUIRE_RETURN_IF_ERROR(driver_.begin_capture(stream));
   const Status recorded = record(stream);
-  auto handle = driver_.end_capture(stream);  // also after a failure: the stream must leave capture
+  auto handle = driver_.end_capture(stream);  // also after a failure, to end the capture
   Graph graph;
   if (handle.ok()) graph = Graph(driver_, *handle);
   if (!recorded.ok()) return recorded;

@@ -1,4 +1,5 @@
-/// Decode steps as graphs: recorded once for a size of batch, then launched with one call.
+/// This file declares a cache of decode steps as CUDA graphs, captured once per batch size and
+/// launched with one call.
 #pragma once
 
 #include <cstdint>
@@ -9,32 +10,32 @@
 
 namespace quire::cuda {
 
-/// The size of batch that a step of `batch` >= 1 sequences runs in: 1, 2, 4, 8, then the next
-/// multiple of 8 up to 64, of 32 beyond. Rows past the batch are idle.
+/// Returns the batch size that a step of `batch` >= 1 sequences is padded to: 1, 2, 4, 8, then the
+/// next multiple of 8 up to 64, of 32 beyond. Rows past the batch are idle.
 std::int64_t batch_bucket(std::int64_t batch);
 
 struct GraphStats {
   std::int64_t captures = 0, launches = 0, evictions = 0;
 };
 
-/// Keeps one graph for each bucket, at most `capacity` of them, least recently used first out.
+/// Keeps one graph per bucket, at most `capacity` of them, and evicts the least recently used.
 /// Threads: those of the driver.
 class GraphCache {
  public:
-  /// Enqueues the step's work on the stream; what it passes to kernels by value and every pointer
-  /// is fixed in the graph.
+  /// Enqueues the step's work on the stream. Values passed to kernels and all pointers become fixed
+  /// in the graph.
   using Record = std::function<Status(StreamHandle)>;
 
-  /// `driver` must outlive it. capacity >= 1.
+  /// Creates an empty cache. `driver` must outlive it. capacity >= 1.
   GraphCache(DeviceDriver& driver, std::size_t capacity);
 
-  /// Launches the graph of `bucket` on `stream`. It is recorded first when there is none, or when
-  /// `version` is not the one it was recorded for: version stands for all that is fixed in the
-  /// graph (addresses, lengths that shape launches). `record` must neither wait nor allocate.
-  /// Errors: those of record() and of the driver; the bucket then has no graph, and the stream is
-  /// as before.
+  /// Launches the graph of `bucket` on `stream`. The graph is captured first if there is none or if
+  /// it was captured for another `version`. `version` identifies all that is fixed in the graph
+  /// (addresses, lengths that shape launches). `record` must neither synchronize nor allocate.
+  /// Errors: those of record() and of the driver. After an error of a capture the bucket has no
+  /// graph and the stream is unchanged.
   Status run(std::int64_t bucket, std::uint64_t version, StreamHandle stream, const Record& record);
-  /// Drops all graphs, as when memory that they point to moves.
+  /// Drops all graphs, for example when memory that they point to moves.
   void clear() { entries_.clear(); }
   const GraphStats& stats() const { return stats_; }
 

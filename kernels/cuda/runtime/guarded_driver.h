@@ -1,4 +1,4 @@
-/// A driver that remembers that its context is lost.
+/// This file declares a driver that remembers that its context is lost.
 #pragma once
 
 #include <atomic>
@@ -7,17 +7,17 @@
 
 namespace quire::cuda {
 
-/// Passes every call on, until one of them reports kDeviceLost: from then on every call gives that
-/// first error without touching the device. Destroying and releasing succeed then and do nothing:
-/// what a lost context held is gone with it.
+/// Forwards every call until one reports kDeviceLost. From then on every call returns that first
+/// error without touching the device. Destroy and release calls then succeed and do nothing,
+/// because a lost context has freed everything that it held.
 ///
-/// Threads: as DeviceDriver, but lost() may be asked from any thread.
+/// Threads: as DeviceDriver, except that any thread may call lost().
 class GuardedDriver final : public DeviceDriver {
  public:
   /// `inner` must outlive it.
   explicit GuardedDriver(DeviceDriver& inner) : inner_(inner) {}
   bool lost() const { return lost_.load(std::memory_order_acquire); }
-  /// OK, or the first kDeviceLost.
+  /// Returns OK, or the first kDeviceLost.
   const Status& loss() const { return loss_; }
 
   Result<MemoryInfo> memory() override;
@@ -46,7 +46,7 @@ class GuardedDriver final : public DeviceDriver {
   void look_at(const Status& status);
 
   DeviceDriver& inner_;
-  Status loss_;  // the owner's thread alone
+  Status loss_;  // used only by the owner's thread
   std::atomic<bool> lost_{false};
 };
 

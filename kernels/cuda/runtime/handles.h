@@ -1,4 +1,4 @@
-/// Streams, events and graphs that destroy themselves.
+/// This file declares streams, events and graphs that destroy themselves.
 #pragma once
 
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace quire::cuda {
 
-/// Owns one handle of a driver, which must outlive it. Move-only; a moved-from one owns nothing.
+/// Owns one handle of a driver, which must outlive it. Move-only; a moved-from object owns nothing.
 template <class Handle, Status (DeviceDriver::*kDestroy)(Handle)>
 class Owned {
  public:
@@ -24,7 +24,7 @@ class Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    // A lost context shows at the next call that does something
+    // The next call that does real work reports a lost context
     if (driver_ != nullptr) (void)(driver_->*kDestroy)(handle_);
   }
   explicit operator bool() const { return driver_ != nullptr; }

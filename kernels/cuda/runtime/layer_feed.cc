@@ -13,9 +13,9 @@ Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, St
   for (Slot& slot : feed.slots_) {
     QUIRE_ASSIGN_OR_RETURN(slot.arrived, create_event(driver));
     QUIRE_ASSIGN_OR_RETURN(slot.used, create_event(driver));
-    // Of the compute stream, whose work is the last to use it.
+    // Reuse of the buffer is ordered by the compute stream, which uses it last.
     QUIRE_ASSIGN_OR_RETURN(slot.buffer, device.allocate(layer_bytes, compute));
-    // What a buffer's memory was used for before is over then
+    // This event covers earlier uses of the buffer's memory
     QUIRE_RETURN_IF_ERROR(driver.record(slot.used.get(), compute));
   }
   return feed;
@@ -24,7 +24,7 @@ Result<LayerFeed> LayerFeed::create(DeviceDriver& driver, MemoryPool& device, St
 LayerFeed::~LayerFeed() {
   if (!copies_) return;  // moved from
   for (Slot& slot : slots_) {
-    // A context that cannot do this has nothing left that could write.
+    // A context that fails here runs no more copies.
     if (slot.arrived && driver_->record(slot.arrived.get(), copies_.get()).ok())
       (void)driver_->hold(compute_, slot.arrived.get());
   }

@@ -14,7 +14,7 @@ Buffer::Buffer(Buffer&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)), block_(std::exchange(other.block_, {})) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  Buffer mine(std::move(*this));  // goes back at the end
+  Buffer mine(std::move(*this));  // returned to its pool at the end
   pool_ = std::exchange(other.pool_, nullptr);
   block_ = std::exchange(other.block_, {});
   return *this;
@@ -31,7 +31,7 @@ MemoryPool::MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_b
 
 MemoryPool::~MemoryPool() {
   QUIRE_CHECK(stats_.in_use_bytes == 0, "a buffer outlives its pool");
-  (void)trim();  // a lost context has nothing left to give back
+  (void)trim();  // a lost context has nothing to release
 }
 
 std::int64_t MemoryPool::block_bytes(std::int64_t bytes) {
@@ -119,7 +119,7 @@ void MemoryPool::take_back(PoolBlock block) {
     kept_[block.bytes].push_back(std::move(block));
     return;
   }
-  // Nobody can tell when it is free, but the driver waits before it takes memory back.
+  // No event says when the block is free, but the driver synchronizes before it frees memory.
   if (const Status s = give_up(std::move(block)); !s.ok())
     log_warning("memory could not be given back",
                 {{"kind", memory_kind_name(kind_)}, {"reason", s.to_string()}});

@@ -1,4 +1,4 @@
-/// Device or pinned memory, kept for reuse and counted byte by byte.
+/// This file declares a pool of device or pinned memory, kept for reuse and counted byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace quire::cuda {
 class MemoryPool;
 
 namespace internal {
-/// One allocation of the driver. `released` is recorded on `stream` when a buffer gives it back.
+/// One allocation of the driver. `released` is recorded on `stream` when a buffer returns it.
 struct PoolBlock {
   void* data = nullptr;
-  std::int64_t bytes = 0;      // of the driver's allocation
-  std::int64_t requested = 0;  // by the buffer that has it
+  std::int64_t bytes = 0;      // size of the driver's allocation
+  std::int64_t requested = 0;  // size that the owning buffer asked for
   StreamHandle stream;
   Event released;
 };
 }  // namespace internal
 
-/// Memory of a pool until it dies, aligned to 256 bytes, contents undefined. Move-only. The pool
-/// must outlive it. What is enqueued on its stream when it dies may still use the memory; whoever
-/// used it on another stream makes that stream's work an event that its own stream is held for,
-/// first.
+/// Owns memory of a pool, aligned to 256 bytes, contents undefined. Move-only. The pool must
+/// outlive it. Work enqueued on its stream before the destructor may still use the memory. A caller
+/// that used it on another stream must first make the buffer's stream wait for an event of that
+/// stream.
 class Buffer {
  public:
   Buffer() = default;
@@ -46,46 +46,44 @@ class Buffer {
 };
 
 struct PoolStats {
-  std::int64_t requested_bytes = 0;  ///< by the buffers that live
-  std::int64_t in_use_bytes = 0;     ///< of their blocks
-  std::int64_t cached_bytes = 0;     ///< of blocks kept for reuse
-  std::int64_t stranded_bytes = 0;   ///< of blocks that the driver refused to take back
-  std::int64_t peak_bytes = 0;       ///< the most held_bytes() ever was
-  std::int64_t driver_calls = 0;     ///< allocations asked of the driver
-  std::int64_t reuses = 0;           ///< allocations served without it
-  /// What the driver gave and has not back.
+  std::int64_t requested_bytes = 0;  ///< sum over live buffers, as requested
+  std::int64_t in_use_bytes = 0;     ///< sum over blocks of live buffers
+  std::int64_t cached_bytes = 0;     ///< sum over blocks kept for reuse
+  std::int64_t stranded_bytes = 0;   ///< sum over blocks that the driver failed to release
+  std::int64_t peak_bytes = 0;       ///< largest held_bytes() so far
+  std::int64_t driver_calls = 0;     ///< allocations requested from the driver
+  std::int64_t reuses = 0;           ///< allocations served from kept blocks
+  /// Returns the bytes that the driver allocated and has not released.
   std::int64_t held_bytes() const { return in_use_bytes + cached_bytes + stranded_bytes; }
 };
 
-/// Blocks are rounded up to eighths of a power of two, at least kLeastBlock and by less than
-/// kMostRounding, and kept when they come back. A kept block serves the next allocation of its size
-/// on its stream at once, since work on a stream runs in order, and others once what used it is
-/// over. held_bytes() never exceeds max_bytes.
+/// Keeps returned blocks for reuse; held_bytes() never exceeds max_bytes. Block sizes are rounded
+/// up to eighths of a power of two, to at least kLeastBlock and by less than kMostRounding. A kept
+/// block serves the next allocation of its size on its stream at once, because a stream runs in
+/// order. It serves another stream once the work that used it has completed.
 ///
 /// Threads: those of the driver.
 class MemoryPool {
  public:
   static constexpr std::int64_t kLeastBlock = 512;
-  /// What drivers give memory out by; weights and caches are hardly larger than asked for
+  /// Granularity of driver allocations; limits the excess of weights and caches over their size
   static constexpr std::int64_t kMostRounding = std::int64_t{2} << 20;
-  /// `driver` must outlive it. max_bytes >= 0.
+  /// Creates an empty pool. `driver` must outlive it. max_bytes >= 0.
   MemoryPool(DeviceDriver& driver, MemoryKind kind, std::int64_t max_bytes);
-  /// Every buffer must be dead.
+  /// Every buffer must have been destroyed.
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// At most once the driver is out of memory or the limit is reached, kept blocks are given back
-  /// to the driver and the allocation is tried again. Zero bytes give an empty buffer. Errors:
-  /// kInvalidArgument (negative), kResourceExhausted (nothing changed but that kept blocks may have
-  /// gone), kDeviceLost.
+  /// Allocates a buffer; zero bytes give an empty one. If the driver is out of memory or the limit
+  /// is reached, it returns kept blocks to the driver and tries once more. Errors: kInvalidArgument
+  /// (negative), kResourceExhausted (kept blocks may be gone; nothing else changed), kDeviceLost.
   Result<Buffer> allocate(std::int64_t bytes, StreamHandle stream);
-  /// Gives every kept block back to the driver, after what uses it.
+  /// Returns every kept block to the driver, which synchronizes with the work that uses it.
   Status trim();
   const PoolStats& stats() const { return stats_; }
   std::int64_t max_bytes() const { return max_bytes_; }
-  /// What a request of so many bytes takes; the next larger size for every value but exact sizes.
-  /// bytes > 0.
+  /// Returns the block size for a request of `bytes` > 0: the next size class at or above it.
   static std::int64_t block_bytes(std::int64_t bytes);
 
  private:
@@ -103,12 +101,12 @@ class MemoryPool {
   PoolStats stats_;
 };
 
-/// How much of a device's memory a pool may have: `wanted`, or with 0 everything free but a reserve
-/// for the context and libraries. Errors: kResourceExhausted (field `setting`: more than is free,
-/// with what other processes hold).
+/// Returns how much of a device's memory a pool may have: `wanted`, or if 0 all free memory minus a
+/// reserve for the context and libraries. Errors: kResourceExhausted (field `setting`: more than is
+/// free; the message says what other processes hold).
 Result<std::int64_t> pool_budget(const MemoryInfo& memory, std::int64_t wanted,
                                  const char* setting);
-/// Left to the context, cuBLAS workspaces and fragmentation.
+/// Returns the bytes reserved for the context, cuBLAS workspaces and fragmentation.
 std::int64_t reserved_bytes(const MemoryInfo& memory);
 
 }  // namespace quire::cuda

@@ -66,7 +66,7 @@ Result<DeviceProperties> choose_device(const DeviceReport& report, std::int64_t 
 
 std::int32_t resident_blocks(const DeviceProperties& d, std::int32_t threads,
                              std::int64_t shared_bytes) {
-  constexpr std::int64_t kReservedShared = 1024;  // of every block, for the system
+  constexpr std::int64_t kReservedShared = 1024;  // reserved per block by the system
   if (threads <= 0 || shared_bytes > d.shared_bytes_per_block) return 0;
   const std::int64_t by_threads = d.threads_per_multiprocessor / threads,
                      by_shared = d.shared_bytes_per_multiprocessor /

@@ -10,7 +10,7 @@ namespace quire::cuda {
 SessionMemory::SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes)
     : driver_(&driver), stream_(stream) {
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
-    // How much memory the host can lock is known to its operating system alone.
+    // Only the operating system knows how much host memory can be locked.
     const std::int64_t most = kind == MemoryKind::kPinned
                                   ? std::numeric_limits<std::int64_t>::max() / 2
                                   : device_bytes;

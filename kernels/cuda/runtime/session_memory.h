@@ -1,5 +1,4 @@
-/// The memory of a session, handed out by address: a pool for each kind, and which block lies
-/// where.
+/// This file declares the memory of a session: one pool per kind, and the block at each address.
 #pragma once
 
 #include <array>
@@ -11,27 +10,27 @@
 
 namespace quire::cuda {
 
-/// What requests give back stays for the next ones, so that in the long run none of them asks the
-/// driver, which would wait for the whole device. Device and shared memory come out of the same
-/// card: where one kind has no room, blocks that other kinds keep make way first.
+/// Allocates a session's memory by address. Released memory stays in the pools for later requests,
+/// because freeing it in the driver would synchronize the whole device. Device and shared memory
+/// come from the same card, so if one kind has no room, kept blocks of other kinds are freed first.
 ///
 /// Threads: those of the driver.
 class SessionMemory {
  public:
-  /// `driver` must outlive it; `stream` is the one that reuse is ordered by. Errors: those of
-  /// DeviceDriver::memory().
+  /// Creates the pools. `driver` must outlive them; `stream` is the one that orders reuse. Errors:
+  /// those of DeviceDriver::memory().
   static Result<SessionMemory> create(DeviceDriver& driver, StreamHandle stream);
   SessionMemory(SessionMemory&&) noexcept = default;
   SessionMemory& operator=(SessionMemory&&) = delete;
 
-  /// `bytes` > 0, aligned to 256. Errors: kInvalidArgument, kResourceExhausted (says how much of
-  /// the kind is in use; nothing changed but that kept blocks may have gone), kDeviceLost.
+  /// Allocates `bytes` > 0, aligned to 256. Errors: kInvalidArgument, kResourceExhausted (says how
+  /// much of the kind is in use; kept blocks may be gone, nothing else changed), kDeviceLost.
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes);
-  /// Nothing enqueued may use it any more, on any stream. Errors: kInvalidArgument (nothing of that
-  /// kind was given out there; nothing changed).
+  /// Returns memory to its pool. No enqueued work on any stream may still use it. Errors:
+  /// kInvalidArgument (no allocation of that kind has this address; nothing changed).
   Status release(MemoryKind kind, void* p);
-  /// What could be allocated: blocks kept for reuse go back to the driver first, so that what is
-  /// free is exact. Errors: those of DeviceDriver::memory() and release().
+  /// Returns the memory that could be allocated. Kept blocks go back to the driver first, so that
+  /// the free size is exact. Errors: those of DeviceDriver::memory() and release().
   Result<MemoryInfo> memory();
   const PoolStats& stats(MemoryKind kind) const { return pool(kind).stats(); }
 
@@ -48,7 +47,7 @@ class SessionMemory {
     MemoryKind kind;
     Buffer buffer;
   };
-  std::unordered_map<void*, Given> given_;  // before the pools goes what lies in them
+  std::unordered_map<void*, Given> given_;  // destroyed before the pools that own its memory
 };
 
 }  // namespace quire::cuda
