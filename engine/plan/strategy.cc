@@ -40,6 +40,12 @@ const std::vector<Strategy>& strategies() {
        .takes_recompute_ratio = true,
        .summary = "all cached KV; the tokens whose values deviate most in an early layer are "
                   "computed again"},
+      {.name = "prophetkv",
+       .selector = "all",
+       .recomputer = "prophetkv",
+       .takes_recompute_ratio = true,
+       .typical_recompute = 0.2,
+       .summary = "all cached KV; the tokens that the question attends to most are computed again"},
       {.name = "samkv",
        .selector = "samkv",
        .recomputer = "samkv_fusion",
