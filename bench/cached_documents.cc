@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kNamespace = "bench";
-/// Asks with texts: equal content of the other namespace is not found.
+/// Questions with texts use this namespace, so that equal content of the other one is not found.
 constexpr const char* kStrangers = "bench-texts";
 
 /// Waits for the end of a query and keeps its numbers.
@@ -48,7 +48,7 @@ class Waiter final : public QuerySink {
 void check(const Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
-  std::_Exit(1);  // an engine's threads may be at work
+  std::_Exit(1);  // exits at once, because an engine's threads may be running
 }
 
 double cpu_ms() { return 1000.0 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -141,7 +141,7 @@ void CachedDocuments::close() {
   store_.reset();
 }
 
-/// The model is made again: an engine owns its model.
+/// Makes the model again, because an engine owns its model.
 void CachedDocuments::reopen_without_dram() {
   close();
   options_.dram_bytes = 0;
@@ -174,7 +174,8 @@ double CachedDocuments::ingest(std::vector<TokenIds> documents) {
   return ms;
 }
 
-/// Documents must name the contexts, or the store forgets them at the next start.
+/// Commits documents that name the contexts. Without them the store drops the contexts at the next
+/// start.
 void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segments,
                                        const std::vector<SegmentHandle>& companions) {
   for (std::size_t i = 0; i < documents_.size(); ++i) {

@@ -1,20 +1,20 @@
-// Time of a decode step against the length of the context, for dense decoding and every retriever,
-// on random weights of the 1B shape over a cache of random rows. Each retriever decodes over the
-// same cache, once with every layer on the device and once with none where it knows the difference.
-// Prints {"settings": ..., "rows": [...]}.
+// Measures the time of a decode step against the length of the context, for dense decoding and
+// every retriever. It uses random weights of the 1B shape over a cache of random rows. Each
+// retriever decodes over the same cache, once with every layer on the device and once with none if
+// it distinguishes them. Prints {"settings": ..., "rows": [...]}.
 //   quire_decode_bench [--quick] [--contexts N,N,...] [--steps N] [--budget N] [--batch N] [--hold
 //   N] [--ablations] [--weights bf16|int8] [--retrievers NAME,NAME,...] [--options KEY=VALUE,...]
 //   [--threads N]
-// --options go to the retrievers that know them: what a method owes to one of its parts
+// --options go to the retrievers that have them. They show the effect of one part of a method
 // (decode_tau=1.1: no speculation; decode_updates=off, decode_rerank=off ...).
-// --ablations: FreeKV, CTkvr and SpeContext whole and without one of their parts each (`without`),
-// and what a recall of pages takes from either layout of the host's pages (`decode` is recall).
-// --hold: steps that take the same token one after the other: random tokens, a new one in each
-// step, have a retrieval head choose almost everything anew. cpu_ms: processor time of a step,
-// mean; retrieval_ms: wall time that choosing rows and having them brought takes of a step, over
-// the batch, mean; retrieval_share: of the wall time of steps. --batch: sequences that decode
-// together, each over rows of its own. of_dense compares with `dense` of the same run, and with
-// what it would take at the speed of memory: `ceiling_ms`.
+// --ablations: FreeKV, CTkvr and SpeContext, whole and without one of their parts each (`without`).
+// Also the cost of a recall of pages from either layout of the host's pages (`decode` is recall).
+// --hold: number of consecutive steps with the same token. With a new random token in each step, a
+// retrieval head chooses almost everything anew. --batch: number of sequences that decode together,
+// each over its own rows.
+// cpu_ms: mean processor time of a step. retrieval_ms: mean wall time per step for choosing rows
+// and copying them, over the batch. retrieval_share: its share of the wall time of steps. of_dense
+// compares with `dense` of the same run; `ceiling_ms` is the time at the speed of memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -65,7 +65,7 @@ void check(const Status& status) {
   std::exit(1);
 }
 
-/// Of all threads of the process.
+/// Returns the CPU time of all threads of the process.
 double cpu_ms() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -131,7 +131,7 @@ class Bench {
   }
 
  private:
-  /// Random rows up to the context's length, rotated to where they stand.
+  /// Adds random rows up to the context's length, rotated to their positions.
   void fill(WorkingCache& cache, HeadTrack& track, std::int64_t context) {
     const ModelConfig& c = model_->config();
     constexpr std::int64_t kRows = 512;
@@ -200,8 +200,8 @@ class Bench {
     return retriever;
   }
 
-  /// Bytes that a step has to read at least: the weights once, and of each sequence the rows it
-  /// attends to.
+  /// Returns the time to read the least bytes of a step: the weights once, and the rows that each
+  /// sequence attends to.
   double ceiling_ms(const Variant& variant, std::int64_t context) const {
     const ModelConfig& c = model_->config();
     const std::int64_t row_bytes = std::int64_t{2} * 2 * c.num_kv_heads * c.head_dim * c.num_layers;
@@ -211,8 +211,8 @@ class Bench {
            read_bytes_per_ms_;
   }
 
-  /// Of the pool; 0: no limit. Layers that leave keep their budget, and a layer's worth is for what
-  /// is chosen by.
+  /// Returns the bytes of the pool; 0: no limit. Layers that are evicted keep their budget, and one
+  /// layer's worth is for the rows used for choosing.
   std::int64_t device_bytes(const Variant& variant, std::int64_t context) const {
     if (variant.device_layers == 0) return 0;
     const ModelConfig& c = model_->config();
@@ -231,7 +231,7 @@ class Bench {
           prepare(variant, *sequence, context, device, variant.streams > 0 ? &lane : nullptr));
     DecodeBatch batch(*model_);
     std::vector<double> times;
-    // What retrievers say of themselves is wall time, whatever now_seconds() counts
+    // Retrievers report wall time, whatever now_seconds() counts.
     double wall_ms = 0;
     RetrieveStats before;
     double cpu_before = 0, choose_before = 0;
@@ -240,7 +240,7 @@ class Bench {
       for (const auto& retriever : made) sum += retriever->stats().choose_ms;
       return sum;
     };
-    constexpr std::int64_t kWarm = 2;  // the first step brings everything
+    constexpr std::int64_t kWarm = 2;  // the first step copies everything
     for (std::int64_t step = 0; step < options_.steps + kWarm; ++step) {
       if (step == kWarm) {
         before = made.front()->stats();
@@ -305,7 +305,7 @@ class Bench {
     return text;
   }
 
-  /// Random queries of the prompt's last rows, for retrievers that want some.
+  /// Returns random queries of the prompt's last rows, for retrievers that want some.
   std::unique_ptr<PromptQueries> prompt_queries(const WantedQueries& wanted, std::int64_t context) {
     if (wanted.count == 0) return nullptr;
     const ModelConfig& c = model_->config();
@@ -356,7 +356,7 @@ bool parse_contexts(const char* text, std::vector<std::int64_t>& out) {
   return !out.empty();
 }
 
-/// key=value,key=value
+/// Parses key=value,key=value.
 bool parse_options(std::string_view text, std::map<std::string, std::string, std::less<>>& out) {
   while (!text.empty()) {
     const std::string_view part = text.substr(0, text.find(','));

@@ -1,5 +1,5 @@
-// What a draft costs and saves until the first token: look-ahead beside SamKV over cached
-// documents, SpecPC before a long plain prompt, and sparse prefill of it. Random weights:
+// Measures what a draft costs and saves until the first token: look-ahead with SamKV over cached
+// documents, SpecPC before a long plain prompt, and sparse prefill of it. With random weights,
 // Qwen2.5-0.5B's shape drafts for Llama-3.2-1B's, with one vocabulary. Prints {"settings", "rows"}.
 //   quire_draft_speed_bench [--quick] [--parts lookahead,specpc,sparse] [--tokens N,N] [--documents
 //   N] [--rounds N] [--draft-weights F] [--model-dir DIR with tokenizer]
@@ -62,7 +62,7 @@ class Bench {
   }
 
  private:
-  /// Qwen2.5-0.5B with the target's vocabulary: the ids mean the same.
+  /// Qwen2.5-0.5B with the target's vocabulary, so that ids mean the same.
   static constexpr ModelShape kLlamaDraft = {
       "Qwen2.5-0.5B, target's vocabulary",
       R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 24, )"
@@ -82,7 +82,7 @@ class Bench {
     std::vector<double> ttft, cpu;
     Answered last;
   };
-  /// Another prompt every round: nothing of the last one is known.
+  /// Measures with a new prompt every round, so that nothing is known from the last one.
   Measured plain(std::int64_t tokens, const CacheOptions& cache) {
     Measured out;
     cached_->set_answer_tokens(1);
@@ -163,7 +163,8 @@ class Bench {
     }
   }
 
-  /// CPU time of all threads until the first token says the same on a machine that does other work.
+  /// Returns the ratios to `whole`. CPU time of all threads until the first token is comparable
+  /// even on a busy machine.
   static std::string over(const Measured& m, const Measured& whole) {
     return ", \"of_dense\": " + number(median(m.ttft) / median(whole.ttft)) +
            ", \"cpu_of_dense\": " + number(median(m.cpu) / median(whole.cpu));

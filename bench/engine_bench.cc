@@ -1,6 +1,6 @@
-// Prefill and decode speed of the engine's forward pass on random weights of published shapes,
-// beside what the machine can do at best: oneDNN's bf16 product at the same number of rows, and
-// memory read bandwidth. Prints {"settings": ..., "rows": [...]}.
+// Measures prefill and decode speed of the engine's forward pass on random weights of published
+// shapes. The ceilings are oneDNN's bf16 product at the same number of rows, and memory read
+// bandwidth. Prints {"settings": ..., "rows": [...]}.
 //   quire_engine_bench [--quick] [--tokens N] [--decode N] [--threads N] [--model NAME]
 #include <algorithm>
 #include <cstdio>
@@ -42,8 +42,8 @@ void check(const Status& status) {
   std::exit(1);
 }
 
-/// Multiplications and additions a prefill of n tokens with one row of logits really does: in the
-/// last layer only that row goes past the projections.
+/// Returns the multiplications and additions of a prefill of n tokens with one row of logits. In
+/// the last layer only that row goes past the projections.
 double prefill_flops(const ModelConfig& c, std::int64_t n) {
   const double h = c.hidden_size, d = c.head_dim, q = c.num_heads * d, kv = c.num_kv_heads * d,
                f = c.intermediate_size;
@@ -78,8 +78,8 @@ class Bench {
     Samples prefill, decode, product, reading, prefill_ratio, decode_ratio;
     for (int r = -1; r < rounds; ++r) {
       cache.truncate_all(0);
-      // Engine and ceiling take turns, and each round has its own ratio: other work on the machine
-      // disturbs both alike.
+      // Engine and ceiling take turns, and each round has its own ratio, because other work on the
+      // machine disturbs both alike.
       const double product_rate = onednn_.measure(), seconds = pass(cache, options_.tokens);
       const double flops = prefill_flops(c, options_.tokens) / seconds;
       Samples steps;
@@ -116,7 +116,8 @@ class Bench {
     return now_seconds() - start;
   }
 
-  /// What one decode step has to read: weights, and the KV of half the decoded context.
+  /// Returns the bytes that one decode step must read: weights, and the KV of half the decoded
+  /// context.
   double decode_bytes() const {
     const ModelConfig& c = model_->config();
     const double context = static_cast<double>(options_.tokens) +

@@ -1,9 +1,9 @@
-// Ceilings of this machine and how near the CPU kernels come to them.
+// Measures ceilings of this machine and how near the CPU kernels come to them.
 //   quire_kernels_bench [--quick] [--threads N] [--only SUBSTRING] [--cpu-time]
-// --cpu-time counts the CPU seconds of one thread instead of the clock: for machines that do other
-// work. Memory is read with prefetch over a pool larger than the caches; products and attention are
-// measured beside oneDNN on the same shapes. Everything is measured in the same process, in turns,
-// so that ratios hold when other work disturbs the machine.
+// --cpu-time counts the CPU seconds of one thread instead of the clock, for busy machines. Memory
+// is read with prefetch over a pool larger than the caches. Products and attention are compared
+// with oneDNN on the same shapes. Everything runs in the same process and in turns, so that ratios
+// hold when other work disturbs the machine.
 #include <omp.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -40,7 +40,7 @@ struct Options {
 
 struct Row {
   std::string name, unit;
-  double work;  ///< in `unit` * seconds / 1e9
+  double work;  ///< work of one run, in `unit` * seconds / 1e9
   std::function<void()> run;
   std::vector<double> seconds;
 };
@@ -69,7 +69,7 @@ class Runner {
       std::erase_if(rows,
                     [&](const Row& r) { return r.name.find(options_.only) == std::string::npos; });
     }
-    for (Row& r : rows) r.run();  // warm up
+    for (Row& r : rows) r.run();  // warms up
     const double budget = (options_.quick ? 0.15 : 1.0) * static_cast<double>(rows.size());
     const auto start = Clock::now();
     do {
@@ -99,7 +99,7 @@ class Runner {
 std::vector<std::uint16_t> some_bf16(std::int64_t n, float scale) {
   std::vector<std::uint16_t> out;
   out.reserve(static_cast<std::size_t>(n));
-  // Huge pages, as packed weights have them; advice before the first touch.
+  // Use huge pages, as packed weights do; the advice must come before the first touch.
   const auto first = (reinterpret_cast<std::uintptr_t>(out.data()) + 4095) & ~std::uintptr_t{4095};
   if (n > (1 << 21))
     (void)madvise(reinterpret_cast<void*>(first), static_cast<std::size_t>(n) * 2 - 4096,
@@ -120,7 +120,7 @@ std::vector<float> some_floats(std::int64_t n) {
   return out;
 }
 
-/// Sums a buffer, fetching ahead: the most bytes a second this machine reads.
+/// Sums a buffer with prefetch, which gives the highest read rate of this machine.
 std::uint64_t read_all(const std::vector<std::uint16_t>& pool) {
   std::vector<std::uint64_t> sums(64, 0);
   const auto lines = static_cast<std::int64_t>(pool.size() / 32);
@@ -143,13 +143,13 @@ std::uint64_t read_all(const std::vector<std::uint16_t>& pool) {
   return total;
 }
 
-/// oneDNN's bf16 matmul with its own packing, f32 in and out of our kernel replaced by bf16 in: its
-/// best case.
+/// oneDNN's bf16 matmul with its own packing. Unlike our kernel it takes bf16 instead of f32
+/// inputs, which is its best case.
 class OneDnn {
  public:
   OneDnn(std::int64_t m, std::int64_t n, std::int64_t k, const std::vector<std::uint16_t>& w) {
     using namespace dnnl;
-    omp_set_num_threads(num_threads());  // its own threads: as many as ours
+    omp_set_num_threads(num_threads());  // uses as many oneDNN threads as ours
     using T = memory::data_type;
     const memory::desc x({m, k}, T::bf16, memory::format_tag::ab),
         y({m, n}, T::f32, memory::format_tag::ab);
@@ -178,7 +178,7 @@ class OneDnn {
   dnnl::matmul product_;
 };
 
-/// Null where oneDNN has no bf16 product for this CPU.
+/// Returns null if oneDNN has no bf16 product for this CPU.
 std::unique_ptr<OneDnn> one_dnn(std::int64_t m, std::int64_t n, std::int64_t k,
                                 const std::vector<std::uint16_t>& w) {
   try {
@@ -316,8 +316,9 @@ void bench_attention(Runner& runner, const Options& options) {
       if (name.find(options.only) == std::string::npos) continue;
       const std::int64_t pages = (c.kv_rows + kPageTokens - 1) / kPageTokens,
                          page_bytes = 2 * kPageTokens * c.kv_heads * c.dim * e;
-      const int copies = c.rows == 1 ? 8 : 1;  // decode reads other memory every time, as layers do
-      // Huge pages
+      // Decode reads different memory every time, as layers do.
+      const int copies = c.rows == 1 ? 8 : 1;
+      // Use huge pages.
       auto memory = std::make_shared<std::vector<std::uint16_t>>(
           some_bf16(pages * page_bytes * copies / 2, 0.0f));
       const auto values = some_floats(4096);

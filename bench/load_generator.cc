@@ -1,6 +1,6 @@
-// Clients of a running service, many at a time: closed loops, Poisson arrivals, and clients that
-// misbehave. In C++ on one thread, because it shares the machine with what it measures. Prints
-// {"settings": ..., "rows": [...]}.
+// Many concurrent clients of a running service: closed loops, Poisson arrivals, and misbehaving
+// clients. It is C++ on one thread, because it shares the machine with the service that it
+// measures. Prints {"settings": ..., "rows": [...]}.
 //   quire_load_generator --port N --pid N --corpus FILE.jsonl [--quick] [--streams N]
 //   [--misbehaving N]
 #include <algorithm>
@@ -48,7 +48,7 @@ struct Flags {
   bool quick = false;
 };
 
-/// What became of one query. Times in milliseconds.
+/// The result of one query. Times are in milliseconds.
 struct Outcome {
   int status = 0;
   std::string error;
@@ -57,7 +57,7 @@ struct Outcome {
   std::vector<double> gaps;
 };
 
-/// Waits until as many tasks have ended as were begun.
+/// Waits until all tasks that were begun have ended.
 class Gathering {
  public:
   explicit Gathering(asio::any_io_executor executor)
@@ -78,7 +78,7 @@ class Gathering {
   std::int64_t open_ = 0;
 };
 
-/// Shared by all clients; one thread.
+/// State that all clients share; one thread.
 struct Load {
   asio::io_context io{1};
   Flags flags;
@@ -96,7 +96,7 @@ struct Load {
     return out + "\r\n" + body;
   }
 
-  /// So warm that answers seldom end before max_tokens.
+  /// The temperature is so high that answers seldom end before max_tokens.
   std::string query_body() {
     const std::size_t n = documents.size(), a = random() % n, b = (a + 1 + random() % (n - 1)) % n;
     return json::serialize(json::object{{"query", "What does it say?"},
@@ -109,7 +109,7 @@ struct Load {
                                         {"timeout_ms", 600000}});
   }
 
-  /// The whole reply of a request; throws.
+  /// Returns the whole reply to a request; throws.
   asio::awaitable<std::string> call(std::string text) {
     tcp::socket socket(io);
     co_await socket.async_connect(service(), asio::use_awaitable);
@@ -153,7 +153,7 @@ Task read_events(tcp::socket& socket, std::string buffer, Clock::time_point begu
   }
 }
 
-/// One streamed query on a connection of its own.
+/// Runs one streamed query on a new connection.
 Task query(Load& load, std::vector<Outcome>& outcomes) {
   Outcome out;
   tcp::socket socket(load.io);
@@ -183,8 +183,8 @@ Task query(Load& load, std::vector<Outcome>& outcomes) {
   outcomes.push_back(std::move(out));
 }
 
-/// `streams` clients, each asking again as soon as it was answered. Requests begun in time are
-/// waited for.
+/// Runs `streams` clients, each of which asks again as soon as it was answered. Waits for requests
+/// that began in time.
 Task closed_loop(Load& load, int streams, double seconds, std::vector<Outcome>& outcomes) {
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                       std::chrono::duration<double>(seconds));
@@ -197,7 +197,7 @@ Task closed_loop(Load& load, int streams, double seconds, std::vector<Outcome>& 
   co_await clients.all();
 }
 
-/// Poisson arrivals at `rate` a second, whatever the service does. All are waited for.
+/// Poisson arrivals at `rate` per second, whatever the service does. Waits for all of them.
 Task open_loop(Load& load, double rate, double seconds, std::vector<Outcome>& outcomes) {
   Gathering clients(load.io.get_executor());
   asio::steady_timer timer(load.io);
@@ -223,7 +223,7 @@ std::int64_t resident_bytes(int pid) {
   return 0;
 }
 
-/// The service's resident memory each second until `stop`.
+/// Samples the service's resident memory each second until `stop`.
 Task watch_memory(Load& load, const bool& stop, std::vector<std::int64_t>& samples) {
   asio::steady_timer timer(load.io);
   while (!stop) {
@@ -235,7 +235,7 @@ Task watch_memory(Load& load, const bool& stop, std::vector<std::int64_t>& sampl
 
 constexpr const char* kBadKinds[] = {"connect", "stall", "trickle", "vanish"};
 
-/// A client that connects, stalls, sends a byte a second, or vanishes, over and over. `end` is
+/// A client that repeatedly connects, stalls, sends a byte a second, or vanishes. `end` is
 /// cancelled when the measurement is over.
 Task misbehave(Load& load, std::string kind, const bool& stop,
                std::map<std::string, std::int64_t>& counts) {
@@ -259,12 +259,12 @@ Task misbehave(Load& load, std::string kind, const bool& stop,
     if (kind == "vanish") {
       co_await asio::async_write(*socket, asio::buffer(request), kNoThrow);
       co_await wait(200);
-      socket->set_option(asio::socket_base::linger(true, 0));  // a reset, not an end
+      socket->set_option(asio::socket_base::linger(true, 0));  // closes with a reset
       socket->close();
       co_await wait(2000);
       continue;
     }
-    // Until the service closes it, or the measurement is over.
+    // Reads until the service closes the connection or the measurement is over.
     const auto sink = std::make_shared<char>();
     asio::async_read(
         *socket, asio::buffer(sink.get(), 1),
@@ -293,7 +293,7 @@ Task hostile(Load& load, int bad, double seconds, std::vector<Outcome>& outcomes
   co_await others.all();
 }
 
-/// Times between tokens as the service hands them out: its own histogram, between two moments.
+/// Times between tokens as the service sends them, from its own histogram between two moments.
 class Served {
  public:
   explicit Served(Load& load) : load_(load) {}
@@ -302,7 +302,7 @@ class Served {
     grown_ = co_await counts();
     for (auto& [at, n] : grown_) n -= begin_.contains(at) ? begin_[at] : 0;
   }
-  /// Linear within a bucket; null without tokens.
+  /// Interpolates linearly within a bucket; null: no tokens.
   json::value milliseconds(double share) const {
     if (grown_.empty() || grown_.rbegin()->second <= 0) return nullptr;
     const double wanted = share * grown_.rbegin()->second;
@@ -435,8 +435,8 @@ Task run(Load& load) {
   });
   over = true;
   co_await watch.all();
-  // In a closed loop everybody is served as often as the others: who waits far longer than the
-  // middle one starves.
+  // In a closed loop all clients are served equally often, so one that waits far longer than the
+  // median starves.
   const double slow = 20 * std::max(1.0, number(streams.row, "ttft_p50_ms"));
   const auto settled = static_cast<double>(samples[samples.size() / 5]),
              end = static_cast<double>(samples.back());
@@ -466,7 +466,7 @@ Task run(Load& load) {
   });
   beside.row["misbehaving"] = load.flags.misbehaving;
   beside.row["connections"] = json::value_from(counts);
-  // The time in which the misbehaving ones are told to stop is not the service's.
+  // The time to stop the misbehaving clients is not counted for the service.
   beside.row["answers_per_second_over_alone"] = ratio(number(beside.row, "answered") / (2 * brief),
                                                       number(alone.row, "answered") / brief);
   for (Phase* phase : {&capacity, &half, &streams, &overload, &alone, &beside})

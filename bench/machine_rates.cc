@@ -53,7 +53,7 @@ ReadRate::ReadRate(std::int64_t bytes) : part_(bytes / num_threads() / 4096 * 40
   buffer_ = static_cast<std::byte*>(
       std::aligned_alloc(kHuge, (static_cast<std::size_t>(bytes) / kHuge + 1) * kHuge));
   if (!buffer_) throw std::bad_alloc();
-  // As weights are kept; a refusal costs only speed
+  // Huge pages, as packed weights have them; a refusal costs only speed.
   (void)::madvise(buffer_, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   parallel_for(num_threads(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
@@ -79,7 +79,7 @@ double ReadRate::measure_at(std::int64_t ahead) const {
       sums[static_cast<std::size_t>(t)] = read_all(buffer_ + t * part_, part_, ahead);
   });
   const double seconds = (now_seconds() - start);
-  for (volatile std::uint64_t sum : sums) (void)sum;  // the reads must happen
+  for (volatile std::uint64_t sum : sums) (void)sum;  // the reads must not be optimised away
   return static_cast<double>(part_ * num_threads()) / seconds;
 }
 
@@ -96,7 +96,7 @@ OneDnnRate::OneDnnRate(std::int64_t m, std::int64_t k, std::int64_t n, int num_w
   using dnnl::memory;
   using Tag = memory::format_tag;
   using Type = memory::data_type;
-  // oneDNN's own threads: as many as the kernels it is compared with
+  // oneDNN uses as many threads as the kernels that it is compared with.
   omp_set_num_threads(num_threads());
   try {
     auto s = std::make_unique<State>();

@@ -1,4 +1,4 @@
-/// What this machine can do at best, measured: the ceilings benchmarks divide by.
+/// Measured ceilings of this machine, by which benchmarks divide.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,13 @@
 
 namespace quire::bench {
 
-/// Seconds on the clock of a benchmark. With one kernel thread this is CPU time of the calling
-/// thread, so that other work on the machine counts little; with more it is wall time.
+/// Returns seconds on the clock of a benchmark. With one kernel thread this is CPU time of the
+/// calling thread, so that other work on the machine counts little. With more threads it is wall
+/// time.
 double now_seconds();
 bool uses_cpu_time();
 
-/// Memory read in order by all threads together, with prefetch.
+/// The rate at which all threads together read memory in order, with prefetch.
 class ReadRate {
  public:
   /// Fills a buffer of `bytes`, which should be several times the last-level cache, and finds the
@@ -21,7 +22,7 @@ class ReadRate {
   ~ReadRate();
   ReadRate(const ReadRate&) = delete;
   ReadRate& operator=(const ReadRate&) = delete;
-  /// Bytes per second of one walk over the buffer.
+  /// Returns the bytes per second of one pass over the buffer.
   double measure() const;
 
  private:
@@ -37,8 +38,8 @@ class OneDnnRate {
  public:
   OneDnnRate(std::int64_t m, std::int64_t k, std::int64_t n, int num_weights);
   ~OneDnnRate();
-  /// FLOP/s of one product with each of the weights; 0 where oneDNN has no such product for this
-  /// CPU.
+  /// Returns the FLOP/s of one product with each of the weights; 0: oneDNN has no such product for
+  /// this CPU.
   double measure() const;
 
  private:

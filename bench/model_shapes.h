@@ -7,7 +7,7 @@ struct ModelShape {
   const char *name, *config;  ///< config: text of a config.json
 };
 
-/// The embedded model's shape with a longer window: fast enough for hundreds of long prompts.
+/// The embedded model's shape with a longer window, fast enough for hundreds of long prompts.
 inline constexpr ModelShape kTiny = {
     "tiny (6 layers of 256)",
     R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 6, )"

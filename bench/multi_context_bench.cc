@@ -1,7 +1,8 @@
-// Speed of every strategy over 8,000 tokens of cached documents against a full prefill: time to
-// first token, bytes read, KV attended to, and where the time goes. From a warm DRAM tier and from
-// a cold disk. Random weights of published shapes: which blocks `samkv` takes means nothing here,
-// how many it takes does. Prints {"settings", "rows"}.
+// Measures the speed of every strategy over 8,000 tokens of cached documents against a full
+// prefill: time to first token, bytes read, KV attended to, and a breakdown of the time. The
+// documents are in a warm DRAM tier or on a cold disk. With random weights of published shapes the
+// choice of `samkv` is meaningless, but the number of its blocks is not. Prints {"settings",
+// "rows"}.
 //   quire_multi_context_bench [--quick] [--shape qwen|llama|tiny] [--documents N] [--tokens N]
 //   [--rounds N] [--strategies LIST]
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace quire::bench {
 namespace {
 
 /// The published rows: all strategies, then samkv without selection, without bias, without
-/// recomputation and their combinations.
+/// recomputation, and their combinations.
 constexpr const char* kRows =
     "recompute,reuse,multi_infllm,cacheblend:recompute_ratio=0.15,epic:recompute_ratio=0.15,samkv_"
     "overwrite,samkv,"
@@ -33,7 +34,7 @@ struct Options {
   int documents = 5, tokens = 1600, question_tokens = 24, rounds = 3;
 };
 
-/// What one strategy showed on one tier.
+/// The measurements of one strategy on one tier.
 struct Measured {
   std::vector<double> ttft_ms, cpu_ms;
   Answered last;
@@ -46,7 +47,7 @@ double span_ms(const Plan& plan, const char* name) {
   return 0;
 }
 
-/// KV of the documents that the answer attends to, and all of theirs.
+/// Returns the bytes of the documents' KV: the part that the answer attends to, and all.
 std::pair<double, double> kv_bytes(const Plan& plan, double bytes_per_token) {
   double kept = 0, all = 0;
   for (const PlannedContext& c : plan.contexts) {
@@ -96,8 +97,8 @@ class Bench {
   }
 
  private:
-  /// One question for each strategy, in turn. Round -1 warms up; a full prefill reads nothing and
-  /// is asked once.
+  /// Asks one question for each strategy, in turn. Round -1 warms up. A full prefill reads nothing
+  /// and is asked once.
   void measure(std::vector<Measured>& out, int round, bool cold) {
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       const bool whole = specs_[i].strategy == "recompute";

@@ -1,7 +1,7 @@
-// The same documents in ever new subsets and orders: does a question stay as fast, and the store as
-// small? Each question goes to `samkv` over documents cached once, and to a peer: the engine as a
-// server that caches prefixes only (a full prefill over documents that come as text, beginnings
-// that an earlier prompt had are taken over; as much memory for them as the cached documents take).
+// Measures whether questions over new subsets and orders of the same documents stay fast and the
+// store stays small. Each question goes to `samkv` over documents cached once, and to a peer. The
+// peer is the engine as a server that caches prefixes only: a full prefill over texts, which reuses
+// beginnings of earlier prompts. Its prefix cache has as much memory as the cached documents take.
 // Random weights. Prints {"settings", "rows"}.
 //   quire_permutations_bench [--quick] [--shape tiny|qwen|llama] [--documents N] [--queries N]
 //   [--subset N] [--strategy NAME]
@@ -28,11 +28,11 @@ struct Options {
   int documents = 14, queries = 300, subset = 4, question_tokens = 24;
 };
 
-/// One strategy's queries, in order. Times are of this process's processors: on a busy machine they
-/// alone compare beginning and end.
+/// One strategy's queries, in order. cpu_ms is processor time of this process; on a busy machine
+/// only it is comparable between beginning and end.
 struct Series {
   std::string name;
-  std::vector<double> ttft_ms, cpu_ms;  ///< for 1000 tokens of prompt
+  std::vector<double> ttft_ms, cpu_ms;  ///< per 1000 tokens of prompt
   std::vector<double> cached;           ///< share of the prompt's tokens that were not computed
   std::vector<std::uint64_t> store_bytes, segments;
 
@@ -88,7 +88,7 @@ class Bench {
     DocumentsOptions documents{.shape = shape_,
                                .tokenizer_dir = default_tokenizer_dir(),
                                .store_path = folder_.path() / "store"};
-    // Lengths first: the peer's memory follows from them.
+    // Choose lengths first, because the peer's memory depends on them.
     std::uniform_int_distribution<int> length(kShortest, kLongest);
     std::vector<int> lengths(static_cast<std::size_t>(options.documents));
     for (int& n : lengths) n = length(random_);
@@ -108,13 +108,13 @@ class Bench {
   std::string run() {
     CacheOptions ours, sharing, recompute;
     ours.strategy = options_.strategy;
-    // Nothing is cached, so a full prefill; one that is asked for by name shares nothing
+    // Nothing is cached, so this is a full prefill. A strategy requested by name shares nothing.
     sharing.strategy = "auto";
     recompute.strategy = "recompute";
     Series cached{.name = options_.strategy + " over cached documents"},
         prefixes{.name = "prefix cache only (full prefill over texts)"}, whole{.name = "recompute"};
     const int every = std::max(1, options_.queries / 20);
-    // Every page touched once before anything counts
+    // Touch every page once before measuring.
     (void)cached_->ask(draw(), question(0), ours);
     for (int q = 1; q <= options_.queries; ++q) {
       const auto chosen = draw();
@@ -148,7 +148,7 @@ class Bench {
   }
 
  private:
-  /// A random subset in a random order.
+  /// Returns a random subset in a random order.
   std::vector<std::size_t> draw() {
     std::vector<std::size_t> order(cached_->size());
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -1,9 +1,9 @@
-// Perplexity of a model over given token ids, for each weight format: what rounding of weights (and
-// of their inputs) costs on text.
+// Measures perplexity of a model over given token ids for each weight format, which shows the cost
+// of rounding weights and their inputs.
 //   quire_perplexity_bench --model PATH --ids FILE [--weights f32,bf16,w4] [--window 1024]
-// FILE holds whitespace-separated token ids. Each window of them is read on its own, behind the
-// first id of the file; the first half of a window is context alone. KV is kept in f32, so that
-// weights are all that differs.
+// FILE holds whitespace-separated token ids. Each window is read alone, after the first id of the
+// file; the first half of a window is only context. KV is kept in f32, so that only the weights
+// differ.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -62,7 +62,7 @@ WeightFormat format_of(const std::string& name) {
   stop("unknown weight format " + name);
 }
 
-/// Negative log-likelihood of `target` under one row of logits.
+/// Returns the negative log-likelihood of `target` under one row of logits.
 double loss(const float* logits, std::int64_t vocab, std::int32_t target) {
   const float largest = *std::max_element(logits, logits + vocab);
   double sum = 0;
@@ -78,7 +78,7 @@ struct Loss {
 
 Loss losses(Model& model, const std::vector<std::int32_t>& ids, std::int64_t window) {
   const ModelConfig& c = model.config();
-  constexpr std::int64_t kRows = 128;  // of logits at a time
+  constexpr std::int64_t kRows = 128;  // rows of logits per pass
   std::vector<float> logits(static_cast<std::size_t>(kRows * c.vocab_size));
   ForwardWorkspace workspace;
   Loss out;

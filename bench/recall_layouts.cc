@@ -22,7 +22,7 @@ enum class Layout { kHeadPages, kTokenPages, kGranules };
 struct Case {
   const char *decode, *without;
   Layout layout;
-  bool rows;  ///< single rows, else pages
+  bool rows;  ///< true: single rows; false: pages
 };
 constexpr Case kCases[] = {{"recall", "", Layout::kHeadPages, false},
                            {"recall", "host pages by head", Layout::kTokenPages, false},
@@ -65,7 +65,7 @@ class HostRows {
   KvView view_{};
 };
 
-/// Evenly spread from a random one on: distinct, and nowhere near each other. Ascending.
+/// Returns evenly spaced numbers from a random start: distinct, far apart, ascending.
 std::vector<std::int32_t> spread(std::int64_t count, std::int64_t of, std::uint64_t& seed) {
   seed = seed * 6364136223846793005u + 1442695040888963407u;
   std::vector<std::int32_t> out(static_cast<std::size_t>(count));
@@ -77,11 +77,12 @@ std::vector<std::int32_t> spread(std::int64_t count, std::int64_t of, std::uint6
 }
 
 struct Recall {
-  double ms = 0;  ///< of all layers, median
+  double ms = 0;  ///< median over all layers
   std::int64_t bytes = 0, pieces = 0;
 };
 
-/// Every head wants other pages, or rows, than before; slots are given out before the clock starts.
+/// Measures recalls in which every head wants other pages or rows than before. Slots are allocated
+/// before the clock starts.
 Recall measure(const RecallShape& shape, const Case& one) {
   const HostRows host(shape, one.layout);
   DevicePool device(0);

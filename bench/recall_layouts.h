@@ -1,7 +1,7 @@
-/// What the layout of host pages costs a recall. Of pages: pages of which each KV head's part lies
-/// in one piece (HND, as the cache has them) against pages of whole tokens (NHD), which a recall
-/// has to turn into the device's parts. Of single rows: K and V of a row side by side (granules of
-/// a token) against the head's keys in front of its values.
+/// Measures how the layout of host pages affects the cost of a recall. For pages it compares pages
+/// with each KV head's part contiguous (HND, as in the cache) with pages of whole tokens (NHD),
+/// which a recall must transpose. For single rows it compares adjacent K and V of a row (granules
+/// of a token) with a head's keys before its values.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace quire::bench {
 struct RecallShape {
   std::int64_t context = 0;  ///< rows on the host, at least those of a recall
   std::int32_t num_kv_heads = 0, head_dim = 0, num_layers = 0;
-  /// A recall of one layer: as many pages, or rows of so many pages, for each KV head
+  /// The size of one layer's recall for each KV head: `pages` pages, or as many single rows.
   std::int32_t page_tokens = 32, pages = 56;
   std::int64_t repeats = 32;
 };
 
-/// Four rows of the benchmark as JSON, ",\n  " between them: the time and the processor time that
-/// copying what a step wants anew in all layers takes from either layout, bytes, and pieces that
-/// lie in a row. bf16 rows.
+/// Returns four rows of the benchmark as JSON, with ",\n  " between them, for bf16 rows. Each has
+/// the time and processor time of copying the new rows of a step in all layers, bytes, and the
+/// number of contiguous pieces.
 std::string recall_layouts(const RecallShape& shape, const char* model);
 
 }  // namespace quire::bench

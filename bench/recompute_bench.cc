@@ -1,7 +1,7 @@
-// What computing a part of cached documents again costs against a full prefill of their
-// concatenation, per recomputer, and how long the longest step holds up others. Random weights of a
-// published shape; stored KV is right in layer 0, where a pass checks it, and random above. Prints
-// {"settings", "rows"}.
+// Measures the cost of recomputing a part of cached documents against a full prefill of their
+// concatenation, per recomputer, and how long the longest step blocks others. It uses random
+// weights of a published shape. Stored KV is right in layer 0, where a pass checks it, and random
+// above. Prints {"settings", "rows"}.
 //   quire_recompute_bench [--quick] [--documents N] [--tokens N] [--rounds N]
 #include <ctime>
 
@@ -33,7 +33,7 @@ constexpr std::int64_t kChunk = 512;
 
 struct Options {
   bool quick = false;
-  int documents = 6, tokens = 1344, rounds = 1;  // 21 blocks each: three anchors are a seventh
+  int documents = 6, tokens = 1344, rounds = 1;  // 21 blocks each, so three anchors are a seventh
 };
 
 void check(const Status& status) {
@@ -47,7 +47,7 @@ T take(Result<T> result) {
   return std::move(result).value();
 }
 
-/// Wall time, and the time the process really had: on a busy machine only the second compares.
+/// Wall time and CPU time of the process; on a busy machine only the second is comparable.
 struct Times {
   double wall_s = 0, cpu_s = 0;
 };
@@ -90,7 +90,7 @@ class Stored final : public StoredKv {
   std::vector<std::vector<std::vector<std::byte>>> values_;  ///< [document][block * groups + group]
 };
 
-/// Keeps layer 0 of a document and goes no further.
+/// Stores layer 0 of a document and ends the pass.
 class Layer0 final : public ForwardHook {
  public:
   Layer0(Stored& stored, std::int32_t context, std::int64_t first)
@@ -191,7 +191,7 @@ class Bench {
       for (std::int32_t layer = 0; layer < model_->config().num_layers; ++layer) {
         auto& value = stored_->value(d, b, layer);
         auto* halves = reinterpret_cast<std::uint16_t*>(value.data());
-        // Around one, either sign.
+        // Values are around one, of either sign.
         for (std::size_t i = 0; i < value.size() / 2; ++i)
           halves[i] = static_cast<std::uint16_t>((random() & 0x8000u) | 0x3800u |
                                                  (random() & 0x7ffu));

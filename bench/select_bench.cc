@@ -1,8 +1,8 @@
-// Scoring of blocks for selection: the plain product over block means against FAISS IndexFlatIP,
-// one layer of one request.
+// Measures the scoring of blocks for selection: the plain product over block means against FAISS
+// IndexFlatIP, for one layer of one request.
 //   quire_select_bench [--quick]
-// Block means differ for every request, so an index is filled before it is searched; `faiss search`
-// leaves the filling out.
+// Block means differ for every request, so an index is filled before each search; `faiss search`
+// excludes the filling.
 #include <faiss/IndexFlat.h>
 #include <omp.h>
 
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   omp_set_num_threads(1);
   std::printf("{\"settings\": {\"threads\": 1, \"top\": \"a sixth of the blocks\"}, \"rows\": [");
   bool first = true;
-  // HK * d of Qwen2.5-0.5B, Llama-3.2-1B, Llama-3.1-8B
+  // HK * d of Qwen2.5-0.5B, Llama-3.2-1B and Llama-3.1-8B.
   for (const std::int64_t dim : {std::int64_t{128}, std::int64_t{512}, std::int64_t{1024}}) {
     for (const std::int64_t blocks :
          {std::int64_t{64}, std::int64_t{512}, std::int64_t{4096}, std::int64_t{32768}}) {

@@ -1,7 +1,8 @@
-// Cold block reads through the store against raw O_DIRECT reads of a flat file: same bytes, same
-// order, same two threads, same run, in alternating rounds.   quire_store_bench [--quick] [--dir
-// FOLDER] [--mib N] [--threads N] Also: writing a segment (checksum, file, sync) against a flat
-// O_DIRECT write with fsync, and reads from the DRAM tier.
+// Measures cold block reads through the store against raw O_DIRECT reads of a flat file: same
+// bytes, same order, same two threads, same run, in alternating rounds. Also measures writing a
+// segment (checksum, file, sync) against a flat O_DIRECT write with fsync, and reads from the DRAM
+// tier.
+//   quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -46,7 +47,7 @@ void must(const Status& s) {
   if (!s.ok()) die(s.to_string());
 }
 
-/// KV-like bytes: not compressible, made once, shifted per value.
+/// Returns bytes that, like KV, do not compress. They are made once and shifted per value.
 std::vector<std::byte> random_bytes(std::size_t n) {
   std::vector<std::byte> out(n);
   std::mt19937_64 rng(1);
@@ -195,7 +196,7 @@ std::string run(const Settings& set, std::size_t value_bytes) {
     std::vector<std::size_t> order(num_values);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 rng(7);
-    // One round to warm up: opens files, not their bytes
+    // The first round warms up: it opens files but does not read their bytes.
     for (int round = -1; round < set.rounds; ++round) {
       std::shuffle(order.begin(), order.end(), rng);
       double f = 0, s = 0, f_cpu = 0, s_cpu = 0;
@@ -217,7 +218,7 @@ std::string run(const Settings& set, std::size_t value_bytes) {
       ratios.push_back(f / s);
     }
   }
-  {  // the DRAM tier, over as much as fits a gigabyte
+  {  // the DRAM tier, with at most a gigabyte
     options.dram_bytes = 2ull << 30;
     auto store = open_store(options);
     must(store.status());

@@ -1,5 +1,5 @@
-// Decode speed at batch sizes, and what an ingest running beside costs a query between two tokens.
-// Random weights of a published shape. Prints {"settings": ..., "rows": [...]}.
+// Measures decode speed at batch sizes, and how much concurrent ingest delays a query between two
+// tokens. Random weights of a published shape. Prints {"settings": ..., "rows": [...]}.
 //   quire_throughput_bench [--quick] [--model NAME] [--weights bf16|int8|w8a8] [--context N]
 //   [--steps N] [--answer N] [--ingest N] [--threads N]
 //     [--model-dir DIR with tokenizer]
@@ -43,7 +43,7 @@ struct Options {
 void check(const Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
-  std::_Exit(1);  // an engine's threads may be at work
+  std::_Exit(1);  // exits at once, because an engine's threads may be running
 }
 template <class T>
 T take(Result<T> result) {
@@ -66,7 +66,7 @@ std::vector<std::int32_t> random_ids(std::int64_t n, std::int32_t vocab, std::ui
   return ids;
 }
 
-/// Decode steps of 1 to 16 sequences, each over a context of its own length's pages.
+/// Measures decode steps of 1 to 16 sequences, each over its own pages of a context.
 class BatchBench {
  public:
   BatchBench(Model& model, const Options& options)
@@ -92,8 +92,8 @@ class BatchBench {
   }
 
   std::string run() {
-    // Sizes take turns, and each round has its own ratio: other work on the machine disturbs them
-    // alike.
+    // Sizes take turns, and each round has its own ratio, because other work on the machine
+    // disturbs them alike.
     std::vector<double> ms[std::size(kBatches)], times[std::size(kBatches)];
     for (std::int64_t round = -1; round < options_.steps; ++round) {
       for (std::size_t i = 0; i < std::size(kBatches); ++i) {
@@ -147,7 +147,7 @@ class BatchBench {
   std::vector<std::unique_ptr<Retriever>> retrievers_;
 };
 
-/// Times between the tokens of one answer.
+/// Records the times between the tokens of one answer.
 class GapSink final : public QuerySink {
  public:
   void on_plan(const Plan&) override {}
@@ -174,8 +174,7 @@ class GapSink final : public QuerySink {
   std::promise<void> done_;
 };
 
-/// One query's pauses between tokens, alone and while contexts of 512 tokens are computed for the
-/// store.
+/// Measures one query's times between tokens, alone and while contexts of 512 tokens are ingested.
 class IngestBench {
  public:
   IngestBench(std::unique_ptr<Model> model, const Options& options, const fs::path& folder)
@@ -195,7 +194,7 @@ class IngestBench {
   ~IngestBench() { engine_->stop(std::chrono::milliseconds(0)); }
 
   std::string run() {
-    (void)answer();  // every page touched once
+    (void)answer();  // touches every page once
     const auto alone = answer();
     const auto cancelled = std::make_shared<std::atomic<bool>>(false);
     std::atomic<std::int64_t> tokens{0};

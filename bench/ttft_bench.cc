@@ -1,6 +1,6 @@
-// Time to first token of a question over cached documents: `reuse` from DRAM and from a cold disk
-// against `recompute`, and what ingest costs over a bare prefill. Random weights of a published
-// shape, the engine as the service runs it. Prints {"settings", "rows"}.
+// Measures the time to first token of a question over cached documents: `reuse` from DRAM and from
+// a cold disk against `recompute`. It also measures the cost of ingest over a bare prefill. Random
+// weights of a published shape; the engine runs as in the service. Prints {"settings", "rows"}.
 //   quire_ttft_bench [--quick] [--documents N] [--tokens N] [--rounds N] [--model-dir DIR with
 //   tokenizer]
 #include <algorithm>
@@ -46,7 +46,7 @@ class Bench {
     measure_ingest();
     const int rounds = options_.rounds ? options_.rounds : options_.quick ? 3 : 5;
     std::vector<double> recompute, dram, disk;
-    query("reuse");  // every page touched once before anything counts
+    query("reuse");  // touches every page once before measuring
     for (int i = 0; i < rounds; ++i) {
       recompute.push_back(query("recompute"));
       dram.push_back(query("reuse"));
@@ -73,7 +73,8 @@ class Bench {
   }
 
  private:
-  /// The bare forward passes over the same documents, against Engine::prefill with capture, sketch
+  /// Measures the bare forward passes over the same documents against Engine::prefill with capture,
+  /// sketch and store.
   /// and store.
   void measure_ingest() {
     std::vector<TokenIds> documents;

@@ -1,4 +1,5 @@
-// Attention at the shape of Llama-3.1-8B: 32 query heads, 8 KV heads of 128 channels, bf16.
+// Measures attention at the shape of Llama-3.1-8B: 32 query heads, 8 KV heads of 128 channels,
+// bf16.
 #include <cmath>
 
 #include "bench/gpu/measure.h"
@@ -25,7 +26,7 @@ AttentionArgs queries(Bench& bench, std::int64_t rows, const std::vector<std::in
           bench.floats(rows * kHeads)};
 }
 
-/// Bytes of keys and values that one pass over the cache reads.
+/// Returns the bytes of keys and values that one pass over the cache reads.
 double kv_bytes(std::int64_t rows) { return 2.0 * static_cast<double>(rows) * kKvHeads * kDim * 2; }
 
 Row decode(Bench& bench, std::int64_t context) {
@@ -85,7 +86,7 @@ Row prefill(Bench& bench, std::int64_t rows, std::int64_t context) {
   for (std::int64_t r = 0; r < rows; ++r)
     positions.push_back(static_cast<std::int32_t>(context - rows + r));
   const AttentionArgs args = queries(bench, rows, positions, kv);
-  // Pairs of query and visible key
+  // Pairs of a query and a visible key.
   const double seen = static_cast<double>(rows) *
                       (static_cast<double>(context) - (static_cast<double>(rows) - 1) / 2);
   Row row = bench.measure(
@@ -111,7 +112,7 @@ Row scores(Bench& bench, std::int64_t rows, std::int64_t context) {
   return row;
 }
 
-/// Attention of a few query rows on the 64 blocks of a long cache.
+/// Measures attention of a few query rows to the 64 blocks of a long cache.
 Row mass(Bench& bench, std::int64_t rows, std::int64_t context) {
   const KvView kv = bench.paged_kv(context, kKvHeads, kDim, DType::kBF16);
   const AttentionArgs a = queries(bench, rows,

@@ -1,4 +1,5 @@
-// What the device reaches: copying, reading, copies from pinned memory, bf16 products of cuBLASLt.
+// Measures the device's ceilings: copying, reading, copies from pinned memory, bf16 products of
+// cuBLASLt.
 #include <cublasLt.h>
 
 #include "bench/gpu/measure.h"
@@ -14,7 +15,7 @@ __global__ void read_all(const uint4* from, std::int64_t n, unsigned* out) {
     const uint4 x = from[i];
     sum ^= x.x ^ x.y ^ x.z ^ x.w;
   }
-  if (sum == 0x12345678u) *out = sum;  // keeps the loads
+  if (sum == 0x12345678u) *out = sum;  // keeps the compiler from removing the loads
 }
 
 Status blas_status(cublasStatus_t status, const char* what) {

@@ -29,7 +29,7 @@ using quire::bench::Clock;
 using quire::bench::ms_since;
 using quire::bench::take;
 
-// As the engine takes on a device with room (pipeline/memory_plan.h)
+// The value that the engine uses on a device with room (pipeline/memory_plan.h).
 constexpr std::int64_t kPrefillRows = 4096;
 
 std::shared_ptr<Compute> open_compute(const EngineCaseOptions& options) {
@@ -51,7 +51,7 @@ Row row_of(std::string name, std::string shape, double bytes, double flops,
 /// A model alone: forward passes and decode steps.
 class ModelBench {
  public:
-  /// host_tokens: of KV that may leave the device.
+  /// host_tokens: tokens of KV that may leave the device.
   ModelBench(const EngineCases& cases, std::shared_ptr<Compute> compute, std::int64_t max_positions,
              std::int64_t host_tokens = 0)
       : cases_(cases),
@@ -104,8 +104,8 @@ class ModelBench {
     return row;
   }
 
-  /// Dense steps, the budget of pages read where they lie, and the same with every layer in the
-  /// host's memory: what pages have to be brought is what they cost.
+  /// Measures dense steps, a budget of pages read in place, and the same with every layer in host
+  /// memory. The last ones show the cost of copying pages.
   void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
     const Caches caches = filled(sequences, context);
     double in_place = 0, freekv = 0;
@@ -172,7 +172,7 @@ class ModelBench {
     }
     return caches;
   }
-  /// Microseconds of each.
+  /// Returns the microseconds of each step.
   std::vector<double> steps(const Caches& caches, std::span<Retriever* const> retrievers,
                             std::int64_t context) {
     std::vector<double> us;
@@ -188,7 +188,7 @@ class ModelBench {
       const auto start = Clock::now();
       check(batch_.step(rows));
       for (const DecodeRow& row : rows) check(row.status);
-      // The first ones size buffers, record the graph, and let layers leave
+      // The first steps size buffers, record the graph, and let layers leave the device.
       if (step >= 8) us.push_back(ms_since(start) * 1e3);
     }
     return us;
@@ -257,8 +257,8 @@ void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     skip("decode over a part of the rows", retrieved);
 }
 
-/// Milliseconds until the first token of a question over cached documents, all KV in the memory
-/// tier.
+/// Measures milliseconds until the first token of a question over cached documents, with all KV in
+/// the memory tier.
 void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   if (std::string(cpu_isa()) == "reference") {
     std::fprintf(stderr,
@@ -297,8 +297,8 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
       read = answered.bytes_read();
       prompt = answered.plan.prompt_tokens;
     }
-    // What recompute cannot do without is the prompt's arithmetic; the others cannot do without the
-    // KV that they place.
+    // The least work of recompute is the prompt's arithmetic. The least work of the others is
+    // reading the KV that they place.
     Row row = row_of(
         std::string("ttft ") + strategy,
         std::to_string(documents) + " cached documents of " + std::to_string(tokens) + " tokens", 0,

@@ -1,7 +1,8 @@
-// quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only] [--seconds
-// S] [--dry-run]: speed of the CUDA kernels and of the engine against ceilings of the same run.
-// Every section runs in a process of its own. Exit status: 0 all went well, 1 one failed (the rest
-// is written), 2 wrong use.
+// Measures the speed of the CUDA kernels and of the engine against ceilings of the same run. Every
+// section runs in its own process.
+//   quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only]
+//   [--seconds S] [--dry-run]
+// Exit status: 0 all sections succeeded, 1 one failed (the rest is written), 2 wrong usage.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -11,7 +11,7 @@
 namespace quire::cuda::bench {
 namespace {
 
-/// Even, small and reproducible: a hash of the index.
+/// Fills with even, small and reproducible values: a hash of the index.
 __global__ void fill(void* out, std::int64_t n, DType dtype) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
        i += std::int64_t{gridDim.x} * blockDim.x) {
@@ -127,7 +127,7 @@ Row Bench::measure(std::string name, std::string shape, double bytes, double flo
                    const std::function<Status()>& work) {
   const auto stream = static_cast<cudaStream_t>(this->stream().stream);
   Timer timer;
-  (void)timer.microseconds(stream, 3, work);  // warm-up: code is loaded, clocks rise
+  (void)timer.microseconds(stream, 3, work);  // warm-up: code is loaded and clocks rise
   const double once = timer.microseconds(stream, 3, work);
   const double sample_us = quick_ ? 2'000 : 10'000;
   const int calls = static_cast<int>(std::clamp(sample_us / std::max(once, 0.1), 1.0, 2000.0)),

@@ -15,23 +15,22 @@
 
 namespace quire::cuda::bench {
 
-/// What a kernel can reach on this device, measured in this run.
+/// The rates that a kernel can reach on this device, measured in this run.
 struct Ceilings {
   Row copy, read, host_to_device, matmul;
 };
 
-/// The least time that a row can take on this device, and the ceiling that says so; null where
-/// there is none to compare with.
+/// The least time of a row on this device and the ceiling that sets it; null: no ceiling applies.
 struct Least {
   double us = 0;
   const Row* ceiling = nullptr;
 };
 Least least_time(const Row& row, const Ceilings& ceilings);
-/// Every row's median beside its least time, to stderr.
+/// Prints every row's median and least time to stderr.
 void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings);
 
-/// The device, a stream, and memory that lives as long as it. Any failure ends the program with its
-/// message.
+/// The device, a stream, and memory that lives as long as this object. Any failure ends the program
+/// with its message.
 class Bench {
  public:
   explicit Bench(std::int64_t device_idx, bool quick);
@@ -39,22 +38,22 @@ class Bench {
   StreamHandle stream() const { return stream_.get(); }
   DeviceDriver& driver() { return *driver_; }
 
-  /// Floats around 0, the same in every run.
+  /// Returns floats around 0, the same in every run.
   float* floats(std::int64_t n);
-  /// n elements of dtype around 0.
+  /// Returns n elements of dtype around 0.
   void* elements(std::int64_t n, DType dtype);
   void* bytes(std::int64_t n, MemoryKind kind = MemoryKind::kDevice);
   template <class T>
   T* upload(const std::vector<T>& x) {
     return static_cast<T*>(upload_bytes(x.data(), static_cast<std::int64_t>(x.size() * sizeof(T))));
   }
-  /// A cache of `rows` rows, head-major pages, positions 0, 1, ...
+  /// Returns a cache of `rows` rows with head-major pages and positions 0, 1, ...
   KvView paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t head_dim, DType dtype);
-  /// Gives back all memory handed out so far.
+  /// Frees all memory that was handed out so far.
   void release() { buffers_.clear(); }
 
-  /// `work` enqueues the operation once. Runs it until it is warm, then takes samples of several
-  /// calls each, by events on the stream.
+  /// `work` enqueues the operation once. measure() runs it until it is warm, then takes samples of
+  /// several calls each, timed by events on the stream.
   Row measure(std::string name, std::string shape, double bytes, double flops,
               const std::function<Status()>& work);
   static void check(const Status& status, const std::string& what);
@@ -74,8 +73,8 @@ Ceilings measure_ceilings(Bench& bench);
 std::vector<Row> attention_cases(Bench& bench);
 std::vector<Row> row_cases(Bench& bench);
 
-/// The result file: device, driver, commit, what became of each section, ceilings and rows with
-/// their share of the ceiling that bounds them. Of ceilings not measured there is none.
+/// Returns the result file: device, driver, commit, the outcome of each section, ceilings, and rows
+/// with their share of the limiting ceiling. A row whose ceiling was not measured has no share.
 std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit,
                         const std::string& date, const Ceilings& ceilings,
                         const std::vector<Row>& rows);

@@ -8,10 +8,10 @@
 namespace quire::cuda::bench {
 namespace {
 
-/// Random weights of a model are made and hashed on the host and brought over, at so many bytes a
-/// second.
+/// Rate, in bytes per second, of making random weights of a model, hashing them on the host and
+/// copying them to the device.
 constexpr double kWeightsPerS = 0.6e9;
-/// A kernel's row: warm-up and samples of 10 ms (measure.cu), memory filled before.
+/// Seconds of a kernel's row: filling memory, warm-up, and samples of 10 ms (measure.cu).
 constexpr double kKernelRowS = 0.4;
 constexpr int kAttentionRows = 11, kOtherRows = 22, kCeilingRows = 4;
 
@@ -82,8 +82,8 @@ std::vector<PlannedCase> planned_cases(bool quick, bool kernels_only) {
                       " steps each",
                   retrieving * prefill_flops(c, cases.retrieve_tokens),
                   cases.decode_steps * (2 * weights + rows), 0});
-  // Pages that a step wants anew are a part of the budget, on a bus of 25 GB/s; the rows leave
-  // once.
+  // New pages of a step are a part of the budget and cross a bus of 25 GB/s. The rows leave the
+  // device once.
   plan.push_back({"decode", "the same with all KV in the host's memory, freekv and arkvale", 0,
                   2 * cases.decode_steps * weights,
                   rows / 25e9 + 2 * cases.decode_steps * retrieving * 2048 * kv_bytes(c) / 25e9});
@@ -91,7 +91,7 @@ std::vector<PlannedCase> planned_cases(bool quick, bool kernels_only) {
   const auto documents = static_cast<double>(cases.documents),
              cached = static_cast<double>(prompt) * kv_bytes(c);
   plan.push_back({"questions", "random weights", 0, 0, weights_s});
-  // Statistics of a context are a product of queries and keys in f32: taken at a twentieth of the
+  // Statistics of a context are a product of queries and keys in f32, assumed at a twentieth of the
   // rate of matrix units.
   const double statistics = 20 * documents * c.num_layers * static_cast<double>(c.num_heads) *
                             c.head_dim * static_cast<double>(cases.document_tokens) *

@@ -7,14 +7,14 @@
 
 namespace quire::cuda::bench {
 
-/// One thing measured. What it cannot do without is set, the rest is 0; all are 0 where no ceiling
-/// is compared with.
+/// One measurement. The least work that applies is set and the rest is 0; all are 0 where no
+/// ceiling is compared with.
 struct Row {
   std::string name, shape;
-  double bytes = 0, flops = 0;  ///< that it must move, or compute
+  double bytes = 0, flops = 0;  ///< least bytes to move and operations to compute
   double median_us = 0, fastest_us = 0, p90_us = 0;
-  std::vector<std::pair<std::string, double>> more = {};  ///< further figures by name
-  double host_bytes = 0;                                  ///< that must come from the host's memory
+  std::vector<std::pair<std::string, double>> more = {};  ///< more figures by name
+  double host_bytes = 0;                                  ///< bytes that must come from host memory
   double gb_per_s() const { return bytes / median_us / 1e3; }
   double tflop_per_s() const { return flops / median_us / 1e6; }
 };

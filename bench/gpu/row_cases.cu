@@ -1,5 +1,5 @@
-// Operations over rows at the shape of Llama-3.1-8B. Working sets are larger than the second-level
-// cache.
+// Measures operations over rows at the shape of Llama-3.1-8B. Working sets are larger than the
+// second-level cache.
 #include <cmath>
 
 #include "bench/gpu/measure.h"
@@ -86,7 +86,7 @@ std::vector<Row> kv_rows(Bench& bench) {
                        bench.stream());
       }));
   const KvView kv = bench.paged_kv(kRows, kKvHeads, kDim, DType::kBF16);
-  // Pages are device memory of the bench; the view is read-only for attention alone.
+  // The pages are the benchmark's device memory. The view is read-only only for attention.
   const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)),
                          kRows,
                          kKvHeads,
@@ -112,7 +112,7 @@ std::vector<Row> kv_rows(Bench& bench) {
   return rows;
 }
 
-/// A decode step's products of several layers with weights in groups of 32.
+/// Measures a decode step's products of several layers, with weights in groups of 32.
 Row grouped_gemv_row(Bench& bench, GroupKind kind, const std::string& name, std::int64_t n,
                      std::int64_t inputs) {
   constexpr int kLayers = 4;
@@ -155,7 +155,7 @@ std::vector<Row> projections(Bench& bench) {
   bench.release();
   for (const auto& [n, inputs] : {std::pair{kHidden, kHidden}, std::pair{2 * kFeedForward, kHidden},
                                   std::pair{kHidden, kFeedForward}}) {
-    // Several matrices in turn, as the layers of a model, so that weights come from memory.
+    // Several matrices take turns, like the layers of a model, so that weights come from memory.
     constexpr int kLayers = 4;
     std::vector<Int8GemvArgs> layers;
     for (int layer = 0; layer < kLayers; ++layer) {

@@ -21,7 +21,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// One line, fields apart by tabs.
+/// Replaces tabs and line breaks, because a message is one line with fields between tabs.
 std::string plain(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '\t' || c == '\n'; }, ' ');
@@ -45,7 +45,7 @@ void take_line(const std::string& line, SectionResult& result) {
   result.rows.push_back(std::move(row));
 }
 
-/// Whole lines of what the child sends until it has closed its end, or the time is up.
+/// Reads whole lines from the child until it closes its end; false: the time is up.
 bool read_all(int from, Clock::time_point start, double limit_s, SectionResult& result) {
   std::string text;
   for (;;) {
@@ -124,7 +124,7 @@ void SectionOutput::send(const std::string& line) const {
   for (std::size_t sent = 0; sent < whole.size();) {
     const ssize_t n = write(file_, whole.data() + sent, whole.size() - sent);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) _exit(1);  // nobody listens any more
+    if (n <= 0) _exit(1);  // the reader is gone
     sent += static_cast<std::size_t>(n);
   }
 }

@@ -1,5 +1,5 @@
-/// Parts of the GPU benchmark, each in a process of its own, so that one that fails, hangs or loses
-/// the device takes nothing with it. Plain C++.
+/// Parts of the GPU benchmark, each in its own process. A part that fails, hangs or loses the
+/// device therefore does not affect the others. Plain C++.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace quire::cuda::bench {
 
-/// Where a section puts what it has measured, as soon as it has.
+/// Takes the measurements of a section as soon as they exist.
 class SectionOutput {
  public:
   explicit SectionOutput(int file) : file_(file) {}
@@ -26,21 +26,21 @@ class SectionOutput {
 
 struct Section {
   std::string name;
-  double limit_s = 0;                             ///< it is killed after so long
-  std::function<void(const SectionOutput&)> run;  ///< in the child; may end its process
+  double limit_s = 0;                             ///< seconds after which it is killed
+  std::function<void(const SectionOutput&)> run;  ///< runs in the child and may end its process
 };
 
 struct SectionResult {
   std::string name;
-  std::string error;  ///< empty: it ended well
+  std::string error;  ///< empty: success
   double seconds = 0;
   std::vector<Row> rows;  ///< also those before an error
   std::map<std::string, std::string> texts;
 };
 
-/// One after the other, whatever became of those before. A section gets no more than is left of
-/// budget_s, and none is begun with nothing left. The caller has no threads, and has touched
-/// nothing that a child may not inherit (no CUDA).
+/// Runs the sections one after the other, whatever the result of earlier ones. A section gets at
+/// most the rest of budget_s, and none begins without any rest. The caller must have no threads and
+/// no state that a child may not inherit (no CUDA).
 std::vector<SectionResult> run_sections(std::span<const Section> sections, double budget_s);
 
 }  // namespace quire::cuda::bench

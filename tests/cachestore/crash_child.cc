@@ -1,8 +1,8 @@
-// Ingests and deletes documents until it is killed, saying on standard output what it begins and
-// what was acknowledged.
+// Ingests and deletes documents until it is killed. Standard output says what it begins and what
+// was acknowledged.
 //   crash_child STORE SEED
-// Lines: "B thread put|delete id nonce" before, "A thread" after. crash_history.h says what a nonce
-// stands for.
+// Lines: "B thread put|delete id nonce" before an operation, "A thread" after it. crash_history.h
+// says what a nonce means.
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@
 namespace quire::test {
 namespace {
 
-std::mutex g_out;  // one line is one write
+std::mutex g_out;  // guards each line, which is one write
 void say(const std::string& line) {
   std::lock_guard lock(g_out);
   const std::string out = line + "\n";
@@ -39,7 +39,7 @@ void work(Store& store, int thread, std::uint64_t seed) {
       if (!s.ok() && s.code() != Code::kNotFound) fail("delete " + id, s);
     } else {
       Status s;
-      do {  // the other thread may be writing the same context
+      do {  // repeats because the other thread may be writing the same context
         s = put_history(store, id, nonce);
       } while (s.code() == Code::kUnavailable || s.code() == Code::kAlreadyExists);
       if (!s.ok()) fail("put " + id, s);

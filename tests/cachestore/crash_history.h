@@ -1,4 +1,4 @@
-/// What the crash test's child writes, and what its parent expects to find.
+/// Says what the crash test's child writes and what its parent expects to find.
 #pragma once
 
 #include "tests/cachestore/test_store.h"
@@ -9,7 +9,7 @@ inline const SegmentShape kCrashShape{{2, 2, 1}, 5000};
 
 inline std::vector<std::uint64_t> keys_of_nonce(std::uint64_t nonce) {
   std::vector<std::uint64_t> keys;
-  // Few contexts: much sharing
+  // Only 40 contexts exist, so that documents share many of them.
   for (std::uint64_t i = 0; i < 1 + nonce % 3; ++i) keys.push_back((nonce / 7 + i) % 40);
   return keys;
 }

@@ -54,8 +54,8 @@ TEST(S3FifoPolicy, ARememberedKeyEntersTheMainQueue) {
   S3 p;
   for (int i = 0; i < 20; ++i) p.insert("m" + std::to_string(i), 10);
   EXPECT_EQ(p.evict(kAny), "m0");
-  p.insert("m0", 10);  // still remembered: goes to main
-  // The small queue (19 of 20 keys, far above a tenth) is emptied before main is asked.
+  p.insert("m0", 10);  // still remembered, so it goes to the main queue
+  // The small queue (19 of 20 keys, far above a tenth) is emptied before the main queue.
   for (int i = 1; i < 18; ++i) EXPECT_EQ(p.evict(kAny), "m" + std::to_string(i));
 }
 

@@ -17,25 +17,25 @@
 
 namespace quire::test {
 
-/// What a disk keeps, so that a tier can be "reopened" over it.
+/// The contents of a disk, so that a tier can be "reopened" over it.
 struct MemoryDisk {
   std::mutex mu;
   std::map<std::pair<Family, std::string>, std::string> records;  // guarded by mu
-  // Guarded by mu
+  // Guarded by mu.
   std::map<SegmentId,
            std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>>
       segments;
   std::atomic<std::uint64_t> free{1ull << 40};
   std::atomic<int> calls{0};
-  std::atomic<int> fail_at{-1};      ///< this call fails ...
-  std::atomic<bool> fail_on{false};  ///< ... and all behind it
+  std::atomic<int> fail_at{-1};      ///< this call fails
+  std::atomic<bool> fail_on{false};  ///< all calls after `fail_at` fail too
   Status failure = Status::io("injected failure");
   std::atomic<int> writes{0};
-  /// The disk is full for this writing call and all behind it, as a file system finds out
+  /// The disk is full from this writing call on, as a file system reports it.
   std::atomic<int> full_from{-1};
 };
 
-/// The disk tier's contract in memory, failing its n-th call on request.
+/// Implements the disk tier's contract in memory. Its n-th call fails on request.
 class MemoryTier final : public DiskTier {
  public:
   explicit MemoryTier(std::shared_ptr<MemoryDisk> disk) : d_(std::move(disk)) {}
@@ -129,7 +129,7 @@ class MemoryTier final : public DiskTier {
   Status compact_records() override { return writing_call(); }
 
  private:
-  std::uint64_t bytes_of(SegmentId id) const {  // mu held
+  std::uint64_t bytes_of(SegmentId id) const {  // requires mu
     std::uint64_t n = 0;
     for (const auto& [name, bytes] : d_->segments.at(id)) n += bytes.size();
     return n;

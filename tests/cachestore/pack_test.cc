@@ -1,5 +1,5 @@
-// Packs: what is written is read back, what is damaged is refused, and documents move between
-// stores with their KV.
+// Packs are read back as they were written, refused when damaged, and move documents between stores
+// with their KV.
 #include "cachestore/pack.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Status read_all(const std::string& bytes, std::size_t step = SIZE_MAX) {
   return check_pack(reader).status();
 }
 
-/// As a store gives it: with the number of tokens of each chunk.
+/// Returns a manifest as a store gives it: with the number of tokens of each chunk.
 DocumentManifest stored_manifest() {
   DocumentManifest m = test::manifest_of("a", {1});
   for (auto& chunk : m.chunks)
@@ -153,8 +153,8 @@ class PackTransferTest : public ::testing::Test {
         }));
     return out;
   }
-  /// Test keys are of numbers, and the tokens of a test chunk begin with a hundred times that
-  /// number.
+  /// A test key is made from a number, and the tokens of a test chunk begin with a hundred times
+  /// that number.
   static ImportOptions options(const std::string& ns = "default",
                                const std::string& fingerprint = "m-test") {
     ImportOptions o;

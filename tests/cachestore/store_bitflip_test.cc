@@ -1,5 +1,4 @@
-// Random bit flips in the store's files: every read gives the right bytes, or says that they are
-// damaged.
+// After random bit flips in the store's files, every read gives the right bytes or reports damage.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,7 +12,7 @@ namespace fs = std::filesystem;
 using test::SegmentShape;
 
 constexpr std::uint64_t kSegments = 10;
-/// Short values share blocks of a file, long ones are read from their places.
+/// Short values share blocks of a file. Long ones are read from their own places.
 SegmentShape shape_of(std::uint64_t i) { return {{3, 2, 2}, i % 2 ? 700u : 4500u}; }
 
 class BitFlips : public ::testing::Test {
@@ -53,14 +52,14 @@ class BitFlips : public ::testing::Test {
     ASSERT_EQ(::pwrite(fd, &byte, 1, static_cast<off_t>(bit / 8)), 1);
     ::close(fd);
   }
-  /// All segments read: right, or reported and then a miss. Counts the reported ones.
+  /// Reads all segments. Each is right, or is reported and then a miss; counts those reported.
   void check_all(Store& store) {
     for (std::uint64_t i = 0; i < kSegments; ++i) {
       const std::string id = "d" + std::to_string(i);
       ASSERT_OK(store.get_document("default", id));
       ASSERT_EQ(store.get_text("default", id).value_or(""), test::text_of(id));
       auto handle = store.find_segment(test::key_of(i));
-      if (!handle) {  // its file was dropped when the store was opened
+      if (!handle) {  // its file was dropped when the store opened
         ++caught;
         continue;
       }
@@ -104,7 +103,7 @@ TEST_F(BitFlips, WhileTheStoreIsOpen) {
     fresh_copy();
     auto store = open_store(options);
     ASSERT_OK(store);
-    check_all(**store);  // indexes are in memory now
+    check_all(**store);  // loads the indexes into memory
     for (const auto& file : files({"blocks", "sketches"})) {
       flip(file);
       ++flips;

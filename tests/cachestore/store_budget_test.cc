@@ -1,4 +1,4 @@
-// The byte budget as `du` sees it, over many inserts and evictions.
+// The byte budget holds, as `du` measures it, over many inserts and evictions.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-/// Allocated bytes of everything under `root`, each inode once: what `du` prints.
+/// Returns the allocated bytes of everything under `root`, each inode once, as `du` prints them.
 std::uint64_t du(const std::string& root) {
   std::set<ino_t> seen;
   std::uint64_t total = 0;
@@ -22,7 +22,7 @@ std::uint64_t du(const std::string& root) {
       total += static_cast<std::uint64_t>(st.st_blocks) * 512;
   };
   add(root);
-  std::error_code gone;  // files come and go meanwhile
+  std::error_code gone;  // files come and go during the walk
   for (std::filesystem::recursive_directory_iterator it(root, gone), end; it != end;
        it.increment(gone))
     add(it->path());
@@ -50,8 +50,8 @@ TEST(StoreBudgetOnDisk, DuNeverExceedsItOverInsertsAndEvictions) {
       ++samples;
     } while (!ended.wait_for(lock, std::chrono::milliseconds(3), [&] { return stop; }));
   });
-  // Large enough that even a short run evicts: 40 KiB to 600 KiB when short, 1 KiB to 100 KiB when
-  // long.
+  // Segments are large enough that even a short run evicts: 40 KiB to 600 KiB in a short run, 1 KiB
+  // to 100 KiB in a long one.
   const std::size_t scale = inserts >= 5000 ? 1 : 8;
   std::mt19937_64 rng(5);
   Status s;
@@ -64,7 +64,7 @@ TEST(StoreBudgetOnDisk, DuNeverExceedsItOverInsertsAndEvictions) {
                            shape);
     if (s.ok() && done % 3 == 0 && done > 50)
       s = store->delete_document("default", "d" + std::to_string(done - 50));
-    if (done % 1000 == 999) {  // also over restarts
+    if (done % 1000 == 999) {  // restarts keep the budget too
       evicted += store->stats().segments_evicted_budget;
       store.reset();
       auto again = open_store(options);
@@ -90,7 +90,7 @@ TEST(StoreBudgetOnDisk, DuNeverExceedsItOverInsertsAndEvictions) {
   EXPECT_LE(most, options.max_bytes);
   EXPECT_GT(most, options.max_bytes / 2) << "the budget should be used";
   EXPECT_GT(evicted, 0u);
-  // The numbers the store keeps are those du sees.
+  // The store counts the same bytes as du.
   const std::uint64_t counted = stats.segment_bytes + stats.catalog_bytes, seen = du(options.path);
   EXPECT_NEAR(static_cast<double>(counted), static_cast<double>(seen), 2.0 * (1 << 20));
   int present = 0;

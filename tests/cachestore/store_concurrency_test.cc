@@ -1,4 +1,5 @@
-// Everything at once, over a disk in memory (clean under the thread sanitizer) and over RocksDB.
+// All operations run concurrently, over a disk in memory (clean under the thread sanitizer) and
+// over RocksDB.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -35,7 +36,7 @@ void hammer(Store& store, int rounds) {
       } else {
         s = test::put_document(store, id, {key, (key + 1) % 16}, kShape);
       }
-      // Another writer may be at the same context, the document may be missing.
+      // Another writer may hold the same context, or the document may be missing.
       const bool expected = s.ok() || s.code() == Code::kNotFound ||
                             s.code() == Code::kUnavailable || s.code() == Code::kAlreadyExists;
       if (!expected) ADD_FAILURE() << s.to_string();
@@ -71,7 +72,7 @@ void hammer(Store& store, int rounds) {
   const auto keeper = [&] {
     while (!stop) {
       EXPECT_OK(store.list_documents("default", {.limit = 50}));
-      (void)store.get_document("default", "d1");  // there or not
+      (void)store.get_document("default", "d1");  // may or may not exist
       EXPECT_OK(store.gc());
       EXPECT_EQ(store.verify()->bad_segments, 0u);
       (void)store.stats();
@@ -90,7 +91,7 @@ void hammer(Store& store, int rounds) {
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(reads, 0);
   EXPECT_EQ(store.stats().integrity_failures, 0u);
-  // What is left is consistent: each document whole, each segment referenced.
+  // The remaining state is consistent: each document is whole, each segment referenced.
   std::set<ContextKey> referenced;
   auto list = store.list_documents("default", {.limit = 100});
   ASSERT_OK(list);
@@ -109,7 +110,7 @@ void hammer(Store& store, int rounds) {
 TEST(StoreConcurrency, OverADiskInMemory) {
   StoreOptions options;
   options.path = "memory";
-  options.dram_bytes = 100'000;  // a few segments: evictions all the time
+  options.dram_bytes = 100'000;  // a few segments, so that evictions are frequent
   auto store = open_store_on(
       options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
   ASSERT_OK(store);

@@ -1,5 +1,5 @@
-// kill -9 at random moments of ingest and delete: every acknowledged document is there and whole,
-// nothing is half-visible.
+// After kill -9 at random moments of ingest and delete, every acknowledged document is stored whole
+// and nothing is half-visible.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,7 +19,8 @@ namespace {
 using test::keys_of_nonce;
 using Clock = std::chrono::steady_clock;
 
-/// What must be in the store: id -> nonce; and per thread what was begun and not acknowledged.
+/// The documents that must be in the store, id -> nonce, and per thread the operation that was
+/// begun but not acknowledged.
 struct History {
   struct Begun {
     std::string id;
@@ -60,7 +61,7 @@ struct History {
   }
 };
 
-/// Runs the child until `alive` after it is ready, kills it, and reads the rest of what it said.
+/// Runs the child until `alive` after it is ready, kills it, and reads the rest of its output.
 void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::microseconds alive,
                   History* history) {
   int fds[2];
@@ -78,7 +79,7 @@ void run_and_kill(const std::string& path, std::uint64_t seed, std::chrono::micr
   ::close(fds[1]);
   std::string buffer;
   Clock::time_point kill_at = Clock::now() +
-                              std::chrono::seconds(30);  // a child that never gets ready
+                              std::chrono::seconds(30);  // limit for a child that never gets ready
   bool killed = false;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(kill_at - Clock::now());
@@ -115,7 +116,7 @@ void check_store(const std::string& path, History* h) {
   auto opened = open_store(options);
   ASSERT_OK(opened);
   Store& store = **opened;
-  // What was begun may have happened or not, nothing in between.
+  // An operation that was begun has happened or not; there is nothing in between.
   for (const auto& [thread, begun] : h->open) {
     auto head = store.get_document_head("default", begun.id);
     ASSERT_TRUE(head.ok() || head.code() == Code::kNotFound) << test::text(head);
@@ -166,7 +167,8 @@ TEST(StoreCrash, KilledAtRandomMomentsItLosesNothingAcknowledged) {
     run_and_kill(folder.path(), static_cast<std::uint64_t>(round),
                  std::chrono::microseconds(rng() % longest_us), &history);
     if (history.acknowledged == before)
-      longest_us = longest_us * 3 / 2;  // a slow machine gets time to do something that can be lost
+      // A slow machine needs longer to do something that can be lost.
+      longest_us = longest_us * 3 / 2;
     if (HasFatalFailure()) return;
     check_store(folder.path(), &history);
     if (HasFatalFailure() || HasNonfatalFailure()) {

@@ -1,4 +1,4 @@
-// Evicting on request, pins in the statistics, reads of onlookers, times of disk calls.
+// Eviction on request, pins in the statistics, reads that are not uses, and times of disk calls.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -91,7 +91,7 @@ TEST_F(StoreEvictTest, TheLongestUnusedGoFirstUntilTheTarget) {
     ASSERT_OK(test::put_document(*store, "d" + std::to_string(key), {key}));
     now_ms += 1000;
   }
-  EXPECT_TRUE(store->find_segment(test::key_of(1)));  // now the youngest
+  EXPECT_TRUE(store->find_segment(test::key_of(1)));  // makes it the most recently used
   EvictRequest all;
   all.dry_run = true;
   EvictRequest request;

@@ -1,4 +1,4 @@
-// Faults and pressure: the n-th disk call fails, the disk is full, the budget is too small.
+// The store under faults: the n-th disk call fails, the disk is full, or the budget is too small.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +18,7 @@ Result<std::unique_ptr<AdminStore>> open_memory(const std::shared_ptr<MemoryDisk
   return open_store_on(std::move(options), std::make_unique<MemoryTier>(disk));
 }
 
-/// Runs a fixed history, remembering what was acknowledged: id -> keys.
+/// Runs a fixed history and records what was acknowledged: id -> keys.
 void run_history(Store& store, std::map<std::string, std::vector<std::uint64_t>>* acknowledged,
                  int* failures) {
   const auto put = [&](const std::string& id, const std::vector<std::uint64_t>& keys) {
@@ -83,7 +83,7 @@ TEST(StoreFaults, AnyFailingDiskCallIsReportedAndLosesNothingAcknowledged) {
         ASSERT_TRUE(m.ok()) << "call " << n << ": " << test::text(m);
         EXPECT_EQ((*again)->get_text("default", id).value_or(""), test::text_of(id));
         for (auto key : keys) {
-          // A fault may cost KV, never its truth.
+          // A fault may lose KV but never make it wrong.
           if (auto handle = (*again)->find_segment(test::key_of(key))) {
             EXPECT_OK(test::check_segment(**again, *handle, key));
           }
@@ -197,7 +197,7 @@ TEST(StoreFaults, AFullDiskRefusesWritesAndKeepsReadsAndDeletes) {
   EXPECT_OK(test::put_document(**store, "b", {2}));
 }
 
-// ---- the byte budget: kMinStoreBytes holds 11 segments of 8 MiB ----
+// The byte budget: kMinStoreBytes holds 11 segments of 8 MiB.
 const SegmentShape kBig{{8, 1, 0}, 1 << 20};
 
 class StoreBudget : public ::testing::Test {
@@ -224,7 +224,7 @@ class StoreBudget : public ::testing::Test {
 
 TEST_F(StoreBudget, EvictsByPolicyButNeverWhatIsPinnedOrReadAndNeverADocument) {
   auto reading = store->find_segment(test::key_of(0));
-  ASSERT_TRUE(has(1));  // a use: now 2 is the oldest
+  ASSERT_TRUE(has(1));  // counts as a use, so 2 is now the oldest
   for (std::uint64_t i = 11; i < 14; ++i) ASSERT_OK(put(i));
   EXPECT_TRUE(has(0)) << "is being read";
   EXPECT_TRUE(has(3)) << "its document is pinned";

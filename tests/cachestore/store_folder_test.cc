@@ -1,4 +1,4 @@
-// Opening: each wrong folder gives one clear error.
+// Opening a wrong folder gives one clear error.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -21,7 +21,7 @@ Result<std::unique_ptr<Store>> open_at(const std::string& path, bool read_only =
   return open_store(options);
 }
 
-/// One Status that names the folder's setting.
+/// Expects an error that names the folder's setting.
 void expect_error(const Result<std::unique_ptr<Store>>& r, Code code, const std::string& words) {
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.code(), code) << test::text(r);
@@ -81,7 +81,7 @@ TEST(StoreFolder, AFolderThatCannotBeWrittenIsRefusedButCanBeRead) {
   }
   ::chmod(folder.root().c_str(), 0755);
   ASSERT_EQ(std::system(("chmod -R a+rX,a-w " + folder.path()).c_str()), 0);
-  // Root may write anywhere: be somebody else.
+  // Root may write anywhere, so the test runs as another user.
   const bool root = ::geteuid() == 0;
   if (root) {
     ASSERT_EQ(::seteuid(65534), 0);
@@ -130,7 +130,7 @@ TEST(StoreFolder, WhatACrashLeftIsCollected) {
   handle.reset();
 }
 
-/// A small file system of our own: needs the right to mount.
+/// A small file system for the test, which needs the right to mount.
 class FullDisk : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -158,7 +158,7 @@ TEST_F(FullDisk, WritesAreRefusedReadsAndDeletesGoOnAndItHealsByItself) {
   EXPECT_EQ(s.code(), Code::kResourceExhausted) << s.to_string();
   EXPECT_NE(s.message().find("disk is full"), std::string::npos) << s.message();
   ASSERT_GE(n, 8u);
-  // Now take the last bytes too, so that even the margin is gone.
+  // Take the last bytes too, so that even the margin is gone.
   {
     const int fd = ::open(folder.path("hog").c_str(), O_CREAT | O_WRONLY, 0600);
     const std::string chunk(1 << 20, 'h');
@@ -174,7 +174,7 @@ TEST_F(FullDisk, WritesAreRefusedReadsAndDeletesGoOnAndItHealsByItself) {
     ASSERT_TRUE(handle);
     EXPECT_OK(test::check_segment(*store, *handle, i, big));
   }
-  // Has no room for its log record: a clear error
+  // The log record has no room, which is a clear error.
   const Status deleted = store->delete_document("default", "d0");
   EXPECT_TRUE(deleted.ok() || deleted.code() == Code::kResourceExhausted) << deleted.to_string();
   ::unlink(folder.path("hog").c_str());

@@ -246,7 +246,7 @@ TEST_P(StoreTest, ValuesOfAllSizesComeBackAligned) {
   std::uint64_t key = 0;
   for (std::size_t bytes :
        {1u, 31u, 4000u, 4064u, 4065u, 4100u, 16300u, 16352u, 65537u, 2097100u}) {
-    const SegmentShape shape{{2, 3, 1}, bytes};  // lengths vary a little around it
+    const SegmentShape shape{{2, 3, 1}, bytes};  // value lengths vary a little around `bytes`
     ASSERT_OK(test::put_document(*store, "d" + std::to_string(key), {key}, shape));
     auto handle = store->find_segment(test::key_of(key));
     ASSERT_TRUE(handle);
@@ -323,7 +323,7 @@ TEST_P(StoreTest, TwoWritersOfOneKey) {
   EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(),
             Code::kUnavailable);
   EXPECT_FALSE(store->find_segment(test::key_of(1))) << "nothing is visible before finish()";
-  first->reset();  // abandoned
+  first->reset();  // abandons the segment
   auto handle = test::put_segment(*store, 1);
   ASSERT_OK(handle);
   EXPECT_EQ(store->begin_segment(test::key_of(1), shape.layout, shape.total(), "t", "f").code(),
@@ -383,7 +383,7 @@ TEST_P(StoreTest, ReadersFinishOnAReplacedOrDeletedDocument) {
 }
 
 TEST_P(StoreTest, RecomputedSegmentsOfKnownDocumentsAreKept) {
-  // Its KV is not there
+  // The document's KV is not stored.
   ASSERT_OK(store->commit_document(test::manifest_of("a", {1}), test::text_of("a")));
   {
     auto handle = test::put_segment(*store, 1);

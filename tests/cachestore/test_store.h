@@ -1,4 +1,4 @@
-/// Helpers of the store's tests: folders, documents, segments.
+/// Helpers of the store's tests for folders, documents and segments.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -74,7 +74,8 @@ inline std::vector<std::byte> random_bytes(std::size_t n, std::uint64_t seed) {
 
 inline ContextKey key_of(std::uint64_t n) { return sha256("context " + std::to_string(n)); }
 
-/// What a test segment holds is a function of its key number, so that any read can be checked.
+/// The contents of a test segment are a function of its key number, so that any read can be
+/// checked.
 struct SegmentShape {
   SegmentLayout layout{3, 2, 1};
   std::size_t value_bytes = 1000;
@@ -109,7 +110,8 @@ inline bool same(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-/// Reads every value and sketch; kInternal when bytes are wrong, else the first failure.
+/// Reads every value and sketch. Wrong bytes are kInternal; otherwise the first failure is
+/// returned.
 inline Status check_segment(Store& store, const SegmentHandle& handle, std::uint64_t key,
                             const SegmentShape& shape = {}) {
   for (std::uint32_t b = 0; b < shape.layout.num_blocks; ++b) {
@@ -129,7 +131,7 @@ inline Status check_segment(Store& store, const SegmentHandle& handle, std::uint
   return {};
 }
 
-/// A document with one chunk for each key number.
+/// Returns a document with one chunk for each key number.
 inline DocumentManifest manifest_of(const std::string& id, const std::vector<std::uint64_t>& keys,
                                     std::size_t text_bytes = 90) {
   DocumentManifest m;
@@ -162,7 +164,7 @@ inline std::string text_of(const std::string& id, std::size_t bytes = 90) {
   return out;
 }
 
-/// Segments and document in one go; the handles are dropped at the end.
+/// Writes segments and document in one call; the handles are dropped at the end.
 inline Status put_document(Store& store, const std::string& id,
                            const std::vector<std::uint64_t>& keys, const SegmentShape& shape = {},
                            bool pinned = false) {

@@ -31,8 +31,8 @@ class AdminTest : public ServiceTest {
     EXPECT_EQ(status, expected) << json::serialize(v);
     return v;
   }
-  /// KV that somebody still holds, as the memory tier does while it takes it in, stays where it is:
-  /// asks again until none is.
+  /// Evicts until nothing is kept in use. KV stays while something holds it, as the memory tier
+  /// does while it copies it.
   static json::value evict(const std::string& body, const std::vector<std::string>& headers = {}) {
     for (int i = 0;; ++i) {
       auto report = admin("POST", "cache/evict", body, 200, headers);
@@ -215,8 +215,8 @@ TEST_F(AdminTest, RequestsAreListedAndCancelled) {
   const std::string body =
       R"({"query":"q","max_tokens":1900,"temperature":2,"seed":5,"stream":true,)"
       R"("timeout_ms":600000})";
-  // On a busy machine an answer may be complete before anybody could cancel it: then the next one
-  // is tried.
+  // On a busy machine an answer may complete before it can be cancelled; then the next one is
+  // tried.
   bool cancelled = false;
   for (int attempt = 0; attempt < 30 && !cancelled; ++attempt) {
     LoopbackClient c(service->port(), 120);
@@ -255,7 +255,7 @@ TEST_F(AdminTest, EventsTellWhatChanges) {
   post("event", 19);
   EXPECT_EQ(int_at(evict(R"({"tier":"disk","document_ids":["event"]})"), "contexts"), 1);
   std::string seen;
-  // Statistics come every second for ever, so what never comes must end somewhere.
+  // Statistics come every second, so the loop needs a bound.
   for (int i = 0; i < 200 && (seen.find("event: job") == std::string::npos ||
                               seen.find("event: evict") == std::string::npos);
        ++i) {
@@ -328,7 +328,7 @@ TEST(AdminScope, OthersMayNot) {
               403)
         << route.pattern;
   }
-  // A key of one namespace evicts that one only.
+  // A key of one namespace evicts only that namespace.
   int status = 0;
   (void)service.json("POST", "/v1/admin/cache/evict", R"({"tier":"disk","force":true})", team,
                      &status);

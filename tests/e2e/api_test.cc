@@ -1,4 +1,4 @@
-// What a client sees: documents, jobs, queries, explanations, models, health.
+// The API as a client sees it: documents, jobs, queries, explanations, models, health.
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <set>

@@ -1,4 +1,4 @@
-// Bad input: a clear error that names the field, and the server stays up.
+// Bad input gives a clear error that names the field, and the server stays up.
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <functional>

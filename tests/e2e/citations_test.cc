@@ -1,5 +1,4 @@
-// Answers that say where they come from, held against questions whose supporting documents are
-// known.
+// Answers cite their sources, checked against questions whose supporting documents are known.
 #include <algorithm>
 #include <boost/json/serialize.hpp>
 #include <fstream>
@@ -14,13 +13,13 @@ namespace {
 namespace json = boost::json;
 
 struct Question {
-  std::vector<std::string> ids;  ///< documents as the service knows them
+  std::vector<std::string> ids;  ///< documents, by the service's ids
   std::set<std::string> supporting;
   std::string text, kind;
   std::vector<std::string> answers;
 };
 
-/// Characters of UTF-8 text, from `begin` to `end`.
+/// Returns the characters of UTF-8 text from `begin` to `end`.
 std::string characters(const std::string& text, std::int64_t begin, std::int64_t end) {
   std::string out;
   std::int64_t n = -1;
@@ -42,8 +41,8 @@ class CitationsTest : public ServiceTest {
                                  {}, &status);
     ASSERT_EQ(status, 200) << json::serialize(r);
   }
-  /// `per_kind` questions of each kind of the embedded model's own whose answer is copied from
-  /// documents, which are posted.
+  /// Posts documents and returns `per_kind` questions of each kind of the embedded model's
+  /// questions. The answers of these questions are copied from the documents.
   static std::vector<Question> questions(std::size_t per_kind) {
     std::vector<Question> out;
     std::map<std::string, std::size_t> taken;
@@ -98,7 +97,7 @@ class CitationsTest : public ServiceTest {
     return std::any_of(q.answers.begin(), q.answers.end(),
                        [&](const std::string& a) { return same(a, answer); });
   }
-  /// Whatever is cited must be there.
+  /// Every cited passage must exist.
   static void expect_sound(const json::value& reply, const Question& q) {
     const std::string answer = text_at(reply, "answer");
     for (const auto& c : at(reply, "citations").as_array()) {

@@ -1,4 +1,4 @@
-// The command line against a running service, and the commands that need none.
+// The command line works against a running service, and some commands need none.
 #include <boost/json/serialize.hpp>
 #include <fstream>
 
@@ -47,7 +47,7 @@ TEST(Cli, IngestQueryDocuments) {
   r = run_process({QUIRE_BINARY, "query", "--server", server, "-d", "one", "--json", "--max-tokens",
                    "4", "Which line?"});
   EXPECT_GT(int_at(parse(r.out), "usage.prompt_tokens"), 0);
-  // The question may stand right behind the documents: -d takes one word.
+  // The question may follow the documents directly, because -d takes one word.
   r = run_process({QUIRE_BINARY, "query", "--server", server, "--max-tokens", "4", "-d", "one",
                    "-d", "two", "Which line?"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
@@ -96,8 +96,8 @@ TEST(Cli, ModelCalibrate) {
                         (folder.path() / "long.jsonl").string()});
   EXPECT_NE(r.out.find("scores"), std::string::npos) << r.out << r.err;
   EXPECT_NE(r.out.find("layers"), std::string::npos) << r.out << r.err;
-  // Whether these documents have such layers is up to the model; a refusal says why and keeps the
-  // default.
+  // The model decides whether these documents have such layers. A refusal gives its reason and
+  // keeps the default.
   EXPECT_EQ(r.exit_code == 0, r.err.empty()) << r.err;
   std::ofstream(folder.path() / "bad.jsonl") << "{\"title\":\"a\"}\n";
   r = run_process({QUIRE_BINARY, "model", "calibrate", "--path", store, "--documents",

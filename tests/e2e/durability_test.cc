@@ -1,4 +1,4 @@
-// What survives a restart, a kill, and a flipped byte.
+// The service survives a restart, a kill and a flipped byte.
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <memory>
@@ -75,7 +75,7 @@ TEST(Durability, AKillInAnIngestLosesNothingAcknowledged) {
                    quoted(sample_text(static_cast<unsigned>(1000 + round * 10 + i), 200)) + "}";
     const auto r = service.call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}");
     ASSERT_EQ(r.status, 202) << r.body;
-    // A 202 is a promise
+    // A 202 acknowledges the documents.
     for (int i = 0; i < 10; ++i) acknowledged.push_back(base + std::to_string(i));
     for (unsigned n = random() % 60; n > 0; --n) (void)service.call("GET", "/livez");
     service.kill();
@@ -106,8 +106,7 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
     post(service, "b", 2);
     acknowledged = {"a", "b"};
     before = ask(service, R"(["a","b"])");
-    // Queries that stream, documents that are written and a job under way at the moment of the
-    // kill.
+    // At the moment of the kill, queries stream, documents are written and a job runs.
     std::vector<std::unique_ptr<LoopbackClient>> streams;
     const std::string body =
         R"({"query":"q","document_ids":["a"],"max_tokens":1500,"temperature":2,"seed":3,)"
@@ -132,7 +131,7 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
     job = text_at(parse(r.body), "job_id");
     const auto late = service.call("POST", "/v1/documents",
                                    R"({"id":"late","text":)" + quoted(sample_text(3, 300)) + "}");
-    ASSERT_EQ(late.status, 202) << late.body;  // not waited for: it stands behind all of the job
+    ASSERT_EQ(late.status, 202) << late.body;  // not waited for: it queues behind the whole job
     acknowledged.push_back("late");
     service.kill();
   }
@@ -190,7 +189,7 @@ TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
       service.call("GET", "/metrics").body.find("quire_integrity_failures_total{tier=\"disk\"} 1"),
       std::string::npos);
   json::value healed = ask(service, R"(["a"])");
-  // It is stored behind the answer
+  // The block is stored after the answer, so the miss may last a few requests.
   for (int i = 0; i < 50 && !at(healed, "cache.misses").as_array().empty(); ++i)
     healed = ask(service, R"(["a"])");
   EXPECT_EQ(text_at(healed, "answer"), text_at(before, "answer"));

@@ -1,4 +1,5 @@
-// Measure, certify, serve: `auto` takes what is certified, and gives it up when live answers drift.
+// After measuring and certifying, `auto` uses a certified strategy and drops it when live answers
+// drift.
 #include <boost/json/serialize.hpp>
 #include <fstream>
 #include <thread>
@@ -39,14 +40,14 @@ TEST(Fidelity, WritesItsFilesAndDoesNotMeasureTwice) {
   EXPECT_EQ(text_at(first, "rows.0.strategy"), "recompute");
   EXPECT_EQ(at(first, "settings.strategies").as_array().size(), 3u);
   EXPECT_TRUE(std::filesystem::file_size(html) > 1000 && std::filesystem::file_size(svg) > 1000);
-  // Times are kept with the rows: nothing was run again.
+  // The rows keep their times, so equal rows mean that nothing was run again.
   r = measure(folder, {});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(json::serialize(at(read_json(folder.path() / "f.json"), "rows")),
             json::serialize(at(first, "rows")));
 }
 
-/// A copy of a folder of weights, whose last weight differs.
+/// Copies a folder of weights and changes the last weight.
 void copy_changed(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::filesystem::copy(from, to);
   std::fstream weights(to / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
@@ -109,7 +110,8 @@ TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
 }
 
-/// Documents and a question whose subject stands in an earlier one: where reuse and recompute part.
+/// Returns documents and a question whose subject is in an earlier document, where reuse and
+/// recompute differ.
 std::vector<json::value> continuation_records(std::size_t n) {
   std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/models/demo/encyclopedia.jsonl");
   std::vector<json::value> out;
@@ -129,7 +131,7 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   const auto store_path = folder.path() / "store";
   auto r = measure(folder, {"--certify", "--store", store_path.string()});
   ASSERT_EQ(r.exit_code, 0) << r.err;
-  // Six questions prove nothing
+  // Six questions are too few to certify.
   EXPECT_NE(r.out.find("certificate for reuse: not passed"), std::string::npos) << r.out;
   const std::string fingerprint = text_at(read_json(folder.path() / "f.json"),
                                           "model.fingerprint_sha256");
@@ -192,7 +194,7 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   EXPECT_NE(metrics.find("quire_auto_fallback 1"), std::string::npos);
   EXPECT_NE(metrics.find("quire_shadow_checks_total{outcome=\"checked\"}"), std::string::npos);
   EXPECT_NE(metrics.find("quire_shadow_agreement_count{strategy=\"reuse\"}"), std::string::npos);
-  // A request that names a strategy gets it all the same.
+  // A request that names a strategy still gets it.
   const auto named = service.json(
       "POST", "/v1/query",
       R"({"query":"q","documents":[{"text":"Some text here."}],"max_tokens":2,"cache":{)"

@@ -1,5 +1,5 @@
-// A real file system that runs full under the store: the service says so, goes on answering, loses
-// nothing, and takes documents again once there is room.
+// When a real file system fills up under the store, the service says so, keeps answering and loses
+// nothing. It accepts documents again once there is room.
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-/// A small file system of our own: needs the right to mount.
+/// A small file system for the test, which needs the right to mount.
 class FullDiskTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class FullDiskTest : public ::testing::Test {
 
   fs::path small() const { return folder_.path() / "small"; }
   fs::path hog() const { return small() / "hog"; }
-  /// Takes every byte that is left.
+  /// Takes every remaining byte.
   void fill_disk() const {
     const int fd = ::open(hog().c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
     ASSERT_GE(fd, 0);
@@ -73,14 +73,14 @@ TEST_F(FullDiskTest, DocumentsAreRefusedWithOneClearErrorAndWhatIsStoredGoesOnAn
     const auto refused = post("new", 10 + i);
     EXPECT_EQ(refused.status, 503) << refused.body;
     const auto problem = parse(refused.body);
-    // Room may come back, unlike in a cache full of pins
+    // Room may come back, unlike in a cache full of pins.
     EXPECT_EQ(text_at(problem, "error.code"), "overloaded");
     EXPECT_NE(text_at(problem, "detail").find("disk is full"), std::string::npos) << refused.body;
     EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
   }
   EXPECT_EQ(service_.call("GET", "/v1/documents/new").status, 404);
   EXPECT_EQ(answer(R"(["a","b"])"), before);
-  // Also from the disk, and where KV is missing and cannot be kept.
+  // Answers also work from the disk, and where missing KV cannot be stored.
   EXPECT_EQ(service_.call("POST", "/v1/admin/cache/evict", R"({"tier":"dram"})").status, 200);
   EXPECT_EQ(answer(R"(["a","b"])"), before);
   EXPECT_EQ(service_.call("GET", "/v1/documents/a/content").body, sample_text(1, 300));
@@ -113,8 +113,8 @@ TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFaile
                                       R"({"documents":[)" + documents + "]}");
   ASSERT_EQ(accepted.status, 202) << accepted.body;
   const std::string job = text_at(parse(accepted.body), "job_id");
-  fill_disk();  // somewhere within the job: whatever it has reached, the following holds
-  // The events of a job end with it.
+  fill_disk();  // at any point of the job; what follows holds at each
+  // The job's event stream ends with the job.
   LoopbackClient events(service_.port(), 600);
   ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
   ASSERT_NE(events.read_until("event: done").find("event: done"), std::string::npos);

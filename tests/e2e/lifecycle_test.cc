@@ -1,4 +1,4 @@
-// Start, stop, drain, disconnect, keys and namespaces of the real service.
+// Start, stop, drain, disconnect, keys and namespaces of the real service work.
 #include <signal.h>
 
 #include <boost/json/serialize.hpp>

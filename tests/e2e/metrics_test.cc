@@ -1,5 +1,4 @@
-// The metrics of the contract in a live scrape, and that the board and the alerts ask for nothing
-// else.
+// A live scrape has the documented metrics, and the board and the alerts use no others.
 #include <fstream>
 #include <map>
 #include <regex>
@@ -11,7 +10,7 @@
 namespace quire::testing {
 namespace {
 
-/// A scrape: type of each family, and the label names its series have.
+/// A scrape: the type of each family, and the label names of its series.
 struct Scrape {
   std::map<std::string, std::string> types;
   std::map<std::string, std::set<std::string>> labels;
@@ -36,7 +35,7 @@ struct Scrape {
         if ((*it)[1] != "le") names.insert((*it)[1]);
     }
   }
-  /// The family a series belongs to: histograms have three.
+  /// Returns the family of a series; histograms have three series.
   std::string family_of(const std::string& series) const {
     for (const std::string suffix : {"_bucket", "_sum", "_count"})
       if (series.ends_with(suffix) &&
@@ -73,7 +72,7 @@ class MetricsTest : public ServiceTest {
     EXPECT_EQ(service->call("GET", "/nothing").status, 404);
     text = service->call("GET", "/metrics").body;
   }
-  /// Names of metrics in a file, as series.
+  /// Returns the names of metrics in a file, as series.
   static std::set<std::string> named_in(const std::string& file) {
     std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/configs/" + file);
     std::stringstream all;
@@ -157,7 +156,7 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
 }
 
 TEST_F(MetricsTest, TokensBetweenTokensAreObserved) {
-  // Two answers of up to four tokens: each token after the first is one observation.
+  // Each token after the first of an answer is one observation; two answers have up to four tokens.
   const std::regex count(
       "quire_inter_token_latency_seconds_count\\{strategy=\"reuse\"\\} ([0-9]+)");
   std::smatch found;

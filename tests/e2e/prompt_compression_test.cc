@@ -1,4 +1,4 @@
-// Prompts that a draft cuts before they are computed, through every endpoint that generates text.
+// A draft compresses prompts before they are computed, through every endpoint that generates text.
 #include <boost/json/serialize.hpp>
 
 #include "tests/support/service_process.h"
@@ -130,7 +130,7 @@ TEST_F(PromptCompressionTest, MetricsCountByMethod) {
   EXPECT_NE(metrics.find("quire_request_prompt_compression_time_seconds_count"), std::string::npos);
 }
 
-/// The embedded model brings its draft.
+/// The embedded model includes its draft.
 class EmbeddedDraftTest : public ServiceTest {
  public:
   static void SetUpTestSuite() { start({"--model.draft_wait_ms=600000"}); }

@@ -1,4 +1,4 @@
-// Finding documents without naming them, and embeddings.
+// Retrieval finds documents that a request does not name, and embeddings are served.
 #include <boost/json/serialize.hpp>
 #include <cmath>
 
@@ -33,7 +33,7 @@ class RetrieveTest : public ::testing::Test {
     post("dern", "Dern: The river Dern flows past Alba into the sea.",
          R"(,"metadata":{"land":"north","year":2025})");
   }
-  /// Document ids of the passages, "!" and a code for an error.
+  /// Returns the document ids of the passages, or "!" and the code of an error.
   std::string found(const std::string& body, const std::vector<std::string>& headers = {}) {
     int status = 0;
     const auto r = service_.json("POST", "/v1/retrieve", body, headers, &status);
@@ -88,7 +88,7 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   int status = 0;
   auto r = service_.json("POST", "/v1/query",
                          R"({"query":"Who is the mayor of Alba?","max_tokens":8})", {}, &status);
-  EXPECT_EQ(status, 200);  // an empty namespace: no documents
+  EXPECT_EQ(status, 200);  // the namespace is empty, so there are no documents
   EXPECT_TRUE(at(r, "documents").as_array().empty());
   post_corpus();
   r = service_.json("POST", "/v1/query", R"({"query":"Who is the mayor of Alba?","max_tokens":8})",
@@ -103,7 +103,7 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
       &status);
   ASSERT_EQ(at(r, "documents").as_array().size(), 1u) << json::serialize(r);
   EXPECT_EQ(text_at(r, "documents.0.id"), "dern");
-  // Nobody asked for documents, and none has a word of the question.
+  // The request names no documents, and none has a word of the question.
   r = service_.json("POST", "/v1/query", R"({"query":"Zzyzx?","max_tokens":8})", {}, &status);
   EXPECT_EQ(status, 200);
   EXPECT_TRUE(at(r, "documents").as_array().empty());
@@ -183,7 +183,7 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
     EXPECT_TRUE(at(info, "retrieval.embeddings.exact").as_bool());
   };
   synchronize();
-  // The same text is its own nearest.
+  // A text is nearest to itself.
   const std::string body =
       R"({"query":"Corva: Corva is a village in the south. It is known for glass.","k":3,)"
       R"("scorer":)";

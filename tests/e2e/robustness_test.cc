@@ -1,5 +1,4 @@
-// Clients that mean ill or are broken: each gets the right status or its connection closed, and the
-// service goes on.
+// Malicious or broken clients get the right status or a closed connection, and the service goes on.
 #include <fstream>
 
 #include "cachestore/key.h"
@@ -23,7 +22,7 @@ class RobustnessTest : public ServiceTest {
     EXPECT_EQ(service->call("GET", "/readyz").status, 200) << "the others are not disturbed";
   }
 
-  /// The status of what comes back; 0: closed without a word.
+  /// Returns the status of the reply; 0: the connection was closed without one.
   static int status_of(const std::string& bytes) {
     LoopbackClient c(service->port());
     (void)c.send(bytes);
@@ -37,7 +36,7 @@ class RobustnessTest : public ServiceTest {
 };
 
 TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
-  // The hidden request would be answered by 401: only the refusal of the first may come, and then
+  // The hidden request would get a 401. Only the refusal of the first request may come, and then
   // the end.
   const std::string hidden = "GET /v1/documents HTTP/1.1\r\nHost: x\r\n\r\n";
   const std::string start =
@@ -127,8 +126,8 @@ TEST_F(RobustnessTest, LargeHeadersAre431) {
 }
 
 TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
-  // More than may be open at once, twice over: those of the first round must be gone for the second
-  // to be let in.
+  // Each of two rounds opens more connections than are allowed. Those of the first must be closed
+  // before the second is admitted.
   for (int round = 0; round < 2; ++round) {
     std::vector<std::unique_ptr<LoopbackClient>> clients;
     for (int i = 0; i < 60; ++i) {

@@ -1,4 +1,4 @@
-// The rule, the way into a store and back, and records that cannot be read.
+// Certificates follow the rule, survive storage, and unreadable records count as none.
 #include "fidelity/certificate.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ Report report_of(std::int64_t n, Interval all, Interval task,
 TEST(CertificateRule, LowerEndOfTheDifferenceDecides) {
   const Interval same = {0, 0, 0};
   auto c = make_certificates(report_of(600, {-0.005, -0.015, 0.004}, same), 0.02);
-  ASSERT_EQ(c.size(), 1u);  // recompute gets none
+  ASSERT_EQ(c.size(), 1u);  // recompute has no certificate
   EXPECT_TRUE(c[0].passed) << c[0].reason;
   c = make_certificates(report_of(600, {-0.012, -0.025, 0.0}, same), 0.02);
   EXPECT_FALSE(c[0].passed);
@@ -96,9 +96,10 @@ TEST_F(CertificateStoreTest, RoundTripAndReplacement) {
   ASSERT_NE(best_certificate(loaded, model_), nullptr);
   EXPECT_EQ(best_certificate(loaded, model_)->strategy, "reuse");
   EXPECT_EQ(best_certificate(loaded, std::string(64, 'b')), nullptr);
-  EXPECT_EQ(best_certificate(loaded, model_, 0.001), nullptr);  // judged by a wider limit
+  // These certificates were judged with a wider limit.
+  EXPECT_EQ(best_certificate(loaded, model_, 0.001), nullptr);
   EXPECT_TRUE(load_certificates(*store_, std::string(64, 'b')).empty());
-  // A later run of the same strategy takes the place of the first.
+  // A later run of the same strategy replaces the first.
   ASSERT_TRUE(
       save_certificates(*store_, make_certificates(report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0})))
           .ok());
@@ -129,7 +130,7 @@ TEST_F(CertificateStoreTest, UnreadableRecordsCountAsNoneAndAreLogged) {
     EXPECT_EQ(warnings, text == other ? 0 : 1) << text;
     set_log_sink(nullptr, LogLevel::kWarning);
   }
-  // And are replaced by the next ones.
+  // The next certificates replace unreadable records.
   ASSERT_TRUE(save_certificates(*store_, *parse_certificates(good)).ok());
   EXPECT_EQ(load_certificates(*store_, model_).size(), 1u);
 }

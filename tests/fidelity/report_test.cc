@@ -1,4 +1,4 @@
-// Means, JSON, table and page of a small made-up run.
+// Checks means, JSON, table and page of a small made-up run.
 #include "fidelity/report.h"
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ struct Made {
   RunResult run;
 };
 
-/// Task "a": reuse is wrong on every second of 40 questions; task "b": 10 questions without
-/// answers; one question of "c" is too long.
+/// Makes a run with three tasks. In "a", reuse is wrong on every second of 40 questions. "b" has 10
+/// questions without answers, and the one question of "c" is too long.
 Made made() {
   Made m;
   m.run.strategies = *parse_strategy_list("recompute,reuse");
@@ -154,7 +154,7 @@ TEST(Plot, TheFrontJoinsWhatNothingBeats) {
   const auto path = svg.find("class=\"f\" d=\"");
   ASSERT_NE(path, std::string::npos);
   const std::string front = svg.substr(path, svg.find("/>", path) - path);
-  EXPECT_EQ(std::count(front.begin(), front.end(), 'L'), 1);  // two points
+  EXPECT_EQ(std::count(front.begin(), front.end(), 'L'), 1);  // one line joins two points
   EXPECT_EQ(svg.find("nothing"), std::string::npos);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(pareto_svg({}, {}).find("</svg>"), std::string::npos);

@@ -1,4 +1,5 @@
-// RULER's tasks: right length, answers that stand in the text, the same for the same seed.
+// RULER's tasks have the right length, answers that are in the text, and equal results for equal
+// seeds.
 #include "fidelity/ruler.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 namespace quire {
 namespace {
 
-/// A word is a token here.
+/// Counts words, each of which is a token here.
 Result<std::int64_t> count_words(const SuiteRecord& r) {
   std::int64_t n = 0;
   const auto add = [&n](const std::string& text) {
@@ -54,7 +55,7 @@ TEST(Ruler, ThirteenTasksOfTheAskedLength) {
     }
     std::string text;
     for (const auto& d : *r.documents) text += d.text;
-    // Whoever repeats the text has found everything
+    // A repetition of the whole text contains every answer.
     EXPECT_EQ(ruler_match_all(text, r.answers), 1) << r.kind;
   }
   EXPECT_EQ(counts.size(), 13u);

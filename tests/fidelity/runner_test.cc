@@ -1,4 +1,4 @@
-// The whole run over the real engine: the embedded model on a few of its questions, and a real tiny
+// A whole run over the real engine: the embedded model on a few of its questions, and a real tiny
 // model without answers.
 #include "fidelity/runner.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 using testing::TempFolder;
 
-/// Store, engine and document service over one model folder.
+/// A store, an engine and a document service over one model folder.
 class Service {
  public:
   explicit Service(const std::string& model) {
@@ -89,13 +89,13 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   EXPECT_EQ(full->agreement.value, 1);
   EXPECT_EQ(full->kl.value, 0);
   EXPECT_EQ(full->recompute_ratio.value, 1);
-  // exact is the same computation by another way.
+  // The strategy `exact` computes the same result in a different way.
   EXPECT_EQ(exact->agreement.value, 1);
   EXPECT_EQ(exact->kl.value, 0);
   EXPECT_EQ(exact->em.value, full->em.value);
   EXPECT_LT(exact->recompute_ratio.value, 1);
   EXPECT_GT(exact->bytes_loaded.value, 0);
-  // reuse is not, and its loss shows where the subject stands in an earlier chunk.
+  // The strategy `reuse` does not, and its loss shows where the subject is in an earlier chunk.
   EXPECT_LT(reuse->agreement.value, 1);
   EXPECT_GT(reuse->kl.value, 0.01);
   EXPECT_EQ(reuse->recompute_ratio.value, 0);
@@ -103,7 +103,7 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   EXPECT_LT(r.find("reuse", "continuation")->em.value,
             r.find("recompute", "continuation")->em.value);
   EXPECT_GT(r.find("reuse:positions=naive", "all")->kl.value, 0.01);
-  // Nothing stays behind in the document service.
+  // The run leaves nothing in the document service.
   EXPECT_EQ(s.ingest->counts("fidelity")->total, 0u);
 }
 
@@ -150,7 +150,7 @@ TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {
       EXPECT_EQ(a, b) << q << " " << i << ": " << a.answer << " / " << b.answer;
     }
   }
-  // Everything is known now: the engine is not asked again.
+  // Every row is known now, so the engine is not used again.
   s.engine->stop(std::chrono::milliseconds(0));
   EXPECT_TRUE(run_suite(*s.engine, *s.ingest, "f", suite, o, **state).ok());
 }
@@ -181,7 +181,7 @@ TEST(FidelityRun, LongAnswersGoOnPastTheirEndAndAreComparedStretchByStretch) {
       for (std::size_t j = 0; j < 4; ++j) {
         agreement += m.spans[j].agreement * (j < 3 ? 16 : 12) / 60;
         kl += m.spans[j].kl * (j < 3 ? 16 : 12) / 60;
-        // Everything within the budget is dense decoding; a few rows are not.
+        // A budget that covers all rows equals dense decoding; a few rows do not.
         EXPECT_TRUE(i == 3 || m.spans[j] == AnswerSpan()) << i << " " << j;
       }
       EXPECT_NEAR(m.agreement, agreement, 1e-12);

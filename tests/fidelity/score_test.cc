@@ -1,4 +1,4 @@
-// Scorers against cases worked out by hand, the bootstrap against values it must give.
+// Scorers agree with cases worked out by hand, and the bootstrap with values that must follow.
 #include "fidelity/score.h"
 
 #include <gtest/gtest.h>
@@ -37,10 +37,11 @@ TEST(Score, ExactMatchTakesAnyReference) {
 }
 
 TEST(Score, F1CountsWordsWithMultiplicity) {
-  // common 2 (new, york), precision 2/3, recall 2/2.
+  // Two words are common (new, york): precision 2/3, recall 2/2.
   EXPECT_DOUBLE_EQ(f1_score("the New York City", Texts{"New York"}), 0.8);
-  // "a a b" normalises to "b": articles go.
-  EXPECT_DOUBLE_EQ(f1_score("x x y", Texts{"x y y"}), 2.0 / 3);  // common x, y; both lengths 3
+  // "a a b" normalises to "b", because articles are removed.
+  // x and y are common; both lengths are 3
+  EXPECT_DOUBLE_EQ(f1_score("x x y", Texts{"x y y"}), 2.0 / 3);
   EXPECT_DOUBLE_EQ(f1_score("one", Texts{"two", "one two three"}), 0.5);
   EXPECT_DOUBLE_EQ(f1_score("", Texts{"one"}), 0);
   EXPECT_DOUBLE_EQ(f1_score("one", Texts{"One!"}), 1);
@@ -62,7 +63,7 @@ TEST(Score, AgreementIsOverTheLongerAnswer) {
 }
 
 TEST(Score, DivergenceOfTwoCoins) {
-  // p = (3/4, 1/4), q = (1/2, 1/2): 3/4 ln(3/2) + 1/4 ln(1/2).
+  // With p = (3/4, 1/4) and q = (1/2, 1/2), KL is 3/4 ln(3/2) + 1/4 ln(1/2).
   const std::vector<float> p = {std::log(3.0f) + 5, 5}, q = {-2, -2};
   std::vector<float> log_p, log_q;
   log_softmax(p, log_p);
@@ -105,8 +106,8 @@ TEST(Bootstrap, AgreesWithTheNormalApproximationOfAShare) {
 }
 
 TEST(Bootstrap, TwoValuesGiveTheThreeMeansThatExist) {
-  // Resamples of {0, 1} have means 0, 1/2, 1 with shares 1/4, 1/2, 1/4: the 95 % interval spans all
-  // of them, the 40 % one none.
+  // Resamples of {0, 1} have means 0, 1/2 and 1 with shares 1/4, 1/2 and 1/4. The 95 % interval
+  // therefore spans all of them, and the 40 % interval has width 0.
   const std::vector<double> values = {0, 1};
   const Interval wide = bootstrap_mean(values, {.resamples = 2000, .confidence = 0.95, .seed = 5});
   EXPECT_EQ(wide.low, 0);
@@ -124,7 +125,7 @@ TEST(StrategySpec, SettingsBecomeCacheOptions) {
   EXPECT_EQ((*list)[1].text, "reuse:positions=naive");
   EXPECT_EQ((*list)[1].cache.positions, PositionMode::kLocalNaive);
   EXPECT_TRUE((*list)[1].approximate);
-  EXPECT_EQ((*list)[2].text, "epic:dedupe=off,recompute_ratio=0.2");  // settings in one order
+  EXPECT_EQ((*list)[2].text, "epic:dedupe=off,recompute_ratio=0.2");  // settings are sorted
   EXPECT_EQ((*list)[2].cache.recompute_ratio, 0.2);
   EXPECT_FALSE((*list)[2].cache.dedupe);
   EXPECT_FALSE((*list)[3].approximate);

@@ -1,4 +1,4 @@
-// Rows survive the process; those of something else, and half a row, do not count.
+// Rows survive the process; rows of another run and half a row do not count.
 #include "fidelity/state_file.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ Measurement row(double em) {
   Measurement m;
   m.has_answers = true;
   m.em = em;
-  m.kl = 0.0030376018345101286;  // a reader that rounds carelessly makes ...1290 of it
+  m.kl = 0.0030376018345101286;  // a reader that rounds carelessly ends it in 1290
   m.prompt_tokens = 12;
   m.spans = {{0.75, 0.1}, {1, 0.0030376018345101286}};
   m.answer = "a \"quoted\"\nline";

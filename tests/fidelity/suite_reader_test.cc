@@ -1,4 +1,5 @@
-// Question files: every layout, the real files beside the repository, and broken ones.
+// Question files are read in every layout, including the real files beside the repository, and
+// broken ones are refused.
 #include "fidelity/suite_reader.h"
 
 #include <gtest/gtest.h>

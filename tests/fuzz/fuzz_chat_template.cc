@@ -1,5 +1,5 @@
-// Chat templates of any bytes, over a small conversation: a text whose bytes each have a mark, or
-// an error with a message. Never a crash, and never longer than the bounds allow.
+// Runs chat templates of any bytes over a small conversation. The result is a text with a mark for
+// each byte, or an error with a message. It never crashes or exceeds its bounds.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 using quire::tokenizer_internal::JinjaTemplate;
 
-/// Takes the bytes up to the next 0xFF off `rest`.
+/// Removes the bytes up to the next 0xFF from `rest` and returns them.
 std::string_view take_part(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\xFF'), rest.size());
   const std::string_view part = rest.substr(0, end);

@@ -1,5 +1,4 @@
-// What the command line reads from whatever answers at the address that it was given: a reply, its
-// events, and the address itself.
+// Parses what the command line reads from a server: a reply, its events, and the address itself.
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -31,11 +30,11 @@ Events events_of(std::string_view text, std::size_t step) {
   return events;
 }
 
-/// The reply that `bytes` and then the end of the connection are.
+/// Returns the reply that `bytes` and then the end of the connection form.
 Result<HttpResponse> reply_of(std::string_view bytes, const std::string& method) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-  while (!bytes.empty()) {  // far less than a socket buffers
+  while (!bytes.empty()) {  // is far less than a socket buffers
     const auto n = ::write(ends[1], bytes.data(), bytes.size());
     if (n <= 0) std::abort();
     bytes.remove_prefix(static_cast<std::size_t>(n));

@@ -1,5 +1,5 @@
-// Configuration and key files: any text is read or refused; what was read prints and reads back to
-// the same.
+// Configuration and key files: any text is read or refused. An accepted file prints as text that
+// reads back to the same.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// Stored embeddings: what decodes must encode to the same bytes, everything else must be refused
-// without reading past the end.
+// Stored embeddings: an accepted record must encode to the same bytes. Everything else must be
+// refused without reading past the end.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// GGUF files of any bytes: refused or parsed, never read past their end.
+// GGUF files of any bytes are refused or parsed, and never read past their end.
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -13,7 +13,7 @@ void read(std::span<const std::byte> bytes) {
   const auto header = parse_gguf(bytes);
   if (!header.ok()) return;
   for (const GgufTensor& t : header->tensors) {
-    // What is accepted lies in the file and has the size of its shape.
+    // An accepted tensor lies in the file and has the size of its shape.
     if (t.begin > t.end || t.end > bytes.size()) std::abort();
     std::int64_t elements = 1;
     for (const std::int64_t dim : t.shape) elements *= dim;
@@ -33,8 +33,8 @@ void read(std::span<const std::byte> bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   read({reinterpret_cast<const std::byte*>(data), size});
-  // The same bytes behind a good beginning, so that the fuzzer need not find it: one key, one
-  // tensor.
+  // Prefix the same bytes with a valid beginning (one key, one tensor), so that the fuzzer need not
+  // find it.
   std::string framed("GGUF\3\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0", 24);
   framed.append(reinterpret_cast<const char*>(data), size);
   read(std::as_bytes(std::span(framed)));

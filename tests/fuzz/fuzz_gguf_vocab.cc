@@ -1,4 +1,5 @@
-// Vocabularies in GGUF files of any bytes: refused, or a tokenizer whose ids and places are sound.
+// Vocabularies in GGUF files of any bytes are refused or give a tokenizer with valid ids and
+// offsets.
 #include <cstdint>
 #include <cstdlib>
 #include <span>

@@ -1,5 +1,5 @@
-// The folder of a retrieval head (an EAGLE checkpoint), of any bytes: refused with a reason, or a
-// head that projects every token of its model.
+// The folder of a retrieval head (an EAGLE checkpoint), of any bytes, is refused with a reason or
+// gives a head that projects every token of its model.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::unique_ptr<Model> small_model() {
   return std::move(*model);
 }
 
-/// A folder that goes with the program.
+/// A temporary folder that is removed when the program exits.
 struct Folder {
   Folder() {
     if (::mkdtemp(path.data()) == nullptr) std::abort();
@@ -47,7 +47,7 @@ struct Folder {
   std::string path = (std::filesystem::temp_directory_path() / "quire-fuzz-XXXXXX").string();
 };
 
-/// Takes the bytes up to the next 0xFF, which no JSON holds, off `rest`.
+/// Removes the bytes up to the next 0xFF, which no JSON holds, from `rest` and returns them.
 std::string_view take_text(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\xFF'), rest.size());
   const std::string_view text = rest.substr(0, end);
@@ -57,7 +57,7 @@ std::string_view take_text(std::string_view& rest) {
 
 }  // namespace
 
-/// config.json, 0xFF, the header of model.safetensors, 0xFF, its tensors' bytes.
+/// The input is config.json, 0xFF, the header of model.safetensors, 0xFF, its tensors' bytes.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::unique_ptr<Model> model = small_model();
   static const Folder folder;

@@ -1,4 +1,4 @@
-// Head keys of a context, of any bytes: refused with a reason, or every key can be read.
+// Head keys of a context, of any bytes, are refused with a reason, or every key can be read.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

@@ -49,8 +49,8 @@ Seen run(std::string_view text, std::size_t step) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const Seen whole = run(text, size + 1), cut = run(text, 1);
-  // A refusal may come with more or fewer body bytes seen; a whole request must be the same
-  // request. Right at the limit of the head it matters how many bytes are looked at together.
+  // A refusal may have seen more or fewer body bytes, but a whole request must be the same. At the
+  // limit of the head the result depends on how many bytes are parsed at once.
   if (whole.error == 431 || cut.error == 431) return 0;
   if (whole.done != cut.done) std::abort();
   if (whole.done && !(whole == cut)) std::abort();

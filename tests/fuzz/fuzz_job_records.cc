@@ -1,5 +1,5 @@
-// What the document service reads back from disk or takes as free-form text: job records, saved
-// inputs, metadata, UTF-8. Never reads past the end; what is accepted encodes to itself.
+// Parses what the document service reads from disk or as free text: job records, saved inputs,
+// metadata, UTF-8. It never reads past the end, and accepted records encode to the same bytes.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

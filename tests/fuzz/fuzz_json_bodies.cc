@@ -1,5 +1,5 @@
-// Every JSON, NDJSON and multipart body the service reads. Nothing may crash, and what is accepted
-// must be in range.
+// Parses every JSON, NDJSON and multipart body that the service reads. Nothing may crash, and
+// accepted values must be in range.
 #include <cstdint>
 #include <cstdlib>
 
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const auto value = parse_json(text);
       if (!value.ok()) break;
       const auto again = parse_json(to_text(*value));
-      // Not equal: the library reads long decimals inexactly
+      // The values may differ, because the library reads long decimals inexactly.
       if (!again.ok() || again->kind() != value->kind()) std::abort();
       QueryBody query;
       if (!read_query(*value, QueryDefaults{"auto", "auto", "auto", 64}, query) &&

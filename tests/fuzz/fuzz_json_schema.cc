@@ -1,6 +1,6 @@
-// JSON Schemas of clients, and answers that keep to them. Nothing may crash; what was taken can be
-// followed from its first byte to an end; and an answer of single bytes that the grammar calls
-// complete is JSON.
+// Runs clients' JSON Schemas and answers that follow them. Nothing may crash. An accepted schema
+// can be followed from its first byte to an end, and an answer that the grammar calls complete is
+// JSON.
 #include <boost/json/parse.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -15,7 +15,7 @@ using namespace quire;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  // Of the answer, the rest is the schema
+  // The first bytes choose the answer; the rest is the schema.
   const std::size_t choices = std::min<std::size_t>(data[0], size - 1);
   const auto grammar = json_schema_grammar(
       std::string_view(reinterpret_cast<const char*>(data) + 1 + choices, size - 1 - choices));
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tokens.insert(tokens.end(), {"\": ", "{\"", "}]", "\\u", "null"});
   const TokenTrie trie(tokens, false);
   GrammarMatcher matcher(**grammar, trie);
-  const bool minds_room = data[0] % 2 != 0;  // with half of the inputs
+  const bool minds_room = data[0] % 2 != 0;  // for half of the inputs
   std::string text;
   for (std::size_t i = 0; i < choices && !matcher.finished(); ++i) {
     const auto allowed = minds_room ? matcher.allowed(static_cast<std::int64_t>(choices - i))
@@ -38,8 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::int32_t> ids;
     for (std::size_t id = 0; id < tokens.size(); ++id)
       if ((allowed[id / 64] >> (id % 64) & 1) != 0) ids.push_back(static_cast<std::int32_t>(id));
-    if (ids.empty() && minds_room && matcher.complete()) break;  // it could only go on for too long
-    if (ids.empty()) std::abort();  // neither at its end nor able to go on
+    // Every continuation would be too long.
+    if (ids.empty() && minds_room && matcher.complete()) break;
+    if (ids.empty()) std::abort();  // the answer can neither end nor go on
     const std::int32_t id = ids[data[1 + i] % ids.size()];
     if (!matcher.advance(id)) std::abort();
     text += tokens[static_cast<std::size_t>(id)];

@@ -1,4 +1,4 @@
-// config.json of any bytes: refused with a reason, or a configuration whose numbers make sense.
+// config.json of any bytes is refused with a reason or gives a configuration with sensible numbers.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,6 +1,6 @@
-// Packs come from outside: the reader must refuse anything the writer did not write. The fuzzer
-// cannot guess checksums, so each input is read as it is, and once more cut into records under
-// right ones.
+// Packs come from outside, so the reader must refuse anything that the writer did not write. The
+// fuzzer cannot guess checksums. Each input is therefore read as it is, and once again split into
+// records with right checksums.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void number(std::string& out, std::uint64_t value, int bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view bytes(reinterpret_cast<const char*>(data), size);
   read_all(bytes);
-  // Each record: a byte for its kind, two for its length, its payload.
+  // Each record is a byte for its kind, two for its length, and its payload.
   std::string pack = "QPAK";
   number(pack, 1, 4);
   for (std::uint64_t index = 0; bytes.size() >= 3; ++index) {

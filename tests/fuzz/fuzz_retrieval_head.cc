@@ -1,4 +1,5 @@
-// config.json of a retrieval head, of any bytes: refused with a reason, or numbers that make sense.
+// config.json of a retrieval head, of any bytes, is refused with a reason or gives sensible
+// numbers.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,4 +1,5 @@
-// safetensors headers and shard indexes of any bytes: refused or parsed, never read past their end.
+// safetensors headers and shard indexes of any bytes are refused or parsed, and never read past
+// their end.
 #include <cstdint>
 #include <cstdlib>
 #include <span>
@@ -11,14 +12,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace quire;
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   if (const auto entries = parse_safetensors_header(bytes, size); entries.ok()) {
-    // What is accepted tiles the file behind the header.
+    // The tensors of an accepted header cover the rest of the file without gaps.
     std::uint64_t at = entries->empty() ? 0 : entries->front().begin;
     for (const TensorEntry& e : *entries) {
       if (e.begin != at || e.end < e.begin || e.end > size) std::abort();
       at = e.end;
     }
   }
-  // The same text behind a correct length, so that the fuzzer need not find it.
+  // Prefix the same text with a correct length, so that the fuzzer need not find it.
   if (size > 0) {
     const std::size_t header = size - data[0] % size;
     std::string framed(8, '\0');

@@ -1,5 +1,5 @@
-// Replies to idempotency keys as a stop saved them. Nothing may crash; damaged bytes leave nothing
-// behind; what was taken is saved again in a form that is taken too.
+// Replies to idempotency keys, as a stopped service saved them. Nothing may crash, and damaged
+// bytes restore nothing. Restored replies are saved again in a form that can be restored.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,4 +1,4 @@
-// A sketch record of any bytes: refused with a reason, or every part of it readable within its
+// A sketch record of any bytes is refused with a reason, or every part of it can be read within its
 // bounds.
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// The record of a model's stable layers, of any bytes: refused, or layers that the model has.
+// The record of a model's stable layers, of any bytes, is refused or names layers that the model
+// has.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Files of finished rows, plain or gzip: whatever stands in one, what was taken is written so that
-// it is taken again, to the last bit.
+// Files of finished rows, plain or gzip, of any bytes. Accepted rows are written so that they read
+// back to the last bit.
 #include <unistd.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A folder for the one file, which goes with the program.
+/// A folder for the one file, which is removed when the program exits.
 struct Folder {
   Folder() {
     if (::mkdtemp(pattern.data()) == nullptr) std::abort();
@@ -37,13 +37,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace quire;
   static const Folder folder;
   static const std::string path = folder.pattern + "/state", identity = "a run";
-  static const std::string header = [] {  // as the product writes it
+  static const std::string header = [] {  // written by the product
     std::filesystem::remove(path);
     if (!StateFile::open(path, identity).ok()) std::abort();
     return text_of(path);
   }();
   if (size == 0) return 0;
-  // Rows behind a right first line, or any bytes.
+  // The file is rows after a right first line, or any bytes.
   std::ofstream(path, std::ios::binary | std::ios::trunc)
       << (data[0] % 8 != 0 ? header : std::string())
       << std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,6 +1,6 @@
-// Stored records: decoders must refuse anything the encoders did not write, without reading past
-// the end. The fuzzer cannot guess the checksum, so each input is tried as it is and once more
-// under a right one. What decodes must encode to something that decodes to the same.
+// Decoders of stored records must refuse anything that the encoders did not write, without reading
+// past the end. The fuzzer cannot guess the checksum, so each input is tried as it is and once with
+// a right one. A decoded record must encode to something that decodes to the same.
 #include <xxhash.h>
 
 #include <cstddef>
@@ -37,7 +37,7 @@ void decode_all(std::string_view bytes) {
     check(record::encode_opaque(*opaque) == bytes);
   (void)record::check_envelope(bytes).ok();
 
-  // Tokens need the manifest they belong to: two chunks whose counts come from the input.
+  // Tokens need their manifest, so the input gives the counts of two chunks.
   DocumentManifest m;
   m.chunks.resize(2);
   m.chunks[0].num_tokens = bytes.size() > 13 ? static_cast<unsigned char>(bytes[13]) : 0;
@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   decode_all(bytes);
   if (size < 1) return 0;
-  // First byte: the kind; the rest: the payload, under a right envelope.
+  // The first byte is the kind; the rest is the payload, in a right envelope.
   const auto kind = static_cast<std::uint8_t>(1 + data[0] % 5);
   const std::string_view payload = bytes.substr(1);
   std::string record = "QR";
@@ -67,6 +67,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   decode_all(record);
   if (kind == 3)
     check(record::decode_text(record).value_or("") ==
-          payload);  // the envelope above is the real one
+          payload);  // checks that the envelope above is the real one
   return 0;
 }

@@ -1,5 +1,5 @@
-// Strategies with settings as a command line names them: refused with the field, or a canonical
-// text that means the same.
+// Strategies with settings, as on a command line, are refused with the field or give a canonical
+// text with the same meaning.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

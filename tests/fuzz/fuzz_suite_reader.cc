@@ -1,4 +1,4 @@
-// Question files and stored certificates: never reads past the end, and what is accepted is whole.
+// Question files and stored certificates are never read past the end, and accepted ones are whole.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

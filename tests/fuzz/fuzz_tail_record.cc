@@ -1,4 +1,4 @@
-// Stored queries of a context, of any bytes: refused with a reason, or every query can be read.
+// Stored queries of a context, of any bytes, are refused with a reason, or every query can be read.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

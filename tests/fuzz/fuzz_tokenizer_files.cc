@@ -1,4 +1,4 @@
-// Tokenizer files of any bytes: either a tokenizer that works, or an error with a message.
+// Tokenizer files of any bytes give a tokenizer that works, or an error with a message.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Takes the bytes up to the next 0xFF off `rest`.
+/// Removes the bytes up to the next 0xFF from `rest` and returns them.
 std::string take_part(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('\xFF'), rest.size());
   std::string part(rest.substr(0, end));
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (data[0] % 6) {
     case 0:
       files.tokenizer_model = std::string(rest);
-      break;  // protobuf holds any byte: no other file beside it
+      break;  // protobuf may hold any byte, so no second file follows
     case 1:
       files.tokenizer_model = take_part(rest);
       files.config = R"({"model_type": "llama"})";

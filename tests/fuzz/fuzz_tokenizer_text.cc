@@ -1,4 +1,4 @@
-// Texts of any bytes: ids, offsets, decoding and streaming agree with each other.
+// For texts of any bytes, ids, offsets, decoding and streaming agree with each other.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
     if (!(condition)) __builtin_trap(); \
   } while (0)
 
-/// The character that stands for a byte in byte-level vocabularies.
+/// Returns the character that represents a byte in byte-level vocabularies.
 std::string byte_level_char(int byte, int& next) {
   const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
                          byte >= 0xAE;
@@ -100,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto special = (data[0] & 1) != 0 ? quire::Special::kParse : quire::Special::kNone;
   const auto start = (data[0] & 2) != 0 ? quire::Start::kMiddle : quire::Start::kText;
   for (const auto& tokenizer : tokenizers) check(*tokenizer, text, special, start);
-  // The same bytes as ids: decoding never fails and is always valid UTF-8.
+  // Decoding the same bytes as ids never fails and always gives valid UTF-8.
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
     ids.push_back(static_cast<unsigned char>(text[i]) | static_cast<unsigned char>(text[i + 1])

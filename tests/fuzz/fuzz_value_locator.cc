@@ -1,5 +1,5 @@
-// Where values lie in a segment's file, and the filler before them, of any bytes: refused, or a
-// whole value that lies inside the file.
+// The places of values in a segment's file, and the filler before them, of any bytes. They are
+// refused or give a whole value that lies inside the file.
 #include <unistd.h>
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFileBytes = 20'000;
 
-/// A file whose every byte tells where it stands; goes with the program.
+/// A file in which every byte encodes its position; it is removed when the program exits.
 struct File {
   File() {
     const int fd = ::mkstemp(path.data());

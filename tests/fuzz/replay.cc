@@ -1,6 +1,5 @@
-// Runs a fuzz target over files: its seeds, or an input that a fuzzer found. Beside each file as it
-// is, every beginning of it (at most 64 of them) is read: what is cut off must be refused like
-// anything else.
+// Runs a fuzz target over files: its seeds, or an input that a fuzzer found. It also reads
+// beginnings of each file (at most 64), because a truncated input must be refused like any other.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -18,7 +17,7 @@ void replay(const std::filesystem::path& file) {
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   const std::size_t step = std::max<std::size_t>(1, bytes.size() / 64);
   for (std::size_t size = 0; size < bytes.size(); size += step) {
-    // Of its own length, so that a reader past the end is seen
+    // The copy has exactly this length, so that a read past the end is detected.
     const std::string beginning = bytes.substr(0, size);
     (void)LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(beginning.data()),
                                  beginning.size());

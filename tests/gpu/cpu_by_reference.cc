@@ -1,6 +1,5 @@
 // The CPU versions of the kernels need libraries that a bare GPU machine lacks, and are tested
-// elsewhere: here the references stand in for them, so that the parity tests are the same
-// everywhere.
+// elsewhere. Here the references replace them, so that the parity tests are the same everywhere.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +30,8 @@
 namespace quire {
 namespace {
 
-/// Weights as the floats that they mean; inputs rounded to bf16 where the format says so.
+/// Keeps weights as the floats that they represent. Inputs are rounded to bf16 where the format
+/// does so.
 class PlainMatrix final : public PackedMatrix {
  public:
   PlainMatrix(std::span<const WeightPart> parts, std::int64_t k, DType dtype, WeightFormat format)
@@ -65,7 +65,7 @@ class PlainMatrix final : public PackedMatrix {
   }
 
  private:
-  /// To 127 steps of the largest in every group of a row.
+  /// Rounds to 127 steps of the largest value in every group of a row.
   void quantise() {
     constexpr std::int64_t kGroup = 64;
     for (std::int64_t row = 0; row < n(); ++row) {
@@ -82,7 +82,7 @@ class PlainMatrix final : public PackedMatrix {
   float rounded(float x) const {
     return format_ == WeightFormat::kF32 ? x : bf16_to_f32(f32_to_bf16(x));
   }
-  /// Eight sums, which a compiler makes one vector of.
+  /// Sums in eight parts, which a compiler turns into one vector.
   float dot(const float* a, const float* b) const {
     float sums[8] = {}, rest = 0;
     std::int64_t c = 0;
@@ -117,7 +117,7 @@ Status swiglu(const SwigluArgs& args) { return swiglu_reference(args); }
 void add_inplace(float* x, const float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
-/// In f32: CPU and device promise the same bits.
+/// Sums in f32, because CPU and device promise the same bits.
 Status column_sums(const ColumnSumsArgs& a) {
   for (std::int64_t r = 0; r < a.rows; ++r) {
     for (std::int64_t c = 0; c < a.dim; ++c) a.sums[c] += a.x[r * a.ldx + c];

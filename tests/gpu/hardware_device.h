@@ -1,4 +1,4 @@
-/// The TestDevice of the parity tests on a GPU: the same calls as
+/// The TestDevice of the parity tests on a GPU. It has the calls of
 /// tests/kernels/cuda/emulated_device.h, on device memory.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace quire::cuda {
 
-/// A test cannot go on after a CUDA error.
+/// Ends the test program on a CUDA error, because a test cannot go on after it.
 inline void expect_cuda(cudaError_t error, const char* what) {
   if (const Status status = cuda_status(error, what); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.to_string().c_str());

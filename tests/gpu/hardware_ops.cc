@@ -1,5 +1,5 @@
-// The device of the engine's tests, on hardware: the session of the loaded library, watched and
-// made to fail as the emulated one.
+// The device of the engine's tests on hardware. It wraps the session of the loaded library, counts
+// its calls and makes them fail like the emulated device.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -109,7 +109,7 @@ class HardwareOps final : public EmulatedOps {
   mutable std::mutex mu_;
   std::map<void*, std::int64_t> bytes_;             // guarded by mu_
   std::int64_t in_use_ = 0, failing_ = -1;          // guarded by mu_
-  std::map<std::int64_t, std::uint64_t> versions_;  // recorded, by bucket; guarded by mu_
+  std::map<std::int64_t, std::uint64_t> versions_;  // recorded versions, by bucket; guarded by mu_
   std::array<std::atomic<std::int64_t>, 64> runs_{};
   std::atomic<std::int64_t> recordings_{0}, copies_until_failure_{-1};
   std::atomic<bool> no_recording_{false};
@@ -129,7 +129,7 @@ std::shared_ptr<EmulatedOps> make_emulated_ops(const EmulatedOpsOptions& options
   auto session = open_session();
   if (!session.ok()) {
     std::fprintf(stderr, "%s\n", session.status().to_string().c_str());
-    std::exit(1);  // no test of the engine can go on
+    std::exit(1);  // no test of the engine can go on without a session
   }
   return std::make_shared<HardwareOps>(std::move(*session), options);
 }

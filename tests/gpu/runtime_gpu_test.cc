@@ -1,4 +1,5 @@
-// The device runtime on a GPU: what tests/kernels/cuda/runtime cannot show over a made-up device.
+// Tests the device runtime on a GPU, where the fake device of tests/kernels/cuda/runtime is not
+// enough.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,7 @@
 namespace quire::cuda {
 namespace {
 
-/// Device 0, a stream and pools of 64 MiB.
+/// Device 0 with a stream and pools of 64 MiB.
 struct Opened {
   DeviceProperties properties;
   std::unique_ptr<DeviceDriver> inner;

@@ -1,4 +1,4 @@
-/// Sections of the GPU benchmark: what one of them does to itself does not reach the others.
+/// A section of the GPU benchmark cannot affect the others.
 #include "bench/gpu/sections.h"
 
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ TEST(SectionsTest, RowsArriveAsTheyWere) {
   EXPECT_EQ(got.more, expected.more);
 }
 
-/// The one that hangs never comes to an end of its own: however slow the machine, it is its limit
-/// that ends it.
+/// A section that fails or hangs does not affect the others. The one that hangs never ends by
+/// itself, so on any machine its limit ends it.
 TEST(SectionsTest, WhatFailsOrHangsTakesNothingWithIt) {
   const std::vector<Section> sections = {
       measuring("before"),

@@ -1,5 +1,5 @@
-// Sessions of the loaded libquire_cuda.so on a GPU: what the emulated device of the engine's tests
-// cannot show.
+// Tests sessions of the loaded libquire_cuda.so on a GPU, where the emulated device of the engine's
+// tests is not enough.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ Result<std::shared_ptr<DeviceOps>> open_ops() {
   return library->open(device);
 }
 
-/// Shared memory of a session.
+/// Memory of a session that host and device share.
 template <class T>
 class Shared {
  public:
@@ -71,7 +71,7 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
             expected[static_cast<std::size_t>(r * s.n + o)] = static_cast<float>(sum);
           }
         }
-        // Sums of k products of at most 1, in f32, in any order.
+        // The tolerance covers sums of k products of at most 1, in f32, in any order.
         expect_close(std::vector<float>(dy.data(), dy.data() + y.size()), expected,
                      1e-7 * static_cast<double>(s.k), 1e-5,
                      std::string(dtype_name(dtype)) + " " + std::to_string(s.rows));
@@ -100,8 +100,8 @@ TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
   }
 }
 
-/// Rows recalled from pinned memory on the lane of copies, and a layer that leaves: kernels read
-/// and write the host's memory across the bus, in the order that marks keep.
+/// Rows are gathered from pinned memory on the copy stream, and a layer is evicted. Kernels read
+/// and write host memory across the bus, in the order that events keep.
 TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
   auto opened = open_ops();
   ASSERT_OK(opened.status());
@@ -128,7 +128,7 @@ TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
       to(ops, pages_of(*back));
   std::vector<KvMove> rows, whole;
   for (std::int32_t head = 0; head < kHeads; ++head) {
-    // 37 has no factor in common with that
+    // 37 and the number of rows have no common factor, so every row is read once.
     for (std::int32_t row = 0; row < kPages * kPageTokens; ++row)
       rows.push_back({head, row, (row * 37 + head) % (kPages * kPageTokens), 1});
     for (std::int32_t page = 0; page < kPages; ++page)

@@ -22,7 +22,7 @@ class ChunkerTest : public ::testing::Test {
                                  std::string_view title = "") {
     return chunk_text(*tokenizer_, *format_, title, text, options, limits_);
   }
-  /// What holds for every way of cutting.
+  /// Checks what holds for every way of cutting.
   void check(const std::string& text, const ChunkingOptions& options, std::string_view title) {
     auto chunks = cut(text, options, title);
     ASSERT_TRUE(chunks.ok()) << chunks.status().to_string();
@@ -58,7 +58,7 @@ TEST_F(ChunkerTest, ChunksCoverTheTextAndNeverExceedTheLimit) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     std::mt19937_64 rng(seed);
     std::string text = prose(1 + rng() % 700, seed);
-    if (seed % 5 == 1) text = std::string(rng() % 900, 'x') + text;  // no place to cut
+    if (seed % 5 == 1) text = std::string(rng() % 900, 'x') + text;  // has no place to cut
     if (seed % 5 == 2) text += std::string(rng() % 300, '\n');
     if (seed % 5 == 3)
       text.insert(code_point_floor(text, text.size() / 2), "\n# Heading\n\n## Deeper\ntext\n");

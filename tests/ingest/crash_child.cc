@@ -1,6 +1,6 @@
-// Takes documents in and deletes them until it is killed. Before each operation it writes "? <op>
-// <id> <n>" to standard output, after it was acknowledged "! <op> <id> <n>".   crash_child <store
-// folder> <seed> <first n>
+// Takes documents in and deletes them until it is killed. It writes "? <op> <id> <n>" to standard
+// output before each operation, and "! <op> <id> <n>" after it was acknowledged.
+// Usage: crash_child <store folder> <seed> <first n>
 #include <unistd.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   if (!store.ok()) return std::fprintf(stderr, "%s\n", store.status().to_string().c_str()), 2;
   test::FakeEngine engine(**store);
   IngestOptions options;
-  // Jobs are saved all the time, so that kills fall in between
+  // Jobs are saved continuously, so that kills happen during saves.
   options.maintenance_interval_ms = 1;
   auto service = create_ingest_service(options, **store, engine);
   if (!service.ok() || !(*service)->start().ok()) return 2;

@@ -1,5 +1,5 @@
-// kill -9 at random moments of ingest and delete: what was acknowledged is there, what was deleted
-// stays away.
+// After kill -9 at random moments of ingest and delete, acknowledged documents are stored and
+// deleted ones stay away.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace test;
 
 struct Expected {
-  std::string acknowledged, open;  // text, empty: absent
+  std::string acknowledged, open;  // texts; empty: absent
   bool has_open = false;
   std::string shown() const {
     return "acknowledged <" + acknowledged.substr(0, 20) + ">" +
@@ -26,7 +26,7 @@ struct Expected {
   }
 };
 
-/// Runs the child until it has said `lines` lines, kills it, and returns all it said.
+/// Runs the child until it has written `lines` lines, kills it, and returns its whole output.
 std::string run_and_kill(const std::string& folder, unsigned seed, long first, int lines) {
   int fds[2];
   EXPECT_EQ(::pipe(fds), 0);

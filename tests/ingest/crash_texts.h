@@ -1,4 +1,4 @@
-/// What the crash test's child writes and its parent expects.
+/// Texts that the crash test's child writes and its parent expects.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Retrieval by embeddings, over a store and the fake engine, whose vectors count tokens.
+// Retrieval by embeddings works over a store and the fake engine, whose vectors count tokens.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -31,7 +31,7 @@ class EmbeddingIndexTest : public ::testing::Test {
     engine_.reset();
     store_.reset();
   }
-  /// A document of the given chunks, cut at the bars.
+  /// Commits a document of the given chunks, which are separated by bars.
   void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
               const std::string& ns = "n") {
     DocumentManifest m;
@@ -62,7 +62,7 @@ class EmbeddingIndexTest : public ::testing::Test {
     synchronize();
   }
   EmbeddingStats stats() const { return *retrieval_->stats().embeddings; }
-  /// Returns once every document had its turn.
+  /// Returns once every document was processed.
   EmbeddingStats synchronize() {
     while (!retrieval_->ready() || stats().pending > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -186,7 +186,7 @@ TEST_F(EmbeddingIndexTest, RecordsOfDocumentsDeletedWhileEmbeddingsAreOffGoToo) 
   retrieval_->start();
   while (!retrieval_->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_TRUE(store_->delete_document("n", "a").ok());
-  // A search enters changes first
+  // A search applies changes first.
   EXPECT_TRUE(texts(ask("red", 4, RetrieveScorer::kBm25)).empty());
   EXPECT_EQ(store_->get_meta(embedding_record_name("n", "a")).code(), Code::kNotFound);
 }
@@ -241,7 +241,7 @@ TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain)
 }
 
 TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
-  start({.max_bytes = 3000, .exact_vectors = 100});  // one vector of 2,048 bytes
+  start({.max_bytes = 3000, .exact_vectors = 100});  // room for one vector of 2,048 bytes
   commit("a", "red fish");
   commit("b", "blue sky");
   const EmbeddingStats now = synchronize();
@@ -294,11 +294,11 @@ TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
   const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].document_id, "both");
-  EXPECT_NEAR(found[0].score, 2.0 / 61, 1e-9);  // first in both rankings
+  EXPECT_NEAR(found[0].score, 2.0 / 61, 1e-9);  // is first in both rankings
   EXPECT_EQ(found[1].document_id, "words");
   EXPECT_NEAR(found[1].score, 2.0 / 62, 1e-9);
   EXPECT_EQ(found[2].document_id, "none");
-  // Without a word of the question: ranked by its vector alone
+  // It has no word of the question, so its vector alone ranks it.
   EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);
   EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
 }
@@ -314,8 +314,8 @@ TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {
   }
 }
 
-/// Whatever changes meanwhile, a passage is the text of one version of its document, and in the end
-/// the index holds what the store holds.
+/// While documents change, each passage is the text of one version of its document. In the end the
+/// index holds what the store holds.
 TEST_F(EmbeddingIndexTest, SearchesWhileDocumentsChange) {
   start({.max_bytes = 0, .exact_vectors = 3});
   std::thread writer([&] {

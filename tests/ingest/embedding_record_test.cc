@@ -40,7 +40,8 @@ TEST(EmbeddingRecordTest, EveryOtherLengthIsRefused) {
 
 TEST(EmbeddingRecordTest, CountsThatPromiseMoreThanThereIsAreRefused) {
   std::string bytes = encode_embeddings(sample());
-  for (std::size_t i = 36; i < 44; ++i) bytes[i] = '\xff';  // both counts at their largest
+  // Set both counts to their largest value.
+  for (std::size_t i = 36; i < 44; ++i) bytes[i] = '\xff';
   EXPECT_EQ(decode_embeddings(bytes).code(), Code::kCorruption);
   bytes = encode_embeddings(sample());
   for (std::size_t i = 36; i < 40; ++i) bytes[i] = '\0';

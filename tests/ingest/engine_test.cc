@@ -1,4 +1,4 @@
-// The document service over the real engine and the embedded model.
+// The document service works over the real engine and the embedded model.
 #include "tests/ingest/ingest_fixture.h"
 
 namespace quire {

@@ -1,5 +1,5 @@
-// A disk that is full: documents are refused or fail with one clear error, what is stored stays,
-// and it heals by itself.
+// On a full disk, documents are refused or fail with one clear error. Stored documents stay, and
+// the service recovers by itself.
 #include "cachestore/store_impl.h"
 #include "tests/cachestore/memory_tier.h"
 #include "tests/ingest/ingest_fixture.h"
@@ -21,7 +21,7 @@ class FullDiskTest : public IngestTest {
   void open_over_disk() {
     StoreOptions so;
     so.path = "memory";
-    so.dram_bytes = 0;  // what is read comes from the disk
+    so.dram_bytes = 0;  // makes every read come from the disk
     so.clock_ms = [this] { return clock_ms_.load(); };
     auto opened = open_store_on(std::move(so), std::make_unique<MemoryTier>(disk_));
     ASSERT_OK(opened);
@@ -31,7 +31,7 @@ class FullDiskTest : public IngestTest {
     make_service();
   }
 
-  /// The document that was there before stands as it was, with its KV.
+  /// Expects the earlier document to be unchanged, with its KV.
   void expect_kept() {
     EXPECT_EQ(service_->content("default", "kept").value_or(""), kept_);
     const auto d = service_->get("default", "kept");
@@ -40,7 +40,7 @@ class FullDiskTest : public IngestTest {
     EXPECT_EQ(d->cache.state, "resident");
     expect_readable("kept");
   }
-  /// Every value that the document names is there and is what was written.
+  /// Expects every value that the document names to exist and to be what was written.
   void expect_readable(const std::string& id) {
     const auto m = store_->get_document("default", id);
     ASSERT_OK(m);
@@ -111,7 +111,7 @@ TEST_F(FullDiskTest, AStopOnAFullDiskAndARestartBehindItLoseNothing) {
   const std::string text = prose(300, 2);
   engine_->close();
   const auto job = service_->submit("default", one(doc("late", text)), {});
-  ASSERT_OK(job);  // a promise
+  ASSERT_OK(job);  // the document is promised
   engine_->wait_for_one();
   disk_->full_from = disk_->writes.load();
   shut();

@@ -1,5 +1,5 @@
-/// A document service over a real store in a fresh folder and a fake engine; both can be replaced
-/// to play a restart.
+/// A document service over a real store in a fresh folder and a fake engine. A test can replace
+/// both to simulate a restart.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ template <class T>
   return is_ok(r.status());
 }
 
-/// Words of a small made-up language in sentences and paragraphs.
+/// Returns words of a small made-up language in sentences and paragraphs.
 inline std::string prose(std::size_t words, std::uint64_t seed) {
   static constexpr std::string_view kParts[] = {"ka", "lo",  "mi", "ren",       "dor",
                                                 "sa", "vel", "tu", "\xC3\xA9t", "\xE4\xB8\xAD"};
@@ -103,7 +103,7 @@ class IngestTest : public ::testing::Test {
     store_.reset();
   }
 
-  /// The job once it has ended.
+  /// Waits until the job has ended and returns it.
   JobSnapshot wait(const Result<JobSnapshot>& job, const std::string& ns = "default") {
     EXPECT_OK(job);
     if (!job.ok()) return {};

@@ -29,7 +29,7 @@ std::vector<std::pair<std::string, std::int32_t>> names(const std::vector<ChunkH
 }
 using Names = std::vector<std::pair<std::string, std::int32_t>>;
 
-/// The formula of the header, read off the texts.
+/// Computes the formula of the header from the texts.
 double bm25(const std::vector<std::vector<std::string>>& chunks,
             const std::vector<std::string>& query, std::size_t chunk) {
   const Bm25 p;
@@ -92,7 +92,7 @@ TEST(LexicalIndex, FiltersLeaveStatisticsAlone) {
   EXPECT_EQ(one[0].score, all[1].score);
 }
 
-/// After any history the index answers like a fresh one over what is left.
+/// After any history the index gives the same results as a new one over the remaining documents.
 TEST(LexicalIndex, UpdatesAndRemovalsLeaveNothingBehind) {
   std::mt19937 rng(11);
   const auto text = [&rng] {
@@ -126,7 +126,7 @@ TEST(LexicalIndex, UpdatesAndRemovalsLeaveNothingBehind) {
     ASSERT_EQ(names(a), names(b)) << w;
     for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i].score, b[i].score, 1e-9);
   }
-  // Counted memory does not creep up either.
+  // Counted memory does not grow either.
   EXPECT_LE(index.memory_bytes(), 2 * fresh.memory_bytes());
   for (const auto& [id, d] : left) index.remove(id);
   EXPECT_EQ(index.num_chunks(), 0u);

@@ -1,4 +1,4 @@
-// Pins keep to their share: the gate, and who asks it.
+// Pins keep to their share, through the gate and through every caller of it.
 #include "ingest/pin_gate.h"
 
 #include "tests/ingest/ingest_fixture.h"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace test;
 
-/// So many bytes may be pinned beside what is.
+/// Allows this many bytes to be pinned in addition.
 PinGate::Ask room_for(std::uint64_t disk, std::uint64_t dram) {
   return [disk, dram](const PinBytes& more) {
     return more.disk > disk || more.dram > dram ? Status::exhausted("no room for pins") : Status();
@@ -44,7 +44,7 @@ class PinTest : public IngestTest {
     options_.may_pin = std::move(ask);
     open();
   }
-  /// Outcome of pinning it by posting it.
+  /// Posts a document as pinned and returns the outcome.
   std::string post_pinned(const std::string& id, const std::string& text,
                           const std::string& tier = "") {
     BatchOptions o;

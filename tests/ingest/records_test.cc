@@ -91,7 +91,7 @@ TEST(NamesTest, ContentHashTellsTitleTextAndBordersApart) {
 TEST(NamesTest, JobIdsAscend) {
   std::string last;
   for (int i = 0; i < 1000; ++i) {
-    const std::string id = make_job_id(1000 - i, last);  // a clock that goes back
+    const std::string id = make_job_id(1000 - i, last);  // the clock goes back
     EXPECT_EQ(id.size(), 30u);
     EXPECT_GT(id, last);
     last = id;
@@ -164,7 +164,7 @@ TEST(JobRecordTest, EveryCutAndManyFlipsAreRefusedOrWhole) {
   for (int i = 0; i < 2000; ++i) {
     std::string broken = bytes;
     broken[rng() % broken.size()] ^= static_cast<char>(1 << (rng() % 8));
-    (void)decode_job(broken);  // must not read past the end (sanitizers) nor allocate absurdly
+    (void)decode_job(broken);  // must not read past the end (sanitizers) or allocate too much
   }
 }
 

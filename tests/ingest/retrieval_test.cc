@@ -21,7 +21,7 @@ class RetrievalTest : public ::testing::Test {
     if (retrieval_) retrieval_->stop();
   }
 
-  /// A document of the given chunks, cut at the bars.
+  /// Commits a document of the given chunks, which are separated by bars.
   void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
               const std::string& ns = "n") {
     DocumentManifest m;
@@ -48,7 +48,7 @@ class RetrievalTest : public ::testing::Test {
     retrieval_ = create_retrieval(options, *store_, nullptr);
     retrieval_->start();
   }
-  /// Searches until the index is built.
+  /// Repeats the search until the index is built.
   std::vector<Passage> search(const RetrieveRequest& request, const std::string& ns = "n") {
     auto found = retrieval_->search(ns, request);
     while (found.code() == Code::kUnavailable) {
@@ -230,8 +230,8 @@ TEST_F(RetrievalTest, RefusesNonsenseAndAfterItsEnd) {
   EXPECT_EQ(retrieval_->search("n", ask("x")).code(), Code::kUnavailable);
 }
 
-/// Whatever changes meanwhile, every passage is the text of one version of its document and no
-/// result names a document twice.
+/// While documents change, each passage is the text of one version of its document. No result names
+/// a document twice.
 TEST_F(RetrievalTest, SearchesWhileDocumentsChange) {
   start();
   commit("stays", "red stays");

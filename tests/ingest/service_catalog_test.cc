@@ -1,4 +1,4 @@
-// Reading, listing, patching, deleting, expiring.
+// Documents can be read, listed, patched, deleted and expired.
 #include <set>
 
 #include "tests/ingest/ingest_fixture.h"
@@ -22,7 +22,7 @@ class CatalogTest : public IngestTest {
 };
 
 TEST_F(CatalogTest, PagesThroughTenThousandDocumentsInBothOrders) {
-  for (int i = 0; i < 10'000; ++i) {  // straight into the store: this is about lists
+  for (int i = 0; i < 10'000; ++i) {  // writes directly to the store, because this tests lists
     DocumentManifest m;
     m.ns = "default";
     char name[16];
@@ -276,8 +276,7 @@ TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
   o.chunking.max_tokens = 64;
   put(one(doc("a", prose(300, 1))), o);
   const auto tokens = service_->get("default", "a")->tokens;
-  // Break the values on their way: a segment whose bytes fail is quarantined. Here: make a manifest
-  // without KV instead.
+  // A segment with damaged bytes is quarantined. A manifest without KV has the same effect here.
   auto m = store_->get_document("default", "a");
   ASSERT_OK(m);
   for (DocumentChunk& c : m->chunks) c.key = sha256("gone " + c.key.hex());

@@ -1,5 +1,5 @@
-// What a restart finds: unfinished jobs go on, finished ones are told, nothing comes back from the
-// dead.
+// After a restart, unfinished jobs go on, finished ones are reported, and deleted documents stay
+// deleted.
 #include "ingest/job_record.h"
 #include "tests/ingest/ingest_fixture.h"
 
@@ -11,7 +11,7 @@ using namespace test;
 class RestartTest : public IngestTest {
  protected:
   void SetUp() override { open(); }
-  /// The job records as a crash would leave them: those of now, put back after a clean stop.
+  /// Returns the current job records. Putting them back after a clean stop simulates a crash.
   std::vector<NamedRecord> records() { return *store_->list_jobs(); }
   void restore(const std::vector<NamedRecord>& saved) {
     for (const auto now = records(); const NamedRecord& r : now)
@@ -80,7 +80,7 @@ TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
 
 TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   service_->stop();
-  // "done" is at the gate before "working", whichever thread runs first
+  // One document at a time makes "done" reach the gate before "working".
   options_.max_documents_in_flight = 1;
   make_service();
   engine_->close();
@@ -96,14 +96,14 @@ TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   const auto s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
   settled.get_future().get();
   ASSERT_OK(service_->remove("default", "done"));
-  crash_to(records());  // everything deleted was on disk at once
+  crash_to(records());  // every deletion was on disk at once
   wait_id(job->id);
   EXPECT_EQ(service_->get("default", "done").code(), Code::kNotFound);
   EXPECT_EQ(service_->get("default", "working").code(), Code::kNotFound);
 }
 
 TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
-  // Input, job, segment and document are written; the record that says "finished" is not.
+  // Input, job, segment and document are written, but the record that says "finished" is not.
   faulty_->fail_at(4, Status::io("injected"));
   EXPECT_EQ(put(one(doc("a", "older"))).status, JobStatus::kSucceeded);
   ASSERT_TRUE(faulty_->failed());

@@ -1,5 +1,5 @@
-// Taking documents in: results, errors, preconditions, concurrency, cancellation, failures of store
-// and engine.
+// The document service takes documents in: results, errors, preconditions, concurrency,
+// cancellation, failures of store and engine.
 #include <thread>
 
 #include "ingest/chunker.h"
@@ -480,7 +480,7 @@ TEST_F(ServiceTest, StoppedServicesRefuse) {
   service_->stop();
   EXPECT_EQ(service_->submit("default", one(doc("a", "x")), {}).code(), Code::kUnavailable);
   EXPECT_FALSE(service_->stats().accepting);
-  service_->stop();  // twice is harmless
+  service_->stop();  // a second stop is harmless
 }
 
 }  // namespace

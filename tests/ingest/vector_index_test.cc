@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kDimension = 24;
 
-/// Vectors of length 1 around `centres` directions.
+/// Returns vectors of length 1 around `centres` directions.
 std::vector<float> clustered(std::int64_t n, std::int64_t centres, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -45,7 +45,7 @@ VectorIndex filled(const std::vector<float>& vectors) {
   return std::move(*index);
 }
 
-/// What a search means: every vector compared.
+/// Computes the meaning of a search by comparing every vector.
 std::vector<std::int64_t> nearest(const std::vector<float>& vectors, std::span<const float> query,
                                   std::size_t k, const VectorIndex::Filter& filter = {}) {
   std::vector<std::pair<float, std::int64_t>> all;

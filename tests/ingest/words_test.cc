@@ -10,11 +10,11 @@ using Words = std::vector<std::string>;
 TEST(SplitWords, FoldsCaseAccentsAndCompatibilityForms) {
   EXPECT_EQ(split_words("The CAF\xC3\x89s, caf\xC3\xA9s; cafe\xCC\x81s!"),
             (Words{"the", "cafes", "cafes", "cafes"}));
-  // Sharp s, full-width AB, ligature fi
+  // Sharp s, full-width AB and the ligature fi are normalised.
   EXPECT_EQ(split_words("Stra\xC3\x9F"
                         "e \xEF\xBC\xA1\xEF\xBC\xA2 \xEF\xAC\x81x"),
             (Words{"strasse", "ab", "fix"}));
-  // Cyrillic io: ie with an accent
+  // Cyrillic io is ie with an accent.
   EXPECT_EQ(split_words("\xD0\x81\xD0\xB6"), (Words{"\xD0\xB5\xD0\xB6"}));
 }
 

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-/// The last `queries` of `rows` tokens look at all of them.
+/// The last `queries` of `rows` tokens attend to all of them.
 struct Look {
   Look(std::int64_t num_rows, std::int64_t num_queries, std::int32_t kv_heads, std::int32_t group,
        std::int32_t head_dim, DType dtype)

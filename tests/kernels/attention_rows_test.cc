@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-/// Query rows over a cache, and what attention() gives them.
+/// Query rows over a cache, and the results of attention() for them.
 struct Scene {
   Scene(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads,
         std::int32_t group, std::int32_t head_dim, DType dtype, TestLayout layout)
@@ -57,7 +57,7 @@ class AttentionRowsTest : public ::testing::TestWithParam<Shape> {
     const auto& [rows, queries, kv_heads, group, dim, dtype, layout] = GetParam();
     return Scene(rows, queries, kv_heads, group, dim, dtype, layout);
   }
-  /// Another number of rows for every head.
+  /// Returns a list of a different length for every head.
   static std::vector<std::vector<std::int32_t>> ragged(const Scene& s) {
     std::vector<std::vector<std::int32_t>> lists(static_cast<std::size_t>(s.kv_heads));
     for (std::int32_t m = 0; m < s.kv_heads; ++m) {
@@ -75,7 +75,7 @@ TEST_P(AttentionRowsTest, AgreesWithTheReference) {
   std::vector<float> expected, expected_lse, actual, actual_lse;
   ASSERT_OK(attention_rows_reference({s.arguments(expected, expected_lse), list_views.data()}));
   ASSERT_OK(attention_rows({s.arguments(actual, actual_lse), list_views.data()}));
-  // bf16 may run on AMX, which rounds queries and weights
+  // bf16 may run on AMX, which rounds queries and weights.
   const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;
   expect_close(actual, expected, tolerance, tolerance, "out");
   expect_close(actual_lse, expected_lse, tolerance, tolerance, "lse");
@@ -118,7 +118,7 @@ TEST_P(AttentionRowsTest, AHeadDoesNotDependOnTheListsOfOthers) {
 
 TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
   const Scene s = scene();
-  // Every third row from the back, then every third of what is left.
+  // Takes every third row from the back, then again from one row earlier.
   std::vector<std::int32_t> order;
   for (std::int32_t first = 0; first < 2; ++first) {
     for (auto row = static_cast<std::int32_t>(s.rows) - 1 - first; row >= 0; row -= 3)
@@ -128,7 +128,7 @@ TEST_P(AttentionRowsTest, RowsInAnyOrderGiveTheBitsOfACacheThatHoldsThemSo) {
   const auto list_views = views(lists);
   std::vector<float> expected, expected_lse, actual, actual_lse;
   ASSERT_OK(attention_rows({s.arguments(actual, actual_lse), list_views.data(), RowOrder::kAny}));
-  // The same rows one after the other in pages of their own.
+  // Lay out the same rows consecutively in separate pages.
   const KvView kv = s.kv.view(true);
   const std::int64_t row_bytes = s.dim * static_cast<std::int64_t>(dtype_bytes(kv.dtype)),
                      parts = std::int64_t{2} * s.kv_heads,
@@ -186,7 +186,7 @@ TEST(AttentionRows, EmptyListsGiveZerosAndFutureRowsAreHidden) {
   std::vector<float> out, lse;
   ASSERT_OK(attention_rows({s.arguments(out, lse), list_views.data()}));
   for (std::size_t h = 0; h < 4; ++h) {
-    EXPECT_EQ(lse[h], -std::numeric_limits<float>::infinity());  // position 3 sees none of them
+    EXPECT_EQ(lse[h], -std::numeric_limits<float>::infinity());  // position 3 sees no listed row
     EXPECT_EQ(std::isfinite(lse[4 + h]), h >= 2);
   }
   EXPECT_TRUE(std::all_of(out.begin(), out.begin() + 4 * 16, [](float x) { return x == 0.0f; }));

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// The last `queries` of `rows` tokens look at all of them.
+/// The last `queries` of `rows` tokens attend to all of them.
 struct Window {
   Window(std::int64_t num_rows, std::int64_t num_queries, std::int32_t num_kv_heads,
          std::int32_t group, std::int32_t head_dim, DType dtype)
@@ -30,7 +30,7 @@ struct Window {
     EXPECT_TRUE(attention_reference(a).ok());
   }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim)); }
-  /// Rows [first, first + count) of the window.
+  /// Returns the arguments for rows [first, first + count) of the window.
   AttentionScoresArgs arguments(ScoreReduction reduction, std::vector<float>& scores,
                                 std::int64_t first, std::int64_t count) const {
     AttentionScoresArgs a{};
@@ -49,7 +49,7 @@ struct Window {
     return a;
   }
   std::int64_t ld_scores() const { return rows + 3; }
-  /// -1 where nobody may write.
+  /// Returns zeros for scores, and -1 where nothing may be written.
   std::vector<float> zeros() const {
     std::vector<float> scores(static_cast<std::size_t>(kv_heads * ld_scores()), -1.0f);
     for (std::int64_t m = 0; m < kv_heads; ++m)

@@ -17,7 +17,7 @@ struct Sums {
       : log(static_cast<std::size_t>(columns)), x_log(log.size()), late(log.size()) {}
 };
 
-/// A prefill of `rows` tokens, the first `prefix` of them without a column.
+/// A prefill of `rows` tokens, of which the first `prefix` have no column.
 struct Prefill {
   Prefill(std::int64_t num_rows, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group,
           std::int32_t head_dim, DType dtype)
@@ -40,7 +40,7 @@ struct Prefill {
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(dim)); }
   std::int64_t columns() const { return rows - prefix; }
 
-  /// Query rows first, first + step, ... below end.
+  /// Returns the arguments for query rows first, first + step, ... below end.
   AttentionStatsArgs arguments(Sums& sums, std::int64_t first, std::int64_t end,
                                std::int64_t step = 1) const {
     AttentionStatsArgs a{};
@@ -79,7 +79,7 @@ void expect_near(const std::vector<double>& actual, const std::vector<double>& e
   }
 }
 
-// Rows, prefix, kv heads, group, head_dim, step
+// Order: rows, prefix, kv heads, group, head_dim, step.
 using Shape = std::tuple<int, int, int, int, int, int>;
 class AttentionStatsShapeTest : public ::testing::TestWithParam<Shape> {};
 
@@ -124,8 +124,8 @@ TEST(AttentionStatsTest, BitsDependNeitherOnChunksNorOnThreads) {
 }
 
 TEST(AttentionStatsTest, SumsOfOneRowAreItsProbabilities) {
-  // One head: the late sums of a single row over all columns, its own key and the prefix's left
-  // out, complete its softmax.
+  // With one head, the late sums of a single row cover all columns except its own key and the
+  // prefix. They complete the softmax of the row.
   Prefill p(40, 0, 1, 1, 32, DType::kF32);
   std::fill(p.late.begin(), p.late.end(), 1);
   Sums sums(p.columns());
@@ -140,7 +140,7 @@ TEST(AttentionStatsTest, SumsOfOneRowAreItsProbabilities) {
 
 TEST(AttentionStatsTest, VanishingAttentionCountsAsTheFloor) {
   Prefill p(20, 0, 1, 2, 16, DType::kF32);
-  for (float& x : p.lse) x = 1000.0f;  // every probability underflows
+  for (float& x : p.lse) x = 1000.0f;  // makes every probability underflow
   Sums sums(p.columns());
   ASSERT_OK(attention_stats(p.arguments(sums, 0, 20)));
   for (std::int64_t c = 0; c < 20; ++c) {

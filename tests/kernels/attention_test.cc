@@ -58,12 +58,13 @@ double relative_frobenius(const std::vector<float>& a, const std::vector<float>&
   return std::sqrt(difference / norm);
 }
 
-/// bf16 KV may be multiplied in bf16: queries and weights are then rounded too.
+/// The tolerance is larger for bf16 KV, which may be multiplied in bf16; queries and weights are
+/// then rounded too.
 double tolerance(DType t, std::int32_t dim) {
   return t == DType::kBF16 ? 0.04 : 2e-6 * std::sqrt(static_cast<double>(dim)) + 1e-5;
 }
 
-// Query rows, kv rows, kv heads, group, head_dim
+// Order: query rows, kv rows, kv heads, group, head_dim.
 using Shape = std::tuple<int, int, int, int, int>;
 class AttentionTest : public ::testing::TestWithParam<Shape> {};
 
@@ -134,7 +135,6 @@ TEST(AttentionMaskTest, UnsortedPositionsGiveTheSameAsSortedOnes) {
   }
 }
 
-// AT-2
 TEST(AttentionMaskTest, KeysWithLargerPositionsAreNeverSeen) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     PagedKv kv(640, 1, 64, dtype, TestLayout::kHeadMajor, 3);
@@ -158,8 +158,8 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
   struct Case {
     std::int32_t group, dim;
   };
-  // Few lanes and many go different ways: 1 to 9 query heads a KV head, head dimensions that fill
-  // registers and that do not.
+  // The shapes take different paths: 1 to 9 query heads per KV head, and head dimensions that do or
+  // do not fill registers.
   for (const Case c :
        {Case{7, 64}, Case{1, 64}, Case{3, 80}, Case{4, 128}, Case{8, 24}, Case{9, 64}}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -172,7 +172,7 @@ TEST(AttentionRowsTest, ARowHasTheSameBitsAloneAndInAnyBatch) {
       for (const int threads : {1, 2, 5}) {
         set_num_threads(threads);
         for (const std::int64_t row : {0, 1, 8, 9, 10, 40, 74}) {
-          Output one;  // as decoding would see it: later keys are not there yet
+          Output one;  // later keys do not exist yet, as in decoding
           ASSERT_OK(attention(arguments(q, kv.view(kKv - kRows + row + 1, true), one, row, 1)));
           ASSERT_EQ(
               std::memcmp(one.o.data(), all.o.data() + row * width, one.o.size() * sizeof(float)),
@@ -225,7 +225,6 @@ TEST(AttentionArgsTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(attention(a).ok());
 }
 
-// AT-1 and the golden vector
 TEST(MergeTest, GoldenVector) {
   float o1 = 1, l1 = 0, o2 = 3, l2 = std::log(3.0f);
   merge_attention(&o1, &l1, &o2, &l2, 1, 1);
@@ -261,7 +260,8 @@ TEST(MergeTest, AnyDisjointPartitionEqualsOneSoftmax) {
     for (int& o : owner) o = static_cast<int>(rng() % static_cast<unsigned>(parts));
     std::vector<Output> partial(parts);
     for (int p = 0; p < parts; ++p) {
-      for (int r = 0; r < kKeys; ++r) kv.positions()[r] = owner[r] == p ? r : kKeys + 1;  // hidden
+      // Keys of other parts are hidden by a larger position.
+      for (int r = 0; r < kKeys; ++r) kv.positions()[r] = owner[r] == p ? r : kKeys + 1;
       ASSERT_OK(attention(arguments(q, kv.view(false), partial[p])));
     }
     for (const bool reversed : {false, true}) {

@@ -50,7 +50,7 @@ std::vector<RowList> views(const Lists& lists) {
   return out;
 }
 
-/// Columns all over the prompt, other ones for every head.
+/// Returns columns spread over the prompt, different for every head.
 Lists scattered(const Scene& s) {
   Lists lists(static_cast<std::size_t>(s.kv_heads));
   for (std::int32_t m = 0; m < s.kv_heads; ++m) {
@@ -78,7 +78,7 @@ TEST_P(AttentionVslashTest, AgreesWithTheReference) {
   std::vector<float> expected, expected_lse, actual, actual_lse;
   ASSERT_OK(
       attention_vslash_reference({s.arguments(expected, expected_lse), columns.data(), band()}));
-  // bf16 may run on AMX, which rounds queries and weights
+  // bf16 may run on AMX, which rounds queries and weights.
   const double tolerance = std::get<DType>(GetParam()) == DType::kBF16 ? 2e-2 : 2e-4;
   for (const int threads : {1, 3}) {
     set_num_threads(threads);
@@ -89,7 +89,8 @@ TEST_P(AttentionVslashTest, AgreesWithTheReference) {
   set_num_threads(0);
 }
 
-/// The mask written out: a row list for every single query row, each visible key in it once.
+/// The result equals that of the explicit mask: a row list per query row with each visible key
+/// once.
 TEST_P(AttentionVslashTest, SeesEachKeyOfTheExplicitMaskOnce) {
   const Scene s = scene();
   const Lists lists = scattered(s);
@@ -176,7 +177,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Shape{301, 77, 2, 2, 128, DType::kBF16, TestLayout::kTokenMajor, 64},
                       Shape{257, 257, 1, 16, 256, DType::kF32, TestLayout::kHeadMajor, 192}));
 
-/// Band 64, tile at 192, columns {3, 100, 130, 200}: keys 128 to 255 and the columns 3 and 100.
+/// With band 64, the tile at 192 and columns {3, 100, 130, 200}, keys 128 to 255 and columns 3 and
+/// 100 are visible.
 TEST(AttentionVslash, TheGoldenTileOfTheSpecification) {
   Scene s(256, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor);
   s.positions = {255};

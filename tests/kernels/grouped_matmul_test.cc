@@ -1,5 +1,5 @@
-// Products with weights of four and eight bits in groups of 32: every instruction set against the
-// plain version, bit by bit, and packed blocks against their expansion.
+// Products with 4-bit and 8-bit weights in groups of 32. Every instruction set gives the bits of
+// the plain version, and packed blocks match their expansion.
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -11,13 +11,13 @@
 
 namespace quire::cpu {
 
-// AVX-512 and AMX versions over emulated instructions (grouped_vnni.cc, grouped_amx.cc).
+// The AVX-512 and AMX versions over emulated instructions (grouped_vnni.cc, grouped_amx.cc).
 GroupedPanelProduct grouped_multiply_vnni_emulated;
 GroupedPanelProduct grouped_multiply_amx_emulated;
 
 namespace {
 
-/// Random records of one panel.
+/// Returns random records of one panel.
 std::vector<std::byte> random_records(GroupKind kind, std::int64_t groups, std::uint32_t seed) {
   std::mt19937 generator(seed);
   std::vector<std::byte> out(static_cast<std::size_t>(groups * group_bytes(kind)));
@@ -33,7 +33,7 @@ std::vector<std::byte> random_records(GroupKind kind, std::int64_t groups, std::
   return out;
 }
 
-/// Memory of GroupedRows.
+/// Owns the memory of GroupedRows.
 struct RowsMemory {
   RowsMemory(std::int64_t rows, std::int64_t groups)
       : q(static_cast<std::size_t>(rows * groups * kGroupInputs)),
@@ -151,7 +151,8 @@ TEST(GroupedRowsTest, RoundingIsTheSameOnEveryCpu) {
   EXPECT_TRUE(std::isnan(plain.scales[0]));
 }
 
-/// The weights a packed matrix stands for: inputs with a single one pick them out exactly.
+/// Returns the weights that a packed matrix represents. Inputs with a single one extract them
+/// exactly.
 std::vector<float> weights_of(const PackedMatrix& matrix) {
   const std::int64_t k = matrix.k(), n = matrix.n();
   std::vector<float> x(static_cast<std::size_t>(k * k)), y(static_cast<std::size_t>(k * n));
@@ -166,7 +167,7 @@ std::vector<float> weights_of(const PackedMatrix& matrix) {
   return w;
 }
 
-/// Blocks of random bytes whose f16 scales are small numbers.
+/// Returns blocks of random bytes whose f16 scales are small numbers.
 std::vector<std::byte> random_blocks(BlockType type, std::int64_t count, std::uint32_t seed) {
   std::mt19937 generator(seed);
   const std::int64_t bytes = block_bytes(type);
@@ -220,7 +221,8 @@ TEST(GroupedPackTest, BlocksKeepTheirWeights) {
       for (std::int64_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
         largest = std::max(largest, std::fabs(expected[static_cast<std::size_t>(j)]));
       }
-      // f32 rounding of the test itself; scales of Q4_K in f16; half a step of eight bits.
+      // Allowed are the f32 rounding of the test itself, f16 scales of Q4_K, or half a step of
+      // eight bits.
       const float allowed = exact                      ? 4e-7f * largest
                             : type == BlockType::kQ4_K ? 2e-3f * largest
                                                        : largest * (0.5f / 127.0f + 1e-3f);
@@ -240,7 +242,7 @@ TEST(GroupedPackTest, EveryFormatTakesBlocks) {
                                     WeightFormat::kW8A8, WeightFormat::kW4, WeightFormat::kW8}) {
     const WeightPart from_blocks{blocks.data(), kN, BlockType::kQ6_K};
     const WeightPart from_values{w.data(), kN, std::nullopt};
-    if (format == WeightFormat::kW4) continue;  // rounds values further than blocks
+    if (format == WeightFormat::kW4) continue;  // rounds values more coarsely than blocks
     auto a = pack_weights({&from_blocks, 1}, kK, DType::kF32, format);
     auto b = pack_weights({&from_values, 1}, kK, DType::kF32, format);
     ASSERT_OK(a.status());

@@ -31,7 +31,7 @@ inline std::vector<float> random_floats(std::int64_t n, std::uint32_t seed, floa
   return out;
 }
 
-/// The values a dtype can hold.
+/// Returns the values rounded to a dtype.
 inline std::vector<float> rounded(std::vector<float> x, DType t) {
   std::byte one[4];
   for (float& v : x) {
@@ -48,18 +48,18 @@ inline std::vector<std::byte> to_bytes(const std::vector<float>& x, DType t) {
   return out;
 }
 
-/// Half a unit in the last place, relative.
+/// Returns half a unit in the last place, relative.
 inline double epsilon_of(DType t) {
   return t == DType::kF32 ? 6.0e-8 : t == DType::kF16 ? 4.9e-4 : 3.91e-3;
 }
 
-/// |actual - expected| <= absolute + relative * |expected| everywhere; a NaN where none is expected
+/// Expects |actual - expected| <= absolute + relative * |expected| everywhere. An unexpected NaN
 /// fails.
 inline void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
                          double absolute, double relative, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (actual[i] == expected[i]) continue;  // infinities too
+    if (actual[i] == expected[i]) continue;  // also equal infinities
     const double difference = std::abs(double{actual[i]} - expected[i]);
     if (difference <= absolute + relative * std::abs(double{expected[i]})) continue;
     FAIL() << what << ": [" << i << "] is " << actual[i] << ", expected " << expected[i];
@@ -68,12 +68,12 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<flo
 
 enum class TestLayout {
   kTokenMajor,  ///< [2][rows][heads] (NHD)
-  kHeadMajor,   ///< [2][heads][rows]: keys apart from values
-  kHeadPages,   ///< [heads][2][rows] (HND), as working caches have it
-  kGranules,    ///< [heads][rows][2]: K and V of a row side by side
+  kHeadMajor,   ///< [2][heads][rows]: keys separate from values
+  kHeadPages,   ///< [heads][2][rows] (HND), the layout of working caches
+  kGranules,    ///< [heads][rows][2]: K and V of a row adjacent
 };
 
-/// A paged KV cache, pages in shuffled memory order.
+/// A paged KV cache with pages in shuffled memory order.
 class PagedKv {
  public:
   PagedKv(std::int64_t rows, std::int32_t heads, std::int32_t dim, DType dtype, TestLayout layout,
@@ -92,7 +92,7 @@ class PagedKv {
                    : layout == TestLayout::kHeadMajor ? kPageTokens * row_bytes
                                                       : 2 * kPageTokens * row_bytes;
     const std::int64_t num_pages = (rows + kPageTokens - 1) / kPageTokens;
-    // Slots past the last row hold NaN: nobody may read them.
+    // Slots past the last row hold NaN, because nothing may read them.
     memory_.assign(static_cast<std::size_t>(num_pages * page_bytes + 64), std::byte{0xff});
     for (std::int64_t p = 0; p < num_pages; ++p) pages_.push_back(memory_.data() + p * page_bytes);
     std::mt19937 rng(seed);

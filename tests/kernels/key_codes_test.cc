@@ -11,10 +11,10 @@
 namespace quire {
 namespace {
 
-// Rows, KV heads, queries, head_dim
+// Order: rows, KV heads, queries, head_dim, type, layout.
 using Shape = std::tuple<std::int64_t, std::int32_t, std::int64_t, std::int32_t, DType, TestLayout>;
 
-/// Blocks of codes, aligned, over one allocation.
+/// Aligned blocks of codes in one allocation.
 struct Blocks {
   Blocks(std::int64_t rows, std::int32_t heads, std::int32_t dim)
       : bytes(static_cast<std::size_t>(
@@ -39,7 +39,8 @@ class KeyCodesTest : public ::testing::TestWithParam<Shape> {
         kv_(rows_, heads_, dim_, std::get<4>(GetParam()), std::get<5>(GetParam()), 71),
         q_(random_floats(queries_ * (dim_ + 3), 72)),
         codes_(rows_, heads_, dim_) {
-    // Narrower than the keys, so that some are held; a channel without any width.
+    // The ranges are narrower than the keys, so that some keys are clamped. One channel has no
+    // width.
     for (const float x : random_floats(std::int64_t{heads_} * dim_, 73)) {
       lows_.push_back(-2 + 0.1f * x);
       steps_.push_back((4 + 0.2f * x) / 255);
@@ -47,7 +48,7 @@ class KeyCodesTest : public ::testing::TestWithParam<Shape> {
     steps_[3] = 0;
     for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3)
       listed_.push_back(static_cast<std::int32_t>(r));
-    listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // twice, and not in order
+    listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // one row twice and out of order
   }
   KeyCodesArgs codes_args(const Blocks& to) const {
     return {kv_.view(false), 0, rows_, lows_.data(), steps_.data(), to.list.data()};
@@ -78,12 +79,12 @@ TEST_P(KeyCodesTest, CodesAreTheNearestWholeNumbers) {
   ASSERT_OK(key_codes(codes_args(codes_)));
   for (std::size_t b = 0; b < expected.list.size(); ++b) {
     for (std::int64_t i = 0; i < kCodeRows * heads_ * dim_; ++i) {
-      // Half-way between two codes f32 and f64 may round to either.
+      // Half-way between two codes, f32 and f64 may round differently.
       ASSERT_LE(std::abs(int{codes_.list[b][i]} - int{expected.list[b][i]}), 1)
           << "block " << b << " at " << i;
     }
   }
-  // In two pieces: the same.
+  // Two pieces give the same codes.
   Blocks pieces(rows_, heads_, dim_);
   KeyCodesArgs args = codes_args(pieces);
   args.end = rows_ / 3;
@@ -141,7 +142,7 @@ TEST_P(KeyCodesTest, ScoresAgreeWithTheReferenceButForRoundedQueries) {
 
 TEST_P(KeyCodesTest, NeighboursNeedNoListAndRunsOfAListScoreAsSingleRows) {
   ASSERT_OK(key_codes(codes_args(codes_)));
-  // Every row, wherever a piece begins and ends.
+  // Every row gives the same score, wherever a piece begins and ends.
   std::vector<float> singly, expected, together;
   CodeScoresArgs args = scores_args(singly);
   std::vector<std::int32_t> every(static_cast<std::size_t>(rows_));
@@ -245,7 +246,7 @@ TEST(KeyCodes, BadArgumentsAreNamed) {
   args.num_rows = 1;
   ASSERT_OK(code_scores(args));
   EXPECT_EQ(scores[0], 0.0f) << "channels without width";
-  // Nothing to go by, but nothing undefined either.
+  // Such inputs give no useful scores, but nothing undefined either.
   const std::vector<float> ones(128, 1.0f), not_finite = {NAN, INFINITY, -INFINITY};
   std::vector<float> broken = q;
   std::copy(not_finite.begin(), not_finite.end(), broken.begin());

@@ -58,7 +58,7 @@ TEST(KvPlaceTest, MatchesTheReference) {
               for (std::int32_t c = 0; c < dim; ++c) {
                 const float a = load_f32(actual.row(r, 0, h), to, c),
                             e = load_f32(expected.row(r, 0, h), to, c);
-                // The rotation rounds in f32: the stored value may be the neighbour.
+                // The rotation rounds in f32, so the stored value may be the neighbouring one.
                 ASSERT_NEAR(a, e, 2 * epsilon_of(to) * std::abs(e) + 2e-6)
                     << "dim " << dim << " row " << r;
               }
@@ -73,7 +73,6 @@ TEST(KvPlaceTest, MatchesTheReference) {
   }
 }
 
-// RP-5
 TEST(KvPlaceTest, RotatingRawOnceEqualsRotatingStoredKeysByTheDelta) {
   const RopeTable table = table_of(64);
   const RawBlock raw(20, 1, 64, DType::kBF16, 6);

@@ -27,7 +27,7 @@ bool is_grouped(WeightFormat format) {
   return format == WeightFormat::kW4 || format == WeightFormat::kW8;
 }
 
-/// Values [rows, k] as groups of 32 in eight bits with a scale in f32 keep them.
+/// Returns values [rows, k] rounded to 8-bit groups of 32 with an f32 scale.
 std::vector<float> rounded_inputs(const std::vector<float>& x, std::int64_t rows, std::int64_t k) {
   std::vector<float> out = x;
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -43,7 +43,7 @@ std::vector<float> rounded_inputs(const std::vector<float>& x, std::int64_t rows
   return out;
 }
 
-/// Weights [n, k] as kW4 or kW8 keep them.
+/// Returns weights [n, k] rounded as kW4 or kW8 store them.
 std::vector<float> grouped_values(const std::vector<float>& w, std::int64_t n, std::int64_t k,
                                   WeightFormat format) {
   std::vector<float> out = w;
@@ -66,8 +66,8 @@ bool is_int8(WeightFormat format) {
   return format == WeightFormat::kInt8 || format == WeightFormat::kW8A8;
 }
 
-/// What int8 keeps of a matrix [n, k]: groups of 64 inputs, largest magnitude at 127; of weights, q
-/// * scale rounded to bf16 unless sums are scaled.
+/// Returns a matrix [n, k] rounded as int8 stores it: groups of 64 inputs, largest magnitude at
+/// 127. q * scale of weights is rounded to bf16 unless sums are scaled.
 std::vector<float> int8_values(const std::vector<float>& w, std::int64_t n, std::int64_t k) {
   const bool scaled_sums = std::string(cpu_isa()) == "avx512_bf16";
   std::vector<float> out = w;
@@ -105,7 +105,7 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
           packed->multiply(x.data(), m, ldx, with_bias ? bias.data() : nullptr, y.data(), ldy));
       for (int r = 0; r < m; ++r)
         dense_x.insert(dense_x.end(), x.begin() + r * ldx, x.begin() + r * ldx + k);
-      // The reference sees what the format sees: the error that is left is summation in f32.
+      // The reference uses the format's rounded values, so the remaining error is f32 summation.
       const bool exact = format == WeightFormat::kF32;
       const bool bytes = format == WeightFormat::kW8A8 && std::string(cpu_isa()) == "avx512_bf16";
       const auto seen_x = exact                ? dense_x
@@ -123,8 +123,8 @@ TEST_P(MatmulTest, EveryFormatMatchesTheReference) {
         actual.insert(actual.end(), y.begin() + r * ldy, y.begin() + r * ldy + n);
         for (int c = n; c < ldy; ++c) ASSERT_EQ(y[r * ldy + c], 777.0f) << "wrote past the row";
       }
-      // An int8 number near a rounding boundary may fall either way: one step of one or two of
-      // them.
+      // An int8 number near a rounding boundary may round either way, which moves one or two of
+      // them by one step.
       const double tolerance = is_int8(format) ? 0.1 : 3e-7 * k + 1e-5;
       expect_close(actual, expected, tolerance, 0,
                    "format " + std::to_string(static_cast<int>(format)));
@@ -150,7 +150,7 @@ TEST(MatmulRowsTest, ARowHasTheSameBitsInAnyBatch) {
     ASSERT_OK(packed->multiply(x.data(), kM, kK, bias.data(), all.data(), kN));
     for (const std::int64_t m :
          {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 64, 100, 256, 257, 512}) {
-      const std::int64_t first = kM - m;  // other neighbours, other places in the tiles
+      const std::int64_t first = kM - m;  // changes neighbours and places in the tiles
       std::vector<float> some(static_cast<std::size_t>(m * kN));
       ASSERT_OK(packed->multiply(x.data() + first * kK, m, kK, bias.data(), some.data(), kN));
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kN, some.size() * sizeof(float)), 0)

@@ -9,7 +9,7 @@ namespace {
 
 using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t, DType, TestLayout>;
 
-/// A cache cut into pages of uneven length, one query, and what the kernels make of them.
+/// A cache split into pages of uneven length, one query, and the kernels' results for them.
 class PageBoundsTest : public ::testing::TestWithParam<Shape> {
  protected:
   PageBoundsTest()
@@ -69,11 +69,11 @@ TEST_P(PageBoundsTest, CentersAgreeWithTheReference) {
     ASSERT_OK(page_bounds(args));
     const std::size_t dim = static_cast<std::size_t>(dim_);
     for (std::size_t i = 0; i < actual.size(); ++i) {
-      // One rounding to bf16 may go the other way.
+      // A value near a boundary may round to the other bf16 number.
       const float x = bf16_to_f32(actual[i]), y = bf16_to_f32(expected[i]);
       ASSERT_NEAR(x, y, 0.008f * std::abs(y) + 1e-6f) << "at " << i;
       if (i / dim % 2 == 0) continue;
-      // The high value against the low one before it.
+      // Compare the high value with the low one before it.
       if (summary == PageSummary::kMean) {
         ASSERT_EQ(actual[i], actual[i - dim]);
       } else {

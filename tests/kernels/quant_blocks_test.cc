@@ -1,4 +1,5 @@
-// Expanded blocks against the Python package gguf, bit for bit (make_quant_blocks_golden.py).
+// Expanded blocks equal those of the Python package gguf, bit for bit
+// (make_quant_blocks_golden.py).
 #include "kernels/quant_blocks.h"
 
 #include <bit>
@@ -15,7 +16,7 @@
 namespace quire {
 namespace {
 
-/// The numbers ggml gives these types.
+/// ggml's numbers for these types.
 const std::map<std::uint32_t, BlockType> kTypes = {
     {2, BlockType::kQ4_0},  {3, BlockType::kQ4_1},  {6, BlockType::kQ5_0},   {7, BlockType::kQ5_1},
     {8, BlockType::kQ8_0},  {10, BlockType::kQ2_K}, {11, BlockType::kQ3_K},  {12, BlockType::kQ4_K},
@@ -86,7 +87,7 @@ TEST(QuantBlocksTest, ZeroBlocksWriteNothing) {
 
 TEST(QuantBlocksTest, AScaleThatIsNoNumberIsFoundInAnyBlock) {
   for (const GoldenCase& c : golden()) {
-    // All blocks of 0xFF: every scale is NaN. One such block among good ones must be found.
+    // In a block of 0xFF bytes every scale is NaN. One such block among good ones must be found.
     for (std::int64_t bad = 0; bad < c.num_blocks; ++bad) {
       std::string blocks = c.blocks;
       const auto size = static_cast<std::size_t>(block_bytes(c.type));

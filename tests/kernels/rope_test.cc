@@ -44,7 +44,7 @@ class RopeIdentityTest : public ::testing::TestWithParam<RopeScaling> {
  protected:
   static constexpr std::int32_t kPositions = 262145;
   void SetUp() override {
-    // Large tables: one for each scaling, kept for all tests.
+    // The tables are large, so one for each scaling is kept for all tests.
     static std::map<RopeScaling, RopeTable> tables;
     if (!tables.contains(GetParam())) {
       auto built = RopeTable::build(config_of(GetParam(), 64), kPositions);
@@ -62,7 +62,6 @@ class RopeIdentityTest : public ::testing::TestWithParam<RopeScaling> {
   double scale_ = 1;
 };
 
-// RP-1
 TEST_P(RopeIdentityTest, RotationsAdd) {
   const auto x = random_floats(64, 1);
   for (const auto& [a, b] : {std::pair{5, 7}, {100, 4000}, {30000, 2000}, {131072, 131072}}) {
@@ -72,7 +71,6 @@ TEST_P(RopeIdentityTest, RotationsAdd) {
   }
 }
 
-// RP-2
 TEST_P(RopeIdentityTest, DotProductDependsOnTheDistanceAlone) {
   const auto q = random_floats(64, 2), k = random_floats(64, 3);
   const double near = dot(rotate(*table_, q, 130), rotate(*table_, k, 100));
@@ -82,7 +80,6 @@ TEST_P(RopeIdentityTest, DotProductDependsOnTheDistanceAlone) {
   }
 }
 
-// RP-3
 TEST_P(RopeIdentityTest, MeanCommutesWithAnOffset) {
   constexpr int kRows = 33;
   for (const std::int32_t offset : {64, 5000, 100000}) {
@@ -102,7 +99,6 @@ TEST_P(RopeIdentityTest, MeanCommutesWithAnOffset) {
   }
 }
 
-// RP-4
 TEST_P(RopeIdentityTest, NormsAndCosinesAreKept) {
   const auto a = random_floats(64, 4), b = random_floats(64, 5);
   for (const std::int32_t p : {0, 1, 777, 40000, 262144}) {
@@ -127,7 +123,7 @@ TEST(RopeFrequencyTest, PlainFrequenciesArePowersOfTheBase) {
 }
 
 TEST(RopeFrequencyTest, Llama3GoldenValues) {
-  // Llama-3.1-8B: theta 500000, factor 8, low 1, high 4, old context 8192.
+  // Llama-3.1-8B has theta 500000, factor 8, low 1, high 4 and old context 8192.
   const auto f = rope_frequencies(config_of(RopeScaling::kLlama3));
   ASSERT_TRUE(f.ok());
   const auto plain = rope_frequencies(config_of(RopeScaling::kNone));
@@ -145,16 +141,16 @@ TEST(RopeFrequencyTest, Llama3GoldenValues) {
     EXPECT_NEAR(f->inverse_frequency[c], expected, 2e-6 * expected) << c;
     EXPECT_NEAR(plain->inverse_frequency[c], base, 1e-6 * base) << c;
   }
-  // Fixed by hand: c = 28 keeps its frequency, c = 29 and 34 are blended, c = 35 is stretched by
-  // the whole factor.
+  // The values are worked out by hand: c = 28 keeps its frequency, c = 29 and 34 are blended, and c
+  // = 35 is scaled by the whole factor.
   EXPECT_NEAR(f->inverse_frequency[28] * std::pow(500000.0, 56.0 / 128.0), 1.0, 1e-5);
   EXPECT_NEAR(f->inverse_frequency[29], 2.166570e-3, 2e-8);
   EXPECT_NEAR(f->inverse_frequency[35], std::pow(500000.0, -70.0 / 128.0) / 8.0, 1e-9);
 }
 
 TEST(RopeFrequencyTest, YarnGoldenValues) {
-  // Qwen2.5: theta 1e6, factor 4, old context 32768, beta 32 and 1: correction dims 23.5..
-  // and 39.6..
+  // Qwen2.5 has theta 1e6, factor 4, old context 32768, and beta 32 and 1. The correction dims are
+  // 23.5.. and 39.6...
   const auto f = rope_frequencies(config_of(RopeScaling::kYarn));
   ASSERT_TRUE(f.ok());
   EXPECT_NEAR(f->attention_scale, 0.1 * std::log(4.0) + 1.0, 1e-6);
@@ -202,7 +198,7 @@ TEST(RopeRotateTest, MatchesTheReferenceOnOddShapes) {
         ASSERT_OK(rope_rotate_reference(
             *table, {x.data(), expected.data(), positions.data(), rows, heads, ldx, ldo}));
         expect_close(actual, expected, 1e-6, 1e-6, "rotated");
-        // In place
+        // Also in place
         ASSERT_OK(
             rope_rotate(*table, {x.data(), x.data(), positions.data(), rows, heads, ldx, ldx}));
         for (std::int64_t r = 0; r < rows; ++r) {

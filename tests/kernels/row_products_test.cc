@@ -21,7 +21,7 @@ class RowProductsTest : public ::testing::TestWithParam<Shape> {
         q_(random_floats(queries_ * (dim_ + 3), 42)) {
     for (std::int64_t r = rows_ - 1; r >= 0; r -= 1 + r % 3)
       listed_.push_back(static_cast<std::int32_t>(r));
-    listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // twice, and not in order
+    listed_.push_back(static_cast<std::int32_t>(rows_ / 2));  // one row twice and out of order
   }
   ChosenRows listed() const {
     return {kv_.view(false), heads_ - 1, listed_.data(), 0,
@@ -53,8 +53,8 @@ TEST_P(RowProductsTest, AgreesWithTheReference) {
     ASSERT_OK(row_scores_reference(scores_args(rows, expected)));
     ASSERT_OK(row_scores(scores_args(rows, actual)));
     expect_close(actual, expected, 1e-4, 1e-5, "scores");
-    // Rounding a query to bf16 moves each of its values by 2^-9 of it at most, and so a product of
-    // dim values of about 1.
+    // Rounding a query to bf16 moves each value by at most 2^-9 of it. A product is a sum of dim
+    // values of about 1, so the tolerance follows.
     RowScoresArgs rounded = scores_args(rows, actual);
     rounded.rounding = QueryRounding::kAllowed;
     ASSERT_OK(row_scores(rounded));

@@ -26,7 +26,7 @@ class RowVotesTest : public ::testing::TestWithParam<Shape> {
         lse_(random_floats(groups_ * group_, 53, 4.0f)) {
     for (std::int64_t i = 0; i < groups_; ++i)
       limits_.push_back(static_cast<std::int32_t>(i == 0 ? -1 : i * rows_ / groups_));
-    // Not in the order of the rows.
+    // Positions are not in the order of the rows.
     for (std::size_t r = 0; r + 3 < kv_.positions().size(); r += 4)
       std::swap(kv_.positions()[r], kv_.positions()[r + 2]);
   }

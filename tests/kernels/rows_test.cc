@@ -83,8 +83,8 @@ TEST(TopKTest, TiesGoToTheSmallerIndexAndNanLast) {
 }
 
 TEST(TopKTest, ManyScoresAreMarkedExactly) {
-  // Long enough for a guess from a sample, which some of these mislead: waves of its stride, a few
-  // outliers, whole ranges without a score, one value for all.
+  // The list is long enough for a guess from a sample. Some inputs mislead it: waves of its stride,
+  // a few outliers, whole ranges without a score, one value for all.
   const std::int64_t n = 20011;
   std::mt19937 rng(8);
   for (int kind = 0; kind < 6; ++kind) {
@@ -164,7 +164,7 @@ TEST(ParallelTest, CallsFromSeveralThreadsAndFromInsideAreAllDone) {
     callers.emplace_back([&] {
       set_num_threads(3);
       for (int round = 0; round < kRounds; ++round) {
-        // Written without atomics: what the call returns from must be visible here
+        // These are plain writes, which must be visible once the call returns.
         std::vector<int> plain(kTasks, 0);
         parallel_tasks(kTasks, [&](std::int64_t i) {
           plain[i] = 1;

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Rows, KV heads, group, pairs
+// Order: rows, KV heads, group, pairs.
 using Shape = std::tuple<std::int64_t, std::int32_t, std::int32_t, std::int32_t>;
 
 class TransposedRowsTest : public ::testing::TestWithParam<Shape> {
@@ -81,8 +81,8 @@ TEST_P(TransposedRowsTest, AKvHeadAloneScoresAsAmongAll) {
   }
 }
 
-/// What a block holds is what was put at transposed_at(), and signed queries over pairs of bounds
-/// give what a page can matter.
+/// A block holds each value at transposed_at(). Signed queries over pairs of bounds give the scores
+/// of page_scores().
 TEST_P(TransposedRowsTest, BoundsOfPagesScoreAsPageScores) {
   std::vector<std::uint16_t> bounds;  // [row][KV head][2][pairs]
   for (std::int64_t row = 0; row < rows_; ++row) {

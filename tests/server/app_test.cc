@@ -1,5 +1,5 @@
-// Admission and errors of the service, over a real socket, around an engine and a document service
-// that do as told.
+// Admission and errors of the service work over a real socket, around a stub engine and a stub
+// document service.
 #include "server/app/app.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ TEST_F(AppTest, RequestAndTokenLimits) {
   EXPECT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(r.header("x-ratelimit-limit-requests"), "3");
   EXPECT_EQ(r.header("x-ratelimit-remaining-requests"), "2");
-  r = call("GET", "/v1/documents", {}, key);  // eleven tokens were used of five
+  r = call("GET", "/v1/documents", {}, key);  // the first request used eleven tokens of five
   EXPECT_EQ(r.status, 429);
   EXPECT_EQ(code_of(r), "quota_exceeded");
   EXPECT_TRUE(r.header("retry-after-ms"));
@@ -247,7 +247,7 @@ TEST_F(AppTest, RetrievalThatIsSwitchedOffSaysSo) {
   EXPECT_EQ(code_of(r), "not_supported");
   EXPECT_EQ(r.header("x-should-retry"), "false");
   EXPECT_EQ(code_of(call("POST", "/v1/query", R"({"query":"q","retrieve":{}})")), "not_supported");
-  // Nobody asked for documents
+  // The request does not ask for documents.
   EXPECT_EQ(call("POST", "/v1/query", R"({"query":"q"})").status, 200);
 }
 

@@ -1,4 +1,4 @@
-// What `auto` may do: each transition of the gate, and the checker that feeds it.
+// Tests each transition of the gate that `auto` obeys, and the checker that feeds it.
 #include "server/service/fidelity_gate.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(FidelityGate, OnlyAPassingCertificateOfThisModelWithDefaultSettingsCounts) 
   EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("epic", true)}, std::string(64, 'b'), 0.02);
   EXPECT_FALSE(gate.verdict().strategy);
-  // A stricter limit than it was judged by
+  // The limit is stricter than the one the certificate was judged by.
   gate.set_certificates({certificate("epic", true)}, kModel, 0.01);
   EXPECT_FALSE(gate.verdict().strategy);
   gate.set_certificates({certificate("of_another_build", true)}, kModel, 0.02);
@@ -54,17 +54,17 @@ TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
   for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("reuse", 0.0));
-  EXPECT_EQ(gate.verdict().strategy, "reuse");  // too few to judge
+  EXPECT_EQ(gate.verdict().strategy, "reuse");  // too few checks to judge
   EXPECT_TRUE(gate.record("reuse", 0.0));
   EXPECT_FALSE(gate.verdict().strategy);
   EXPECT_NE(gate.verdict().note.find("shadow_min_agreement"), std::string::npos);
   EXPECT_TRUE(gate.in_fallback());
   EXPECT_EQ(gate.info(0.5).at("shadow").at("state").as_string(), "fallback");
-  // Another strategy's checks do not speak for it.
+  // Checks of another strategy do not count for this one.
   for (std::size_t i = 0; i < 2 * FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("epic", 1.0));
   EXPECT_FALSE(gate.verdict().strategy);
-  // Only checks since the fall count.
+  // Only checks since the fallback count.
   for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("reuse", 1.0));
   EXPECT_FALSE(gate.verdict().strategy);
@@ -78,7 +78,7 @@ TEST(FidelityGate, TheAverageMovesWithTheWindow) {
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
   for (std::size_t i = 0; i < 5 * FidelityGate::kWindow; ++i)
     EXPECT_FALSE(gate.record("reuse", 1.0));
-  // 0.5 instead of 1 lowers the mean of 32 by 1/64 each: the seventh brings it under 0.9.
+  // Each 0.5 instead of 1 lowers the mean of 32 by 1/64, so the seventh brings it below 0.9.
   for (int i = 0; i < 6; ++i) EXPECT_FALSE(gate.record("reuse", 0.5)) << i;
   EXPECT_TRUE(gate.record("reuse", 0.5));
   EXPECT_FALSE(gate.verdict().strategy);
@@ -100,7 +100,7 @@ TEST(FidelityGate, InfoShowsCertificatesAndState) {
   EXPECT_EQ(info.at("shadow").at("checks").as_int64(), 1);
 }
 
-/// Full recomputation as the test wants it, held or at once.
+/// Returns the full recomputation that the test sets, held or at once.
 class LogitEngine final : public test::StubEngine {
  public:
   std::vector<std::vector<float>> logits;
@@ -156,7 +156,7 @@ class ShadowTest : public ::testing::Test {
         changed_.wait_for(lock, std::chrono::seconds(20), [&] { return outcomes_.size() > i; }));
     return i < outcomes_.size() ? outcomes_[i] : std::pair<ShadowChecker::Outcome, ShadowResult>();
   }
-  /// An answer that chose tokens 0 and 1.
+  /// Returns a sample of an answer that chose tokens 0 and 1.
   static std::shared_ptr<ShadowSample> sample() {
     auto s = std::make_shared<ShadowSample>();
     s->strategy = "reuse";
@@ -181,8 +181,8 @@ TEST_F(ShadowTest, ComparesTokensAndDistributions) {
   EXPECT_EQ(what, ShadowChecker::Outcome::kChecked);
   EXPECT_EQ(result.strategy, "reuse");
   EXPECT_DOUBLE_EQ(result.agreement, 0.5);
-  // Second position: p = softmax(1, 0), q = softmax(0, 1): KL = (p0 - p1) * 1 = tanh(1/2); mean
-  // over two positions.
+  // At the second position p = softmax(1, 0) and q = softmax(0, 1), so KL = (p0 - p1) * 1 =
+  // tanh(1/2). The result is the mean over two positions.
   EXPECT_NEAR(result.kl, std::tanh(0.5) / 2, 1e-6);
   std::lock_guard lock(engine_.mu);
   EXPECT_EQ(engine_.last.cache.strategy, "recompute");

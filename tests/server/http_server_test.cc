@@ -29,7 +29,7 @@ class FakeService final : public HttpService {
   void handle(std::shared_ptr<Exchange> e) override {
     const std::string path = e->request.path_text();
     if (path == "/echo") return e->respond(text(200, e->request.method + ":" + e->request.body));
-    if (path == "/drop") return;  // a handler that forgets
+    if (path == "/drop") return;  // a handler that never answers
     if (path == "/sink") return e->respond(text(200, std::to_string(sunk)));
     if (path == "/ping") {
       e->set_ping(": ping\n\n", std::chrono::milliseconds(20));
@@ -318,15 +318,16 @@ TEST_F(HttpServerTest, SilentClientsAreClosed) {
 TEST_F(HttpServerTest, ABodyThatTricklesIsCutOff) {
   HttpServerOptions o;
   o.body_timeout = std::chrono::milliseconds(100);
-  o.min_body_bytes_per_second = 1u << 30;  // no client of a test is so fast
+  o.min_body_bytes_per_second = 1u << 30;  // faster than any client of a test
   start(o);
   LoopbackClient c(server_->port());
   ASSERT_TRUE(c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n"));
-  // Never silent for long, and still cut off; what it sends meanwhile may cost it the answer.
+  // The client is never silent for long and is still cut off. The bytes that it sends meanwhile may
+  // lose it the answer.
   bool cut = false;
   for (int i = 0; i < 800 && !cut; ++i) {
     cut = !c.send("a");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the client's own pace
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the client's pace
   }
   const auto r = c.read_response();
   EXPECT_TRUE(r ? r->status == 408 : cut);
@@ -356,7 +357,7 @@ TEST_F(HttpServerTest, AWriterWaitsForASlowReader) {
   ASSERT_TRUE(e);
   const std::string piece(1u << 20, '~');
   std::thread writer([&] {
-    // More than the queue and the sockets hold: without waiting the connection would be given up.
+    // The data exceeds the queue and the sockets. Without waiting, the connection would be dropped.
     for (int i = 0; i < 32 && e->wait_for_room(piece.size(), std::chrono::seconds(20)); ++i)
       if (!e->write(piece)) break;
     e->finish();

@@ -79,7 +79,7 @@ TEST(Idempotency, RepliesToWhatChangedSomethingLiveOverARestart) {
   const std::string saved = before.save(1'000, 1 << 20);
   EXPECT_EQ(saved.find("an answer"), std::string::npos);
 
-  now += std::chrono::hours(1000);  // another process has another clock
+  now += std::chrono::hours(1000);  // another process has a different clock
   constexpr std::int64_t kHourMs = 3'600'000;
   IdempotencyStore after({}, clock);
   ASSERT_TRUE(after.restore(saved, 1'000 + 20 * kHourMs).ok());

@@ -1,5 +1,5 @@
-// The OpenAI-compatible endpoints around an engine that does as told: forms of replies and streams,
-// choices, failures, leaving clients.
+// The OpenAI-compatible endpoints around a stub engine: forms of replies and streams, choices,
+// failures, and clients that disconnect.
 #include <gtest/gtest.h>
 
 #include <boost/json/array.hpp>
@@ -33,7 +33,7 @@ class OpenAiTest : public test::StubAppTest {
     EXPECT_TRUE(v.ok() && v->is_object()) << text;
     return v.ok() && v->is_object() ? v->as_object() : json::object();
   }
-  /// The data of each event; nothing else may stand in the stream.
+  /// Returns the data of each event; the stream may hold nothing else.
   static std::vector<std::string> events(const std::string& body) {
     std::vector<std::string> out;
     for (std::size_t at = 0; at < body.size();) {
@@ -236,7 +236,7 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
     EXPECT_TRUE(sink->on_token(ids[0], ""));  // held back
     sink->on_logprobs({{ids[1], -0.25f}, {{ids[1], -0.25f}}});
     EXPECT_TRUE(sink->on_token(ids[1], "The river"));
-    // The rest of a stop string: not in the answer
+    // The rest of a stop string is not in the answer.
     sink->on_logprobs({{ids[1], -1.f}, {{ids[1], -1.f}}});
     EXPECT_TRUE(sink->on_token(ids[1], ""));
     engine.finish(*sink);

@@ -321,7 +321,7 @@ TEST(QueryCodec, PromptCompressionSaysWhatStayed) {
   EXPECT_EQ(boost::json::serialize(explained.at("prompt_compression")),
             R"([{"part":"document","document":0,"tokens":100,"kept":[[4,10],[90,100]]},{)"
             R"("part":"question","tokens":9,"kept":[[0,9]]}])");
-  // Tokens 2 to 7 of what stayed: 6 to 9 and 90, 91 of the text.
+  // Tokens 2 to 7 of the kept ones are tokens 6 to 9, 90 and 91 of the text.
   const auto block = explained.at("blocks").at(0).as_object();
   EXPECT_EQ(boost::json::serialize(block.at("tokens")), "[6,92]");
   EXPECT_EQ(block.at("cut_tokens").as_int64(), 80);

@@ -21,7 +21,7 @@ const json::object& description() {
   return document;
 }
 
-/// The described operation of a request; null when the path or its method is no route.
+/// Returns the described operation of a request; null: no route has this path and method.
 const json::object* operation_of(const std::string& method, const std::string& target) {
   static const RouteTable table(all_routes());
   const std::string path = target.substr(0, target.find_first_of("?#"));
@@ -67,7 +67,7 @@ std::vector<std::string> check_events(const std::string& body, const json::objec
       line = line_end + 1;
     }
     at = end + 2;
-    // A comment, the end mark, or cut off
+    // Skips a comment, the end mark, and an event that was cut off.
     if (data.empty() || data == "[DONE]" || end == body.size()) continue;
     const auto* schema = events->as_object().if_contains(name);
     if (!schema) {
@@ -100,7 +100,7 @@ std::vector<std::string> check_reply(const std::string& method, const std::strin
   const auto* content = response->as_object().if_contains("content");
   const auto* media = content ? content->as_object().if_contains(type) : nullptr;
   if (!media) {
-    // The connection itself refuses before it knows the route.
+    // The connection itself refuses a request before its route is known.
     if (reply.status >= 400 && type == "application/problem+json")
       return check_body(reply.body, problem_schema());
     return {"the media type '" + type + "' is not described for status " +

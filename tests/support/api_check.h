@@ -1,4 +1,4 @@
-/// Holds the replies of a service against its description of the API.
+/// Checks the replies of a service against its description of the API.
 #pragma once
 
 #include <string>
@@ -8,10 +8,9 @@
 
 namespace quire::testing {
 
-/// What is wrong with the reply, one line each; empty: nothing. Its status and media type must be
-/// described for the route, JSON bodies and the data of server-sent events must fit their schemas
-/// and hold nothing that is not described. Paths and methods that are no route must be answered by
-/// the problem body.
+/// Returns the faults of a reply, one line each; empty: none. Its status and media type must be
+/// described for the route. JSON bodies and the data of server-sent events must fit their schemas
+/// and hold nothing else. A path or method without a route must get the problem body.
 std::vector<std::string> check_reply(const std::string& method, const std::string& target,
                                      const RawResponse& reply);
 

@@ -1,6 +1,6 @@
-/// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles,
-/// made-up KV. Its prefill can be held, let through one by one, and made to fail. So can its
-/// embeddings, which count tokens. It answers no queries.
+/// An Engine without a model: the real tokenizer of models/demo, a prompt format with titles, and
+/// made-up KV. A test can hold its prefills, release them one by one, and make them fail. It can
+/// also make embeddings fail; they count tokens. Queries are not answered.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@
 
 namespace quire::test {
 
-/// Prompt format of the tests: the embedded model's control tokens, with titles in the header.
+/// The prompt format of the tests: the embedded model's control tokens, with titles in the header.
 inline constexpr std::string_view kTestPrompt =
     R"({"quire_prompt":{"document_prefix":"<doc>","question_prefix":"<q>","answer_prefix":"<a>",)"
     R"("stop":["</a>"],"system":false,"titles":true}})";
 
 class FakeEngine final : public Engine {
  public:
-  /// `fingerprint` plays the model: another one makes stored documents stale.
+  /// `fingerprint` stands for the model: a different one makes stored documents stale.
   explicit FakeEngine(Store& store, const std::string& fingerprint = "m-00000001",
                       std::int64_t window = 2048)
       : store_(store) {
@@ -51,8 +51,8 @@ class FakeEngine final : public Engine {
   }
   ~FakeEngine() override { stop(std::chrono::milliseconds(0)); }
 
-  // ---- what a test does ----
-  /// From now on prefills wait until permit() or open().
+  // Controls for tests
+  /// Makes later prefills wait until permit() or open().
   void close() {
     set([this] { closed_ = true, permits_ = 0; });
   }
@@ -62,16 +62,17 @@ class FakeEngine final : public Engine {
   void open() {
     set([this] { closed_ = false; });
   }
-  /// Returns once a prefill stands at the closed gate.
+  /// Returns once a prefill waits at the closed gate.
   void wait_for_one() {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [this] { return at_gate_; });
   }
-  /// The n-th prefill from now (0: the next) fails with `status`.
+  /// Makes the n-th prefill from now (0: the next) fail with `status`.
   void fail_at(int n, Status status) {
     set([&] { fail_in_ = n, fail_with_ = std::move(status); });
   }
-  /// The next embedding fails so; those after it with what later calls say.
+  /// Makes the next embedding fail with `status`. Later calls add failures for the embeddings after
+  /// it.
   void fail_embed(Status status) {
     set([&] { fail_embeds_.push_back(std::move(status)); });
   }
@@ -79,7 +80,7 @@ class FakeEngine final : public Engine {
   std::int64_t prefilled_tokens() const { return locked(prefilled_tokens_); }
   std::int64_t prefills() const { return locked(prefills_); }
 
-  // ---- Engine ----
+  // Engine
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return *format_; }
@@ -111,8 +112,8 @@ class FakeEngine final : public Engine {
   Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink>) override {
     return Status::unimplemented("the fake engine answers nothing");
   }
-  /// How often each token stands in the text, by classes of ids, scaled to length 1: texts with
-  /// equal words are near each other.
+  /// Counts the tokens of the text by classes of ids and scales the counts to length 1. Texts with
+  /// equal words are therefore near each other.
   void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override {
     Status failure;
     set([&] {
@@ -175,7 +176,7 @@ class FakeEngine final : public Engine {
       };
       while (closed_ && permits_ == 0 && !cancelled()) {
         if (!std::exchange(at_gate_, true)) changed_.notify_all();
-        // `cancelled` has no condition variable
+        // `cancelled` has no condition variable, so it is polled.
         changed_.wait_for(lock, std::chrono::milliseconds(1));
       }
       at_gate_ = false;
@@ -229,7 +230,7 @@ class FakeEngine final : public Engine {
   EngineInfo info_;
   mutable std::mutex mu_;
   std::condition_variable changed_;
-  // Guarded by mu_, as all below
+  // mu_ guards this member and all below.
   std::deque<std::pair<PrefillRequest, std::function<void(Result<PrefillResult>)>>> queue_;
   bool stop_ = false, closed_ = false, at_gate_ = false;
   int permits_ = 0, fail_in_ = -1;

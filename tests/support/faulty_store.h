@@ -1,4 +1,4 @@
-/// A Store that passes everything on, fails the n-th call that writes, and lets a test act in the
+/// A Store that forwards every call, fails the n-th call that writes, and lets a test act in the
 /// middle of a read.
 #pragma once
 
@@ -15,20 +15,20 @@ class FaultyStore final : public Store {
  public:
   explicit FaultyStore(Store& inner) : inner_(inner) {}
 
-  /// The n-th writing call from now (0: the next) and the `length - 1` behind it return `status`. n
-  /// < 0: none.
+  /// Makes the n-th writing call from now (0: the next) and the `length - 1` after it return
+  /// `status`. n < 0: none fails.
   void fail_at(int n, Status status, int length = 1) {
     status_ = std::move(status);
     length_ = length;
     countdown_ = n;
   }
-  /// Writing calls so far.
+  /// Returns the number of writing calls so far.
   int writes() const { return writes_; }
   bool failed() const { return failed_; }
-  /// Called on the reader's thread before every read of a document's head. Set it before the first
-  /// read.
+  /// Sets a function that is called on the reader's thread before every read of a document's head.
+  /// Set it before the first read.
   void on_read_head(std::function<void()> hook) { on_read_head_ = std::move(hook); }
-  /// Called behind every deletion of a document, before its caller knows.
+  /// Sets a function that is called after every deletion of a document, before the call returns.
   void on_deleted(std::function<void()> hook) { on_deleted_ = std::move(hook); }
 
   const StoreOptions& options() const override { return inner_.options(); }
@@ -140,7 +140,7 @@ class FaultyStore final : public Store {
   std::function<void()> on_read_head_, on_deleted_;
   std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
   std::atomic<bool> failed_{false};
-  Status status_;  // set before the calls it is meant for
+  Status status_;  // set before the calls that return it
 };
 
 }  // namespace quire::test

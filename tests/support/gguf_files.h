@@ -10,7 +10,7 @@
 
 namespace quire::test {
 
-/// Puts a file together. Offsets of tensors follow one another, each at a multiple of `alignment`.
+/// Assembles a file. The tensors follow one another, each at a multiple of `alignment`.
 class GgufWriter {
  public:
   std::uint32_t version = 3;
@@ -37,13 +37,13 @@ class GgufWriter {
     for (const T value : values) bytes += raw(value);
     return add(key, 9, bytes);
   }
-  /// A value of any type, as bytes.
+  /// Adds a value of any type, given as bytes.
   GgufWriter& add(const std::string& key, std::uint32_t type, const std::string& bytes) {
     metadata_ += string(key) + raw(type) + bytes;
     ++num_keys_;
     return *this;
   }
-  /// `dims` as the file has them: innermost first. `type` is ggml's number.
+  /// `dims` are in the file's order, innermost first. `type` is ggml's number.
   GgufWriter& tensor(const std::string& name, const std::vector<std::uint64_t>& dims,
                      std::uint32_t type, const std::string& bytes) {
     data_.resize((data_.size() + alignment - 1) / alignment * alignment);

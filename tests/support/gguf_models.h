@@ -12,7 +12,7 @@
 
 namespace quire::test {
 
-/// "model.layers.3.self_attn.q_proj.weight": "blk.3.attn_q.weight".
+/// Maps "model.layers.3.self_attn.q_proj.weight" to "blk.3.attn_q.weight".
 inline std::string gguf_tensor_name(std::string name) {
   const std::pair<std::string, std::string> parts[] = {
       {"model.layers.", "blk."},           {"model.embed_tokens", "token_embd"},
@@ -42,8 +42,8 @@ inline std::uint32_t gguf_type_number(const std::string& name) {
   return 99;
 }
 
-/// The rows of Q or K as the architecture llama keeps them: row j * d / 2 + i of a head becomes its
-/// row 2i + j.
+/// Returns the rows of Q or K in the order of the architecture llama: row j * d / 2 + i of a head
+/// becomes its row 2i + j.
 inline std::string rows_for_llama(const std::string& bytes, std::int64_t heads,
                                   std::int64_t head_dim) {
   const std::size_t row = bytes.size() / static_cast<std::size_t>(heads * head_dim);
@@ -78,7 +78,8 @@ inline void add_gguf_config(GgufWriter& out, const ModelConfig& c,
       .f32(p + "rope.freq_base", c.rope.theta);
 }
 
-/// Tensors of a folder, of types "F32", "F16", "BF16" or (bytes are blocks) those of GGUF files.
+/// Adds the tensors of a folder. Their types are "F32", "F16", "BF16" or, where bytes are blocks,
+/// those of GGUF files.
 inline void add_gguf_tensors(GgufWriter& out, const ModelConfig& c, const std::string& architecture,
                              const std::vector<testing::FileTensor>& tensors) {
   for (const testing::FileTensor& t : tensors) {
@@ -93,7 +94,7 @@ inline void add_gguf_tensors(GgufWriter& out, const ModelConfig& c, const std::s
   }
 }
 
-/// f32 values as another type.
+/// Converts f32 values to another type.
 inline testing::FileTensor tensor_as(const testing::FileTensor& f32, DType dtype) {
   testing::FileTensor out = f32;
   out.dtype = dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";

@@ -8,13 +8,12 @@
 
 namespace quire::testing {
 
-/// Whether members that a schema does not list are wrong where it says nothing of
+/// Says whether members that a schema does not list are wrong where the schema has no
 /// additionalProperties.
 enum class Unlisted : unsigned char { kWrong, kFine };
 
-/// What is wrong with `value`, one line each with its JSON path; empty: nothing. A keyword the
-/// checker does not know is wrong too, so that no part of a schema goes unchecked in silence.
-/// `document` resolves "$ref": "#/...".
+/// Returns the faults of `value`, one line each with its JSON path; empty: none. An unknown keyword
+/// is a fault too, so that no part of a schema goes unchecked. `document` resolves "$ref": "#/...".
 std::vector<std::string> check_schema(const boost::json::value& value,
                                       const boost::json::value& schema,
                                       const boost::json::object& document, Unlisted unlisted);

@@ -1,4 +1,4 @@
-/// Models in the layout of llama2.c as Hugging Face folders.
+/// Converts models in the layout of llama2.c to Hugging Face folders.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace quire::testing {
 
-/// llama2.c's v0 layout as a safetensors folder.
+/// Writes a model of llama2.c's v0 layout as a safetensors folder.
 inline void convert_llama2c(const fs::path& bin, const fs::path& out) {
   const std::string bytes = read_file(bin);
   std::int32_t head[7];
@@ -49,8 +49,8 @@ inline void convert_llama2c(const fs::path& bin, const fs::path& out) {
   write_file(out / "model.safetensors", safetensors_bytes(tensors));
 }
 
-/// Its vocabulary (int32 longest; float score, int32 length, bytes of each) as a sentencepiece
-/// file: BPE with byte fallback.
+/// Writes the vocabulary (int32 longest; float score, int32 length, bytes of each) as a
+/// sentencepiece file: BPE with byte fallback.
 inline void convert_llama2c_tokenizer(const fs::path& bin, std::int32_t vocab,
                                       const fs::path& out) {
   const std::string bytes = read_file(bin);

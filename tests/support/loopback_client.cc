@@ -136,7 +136,7 @@ std::optional<RawResponse> LoopbackClient::read_response(bool head_request) {
 RawResponse call(std::uint16_t port, const std::string& method, const std::string& target,
                  const std::string& body, const std::vector<std::string>& headers,
                  const std::string& content_type) {
-  // A sanitizer on a busy machine is slow, and hanging is for the test runner to end
+  // The timeout is long because sanitizers on a busy machine are slow; the test runner ends a hang.
   LoopbackClient client(port, 600);
   std::string text = method + " " + target +
                      " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";

@@ -12,13 +12,13 @@ namespace quire::testing {
 struct RawResponse {
   int status = 0;
   std::string head, body;
-  /// Value of a header, by lower-case name.
+  /// Returns the value of a header, given its lower-case name.
   std::optional<std::string> header(const std::string& name) const;
 };
 
 class LoopbackClient {
  public:
-  /// Connects to 127.0.0.1:port. Reads give up after `timeout_s`.
+  /// Connects to 127.0.0.1:port. A read gives up after `timeout_s` seconds.
   explicit LoopbackClient(std::uint16_t port, int timeout_s = 20);
   ~LoopbackClient();
   LoopbackClient(const LoopbackClient&) = delete;
@@ -26,18 +26,18 @@ class LoopbackClient {
 
   bool connected() const { return fd_ >= 0; }
   bool send(const std::string& bytes);
-  /// One whole response (Content-Length, chunked, or until close); nothing at the end of the
-  /// connection.
+  /// Reads one whole response (Content-Length, chunked, or until close). Returns nothing at the end
+  /// of the connection.
   std::optional<RawResponse> read_response(bool head_request = false);
-  /// Head of a response; the body is left unread.
+  /// Reads the head of a response and leaves the body unread.
   std::optional<RawResponse> read_head();
-  /// What arrives next, decoded from nothing; empty at the end or after the timeout.
+  /// Returns the bytes that arrive next, not decoded; empty at the end or after the timeout.
   std::string read_some();
-  /// Reads on until `text` was seen; everything read so far.
+  /// Reads on until `text` was seen and returns everything read so far.
   std::string read_until(const std::string& text);
   bool at_end();
   void close();
-  /// Closes with a reset.
+  /// Closes the connection with a reset.
   void reset();
   void shutdown_send();
 
@@ -47,7 +47,7 @@ class LoopbackClient {
   std::string data_;
 };
 
-/// method target body -> response, on a connection of its own.
+/// Sends one request on a new connection and returns the response.
 RawResponse call(std::uint16_t port, const std::string& method, const std::string& target,
                  const std::string& body = {}, const std::vector<std::string>& headers = {},
                  const std::string& content_type = "application/json");

@@ -1,4 +1,4 @@
-/// Writing model folders for tests: safetensors files, whole or damaged on purpose.
+/// Writes model folders for tests: safetensors files, whole or damaged on purpose.
 #pragma once
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ namespace quire::testing {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own that goes away with the object.
+/// A temporary folder that is removed with the object.
 class TempFolder {
  public:
   TempFolder() {
@@ -51,7 +51,7 @@ inline std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A header and what follows it, exactly as given: for lies.
+/// Returns a file with exactly this header and data, so that a test can write wrong headers.
 inline std::string safetensors_raw(const std::string& header, const std::string& data) {
   std::string out(8, '\0');
   const std::uint64_t n = header.size();
@@ -87,8 +87,8 @@ inline std::string safetensors_bytes(const std::vector<FileTensor>& tensors) {
   return safetensors_raw(header, data);
 }
 
-/// config.json of a Llama of 2 layers, hidden 32, 4 heads of 8 (2 KV heads), vocabulary 40, with
-/// `extra` fields ("\"a\": 1") added and the keys in `drop` left out.
+/// Returns config.json of a Llama of 2 layers, hidden 32, 4 heads of 8 (2 KV heads), vocabulary 40.
+/// Fields from `extra` ("\"a\": 1") are added, and the keys in `drop` are left out.
 inline std::string tiny_config_json(const std::string& extra = "",
                                     const std::vector<std::string>& drop = {}) {
   const std::vector<std::pair<std::string, std::string>> fields = {
@@ -114,7 +114,7 @@ inline std::string tiny_config_json(const std::string& extra = "",
   return out + "}";
 }
 
-/// Random tensors for a Llama config (no biases, no QK-norm).
+/// Returns random tensors for a Llama config (no biases, no QK-norm).
 inline std::vector<FileTensor> llama_tensors(const ModelConfig& c, std::uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<FileTensor> out;

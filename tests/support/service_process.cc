@@ -35,7 +35,7 @@ int exit_code_of(int status) {
 
 pid_t spawn(const std::vector<std::string>& command, const fs::path& in, const fs::path& out,
             const fs::path& err) {
-  // The build folder may lie anywhere: the embedded model is the repository's.
+  // The build folder may be anywhere, so the embedded model is taken from the repository.
   (void)::setenv("QUIRE_MODEL_DIR", (std::string(QUIRE_SOURCE_DIR) + "/models/demo").c_str(), 0);
   std::vector<char*> argv;
   for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -111,7 +111,7 @@ void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags
     if (port_ != 0 && (!until_ready || call("GET", "/readyz").status == 200)) return;
     if (!running()) break;
     std::this_thread::sleep_for(
-        std::chrono::milliseconds(20));  // polling a process, not a test's timing
+        std::chrono::milliseconds(20));  // polls a process; no timing is tested
   }
   FAIL() << "the service did not start:\n" << log();
 }

@@ -17,7 +17,7 @@
 
 namespace quire::testing {
 
-/// A folder that goes with the object.
+/// A temporary folder that is removed with the object.
 class TempFolder {
  public:
   TempFolder();
@@ -34,34 +34,35 @@ struct ProcessResult {
   int exit_code = -1;  ///< -1000 - signal when a signal ended it
   std::string out, err;
 };
-/// Runs a command to its end.
+/// Runs a command until it exits.
 ProcessResult run_process(const std::vector<std::string>& command, const std::string& input = {});
 
 class ServiceProcess {
  public:
   ~ServiceProcess();
-  /// Starts and waits until it listens; with `until_ready`, until /readyz is 200. A failed start is
-  /// a test failure.
+  /// Starts the service and waits until it listens or, with `until_ready`, until /readyz is 200. A
+  /// failed start is a test failure.
   void start(const std::filesystem::path& store, std::vector<std::string> flags = {},
              bool until_ready = true);
   void signal(int number);
-  /// SIGKILL.
+  /// Sends SIGKILL.
   void kill();
-  /// Exit code, or -1000 - signal.
+  /// Waits for the exit and returns the exit code, or -1000 - signal.
   int wait();
   bool running();
-  /// SIGTERM, then the exit code.
+  /// Sends SIGTERM and returns the exit code.
   int stop();
   std::uint16_t port() const { return port_; }
   std::string log() const;
-  /// Waits until the log holds `text`; false after a minute.
+  /// Waits until the log holds `text`. Returns false after a minute.
   bool wait_for_log(const std::string& text) const;
 
-  /// The reply is held against the description of the API (tests/support/api_check.h).
+  /// Makes a request. The reply is checked against the description of the API
+  /// (tests/support/api_check.h).
   RawResponse call(const std::string& method, const std::string& target,
                    const std::string& body = {}, const std::vector<std::string>& headers = {},
                    const std::string& content_type = "application/json") const;
-  /// The same, with the body parsed; a body that is no JSON is a test failure.
+  /// Makes a request and returns the parsed body. A body that is not JSON is a test failure.
   boost::json::value json(const std::string& method, const std::string& target,
                           const std::string& body = {},
                           const std::vector<std::string>& headers = {},
@@ -73,7 +74,7 @@ class ServiceProcess {
   std::filesystem::path log_path_;
 };
 
-/// One service for all tests of a suite, with a store of its own. A suite with flags has its own
+/// One service for all tests of a suite, with its own store. A suite with flags defines its own
 /// SetUpTestSuite(), which calls start().
 class ServiceTest : public ::testing::Test {
  public:
@@ -82,7 +83,7 @@ class ServiceTest : public ::testing::Test {
 
  protected:
   static void start(std::vector<std::string> flags = {});
-  /// For the suite's files; goes with the service.
+  /// The folder of the suite's files; it is removed with the service.
   static const std::filesystem::path& folder();
   static inline std::unique_ptr<ServiceProcess> service;
 
@@ -91,13 +92,13 @@ class ServiceTest : public ::testing::Test {
 };
 
 boost::json::value parse(const std::string& text);
-/// Value at a path like "cache.tiers.disk.blocks" or "documents.0.id"; null when it is not there.
-/// Lives as long as `value`.
+/// Returns the value at a path like "cache.tiers.disk.blocks" or "documents.0.id"; null: absent.
+/// The reference is valid as long as `value`.
 const boost::json::value& at(const boost::json::value& value, const std::string& path);
 std::string text_at(const boost::json::value& value, const std::string& path);
 std::int64_t int_at(const boost::json::value& value, const std::string& path);
 
-/// A made-up document of about `words` words, different for each seed.
+/// Returns a made-up document of about `words` words, different for each seed.
 std::string sample_text(unsigned seed, int words);
 std::string quoted(const std::string& text);
 

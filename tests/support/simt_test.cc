@@ -15,7 +15,7 @@ Report run_one_block(int threads, int shared_bytes, const std::function<void(Dev
   return run(memory, {{1, 1, 1}, threads, shared_bytes}, kMany, body);
 }
 
-/// Sums rows of `n` floats: one block a row, every thread a stride of it.
+/// Sums rows of `n` floats: one block per row, each thread adds every kThreads-th value.
 struct RowSum {
   static constexpr int kThreads = 64;
   const float* x;
@@ -139,7 +139,7 @@ TEST(SimtTest, AMissingBarrierIsFoundWhateverTheOrderOfThreads) {
     });
   };
   EXPECT_EQ(neighbour(1, true).fault, Fault::kNone);
-  // Reads what a thread that ran before wrote
+  // The thread reads what an earlier thread wrote.
   EXPECT_EQ(neighbour(63, false).fault, Fault::kSharedMemory);
   EXPECT_EQ(neighbour(0, false).fault, Fault::kNone);
 }
@@ -254,7 +254,7 @@ TEST(SimtTest, WarpOperationsGiveEveryLaneTheRightValue) {
 }
 
 TEST(SimtTest, TheTensorCoreTwinMultipliesInTheLayoutOfTheInstruction) {
-  // a is 16 x 16, b 16 x 8; small integers, exact in both types.
+  // a is 16 x 16 and b 16 x 8, of small integers that are exact in both types.
   const auto a = [](int i, int k) { return static_cast<float>((i * 3 + k) % 7 - 3); };
   const auto b = [](int k, int j) { return static_cast<float>((k + j * 5) % 5 - 2); };
   std::vector<float> out(16 * 8);

@@ -1,4 +1,4 @@
-/// Where tests find SmolLM2-135M-Instruct as a GGUF file: QUIRE_SMOLLM2, or models/smollm2/*.gguf.
+/// Finds SmolLM2-135M-Instruct as a GGUF file for tests: QUIRE_SMOLLM2, or models/smollm2/*.gguf.
 #pragma once
 
 #include <cstdlib>
@@ -21,7 +21,7 @@ inline std::optional<std::filesystem::path> smollm2_file() {
 
 }  // namespace quire::test
 
-/// The file's path in `variable`, or a skipped test.
+/// Puts the file's path into `variable`, or skips the test.
 #define QUIRE_SMOLLM2_FILE(variable)                   \
   const auto variable = ::quire::test::smollm2_file(); \
   if (!variable)                                       \

@@ -1,4 +1,4 @@
-/// The service over a real socket, around an engine and a document service that do as told.
+/// The service over a real socket, around a stub engine and a stub document service.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class StubAppTest : public ::testing::Test {
     services.timers->stop();
     services.workers->stop();
   }
-  /// The reply is held against the description of the API.
+  /// Makes a request. The reply is checked against the description of the API.
   testing::RawResponse call(const std::string& method, const std::string& target,
                             const std::string& body = {},
                             const std::vector<std::string>& headers = {}) {

@@ -1,4 +1,4 @@
-/// An engine and a document service that do what a test says, for the service around them.
+/// An engine and a document service whose results a test sets, for the service around them.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace quire::test {
 
-/// Answers queries when told to, or fails them. Tokenizer and prompt format of the embedded model.
+/// Answers or fails queries as the test says. It has the embedded model's tokenizer and prompt
+/// format.
 class StubEngine : public Engine {
  public:
   StubEngine() {
@@ -31,8 +32,8 @@ class StubEngine : public Engine {
     info_.max_model_len = 2048;
   }
   Status query_error, done_status;    ///< set before the call
-  bool hold = false;                  ///< keep the sink; the test finishes it
-  std::chrono::milliseconds wait{0};  ///< what a refused client is to be told
+  bool hold = false;                  ///< keeps the sink, so that the test finishes it
+  std::chrono::milliseconds wait{0};  ///< reported to a refused client
 
   std::shared_ptr<QuerySink> take() {
     std::unique_lock lock(mu_);
@@ -109,7 +110,7 @@ class StubEngine : public Engine {
   std::shared_ptr<std::atomic<bool>> last_;  // the last query's cancel flag
 };
 
-/// Every call fails with `error`, or gives something small.
+/// Every call fails with `error` or returns something small.
 class StubIngest final : public IngestService {
  public:
   Status error;

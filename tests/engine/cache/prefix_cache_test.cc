@@ -26,7 +26,7 @@ class PrefixCacheTest : public ::testing::Test {
     std::iota(out.begin(), out.end(), from);
     return out;
   }
-  /// A cache with rows from..from+n-1, each element telling its layer and position.
+  /// Returns a cache with rows from..from+n-1. Each element encodes its layer and position.
   WorkingCache computed(std::int32_t n, std::int32_t from = 0) {
     WorkingCache cache(pool_, kLayers);
     fill(cache, from, n);
@@ -62,7 +62,7 @@ class PrefixCacheTest : public ::testing::Test {
   static float mark(std::int32_t layer, std::int32_t position) {
     return static_cast<float>(1000 * layer + position);
   }
-  /// V of the row, which no rotation touches.
+  /// Returns V of the row, which no rotation changes.
   static float value(const WorkingCache& cache, std::int32_t layer, std::int64_t row) {
     const KvView v = cache.view(layer);
     float x;
@@ -137,7 +137,7 @@ TEST_F(PrefixCacheTest, WritingToASharedRowTakesACopy) {
   prefixes.add(seed(), ids(500, 32), first);
   WorkingCache second(pool_, kLayers);
   ASSERT_EQ(prefixes.take(seed(), ids(500, 32), 32, second), 32);
-  // Drops half a page and computes other rows there.
+  // Drop half a page and compute other rows there.
   second.truncate_all(24);
   fill(second, 100, 4);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -146,7 +146,7 @@ TEST_F(PrefixCacheTest, WritingToASharedRowTakesACopy) {
     EXPECT_EQ(value(first, layer, 24), mark(layer, 24));
   }
   EXPECT_EQ(pool_.bytes_in_use(), 3 * column_bytes());
-  // The owner writes to rows it gave to others, too.
+  // The owner may also write to rows that it shares with others.
   const std::vector<float> raw(
       static_cast<std::size_t>(2 * kFormat.num_kv_heads * kFormat.head_dim), -1.0f);
   const std::int64_t row = kFormat.head_dim * 4;
@@ -169,8 +169,8 @@ TEST_F(PrefixCacheTest, WritingToASharedRowTakesACopy) {
 TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndNoneBeforeItsContinuation) {
   PrefixCache prefixes(pool_, kLayers, 4 * column_bytes());
   WorkingCache a = computed(48), b = computed(32);
-  prefixes.add(seed(), ids(500, 48), a);  // three pages
-  // Two more: one of the first three must go, and it is the last of them
+  prefixes.add(seed(), ids(500, 48), a);  // takes three pages
+  // Two more pages: one of the first three must be evicted, and it is the last of them.
   prefixes.add(seed(), ids(2000, 32), b);
   EXPECT_EQ(prefixes.bytes(), 4 * column_bytes());
   const auto taken = [&](std::int32_t from) {
@@ -179,7 +179,7 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndNoneBeforeItsContinuation)
   };
   EXPECT_EQ(taken(500), 32);
   EXPECT_EQ(taken(2000), 32);
-  EXPECT_EQ(taken(500), 32);  // now the most recent
+  EXPECT_EQ(taken(500), 32);  // is now the most recently used
   prefixes.shrink(2 * column_bytes());
   EXPECT_EQ(taken(500), 32);
   EXPECT_EQ(taken(2000), 0);

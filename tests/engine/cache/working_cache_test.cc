@@ -17,7 +17,7 @@ class WorkingCacheTest : public ::testing::Test {
     config.head_dim = config.rotary_dim = kFormat.head_dim;
     rope_ = *RopeTable::build(config, 500);
   }
-  /// Raw KV [heads][2][rows][dim], every element its own value.
+  /// Returns raw KV [heads][2][rows][dim] in which every element has a different value.
   std::vector<float> raw(std::int64_t rows, std::uint32_t seed) {
     std::mt19937 rng(seed);
     std::uniform_real_distribution<float> u(-1, 1);
@@ -35,7 +35,7 @@ class WorkingCacheTest : public ::testing::Test {
             .kv_stride = rows * row,
             .row_stride = row};
   }
-  /// Element as attention reads it.
+  /// Returns an element as attention reads it.
   static float read(const KvView& v, std::int64_t row, int kv, int head, int c) {
     const auto* page = static_cast<const char*>(v.pages[row / kPageTokens]);
     return *reinterpret_cast<const float*>(page + kv * v.kv_stride + head * v.head_stride +
@@ -46,7 +46,7 @@ class WorkingCacheTest : public ::testing::Test {
     std::iota(out.begin(), out.end(), from);
     return out;
   }
-  /// The row holds raw row `i` of `data`, K rotated to `position`.
+  /// Expects that the row holds raw row `i` of `data`, with K rotated to `position`.
   void expect_row(const WorkingCache& cache, int layer, std::int64_t row,
                   const std::vector<float>& data, std::int64_t rows, std::int64_t i,
                   std::int32_t position) {

@@ -10,8 +10,8 @@
 namespace quire::testing {
 namespace {
 
-/// `blocks` alphas around 0.5 in each of `layers`; in layers from `from` on block `beta` is far
-/// below.
+/// Returns `blocks` alphas around 0.5 for each of `layers`. In layers from `from` on, block `beta`
+/// is far lower.
 std::vector<BlockStats> document(std::int32_t layers, std::int32_t blocks, std::int32_t from,
                                  std::int32_t beta) {
   std::vector<BlockStats> stats;
@@ -51,7 +51,7 @@ TEST(StableLayersTest, CalibrationFindsTheTrailingLayersThatSingleABlockOut) {
 
 TEST(StableLayersTest, ALayerBelowHalfTheHighestScoreDoesNotBegin) {
   StableLayerCalibration calibration(8);
-  // Only layer 7 stands out: elsewhere the spread hides the block.
+  // Only layer 7 differs clearly; in the others the spread hides the block.
   for (int i = 0; i < 4; ++i) {
     auto stats = document(8, 20, 7, 5);
     for (std::int32_t l = 0; l < 7; ++l) {

@@ -1,5 +1,5 @@
-/// Compression inside the whole pipeline: what stays, what is decoded with it, and that nobody else
-/// notices.
+/// Compression inside the whole pipeline: the kept rows, decoding with them, and no effect on other
+/// queries.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,7 +13,7 @@ namespace {
 
 using Options = std::map<std::string, std::string, std::less<>>;
 
-constexpr std::int64_t kLayers = 3, kKvHeads = 2;  // of the random model
+constexpr std::int64_t kLayers = 3, kKvHeads = 2;  // shape of the random model
 
 class CompressedQueryTest : public ::testing::Test {
  protected:
@@ -96,7 +96,7 @@ TEST_F(CompressedQueryTest, DropsAllButTheCapacityAfterTheFirstToken) {
     EXPECT_EQ(o.plan.compression->hot_rows, kLayers * kKvHeads * 60);
     ASSERT_EQ(o.ids.size(), plain.ids.size());
     EXPECT_EQ(o.ids[0], plain.ids[0]) << "the question saw the whole cache";
-    // What the blocks say adds up: prefix and question are the rest of the hot rows.
+    // The blocks' hot rows add up; prefix and question are the rest.
     double hot = 0;
     for (const auto& c : o.plan.contexts) {
       for (const auto& b : c.blocks)

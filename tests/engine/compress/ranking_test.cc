@@ -19,8 +19,8 @@ std::vector<std::int32_t> joined(std::vector<std::int32_t> a, const std::vector<
   return a;
 }
 
-/// prefix 0..3, contexts 3..40 and 40..60, question 60..70; first and last rows of contexts are
-/// anchors.
+/// Returns rows with prefix 0..3, contexts 3..40 and 40..60, and question 60..70. The first and
+/// last rows of contexts are anchors.
 LayerRows rows_with_documents() {
   LayerRows rows;
   rows.num_rows = 70;
@@ -76,7 +76,7 @@ TEST(PyramidTest, FallsFromLayerToLayerAroundTheBudget) {
   EXPECT_EQ(b.front(), 195);
   for (std::size_t i = 1; i < b.size(); ++i) EXPECT_LT(b[i], b[i - 1]);
   EXPECT_NEAR(std::accumulate(b.begin(), b.end(), 0.0) / 5, 100, 2);
-  // Few rows: nobody gets more than there are.
+  // With few rows, no layer gets more than there are.
   EXPECT_EQ(pyramid_budgets(3, 100, 20, 120), (std::vector<std::int64_t>{120, 100, 80}));
   EXPECT_EQ(pyramid_budgets(3, 100, 20, 90), (std::vector<std::int64_t>{90, 90, 90}));
   EXPECT_EQ(pyramid_budgets(1, 100, 20, 1000), (std::vector<std::int64_t>{100}));

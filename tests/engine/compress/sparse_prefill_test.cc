@@ -1,4 +1,5 @@
-/// Prompts whose rows attend to a near band and to the columns that their last rows look at.
+/// Sparse prefill: prompt rows attend to a near band and to the columns that the last rows attend
+/// to.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +14,7 @@ namespace {
 
 using Options = std::map<std::string, std::string, std::less<>>;
 
-/// The hook alone in a pass, over a prompt of `num_tokens` tokens of which the last `kWindow`
+/// Runs only the hook in a pass over a prompt of `num_tokens` tokens. The last `kWindow` tokens
 /// score.
 class SparsePassTest : public ::testing::Test {
  protected:
@@ -61,7 +62,7 @@ class SparsePassTest : public ::testing::Test {
     out.report = scores.report();
     return out;
   }
-  /// K and V of one row of a layer.
+  /// Returns K and V of one row of a layer.
   static std::vector<float> row(const WorkingCache& cache, std::int32_t layer, std::int64_t r) {
     const KvView v = cache.view(layer);
     std::vector<float> out;
@@ -108,7 +109,7 @@ TEST_F(SparsePassTest, RowsWithinTheBandKeepTheBitsOfADensePass) {
     ASSERT_EQ(sparse.cache->num_rows(layer), kTokens);
     for (std::int64_t r = 0; r < 128; ++r)
       ASSERT_EQ(row(*sparse.cache, layer, r), row(*dense.cache, layer, r)) << layer << " " << r;
-    // The first layer's K and V depend on the token alone.
+    // The first layer's K and V depend only on the token.
     EXPECT_EQ(row(*sparse.cache, layer, 200) == row(*dense.cache, layer, 200), layer == 0);
     for (std::int32_t r = 0; r < kTokens; ++r)
       ASSERT_EQ(sparse.cache->positions(layer)[static_cast<std::size_t>(r)], r);
@@ -206,7 +207,7 @@ TEST_F(SparsePrefillQueryTest, DocumentsThatAreComputedInPlaceAreSparseToo) {
   const Outcome o = ask(request(sparse(), "speckv", docs, "recompute"));
   ASSERT_TRUE(o.plan.sparse_prefill.has_value());
   EXPECT_GT(o.plan.sparse_prefill->tokens, 0);
-  // What the store has of them is still exact.
+  // The store's KV of the documents is still exact.
   EXPECT_EQ(o.stats.written_tokens, 0);
   const Outcome dense = ask(request({}, "none", docs, "exact"));
   start([](EngineOptions& e) { e.prefix_cache_bytes = 0; });

@@ -1,4 +1,4 @@
-/// Weights of four and eight bits on an emulated device: blocks as they are stored, and values.
+/// Weights of four and eight bits on an emulated device, from stored blocks and from values.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 using namespace testing;
 using cuda::OpCode;
 
-/// Any bytes, with scales that give weights of about 0.1.
+/// Returns blocks of random bytes with scales that give weights of about 0.1.
 std::string random_blocks(BlockType type, std::int64_t count, std::mt19937& rng) {
   struct Half {
     std::size_t at;
@@ -57,8 +57,8 @@ std::string config_json(int hidden) {
 
 class DeviceBlocksTest : public ::testing::Test {
  protected:
-  /// A GGUF file of such blocks, and a folder of what they expand to, the table of tokens as
-  /// devices keep it. V has blocks of `of_v`.
+  /// Writes a GGUF file of such blocks and a folder of their expanded values. The token table is as
+  /// devices keep it, and V has blocks of `of_v`.
   void write(int hidden, BlockType type, BlockType of_v) {
     const std::string json = config_json(hidden);
     const ModelConfig c = *parse_model_config(json);
@@ -96,7 +96,7 @@ class DeviceBlocksTest : public ::testing::Test {
   }
   std::shared_ptr<Compute> device() const { return make_device_compute(ops_); }
 
-  /// How far a prompt, a decode step and a question are from `truth`.
+  /// Returns the errors of a prompt, a decode step and a question against `truth`.
   static std::vector<double> errors(Runner& run, Runner& truth) {
     std::mt19937 rng(3);
     std::vector<std::int32_t> ids(45);
@@ -123,7 +123,8 @@ class DeviceBlocksTest : public ::testing::Test {
   TempFolder dir_;
 };
 
-/// The CPU rounds inputs to int8, a device those of many rows to bf16, and the table of tokens.
+/// Blocks err as little as on the CPU. The CPU rounds inputs to int8. A device rounds inputs of
+/// many rows and the token table to bf16.
 TEST_F(DeviceBlocksTest, BlocksErrAsLittleAsOnTheCpu) {
   const struct {
     int hidden;
@@ -144,7 +145,8 @@ TEST_F(DeviceBlocksTest, BlocksErrAsLittleAsOnTheCpu) {
     const std::vector<double> of_device = errors(run, truth);
     expect_as_good(of_device, errors(cpu, truth));
     EXPECT_LE(*std::ranges::max_element(of_device), 3e-2);
-    // Two passes of few rows; Q and K are one matrix, and V is another where it is kept otherwise.
+    // Two passes have few rows. Q and K are one matrix, and V is a separate one if its type
+    // differs.
     const std::int64_t matrices = f.type == f.of_v ? 4 : 5;
     EXPECT_EQ(ops_->runs(OpCode::kGroupedGemv) - products, 2 * (2 * matrices + 1));
   }
@@ -167,7 +169,7 @@ TEST_F(DeviceBlocksTest, OtherFormatsMultiplyWhatBlocksExpandTo) {
 }
 
 TEST_F(DeviceBlocksTest, ValuesAreRoundedAsOnTheCpu) {
-  // The second has products of 48 inputs, which are kept in bf16.
+  // The second model has products of 48 inputs, which are kept in bf16.
   for (const std::string& json : {config_json(64), tiny_config_json()}) {
     const ModelConfig config = *parse_model_config(json);
     const auto model = [&](WeightFormat format, std::shared_ptr<Compute> compute) {

@@ -1,5 +1,5 @@
-/// What choosing takes of a device's memory: counted, never more than was said before, and refused
-/// by name where a request's part cannot hold it.
+/// The device memory that choosing takes is counted and never exceeds its announced bound. A
+/// request whose part is too small is refused by name.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -41,8 +41,8 @@ TEST(ChoosingMemoryTest, CountsInThePoolAndInItself) {
   EXPECT_EQ(pool.bytes_in_use(), 0) << "the device's refusal is not counted";
 }
 
-/// By hand, of what each keeps for every row: 32 layers, 32 query heads, 8 KV heads of 128
-/// channels, 65,536 rows.
+/// The values are worked out by hand from what each keeps per row: 32 layers, 32 query heads, 8 KV
+/// heads of 128 channels, 65,536 rows.
 TEST(ChoosingNeedTest, IsWhatLargeModelsWouldTake) {
   const RetrieveShape shape{
       .num_layers = 32, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .num_contexts = 8};

@@ -1,4 +1,4 @@
-/// The embedded model on an emulated device: greedy text, and what a decode step waits for.
+/// The embedded model on an emulated device: greedy text, and how often a decode step waits.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ using namespace testing;
 
 const fs::path kDemo = fs::path(QUIRE_SOURCE_DIR) / "models" / "demo";
 
-/// QUIRE_GREEDY_TOKENS sets another number of tokens, such as 256.
+/// Returns the number of tokens; QUIRE_GREEDY_TOKENS overrides it, for example with 256.
 int greedy_tokens(int otherwise) {
   const char* asked = std::getenv("QUIRE_GREEDY_TOKENS");
   return asked != nullptr && std::atoi(asked) > 0 ? std::atoi(asked) : otherwise;
@@ -34,7 +34,7 @@ std::vector<std::int32_t> prompt_ids() {
   return ids;
 }
 
-/// `count` greedy tokens behind `prompt`, by decode steps.
+/// Returns `count` greedy tokens after `prompt`, made by decode steps.
 std::vector<std::int32_t> greedy(Runner& run, std::span<const std::int32_t> prompt, int count) {
   std::vector<std::int32_t> out = {best(run.append(prompt, 1))};
   DecodeBatch batch(run.model());
@@ -55,7 +55,7 @@ std::vector<std::int32_t> greedy(Runner& run, std::span<const std::int32_t> prom
   return out;
 }
 
-/// A model on the CPU and the same on an emulated device.
+/// A model on the CPU and the same model on an emulated device.
 struct Both {
   explicit Both(const ModelOptions& options)
       : cpu(std::move(*load_model(kDemo, options))),
@@ -71,8 +71,8 @@ TEST(DeviceDemoTest, GreedyTextIsTheCpus) {
   EXPECT_EQ(greedy(run.device, prompt, count), greedy(run.cpu, prompt, count));
 }
 
-/// The weights are bf16 values, so f32 arithmetic on them is the truth for both: in bf16 neither
-/// may stray from it further than the other.
+/// In bf16 the device errs no more than the CPU. The weights are bf16 values, so f32 arithmetic on
+/// them is the truth for both.
 TEST(DeviceDemoTest, LowPrecisionErrsAsLittleAsOnTheCpu) {
   const auto prompt = prompt_ids();
   for (const DType kv : {DType::kF16, DType::kBF16}) {
@@ -148,7 +148,7 @@ TEST(DeviceDemoTest, AStepOfSeveralSequencesWaitsOnceAndEachIsAsAlone) {
   (void)model->compute().synchronize();
   std::vector<std::unique_ptr<WorkingCache>> again;
   for (const std::int32_t n : lengths) again.push_back(filled(n));
-  EXPECT_EQ(step(all, 0), alone);  // buffers grow in this one
+  EXPECT_EQ(step(all, 0), alone);  // buffers grow in this step
   const std::int64_t waits = ops->waits();
   EXPECT_EQ(step(again, 0), alone);
   EXPECT_EQ(ops->waits() - waits, 1);

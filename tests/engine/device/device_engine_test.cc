@@ -1,5 +1,5 @@
-/// The whole engine on an emulated device: what it answers is what the engine on the CPU answers,
-/// under every strategy and socket.
+/// The whole engine on an emulated device answers as the engine on the CPU, under every strategy
+/// and socket.
 #include <gtest/gtest.h>
 
 #include "engine/compress/compressor.h"
@@ -32,8 +32,8 @@ std::unique_ptr<Engine> make_engine(const fs::path& path, Store& store,
   return std::move(*engine);
 }
 
-/// Two engines over the same random model and documents, one on each. All in f32, so that what is
-/// chosen by scores does not hang on roundings.
+/// Two engines over the same random model and documents, one per backend. All is in f32, so that
+/// choices by scores do not depend on rounding.
 class DeviceEngineTest : public ::testing::Test {
  protected:
   struct Side {
@@ -174,7 +174,7 @@ TEST_F(DeviceEngineTest, QueriesInOneBatchAnswerAsAlone) {
 TEST_F(DeviceEngineTest, AnAllocationThatFailsWithinARequestFailsThatRequestAlone) {
   const Outcome expected = ask(device_, "recompute");
   ASSERT_TRUE(expected.status.ok());
-  // A prompt longer than any before: partial results of attention need more room.
+  // A prompt longer than any before needs more room for partial results of attention.
   const auto longer = random_ids(rng_, 220);
   ops_->fail_allocation(0);
   QueryRequest r = make_request(*device_.engine, device_.docs, longer, "recompute");
@@ -212,7 +212,7 @@ TEST_F(DeviceEngineTest, APoolLargerThanTheDeviceIsRefusedBeforeServing) {
   EXPECT_EQ(refused.status().field(), "model.working_cache_bytes");
 }
 
-/// What the engine on an emulated device keeps weights in when nobody says.
+/// Returns the default weight format of an engine on an emulated device.
 std::string weights_by_default(const fs::path& model) {
   TempFolder folder;
   const std::unique_ptr<Store> store = open_test_store(folder.path());

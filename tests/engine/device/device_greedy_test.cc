@@ -12,16 +12,16 @@
 namespace quire::testing {
 namespace {
 
-/// QUIRE_GREEDY_TOKENS sets another number of tokens, such as 256.
+/// Returns the number of tokens; QUIRE_GREEDY_TOKENS overrides it, for example with 256.
 std::int32_t greedy_tokens(std::int32_t otherwise) {
   const char* asked = std::getenv("QUIRE_GREEDY_TOKENS");
   return asked != nullptr && std::atoi(asked) > 0 ? std::atoi(asked) : otherwise;
 }
 
-/// How far apart log-probabilities of two backends may lie in bf16, and scores of blocks, relative
-/// to the largest. Inputs of products are rounded to eight bits, and sums that were made in another
-/// order round to another neighbour now and then: each backend's logits stray from those of f32 by
-/// about 0.4 %, in directions of their own.
+/// The largest differences in bf16 between two backends: of log-probabilities, and of scores of
+/// blocks relative to the largest. Inputs of products are rounded to eight bits, and sums made in
+/// another order sometimes round differently. Each backend's logits therefore differ from those of
+/// f32 by about 0.4 %, independently.
 constexpr float kTolerance = 0.25f, kScoreTolerance = 0.02f;
 
 class DeviceGreedyTest : public ::testing::Test {
@@ -69,7 +69,7 @@ class DeviceGreedyTest : public ::testing::Test {
     }
     return s;
   }
-  /// The answer, of which the first tokens are `forced`.
+  /// Returns the answer; its first tokens are `forced`.
   Outcome ask(Side& s, const std::string& strategy, std::int32_t tokens,
               std::vector<std::int32_t> forced = {}) {
     QueryRequest r = make_request(*s.engine, s.docs, question_, strategy);
@@ -99,8 +99,8 @@ TEST_F(DeviceGreedyTest, TextIsTheCpusUnderEveryStrategy) {
   }
 }
 
-/// Whether both kept and recomputed as much of every block. Else a choice by scores fell another
-/// way, as it may where a score lies at a threshold: scores themselves agree.
+/// Returns whether both plans kept and recomputed as much of every block. If not, a score at a
+/// threshold decided differently; the scores themselves must agree.
 bool same_plan(const Plan& a, const Plan& b) {
   bool same = true;
   float largest = 0, apart = 0;
@@ -116,8 +116,8 @@ bool same_plan(const Plan& a, const Plan& b) {
   return same;
 }
 
-/// The device goes along the CPU's text: it would have taken another token only where the two are
-/// as likely within the tolerance.
+/// The device follows the CPU's text. It prefers another token only where both are equally likely
+/// within the tolerance.
 TEST_F(DeviceGreedyTest, InBf16AnotherTokenIsBestOnlyWhereBothAreAsLikely) {
   open(WeightFormat::kBF16, DType::kBF16);
   const std::int32_t tokens = greedy_tokens(24);

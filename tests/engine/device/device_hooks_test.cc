@@ -1,5 +1,5 @@
-/// What hooks of a pass compute on a device: ingest, compressors and attribution give what the CPU
-/// gives, and no layer waits for the host.
+/// Hooks of a pass on a device: ingest, compressors and attribution give the CPU's results, and no
+/// layer waits for the host.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ using simt::Copies;
 
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-/// One model whose contexts are prefilled alone, on the CPU (no ops) or on a device.
+/// One model that prefills contexts alone, on the CPU (no ops) or on a device.
 struct Ingest {
   Ingest(std::shared_ptr<simt::EmulatedOps> ops, std::int32_t layers, DType dtype) {
     const auto config = parse_model_config(tiny_config_json(
@@ -99,7 +99,8 @@ TEST(DeviceHooksTest, IngestKeepsWhatItKeepsOnTheCpu) {
         for (std::size_t i = 0; i < got->stats.size(); ++i) {
           EXPECT_NEAR(got->stats[i].sustained, expected->stats[i].sustained, bound);
           EXPECT_EQ(std::isnan(got->stats[i].alpha), std::isnan(expected->stats[i].alpha));
-          if (dtype != DType::kF32) continue;  // roundings move the largest of nearly equal columns
+          // Rounding may move the largest of nearly equal columns.
+          if (dtype != DType::kF32) continue;
           EXPECT_EQ(got->stats[i].representative, expected->stats[i].representative);
           EXPECT_TRUE(std::isnan(expected->stats[i].alpha) ||
                       std::abs(got->stats[i].alpha - expected->stats[i].alpha) < 1e-3);
@@ -133,7 +134,7 @@ TEST(DeviceHooksTest, TailQueriesArriveInTheirRows) {
   }
 }
 
-/// The means that the device makes are those that a sketch is built from.
+/// The device's means equal those that a sketch is built from.
 TEST(DeviceHooksTest, MeansAreThoseOfTheKeptKeys) {
   for (const DType dtype : kTypes) {
     Ingest there(simt::make_emulated_ops(), 2, dtype);
@@ -166,7 +167,7 @@ TEST(DeviceHooksTest, AChunkOfIngestWaitsOnce) {
   for (const int i : {0, 1}) {
     const auto ops = simt::make_emulated_ops();
     Ingest there(ops, i == 0 ? 3 : 7, DType::kF16);
-    (void)there.run(75);  // what is kept between contexts grows
+    (void)there.run(75);  // grows the buffers kept between contexts
     std::int64_t before = ops->waits();
     (void)there.run(75, [&] {
       waits[i].push_back(ops->waits() - before);
@@ -208,7 +209,7 @@ TEST(DeviceHooksTest, AFailureDuringIngestFailsThatContextAlone) {
   EXPECT_EQ(again->means, expected->means);
 }
 
-/// A hook that leaves values at a place and fetches them, several times in a layer.
+/// A hook that stores values in a place and fetches them, several times in a layer.
 class FetchingHook final : public ForwardHook {
  public:
   bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
@@ -253,7 +254,7 @@ TEST(DeviceHooksTest, WhatIsFetchedComesInOrderAtThePassesEnd) {
 
 class DeviceHooksQueryTest : public DeviceSideTest {};
 
-/// Under samkv rows leave the pass in every layer, and what is watched moves to its rows without
+/// Under samkv rows leave the pass in every layer, and watched queries follow their rows without
 /// the host.
 TEST_F(DeviceHooksQueryTest, CompressorsWatchWithoutWaiting) {
   TwoDepths depths = two_depths();

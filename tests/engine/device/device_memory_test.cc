@@ -15,7 +15,7 @@ TEST(ArgumentStageTest, WhatWasPutStaysUntilTheDeviceIsSettled) {
   const auto ops = simt::make_emulated_ops();
   const auto memory = std::make_shared<DeviceMemory>(ops);
   ArgumentStage stage(memory);
-  std::vector<std::int32_t> values(300000);  // more than a chunk
+  std::vector<std::int32_t> values(300000);  // is more than a chunk
   std::vector<const std::int32_t*> at;
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(stage.begin().ok());

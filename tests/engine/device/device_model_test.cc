@@ -1,4 +1,4 @@
-/// The forward pass on an emulated device against the one on the CPU.
+/// The forward pass on an emulated device agrees with the one on the CPU.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -19,8 +19,8 @@ struct Family {
   std::string config;
 };
 
-/// Every shape of model that the engine knows: odd vocabularies, groups of heads, biases, norms of
-/// heads, are what kernels get wrong.
+/// Returns every shape of model that the engine knows. Odd vocabularies, groups of heads, biases
+/// and head norms are likely kernel errors.
 std::vector<Family> families() {
   const std::string drop_architecture = "\"architectures\": ";
   return {
@@ -50,8 +50,8 @@ std::vector<Family> families() {
 struct Numerics {
   WeightFormat weights;
   DType kv;
-  /// Relative Frobenius norm of the logits' difference: a few roundings of the coarsest type on the
-  /// way
+  /// Relative Frobenius norm of the logits' difference: a few roundings of the coarsest type in the
+  /// pass.
   double bound;
 };
 constexpr Numerics kNumerics[] = {{WeightFormat::kF32, DType::kF32, 1e-5},
@@ -94,7 +94,7 @@ TEST_F(DeviceModelTest, LogitsOfEveryFamilyAgreeWithTheCpu) {
       Runner cpu(model_of(family.config, numerics, nullptr)),
           device(on_device(family.config, numerics));
       const auto ids = random_ids(45, 3);
-      // A prompt, a decode step, a question
+      // Order: a prompt, a decode step, a question.
       for (const std::size_t chunk : {std::size_t{37}, std::size_t{1}, std::size_t{7}}) {
         const std::span<const std::int32_t> part = std::span(ids).subspan(
             static_cast<std::size_t>(cpu.size()), chunk);
@@ -107,8 +107,8 @@ TEST_F(DeviceModelTest, LogitsOfEveryFamilyAgreeWithTheCpu) {
   }
 }
 
-/// Few rows read int8 weights as they are, in f32; many are multiplied by weights expanded to bf16.
-/// The CPU rounds both, so all are compared with f32 weights.
+/// The device reads int8 weights in f32 for few rows and expands them to bf16 for many. The CPU
+/// rounds both, so all are compared with f32 weights.
 TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
   const std::string config = tiny_config_json("\"hidden_size\": 64, \"intermediate_size\": 128",
                                               {"hidden_size", "intermediate_size"});
@@ -136,7 +136,7 @@ TEST_F(DeviceModelTest, Int8WeightsErrAsLittleAsOnTheCpu) {
 TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
   Runner run(on_device(tiny_config_json("\"num_hidden_layers\": 5", {"num_hidden_layers"})));
   const auto ids = random_ids(40, 1);
-  (void)run.append(ids, 1);  // buffers have their size from now on
+  (void)run.append(ids, 1);  // sets the size of the buffers
   run.clear();
   const std::int64_t waits = ops_->waits(), products = ops_->runs(OpCode::kMatmul),
                      norms = ops_->runs(OpCode::kRmsNorm);
@@ -146,7 +146,7 @@ TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
   EXPECT_EQ(ops_->runs(OpCode::kRmsNorm) - norms, 5 * 2 + 1);
 }
 
-/// Takes what a pass shows, changes which rows are written and go on.
+/// Records what a pass shows, and changes which rows are written and which go on.
 class Meddler final : public ForwardHook {
  public:
   Status after_projection(LayerPass& pass) override {
@@ -182,7 +182,7 @@ TEST_F(DeviceModelTest, HooksSeeWhatTheySeeOnTheCpu) {
   Meddler on_cpu, on_device;
   std::vector<float> expected(3 * 40), logits(3 * 40);
   const auto recompute = [&](Runner& run, Meddler& hook, float* out) {
-    (void)run.append(others, 1);  // rows that the hook does not write hold these
+    (void)run.append(others, 1);  // fills the rows that the hook does not write
     ForwardRequest r;
     r.token_ids = ids;
     r.positions = positions;

@@ -1,5 +1,5 @@
-/// Layers that leave an emulated device: their rows lie in pinned memory of the host, what a step
-/// attends to is brought to slots by copies of the device's own, and answers stay.
+/// Layers that an emulated device evicts: their rows are in pinned memory of the host. Asynchronous
+/// copies bring the rows that a step attends to into slots, and answers do not change.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using cuda::OpCode;
 using Options = std::map<std::string, std::string, std::less<>>;
 
 constexpr std::initializer_list<std::size_t> kShort = {45, 40};
-/// Retrievers whose layers leave, and where their rows go.
+/// Retrievers whose layers are evicted from the device, and where their rows go.
 struct Leaving {
   const char* name;
-  bool slots;  ///< the device attends to slots; else the host attends
+  bool slots;  ///< true: the device attends to slots; false: the host attends
 };
 constexpr Leaving kLeaving[] = {{"freekv", true},
                                 {"arkvale", true},
@@ -37,7 +37,7 @@ class DeviceOffloadTest : public DeviceSideTest {
   static std::function<void(QueryRequest&)> by(const std::string& name) {
     return [name](QueryRequest& r) {
       r.cache.decode = name;
-      r.cache.options = PlugOptions(options_of(name, small_budget("64")));  // nothing stays
+      r.cache.options = PlugOptions(options_of(name, small_budget("64")));  // evicts every layer
     };
   }
   const HeadFolder head_;
@@ -74,7 +74,7 @@ TEST_F(DeviceOffloadTest, AnswersAreThoseOfTheCpuWheneverCopiesArrive) {
   }
 }
 
-/// What specontext chose before the layers run is brought and attended to without a wait in any of
+/// The rows that specontext chose before the layers run are prefetched, and no layer waits for
 /// them.
 TEST_F(DeviceOffloadTest, NoLayerWaitsForWhatIsBroughtToIt) {
   TwoDepths depths = two_depths(kShort);
@@ -137,7 +137,7 @@ TEST_F(DeviceOffloadTest, WithoutATierOfTheHostLayersKeepTheirPages) {
   }
 }
 
-/// A prompt that the device has no room for: its pages go on in the host's memory.
+/// A prompt for which the device has no room is answered; its remaining pages are in host memory.
 TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
   const auto cpu = side(model_.path(), "cpu", nullptr);
   edit_options_ = [](EngineOptions& o) { o.working_cache_bytes = 24 << 10; };
@@ -150,7 +150,7 @@ TEST_F(DeviceOffloadTest, APromptLargerThanTheDevicesPartIsAnswered) {
   }
 }
 
-/// Sequences of one batch whose layers lie in different layouts, and one whose layers stay.
+/// A batch may hold sequences whose layers have different layouts, and one whose layers stay.
 TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
   const auto device = side(model_.path(), "device", make_device_compute(simt::make_emulated_ops()),
                            kShort);
@@ -172,8 +172,8 @@ TEST_F(DeviceOffloadTest, ABatchMayHoldEveryLayout) {
   }
 }
 
-/// What is a copy away is not what lies there: the same prompt that a host would attend to whole
-/// does not fit.
+/// Rows in host memory cost a copy, so `auto` leaves rows out. A host would attend to the whole
+/// prompt.
 TEST_F(DeviceOffloadTest, AutoLeavesRowsOutWhereTheyDoNotFit) {
   const auto decode_auto = [](QueryRequest& r) {
     r.cache.decode = "auto";
@@ -202,7 +202,7 @@ TEST_F(DeviceOffloadTest, TheSpeedOfADevicesMemoryIsMeasuredThere) {
   EXPECT_EQ(measure_memory_speed(*compute, lane).code(), Code::kDeviceLost);
 }
 
-/// The cache alone: rows, whatever the layout, and to whom the pages belong.
+/// Only the cache: its rows in every layout, and who owns the pages.
 class LeavingCacheTest : public ::testing::Test {
  protected:
   static constexpr PageFormat kFormat{2, 16, DType::kF32};
@@ -273,14 +273,14 @@ TEST_F(LeavingCacheTest, RowsStayAndPagesMove) {
     EXPECT_FALSE(cache.on_host(0));
     EXPECT_EQ(cache.shareable(), layout == PageLayout::kHeadPages);
     for (const int layer : {0, 1}) expect_rows(cache, layer);
-    // Rows that come later go there, too; a second leaving changes nothing.
+    // Later rows go to the host too, and a second eviction changes nothing.
     ASSERT_TRUE(leave(cache, 1, layout).ok());
     const std::vector<std::int32_t> more = {37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48};
     ASSERT_TRUE(cache.add_rows(1, more).ok());
     write(cache, 1, kRows);
     expect_rows(cache, 1);
     EXPECT_EQ(pool_.bytes_in_use(PageTier::kHost), 4 * kFormat.page_bytes());
-    // Out to ordinary memory and in again.
+    // Move the cache out to ordinary memory and in again.
     cache.move_out();
     EXPECT_EQ(pool_.bytes_in_use(), 0);
     ASSERT_TRUE(cache.move_in().ok());
@@ -291,7 +291,7 @@ TEST_F(LeavingCacheTest, RowsStayAndPagesMove) {
 
 TEST_F(LeavingCacheTest, WithoutRoomNothingChanges) {
   WorkingCache cache(pool_, 1);
-  std::vector<std::int32_t> positions(9 * kPageTokens);  // a page more than the host has
+  std::vector<std::int32_t> positions(9 * kPageTokens);  // one page more than the host has
   std::iota(positions.begin(), positions.end(), 0);
   ASSERT_TRUE(cache.add_rows(0, positions).ok());
   write(cache, 0, 0);

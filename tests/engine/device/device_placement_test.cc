@@ -1,4 +1,4 @@
-/// Stored rows that come to the device by copies of their own, beside what computes.
+/// Stored rows reach the device by asynchronous copies, concurrently with computation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@ RopeTable small_table() {
   return std::move(*RopeTable::build(config, 512));
 }
 
-/// Rotation rounds otherwise on the two, by the last bit of the dtype.
+/// Expects equal values up to the last bit of the dtype, because the two backends round rotations
+/// differently.
 void expect_same(const std::vector<float>& got, const std::vector<float>& expected, DType dtype) {
   const float bound = dtype == DType::kF32 ? 1e-6f : dtype == DType::kF16 ? 1e-3f : 8e-3f;
   ASSERT_EQ(got.size(), expected.size());
@@ -32,8 +33,8 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& expect
     ASSERT_NEAR(got[i], expected[i], bound * (1 + std::abs(expected[i]))) << i;
 }
 
-/// Blocks of stored KV [head][2][tokens][dim] in f32, and where their rows go: every second row of
-/// a layer from `first` on.
+/// Blocks of stored KV [head][2][tokens][dim] in f32, and their target rows: every second row of a
+/// layer from `first` on.
 struct Stored {
   Stored(const std::vector<std::int64_t>& tokens, std::int32_t first, std::uint32_t seed) {
     std::mt19937 random(seed);
@@ -126,7 +127,7 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
       const auto compute = make_device_compute(ops);
       const auto known = std::move(*compute->register_rope(table));
       Cache cache(compute->memory(), dtype);
-      for (int round = 0; round < 3; ++round) {  // buffers have their size in the third
+      for (int round = 0; round < 3; ++round) {  // buffers have their final size in the third round
         const std::int64_t waits = ops->waits();
         auto stored = five_layers();
         for (std::int32_t layer = 0; layer < 5; ++layer) {

@@ -1,5 +1,5 @@
-/// What decode steps attend to on a device: the rows that are chosen on the CPU, chosen where the
-/// scores lie, and no layer waits for the host where votes alone decide.
+/// Retrieval of decode steps on a device: it chooses the CPU's rows where the scores are. No layer
+/// waits for the host where votes alone decide.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using cuda::OpCode;
 using Options = std::map<std::string, std::string, std::less<>>;
 
-/// A few tokens more than the budgets here.
+/// The prompt is a few tokens longer than the budgets here.
 constexpr std::initializer_list<std::size_t> kShort = {45, 40};
 
 bool knows(const std::string& retriever, std::string_view option) {
@@ -32,7 +32,7 @@ class DeviceRetrieveTest : public DeviceSideTest {
   const HeadFolder head_;
 };
 
-/// The layers of these are sparse one and all.
+/// Retrievers that choose on the device wait in no layer; all their layers are sparse.
 TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   TwoDepths depths = two_depths(kShort);
   for (const auto& [name, used] :
@@ -45,7 +45,7 @@ TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
       r.cache.decode = name;
       Options options = small_budget("64");
       options["decode_dense_layers"] = "0";
-      // States of a prompt are looked at in as many layers as differ
+      // Otherwise the states of a prompt are read in every layer that differs.
       options["decode_head"] = "embed";
       options.erase("decode_resident");
       r.cache.options = PlugOptions(options_of(name, options));
@@ -54,8 +54,8 @@ TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   }
 }
 
-/// All layers but the last attend to everything: what the last one waits for does not depend on how
-/// many there are.
+/// The wait of the last layer does not depend on the number of layers before it, which attend to
+/// everything.
 TEST_F(DeviceRetrieveTest, DenseLayersOfAnyRetrieverWaitForNobody) {
   TwoDepths depths = two_depths(kShort);
   for (const std::string& name : headless_retrievers()) {
@@ -81,7 +81,7 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
     for (const char* residency : {"fit", "none"}) {
       if (residency == std::string("none") && !knows(name, "decode_resident")) continue;
       for (const char* rerank : {"1", "2"}) {
-        // That is another option there
+        // The option does not exist or means something else there.
         if (rerank == std::string("2") && (name == "ctkvr" || !knows(name, "decode_rerank")))
           continue;
         SCOPED_TRACE(name + " " + residency + " rerank " + rerank);
@@ -106,8 +106,7 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
   }
 }
 
-/// A choice that serves several steps: scores are made where one is due, and elsewhere only if a
-/// query turned.
+/// If a choice serves several steps, scores are made only where a choice is due or a query turned.
 TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
@@ -141,8 +140,8 @@ TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
   }
 }
 
-/// Pages of a cache that grows, chosen by a retriever of the host and by one of a device, with the
-/// same queries.
+/// Pages of a growing cache, chosen by a retriever on the host and one on a device with the same
+/// queries.
 class ChosenPagesTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
@@ -192,7 +191,7 @@ class ChosenPagesTest : public ::testing::Test {
                         .ok());
       }
     }
-    /// The layers' outputs.
+    /// Returns the layers' outputs.
     std::vector<float> token(int n) {
       const auto position = static_cast<std::int32_t>(cache.num_rows(0));
       EXPECT_TRUE(retriever->begin_step(0, position).ok());
@@ -225,7 +224,7 @@ class ChosenPagesTest : public ::testing::Test {
 };
 
 TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
-  constexpr int kSteps = 20;  // a page is filled within them
+  constexpr int kSteps = 20;  // fills a page
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     for (const auto& [name, pool] :
          std::vector<std::pair<std::string, std::string>>{{"quest", "max_score"},

@@ -1,4 +1,4 @@
-/// Tokens drawn where their logits lie: the ones that the host would draw.
+/// Tokens sampled on the device are those that the host would sample.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -15,7 +15,7 @@ namespace {
 
 using cuda::OpCode;
 
-/// Logits with ties, and some that are never drawn.
+/// Returns logits with ties, and some that are never sampled.
 std::vector<float> mixed_logits(std::size_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal(0, 3);
   std::vector<float> out(n);
@@ -29,9 +29,9 @@ std::vector<float> mixed_logits(std::size_t n, std::mt19937& rng) {
   return out;
 }
 
-/// Sums of weights have no order, so tokens are equal wherever exponentials have the same bits, as
-/// under emulation. On hardware an exponential may differ in its last bits: there a draw within a
-/// millionth of a token's border may fall to its other side.
+/// Expects the host's token. Sums of weights have no order, so tokens are equal where exponentials
+/// have the same bits, as under emulation. On hardware exponentials may differ in the last bits, so
+/// a sample within a millionth of a token's border may fall on its other side.
 void expect_drawn(std::int32_t token, const std::vector<float>& logits, const SampleRule& rule,
                   bool same_exponentials) {
   SampleScratch scratch;
@@ -71,7 +71,7 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
         }
       }
     }
-    rules.push_back({1, 0, 1, 0, 1 - 0x1.0p-53});  // behind all but the last
+    rules.push_back({1, 0, 1, 0, 1 - 0x1.0p-53});  // after all tokens but the last
     rules.push_back({1, 0, 1, 0, 0});
     ComputeBuffer<float> logits;
     ComputeBuffer<std::int32_t> tokens;
@@ -153,7 +153,7 @@ TEST(SamplerRuleTest, IsTheOneThatSampleTakesAndStaysUntilATokenIsTaken) {
   EXPECT_FALSE(Sampler(o).next_rule().has_value());
 }
 
-/// Engines on both, over the same random model, in f32.
+/// Engines on both backends, over the same random model, in f32.
 class DeviceSampledAnswerTest : public ::testing::Test {
  protected:
   struct Side {
@@ -200,7 +200,7 @@ TEST_F(DeviceSampledAnswerTest, AnswersAreTheCpusAndTheirTokensAreDrawnOnTheDevi
   struct Case {
     const char* name;
     std::function<void(SamplingOptions&)> edit;
-    /// Launches: the first token comes from the prompt's last row, which the host reads
+    /// Number of launches. The first token comes from the prompt's last row, which the host reads.
     std::int64_t argmax, sample;
   };
   const Case cases[] = {

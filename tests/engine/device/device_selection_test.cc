@@ -1,5 +1,4 @@
-/// SamKV's way to an answer on a device: blocks are chosen as on the CPU, and no layer waits for
-/// the host.
+/// SamKV on a device chooses the CPU's blocks, and no layer waits for the host.
 #include <gtest/gtest.h>
 
 #include "engine/select/resident_means.h"
@@ -21,7 +20,8 @@ ContextKey key_of(int i) {
 /// Documents of random contents, scored on the host and on an emulated device.
 class ResidentMeansTest : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kBlockBytes = 3 * 2 * 16 * 4;  ///< of a block's means in all layers
+  /// Bytes of a block's means in all layers.
+  static constexpr std::int64_t kBlockBytes = 3 * 2 * 16 * 4;
   ResidentMeansTest() {
     for (int i = 0; i < 3; ++i) {
       documents_.add_random(16 * (7 + i), static_cast<std::uint32_t>(i));
@@ -126,7 +126,7 @@ TEST_F(ResidentMeansTest, ALostDeviceIsAnError) {
   EXPECT_EQ(samkv_scores(in, {}).code(), Code::kDeviceLost);
 }
 
-/// Over documents with something to choose from.
+/// Uses documents from which something can be chosen.
 class DeviceSamkvTest : public DeviceSideTest {};
 
 TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
@@ -136,7 +136,7 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
              device = side(model.path(), "device", make_device_compute(ops), {130, 101, 90});
   for (const char* strategy : {"samkv", "samkv_overwrite"}) {
     for (const char* bias : {"on", "off"}) {
-      // Recomputation knows nothing of the bias
+      // Recomputation does not use the bias.
       if (strategy == std::string("samkv_overwrite") && bias == std::string("off")) continue;
       SCOPED_TRACE(std::string(strategy) + ", bias " + bias);
       const auto edit = [&](QueryRequest& r) { r.cache.options = options_of({{"bias", bias}}); };
@@ -163,15 +163,15 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   EXPECT_GT(ops->runs(OpCode::kColumnSums), 0);
 }
 
-/// Twice the layers, and as many waits: the question's pass, the choice, recomputation and the
-/// question itself wait as wholes.
+/// With twice the layers there are as many waits. The question's pass, the choice, recomputation
+/// and the question itself each wait as a whole.
 TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
   std::int64_t waits[2] = {};
   for (const int i : {0, 1}) {
     const RandomModelFolder model(7, 512, i == 0 ? 3 : 6);
     const auto ops = simt::make_emulated_ops();
     const auto device = side(model.path(), "device" + std::to_string(i), make_device_compute(ops));
-    (void)ask(*device, "samkv", 1);  // buffers grow, and means go up
+    (void)ask(*device, "samkv", 1);  // buffers grow, and means are copied to the device
     for (const char* strategy : {"samkv", "samkv_overwrite"}) {
       const std::int64_t before = ops->waits();
       (void)ask(*device, strategy, 1);

@@ -1,4 +1,4 @@
-/// Whole queries over random documents, in f32, on the CPU and on an emulated device.
+/// Runs whole queries over random documents, in f32, on the CPU and on an emulated device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct DeviceSide {
 
 class DeviceSideTest : public ::testing::Test {
  protected:
-  /// `compute` null: the CPU. Documents of these lengths are the same in every side.
+  /// Makes a side; null `compute`: the CPU. Documents of these lengths are the same in every side.
   std::unique_ptr<DeviceSide> side(const fs::path& model, const std::string& name,
                                    std::shared_ptr<Compute> compute,
                                    std::initializer_list<std::size_t> lengths = {75, 70}) {
@@ -90,8 +90,8 @@ class DeviceSideTest : public ::testing::Test {
     }
     return out;
   }
-  /// Of a query like one before: as many waits with three layers as with six, and it used that
-  /// operation.
+  /// Expects that a repeated query waits as often with three layers as with six, and that it ran
+  /// the operation `used`.
   static void expect_no_wait_for_a_layer(
       TwoDepths& depths, const std::string& strategy, std::int32_t tokens, cuda::OpCode used,
       const std::function<void(QueryRequest&, std::int32_t layers)>& edit) {
@@ -108,8 +108,8 @@ class DeviceSideTest : public ::testing::Test {
   }
 
   TempFolder folder_;
-  fs::path head_path_;                                ///< of a retrieval head; empty: none
-  std::function<void(EngineOptions&)> edit_options_;  ///< of sides made from then on
+  fs::path head_path_;                                ///< folder of a retrieval head; empty: none
+  std::function<void(EngineOptions&)> edit_options_;  ///< applied to sides made later
 };
 
 }  // namespace quire::testing

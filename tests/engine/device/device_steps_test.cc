@@ -1,4 +1,4 @@
-/// Decode steps that run as graphs: when they do, and that answers are the same bits.
+/// Decode steps run as graphs where possible, and answers have the same bits.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -17,7 +17,7 @@ namespace {
 using namespace testing;
 using cuda::OpCode;
 
-/// Dense attention that asks to be called itself, on the host.
+/// Dense attention that must be called on the host.
 class HostRetriever final : public Retriever {
  public:
   HostRetriever() : Retriever({}) {}
@@ -49,8 +49,8 @@ class DeviceStepsTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.to_string();
     return cache;
   }
-  /// One step of these caches; their logits.
   enum class Who { kDevice, kHost };
+  /// Runs one step of these caches and returns their logits.
   std::vector<float> step(const std::vector<WorkingCache*>& caches, std::int32_t token,
                           Who attends = Who::kDevice) {
     std::vector<DecodeRow> rows(caches.size());
@@ -94,7 +94,7 @@ class DeviceStepsTest : public ::testing::Test {
   std::unique_ptr<DecodeBatch> batch_;
 };
 
-/// One sequence, then three, then one again, past the border of a chunk of keys.
+/// The steps run with one sequence, then three, then one again, past the border of a chunk of keys.
 TEST_F(DeviceStepsTest, AGraphIsRecordedOncePerNumberOfRowsAndAgainPastAChunk) {
   const auto a = filled(240), b = filled(5), c = filled(33);
   const auto all = [&] {
@@ -111,7 +111,7 @@ TEST_F(DeviceStepsTest, AGraphIsRecordedOncePerNumberOfRowsAndAgainPastAChunk) {
   EXPECT_GE(ops_->runs(OpCode::kStep), 12) << "of 22 steps";
   EXPECT_GE(ops_->recordings(), 3) << "one row, three rows, one row past 256 keys";
   EXPECT_LE(ops_->recordings(), 5);
-  // No graph that is there serves: from now on every step runs by itself
+  // No recorded graph fits, so from now on every step runs without a graph.
   ops_->fail_recording(true);
   const std::int64_t recordings = ops_->recordings();
   step({b.get(), c.get()}, 3);

@@ -1,4 +1,4 @@
-/// The draft's own KV of documents: kept at ingest, placed when it looks ahead, done without where
+/// The draft's own KV of documents: kept at ingest, placed for a look-ahead, and not required where
 /// it is gone.
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class DraftDocumentsTest : public ::testing::Test {
                [&done](Result<SegmentHandle> kept) { done.set_value(std::move(kept)); });
     return done.get_future().get();
   }
-  /// BOS, the first `count` documents, the question.
+  /// Returns a request of BOS, the first `count` documents and the question.
   DraftRequest request(std::size_t count) const {
     DraftRequest r;
     r.prompt_ids = {*tokenizer_->bos_id()};
@@ -66,7 +66,7 @@ class DraftDocumentsTest : public ::testing::Test {
     EXPECT_EQ(answer->reason(), "");
     return answer;
   }
-  /// The same without scores.
+  /// Returns the request without scores.
   static DraftRequest look_ahead(DraftRequest request) {
     request.score_window = 0;
     return request;
@@ -79,7 +79,7 @@ class DraftDocumentsTest : public ::testing::Test {
     EXPECT_EQ(answer->reason(), "");
     return answer;
   }
-  /// As ingest does: the document names the companion only.
+  /// Commits as ingest does: the document names only the companion.
   void commit(const std::string& id, const std::vector<SegmentHandle>& segments) {
     DocumentManifest manifest;
     manifest.ns = "t";
@@ -113,7 +113,7 @@ TEST_F(DraftDocumentsTest, ADocumentThatComesFirstReadsAsItsTokensDo) {
   const auto hits = store_->stats().segment_hits;
   const auto kept = ask(*keeping, request(1));
   EXPECT_EQ(store_->stats().segment_hits, hits + 1);
-  // Its KV is that of the prompt: same bits.
+  // The kept KV equals that of the prompt, so the bits are the same.
   EXPECT_EQ(kept->token_ids(), tokens->token_ids());
   EXPECT_EQ(kept->scores(), tokens->scores());
 }
@@ -133,14 +133,14 @@ TEST_F(DraftDocumentsTest, OfAKeptDocumentOnlyWhatStaysIsPlaced) {
   ASSERT_TRUE(segment.ok());
   const DraftRequest whole = request(1);
   const auto end = static_cast<std::int64_t>(whole.prompt_ids.size());
-  // The beginning of a document that comes first, up to within its second block: KV of rows that
-  // saw nothing else.
+  // Keep the beginning of the first document, up to within its second block. The KV of these rows
+  // saw no other text.
   DraftRequest front = look_ahead(whole);
   front.kept = {{0, 1 + 101}, {1 + 150, end}};
   const auto placed = ask_once(*keeping, front);
   EXPECT_EQ(placed->token_ids(), ask_once(*plain, front)->token_ids());
   EXPECT_NE(placed, ask_once(*keeping, look_ahead(whole)));
-  // All of it, in two ranges that touch: as if nothing had been said.
+  // Two adjacent ranges that cover everything equal no ranges.
   DraftRequest all = look_ahead(whole);
   all.kept = {{0, 40}, {40, end}};
   EXPECT_EQ(ask_once(*keeping, all)->token_ids(),
@@ -160,7 +160,7 @@ TEST_F(DraftDocumentsTest, StretchesOfSeveralBlocksAndDocumentsArePlacedWhereThe
   EXPECT_FALSE(first->token_ids().empty());
   auto again = load(store_.get());
   EXPECT_EQ(ask_once(*again, few)->token_ids(), first->token_ids());
-  // Lost: its tokens are read.
+  // A lost segment is not an error; its tokens are read.
   ASSERT_TRUE(store_->discard_segment(*two).ok());
   auto missing = load(store_.get());
   EXPECT_EQ(ask_once(*missing, few)->reason(), "");
@@ -175,7 +175,7 @@ TEST_F(DraftDocumentsTest, WhatIsMissingIsReadAndKeepingTwiceKeepsOnce) {
   ASSERT_TRUE(one.ok() && again.ok() && other.ok());
   EXPECT_EQ((*one)->id, (*again)->id);
   EXPECT_NE((*one)->key, (*other)->key);
-  // A document for which nobody but another tenant has KV is read.
+  // A document for which only another tenant has KV is read.
   DraftRequest stranger = request(1);
   stranger.tenant = "third";
   EXPECT_EQ(ask(*keeping, stranger)->scores(), ask(*plain, request(1))->scores());
@@ -272,7 +272,7 @@ TEST_F(DraftDocumentsTest, IngestHandsItOutAndQueriesAreAnsweredWithAndWithoutIt
   engine->stop(std::chrono::milliseconds(0));
   engine = start();
   EXPECT_EQ(answer(*engine).ids, kept.ids);
-  // Gone: the draft reads the documents.
+  // Without its KV the draft reads the documents.
   for (const Doc& d : docs) {
     const auto manifest = store_->get_document("t", d.id);
     ASSERT_TRUE(manifest.ok());

@@ -13,7 +13,7 @@
 namespace quire::testing {
 namespace {
 
-/// Another tokenizer with the same words: ids may not be handed over, text has to be.
+/// A different tokenizer with the same words: text may be handed over, ids may not.
 class OtherTokenizer final : public Tokenizer {
  public:
   explicit OtherTokenizer(std::shared_ptr<const Tokenizer> inner)
@@ -74,7 +74,7 @@ class DraftTest : public ::testing::Test {
   }
 
   RandomModelFolder model_;
-  std::shared_ptr<const Tokenizer> tokenizer_;  // of model_
+  std::shared_ptr<const Tokenizer> tokenizer_;  // tokenizer of model_
   std::mt19937 rng_{31};
 };
 
@@ -94,7 +94,7 @@ TEST_F(DraftTest, TheTargetAsItsOwnDraftWritesTheAnswer) {
         answer.ids.begin(),
         answer.ids.begin() + static_cast<std::ptrdiff_t>(ahead->token_ids().size()));
     EXPECT_EQ(ahead->token_ids(), same);
-    // It may be shorter only by ending.
+    // It may be shorter only if it ended.
     if (ahead->token_ids().size() < answer.ids.size()) {
       const auto& ends = tokenizer_->eos_ids();
       EXPECT_NE(std::find(ends.begin(), ends.end(), ahead->token_ids().back()), ends.end());
@@ -142,13 +142,13 @@ TEST_F(DraftTest, AnAnswerIsWrittenFromWhatIsKeptOfThePrompt) {
   };
   const auto whole = ask(*draft, prompt, {});
   EXPECT_EQ(ask(*draft, prompt, {{0, 77}, {77, 200}})->token_ids(), whole->token_ids());
-  // Another reading, not shared with that of the whole prompt.
+  // The kept ranges need a separate reading, which is not shared with that of the whole prompt.
   const std::vector<RowRange> kept = {{0, 10}, {50, 81}, {190, 200}};
   const auto part = ask(*draft, prompt, kept), same = ask(*draft, prompt, kept);
   EXPECT_EQ(part, same);
   EXPECT_NE(part, whole);
   EXPECT_FALSE(part->token_ids().empty());
-  // Where the window ends before the prompt does, what stays moves together: it is the prompt.
+  // If the window is shorter than the prompt, the kept tokens move together and are the prompt.
   const RandomModelFolder small(7, 64);
   auto narrow = load(tokenizer_, small.path());
   std::vector<std::int32_t> short_prompt;
@@ -179,7 +179,7 @@ TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
   std::vector<std::int32_t> with_bos = prompt;
   const std::int64_t bos = own->add_bos() ? 1 : 0;
   if (bos > 0) with_bos.insert(with_bos.begin(), *own->bos_id());
-  // The text begins with the draft's BOS, which stands for none of the target's tokens.
+  // The text begins with the draft's BOS, which corresponds to no token of the target.
   const auto expected = ask(*direct, with_bos, {{0, bos + 3}, {bos + end - 4, bos + end}});
   EXPECT_EQ(ask(*by_text, prompt, {{0, 3}, {end - 4, end}}),
             own->encode(own->decode(expected), Special::kNone, Start::kMiddle));
@@ -187,8 +187,8 @@ TEST_F(DraftTest, AnotherTokenizerKeepsWhatSharesItsText) {
 
 TEST_F(DraftTest, AFullQueueHasNoLookAheadAndEveryAskIsAnsweredOnce) {
   auto draft = load(tokenizer_, model_.path(), /*max_queue=*/1);
-  // The first is done but not let go of, so the second stays in the queue and the third finds it
-  // full.
+  // The first request is done but still held. The second therefore stays in the queue, and the
+  // third finds it full.
   Gate gate;
   std::promise<void> held, second_done;
   std::atomic<int> calls{0};
@@ -241,7 +241,7 @@ TEST_F(DraftTest, AsksForTheSameShareOneReadingAsLongAsSomebodyWantsIt) {
   EXPECT_FALSE(one->cancelled());
   two->cancel();
   EXPECT_TRUE(one->cancelled());
-  // Given up by all: the next has one of its own.
+  // All callers cancelled, so the next one gets a new request.
   auto fresh = draft->ask(request("a"));
   EXPECT_NE(fresh, one);
   gate.open();
@@ -250,11 +250,11 @@ TEST_F(DraftTest, AsksForTheSameShareOneReadingAsLongAsSomebodyWantsIt) {
   EXPECT_TRUE(one->token_ids().empty());
   ASSERT_FALSE(fresh->token_ids().empty());
   EXPECT_EQ(fresh->token_ids(), stranger->token_ids());
-  // Done, and still held: known at once.
+  // A request that is done and still held is known at once.
   auto late = draft->ask(request("a"));
   EXPECT_EQ(late, fresh);
   draft->stop();
-  // one, two, stranger, other, fresh, late.
+  // They are one, two, stranger, other, fresh and late.
   EXPECT_EQ(calls.load(), 6);
 }
 

@@ -1,4 +1,4 @@
-/// Queries whose compressor has a draft look ahead.
+/// Queries whose compressor uses a draft's look-ahead.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -19,7 +19,7 @@ class LookAheadQueryTest : public ::testing::Test {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
     engine_ = make_test_engine(model_.path(), *store_, [&](EngineOptions& o) {
       o.draft_path = draft;
-      o.draft_wait_ms = 600000;  // until it answers
+      o.draft_wait_ms = 600000;  // waits until the draft answers
     });
     if (!docs_.empty()) return;
     for (const std::size_t n : {120u, 33u, 90u}) {
@@ -81,7 +81,7 @@ TEST_F(LookAheadQueryTest, LookAheadRanksAndLeavesNothingBehind) {
       EXPECT_EQ(o.plan.compression->lookahead_tokens, o.stats.lookahead_tokens);
       EXPECT_EQ(o.plan.compression->note, "");
       EXPECT_GT(o.stats.draft_ms, 0);
-      // Neither the rows nor the first token know of it.
+      // Neither the rows nor the first token depend on it.
       EXPECT_EQ(o.plan.compression->rows, 3 * 2 * o.plan.prompt_tokens);
       EXPECT_EQ(o.ids[0], plain.ids[0]);
       if (std::string(mode) == "demote") {
@@ -115,7 +115,7 @@ TEST_F(LookAheadQueryTest, TheWindowsShareIsItsOwn) {
     const Outcome window = ask("recompute", name, options("0", "0")),
                   joint = ask("recompute", name, options("12", "0"));
     ASSERT_NE(hot_shares(joint), hot_shares(window)) << name;
-    // Where nothing was written ahead there is nothing to share with.
+    // Without a look-ahead the window shares with nothing.
     for (const char* share : {"0.5", "1"})
       EXPECT_EQ(hot_shares(ask("recompute", name, options("0", share))), hot_shares(window))
           << name << share;
@@ -128,7 +128,7 @@ TEST_F(LookAheadQueryTest, TheWindowsShareIsItsOwn) {
               ask("recompute", "none").ids)
         << name;
   }
-  // All of it: the look-ahead says nothing but how a layer's rows are dealt out to its heads.
+  // With a share of 1, the look-ahead decides only how a layer's rows are divided among its heads.
   EXPECT_EQ(hot_shares(ask("recompute", "speckv", options("12", "1"))),
             hot_shares(ask("recompute", "speckv", options("0", "0"))));
   EXPECT_EQ(ask("recompute", "ada_speckv", options("12", "1")).plan.compression->hot_rows,
@@ -165,7 +165,7 @@ TEST_F(LookAheadQueryTest, TheDraftReadsNoMoreThanTheTargetAttendsTo) {
   Doc longer{"longer", random_ids(rng_, 400), std::nullopt};
   longer.key = ingest(*engine_, *store_, longer.id, longer.ids);
   docs_ = {longer, docs_[1]};
-  // All of the prompt is beyond the draft's window.
+  // The whole prompt exceeds the draft's window.
   const RandomModelFolder small(7, 350);
   const Options options = {{"capacity", "60"}, {"window", "9"}, {"lookahead", "6"}};
   start(small.path().string());
@@ -183,7 +183,7 @@ TEST_F(LookAheadQueryTest, ADraftOfAnotherVocabularyLooksAheadThroughText) {
   std::vector<Outcome> without;
   for (const char* strategy : {"recompute", "samkv"})
     without.push_back(ask(strategy, "speckv", options));
-  // Other settings make it another tokenizer, whose ids mean nothing to the target.
+  // Different settings make it another tokenizer, whose ids mean nothing to the target.
   write_file(other_.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
   start(other_.path().string());
   const auto own = load_tokenizer(other_.path());
@@ -194,7 +194,7 @@ TEST_F(LookAheadQueryTest, ADraftOfAnotherVocabularyLooksAheadThroughText) {
     EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty())
         << o.plan.compression->note;
     EXPECT_GT(o.stats.lookahead_tokens, 0) << o.plan.compression->note;
-    // Demoted rows are still there: nothing of the answer depends on the draft.
+    // Demoted rows are still in the cache, so the answer does not depend on the draft.
     EXPECT_EQ(o.ids, w.ids) << w.plan.strategy;
   }
 }
@@ -206,7 +206,7 @@ TEST_F(LookAheadQueryTest, NobodyWaitsForADraftLongerThanAsked) {
     o.draft_wait_ms = 0;
   });
   const Outcome o = ask("reuse", "speckv", {{"capacity", "60"}});
-  // It came in time or it was given up; the reply says which.
+  // The look-ahead either came in time or was abandoned; the reply says which.
   EXPECT_EQ(o.stats.lookahead_tokens > 0, o.plan.compression->note.empty());
 }
 
@@ -239,7 +239,7 @@ TEST_F(LookAheadQueryTest, TheDraftsReadingBoostsBlocksAloneOrWithALookAhead) {
                            {{"boost", "50"}, {"capacity", "60"}, {"lookahead", "8"}});
   EXPECT_EQ(kept_blocks(both), kept_blocks(alone));
   EXPECT_GT(both.stats.lookahead_tokens, 0);
-  // A draft that cannot read the prompt is done without.
+  // A draft that cannot read the prompt is not used.
   const RandomModelFolder small(7, 64);
   start(small.path().string());
   const Outcome without = ask("samkv", "none", {{"boost", "50"}});

@@ -12,7 +12,7 @@
 namespace quire::testing {
 namespace {
 
-constexpr std::size_t kHidden = 32;  // of tiny_config_json()
+constexpr std::size_t kHidden = 32;  // value of tiny_config_json()
 
 class ShortHeadTest : public ::testing::TestWithParam<WeightFormat> {
  protected:
@@ -65,7 +65,7 @@ TEST_P(ShortHeadTest, TheBestOfItsTokensIsTheWholeHeadsBestAmongThem) {
       EXPECT_LE(all[static_cast<std::size_t>(id)], all[static_cast<std::size_t>(*best)]);
     won.insert(*best);
   }
-  // Both parts win at times.
+  // Each part wins at times.
   EXPECT_TRUE(std::any_of(won.begin(), won.end(), [](std::int32_t id) { return id < kCommon; }));
   EXPECT_TRUE(std::any_of(won.begin(), won.end(),
                           [](std::int32_t id) { return id > kCommon && id != 1001 && id != 40; }));

@@ -1,4 +1,4 @@
-// GGUF files on disk: which one a path means, and models in several parts.
+// GGUF files on disk: how a path names one, and models in several parts.
 #include "tests/support/gguf_files.h"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ class GgufFilesTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  /// Part `number` of `count`, with one tensor of its own.
+  /// Writes part `number` of `count`, with one tensor.
   void write_part(const std::string& file, int number, int count, const std::string& tensor,
                   int tensors = 0) const {
     GgufWriter out;

@@ -1,4 +1,4 @@
-// GGUF bytes: what is read, and what is refused.
+// Valid GGUF bytes are read, and others are refused.
 #include "engine/gguf/gguf.h"
 
 #include <limits>
@@ -87,7 +87,8 @@ TEST(GgufTest, AFileCutOffAnywhereIsRefused) {
   EXPECT_EQ(error_of(bytes + "more"), "accepted");  // some writers pad the end
 }
 
-/// Any one byte changed is refused or read, but never read past the end (the sanitizers watch).
+/// A file with any one byte changed is refused or read, but never read past its end (the sanitizers
+/// check).
 TEST(GgufTest, AnyByteMayBeWrong) {
   const std::string bytes = small().bytes();
   for (std::size_t at = 0; at < bytes.size(); ++at) {
@@ -129,7 +130,7 @@ TEST(GgufTest, LengthsPastTheEndAreRefused) {
 }
 
 TEST(GgufTest, ManyValuesAndDeepNestingAreRefused) {
-  // 2^24 + 1 bytes: each would take eight in memory.
+  // There are 2^24 + 1 bytes, and each would take eight in memory.
   const std::uint64_t many = (std::uint64_t{1} << 24) + 1;
   expect_error(
       GgufWriter()
@@ -137,7 +138,7 @@ TEST(GgufTest, ManyValuesAndDeepNestingAreRefused) {
                GgufWriter::raw<std::uint32_t>(0) + GgufWriter::raw(many) + std::string(many, 'x'))
           .bytes(),
       "all arrays together");
-  // The same in pieces.
+  // The limit also holds for several pieces.
   GgufWriter pieces;
   for (int i = 0; i < 3; ++i) {
     const std::uint64_t size = std::uint64_t{1} << 23;

@@ -115,7 +115,7 @@ TEST(ModelConfigTest, AbsurdShapesAreNamed) {
     EXPECT_NE(config.status().message().find(c.key), std::string::npos)
         << config.status().message();
   }
-  // Each alone is within bounds, together they are no model.
+  // Each value alone is within bounds, but together they are refused.
   EXPECT_FALSE(parse_model_config(
                    tiny_config_json("\"hidden_size\": 1048576, \"intermediate_size\": 1048576, "
                                     "\"num_hidden_layers\": 1024",

@@ -1,4 +1,4 @@
-// What a hook can do to a pass: capture, keep stored rows, drop rows, put rows elsewhere.
+// A hook can capture, keep stored rows, drop rows and write rows elsewhere.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -39,7 +39,7 @@ class ForwardHookTest : public ::testing::Test {
     for (auto& id : out) id = static_cast<std::int32_t>(rng() % 40);
     return out;
   }
-  /// K and V of one cache row, as they lie.
+  /// Returns K and V of one cache row as they are stored.
   static std::vector<float> row(const WorkingCache& cache, int layer, std::int64_t r) {
     const KvView v = cache.view(layer);
     std::vector<float> out;
@@ -52,7 +52,7 @@ class ForwardHookTest : public ::testing::Test {
     }
     return out;
   }
-  /// A pass over existing rows 0..n-1 with other tokens.
+  /// Runs a pass over existing rows 0..n-1 with other tokens.
   Status overwrite(Runner& run, std::span<const std::int32_t> tokens, ForwardHook& hook,
                    std::span<const std::int32_t> wanted = {}) {
     std::vector<std::int32_t> positions(tokens.size());
@@ -185,7 +185,7 @@ TEST_F(ForwardHookTest, DroppingRowsDoesNotChangeTheOthers) {
   Runner whole(model(DType::kF32)), some(model(DType::kF32));
   const auto text = ids(18, 6);
   const std::vector<std::int32_t> wanted = {2, 8, 16};
-  // Layer 2 reads rows of all tokens: keep what a plain prefill stored there.
+  // Layer 2 reads rows of all tokens, so it must keep what a plain prefill stored there.
   const std::vector<float> all = whole.append(text, 18);
   some.append(text, 0);
   for (bool late : {false, true}) {
@@ -255,7 +255,7 @@ TEST_F(ForwardHookTest, RowsCanBeSentElsewhereOrNowhere) {
   LambdaHook hook;
   hook.projected = [](LayerPass& p) {
     for (std::size_t i = 0; i < p.rows.size(); ++i) {
-      if (p.rows[i] == 3) (*p.cache_rows)[i] = 6;  // a second row of the same position
+      if (p.rows[i] == 3) (*p.cache_rows)[i] = 6;  // second row of the same position
       if (p.rows[i] == 4) (*p.cache_rows)[i] = -1;
     }
     return Status();
@@ -296,7 +296,7 @@ TEST_F(ForwardHookTest, MistakesOfAHookAreReported) {
 }
 
 TEST_F(ForwardHookTest, LayersMayHoldDifferentRows) {
-  // SamKV's shape: a layer that holds fewer rows attends to what it holds.
+  // As in SamKV, a layer that holds fewer rows attends to those.
   Runner run(model());
   const auto text = ids(12, 10);
   run.append(text, 0);

@@ -34,7 +34,7 @@ std::vector<std::int32_t> range(std::int32_t n) {
   return out;
 }
 
-/// The bytes of every row of a layer.
+/// Returns the bytes of every row of a layer.
 std::vector<float> dump(const WorkingCache& cache, int layer) {
   const KvView v = cache.view(layer);
   std::vector<float> out;
@@ -156,8 +156,8 @@ TEST(ForwardTest, OverwritingRowsNeedsTheirPositions) {
 }
 
 TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
-  // In order, bits are equal. Out of order sums differ in their last bits, and where a KV value is
-  // rounded that may flip one of its own.
+  // In order, bits are equal. Out of order, sums differ in their last bits, which may flip a
+  // rounded KV value.
   const struct {
     DType kv;
     bool shuffled;
@@ -171,7 +171,7 @@ TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
     Runner right(random_model(c.kv)), run(random_model(c.kv));
     const auto ids = random_ids(29, 4);
     const std::vector<float> expected = right.append(ids, 29);
-    // Wrong rows first: another text at the same positions, in an order of its own.
+    // The rows are wrong first: another text at the same positions, in `order`.
     std::vector<std::int32_t> order = range(29);
     if (c.shuffled) std::shuffle(order.begin(), order.end(), std::mt19937(5));
     for (int layer = 0; layer < 3; ++layer) ASSERT_TRUE(run.cache().add_rows(layer, order).ok());
@@ -202,7 +202,7 @@ TEST(ForwardTest, RecomputingScatteredRowsUntilAllAreDoneEqualsPrefill) {
 }
 
 TEST(ForwardTest, RowsSeeByPositionNotByRank) {
-  // Recomputing one middle row must not see the rows after it, though they are in the cache.
+  // Recomputing a middle row must not see the rows after it, though they are in the cache.
   Runner run(random_model(DType::kF32));
   const auto ids = random_ids(20, 7);
   const std::vector<float> all = run.append(ids, 20);
@@ -225,7 +225,7 @@ TEST(ForwardTest, RowsSeeByPositionNotByRank) {
 
 TEST(ForwardTest, ExhaustionInTheMiddleLeavesACacheToTruncate) {
   const std::int64_t page = 2 * 2 * 16 * 8 * 2;
-  Runner run(random_model(), 7 * page);  // 3 layers: two pages each, and one more
+  Runner run(random_model(), 7 * page);  // two pages for each of 3 layers, and one more
   const auto ids = random_ids(40, 8);
   const std::vector<float> first = run.append(std::span(ids).first(20), 1);
   std::vector<std::int32_t> positions(20);

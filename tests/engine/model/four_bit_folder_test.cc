@@ -1,4 +1,4 @@
-// Folders quantised by GPTQ and AWQ: the same logits as the values they stand for.
+// Folders quantised by GPTQ and AWQ give the logits of the values that they represent.
 #include "engine/model/four_bit_folder.h"
 
 #include <array>
@@ -24,7 +24,7 @@ struct Kind {
   bool symmetric;
 };
 
-/// A matrix of four bits: random numbers, and the values they stand for.
+/// A 4-bit matrix of random numbers, and the values that they represent.
 struct Matrix {
   Matrix(std::int64_t outputs, std::int64_t inputs, bool symmetric, std::uint32_t seed)
       : n(outputs),
@@ -37,7 +37,7 @@ struct Matrix {
     for (int& z : zeros) z = symmetric ? 8 : 1 + static_cast<int>(rng() % 15);
     for (std::uint16_t& s : scales) s = f32_to_f16(0.01f + 0.001f * static_cast<float>(rng() % 20));
   }
-  /// Index of the group of an output and input: [groups][n].
+  /// Returns the index of the group of an output and input: [groups][n].
   std::size_t at(std::int64_t output, std::int64_t input) const {
     return static_cast<std::size_t>(input / kGroup * n + output);
   }
@@ -61,7 +61,7 @@ std::string bytes_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-/// Words of eight numbers along the last of two dimensions.
+/// Packs words of eight numbers along the last of two dimensions.
 std::vector<std::uint32_t> packed(std::int64_t rows, std::int64_t columns, bool awq,
                                   const std::function<int(std::int64_t, std::int64_t)>& number) {
   constexpr std::array<int, 8> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
@@ -92,7 +92,7 @@ void add_quantised(const std::string& stem, const Matrix& m, const Kind& kind,
     out.push_back(
         {stem + ".qweight", "I32", {m.k, m.n / 8}, bytes_of(packed(m.k, m.n, true, number))});
   } else {
-    // Words run along the inputs: [k / 8][n].
+    // Each word holds eight inputs: [k / 8][n].
     std::vector<std::uint32_t> words;
     for (std::int64_t r = 0; r < m.k; r += 8) {
       for (std::int64_t c = 0; c < m.n; ++c) {
@@ -127,7 +127,7 @@ std::vector<float> logits(const std::filesystem::path& folder, WeightFormat form
   return run.append(kIds, static_cast<std::int64_t>(kIds.size()));
 }
 
-/// Writes the quantised folder and the one of its values.
+/// Writes the quantised folder and the folder of its values.
 void write_folders(const std::filesystem::path& quantised, const std::filesystem::path& values,
                    const Kind& kind,
                    const std::function<void(std::vector<FileTensor>&)>& damage = {}) {
@@ -169,7 +169,7 @@ TEST(FourBitFolderTest, LogitsAreThoseOfTheValues) {
     const auto actual = logits(dir.path() / "q", WeightFormat::kF32);
     if (kind.symmetric) {
       EXPECT_EQ(actual, expected) << kind.config;
-    } else {  // scale * zero is rounded to f16
+    } else {  // f16 rounds scale * zero
       EXPECT_LT(testing::max_relative(actual, expected), 5e-3) << kind.config;
     }
     EXPECT_LT(testing::relative_frobenius(logits(dir.path() / "q", WeightFormat::kW4), expected),

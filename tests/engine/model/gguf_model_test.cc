@@ -1,4 +1,4 @@
-// Models in GGUF files against the same weights in a folder, and files that are refused.
+// Models in GGUF files equal the same weights in a folder, and wrong files are refused.
 #include <cmath>
 #include <numbers>
 #include <random>
@@ -15,7 +15,7 @@ using test::GgufWriter;
 
 const std::vector<std::int32_t> kIds = {1, 5, 39, 0, 7, 7, 22, 31, 3, 14, 2, 18};
 
-/// A config.json with wider rows than tiny_config_json(): whole blocks of 32.
+/// Returns a config.json with wider rows than tiny_config_json(), in whole blocks of 32.
 std::string config_json(const std::string& type, const std::string& extra = "",
                         const std::vector<std::string>& drop = {}) {
   std::vector<std::string> left_out = {"architectures", "model_type", "intermediate_size",
@@ -81,7 +81,7 @@ class GgufModelTest : public ::testing::Test {
     Runner run(std::move(*model));
     return run.append(kIds, static_cast<std::int64_t>(kIds.size()));
   }
-  /// What load_model() says of a file with other metadata or tensors.
+  /// Returns load_model()'s result for a file with other metadata or tensors.
   std::string error_of(const GgufWriter& out) const {
     out.write(file());
     const auto model = load_model(file(), {.weights = WeightFormat::kF32});
@@ -92,7 +92,7 @@ class GgufModelTest : public ::testing::Test {
     EXPECT_NE(error.find(part), std::string::npos) << error << "\nlacks: " << part;
     EXPECT_NE(error.find("model.gguf"), std::string::npos) << error << "\ndoes not name the file";
   }
-  /// A small model whose metadata and tensors a test adds to.
+  /// Returns a small model to which a test adds metadata and tensors.
   GgufWriter small() {
     const ModelConfig c = *parse_model_config(config_json("llama"));
     GgufWriter out;
@@ -151,7 +151,7 @@ TEST_F(GgufModelTest, ConfigurationEqualsThatOfTheFolder) {
   EXPECT_EQ(read->eos_token_ids, (std::vector<std::int32_t>{2, 3}));
 }
 
-/// Blocks with any bytes and small scales: the folder holds what they expand to.
+/// Blocks of random bytes with small scales compute like the folder of their expanded values.
 TEST_F(GgufModelTest, BlocksComputeLikeTheirExpandedValues) {
   const std::string json = config_json("llama", ", \"tie_word_embeddings\": true",
                                        {"tie_word_embeddings"});
@@ -184,7 +184,7 @@ TEST_F(GgufModelTest, BlocksComputeLikeTheirExpandedValues) {
       EXPECT_EQ(logits(file(), format), logits(folder(), format))
           << block_type_name(type) << " " << weight_format_name(format);
     }
-    // Rows of the head are those of the table.
+    // Rows of the head equal those of the table.
     auto model = load_model(file(), {.weights = WeightFormat::kF32});
     ASSERT_TRUE(model.ok());
     const std::int32_t some[] = {3, 39};
@@ -197,7 +197,7 @@ TEST_F(GgufModelTest, BlocksComputeLikeTheirExpandedValues) {
   }
 }
 
-/// A table above the size that is copied: its rows come from the mapped file.
+/// If a table exceeds the size that is copied, its rows are read from the mapped file.
 TEST_F(GgufModelTest, ALargeTableOfBlocksIsReadWhereItLies) {
   ModelConfig c = *parse_model_config(config_json("llama"));
   std::vector<FileTensor> tensors = tensors_of(c);
@@ -208,8 +208,8 @@ TEST_F(GgufModelTest, ALargeTableOfBlocksIsReadWhereItLies) {
     t.dtype = "Q8_0";
     t.bytes.assign(static_cast<std::size_t>(c.vocab_size) * 2 * 34, '\0');
     for (std::size_t b = 0; b < t.bytes.size() / 34; ++b) {
-      t.bytes[b * 34 + 1] = '\x3c';                      // 1.0
-      t.bytes[b * 34 + 2] = static_cast<char>(b % 251);  // the first weight of the block
+      t.bytes[b * 34 + 1] = '\x3c';                      // scale 1.0
+      t.bytes[b * 34 + 2] = static_cast<char>(b % 251);  // first weight of the block
     }
   }
   write_gguf(c, "llama", tensors);
@@ -312,7 +312,7 @@ TEST_F(GgufModelTest, MetadataAreChecked) {
                "output.weight has the shape [40, 64]");
 }
 
-/// Frequencies divided as Llama 3.1 divides them, as converters store it.
+/// Returns the divisors of frequencies that Llama 3.1 uses, as converters store them.
 std::string llama3_factors(double theta, std::int64_t count, double factor, double original) {
   std::string out;
   for (std::int64_t i = 0; i < count; ++i) {

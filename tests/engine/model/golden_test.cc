@@ -1,4 +1,4 @@
-// Logits of every family against the Hugging Face implementation (tests/golden/README.md).
+// Logits of every family agree with the Hugging Face implementation (tests/golden/README.md).
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -64,7 +64,7 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { case_ = read_case(GetParam()); }
   Runner load(WeightFormat weights, DType kv) {
-    // Some prompts are longer than their config's window, to see scaled RoPE far out.
+    // Some prompts are longer than their config's window, to test scaled RoPE at large positions.
     const auto window = static_cast<std::int64_t>(case_.prompt.size() + case_.decode.size());
     auto model = load_model(case_.dir,
                             {.weights = weights, .kv_dtype = kv, .max_positions = window});
@@ -74,7 +74,7 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
     }
     return Runner(std::move(*model));
   }
-  /// Logits of the golden decode ids, one step at a time.
+  /// Returns the logits of the golden decode ids, one step at a time.
   std::vector<float> decode(Runner& run) {
     std::vector<float> all;
     for (std::int32_t id : case_.decode) {
@@ -111,8 +111,9 @@ TEST_P(GoldenTest, ChunkedPrefillEqualsWhole) {
   }
 }
 
-// Every case holds values that bfloat16 can represent, so bf16 differs by its arithmetic alone.
-// int8 also rounds the weights, and the cases stored in f32 have wider ones.
+// Low precision stays close. Every case holds values that bfloat16 can represent, so bf16 differs
+// only by its arithmetic. int8 also rounds the weights, and the cases stored in f32 have wider
+// ones.
 TEST_P(GoldenTest, LowPrecisionStaysClose) {
   const struct {
     WeightFormat weights;

@@ -1,4 +1,4 @@
-// Model folders with something wrong in them: each is refused with the name of what is wrong.
+// Each faulty model folder is refused with the name of the fault.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -154,7 +154,7 @@ TEST_F(MalformedModelTest, DigestChangesWithOneBitAndWithTheConfig) {
 }
 
 TEST_F(MalformedModelTest, UnalignedTensorsAreRead) {
-  // One byte of I8 in front shifts every float.
+  // One byte of I8 at the front misaligns every float.
   tensors_.insert(tensors_.begin(), FileTensor{"odd", "I8", {1}, "x"});
   write_tensors();
   EXPECT_TRUE(load().ok()) << load().status().to_string();

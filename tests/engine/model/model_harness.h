@@ -1,4 +1,4 @@
-/// Running a model in tests: a cache of its own, whole or chunked prefill, decode.
+/// Runs a model in tests: its own cache, whole or chunked prefill, decode.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class Runner {
   std::int64_t size() const { return cache_.num_rows(0); }
   void clear() { cache_.truncate_all(0); }
 
-  /// Appends tokens at the next positions; logits of the last `num_logits` of them.
+  /// Appends tokens at the next positions and returns the logits of the last `num_logits` of them.
   std::vector<float> append(std::span<const std::int32_t> ids, std::int64_t num_logits,
                             ForwardHook* hook = nullptr) {
     const auto n = static_cast<std::int64_t>(ids.size());
@@ -71,7 +71,7 @@ class Runner {
   ForwardWorkspace workspace_;
 };
 
-/// max |a - b| / max |b|; NaN anywhere gives NaN.
+/// Returns max |a - b| / max |b|; NaN anywhere gives NaN.
 inline double max_relative(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
   double diff = 0, top = 0;
@@ -84,7 +84,7 @@ inline double max_relative(std::span<const float> a, std::span<const float> b) {
   return top > 0 ? diff / top : diff;
 }
 
-/// ||a - b|| / ||b||.
+/// Returns ||a - b|| / ||b||.
 inline double relative_frobenius(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
   double diff = 0, norm = 0;

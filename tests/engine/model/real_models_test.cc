@@ -1,5 +1,5 @@
-// Models that were really trained: stories260K (real data beside the repository) and the embedded
-// models/demo.
+// Trained models compute as expected: stories260K (real data beside the repository) and the
+// embedded models/demo.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>

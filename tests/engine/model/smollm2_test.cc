@@ -1,4 +1,4 @@
-// SmolLM2-135M-Instruct from its GGUF file against transformers with the same weights in f32
+// SmolLM2-135M-Instruct from its GGUF file agrees with transformers on the same weights in f32
 // (make_smollm2_golden.py).
 #include "tests/support/smollm2.h"
 

@@ -58,8 +58,8 @@ TEST(StopMatcherTest, EqualsASearchOverTheWholeText) {
       pieces.push_back(text.substr(at, n));
       at += n;
     }
-    // A stop string counts once it is complete; among those complete with the same piece the first
-    // begins earliest.
+    // A stop string counts once it is complete. Of those that are complete with the same piece, the
+    // one that begins earliest counts.
     const auto [shown, stopped] = feed_all(stops, pieces);
     std::size_t first = std::string::npos;
     for (const auto& s : stops) first = std::min(first, text.find(s));

@@ -20,7 +20,7 @@ RopeTable rope_of(std::int32_t dim, std::int64_t positions) {
   return *RopeTable::build(config, positions);
 }
 
-/// Least squares of ln y on ln x over y(1), y(2), ...
+/// Returns the least-squares slope of ln y on ln x over y(1), y(2), ...
 template <class F>
 double fit(int n, F&& y) {
   PowerLawSums s;
@@ -59,7 +59,7 @@ TEST(PowerLawTest, TooFewSamplesOrNoSpreadIsInvalid) {
   EXPECT_TRUE(std::isnan(power_law_alpha({20, 20, 20, -5, -5})));  // twenty samples at one distance
 }
 
-/// Queries, keys and log-sum-exps of one layer, given as they are.
+/// Queries, keys and log-sum-exps of one layer, as given.
 struct Layer {
   Layer(std::int64_t num_tokens, std::int64_t num_prefix, std::int32_t kv_heads, std::int32_t group,
         std::int32_t head_dim, std::int32_t block)
@@ -90,7 +90,7 @@ struct Layer {
     return statistics.finish();
   }
 
-  /// q of a token's head, rotated to its position.
+  /// Returns q of a token's head, rotated to its position.
   std::vector<double> rotated(std::int64_t token, std::int32_t head) const {
     std::vector<double> out(static_cast<std::size_t>(dim));
     const float* x = q.data() + (token * heads + head) * dim;
@@ -102,8 +102,9 @@ struct Layer {
     return out;
   }
 
-  /// The statistics by their definition: a whole attention matrix of mean probabilities over heads,
-  /// softmax over all cache rows up to its own; fills in lse on the way.
+  /// Computes the statistics by their definition, from a whole attention matrix of mean
+  /// probabilities over heads. Each softmax covers all cache rows up to its own. It also fills in
+  /// lse.
   std::vector<BlockStats> brute_force(std::int64_t step) {
     const std::int32_t group = heads / layout.shape().num_kv_heads;
     std::vector<std::vector<double>> a(static_cast<std::size_t>(tokens),
@@ -213,8 +214,8 @@ TEST(AttentionStatisticsTest, BitsDoNotDependOnChunks) {
 }
 
 TEST(AttentionStatisticsTest, ColumnsThatFollowAPowerLawGiveItsExponent) {
-  // One head, keys of zero: attention is exp(-lse) of the row. Column 0 is x = t behind, hence y =
-  // 0.5 x^-0.7 at x = 1..200.
+  // With one head and zero keys, attention is exp(-lse) of the row. Column 0 is x = t behind, so y
+  // = 0.5 x^-0.7 at x = 1..200.
   Layer layer(201, 0, 1, 1, 8, 64);
   for (std::int64_t r = 0; r < 201; ++r) std::memset(layer.kv.row(r, 0, 0), 0, 8 * sizeof(float));
   for (std::int64_t t = 1; t < 201; ++t)
@@ -230,7 +231,7 @@ TEST(AttentionStatisticsTest, ShortContextsHaveNoFitAndStillARepresentative) {
     const auto expected = layer.brute_force(1);
     const auto stats = layer.run(64);
     ASSERT_EQ(stats.size(), 1u) << tokens;
-    EXPECT_TRUE(std::isnan(stats[0].alpha)) << tokens;  // at most 15 later rows
+    EXPECT_TRUE(std::isnan(stats[0].alpha)) << tokens;  // has at most 15 later rows
     EXPECT_GE(stats[0].representative, 0);
     EXPECT_LT(stats[0].representative, tokens);
     expect_same(stats, expected);
@@ -242,7 +243,7 @@ TEST(AttentionStatisticsTest, ShortContextsHaveNoFitAndStillARepresentative) {
   expect_same(seventeen.run(64), expected);
 }
 
-/// What a store holds of a context after ingest.
+/// Returns what a store holds of a context after ingest.
 std::vector<std::byte> stored_sketch(const fs::path& model, const std::vector<std::int32_t>& ids,
                                      std::int32_t chunk_tokens) {
   TempFolder folder;

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, AttributionByStrategy,
                          ::testing::Values("recompute", "exact", "reuse", "anchors", "epic",
                                            "cacheblend", "samkv", "multi_infllm"));
 
-/// The pass runs in steps of rows; a token's row does not depend on them.
+/// Steps of rows do not change the attribution of a token.
 TEST_F(AttributionTest, ALongAnswerIsAttributedLikeItsBeginning) {
   const auto whole = run(request("reuse", 150)), begin = run(request("reuse", 30));
   ASSERT_EQ(whole->attribution.num_tokens, 150);
@@ -118,7 +118,7 @@ TEST_F(AttributionTest, NothingIsSaidWithoutDocumentsOrTokens) {
   EXPECT_EQ(run(r)->calls, 0);
 }
 
-/// An answer that is complete stays complete, whatever happens to its attribution.
+/// Queries with attribution and without it run concurrently, and all complete.
 TEST_F(AttributionTest, OtherQueriesGoOnBesideIt) {
   std::vector<std::shared_ptr<AttributionSink>> sinks;
   for (int i = 0; i < 6; ++i) {

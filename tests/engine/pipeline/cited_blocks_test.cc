@@ -31,14 +31,14 @@ TEST(AnswerSentences, ShortOnesJoinTheirNeighbours) {
   EXPECT_EQ(sentences("Yes.", 10), (Texts{"Yes."}));
 }
 
-/// Contexts with the given numbers of blocks.
+/// Returns a plan of contexts with the given numbers of blocks.
 Plan plan_of(const std::vector<std::size_t>& blocks) {
   Plan plan;
   for (const std::size_t n : blocks) plan.contexts.emplace_back().blocks.resize(n);
   return plan;
 }
 
-/// One row per token.
+/// Returns an attribution with one row per token.
 Attribution attribution_of(const std::vector<std::vector<float>>& rows) {
   Attribution a;
   a.num_tokens = static_cast<std::int64_t>(rows.size());
@@ -87,7 +87,7 @@ TEST(Cite, TheStrongestIsNamedHoweverWeakAndNoMoreThanAsked) {
   rule.min_weight = 0;
   cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6}, rule);
   ASSERT_EQ(cited.size(), 3u);
-  EXPECT_EQ(cited[1].context, 1);  // equal weights in prompt order
+  EXPECT_EQ(cited[1].context, 1);  // equal weights are in prompt order
 }
 
 TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {
@@ -96,7 +96,7 @@ TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {
   EXPECT_TRUE(cite(plan_of({2}), Attribution{}, "Answer", {}).empty());
   EXPECT_TRUE(
       cite(plan_of({2}), attribution_of({{1, 0}}), "", std::vector<std::size_t>{0}).empty());
-  // Of another plan.
+  // This attribution belongs to another plan.
   EXPECT_TRUE(
       cite(plan_of({3}), attribution_of({{1, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
 }

@@ -110,7 +110,7 @@ TEST(DecodeBatchTest, OneFailingRowLeavesTheOthersAlone) {
   EXPECT_TRUE(std::equal(logits.begin(), logits.end(), single[0].logits.begin()));
 }
 
-/// Out of memory, before the layers run or in one of them.
+/// Throws out of memory, before the layers run or in one of them.
 class ThrowingRetriever : public Retriever, public HeadDriven {
  public:
   explicit ThrowingRetriever(bool at_begin) : Retriever({}), at_begin_(at_begin) {}
@@ -165,7 +165,7 @@ TEST(DecodeBatchTest, AFullPoolFailsTheRowThatNeedsAPage) {
   ASSERT_TRUE(model.ok());
   const PageFormat format{(*model)->config().num_kv_heads, (*model)->config().head_dim,
                           options.kv_dtype};
-  PagePool pool(format, format.page_bytes() * 2);  // three layers need three pages
+  PagePool pool(format, format.page_bytes() * 2);  // has two pages, and three layers need three
   WorkingCache cache(pool, 3);
   const auto dense = std::move(*retrievers().make("dense"));
   DecodeBatch batch(**model);

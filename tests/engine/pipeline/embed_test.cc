@@ -40,7 +40,7 @@ class EmbedTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-/// The same tokens through forward(), all at once, averaged here.
+/// Runs the same tokens through forward() in one pass and averages the states here.
 std::vector<double> mean_of_states(const fs::path& folder, const std::vector<std::int32_t>& ids) {
   ModelOptions options;
   options.weights = WeightFormat::kF32;
@@ -75,7 +75,7 @@ std::vector<double> mean_of_states(const fs::path& folder, const std::vector<std
 
 TEST_F(EmbedTest, IsTheMeanOfTheLastStatesAtLengthOneHoweverItIsCut) {
   std::mt19937 rng(5);
-  const auto ids = random_ids(rng, 150);  // three chunks of the engine
+  const auto ids = random_ids(rng, 150);  // takes three chunks of the engine
   const auto vector = embed(ids);
   ASSERT_TRUE(vector.ok()) << vector.status().to_string();
   const auto expected = mean_of_states(model_.path(), ids);

@@ -1,4 +1,4 @@
-/// A cache fault never fails a query: it becomes a miss with a reason, and the answer stays the
+/// A cache fault never fails a query. It becomes a miss with a reason, and the answer stays the
 /// same.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class FaultsTest : public ::testing::Test {
     store_.release();
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
   }
-  static constexpr std::size_t kBlocks = 3 + 5 + 7;  // one value each
+  static constexpr std::size_t kBlocks = 3 + 5 + 7;  // each has one value
 
   std::mt19937 rng_{5};
   TempFolder folder_;
@@ -83,7 +83,7 @@ TEST_F(FaultsTest, AFullReadQueueIsAMiss) {
 }
 
 TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
-  // The store's own checksum is right, the bytes are not ours.
+  // The store's checksum is right, but the engine did not write these bytes.
   const auto ids = random_ids(rng_, 40);
   const ContextKey key = engine_->context_key(ids, "t", {});
   {
@@ -105,7 +105,7 @@ TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
 }
 
 TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
-  // Checksums and sizes are right, the numbers are not this document's: layer 0 gives it away.
+  // Checksums and sizes are right, but the numbers are not this document's. Layer 0 shows it.
   const auto ids = random_ids(rng_, 40);
   const ContextKey key = engine_->context_key(ids, "t", {});
   const KvLayout layout({3, 2, 16, DType::kF16}, 40, 16);
@@ -136,8 +136,8 @@ TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
     EXPECT_EQ(odd.plan.contexts[2].miss, MissReason::kNone);
     EXPECT_EQ(odd.plan.fates.computed, odd.plan.prefix_tokens + odd.plan.suffix_tokens + 40);
     expect_fates_sum(odd.plan);
-    // It is not read again: an ordinary miss from now on, for strategies that would not have
-    // noticed too.
+    // It is not read again. From now on it is an ordinary miss, also for strategies that would not
+    // have noticed.
     EXPECT_FALSE(real_->peek_segment(key).has_value());
     request.cache.strategy = "reuse";
     const Outcome next = run_query(*engine_, request);
@@ -172,7 +172,7 @@ TEST_F(FaultsTest, AByteFlippedOnDiskIsCaughtAndTheAnswerStaysRight) {
   expect_fates_sum(o.plan);
   engine->stop(std::chrono::seconds(5));
   engine.reset();
-  // Written again on the way: the next start finds whole segments.
+  // The segments were written again, so the next start finds them whole.
   real_.reset();
   real_ = open_test_store(folder_.path() / "store");
   engine = make_test_engine(model_.path(), *real_);
@@ -184,7 +184,7 @@ TEST_F(FaultsTest, AByteFlippedOnDiskIsCaughtAndTheAnswerStaysRight) {
 }
 
 TEST_F(FaultsTest, EvictedDocumentsAreComputedAndStoredAgain) {
-  // The document stays, its KV goes: what a budget does.
+  // As under a budget, the document stays and its KV is evicted.
   auto manifest = real_->get_document("t", "d70");
   ASSERT_TRUE(manifest.ok());
   const ContextKey key = manifest->chunks[0].key;
@@ -198,7 +198,7 @@ TEST_F(FaultsTest, EvictedDocumentsAreComputedAndStoredAgain) {
   EXPECT_EQ(o.ids, want_);
   EXPECT_EQ(o.plan.contexts[1].miss, MissReason::kEvicted);
   EXPECT_EQ(o.stats.written_tokens, 70);
-  engine_->stop(std::chrono::seconds(5));  // ends once the writer is done
+  engine_->stop(std::chrono::seconds(5));  // ends once the writer has finished
   EXPECT_TRUE(real_->find_segment(key).has_value());
   engine_ = make_test_engine(model_.path(), store_);
   const Outcome again = run_query(*engine_, request_);
@@ -240,7 +240,7 @@ TEST_F(FaultsTest, CancelWhileWaitingForTheDisk) {
   EXPECT_EQ(o.status.code(), Code::kCancelled);
   EXPECT_EQ(o.reason, FinishReason::kCancelled);
   EXPECT_TRUE(o.ids.empty());
-  // Late answers meet nobody.
+  // Late answers are ignored.
   store_.release();
   EXPECT_EQ(run_query(*engine_, request_).ids, want_);
 }
@@ -268,7 +268,7 @@ TEST_F(FaultsTest, CancelAtThePlanAndAtEachToken) {
 }
 
 TEST_F(FaultsTest, CancelWhileComputing) {
-  // The first of many chunks is under way when the query is cancelled from its progress.
+  // The query is cancelled from its progress while the first of many chunks runs.
   auto request = make_request(*engine_, {{"long", random_ids(rng_, 400), std::nullopt}},
                               random_ids(rng_, 4), "reuse");
   auto sink = std::make_shared<CollectingSink>();

@@ -1,4 +1,4 @@
-/// A store whose reads fail, wait or are refused when a test says so; everything else goes through.
+/// A store whose reads fail, wait or are refused when a test says so. Everything else is forwarded.
 #pragma once
 
 #include <algorithm>
@@ -17,31 +17,31 @@ namespace quire::testing {
 
 class FaultyStore final : public Store {
  public:
-  /// Follows the pointer: a test may close and reopen what is behind it.
+  /// Keeps a reference to the pointer, because a test may close and reopen the inner store.
   explicit FaultyStore(std::unique_ptr<Store>& inner) : behind_(inner) {}
 
-  /// Answers to fetch_async by index of the request within its call; OK lets it through.
+  /// Returns the status of a read by its index within the call of fetch_async; OK forwards it.
   std::function<Status(std::size_t index)> read_fault;
-  /// What fetch_async itself returns; OK lets it through.
+  /// The status that fetch_async itself returns; OK forwards the call.
   Status refuse_reads;
-  /// What begin_segment returns; OK lets it through.
+  /// The status that begin_segment returns; OK forwards the call.
   Status refuse_writes;
   /// Runs before a segment is begun, on the writer's thread.
   std::function<void()> before_write;
 
-  /// From now on reads wait until release(), which answers them on the calling thread.
+  /// Makes later reads wait until release(), which answers them on the calling thread.
   void hold() {
     std::lock_guard lock(mu_);
     holding_ = true;
   }
-  /// The same for values of this group of layers and those above it, but for the first `calls`
-  /// calls that ask for any; others go through.
+  /// Holds values of this group of layers and those above it, except in the first `calls` calls
+  /// that request any. Other reads are forwarded.
   void hold_from(std::uint32_t group, int calls = 0) {
     std::lock_guard lock(mu_);
     hold_from_ = group;
     calls_let_through_ = calls;
   }
-  /// Until something is held, and everything that went through has been answered.
+  /// Waits until something is held and everything that was forwarded has been answered.
   void wait_for_others() {
     std::unique_lock lock(mu_);
     changed_.wait(lock, [this] { return !held_.empty() && on_their_way_ == 0; });
@@ -56,7 +56,7 @@ class FaultyStore final : public Store {
     }
     for (auto& f : held) f();
   }
-  /// Calls that wait.
+  /// Returns the number of calls that wait.
   std::size_t held() {
     std::lock_guard lock(mu_);
     return held_.size();
@@ -196,7 +196,7 @@ class FaultyStore final : public Store {
   static constexpr std::uint32_t kNoGroup = ~0u;
   struct Part {
     std::vector<ReadRequest> requests;
-    std::vector<std::size_t> index;  ///< in the call they come from
+    std::vector<std::size_t> index;  ///< indices in the original call
   };
   bool above(const ReadRequest& r) const {
     return r.kind == ReadKind::kValue && r.group >= hold_from_;
@@ -211,10 +211,11 @@ class FaultyStore final : public Store {
   std::unique_ptr<Store>& behind_;
   std::mutex mu_;
   std::condition_variable changed_;
-  bool holding_ = false;                     // guarded by mu_
-  std::uint32_t hold_from_ = kNoGroup;       // guarded by mu_
-  int calls_let_through_ = 0;                // guarded by mu_: of those that ask above hold_from_
-  std::size_t on_their_way_ = 0;             // guarded by mu_: past hold_from(), not answered
+  bool holding_ = false;                // guarded by mu_
+  std::uint32_t hold_from_ = kNoGroup;  // guarded by mu_
+  // Guarded by mu_; the number of calls above hold_from_ that are still let through.
+  int calls_let_through_ = 0;
+  std::size_t on_their_way_ = 0;             // guarded by mu_; forwarded but not answered
   std::vector<std::function<void()>> held_;  // guarded by mu_
   std::atomic<int> begun_{0};
 };

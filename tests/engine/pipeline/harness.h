@@ -52,7 +52,7 @@ class RandomModelFolder {
   TempFolder folder_;
 };
 
-/// What one query did.
+/// The result of one query.
 struct Outcome {
   Status status;
   std::vector<std::int32_t> ids;
@@ -96,7 +96,7 @@ class CollectingSink : public QuerySink {
     return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
-  std::function<void()> at_plan;  ///< on the engine thread
+  std::function<void()> at_plan;  ///< called on the engine thread
   std::function<bool(int tokens)> at_token;
 
  private:
@@ -125,7 +125,7 @@ class Gate {
 };
 
 inline std::vector<std::int32_t> random_ids(std::mt19937& rng, std::size_t n) {
-  // Above the control tokens of the vocabulary.
+  // Ids are above the control tokens of the vocabulary.
   std::uniform_int_distribution<std::int32_t> id(300, 4000);
   std::vector<std::int32_t> ids(n);
   for (auto& x : ids) x = id(rng);
@@ -174,7 +174,7 @@ inline Result<PrefillResult> prefill_now(Engine& engine, std::vector<std::int32_
   return done.get_future().get();
 }
 
-/// Prefills and commits a document of one chunk; returns its key.
+/// Prefills and commits a document of one chunk, and returns its key.
 inline ContextKey ingest(Engine& engine, Store& store, const std::string& id,
                          const std::vector<std::int32_t>& ids, const std::string& tenant = "t") {
   auto result = prefill_now(engine, ids, tenant);
@@ -230,7 +230,7 @@ inline Outcome run_query(Engine& engine, QueryRequest request) {
   return sink->wait();
 }
 
-/// Of these options those that the retriever knows.
+/// Returns those of these options that the retriever has.
 inline std::map<std::string, std::string, std::less<>> options_of(
     std::string_view retriever, std::map<std::string, std::string, std::less<>> options) {
   const std::span<const PlugOption> its = retrievers().options(retriever);
@@ -241,7 +241,7 @@ inline std::map<std::string, std::string, std::less<>> options_of(
   return options;
 }
 
-/// Those that need nothing but the model.
+/// Returns the retrievers that need only the model.
 inline std::vector<std::string> headless_retrievers() {
   std::vector<std::string> names = retrievers().names();
   std::erase_if(names, [](const std::string& name) {
@@ -250,7 +250,7 @@ inline std::vector<std::string> headless_retrievers() {
   return names;
 }
 
-/// A budget that leaves most of a prompt of a few hundred tokens out, for whichever retriever.
+/// Returns a budget for any retriever that leaves out most of a prompt of a few hundred tokens.
 inline std::map<std::string, std::string, std::less<>> small_budget(
     const std::string& tokens = "96") {
   return {{"decode_page", "16"},           {"decode_budget", tokens},  {"decode_sink", "16"},

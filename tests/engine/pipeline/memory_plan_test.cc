@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
-/// Shape of Llama-3.1-8B at a window of 32K.
+/// Returns a request with the shape of Llama-3.1-8B at a window of 32K.
 MemoryRequest large() {
   MemoryRequest w;
   w.model.num_layers = 32;

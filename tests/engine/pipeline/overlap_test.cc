@@ -1,4 +1,4 @@
-/// Values of lower layers are computed with while those of higher ones are still on their way.
+/// Lower layers are computed while values of higher ones are still being read.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,8 +12,8 @@
 namespace quire::testing {
 namespace {
 
-/// Four layers, the values of a block in two groups of two: heads so wide that no more fit into a
-/// value.
+/// A model of four layers, with the values of a block in two groups of two layers. Its heads are so
+/// wide that no more layers fit into a value.
 const char* const kWideConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","num_hidden_layers":4,)"
     R"("hidden_size":48,"intermediate_size":80,
@@ -24,7 +24,7 @@ const char* const kWideConfig =
 struct Way {
   std::string name, strategy;
   std::map<std::string, std::string, std::less<>> options;
-  int calls_before = 0;  ///< reads of values before those that are held back
+  int calls_before = 0;  ///< reads of values before those that are held
   bool overlaps = true;
 };
 
@@ -61,13 +61,13 @@ class OverlapTest : public ::testing::TestWithParam<Way> {
     r.sampling.max_tokens = 5;
     return r;
   }
-  /// Lets the query come as far as it can while its upper layers are held back.
+  /// Starts a query and lets it run as far as it can while its upper layers are held.
   std::shared_ptr<CollectingSink> ask_held_back() {
     store_.hold_from(1, GetParam().calls_before);
     auto sink = std::make_shared<CollectingSink>();
     EXPECT_TRUE(engine_->query(request(), sink).ok());
     store_.wait_for_others();
-    // Nobody waits for it, and it has had its turns when others are done that came later.
+    // It does not block others, and it has had its turns once later queries are done.
     QueryRequest other = make_request(*engine_, {}, docs_[0].ids, "recompute");
     other.sampling.max_tokens = 3;
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_query(*engine_, other).status.ok());
@@ -97,8 +97,8 @@ TEST_P(OverlapTest, LowerLayersRunBeforeTheUpperOnesAreThere) {
   expect_fates_sum(got.plan);
 }
 
-// What was computed with the lower layers is not lost on the upper ones: the document is computed
-// alone and everything comes to the same.
+// If upper layers cannot be read, the document becomes a miss and is computed alone. The work on
+// lower layers does not change the answer.
 TEST_P(OverlapTest, AnUpperLayerThatCannotBeReadIsAMissAndTheAnswerStays) {
   const Outcome want = run_query(*engine_, request());
   std::atomic<bool> lost{false};

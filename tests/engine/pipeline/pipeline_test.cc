@@ -104,7 +104,7 @@ TEST_P(PipelineTest, ExactEqualsRecomputeTokenForToken) {
   }
 }
 
-// SAM-2 (reuse part): everything kept, nothing recomputed.
+// If everything is kept and nothing recomputed, the answer equals an independent reference.
 TEST_P(PipelineTest, ReuseEqualsAnIndependentReference) {
   for (int round = 0; round < 6; ++round) {
     const auto docs = random_docs({1 + rng_() % 80, 1 + rng_() % 80, 1 + rng_() % 120});
@@ -131,14 +131,14 @@ TEST_P(PipelineTest, NaivePositionsAreTheWeakBaseline) {
   ASSERT_TRUE(naive.status.ok()) << naive.status.to_string();
   EXPECT_EQ(naive.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12,
                                          /*naive=*/true));
-  // The embedded model ends its answer to random tokens at once, wherever they stand.
+  // The embedded model ends its answer to random tokens at once, whatever their positions are.
   if (!GetParam().demo) {
     EXPECT_NE(naive.ids, aligned.ids);
   }
   EXPECT_EQ(naive.plan.positions, PositionMode::kLocalNaive);
 }
 
-// SAM-3: one document, matching ingest prefix, everything kept.
+// One document, with the prefix of its ingest and everything kept, equals a plain prefill.
 TEST_P(PipelineTest, OneCachedDocumentEqualsPlainPrefill) {
   for (std::size_t n : {1u, 16u, 63u, 64u, 65u, 200u}) {
     const auto docs = random_docs({n});
@@ -184,7 +184,8 @@ TEST_P(PipelineTest, SameTokensFromDramAndFromDiskAfterReopening) {
   EXPECT_GT(cold.stats.tier_bytes[static_cast<int>(Tier::kDisk)], 0);
 }
 
-// CB-1 (EPIC): every token of the later documents recomputed, the first exact.
+// If EPIC recomputes every token of the later documents, and the first is exact, the answer equals
+// recompute.
 TEST_P(PipelineTest, EpicOverWholeDocumentsEqualsRecompute) {
   const auto docs = random_docs({40, 70, 33});
   auto request = make_request(*engine_, docs, random_ids(rng_, 8), "epic");
@@ -204,7 +205,7 @@ TEST_P(PipelineTest, EpicOverWholeDocumentsEqualsRecompute) {
   expect_fates_sum(sixteen.plan);
 }
 
-// CB-1 (CacheBlend) and its other end.
+// CacheBlend equals recompute at a share of one, and reuse at zero.
 TEST_P(PipelineTest, CacheBlendIsRecomputeAtAShareOfOneAndReuseAtZero) {
   const auto docs = random_docs({40, 130, 33});
   auto request = make_request(*engine_, docs, random_ids(rng_, 8), "cacheblend");
@@ -236,11 +237,11 @@ TEST_P(PipelineTest, AnchorsKeepOnlyFirstAndLastBlocks) {
   expect_fates_sum(o.plan);
 }
 
-// What every strategy keeps to.
+// Degenerate requests work under every strategy.
 TEST_P(PipelineTest, DegenerateRequests) {
   const auto docs = random_docs({40, 25});
   const auto question = random_ids(rng_, 6);
-  // No documents: ordinary prefill, all counters zero.
+  // Without documents there is an ordinary prefill, and all counters are zero.
   for (const char* strategy : {"recompute", "exact", "reuse", "anchors", "auto"}) {
     const auto request = make_request(*engine_, {}, question, strategy);
     const Outcome o = run_query(*engine_, request);
@@ -267,7 +268,7 @@ TEST_P(PipelineTest, DegenerateRequests) {
   EXPECT_EQ(twice.ids, reference_->reuse(doubled.prefix_ids,
                                          {docs[0].ids, docs[0].ids, docs[1].ids}, question, 12));
   EXPECT_EQ(twice.plan.fates.dropped, 0);
-  // A question longer than the documents.
+  // The question may be longer than the documents.
   const auto long_question = make_request(*engine_, {docs[1]}, random_ids(rng_, 120), "reuse");
   EXPECT_EQ(run_query(*engine_, long_question).ids,
             reference_->recompute(concatenated(long_question), 12));
@@ -381,7 +382,7 @@ TEST_P(PipelineTest, StopTokensAndStopTextsEndTheAnswer) {
   EXPECT_EQ(stopped.stats.completion_tokens, first + 1);
   request.sampling.stop_token_ids.clear();
   ASSERT_GT(full.text.size(), 6u);
-  // A piece of the answer, at a character border.
+  // Take a piece of the answer at a character border.
   std::size_t at = full.text.size() / 2;
   while (at < full.text.size() && (static_cast<unsigned char>(full.text[at]) & 0xc0) == 0x80) ++at;
   std::size_t end = at + 1;
@@ -475,7 +476,7 @@ TEST_P(PipelineTest, ForcedTokensStandInTheAnswerAndTheLogitsTellTheModelsOwnCho
   request.sampling.forced_tokens = own;
   EXPECT_EQ(run()->wait().ids, own);
   EXPECT_EQ(run()->choices, own);
-  // Another beginning: the first choice is as before, what follows is the model's again.
+  // With another first token the first choice is as before, and the model chooses what follows.
   request.sampling.forced_tokens = {own[0] == 700 ? 701 : 700};
   const auto forced = run();
   EXPECT_EQ(forced->wait().ids[0], request.sampling.forced_tokens[0]);

@@ -170,7 +170,7 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   ASSERT_TRUE(p.ok()) << p.status().to_string();
   EXPECT_EQ(p->plan.positions, PositionMode::kCompact);
   EXPECT_TRUE(p->plan.fallback.has_value());
-  // Anchors of 7 blocks: 0, 5, 6 (the last holds 4 tokens).
+  // The anchors of 7 blocks are 0, 5 and 6 (the last holds 4 tokens).
   EXPECT_EQ(p->work[0].block_position, (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
   EXPECT_EQ(p->work[1].block_position[0], 37);
   EXPECT_EQ(p->suffix_position, 73);
@@ -227,12 +227,12 @@ TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
   ASSERT_TRUE(p.ok());
   EXPECT_EQ(p->plan.strategy, "samkv");
   EXPECT_NE(p->plan.reason.find("full prefill"), std::string::npos);
-  // A disk so slow that computing is quicker.
+  // The disk is so slow that computing is faster.
   speeds.disk_bytes_per_ms = 10;
   p = build("auto", speeds);
   EXPECT_EQ(p->plan.strategy, "recompute");
   EXPECT_NE(p->plan.reason.find("loading takes longer"), std::string::npos);
-  // An approximation nobody certified is never taken, nor one this build does not have.
+  // An approximation is taken only if it is certified and in this build.
   speeds.disk_bytes_per_ms = 1e6;
   for (const auto& certified :
        {std::optional<std::string>(), std::optional<std::string>("nosuch")}) {
@@ -257,7 +257,7 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   EXPECT_FALSE(p->plan.selection_pending);
   EXPECT_EQ(p->plan.contexts[0].blocks[4].kept_layers, 4);
   EXPECT_EQ(p->work[0].block_position[4], 1 + 64);
-  // The first document is exact; of the second one all anchors are computed again.
+  // The first document is exact. All anchors of the second one are recomputed.
   EXPECT_EQ(p->plan.fates.recomputed, 48);
   EXPECT_EQ(p->plan.fates.reused, 64);
   EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
@@ -265,7 +265,7 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   EXPECT_EQ(build("samkv")->plan.recomputer, "none");
   request.cache.options = options({{"select", "off"}});
   EXPECT_FALSE(build("samkv")->plan.selection_pending);
-  // Without a question the documents' sketches decide alone.
+  // Without a question only the documents' sketches decide.
   request.cache.options = {};
   request.suffix_ids.clear();
   p = build("samkv");
@@ -283,7 +283,7 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   Selection all = Selection::shared(4, {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 4, 8, 9}});
   all.scores = {{9, 1, 2, 3, 4, 5, 6, 7, 9, 9}, {9, 0, 0, 0, 0.5f, 0, 0, 0, 9, 9}};
   ASSERT_TRUE(complete_plan(facts, request, {}, std::move(all), {}, *p).ok());
-  // 14 blocks of 16 and 5 more positions: 229, so four blocks go.
+  // 14 blocks of 16 and 5 more positions are 229, so four blocks are dropped.
   EXPECT_EQ(p->plan.contexts[1].blocks[4].kept_layers, 0);
   for (std::size_t b = 0; b < 10; ++b)
     EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;

@@ -1,5 +1,5 @@
-/// Reuse computed without the pipeline: documents prefilled alone, their raw KV placed by hand, the
-/// question run with forward().
+/// Computes reuse without the pipeline: documents are prefilled alone, their raw KV is placed by
+/// hand, and the question runs with forward().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,15 +23,15 @@ class ReferenceEngine {
 
   using Ids = std::vector<std::int32_t>;
 
-  /// Greedy ids over the concatenation.
+  /// Returns greedy ids over the concatenation.
   Ids recompute(Ids prompt, int n) {
     WorkingCache cache(pool_, model_.config().num_layers);
     const std::int32_t first = run(cache, prompt, 0, nullptr);
     return decode(cache, first, static_cast<std::int32_t>(prompt.size()), n);
   }
 
-  /// Greedy ids over independently prefilled documents. `naive`: documents keep the positions they
-  /// were prefilled at.
+  /// Returns greedy ids over independently prefilled documents. `naive`: documents keep the
+  /// positions at which they were prefilled.
   Ids reuse(const Ids& prefix, const std::vector<Ids>& docs, const Ids& question, int n,
             bool naive = false) {
     WorkingCache cache(pool_, model_.config().num_layers);
@@ -72,7 +72,7 @@ class ReferenceEngine {
     return std::int64_t{model_.config().num_kv_heads} * model_.config().head_dim;
   }
 
-  /// Row 0 is the BOS in front and not kept.
+  /// Captures a document's KV. Row 0 is the BOS before it and is not kept.
   Raw capture(const Ids& doc) {
     Raw raw;
     Keep keep(raw, kv_dim());
@@ -107,7 +107,7 @@ class ReferenceEngine {
     }
   }
 
-  /// One pass over everything; the greedy token after its last row.
+  /// Runs one pass over all ids and returns the greedy token after the last row.
   std::int32_t run(WorkingCache& cache, const Ids& ids, std::int32_t first, ForwardHook* hook) {
     Ids positions(ids.size());
     std::iota(positions.begin(), positions.end(), first);

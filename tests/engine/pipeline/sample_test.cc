@@ -1,4 +1,4 @@
-/// The bundled sample corpus and questions, answered by the embedded model through the whole
+/// The embedded model answers the bundled sample questions over the sample corpus through the whole
 /// pipeline.
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ class SchedulerTest : public ::testing::Test {
     if (engine_) engine_->stop(std::chrono::milliseconds(0));
     engine_.reset();
   }
-  /// A query that waits for a held read until released.
+  /// Submits a query that waits for a held read until it is released.
   std::shared_ptr<CollectingSink> held_query() {
     auto sink = std::make_shared<CollectingSink>();
     auto handle = engine_->query(make_request(*engine_, {doc_}, random_ids(rng_, 4), "reuse"),
@@ -50,7 +50,7 @@ TEST_F(SchedulerTest, AFullQueueRefusesAtOnce) {
   start([](EngineOptions& o) { o.max_queue = 2; });
   add_document();
   store_.hold();
-  // Sixteen run (and wait for their reads), two wait in the queue.
+  // Sixteen run (and wait for their reads), and two wait in the queue.
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::size_t accepted = 0;
   Status refused;
@@ -64,7 +64,7 @@ TEST_F(SchedulerTest, AFullQueueRefusesAtOnce) {
     } else if (accepted >= 18) {
       refused = handle.status();
     } else {
-      std::this_thread::yield();  // the engine thread has not taken the last one up yet
+      std::this_thread::yield();  // the engine thread has not taken the last one yet
     }
   }
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
@@ -138,7 +138,7 @@ TEST_F(SchedulerTest, EqualContentInFlightIsComputedOnce) {
     engine_->prefill(std::move(request),
                      [done](Result<PrefillResult> r) { done->set_value(std::move(r)); });
   }
-  // A query runs behind all five submissions: they were taken up before it.
+  // This query runs after all five submissions, so they were taken before it.
   EXPECT_TRUE(run_query(*engine_, plain()).status.ok());
   gate.open();
   int computed = 0;
@@ -149,7 +149,7 @@ TEST_F(SchedulerTest, EqualContentInFlightIsComputedOnce) {
     computed += result->already_cached ? 0 : 1;
   }
   EXPECT_EQ(store_.segments_begun(), 1);
-  EXPECT_EQ(computed, 5);  // all five were answered by the one computation
+  EXPECT_EQ(computed, 5);  // one computation answers all five
 }
 
 TEST_F(SchedulerTest, ACancelledPrefillLeavesTheOthersOfItsContent) {
@@ -185,7 +185,7 @@ TEST_F(SchedulerTest, PrefillReportsProgressChunkByChunk) {
 }
 
 TEST_F(SchedulerTest, PrefillsAreNotStarvedByQueries) {
-  // A query that never ends by itself decodes all the time; ingest gets its share all the same.
+  // A query that does not end decodes all the time, but ingest still gets its share.
   std::atomic<bool> stop{false};
   auto busy = std::make_shared<CollectingSink>();
   busy->at_token = [&stop](int) { return !stop.load(); };
@@ -199,7 +199,7 @@ TEST_F(SchedulerTest, PrefillsAreNotStarvedByQueries) {
 }
 
 TEST_F(SchedulerTest, PromptsLargerThanTheWorkingCacheAreRefusedWithTheFix) {
-  // 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes = 6 KiB for 16 rows.
+  // 16 rows take 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes = 6 KiB.
   start([](EngineOptions& o) { o.working_cache_bytes = 20 * 6144; });
   auto small = plain(100);
   EXPECT_TRUE(run_query(*engine_, small).status.ok());

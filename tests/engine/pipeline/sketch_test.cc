@@ -18,12 +18,12 @@ namespace quire {
 namespace {
 
 TEST(KvLayoutTest, FoldsLayersUpToAMebibyte) {
-  // Llama-3.2-1B, 16 tokens: 32 KiB a layer, 512 KiB for all sixteen.
+  // Llama-3.2-1B with 16 tokens has 32 KiB per layer and 512 KiB for all sixteen.
   const KvLayout small({16, 8, 64, DType::kF16}, 400, 16);
   EXPECT_EQ(small.num_blocks(), 25);
   EXPECT_EQ(small.num_groups(), 1);
   EXPECT_EQ(small.value_bytes(0, 0), 512 << 10);
-  // Llama-3.1-8B, 64 tokens: 256 KiB a layer, four layers a value.
+  // Llama-3.1-8B with 64 tokens has 256 KiB per layer and four layers per value.
   const KvLayout large({32, 8, 128, DType::kF16}, 4097, 64);
   EXPECT_EQ(large.num_blocks(), 65);
   EXPECT_EQ(large.layers_per_group(), 4);
@@ -91,7 +91,7 @@ class SketchTest : public ::testing::Test {
     return *record;
   }
 
-  /// Key channel c of `token` (of the context), rotated to its own position, in f64.
+  /// Returns key channel c of `token` (of the context), rotated to its own position, in f64.
   double rotated(std::int32_t layer, std::int64_t token, std::int32_t head, std::int32_t c) const {
     const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
     const RawKvView v = layout.view(
@@ -129,7 +129,7 @@ TEST_F(SketchTest, HoldsMeansBoundsLocalQueryAndStatistics) {
                           (static_cast<std::size_t>(layer) * kHeads + h) * kDim;
       const float largest = std::fabs(*std::max_element(
           want, want + kDim, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
-      // Half a step, and bf16 scales are rounded up by at most 2^-7.
+      // The tolerance is half a step, with bf16 scales rounded up by at most 2^-7.
       for (std::size_t c = 0; c < kDim; ++c)
         EXPECT_NEAR(query[h * kDim + c], want[c], 0.51 * 1.008 * largest / 127);
     }
@@ -170,7 +170,7 @@ TEST_F(SketchTest, HoldsMeansBoundsLocalQueryAndStatistics) {
 }
 
 TEST_F(SketchTest, MeansOfSixBitsReadBack) {
-  // 16-bit KV with many query heads per KV head: eight bits would go over the share.
+  // With 16-bit KV and many query heads per KV head, eight bits would exceed the share.
   layout = KvLayout({kLayers, kKvHeads, 64, DType::kF16}, 400, 16);
   RopeConfig config;
   config.head_dim = config.rotary_dim = 64;
@@ -242,7 +242,7 @@ TEST_F(SketchTest, WrongShapesAreRefused) {
   input.local_query = std::span(local_query).first(7);
   EXPECT_EQ(build_sketch(input).code(), Code::kInvalidArgument);
   input.local_query = local_query;
-  stats[4].representative = 0;  // of block 1
+  stats[4].representative = 0;  // lies in block 1
   EXPECT_EQ(build_sketch(input).code(), Code::kInvalidArgument);
 }
 
@@ -266,7 +266,7 @@ TEST_F(SketchTest, ValuesThatAreNotFiniteStillGiveAReadableRecord) {
   for (float x : mean) EXPECT_TRUE(std::isfinite(x));
 }
 
-/// 12 blocks of 16 tokens; alphas around 0.5 but for one.
+/// Returns statistics of blocks of 16 tokens, with alphas around 0.5 except one.
 std::vector<BlockStats> stats_with_outlier(std::size_t blocks, std::size_t outlier, float alpha) {
   std::vector<BlockStats> out;
   for (std::size_t b = 0; b < blocks; ++b)
@@ -276,7 +276,8 @@ std::vector<BlockStats> stats_with_outlier(std::size_t blocks, std::size_t outli
 }
 
 TEST(PautaTest, GoldenVector) {
-  // Eleven at 0.5 +- 0.001 and one at 0.2: mean 0.47492, deviation 0.08290, lowest 0.2262.
+  // Eleven at 0.5 +- 0.001 and one at 0.2 have mean 0.47492 and deviation 0.08290, so the lowest is
+  // 0.2262.
   EXPECT_EQ(pauta_tokens(stats_with_outlier(12, 5, 0.2f)), (std::vector<std::int32_t>{16 * 5 + 3}));
   EXPECT_EQ(pauta_tokens(stats_with_outlier(12, 1, 0.2f)), (std::vector<std::int32_t>{16 + 3}));
   EXPECT_EQ(pauta_tokens(stats_with_outlier(12, 9, 0.2f)), (std::vector<std::int32_t>{16 * 9 + 3}));
@@ -292,7 +293,7 @@ TEST(PautaTest, EmptyBelowElevenBlocksAndWithoutValidFits) {
   for (std::size_t blocks = 1; blocks <= 10; ++blocks)
     EXPECT_TRUE(pauta_tokens(stats_with_outlier(blocks, blocks / 2, -100.0f)).empty()) << blocks;
   auto stats = stats_with_outlier(12, 5, 0.2f);
-  // Ten valid ones are left
+  // Ten valid ones are left.
   stats[3].alpha = stats[4].alpha = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(pauta_tokens(stats).empty());
   for (BlockStats& b : stats) b.alpha = std::numeric_limits<float>::quiet_NaN();
@@ -300,8 +301,8 @@ TEST(PautaTest, EmptyBelowElevenBlocksAndWithoutValidFits) {
   EXPECT_TRUE(pauta_tokens({}).empty());
 }
 
-/// The real figure for every published model shape at hand: contexts of 400 tokens in blocks of 16,
-/// 16-bit KV.
+/// A sketch takes at most two percent of the KV for every available published model shape. Contexts
+/// have 400 tokens in blocks of 16, and KV has 16 bits.
 TEST(SketchSizeTest, IsAtMostTwoPercentOfTheKv) {
   const std::filesystem::path folder = std::filesystem::path(QUIRE_SHARED_DATA_DIR) / "configs";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not here";
@@ -341,8 +342,8 @@ TEST_F(SketchTest, TruncatedAndLyingRecordsAreRefused) {
     bad[rng() % 48] ^= static_cast<std::byte>(1u << (rng() % 8));
     auto view = SketchView::parse(bad);
     if (!view.ok()) continue;
-    // A flip that still parses (a reserved byte, or block and token counts that still agree) must
-    // stay readable in bounds.
+    // Some flips still parse: of a reserved byte, or with consistent block and token counts. Their
+    // records must stay readable in bounds.
     std::vector<float> mean(static_cast<std::size_t>(view->num_kv_heads() * view->head_dim()));
     if (view->has(kSketchMeans)) view->mean(view->num_layers() - 1, view->num_blocks() - 1, mean);
     if (view->has(kSketchStats)) {

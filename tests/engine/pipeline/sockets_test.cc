@@ -136,8 +136,8 @@ class FilledCache {
   WorkingCache cache_;
 };
 
-/// What retrievers that choose by a retrieval head are given: one with random weights, over the
-/// tokens of a FilledCache.
+/// Inputs of retrievers that choose by a retrieval head: one with random weights, over the tokens
+/// of a FilledCache.
 struct HeadParts {
   HeadParts() {
     const auto config = parse_model_config(testing::tiny_config_json());
@@ -214,7 +214,8 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
 INSTANTIATE_TEST_SUITE_P(Plugs, RetrieverConformance, ::testing::ValuesIn(retrievers().names()),
                          [](const auto& plug) { return plug.param; });
 
-/// The others need what compression leaves out; a request that drops rows may not name them.
+/// Dense attends to the rows that each head still holds. Other retrievers need the dropped rows, so
+/// a request that drops rows may not name them.
 TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   FilledCache intact, reduced;
   const std::vector<std::vector<std::int32_t>> kept = {{0, 5, 6, 7, 30, 36}, {3, 36}};
@@ -268,15 +269,15 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
     RopeConfig config;
     config.head_dim = config.rotary_dim = FilledCache::kDim;
     rope_ = *RopeTable::build(config, 64);
-    // Prefix, two contexts, question.
+    // The rows are a prefix, two contexts and the question.
     rows_.num_rows = 37;
     rows_.prefix = {0, 2};
     rows_.contexts = {{2, 19}, {19, 31}};
     rows_.question = {31, 37};
   }
 
-  /// Shows the question's rows to the compressor, with queries of their own in each layer, and lets
-  /// it rank.
+  /// Shows the question's rows to the compressor, with different queries in each layer, and lets it
+  /// rank.
   Result<RetainedRows> retained(const std::string& capacity, std::int32_t first_seen = 31) {
     PlugOptions options;
     if (!compressor_->keeps_everything())
@@ -353,7 +354,7 @@ TEST_P(CompressorConformance, KeepsExactlyTheCapacityAndWhatAlwaysStays) {
         EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end()) << "a row twice";
         EXPECT_GE(sorted.front(), 0);
         EXPECT_LT(sorted.back(), 37);
-        // The question and the prefix fit into every capacity here; the rest is the contexts'.
+        // The question and the prefix fit into every capacity here; the contexts take the rest.
         for (const std::int32_t row : {0, 1, 31, 32, 33, 34, 35, 36})
           EXPECT_TRUE(std::binary_search(sorted.begin(), sorted.end(), row)) << row;
         total += static_cast<std::int64_t>(head.size());

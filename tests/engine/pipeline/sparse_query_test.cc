@@ -72,8 +72,8 @@ class SparseQueryTest : public ::testing::Test {
   std::vector<std::int32_t> question_;
 };
 
-// SAM-1: everything kept and everything computed again is a full prefill; document 0 is exact
-// already.
+// If everything is kept and recomputed, the answer equals a full prefill. Document 0 is already
+// exact.
 TEST_F(SparseQueryTest, EverythingKeptAndRecomputedEqualsRecompute) {
   auto all = request("samkv", {{"recompute", "overwrite"}, {"rows", "kept"}});
   all.cache.keep_ratio = 1;
@@ -83,8 +83,8 @@ TEST_F(SparseQueryTest, EverythingKeptAndRecomputedEqualsRecompute) {
   EXPECT_EQ(o.plan.fates.reused, 200);
 }
 
-// SAM-2: everything kept and nothing computed again is Reuse; anchors only is the published "no
-// selection" row.
+// If everything is kept and nothing recomputed, the answer equals reuse. Anchors only is the
+// published "no selection" row.
 TEST_F(SparseQueryTest, WithoutRecomputeItIsReuseOrAnchors) {
   auto all = request("samkv", {{"recompute", "none"}});
   all.cache.keep_ratio = 1;
@@ -95,7 +95,7 @@ TEST_F(SparseQueryTest, WithoutRecomputeItIsReuseOrAnchors) {
   EXPECT_EQ(off.plan.keep_ratio, anchors.plan.keep_ratio);
 }
 
-// SAM-3: one document behind its ingest prefix, kept whole, is a plain prefill.
+// One document after the prefix of its ingest, kept whole, equals a plain prefill.
 TEST_F(SparseQueryTest, OneExactDocumentKeptWholeEqualsRecompute) {
   docs_.resize(1);
   auto all = request("samkv");
@@ -105,7 +105,7 @@ TEST_F(SparseQueryTest, OneExactDocumentKeptWholeEqualsRecompute) {
   EXPECT_EQ(o.plan.fates.recomputed, 0);
 }
 
-// SAM-8, and what is read: kept blocks once each, nothing else.
+// Each kept block is read once, and nothing else.
 TEST_F(SparseQueryTest, ReadsSketchesAnchorsAndWhatWasSelected) {
   reopen(0);
   const Outcome o = run(request("samkv", {{"recompute", "none"}}));
@@ -140,7 +140,7 @@ TEST_F(SparseQueryTest, WordsChooseWithoutSketchesAndWithoutRunningTheQuestionTw
   const Outcome o = run(r);
   EXPECT_EQ(o.stats.sketch_bytes, 0);
   EXPECT_EQ(o.stats.query_pass_ms, 0);
-  EXPECT_LE(o.plan.keep_ratio, 0.32);  // counted in blocks, of which some are short
+  EXPECT_LE(o.plan.keep_ratio, 0.32);  // counted in blocks, some of which are short
   EXPECT_EQ(o.plan.contexts[2].blocks[120 / 16].kept_layers, 3);
   EXPECT_EQ(o.plan.contexts[2].blocks[120 / 16].recomputed_tokens, 16);
   EXPECT_EQ(o.plan.contexts[0].blocks[0].recomputed_tokens, 0);  // the first document is exact
@@ -153,8 +153,7 @@ TEST_F(SparseQueryTest, WordsChooseWithoutSketchesAndWithoutRunningTheQuestionTw
   EXPECT_EQ(run(r).ids, run(request("recompute")).ids);
 }
 
-// GL-1: the same request gives the same answer from DRAM, from disk, from nothing, and with reads
-// held back.
+// The same request gives the same answer from DRAM, from disk, from nothing, and with held reads.
 TEST_F(SparseQueryTest, TheSameFromEveryTierAndFromNothing) {
   for (const char* recompute : {"none", "overwrite", "fusion"}) {
     const auto r = request("samkv", {{"recompute", recompute}});
@@ -200,7 +199,7 @@ TEST_F(SparseQueryTest, ALostSketchIsAMissAndTheAnswerStays) {
     int calls = 0;
     bool first = true;
     store_.read_fault = [&, status = status](std::size_t index) {
-      // The first call asks for the sketches: DRAM answers before another call begins.
+      // The first call requests the sketches, and DRAM answers before another call begins.
       if (index == 0 && calls++ > 0) first = false;
       return first && index == 1 ? status : Status();
     };
@@ -239,7 +238,7 @@ TEST_F(SparseQueryTest, ASketchOfAnotherVersionIsAMiss) {
   const Outcome o = run(request("samkv"));
   EXPECT_EQ(o.stats.sketch_misses, 1);
   EXPECT_EQ(o.plan.contexts[4].miss, MissReason::kCorrupt);
-  // It was stored anew, sketch included.
+  // The document was stored again, with its sketch.
   engine_->stop(std::chrono::seconds(5));
   engine_ = make_test_engine(model_.path(), store_);
   const Outcome again = run(request("samkv"));
@@ -274,8 +273,8 @@ TEST_F(SparseQueryTest, ReadsHeldBackHoldUpNobodyElse) {
   EXPECT_EQ(sink->wait().ids, want);
 }
 
-// A document deleted or replaced while a query runs: the query answers from the version it began
-// with.
+// If a document is deleted or replaced while a query runs, the query answers from the version with
+// which it began.
 TEST_F(SparseQueryTest, DeletedOrReplacedDuringTheQuery) {
   const auto r = request("samkv");
   const auto want = run(r).ids;
@@ -297,8 +296,8 @@ TEST_F(SparseQueryTest, DeletedOrReplacedDuringTheQuery) {
   for (const auto& c : o.plan.contexts) EXPECT_EQ(c.miss, MissReason::kNone);
 }
 
-// Endless new orders of the same documents: nothing is stored, every order is answered from the
-// same segments.
+// New orders of the same documents store nothing, and every order is answered from the same
+// segments.
 TEST_F(SparseQueryTest, NewOrdersCreateNothingInTheStore) {
   (void)run(request("samkv"));
   const auto before = real_->stats();
@@ -338,13 +337,13 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
   EXPECT_TRUE(full.plan.contexts[0].bias_weight.has_value());
 }
 
-// No documents, short ones, an empty one.
+// Requests without documents, with short ones, or with an empty one work.
 TEST_F(SparseQueryTest, DegenerateRequests) {
   const auto documents = docs_;
   for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {
     docs_ = {};
     EXPECT_EQ(run(request(strategy)).ids, run(request("recompute")).ids) << strategy;
-    // Only documents of up to three blocks: all kept.
+    // Documents of up to three blocks are all kept.
     docs_ = {documents[3]};
     EXPECT_EQ(run(request(strategy)).ids, run(request("recompute")).ids) << strategy;
     docs_ = documents;

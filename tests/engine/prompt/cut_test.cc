@@ -1,4 +1,4 @@
-/// Which tokens of a scored prompt stay.
+/// Choosing the tokens of a scored prompt that are kept.
 #include "engine/prompt/cut.h"
 
 #include <gmock/gmock.h>
@@ -74,7 +74,7 @@ TEST(PromptCut, WithoutNeighboursItIsTheBestBehindTheWindow) {
 TEST(PromptCut, NeighboursComeNearestFirstAndTheLowerOfTwoFirst) {
   std::vector<float> scores(12, 0.0f);
   scores[5] = 1;
-  // Four of a peak's even number of neighbours: one below it, two above it.
+  // Of a peak's four neighbours, two are below it and two above; the nearest come first.
   EXPECT_THAT(cut(scores, {.capacity = 2, .window = 1, .neighbors = 4}), ElementsAre(5, 11));
   EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1, .neighbors = 4}), ElementsAre(4, 5, 11));
   EXPECT_THAT(cut(scores, {.capacity = 5, .window = 1, .neighbors = 4}),
@@ -89,7 +89,7 @@ TEST(PromptCut, WhatIsCachedCountsNothingAndWhatMustStayComesFirst) {
   EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable), ElementsAre(0, 1, 4, 9));
   EXPECT_THAT(cut(scores, {.capacity = 4, .window = 1}, cuttable, {{7, 9}}),
               ElementsAre(0, 7, 8, 9));
-  // A range that does not fit has no privilege; the next one may.
+  // A range that does not fit has no priority; the next one may have it.
   EXPECT_THAT(cut(scores, {.capacity = 3, .window = 1}, cuttable, {{4, 7}, {7, 8}}),
               ElementsAre(0, 7, 9));
   EXPECT_THAT(cut(scores, {.capacity = 50, .window = 1}, cuttable),

@@ -1,4 +1,4 @@
-/// Prompts that a draft of another vocabulary reads.
+/// Prompts are converted for a draft with another vocabulary.
 #include "engine/prompt/retokenization.h"
 
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Every `step` bytes of a text are a token, whose bytes are remembered; id 0 begins texts and
-/// stands for none.
+/// Makes a token of every `step` bytes of a text and remembers its bytes. Id 0 begins texts and has
+/// no bytes.
 class StepTokenizer final : public Tokenizer {
  public:
   StepTokenizer(std::size_t step, bool bos) : step_(step), bos_(bos) {}
@@ -61,11 +61,11 @@ class StepTokenizer final : public Tokenizer {
 TEST(Retokenization, ScoresComeBackToWhateverSharesAByte) {
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
-  // Ab cd ef gh
+  // Tokens: ab cd ef gh
   for (const std::int32_t id : target.encode("abcdefgh", Special::kNone, Start::kText))
     ids.push_back(id);
   const Retokenization spelled(target, ids, draft);
-  EXPECT_EQ(spelled.ids().size(), 4u);  // <s> abc def gh
+  EXPECT_EQ(spelled.ids().size(), 4u);  // tokens: <s> abc def gh
   EXPECT_EQ(spelled.ids().front(), 0);
   const std::vector<float> scores = {9, 1, 3, 2};
   EXPECT_THAT(spelled.bring_back(scores), ElementsAre(0, 1, 3, 3, 2));
@@ -98,15 +98,15 @@ TEST(Retokenization, StretchesGoOverToWhateverSharesAByte) {
   using ::testing::Pair;
   const StepTokenizer target(2, true), draft(3, true);
   std::vector<std::int32_t> ids = {0};
-  // Ab cd ef gh ij kl
+  // Tokens: ab cd ef gh ij kl
   for (const std::int32_t id : target.encode("abcdefghijkl", Special::kNone, Start::kText))
     ids.push_back(id);
-  const Retokenization spelled(target, ids, draft);  // <s> abc def ghi jkl
+  const Retokenization spelled(target, ids, draft);  // tokens: <s> abc def ghi jkl
   const auto over = [&](std::vector<RowRange> ranges) { return pairs(spelled.bring_over(ranges)); };
-  EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));  // ab: abc
-  EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));  // cd: abc def
+  EXPECT_THAT(over({{1, 2}}), ElementsAre(Pair(1, 2)));  // ab overlaps abc
+  EXPECT_THAT(over({{2, 3}}), ElementsAre(Pair(1, 3)));  // cd overlaps abc and def
   EXPECT_THAT(over({{1, 2}, {4, 5}}), ElementsAre(Pair(1, 2), Pair(3, 4)));
-  // Abc is of both
+  // Token abc overlaps both.
   EXPECT_THAT(over({{1, 2}, {2, 3}, {6, 7}}), ElementsAre(Pair(1, 3), Pair(4, 5)));
   EXPECT_THAT(over({{0, 1}}), ElementsAre());  // a control token
   EXPECT_THAT(over({{3, 3}}), ElementsAre());
@@ -116,7 +116,7 @@ TEST(Retokenization, StretchesGoOverToWhateverSharesAByte) {
 TEST(Retokenization, ADraftWithItsOwnTokenizerCutsPrompts) {
   TempFolder folder;
   const RandomModelFolder model, draft(11, 2048);
-  // Other settings make it another tokenizer, whose ids may not be handed over.
+  // Different settings make it another tokenizer, to which ids may not be handed over.
   write_file(draft.path() / "tokenizer_config.json", R"({"add_bos_token":false})");
   auto store = open_test_store(folder.path() / "store");
   auto engine = make_test_engine(model.path(), *store,

@@ -1,4 +1,4 @@
-/// Queries whose uncached text a draft's attention cuts before the target computes it.
+/// SpecPC queries: a draft's attention cuts uncached text before the target computes it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Options = std::map<std::string, std::string, std::less<>>;
 
-/// Raw queries and keys of every row in every layer.
+/// Captures raw queries and keys of every row in every layer.
 class RawCapture final : public ForwardHook {
  public:
   explicit RawCapture(const ModelConfig& c)
@@ -37,7 +37,7 @@ class RawCapture final : public ForwardHook {
   std::vector<std::vector<std::vector<double>>> q, k;  ///< [layer][row][head * head_dim]
 };
 
-/// What the specification keeps, in plain loops over the whole attention of the draft.
+/// Computes which tokens SpecPC keeps, in plain loops over the draft's whole attention.
 class SpecPcReference {
  public:
   struct Settings {
@@ -207,7 +207,7 @@ class SpecPcQueryTest : public ::testing::Test {
     EXPECT_EQ(o.plan.fates.total(), o.plan.prompt_tokens);
     return o;
   }
-  /// Tokens of the question that stayed.
+  /// Returns the kept tokens of one part of the prompt.
   static std::vector<std::int32_t> kept_of(const Plan& plan, PromptCut::Part part,
                                            std::int32_t context = -1) {
     std::vector<std::int32_t> out;
@@ -261,7 +261,7 @@ TEST_F(SpecPcQueryTest, KeepsWhatTheSpecificationKeepsAndAnswersItAsAnOrdinaryPr
   };
   for (const auto& [given, settings] : cases) {
     Options options = given;
-    options["lookahead"] = "1";  // as published
+    options["lookahead"] = "1";  // the published setting
     options["band"] = "0";
     QueryRequest r = plain(ids);
     compress(r, options);
@@ -436,13 +436,13 @@ TEST_F(SpecPcQueryTest, AShortReadingThatLeavesNothingOutKeepsTheSame) {
   EXPECT_EQ(kept({{"band", "384"}}), whole);
   EXPECT_EQ(kept({{"layers", "3"}}), whole);
   EXPECT_EQ(kept({{"layers", "9"}, {"band", "1024"}}), whole);
-  // What leaves something out still keeps as many.
+  // A setting that omits rows or layers keeps as many tokens, but different ones.
   for (const Options& options :
        {Options{{"band", "64"}}, Options{{"layers", "2"}}, Options{{"band", "64"}, {"layers", "1"}},
         Options{{"band", "64"}, {"lookahead", "4"}}}) {
     EXPECT_NE(kept(options), whole);
   }
-  // Where the draft writes, too, all layers run.
+  // If the draft also writes an answer, all layers run.
   EXPECT_EQ(kept({{"layers", "1"}, {"lookahead", "4"}}), kept({{"lookahead", "4"}}));
   const auto refused = [&](const Options& options) {
     QueryRequest r = plain(ids);
@@ -478,7 +478,7 @@ TEST_F(SpecPcQueryTest, ChoicesOfOneRequestShareOneReading) {
     EXPECT_EQ(o.stats.lookahead_tokens, sinks[0]->wait().stats.lookahead_tokens);
   }
   EXPECT_EQ(read, 1);
-  // Another way of reading, another tenant: each reads for itself.
+  // Requests with other settings or of another tenant read for themselves.
   const auto read_before = [&](const QueryRequest& request) {
     return ask(request).plan.prompt_cut->read_before;
   };

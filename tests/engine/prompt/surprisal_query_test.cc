@@ -1,4 +1,4 @@
-/// Queries whose uncached text is cut by how hard its tokens are to guess.
+/// Queries whose uncached text is cut by how hard its tokens are to predict.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,8 +50,8 @@ class SurprisalQueryTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-/// The negative log likelihood of every token but the first, each from a pass over what stands
-/// before it.
+/// Returns the negative log likelihood of every token but the first, each from a pass over the
+/// tokens before it.
 std::vector<double> surprisals(const fs::path& folder, const std::vector<std::int32_t>& ids) {
   ModelOptions options;
   options.weights = WeightFormat::kF32;

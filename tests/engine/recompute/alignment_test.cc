@@ -1,5 +1,5 @@
-// The recompute pass against an independent, slow reading of the method: dictionaries of rows, one
-// token at a time, sums in f64.
+// The recompute pass equals an independent, slow implementation of the method: dictionaries of
+// rows, one token at a time, sums in f64.
 #include <cmath>
 
 #include "engine/recompute/row_pass.h"
@@ -10,7 +10,7 @@ namespace quire::testing {
 namespace {
 
 using Token = std::pair<std::int32_t, std::int32_t>;  // (context, token)
-// Layers in which a token passes the 3-sigma test
+// The layers in which a token passes the 3-sigma test.
 using Important = std::map<Token, std::set<std::int32_t>>;
 
 struct Row {
@@ -22,7 +22,7 @@ class SlowReference {
   SlowReference(Bed& bed, const Selection& selection)
       : bed_(bed), selection_(selection), c_(bed.model().config()) {}
 
-  /// Fills r_ with the published rule, or with every kept token.
+  /// Fills r_ by the published rule, or with every kept token.
   void choose(const Important& important, bool every_kept) {
     r_.assign(static_cast<std::size_t>(bed_.num_layers()), {});
     for (std::int32_t layer = 0; layer < bed_.num_layers(); ++layer) {
@@ -120,7 +120,7 @@ class SlowReference {
     }
     return row;
   }
-  /// The system prefix is one BOS here: what it has in the cache, rotated.
+  /// Returns the row of the system prefix, which is one BOS here, as the cache has it, rotated.
   std::vector<float> prefix_row(std::int32_t layer) const {
     return content(bed_.cache())[static_cast<std::size_t>(layer)].at(0);
   }
@@ -199,7 +199,7 @@ class AlignmentTest : public ::testing::TestWithParam<std::size_t> {
   std::mt19937 rng_{static_cast<std::uint32_t>(40 + GetParam())};
   const Family& family() const { return families()[GetParam()]; }
 
-  /// Random tokens, each important in some layers.
+  /// Returns random tokens, each of which is important in some layers.
   Important random_important(const Bed& bed, int count) {
     Important out;
     for (int i = 0; i < count; ++i) {
@@ -223,12 +223,13 @@ class AlignmentTest : public ::testing::TestWithParam<std::size_t> {
   }
 };
 
-// SAM-9, and padding leaves no trace (SAM-8).
+// The pass equals the slow reference, and padding leaves no trace.
 TEST_P(AlignmentTest, EqualsTheSlowReferenceForSelectionsOfTheirOwnInEveryLayer) {
   for (int round = 0; round < 6; ++round) {
     Bed bed(family_model(family()), random_docs(rng_, {1 + rng_() % 40, 30 + rng_() % 20,
                                                        round == 2 ? 0 : 3 + rng_() % 9, 41}));
-    if (round % 3 == 1) bed.contexts()[0].exact = false;  // another system prompt than at ingest
+    // as after a different system prompt at ingest
+    if (round % 3 == 1) bed.contexts()[0].exact = false;
     const Selection selection = bed.random_selection(rng_, 0.35);
     const Important important = random_important(bed, 12);
     const bool every_kept = round % 2 == 1;
@@ -289,8 +290,8 @@ TEST_P(AlignmentTest, LoadsPaddingAndNothingElse) {
       for (const std::int32_t b : padding->kept(layer, d)) got.insert({d, b, layer});
   }
   EXPECT_EQ(got, want);
-  // Work in proportion to the rows: every active row once per layer, and at most two looks at a
-  // stored block for each (check and padding).
+  // The work is in proportion to the rows. Every active row runs once per layer and reads at most
+  // two stored blocks (check and padding).
   bed.stored().load(*padding, bed.num_contexts());
   bed.stored().reads = 0;
   auto pass = make_row_pass(input, rows, WriteBack::kOverwrite);
@@ -299,7 +300,7 @@ TEST_P(AlignmentTest, LoadsPaddingAndNothingElse) {
   EXPECT_LE(bed.stored().reads, 2 * active);
 }
 
-// A compact numbering: one position per token in all layers, without gaps.
+// Compact positions work: one position per token in all layers, without gaps.
 TEST_P(AlignmentTest, PositionsMayBeCompact) {
   Bed bed(family_model(family()), random_docs(rng_, {22, 45, 38}));
   const Selection selection = bed.random_selection(rng_, 0.3);

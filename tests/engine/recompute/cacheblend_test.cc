@@ -1,4 +1,4 @@
-// CacheBlend: which tokens are chosen, what they leave in the cache, and its two ends (CB-1).
+// CacheBlend: which tokens are chosen, what they leave in the cache, and shares of zero and one.
 #include <cmath>
 
 #include "tests/engine/recompute/recompute_harness.h"
@@ -12,9 +12,9 @@ class CacheBlendTest : public ::testing::TestWithParam<std::size_t> {
   std::unique_ptr<Recomputer> plug_ = std::move(*recomputers().make("cacheblend"));
   std::unique_ptr<Model> model() { return family_model(families()[GetParam()]); }
 
-  /// ||new - stored||^2 in layer 1 of every token of the contexts that are not exact. New KV of
-  /// layer 1 is that of a full prefill, for layer 0 is exact; keys may be compared after rotation,
-  /// which keeps distances but for YaRN's factor.
+  /// Returns ||new - stored||^2 in layer 1 of every token of the contexts that are not exact. New
+  /// KV of layer 1 equals that of a full prefill, because layer 0 is exact. Keys may be compared
+  /// after rotation, which changes distances only by YaRN's factor.
   static std::vector<std::pair<double, std::pair<std::int32_t, std::int32_t>>> deviations(Bed& bed,
                                                                                           bool k,
                                                                                           bool v) {
@@ -52,7 +52,6 @@ class CacheBlendTest : public ::testing::TestWithParam<std::size_t> {
   }
 };
 
-// CB-1.
 TEST_P(CacheBlendTest, AShareOfOneEqualsFullPrefill) {
   Bed bed(model(), random_docs(rng_, {30, 25, 41}));
   for (const bool first_exact : {true, false}) {
@@ -90,7 +89,7 @@ TEST_P(CacheBlendTest, TheTokensThatDeviateMostAreRecomputedAboveTheCheckLayer) 
         const auto plug = std::move(*recomputers().make(
             "cacheblend", options({{"r", "0.2"}, {"deviation", by}, {"check_rows", check_rows}})));
         const auto report = bed.recompute(*plug, bed.everything(), chunk, [](RecomputeInput& in) {
-          in.recompute_ratio = 0.9;  // the named option decides
+          in.recompute_ratio = 0.9;  // the named option overrides it
         });
         ASSERT_TRUE(report);
         EXPECT_EQ(report->tokens, want);
@@ -144,7 +143,7 @@ TEST_P(CacheBlendTest, TheShareIsOfAllDocumentTokensAndHasADefault) {
 TEST_P(CacheBlendTest, ALaterCheckLayerRefreshesEverythingBelowIt) {
   Bed bed(model(), random_docs(rng_, {30, 45}));
   const CacheContent full = bed.full();
-  for (const char* layer : {"2", "16"}) {  // past the last layer: the last
+  for (const char* layer : {"2", "16"}) {  // 16 is past the last layer and means the last
     const std::size_t check = layer == std::string("2") ? 2 : 3;
     const auto plug = std::move(
         *recomputers().make("cacheblend", options({{"check_layer", layer}})));

@@ -1,4 +1,4 @@
-// EPIC's LegoLink: k tokens of every document but the first.
+// EPIC's LegoLink recomputes k tokens of every document but the first.
 #include "tests/engine/recompute/recompute_harness.h"
 
 namespace quire::testing {
@@ -31,14 +31,14 @@ TEST_F(EpicTest, OneKServesAllDocumentsButTheFirst) {
   EXPECT_EQ(counts({}, {{"k", "32"}}), (Counts{0, 0, 32, 7, 32}));
   EXPECT_EQ(counts({}, {{"k", "0"}}), (Counts{0, 0, 0, 0, 0}));
   EXPECT_EQ(counts(0.9, {{"k", "1"}}), (Counts{0, 0, 1, 1, 1})) << "the named option decides";
-  // A ratio is of all 130 tokens: the smallest k that reaches it.
+  // A ratio counts all 130 tokens, and the smallest k that reaches it is used.
   EXPECT_EQ(counts(0.15), (Counts{0, 0, 7, 7, 7}));
   EXPECT_EQ(counts(0.2), (Counts{0, 0, 10, 7, 10}));
   EXPECT_EQ(counts(0.0), (Counts{0, 0, 0, 0, 0}));
   EXPECT_EQ(counts(1.0), (Counts{0, 0, 50, 7, 33}));
 }
 
-// CB-1, in chunks.
+// A large k equals a full prefill, also in chunks.
 TEST_F(EpicTest, ALargeKEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 9}) {
     const auto plug = std::move(*recomputers().make("epic", options({{"k", "64"}})));

@@ -36,7 +36,6 @@ TEST(FusionTest, WeightIsClampedAndDefinedEverywhere) {
   EXPECT_FLOAT_EQ(fusion_weight(huge, huge), 1);
 }
 
-// SAM-5.
 TEST(FusionTest, EndsAndEqualInputsAreExact) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal;
@@ -56,10 +55,10 @@ TEST(FusionTest, EndsAndEqualInputsAreExact) {
 }
 
 TEST(StoredRowTest, ReadsEveryDtypeAndEveryHalf) {
-  // All halves: as they are converted elsewhere.
+  // All f16 values must convert as f16_to_f32() converts them.
   std::vector<std::uint16_t> halves(1 << 16);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
-  // One head, K then V of 128 rows of 256.
+  // The view has one head, with K and then V of 128 rows of 256.
   const RawKvView view{halves.data(), 128, DType::kF16, 0, 128 * 256 * 2, 256 * 2};
   std::vector<float> k(256), v(256);
   for (std::int64_t row = 0; row < 128; ++row) {
@@ -71,7 +70,7 @@ TEST(StoredRowTest, ReadsEveryDtypeAndEveryHalf) {
       EXPECT_TRUE(v[c] == want_v || (std::isnan(v[c]) && std::isnan(want_v))) << row << " " << c;
     }
   }
-  // Three heads of 8 channels, 5 rows, in the stored layout.
+  // The second view has three heads of 8 channels and 5 rows in the stored layout.
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
   std::vector<float> in_k(5 * 24), in_v(5 * 24);

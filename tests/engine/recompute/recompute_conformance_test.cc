@@ -1,4 +1,4 @@
-// What holds for every recomputer of this build.
+// Requirements on every recomputer of this build.
 #include "tests/engine/recompute/recompute_harness.h"
 
 namespace quire::testing {
@@ -52,7 +52,7 @@ TEST_P(RecomputePassConformance, KeepsTheRowsOfEveryLayerAndTellsWhatItDid) {
       EXPECT_TRUE(bed_.cache().view(layer).sorted);
       EXPECT_EQ(after[l].at(0), before[l].at(0)) << "the system prefix is only read";
     }
-    // The first document is exact; tokens of the last layer that are not reported kept their KV.
+    // The first document is exact. Tokens of the last layer that are not reported keep their KV.
     EXPECT_TRUE(report->tokens[0].empty());
     for (std::int32_t c = 0; c < 5; ++c) {
       const Ids& tokens = report->tokens[static_cast<std::size_t>(c)];
@@ -90,7 +90,7 @@ TEST_P(RecomputePassConformance, AStepRunsNoMoreRowsThanAsked) {
   EXPECT_LE(bed_.finish(**pass, 5).projected, 106 * bed_.num_layers() * 2);
 }
 
-/// Opens when told, from below.
+/// A gate that a test opens layer by layer, from below.
 struct OpenedLayers final : LayerGate {
   explicit OpenedLayers(std::int32_t layers) : num_layers(layers) {}
   bool placed(std::int32_t layer) const override { return layer < open; }
@@ -99,7 +99,7 @@ struct OpenedLayers final : LayerGate {
   std::int32_t open = 0;
 };
 
-// Stored rows of a layer come while the layers below it run, and others use the model meanwhile.
+// Stored rows of a layer may arrive while lower layers run and others use the model.
 TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
   const Selection selection = bed_.random_selection(rng_, 0.4);
   const auto want = bed_.recompute(*plug_, selection, 6);

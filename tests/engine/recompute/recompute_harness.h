@@ -24,9 +24,9 @@ namespace quire::testing {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A family of models at a size for tests.
+/// A model family at test size.
 struct Family {
-  const char *name, *fields;  ///< fields: of config.json, replacing those of the tiny Llama
+  const char *name, *fields;  ///< fields of config.json that replace those of the tiny Llama
   std::vector<std::string> replaced;
 };
 
@@ -63,14 +63,14 @@ inline std::unique_ptr<Model> family_model(const Family& family, DType kv_dtype 
   return std::move(*make_random_model(*config, {.weights = weights, .kv_dtype = kv_dtype}, 5));
 }
 
-/// Raw KV of blocks; gives out only what was "loaded".
+/// Raw KV of blocks; it returns only blocks that were "loaded".
 class FakeStore final : public StoredKv {
  public:
   struct Block {
     std::vector<std::byte> bytes;
     RawKvView view;
   };
-  /// (context, block, layer)
+  /// Keyed by (context, block, layer).
   std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Block> blocks;
   std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> loaded;
   mutable std::int64_t reads = 0;
@@ -90,7 +90,7 @@ class FakeStore final : public StoredKv {
   }
 };
 
-/// Layer by layer, K then V of each row in f32, exactly as it lies in the cache.
+/// The cache by layer and position: K then V of each row in f32, exactly as stored there.
 using CacheContent = std::vector<std::map<std::int32_t, std::vector<float>>>;
 
 inline CacheContent content(const WorkingCache& cache) {
@@ -112,7 +112,8 @@ inline CacheContent content(const WorkingCache& cache) {
   return out;
 }
 
-/// Largest difference by the largest value of the layer; layers must hold the same positions.
+/// Returns the largest difference divided by the largest value of the layer. Layers must hold the
+/// same positions.
 inline double difference(const CacheContent& a, const CacheContent& b) {
   double worst = 0;
   EXPECT_EQ(a.size(), b.size());
@@ -136,7 +137,7 @@ inline double difference(const CacheContent& a, const CacheContent& b) {
   return worst;
 }
 
-/// A prompt of [BOS] and documents, each prefilled alone behind a BOS.
+/// A prompt of [BOS] and documents, each prefilled alone after a BOS.
 class Bed {
  public:
   static constexpr std::int32_t kBlock = 4;
@@ -185,7 +186,7 @@ class Bed {
     }
     return Selection::shared(num_layers(), std::move(kept));
   }
-  /// Anchors, and every other block in a layer with this probability.
+  /// Returns anchors and, with this probability, every other block of a layer.
   Selection random_selection(std::mt19937& rng, double share) const {
     std::vector<Selection::ContextBlocks> layers(static_cast<std::size_t>(num_layers()));
     std::bernoulli_distribution keep(share);
@@ -200,7 +201,7 @@ class Bed {
     return Selection::per_layer(std::move(layers));
   }
 
-  /// Empties the cache and puts [BOS] and the selected blocks into it.
+  /// Empties the cache and places [BOS] and the selected blocks in it.
   void place(const Selection& selection) {
     cache_.truncate_all(0);
     run(cache_, {1}, {0});
@@ -212,7 +213,7 @@ class Bed {
     stored_.loaded.clear();
     stored_.load(selection, num_contexts());
   }
-  /// Writes the stored blocks of one context into the cache once more.
+  /// Writes the stored blocks of one context into the cache again.
   void place_again(const Selection& selection, std::int32_t context) {
     for (std::int32_t layer = 0; layer < num_layers(); ++layer) {
       for (const std::int32_t b : selection.kept(layer, context))
@@ -224,7 +225,7 @@ class Bed {
     if (c.block_position.empty()) return static_cast<std::int32_t>(c.offset) + token;
     return c.block_position[static_cast<std::size_t>(token / kBlock)] + token % kBlock;
   }
-  /// Stores what a prefill of other tokens gives.
+  /// Stores the KV of a prefill of other tokens.
   void store(std::int32_t context, const Ids& doc) {
     Ids ids = {1};
     ids.insert(ids.end(), doc.begin(), doc.end());
@@ -250,8 +251,8 @@ class Bed {
     in.question_position = static_cast<std::int32_t>(end_of_documents());
     return in;
   }
-  /// Loads what the recomputer asks for, places the selection and runs the pass to its end.
-  /// Nothing: no pass.
+  /// Loads what the recomputer needs, places the selection and runs the pass to its end. Returns
+  /// nothing if there is no pass.
   std::optional<RecomputeReport> recompute(const Recomputer& recomputer, const Selection& selection,
                                            std::int64_t chunk = 1000,
                                            const std::function<void(RecomputeInput&)>& edit = {}) {
@@ -275,7 +276,7 @@ class Bed {
     return pass.step(*model_, cache_, workspace_, chunk);
   }
 
-  /// Prefill of the concatenation in one pass, into a cache of its own.
+  /// Prefills the concatenation in one pass, into a separate cache.
   CacheContent full() {
     WorkingCache cache(pool_, num_layers());
     Ids ids = {1};
@@ -290,7 +291,7 @@ class Bed {
     for (const Ids& d : docs_) end += static_cast<std::int64_t>(d.size());
     return end;
   }
-  /// Logits of the last token of a question behind `cache`.
+  /// Returns the logits of the last token of a question after `cache`.
   std::vector<float> ask(WorkingCache& cache, const Ids& question) {
     Ids positions(question.size());
     std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(end_of_documents()));

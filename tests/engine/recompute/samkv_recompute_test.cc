@@ -1,5 +1,4 @@
-// The two SamKV recomputers as plugs: invariants SAM-1 to SAM-5 where they concern recomputation,
-// degenerate and hostile inputs.
+// The two SamKV recomputers as plugs: their invariants, and degenerate and hostile inputs.
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
 #include "tests/engine/recompute/recompute_harness.h"
@@ -12,7 +11,7 @@ const char* const kBoth[] = {"samkv_overwrite", "samkv_fusion"};
 std::unique_ptr<Recomputer> plug(std::string_view name) {
   return std::move(*recomputers().make(name));
 }
-/// The same with every kept token computed again.
+/// Makes the plug with every kept token recomputed.
 std::unique_ptr<Recomputer> every_kept(std::string_view name) {
   return std::move(*recomputers().make(name, options({{"rows", "kept"}})));
 }
@@ -23,7 +22,7 @@ class SamkvFamilyTest : public ::testing::TestWithParam<std::size_t> {
   std::mt19937 rng_{static_cast<std::uint32_t>(7 + GetParam())};
 };
 
-// SAM-1: everything kept, everything recomputed, also the first document.
+// If everything is kept and recomputed, also in the first document, the result is a full prefill.
 TEST_P(SamkvFamilyTest, EverythingKeptAndRecomputedEqualsFullPrefill) {
   for (const std::int64_t chunk : {1000, 13}) {
     Bed bed(family_model(family()), random_docs(rng_, {33, 0, 18, 50}));
@@ -38,7 +37,7 @@ TEST_P(SamkvFamilyTest, EverythingKeptAndRecomputedEqualsFullPrefill) {
   }
 }
 
-// SAM-1 with the first document's exact KV left alone.
+// The same holds if the first document's exact KV is not recomputed.
 TEST_P(SamkvFamilyTest, AnExactFirstDocumentNeedsNoRecomputation) {
   Bed bed(family_model(family()), random_docs(rng_, {40, 21, 30}));
   const auto report = bed.recompute(*every_kept("samkv_overwrite"), bed.everything(), 17);
@@ -47,7 +46,7 @@ TEST_P(SamkvFamilyTest, AnExactFirstDocumentNeedsNoRecomputation) {
   EXPECT_LE(difference(content(bed.cache()), bed.full()), 1e-5);
 }
 
-// SAM-5: new equals old in one document whose KV is exact although nobody says so.
+// If one document's KV is exact but not marked so, new KV equals old and fusion changes nothing.
 TEST_P(SamkvFamilyTest, FusionWithIdenticalKvChangesNothing) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     Bed bed(family_model(family(), dtype), random_docs(rng_, {45}));
@@ -59,7 +58,6 @@ TEST_P(SamkvFamilyTest, FusionWithIdenticalKvChangesNothing) {
   }
 }
 
-// SAM-4.
 TEST_P(SamkvFamilyTest, LayerZeroIsReproducedBitForBit) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const WeightFormat weights :
@@ -92,7 +90,7 @@ TEST_F(SamkvRecomputeTest, TheTwoRowRules) {
   for (const char* name : kBoth) {
     const auto published = bed.recompute(*plug(name), selection);
     ASSERT_TRUE(published);
-    // Blocks 0, 9 and 10 of the second document; the last has one token.
+    // These are blocks 0, 9 and 10 of the second document; the last has one token.
     EXPECT_EQ(published->tokens[1], (Ids{0, 1, 2, 3, 36, 37, 38, 39, 40}));
     EXPECT_EQ(published->replaced, 9 * 4);
     EXPECT_EQ(published->projected, 9 * 4);
@@ -112,7 +110,7 @@ TEST_F(SamkvRecomputeTest, OverwriteAndFusionSeeTheSamePassAndDifferInWhatTheyLe
   const CacheContent fresh = content(bed.cache());
   ASSERT_TRUE(bed.recompute(*every_kept("samkv_fusion"), selection, 8));
   const CacheContent fused = content(bed.cache());
-  // Values are not rotated: each lies on the line from stored to new, at a share in [0, 1].
+  // Values are not rotated, so each is between stored and new, at a share in [0, 1].
   int between = 0;
   const std::size_t half = stored[3].begin()->second.size() / 2;
   for (const auto& [position, row] : fused[3]) {
@@ -126,7 +124,7 @@ TEST_F(SamkvRecomputeTest, OverwriteAndFusionSeeTheSamePassAndDifferInWhatTheyLe
   EXPECT_GT(between, 100);
 }
 
-// SAM-2: with no rows to recompute nothing differs from plain reuse.
+// With no rows to recompute, the result equals plain reuse.
 TEST_F(SamkvRecomputeTest, NothingToRecomputeIsNoPass) {
   for (const char* name : kBoth) {
     Bed one(model(), random_docs(rng_, {50}));
@@ -135,14 +133,14 @@ TEST_F(SamkvRecomputeTest, NothingToRecomputeIsNoPass) {
     EXPECT_FALSE(none.recompute(*plug(name), none.everything())) << "no document";
     Bed empty(model(), {{}, {}});
     EXPECT_FALSE(empty.recompute(*plug(name), empty.everything())) << "empty documents";
-    // A dropped duplicate has no tokens left and keeps no block.
+    // A dropped duplicate has no tokens and keeps no block.
     Bed copies(model(), random_docs(rng_, {30, 30}));
     copies.contexts()[1] = {{}, 31, Bed::kBlock, 0, true, {}};
     EXPECT_FALSE(copies.recompute(*plug(name), Selection::shared(4, {{0, 6, 7}, {}})));
   }
 }
 
-// Contexts of up to three blocks are anchors from end to end.
+// Contexts of up to three blocks consist of anchors and are recomputed whole.
 TEST_F(SamkvRecomputeTest, SmallContextsAreRecomputedWhole) {
   Bed bed(model(), random_docs(rng_, {9, 1, 4, 12, 13}));
   const auto report = bed.recompute(*plug("samkv_fusion"), bed.everything(), 3);
@@ -175,7 +173,7 @@ TEST_F(SamkvRecomputeTest, PlannedTokensAreAnchorsFirstAndEverythingOnceBlocksAr
   EXPECT_EQ(report->tokens[1].size() > 9, true);
 }
 
-/// A sketch with one outstanding block per given layer.
+/// A sketch with one outlier block per given layer.
 class FakeSketch {
  public:
   FakeSketch(Bed& bed, std::int32_t context,
@@ -216,8 +214,8 @@ class FakeSketch {
 
 TEST_F(SamkvRecomputeTest, ImportantTokensOfKeptMiddleBlocksComeFromTheSketch) {
   Bed bed(model(), random_docs(rng_, {20, 60}));
-  // The second document has 15 blocks. Block 5 stands out in layers 1 and 2, block 7 in layer 3;
-  // block 7 is kept in layer 2 only.
+  // The second document has 15 blocks. Block 5 is an outlier in layers 1 and 2, and block 7 in
+  // layer 3. Block 7 is kept only in layer 2.
   const FakeSketch sketch(bed, 1, {{1, 5}, {2, 5}, {3, 7}});
   std::vector<Selection::ContextBlocks> kept(4, {{0, 3, 4}, {0, 13, 14}});
   kept[2][1] = {0, 5, 7, 13, 14};
@@ -230,7 +228,7 @@ TEST_F(SamkvRecomputeTest, ImportantTokensOfKeptMiddleBlocksComeFromTheSketch) {
   EXPECT_TRUE(recomputer->needs_sketches());
   const auto report = bed.recompute(*recomputer, selection, 5, with_sketch);
   ASSERT_TRUE(report);
-  Ids want = {0, 1, 2, 3, 22};  // token 2 of block 5, in layer 2 alone
+  Ids want = {0, 1, 2, 3, 22};  // adds token 2 of block 5, only in layer 2
   for (std::int32_t t = 52; t < 60; ++t) want.push_back(t);
   EXPECT_EQ(report->tokens[1], want);
   EXPECT_EQ(report->replaced, 12 * 4 + 1);
@@ -238,7 +236,7 @@ TEST_F(SamkvRecomputeTest, ImportantTokensOfKeptMiddleBlocksComeFromTheSketch) {
   for (std::int32_t layer = 0; layer < 4; ++layer)
     EXPECT_EQ(bed.cache().find_row(layer, bed.position(1, 22)) >= 0, layer >= 2) << layer;
 
-  // Lost statistics leave the anchors.
+  // Without statistics only the anchors are recomputed.
   const auto lost = bed.recompute(*recomputer, selection, 5);
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->tokens[1].size(), 12u);
@@ -281,7 +279,7 @@ TEST_F(SamkvRecomputeTest, KvOfOtherTokensIsFoundOutAndTheRepairedPassIsThatOfAR
 }
 
 TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
-  // A padding block that nobody loaded.
+  // A padding block was not loaded.
   Bed bed(model(), random_docs(rng_, {20, 60}));
   std::vector<Selection::ContextBlocks> kept(4, {{0, 3, 4}, {0, 13, 14}});
   kept[3][1] = {0, 6, 13, 14};
@@ -297,7 +295,7 @@ TEST_F(SamkvRecomputeTest, FailuresNameTheirCauseAndLeaveNoPadding) {
   EXPECT_TRUE((*pass)->done());
   EXPECT_EQ((*pass)->report().wrong_context, -1);
 
-  // No memory for padding: the kept rows of each layer fill their pages.
+  // There is no memory for padding, because the kept rows of each layer fill their pages.
   Bed full(model(), random_docs(rng_, {15, 60}), /*max_bytes=*/0);
   const Selection tight = Selection::per_layer({{{0, 1, 2, 3}, {0, 1, 13, 14}},
                                                 {{0, 1, 2, 3}, {0, 1, 13, 14}},

@@ -1,5 +1,4 @@
-// ArkVale, RaaS and ShadowKV over the pages of FreeKV and Quest: what they choose, against plain
-// loops.
+// ArkVale, RaaS and ShadowKV over the pages of FreeKV and Quest choose what plain loops choose.
 #include <tuple>
 
 #include "engine/retrieve/pages/paged.h"
@@ -20,14 +19,14 @@ struct PagedDecoding : RowDecoding {
   }
 };
 
-/// Pages of the cache at this moment.
+/// Returns the current pages of the cache.
 RetrievalPages cut(PagedDecoding& run, std::int32_t page_tokens) {
   RetrievalPages pages(page_tokens, {});
   pages.extend(run.sequence.cache().positions(0));
   return pages;
 }
 
-/// Scores of pages [first, last) for every query head, by their summary: [head][page].
+/// Returns the scores of pages [first, last) for every query head, by their summary: [head][page].
 std::vector<std::vector<float>> scores(PagedDecoding& run, std::int32_t layer,
                                        const std::vector<float>& query, const RetrievalPages& pages,
                                        std::int32_t first, std::int32_t last, PageSummary summary) {
@@ -59,7 +58,7 @@ std::vector<double> softmax(const std::vector<float>& x, const std::vector<std::
   return out;
 }
 
-/// The k largest votes, up to what rounding of a page's summary can turn around.
+/// Expects the k largest votes, except where rounding of a page's summary may swap two.
 void expect_best(const std::vector<std::int32_t>& chosen, const std::vector<double>& votes,
                  std::size_t k, double slack, const std::string& what) {
   std::vector<double> sorted = votes;
@@ -84,7 +83,7 @@ void expect_attends_to_its_pages(PagedDecoding& run, std::int32_t layer,
               "layer " + std::to_string(layer));
 }
 
-/// What KV head m attends to in the candidates [first, last), counted from the first.
+/// Returns the pages of [first, last) that KV head m attends to, counted from the first.
 std::vector<std::int32_t> chosen_of(PagedDecoding& run, std::int32_t layer, std::int32_t m,
                                     std::int32_t first, std::int32_t last) {
   std::vector<std::int32_t> out;
@@ -216,7 +215,8 @@ double least_cosine(PagedDecoding& run, std::int32_t layer, std::int32_t m, cons
 }
 
 TEST(ShadowKv, AttendsToOutliersAndToTheBestLandmarks) {
-  // Budget 136: sink 8, window 32, twelve chunks; 256 of 1024 tokens make four of them outliers.
+  // The budget of 136 is sink 8, window 32 and twelve chunks; 256 of 1024 tokens make four of them
+  // outliers.
   PagedDecoding run("shadowkv", {{"decode_budget", "136"},
                                  {"decode_sink", "8"},
                                  {"decode_window", "32"},

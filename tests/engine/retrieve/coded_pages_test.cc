@@ -1,4 +1,4 @@
-// freekv over bf16 keys, whose pages are ranked by codes of the keys where those pay.
+// freekv over bf16 keys ranks pages by codes of the keys where codes pay.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ void add_row(WorkingCache& cache, const RopeTable& rope, std::int32_t position) 
                         cache.num_rows(0) - 1));
 }
 
-/// Mean softmax weight over complete pages between sinks and window, by page.
+/// Returns the mean softmax weight over complete pages between sinks and window, by page.
 std::map<std::int32_t, double> shares(const KvView& kv, std::int32_t m, const std::vector<float>& q,
                                       std::int32_t last_page) {
   std::map<std::int32_t, double> out;
@@ -99,10 +99,10 @@ TEST(CodedPages, ThePagesTakenAreThoseAttendedToMost) {
       std::int32_t chosen = 0;
       for (const std::int32_t page :
            static_cast<const PagedRetriever&>(*retriever).attended_pages(0, m)) {
-        if (!share.contains(page)) continue;  // sink, window or what is being filled
+        if (!share.contains(page)) continue;  // skip sink, window and the page being filled
         ++chosen;
-        // A score by codes is 0.06 off at most at keys and queries of deviation 1, and keys here
-        // have 2: two pages that far apart may change places.
+        // With keys and queries of deviation 1 a score by codes is off by at most 0.06; keys here
+        // have deviation 2. Two pages that close may swap places.
         EXPECT_GE(share.at(page), sorted[kSelected - 1] * std::exp(-4 * 0.06))
             << "step " << n << " head " << m << " page " << page;
       }

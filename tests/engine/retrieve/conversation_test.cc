@@ -1,5 +1,5 @@
-// Several turns of one conversation under each retriever: later turns go on over what earlier ones
-// computed, and answer as if nothing had been there.
+// Several turns of one conversation under each retriever: later turns reuse what earlier ones
+// computed, and their answers do not change.
 #include <gtest/gtest.h>
 
 #include "tests/engine/pipeline/harness.h"
@@ -29,15 +29,15 @@ class ConversationTest : public ::testing::Test {
     }
     ~Side() { engine->stop(std::chrono::milliseconds(0)); }
 
-    /// What is asked next follows what was answered. Over the documents, or over a long opening
-    /// without any.
+    /// Runs a conversation, in which each question follows the last answer. It is over the
+    /// documents or over a long opening without any.
     std::vector<Outcome> talk(bool over_documents, const std::string& retriever) {
       std::mt19937 rng(31);
       std::vector<Outcome> turns;
       std::vector<std::int32_t> said;
       if (!over_documents) said = random_ids(rng, 240);
       auto options = options_of(retriever, small_budget());
-      // States of tokens are not kept with pages
+      // The states of tokens are not kept with pages.
       if (retriever == "specontext") options["decode_head"] = "embed";
       for (int turn = 0; turn < kTurns; ++turn) {
         const auto question = random_ids(rng, 21);

@@ -1,4 +1,4 @@
-// CTkvr and its exact counterpart against plain loops.
+// CTkvr and its exact counterpart agree with plain loops.
 #include "engine/retrieve/plugs/ctkvr.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace quire::testing {
 namespace {
 
 constexpr std::int32_t kPrompt = RowSequence::kPrompt, kKvHeads = RowSequence::kKvHeads;
-// Sink 10, window 40: host rows [10, 288), because the local range begins with a page.
+// With sink 10 and window 40, host rows are [10, 288), because the local range begins with a page.
 constexpr std::int32_t kSink = 10, kHostEnd = 288, kChosen = 30;
 
 RetrieverOptions small(const RetrieverOptions& more = {}) {
@@ -37,7 +37,7 @@ std::vector<std::int32_t> joined(std::vector<std::int32_t> a, std::span<const st
   return a;
 }
 
-/// `rows` are the k best by weight, up to what rounding can turn around.
+/// Expects `rows` to be the k best by weight, except where rounding may swap two.
 void expect_best(std::span<const std::int32_t> rows, const std::map<std::int32_t, double>& weights,
                  std::size_t k, const std::string& what) {
   std::vector<double> sorted;
@@ -62,7 +62,7 @@ TEST(CentroidIndexTest, ListsAreTheRowsThatEachQueryLookedAtMost) {
   input.layer = 1;
   input.kv = sequence.cache().view(1);
   input.num_heads = RowSequence::kHeads;
-  // Centroids stand within the host rows: some rows are behind them
+  // Some centroids have host rows after them.
   input.host = {kSink, kPrompt - 8};
   input.list_rows = 50;
   input.num_centroids = 20;
@@ -76,7 +76,7 @@ TEST(CentroidIndexTest, ListsAreTheRowsThatEachQueryLookedAtMost) {
     std::vector<float> query;
     for (const std::uint16_t x : queries->query(1, 4 + c)) query.push_back(bf16_to_f32(x));
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      // Softmax over everything it saw, then the host rows of that.
+      // The softmax covers everything that the centroid saw; the list takes only host rows.
       auto weights = sequence.weights(1, m, query, rows_between(0, position + 1));
       std::erase_if(weights,
                     [](const auto& w) { return w.first < kSink || w.first >= kPrompt - 8; });
@@ -243,7 +243,7 @@ TEST(Ctkvr, AChoiceServesAsManySteps) {
     std::vector<std::vector<float>> expected(RowSequence::kLayers);
     const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
       std::vector<std::vector<std::int32_t>> rows;
-      // Layer 1 is one step ahead of its turn after the first choice.
+      // After the first choice, layer 1 is one step ahead of its turn.
       const bool anew = n == 0 || (n + layer) % kReuse == 0;
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
         auto& list = chosen[static_cast<std::size_t>(layer)][static_cast<std::size_t>(m)];
@@ -317,7 +317,7 @@ TEST(Ctkvr, TheAnswersQueriesReplaceTheOldestCentroids) {
   EXPECT_EQ(ctkvr(kept).index_of(1)->num_replaced(), 0);
 }
 
-/// Of what the exact choice attends to, the share that lists name.
+/// Returns the share of the exact choice that lists contain.
 std::vector<double> recalls(const RetrieverOptions& options) {
   RowDecoding run("ctkvr", options);
   std::vector<double> out;
@@ -370,8 +370,8 @@ TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
     const auto outs = run.token([&](std::int32_t layer, const std::vector<float>& q) {
       std::vector<std::vector<std::int32_t>> rows;
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
-        // The local range ends with the last row; what is between the prompt's host rows and its
-        // beginning is always looked at.
+        // The local range ends with the last row. Rows between the prompt's host rows and its
+        // beginning are always scored.
         const auto named = joined({}, ctkvr(run).attended_rows(m));
         std::int32_t host_end = kHostEnd;
         while (std::binary_search(named.begin(), named.end(), host_end)) ++host_end;
@@ -389,7 +389,8 @@ TEST(Ctkvr, LongAnswersMoveToTheHostAndStayInReach) {
   }
 }
 
-/// The prompt fits, the answer does not: what is on the host then is looked at whole.
+/// If the prompt fits the budget and the answer does not, no index is made and all host rows are
+/// scored.
 TEST(Ctkvr, APromptWithinTheBudgetNeedsNoIndex) {
   const RetrieverOptions options = {{"decode_budget", "340"},
                                     {"decode_sink", "10"},
@@ -421,8 +422,8 @@ TEST(Ctkvr, WithTooFewQueriesPagesAreRetrieved) {
   EXPECT_EQ(ctkvr(enough).index_of(0)->num_centroids(), 31);
 }
 
-/// What copies at all of it: its pages, where queries are too few. A device with room for their
-/// slots and no layer.
+/// With too few queries pages are retrieved, which needs copies. The device has room for their
+/// slots but for no layer.
 TEST(Ctkvr, DelayedAndFailingCopiesOfPagesChangeNothingElse) {
   const RetrieverOptions few = small(
       {{"decode_centroids", "60"}, {"decode_least_centroids", "50"}});
@@ -477,7 +478,7 @@ TEST(Ctkvr, AFullDeviceFailsThisRequestOnly) {
 }
 
 TEST(Ctkvr, AnIndexFarLargerThanTheCacheIsRefused) {
-  // Heads of 8 channels make 32 bytes a row; 700 centroids a list of 88 bytes each.
+  // Heads of 8 channels take 32 bytes per row. 700 centroids need a list of 88 bytes each.
   constexpr std::int32_t kRows = 700, kNarrow = 8;
   PagePool pool(PageFormat{1, kNarrow, DType::kF16}, 0);
   WorkingCache cache(pool, 1);
@@ -541,7 +542,7 @@ TEST(Ctkvr, SaysWhichQueriesItWants) {
 }
 
 TEST(Ctkvr, ListsAreLongerWhereFewRowsAreChosen) {
-  // Host rows [10, 288): what a list leaves out shows.
+  // The host rows are [10, 288), so a list can leave rows out.
   for (const auto& [chosen, list] : {std::pair{8, 40}, std::pair{30, 150}, std::pair{60, 278}}) {
     RowDecoding run("ctkvr", small({{"decode_budget", std::to_string(kSink + 40 + chosen)},
                                     {"decode_centroids", "24"},

@@ -1,4 +1,4 @@
-// What cache.decode `auto` becomes, and the reasons it gives.
+// cache.decode `auto` becomes the right retriever, with a reason.
 #include "engine/plan/decode_choice.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ class DecodeChoiceTest : public ::testing::Test {
   DecodeChoiceTest() {
     input_.rows = 65536;
     input_.names = names_;
-    // A model of 1B in bf16 on a machine with 50 GB/s.
+    // A 1B model in bf16 on a machine with 50 GB/s.
     input_.device = {.cache_bytes = std::int64_t{1} << 30,
                      .requests = 2,
                      .is_host = true,
@@ -61,7 +61,7 @@ TEST_F(DecodeChoiceTest, WithoutMeasuredSpeedsNothingIsLeftOut) {
 
 TEST_F(DecodeChoiceTest, ADeviceOfItsOwnHoldsOnlyWhatFits) {
   input_.device.is_host = false;
-  input_.rows = 16500;  // a dense step would be a fifth longer: worth it, if it fitted
+  input_.rows = 16500;  // a dense step would take a fifth longer, which is worth it if it fits
   expect("freekv", "do not fit the device");
   input_.device.cache_bytes = std::int64_t{4} << 30;
   EXPECT_EQ(choose().decode, "dense");

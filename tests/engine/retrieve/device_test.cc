@@ -1,4 +1,4 @@
-// The pool of device memory, the lane of copies, and what is resident.
+// The pool of device memory, the copy stream, and resident pages.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-/// What the retrievers do with what want() asks for.
+/// Copies a page that want() returned, as the retrievers do.
 void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages,
                const PageCopy& copy) {
   const KvMove move = resident.move(copy, pages[copy.page]);
@@ -109,7 +109,7 @@ TEST(TransferStreamsTest, ACopyThatFailsSaysSoToItsOwner) {
   EXPECT_TRUE(lane.wait(tickets[2]).status.ok()) << "others go on";
 }
 
-/// A page of the host that begins anywhere, in either layout, against rows copied one by one.
+/// A host page that begins anywhere, in either layout, arrives as rows copied one by one would.
 TEST(ResidentPagesCopy, PagesCutAnywhereArriveWhole) {
   for (const TestLayout layout : {TestLayout::kTokenMajor, TestLayout::kHeadMajor}) {
     PagedKv host(100, 2, 8, DType::kF16, layout, 3);
@@ -165,7 +165,7 @@ class ResidentPagesTest : public ::testing::Test {
     }
     expect_holds(resident, head, wanted);
   }
-  /// Exactly the rows of these pages, each with its bits, can be seen.
+  /// Expects that exactly the rows of these pages are visible, each with its bits.
   void expect_holds(const ResidentPages& resident, std::int32_t head,
                     const std::vector<std::int32_t>& wanted) {
     const KvView view = resident.view(head);
@@ -181,7 +181,7 @@ class ResidentPagesTest : public ::testing::Test {
             << "position " << position;
       }
     }
-    // The same rows, one after the other, in the view of all heads' slots.
+    // The view of all heads' slots must list the same rows in order.
     std::vector<std::int32_t> listed;
     resident.append_rows(head, listed);
     const KvView all = resident.listed();
@@ -214,7 +214,7 @@ TEST_F(ResidentPagesTest, OnlyWhatIsMissingIsCopied) {
   bring(resident, 0, {0, 2, 6}, 3);
   bring(resident, 0, {0, 2, 6}, 0);
   bring(resident, 0, {1, 2, 5, 6}, 2);
-  bring(resident, 1, {3}, 1);  // heads have slots of their own
+  bring(resident, 1, {3}, 1);  // each head has its own slots
   expect_holds(resident, 0, {1, 2, 5, 6});
   bring(resident, 0, {}, 0);
   bring(resident, 0, {6, 0, 3, 4}, 4);

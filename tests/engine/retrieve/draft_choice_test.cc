@@ -1,4 +1,4 @@
-// A draft in place of a retrieval head: what it attends to, and what the service does with it.
+// A draft replaces a retrieval head: which rows it chooses, and how the service uses it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int32_t kHeads = 6, kKvHeads = 2, kDim = 16, kTokens = 90;
 using Options = std::map<std::string, std::string, std::less<>>;
 
-/// Raw queries and keys of every row of one layer.
+/// Captures raw queries and keys of every row of one layer.
 class Seen final : public ForwardHook {
  public:
   explicit Seen(std::int32_t layer) : layer_(layer) {}
@@ -275,7 +275,7 @@ TEST_F(DraftChoiceTest, AChoiceOfADraftServesOneStep) {
   EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
   EXPECT_EQ(refused.status.field(), "cache.options.decode_reuse");
   EXPECT_NE(refused.status.message().find("use 1"), std::string::npos) << refused.status.message();
-  options["decode_tau"] = "-1";  // asked for all the same
+  options["decode_tau"] = "-1";  // reuse is then allowed
   EXPECT_TRUE(run_query(*engine_, request("reuse", options)).status.ok());
 }
 

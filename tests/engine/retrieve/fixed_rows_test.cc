@@ -48,7 +48,7 @@ Status check(const char* name, Given given) {
   return retrievers().make(name, PlugOptions(std::move(given))).status();
 }
 
-/// A budget that the defaults of sinks and window exceed is one to choose within nevertheless.
+/// If sinks and window exceed a small budget by default, some of it is still left for choosing.
 TEST(FixedRows, LeaveSmallBudgetsSomethingToChoose) {
   for (const char* name : {"freekv", "ctkvr", "flat"}) {
     const Status small = check(name, {{"decode_budget", "256"}});

@@ -1,4 +1,4 @@
-/// Folders of retrieval heads with random weights, and what such a head computes, in plain loops.
+/// Folders of retrieval heads with random weights, and the results of such a head in plain loops.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ struct HeadShape {
   std::int64_t hidden = 48, heads = 6, kv_heads = 2, head_dim = 16;
   bool fc = true;
   std::string prefix = "midlayer.";
-  std::string config;  ///< more fields, each with a comma before it
+  std::string config;  ///< more fields, each after a comma
 };
 
 /// Writes a head and keeps its tensors.
@@ -29,7 +29,7 @@ class HeadFolder {
     add(shape.prefix + "self_attn.q_proj.weight", {shape.heads * shape.head_dim, 2 * shape.hidden});
     add(shape.prefix + "self_attn.k_proj.weight",
         {shape.kv_heads * shape.head_dim, 2 * shape.hidden});
-    // Of no use to the head
+    // The head does not use this tensor.
     add(shape.prefix + "self_attn.v_proj.weight",
         {shape.kv_heads * shape.head_dim, 2 * shape.hidden});
     if (shape.fc) add("fc.weight", {shape.hidden, 3 * shape.hidden});
@@ -39,7 +39,7 @@ class HeadFolder {
   const HeadShape& shape() const { return shape_; }
   const std::vector<float>& tensor(const std::string& name) const { return values_.at(name); }
 
-  /// Leaves a tensor out, or gives it another shape.
+  /// Removes a tensor from the file.
   void drop(const std::string& name) {
     std::erase_if(tensors_, [&](const FileTensor& t) { return t.name == name; });
     write();
@@ -54,7 +54,7 @@ class HeadFolder {
     write();
   }
 
-  /// W [norm(embedding); norm(fc feature)] in f64; feature empty: the second half is 0.
+  /// Returns W [norm(embedding); norm(fc feature)] in f64; empty feature: the second half is 0.
   std::vector<double> project(const std::string& matrix, std::span<const float> embedding,
                               std::span<const float> feature) const {
     const auto h = static_cast<std::size_t>(shape_.hidden);

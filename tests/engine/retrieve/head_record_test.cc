@@ -1,4 +1,4 @@
-// Records of head keys: what goes in comes out, and nothing is read past the end of anything.
+// Records of head keys are read back as written, and never read past their end.
 #include "engine/record/head_record.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(HeadRecord, NoTokensAreARecordToo) {
 TEST(HeadRecord, ValuesThatAreNoNumbersComeAsZero) {
   std::vector<float> keys(16, 1.0f);
   keys[3] = std::numeric_limits<float>::quiet_NaN();
-  keys[4] = 1e30f;  // infinite in f16
+  keys[4] = 1e30f;  // becomes infinite in f16
   const auto record = build_head_record(shape(1), keys);
   std::vector<float> got;
   HeadRecordView::parse(record)->keys(0, 1, got);

@@ -1,5 +1,5 @@
-// Head-level selection: attention weights by head, their way to the target's KV heads, forced
-// tokens, slots (SC-2, SC-3).
+// Head-level selection: attention weights by head, their mapping to the target's KV heads, forced
+// tokens, slots.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int32_t kDim = 16, kRows = 75;
 
-/// A[h, j] in f64.
+/// Returns A[h, j] in f64.
 std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedKv& keys,
                                          std::int32_t heads, std::int32_t kv_heads) {
   std::vector<std::vector<double>> out(static_cast<std::size_t>(heads), std::vector<double>(kRows));
@@ -36,7 +36,7 @@ std::vector<std::vector<double>> weights(const std::vector<float>& query, PagedK
   return out;
 }
 
-/// The heads whose largest weight is that of the target's KV head m.
+/// Returns the range of heads whose largest weight counts for the target's KV head m.
 std::pair<std::int32_t, std::int32_t> heads_of(std::int32_t m, std::int32_t heads,
                                                std::int32_t kv_heads, std::int32_t target) {
   const std::int32_t group = heads / kv_heads;
@@ -111,8 +111,8 @@ class CodedHeadScoresTest : public ::testing::TestWithParam<std::tuple<Shape, bo
         keys_(kCodedRows, shape_.kv_heads, kCodedDim, DType::kBF16, TestLayout::kHeadMajor, 15),
         query_(random_floats(shape_.heads * kCodedDim, 16)) {
     if (!std::get<1>(GetParam())) return;
-    // As keys of models are: a few channels are much larger than the others and far from zero, rows
-    // keep to what was before them, and the first ones stand apart.
+    // Like a model's keys, a few channels are much larger than the others and far from zero. Rows
+    // resemble earlier ones, and the first ones are outliers.
     for (std::int32_t m = 0; m < shape_.kv_heads; ++m) {
       for (std::int32_t c = 0; c < kCodedDim; ++c) {
         float drift = 0;
@@ -166,7 +166,7 @@ TEST_P(CodedHeadScoresTest, ChooseWhatTheKeysChoose) {
     std::ranges::set_difference(best, chosen, std::back_inserter(wrong));
     missed += static_cast<std::int64_t>(wrong.size());
     of += kChosen;
-    // What was taken instead is hardly worse than the last of the best.
+    // A wrongly chosen row is hardly worse than the worst of the best.
     float least = INFINITY;
     for (const std::int32_t row : best) {
       if (row >= budget.sink && row < kCodedRows - budget.window)
@@ -187,8 +187,8 @@ TEST_P(CodedHeadScoresTest, KeysDecideAmongTheFirst) {
   ASSERT_TRUE(codes.extend(keys_.view(true), kCodedRows).ok());
   const auto want = exact(), all = coded(codes, kCodedRows);
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(all[i], want[i], 0.002) << i;
-  // Of some: those that codes put first, and what the others add to a softmax is off as codes are.
-  // A score of several KV heads, of some of which the row was not looked at
+  // Codes preselect some rows, so the other rows' part of the softmax has the codes' error. A score
+  // that joins several KV heads may miss some of them, so that case is skipped.
   if (shape_.kv_heads > shape_.target) return;
   const auto some = coded(codes, kMost), none = coded(codes, 0);
   std::int64_t looked_at = 0;
@@ -251,7 +251,7 @@ TEST(SelectTokens, AlwaysFillsTheBudgetAndNoMore) {
   }
 }
 
-TEST(SlotMap, PairsLoadsWithEvictedSlots) {  // the golden vector of the elastic plan
+TEST(SlotMap, PairsLoadsWithEvictedSlots) {  // golden vector of the elastic plan
   SlotMap map(4);
   std::vector<SlotLoad> loads;
   map.want(std::vector<std::int32_t>{1, 4, 7, 9}, loads);

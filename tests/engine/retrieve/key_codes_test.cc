@@ -20,8 +20,8 @@ namespace {
 constexpr std::int32_t kHeads = 2, kDim = 64, kGroup = 3;
 constexpr std::int64_t kRows = 700;
 constexpr float kScale = 0.125f;
-// Of keys of a normal distribution: a code is half a step away at most, of about 7 / 255, and a
-// query part half of 1 / 127 of its largest.
+// The bound holds for normally distributed keys. A code is off by at most half a step of about 7 /
+// 255, and a query value by half of 1 / 127 of its largest.
 constexpr float kErrorOfScore = 0.06f;
 
 class KeyCodesTest : public ::testing::Test {
@@ -78,12 +78,12 @@ TEST_F(KeyCodesTest, RowsThatComeLaterAreCodedAsTheFirstOnes) {
   ASSERT_OK(pieces.extend(kv_.view(true), 500));
   for (std::int64_t end = 500; end <= kRows; end += 40)
     ASSERT_OK(pieces.extend(kv_.view(true), end));
-  ASSERT_OK(pieces.extend(kv_.view(true), 400));  // nothing to do
+  ASSERT_OK(pieces.extend(kv_.view(true), 400));  // has no effect
   EXPECT_EQ(pieces.num_rows(), kRows);
   const std::span<const std::int32_t> first(all_.data(), 500);
   EXPECT_EQ(by_codes(pieces, first), by_codes(whole, first));
-  // Beyond the range of the first rows a key is held to it: a score is off by no more than what was
-  // cut away.
+  // A key beyond the range of the first rows is clamped, so its score is off by at most the clamped
+  // part.
   const auto exact = by_keys(all_), coded = by_codes(pieces, all_);
   double offset = 0;
   for (std::int64_t j = 0; j < 500; ++j)
@@ -121,8 +121,8 @@ TEST_F(KeyCodesTest, NarrowingKeepsTheBest) {
   EXPECT_TRUE(std::ranges::includes(rows, best)) << "one of the best is missing";
   EXPECT_EQ(std::ranges::count_if(rows, [](std::int32_t row) { return row >= kCoded; }), uncoded)
       << "rows without codes stay";
-  // Softmaxes go over all that was named, by scores that are kErrorOfScore off at most: so much may
-  // turn the order of two rows of different query heads around.
+  // Softmaxes cover all named rows, with scores that are off by at most kErrorOfScore. Rows of
+  // different query heads that are this close may swap.
   const auto products = by_keys(named);
   std::vector<float> votes(named.size(), -std::numeric_limits<float>::infinity());
   const auto n = static_cast<std::int64_t>(named.size());
@@ -137,7 +137,7 @@ TEST_F(KeyCodesTest, NarrowingKeepsTheBest) {
   EXPECT_EQ(chosen.size(), best.size());
   for (const std::int32_t row : chosen)
     EXPECT_GE(vote_of(row), least - 2 * kErrorOfScore) << "row " << row;
-  // Few rows are not worth it.
+  // With few rows codes do not pay.
   std::vector<std::int32_t> few(named.begin(), named.begin() + 100);
   ASSERT_OK(narrowed.score_best(step, codes, 50, few));
   EXPECT_EQ(few.size(), 100u);

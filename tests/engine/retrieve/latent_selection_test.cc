@@ -1,4 +1,4 @@
-// Selection over a cache of latents that all heads share (MLA; SC-1, SC-3).
+// Selection works over a cache of latents that all heads share (MLA).
 #include "engine/retrieve/head/head_selection.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ std::vector<float> scores_of(std::span<const float> scores, std::int32_t head) {
 }
 
 TEST(LatentSelection, OneSetGoesByTheLargestWeightOfAnyHead) {
-  // An MLA cache is one KV head that every query head looks at: the set is that of head_scores()
-  // for such a target.
+  // An MLA cache is one KV head to which every query head attends. The set equals that of
+  // head_scores() for such a target.
   PagedKv keys(kRows, 1, 32, DType::kF32, TestLayout::kHeadMajor, 3);
   const auto query = random_floats(kHeads * 32, 4);
   std::vector<float> one, each(kHeads * kRows);

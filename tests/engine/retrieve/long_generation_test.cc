@@ -1,5 +1,5 @@
-// Answers far longer than their prompt: what is attended to, what lies on the device and what is
-// counted stay what plain loops say.
+// In answers far longer than their prompt, attended rows, rows on the device and counters stay as
+// plain loops compute them.
 #include <cmath>
 #include <iterator>
 #include <set>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int32_t kPage = 16;
 
-/// Rows of these pages: without contexts, pages are cut from the first row on.
+/// Returns the rows of these pages; without contexts, pages begin at the first row.
 std::vector<std::int32_t> rows_of(const std::vector<std::int32_t>& pages, std::int32_t num_rows) {
   std::vector<std::int32_t> out;
   for (const std::int32_t page : pages) {
@@ -44,7 +44,7 @@ TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
       std::vector<std::vector<std::int32_t>> rows;
       for (std::int32_t m = 0; m < RowSequence::kKvHeads; ++m) {
         const auto pages = paged.attended_pages(layer, m), held = paged.resident_pages(layer, m);
-        // One sink, three chosen, two of window, and what is being filled.
+        // There are one sink page, three chosen, two of window, and the page being filled.
         EXPECT_GE(pages.size(), 6u) << "token " << n;
         EXPECT_LE(pages.size(), 7u) << "token " << n;
         EXPECT_TRUE(std::includes(held.begin(), held.end(), pages.begin(), pages.end()))
@@ -70,8 +70,8 @@ TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
       << "each page of the answer came once at least";
 }
 
-/// Of each retriever of pages: what it attends to is what it says, and no more than its budget and
-/// the pages that no choice has seen, however long the answer becomes.
+/// Every retriever of pages attends to the pages that it reports. They never exceed its budget and
+/// the pages that no choice has seen, however long the answer is.
 TEST(LongGeneration, PoliciesOfPagesStayWithinTheirBudget) {
   constexpr int kTokens = 4096, kLookEvery = 256;
   constexpr std::size_t kBudgetPages = 6, kUnseenPages = 2;
@@ -101,8 +101,8 @@ TEST(LongGeneration, PoliciesOfPagesStayWithinTheirBudget) {
           EXPECT_EQ(pages.back(), (run.sequence.num_rows() - 1) / kPage) << "the page being filled";
           rows.push_back(rows_of(pages, run.sequence.num_rows()));
         }
-        // Those that choose with the step's own query attend to just these; freekv has chosen for
-        // the next step meanwhile.
+        // Retrievers that choose with the step's own query attend to exactly these pages; freekv
+        // has already chosen for the next step.
         if (name != std::string_view("freekv"))
           expect_near(
               out, run.sequence.attention_to(layer, queries[static_cast<std::size_t>(layer)], rows),
@@ -160,8 +160,8 @@ TEST(LongGeneration, RowsStayExactWhileTheAnswerLeavesTheLocalRange) {
         const auto named = ctkvr.attended_rows(m), candidates = ctkvr.candidate_rows(m);
         attended += static_cast<std::int64_t>(named.size());
         if (!look) continue;
-        // All rows of the answer that left the local range are candidates, so the last of them says
-        // where it begins.
+        // All rows of the answer that left the local range are candidates, so the last candidate
+        // marks where the local range begins.
         const std::int32_t host_end = std::max(candidates.back() + 1, 288);
         const std::int32_t local = run.sequence.num_rows() - host_end;
         EXPECT_GE(local, 40);

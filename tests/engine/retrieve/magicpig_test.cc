@@ -1,4 +1,4 @@
-// Sampling by hash codes: what is in the sample, and that the sample stands for everything.
+// Sampling by hash codes: which rows are sampled, and that the sample represents all rows.
 #include "engine/retrieve/rows/sim_hash.h"
 #include "tests/engine/retrieve/row_harness.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int32_t kDim = RowSequence::kDim, kSink = 10, kHostEnd = 288;
 
-/// Keys [kSink, kHostEnd) of a head less their mean, in plain loops.
+/// Returns keys [kSink, kHostEnd) of a head minus their mean, in plain loops.
 std::vector<std::vector<double>> centred_keys(const KvView& kv, std::int32_t head,
                                               std::vector<double>& mean) {
   std::vector<std::vector<double>> keys;
@@ -38,8 +38,8 @@ double dot(std::span<const double> a, std::span<const float> b) {
   return sum;
 }
 
-/// Signs of the products with the directions; `doubtful` where one is too small for its sign to be
-/// the same in every arithmetic.
+/// Returns the signs of the products with the directions. `doubtful` is set if a product is so
+/// small that its sign may depend on the arithmetic.
 std::vector<int> code_bits(const SimHash& hash, std::span<const double> x, bool& doubtful) {
   std::vector<int> bits;
   for (std::size_t i = 0; i < hash.directions().size(); i += kDim) {
@@ -97,10 +97,11 @@ TEST(SimHashTest, ChancesAreThoseOfTheSample) {
   const SimHash hash(kDim, 4, 20);
   EXPECT_NEAR(hash.collision_chance(1), 1, 1e-12);
   EXPECT_NEAR(hash.collision_chance(-1), 0, 1e-12);
-  // At right angles a code is shared with chance 1/16: one less none or one of twenty.
+  // At right angles a code is shared with probability 1/16. The result is one minus the probability
+  // that none or one of twenty is shared.
   EXPECT_NEAR(hash.collision_chance(0),
               1 - std::pow(15.0 / 16, 20) - 20.0 / 16 * std::pow(15.0 / 16, 19), 1e-12);
-  // Over many pairs of vectors at that angle, the share that collides is near it.
+  // Over many pairs of vectors at that angle, the share of collisions is close to it.
   int collided = 0;
   constexpr int kPairs = 4000;
   for (int n = 0; n < kPairs; ++n) {
@@ -135,7 +136,7 @@ RetrieverOptions options(const std::string& bits, const std::string& tables) {
 }
 
 TEST(MagicPig, ASampleOfEverythingIsDense) {
-  // One bit agrees nearly always in two of 256
+  // With one bit, nearly every key agrees in at least two of 256 tables.
   RowDecoding run("magicpig", options("1", "256")), dense("dense", {});
   for (int n = 0; n < 8; ++n) {
     const auto outs = run.token(), expected = dense.token();

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-/// An 8B model on 80 GB, 32 requests ("residency").
+/// Returns an 8B model on 80 GB with 32 requests.
 MemoryModel golden(double retrieval_layers) {
   return {.device_bytes = 80e9,
           .fixed_bytes = 1.3 * (16.06e9 + 0.06e9),

@@ -1,5 +1,5 @@
-// FreeKV and Quest over a cache that grows: what they attend to, what they move, and that time
-// changes nothing (FK-1..5, GL-1).
+// FreeKV and Quest over a growing cache: which rows they attend to, what they copy, and that timing
+// changes nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ constexpr std::size_t kQuery = kHeads * kDim;
 
 using testing::random_row;
 
-/// Queries of one answer, and the cache it grows. The same for every retriever: random keys,
-/// queries that turn slowly and now and then at once.
+/// Queries of one answer, and the cache that it grows, equal for every retriever. Keys are random,
+/// and queries turn slowly with occasional jumps.
 class Sequence {
  public:
   Sequence()
@@ -72,7 +72,7 @@ class Sequence {
   RopeTable rope_;
 };
 
-/// A retriever over a sequence of its own.
+/// A retriever over its own sequence.
 struct Decoding {
   explicit Decoding(std::string_view name, std::map<std::string, std::string, std::less<>> given,
                     TransferStreams* lane = nullptr, std::int64_t device_bytes = 0,
@@ -96,7 +96,7 @@ struct Decoding {
   ~Decoding() { retriever->synchronize(); }
   PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
 
-  /// One token: its row, then every layer. Returns the layers' outputs.
+  /// Runs one token: its row, then every layer. Returns the layers' outputs.
   std::vector<std::vector<float>> token(int n) {
     return token_with([n](std::int32_t layer) { return Sequence::query(layer, n); });
   }
@@ -133,8 +133,8 @@ std::map<std::string, std::string, std::less<>> small(std::string_view tau = "0.
           {"decode_dense_layers", "1"}};
 }
 
-/// Mean softmax weight, over candidate rows, that the KV head's query heads give to each of pages
-/// [first, last).
+/// Returns the mean softmax weight that the KV head's query heads give to each of pages [first,
+/// last), over candidate rows.
 std::vector<double> attention_to(std::span<const RowRange> pages, std::int32_t first,
                                  std::int32_t last, const KvView& kv, std::int32_t m,
                                  const std::vector<float>& q) {
@@ -172,7 +172,7 @@ TEST(Paged, LookedAtKeysDecideBetweenPages) {
                  {"decode_sink", "16"},
                  {"decode_window", "32"},
                  {"decode_dense_layers", "1"}};
-    options["decode_rerank"] = "64";  // of all candidates
+    options["decode_rerank"] = "64";  // reranks all candidates
     Decoding run(name, options);
     for (int n = 0; n < 30; ++n) {
       (void)run.token(n);
@@ -222,7 +222,8 @@ TEST(Paged, FirstLayersAreDense) {
   for (int n = 0; n < 5; ++n) EXPECT_EQ(run.token(n), dense.token(n));
 }
 
-/// What a step must give: attention over the rows of these pages, and of pages begun since.
+/// Returns the expected output of a step: attention over the rows of these pages, and of pages
+/// begun since.
 std::vector<float> expected(Decoding& run, std::int32_t layer, const std::vector<float>& query,
                             const std::vector<std::vector<std::int32_t>>& pages,
                             const RetrievalPages& cut) {
@@ -274,8 +275,8 @@ TEST(FreeKv, AttendsWithTheChoiceOfAQueryBefore) {
     }
     EXPECT_EQ(run.retriever->stats().heads_corrected, 0);
     EXPECT_GT(run.retriever->stats().heads_kept, 0);
-    // Layers 1 and 2 choose in the first step, take turns for the second choice, and go on by the
-    // length of their turns.
+    // Layers 1 and 2 choose in the first step, take turns for the second choice, and then choose
+    // every `reuse` steps.
     EXPECT_EQ(run.retriever->stats().selections,
               2 + (59 + 1 % reuse) / reuse + (59 + 2 % reuse) / reuse);
   }
@@ -290,14 +291,14 @@ TEST(FreeKv, AChoiceStaysAsLongAsItServes) {
     (void)kept.token(n);
     (void)anew.token(n);
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      // Of the sink and the three pages that were chosen: the rest is what no choice has seen.
+      // Take the sink and the three chosen pages; the others are those that no choice has seen.
       const auto of = [&](Decoding& run) {
         auto pages = run.paged().attended_pages(1, m);
         pages.resize(4);
         return pages;
       };
       auto& list = chosen[static_cast<std::size_t>(m)];
-      // Layer 1 is one step ahead of its turn after the first
+      // After the first choice, layer 1 is one step ahead of its turn.
       if (n == 0 || n % 5 == 4) list = of(anew);
       EXPECT_EQ(of(kept), list) << "token " << n << " head " << m;
     }
@@ -336,7 +337,7 @@ TEST(FreeKv, AHeadThatTurnedGoesByItsNewChoiceForAsManySteps) {
                          mean_cosine(own.data(), head.by.data(), kHeads / kKvHeads,
                                      kDim)<kTau, is_due = n> 0 &&
                          ++head.served >= kReuse;
-      // Of the sink and the three pages that were chosen: the rest is what no choice has seen.
+      // Take the sink and the three chosen pages; the others are those that no choice has seen.
       const auto of = [&](Decoding& run) {
         auto pages = run.paged().attended_pages(1, m);
         pages.resize(4);
@@ -349,7 +350,7 @@ TEST(FreeKv, AHeadThatTurnedGoesByItsNewChoiceForAsManySteps) {
       }
       turned += turns ? 1 : 0;
       due += is_due && !turns ? 1 : 0;
-      late += is_due && !turns && (n + 1) % kReuse != 0 ? 1 : 0;  // than where no head turns
+      late += is_due && !turns && (n + 1) % kReuse != 0 ? 1 : 0;  // later than without turned heads
       ASSERT_EQ(of(kept), head.pages) << "token " << n << " head " << m;
     }
   }
@@ -364,7 +365,7 @@ TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
   for (const char* name : {"decode_tau", "decode_resident", "decode_reuse"}) options.erase(name);
   options["decode_pool"] = "avg_softmax";
   options["decode_dense_layers"] = "1";
-  Decoding quest("quest", options);  // chooses in every step, and reads the cache where it is
+  Decoding quest("quest", options);  // chooses in every step and reads the cache in place
   for (int n = 0; n < 60; ++n) {
     const auto a = corrected.token(n), b = quest.token(n);
     for (std::int32_t layer = 1; layer < kLayers; ++layer) {
@@ -384,7 +385,7 @@ TEST(FreeKv, AlwaysCorrectingIsChoosingWithTheQueryItself) {
 TEST(FreeKv, ASteadyQueryCorrectsNothingAndMovesNothing) {
   Decoding run("freekv", small());
   const auto steady = [](std::int32_t layer) { return Sequence::query(layer, 0); };
-  // Pages are complete every 16 rows; between two of those the candidates are the same.
+  // A page completes every 16 rows; in between the candidates do not change.
   while ((run.sequence.next_position() - 171) % 16 != 2) (void)run.token_with(steady);
   (void)run.token_with(steady);
   const RetrieveStats before = run.retriever->stats();
@@ -408,8 +409,8 @@ TEST(FreeKv, NoPageIsEverOutOfSight) {
       cut.extend(run.sequence.cache().positions(1));
       for (std::int32_t m = 0; m < kKvHeads; ++m) {
         const auto pages = run.paged().attended_pages(1, m);
-        // One sink, three selected, and from there to the end without a gap: at least the window
-        // and what is being filled.
+        // There are one sink page and three chosen ones, and then all pages to the end: at least
+        // the window and the page being filled.
         ASSERT_TRUE(std::is_sorted(pages.begin(), pages.end()));
         ASSERT_EQ(std::adjacent_find(pages.begin(), pages.end()), pages.end());
         ASSERT_GE(pages.size(), 1u + 3u + 2u);
@@ -460,7 +461,7 @@ TEST(FreeKv, DelaysChangeNothing) {
   EXPECT_LT(a.pages_copied, a.pages_wanted / 2) << "most pages stay from step to step";
 }
 
-/// The first error of up to so many tokens.
+/// Returns the first error within this many tokens.
 Status first_error(Decoding& run, int tokens) {
   std::vector<float> out;
   for (int n = 0; n < tokens; ++n) {
@@ -502,8 +503,8 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
   Decoding run("freekv", small());
   pool = &run.device;
   for (int n = 0; n < 3; ++n) (void)run.token(n);
-  // Sink, three selected, two of window, one that left it, one being filled: 8 pages of 16 rows, K
-  // and V, two bytes, in two layers.
+  // 8 pages of 16 rows: sink, three selected, two of window, one that left it, one being filled. K
+  // and V take two bytes in two layers.
   EXPECT_EQ(pool->bytes_in_use(), (kLayers - 1) * kKvHeads * 8 * 16 * 2 * kDim * 2);
   EXPECT_EQ(run.retriever->stats().device_bytes, pool->bytes_in_use());
   run.retriever->synchronize();
@@ -514,7 +515,7 @@ TEST(FreeKv, HoldsWhatItSaysAndNoMore) {
 TEST(FreeKv, LayersLeaveOneByOneAndChooseAsBefore) {
   auto kept = small();
   kept["decode_resident"] = "auto";
-  // Of the two layers that may leave one row takes 128 bytes: both fit for 250 rows, then one, then
+  // A row of the two layers that may leave takes 128 bytes. Both fit for 250 rows, then one, then
   // none.
   const std::int64_t bytes = 2 * 128 * 250 + 2 * 16 * 128;
   Decoding brought("freekv", small()), adaptive("freekv", kept, nullptr, bytes),
@@ -554,7 +555,7 @@ TEST(FreeKv, LayersLeaveOneByOneAndChooseAsBefore) {
 TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
   Decoding run("freekv", small());
   DevicePool tiny(1 << 16);
-  auto others = tiny.allocate((1 << 16) - 1000);  // what this request needs is there, but not now
+  auto others = tiny.allocate((1 << 16) - 1000);  // the request's memory exists but is taken
   ASSERT_TRUE(others.ok());
   SequenceContext context;
   AssembledPrompt assembled;
@@ -574,7 +575,8 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
   EXPECT_EQ(tiny.bytes_in_use(), (1 << 16) - 1000);
 }
 
-/// Hot rows of every layer and KV head: those of these pages, the first page's before the second's.
+/// Returns hot rows of every layer and KV head: those of these pages, the first page's before the
+/// second's.
 RetainedRows retained_of(const RetrievalPages& cut,
                          const std::vector<std::vector<std::vector<std::int32_t>>>& pages) {
   RetainedRows retained;
@@ -596,7 +598,7 @@ TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
   Decoding cold("freekv", small(), &lane);
   RetrievalPages cut(16, cold.contexts);
   cut.extend(cold.sequence.cache().positions(0));
-  // One sink, three chosen pages, two of window (and what is being filled).
+  // There are one sink page, three chosen pages, two of window, and the page being filled.
   const std::vector<std::vector<std::vector<std::int32_t>>> hot(kLayers,
                                                                 {{9, 4, 6, 2, 3}, {5, 0, 8, 7, 1}});
   const RetainedRows retained = retained_of(cut, hot);
@@ -617,7 +619,7 @@ TEST(Paged, HotRowsAreThereWhenTheFirstStepBegins) {
 }
 
 TEST(Paged, AGoodRankingLeavesTheFirstStepNothingToBring) {
-  // Always chooses anew: nothing is brought beside the steps
+  // This run always chooses anew, so nothing is prefetched between steps.
   Decoding cold("freekv", small("1.5"));
   (void)cold.token(0);
   RetrievalPages cut(16, cold.contexts);

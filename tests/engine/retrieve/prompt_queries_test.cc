@@ -1,4 +1,4 @@
-// Queries of prompt rows, as retrievers get to see them.
+// Queries of prompt rows, as retrievers receive them.
 #include "engine/retrieve/prompt_queries.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ class PromptQueriesTest : public ::testing::Test {
   PromptQueries make(WantedQueries wanted) const {
     return PromptQueries(rope_, {1, kHeads, kDim}, wanted, kPrompt);
   }
-  /// Shows rows at these positions; every element of a row's raw query is `value`. Rows in `silent`
-  /// did not attend.
+  /// Shows rows at these positions. Every element of a row's raw query is `value`, and rows in
+  /// `silent` did not attend.
   static void show(PromptQueries& queries, std::vector<std::int32_t> positions, float value,
                    std::vector<std::int32_t> silent = {}) {
     std::vector<float> q(positions.size() * kHeads * kDim, value), lse;
@@ -63,8 +63,8 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
   PromptQueries queries = make({6, Rows::kLast, true});
   show(queries, {20, 36, 37}, 1);
   const std::vector<float> raw(kHeads * kDim, 5.0f);
-  // The nearest to the question are offered first; what ran, and what there is no room for, is not
-  // touched.
+  // The rows nearest to the question are offered first. Rows that ran, and rows without room, are
+  // skipped.
   for (const std::int32_t position : {30, 20, 29, 28, 27, 26})
     ASSERT_TRUE(queries.add_stored(0, position, raw).ok());
   EXPECT_FALSE(queries.has_room(0));
@@ -79,7 +79,7 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
     const double exact = kHeads * kDim * (stored ? 25.0 : 1.0);
     EXPECT_NEAR(length, exact, exact * 2 * 0.00391) << i << ": twice what bf16 rounds";
   }
-  // A token that runs after all makes way for nobody: it takes the place of the first.
+  // A token that runs later takes the place of the first row.
   show(queries, {38}, 2);
   EXPECT_EQ(positions(queries), (std::vector<std::int32_t>{28, 29, 30, 36, 37, 38}));
 }
@@ -87,7 +87,7 @@ TEST_F(PromptQueriesTest, StoredRowsFillUpBesideThoseThatRan) {
 TEST_F(PromptQueriesTest, TheLastRowsStayHoweverTheyCome) {
   PromptQueries whole = make({6, Rows::kLast}), pieces = make({6, Rows::kLast});
   show(whole, range(0, 40), 1);
-  // Recomputed rows come before rows in front of them have run, and some run twice
+  // Recomputed rows come before rows in front of them have run, and some run twice.
   show(pieces, range(36, 40), 1);
   show(pieces, range(0, 35), 1);
   show(pieces, {34, 35}, 1);
@@ -123,7 +123,7 @@ TEST_F(PromptQueriesTest, RowsThatDidNotAttendHaveAQueryAllTheSame) {
 TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
   const auto seen = [&](WantedQueries wanted) {
     PromptQueries queries = make(wanted);
-    // The last four are a look-ahead
+    // The last four positions are a look-ahead.
     for (std::int32_t p = 0; p < 44; p += 11) show(queries, range(p, p + 11), 1);
     EXPECT_EQ(queries.needs_whole_prompt(), wanted.rows != Rows::kLast);
     return positions(queries);
@@ -140,7 +140,7 @@ TEST_F(PromptQueriesTest, OtherRowsOfThePromptCanBeWishedFor) {
   EXPECT_EQ(seen({100, Rows::kRandom}), range(0, 40));
 }
 
-/// The queries of a real pass, rotated and rounded, still look at the cache as the pass did.
+/// The queries of a real pass, rotated and rounded, give the attention of that pass.
 TEST_F(PromptQueriesTest, OfAModelTheyAreWhatItsAttentionUsed) {
   const auto config = parse_model_config(
       tiny_config_json("\"num_hidden_layers\": 3", {"num_hidden_layers"}));

@@ -8,7 +8,7 @@
 
 namespace quire::testing {
 
-/// n values of the standard normal distribution, the same for the same seed.
+/// Returns n values of the standard normal distribution, equal for equal seeds.
 inline std::vector<float> random_row(std::uint32_t seed, std::size_t n) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 1);

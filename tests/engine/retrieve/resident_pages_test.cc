@@ -1,4 +1,4 @@
-// Pages on the device: what is copied, from whichever layout the host has (FK-3).
+// Pages on the device hold what was copied, from either layout of the host.
 #include "engine/residency/resident_pages.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-/// What the retrievers do with what want() asks for.
+/// Copies a page that want() returned, as the retrievers do.
 void copy_page(const ResidentPages& resident, const KvView& host, const RetrievalPages& pages,
                const PageCopy& copy) {
   const KvMove move = resident.move(copy, pages[copy.page]);

@@ -1,5 +1,5 @@
-// Retrieval heads: what is read, what they compute against plain loops, and what is said of files
-// that do not fit.
+// Retrieval heads are read, compute what plain loops compute, and files that do not fit are refused
+// with a reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class RetrievalHeadTest : public ::testing::Test {
     EXPECT_TRUE(model_->embed(std::span(&id, 1), x.data()).ok());
     return x;
   }
-  /// Queries and keys of `ids` against the loops.
+  /// Expects the queries and keys of `ids` to equal those of plain loops.
   void expect_projects(const HeadFolder& files, const RetrievalHead& head,
                        const std::vector<std::int32_t>& ids, const std::vector<float>& features) {
     const auto q_dim = static_cast<std::size_t>(head.config().query_dim()),
@@ -121,7 +121,7 @@ TEST_F(RetrievalHeadTest, ReachesPastItsTrainingByAFixedYarnFactor) {
   EXPECT_EQ(beyond->rope().config().factor, 4.0f);
   EXPECT_EQ(beyond->rope().config().original_max_position, 128);
   EXPECT_EQ(beyond->rope().max_positions(), 512);
-  // cos and sin carry 0.1 ln s + 1: at position 0 nothing else is left of them.
+  // cos and sin are scaled by 0.1 ln s + 1, which alone is left at position 0.
   EXPECT_NEAR(beyond->rope().cos_row(0)[0], 0.1 * std::log(4.0) + 1, 1e-6);
 }
 
@@ -223,7 +223,7 @@ TEST_F(RetrievalHeadTest, KeysWithCodesChooseAsKeysWithout) {
   HeadKeys keys(pool, *head);
   EXPECT_EQ(keys.has_codes(), KeyCodes::pay(KvView{.head_dim = 64, .dtype = DType::kBF16}));
   if (!keys.has_codes()) GTEST_SKIP() << "keys of this CPU lie turned around";
-  // Scored in between, so that codes are made in pieces.
+  // Scoring in between makes the codes in pieces.
   ASSERT_TRUE(keys.append(raw.data(), std::span(positions).first(400)).ok());
   ASSERT_TRUE(keys.score(query.data(), 399, 2, kChosen, nullptr, scores).ok());
   for (std::int32_t row = 400; row < kRows; ++row)
@@ -254,7 +254,7 @@ TEST_F(RetrievalHeadTest, KeysWithCodesChooseAsKeysWithout) {
             << "row " << row << " channel " << c;
     }
   }
-  // Few rows are multiplied as they are; of many a choice is the same.
+  // If few rows are scored, their keys are multiplied directly; the choice among many is the same.
   ASSERT_TRUE(keys.score(query.data(), kRows - 1, 2, kRows, nullptr, few).ok());
   ASSERT_TRUE(head_scores(HeadScoresArgs{.query = query.data(),
                                          .position = kRows - 1,
@@ -285,7 +285,7 @@ TEST_F(RetrievalHeadTest, APoolWithoutRoomTakesNoKeys) {
   EXPECT_EQ(keys.num_rows(), 0);
 }
 
-/// Keys of a prompt that runs in chunks, against the head over the states of one whole pass.
+/// Keys of a prompt that runs in chunks equal those of the head over the states of one whole pass.
 TEST_F(RetrievalHeadTest, ATrackSeesTheStatesOfTheTokenBefore) {
   const HeadFolder files({.config = R"(,"feature_layers":[0,1,2])"});
   const auto head = load(files);
@@ -312,7 +312,7 @@ TEST_F(RetrievalHeadTest, ATrackSeesTheStatesOfTheTokenBefore) {
                         static_cast<std::size_t>(layer) * 48);
     }
     std::vector<std::int32_t> wanted = {0, 1, 2};
-    /// Of the token before: the first has none
+    /// Features of the previous token; the first token has none.
     std::vector<float> features = std::vector<float>(41 * 144, 0.0f);
   } states;
   WorkingCache whole(pool, 3), cut(pool, 3);
@@ -329,7 +329,7 @@ TEST_F(RetrievalHeadTest, ATrackSeesTheStatesOfTheTokenBefore) {
   EXPECT_TRUE(std::ranges::equal(track.keys(), want));
   EXPECT_TRUE(std::ranges::equal(track.token_ids(), ids));
   EXPECT_TRUE(std::ranges::equal(track.last_feature(), std::span(states.features).last(144)));
-  // Behind a token of which only the embedding is known there is no feature.
+  // After a token with only an embedding there is no feature.
   ASSERT_TRUE(track.add_embedded(std::span(ids).first(1), std::span(positions).first(1)).ok());
   EXPECT_TRUE(track.last_feature().empty());
 }

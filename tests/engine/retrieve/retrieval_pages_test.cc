@@ -24,7 +24,8 @@ using Cuts = std::vector<std::pair<std::int64_t, std::int64_t>>;
 TEST(RetrievalPages, APageNeverHoldsTwoContexts) {
   RetrievalPages pages(16, {{3, 20}, {23, 16}});
   pages.extend(range(0, 50));
-  // Prefix; 20 tokens; 16 tokens; what follows counts from the last context's end.
+  // The parts are the prefix, 20 tokens and 16 tokens; later pages count from the last context's
+  // end.
   EXPECT_EQ(cut(pages), (Cuts{{0, 3}, {3, 19}, {19, 23}, {23, 39}, {39, 50}}));
   EXPECT_EQ(pages.complete(), 4);
 }
@@ -32,11 +33,11 @@ TEST(RetrievalPages, APageNeverHoldsTwoContexts) {
 TEST(RetrievalPages, DroppedBlocksLeaveShortPagesAtTheirPlaces) {
   RetrievalPages pages(32, {{1, 96}});
   std::vector<std::int32_t> positions = {0};
-  for (const int block : {0, 3, 4}) {  // blocks of 16 kept of six
+  for (const int block : {0, 3, 4}) {  // the kept blocks of six, 16 tokens each
     for (const std::int32_t p : range(1 + block * 16, 17 + block * 16)) positions.push_back(p);
   }
   pages.extend(positions);
-  // Tokens 0..15 stand in page 0; 48..63 in page 1; 64..79 in page 2.
+  // Tokens 0..15 are in page 0, 48..63 in page 1, and 64..79 in page 2.
   EXPECT_EQ(cut(pages), (Cuts{{0, 1}, {1, 17}, {17, 33}, {33, 49}}));
 }
 

@@ -1,5 +1,4 @@
-// Retrievers inside the whole pipeline: what they answer, what they say of it, and what happens
-// when the device is full.
+// Retrievers inside the whole pipeline: their answers, their statistics, and a full device.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -59,7 +58,7 @@ class RetrievedQueryTest : public ::testing::Test {
   RandomModelFolder model_;
   HeadFolder head_;
   const HeadFolder* used_head_ = &head_;
-  std::int32_t num_threads_ = 0;  ///< 0: as make_test_engine() has it
+  std::int32_t num_threads_ = 0;  ///< 0: the default of make_test_engine()
   std::unique_ptr<Store> store_;
   std::unique_ptr<Engine> engine_;
   std::vector<Doc> docs_;
@@ -71,7 +70,7 @@ TEST_F(RetrievedQueryTest, ABudgetOverTheContextChangesNothing) {
     const Outcome plain = run_query(*engine_, request(strategy, "dense"));
     for (const std::string& name : sparse_retrievers()) {
       Options options = options_of(name, budget("512"));
-      if (name == "magicpig") options["decode_window"] = "512";  // it knows no budget
+      if (name == "magicpig") options["decode_window"] = "512";  // it has no budget
       const Outcome o = run_query(*engine_, request(strategy, name, options));
       ASSERT_TRUE(o.status.ok()) << o.status.to_string();
       EXPECT_EQ(o.ids, plain.ids) << strategy << " " << name;
@@ -85,7 +84,7 @@ TEST_F(RetrievedQueryTest, SaysWhatItDid) {
   const Outcome o = run_query(*engine_, request("reuse", "freekv", budget("96")));
   ASSERT_TRUE(o.status.ok()) << o.status.to_string();
   const RetrieveStats& s = o.stats.retrieve;
-  // The first token comes of the prefill.
+  // The first token comes from the prefill.
   EXPECT_EQ(s.sparse_steps, (o.stats.completion_tokens - 1) * 3);
   EXPECT_EQ(s.heads_corrected + s.heads_kept, (s.sparse_steps - 3) * 2)
       << "two KV heads of three layers, in all steps but the first";
@@ -158,7 +157,7 @@ TEST_F(RetrievedQueryTest, HeadKeysThatAreMissingCostTimeOnly) {
     const Outcome computed = ask();
     EXPECT_TRUE(computed.status.ok()) << computed.status.to_string();
     EXPECT_EQ(computed.stats.sketch_misses, 3) << what;
-    start(0);  // what was computed is written before the engine stops
+    start(0);  // writes what was computed before the engine stops
     const Outcome again = ask();
     EXPECT_EQ(again.stats.sketch_misses, 0) << what;
     EXPECT_EQ(again.ids, computed.ids) << what;
@@ -214,7 +213,8 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
     r.cache.options = PlugOptions(options_of("ctkvr", options));
     return run_query(*engine_, std::move(r));
   };
-  // Computed, recomputed, and the question's alone: 21 tokens and the one that begins every prompt.
+  // The queries are computed, recomputed, or the question's alone: 21 tokens and the prompt's
+  // first.
   for (const auto& [strategy, least] :
        {std::pair{"recompute", "100"}, std::pair{"epic", "50"}, std::pair{"reuse", "22"}}) {
     const Outcome o = ask(strategy, least);
@@ -222,7 +222,7 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
     EXPECT_EQ(o.stats.retrieve.note, "") << strategy;
     EXPECT_GT(o.stats.retrieve.rows_scored, 0) << strategy;
     EXPECT_EQ(o.stats.retrieve.sparse_steps, (o.stats.completion_tokens - 1) * 3) << strategy;
-    // The second time an earlier request's rows are there; what the retriever sees stays the same.
+    // The second time an earlier request's rows are reused; the retriever sees the same queries.
     const Outcome again = ask(strategy, least);
     EXPECT_EQ(again.ids, o.ids) << strategy;
     EXPECT_EQ(again.stats.retrieve.rows_scored, o.stats.retrieve.rows_scored) << strategy;
@@ -237,7 +237,7 @@ TEST_F(RetrievedQueryTest, PromptQueriesAreSeenHoweverTheyCome) {
   EXPECT_GT(few.stats.retrieve.selections, 0);
 }
 
-/// Documents whose tokens do not run again bring the queries that ingest kept of their last ones.
+/// Documents whose tokens do not run again use the queries of their last tokens, which ingest kept.
 TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
   const auto ask = [&](const char* stored, const std::string& least) {
     QueryRequest r = request("reuse", "ctkvr");
@@ -262,7 +262,7 @@ TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
   EXPECT_GT(with.stats.retrieve.rows_scored, 0);
   EXPECT_EQ(again.ids, with.ids);
   EXPECT_EQ(again.stats.retrieve.rows_scored, with.stats.retrieve.rows_scored);
-  // A document that the store has lost is computed alone, and has the same queries then.
+  // A document that the store has lost is computed alone, and then has the same queries.
   const auto segment = store_->find_segment(*docs_.back().key);
   ASSERT_TRUE(segment.has_value());
   ASSERT_TRUE(store_->discard_segment(*segment).ok());
@@ -272,8 +272,8 @@ TEST_F(RetrievedQueryTest, StoredQueriesStandInForTokensThatWerePlaced) {
   EXPECT_EQ(computed.stats.retrieve.rows_scored, with.stats.retrieve.rows_scored);
 }
 
-/// A whole prompt without documents is shared with whoever asks it again, but for what the
-/// retriever looks at.
+/// A whole prompt without documents is shared with later requests for it, except the rows whose
+/// queries the retriever reads.
 TEST_F(RetrievedQueryTest, SharedBeginningsHideNoQueries) {
   QueryRequest r = make_request(*engine_, {}, random_ids(rng_, 300), "auto");
   r.cache.decode = "ctkvr";
@@ -326,7 +326,7 @@ TEST_F(RetrievedQueryTest, ADeviceTooSmallForTheBudgetFailsTheRequestThatNeedsIt
 }
 
 TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
-  // Two parts; each holds the budgets of a request, but by far not all its layers.
+  // Each of the two parts holds the budgets of a request, but far from all its layers.
   const auto options = [](const std::string& name) {
     Options o = options_of(name, budget("96"));
     o["decode_resident"] = "auto";
@@ -364,8 +364,8 @@ TEST_F(RetrievedQueryTest, TheDeviceIsSharedOutAndNobodyFailsForIt) {
   }
 }
 
-/// Tokens of all requests are projected together and chosen for at the same time; keys of 64
-/// channels are ranked by codes, where the CPU is made for that.
+/// Tokens of all requests are projected together, and their rows are chosen at the same time. Keys
+/// of 64 channels are ranked by codes if the CPU supports it.
 TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
   const HeadFolder wide({.head_dim = 64});
   used_head_ = &wide;
@@ -403,7 +403,7 @@ TEST_F(RetrievedQueryTest, RequestsThatChooseByTheHeadTogetherAnswerAsAlone) {
   }
 }
 
-/// Where the host computes nothing is gained by a limit, and there is none unless it is asked for.
+/// Where the host computes, a limit gains nothing, so by default there is none.
 TEST_F(RetrievedQueryTest, ByDefaultEveryLayerStaysWhereItIs) {
   start(-1);
   for (const char* name : {"freekv", "specontext", "arkvale"}) {
@@ -420,8 +420,8 @@ TEST_F(RetrievedQueryTest, ByDefaultEveryLayerStaysWhereItIs) {
   }
 }
 
-/// On the host several requests of a step attend at once, each in one thread of the team: what they
-/// choose, bring and answer is what they do alone.
+/// On the host several requests of a step attend concurrently, each in one thread of the thread
+/// pool. Choices, copies and answers are those of each request alone.
 TEST_F(RetrievedQueryTest, EveryRetrieverAttendsBesideOthersAsAlone) {
   for (const std::int32_t threads : {2, 3}) {
     num_threads_ = threads;

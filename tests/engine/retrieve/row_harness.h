@@ -1,5 +1,5 @@
-/// A prompt with its queries and the answer behind it, for retrievers that choose single rows; and
-/// plain loops that say what they must give.
+/// A prompt with its queries and the answer after it, for retrievers that choose single rows. Plain
+/// loops compute the expected results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ namespace quire::testing {
 
 using RetrieverOptions = std::map<std::string, std::string, std::less<>>;
 
-/// The same for every retriever: random keys, queries of prompt and answer that turn slowly and now
-/// and then at once.
+/// A sequence that is equal for every retriever: random keys, and queries of prompt and answer that
+/// turn slowly with occasional jumps.
 class RowSequence {
  public:
   static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16,
@@ -52,7 +52,7 @@ class RowSequence {
   std::int32_t num_rows() const { return static_cast<std::int32_t>(cache_.num_rows(0)); }
   WorkingCache& cache() { return cache_; }
 
-  /// Post-RoPE query of a position.
+  /// Returns the post-RoPE query of a position.
   std::vector<float> query(std::int32_t layer, std::int32_t position) const {
     auto raw = random_row(static_cast<std::uint32_t>(90000 + layer + 10 * (position / 9)), kQuery);
     const auto drift = random_row(static_cast<std::uint32_t>(50000 + layer + 10 * position),
@@ -61,7 +61,7 @@ class RowSequence {
     return raw;
   }
 
-  /// Prompt queries of the last `count` rows of the prompt, as a model's passes would have shown
+  /// Returns the queries of the last `count` rows of the prompt, as a model's passes would show
   /// them.
   std::unique_ptr<PromptQueries> queries(std::int64_t count, std::int32_t first = 0) {
     auto out = std::make_unique<PromptQueries>(rope_, PromptQueries::Shape{kLayers, kHeads, kDim},
@@ -81,7 +81,7 @@ class RowSequence {
     return {layer, query.data(), num_rows() - 1, &cache_, kHeads, kDim, out.data()};
   }
 
-  /// Products of a query with every row's key of one head, over sqrt(head_dim).
+  /// Returns the products of a query with every row's key of one head, over sqrt(head_dim).
   std::vector<double> products(std::int32_t layer, std::int32_t head,
                                std::span<const float> query) const {
     const KvView kv = cache_.view(layer);
@@ -97,8 +97,8 @@ class RowSequence {
     }
     return out;
   }
-  /// The largest softmax weight, over `rows` of the cache, that a query head of the KV head gives
-  /// each of them.
+  /// Returns the largest softmax weight, over `rows` of the cache, that a query head of the KV head
+  /// gives to each of them.
   std::map<std::int32_t, double> weights(std::int32_t layer, std::int32_t kv_head,
                                          std::span<const float> query,
                                          const std::vector<std::int32_t>& rows) const {
@@ -113,7 +113,7 @@ class RowSequence {
     return out;
   }
 
-  /// Attention of a step to these rows, a list for each KV head.
+  /// Returns the attention of a step to these rows, a list for each KV head.
   std::vector<float> attention_to(std::int32_t layer, const std::vector<float>& query,
                                   std::vector<std::vector<std::int32_t>> rows) {
     std::vector<float> out;
@@ -135,7 +135,7 @@ class RowSequence {
     config.head_dim = config.rotary_dim = kDim;
     return std::move(*RopeTable::build(config, 20480));
   }
-  /// Rotating back what query() gives makes it the raw query that a pass would have had.
+  /// Shows the raw query that a pass would have, which is query() rotated back.
   void show(PromptQueries& out, std::int32_t layer, std::int32_t position) {
     std::vector<float> raw = query(layer, position), attention(kQuery), lse(kHeads);
     AttentionArgs args{};
@@ -153,7 +153,7 @@ class RowSequence {
     args.lse = lse.data();
     ASSERT_TRUE(attention_reference(args).ok());
     rotate_back(raw, position);
-    if (position % 4 == 1) lse.assign(kHeads, NAN);  // as a row that nothing above needs
+    if (position % 4 == 1) lse.assign(kHeads, NAN);  // like a row that no higher layer needs
     LayerPass pass{};
     pass.layer = layer;
     pass.positions = std::span(&position, 1);
@@ -180,7 +180,7 @@ class RowSequence {
   RopeTable rope_;
 };
 
-/// A retriever over a sequence of its own.
+/// A retriever over its own sequence.
 struct RowDecoding {
   explicit RowDecoding(std::string_view name, RetrieverOptions given, std::int64_t device_bytes = 0,
                        std::int32_t first_seen = 0, TransferStreams* copies = nullptr)
@@ -212,8 +212,8 @@ struct RowDecoding {
     return retriever->prepare(context, assembled);
   }
 
-  /// One token: its row, then every layer. Returns the layers' outputs. After each layer
-  /// `see(layer, query)` is called.
+  /// Runs one token: its row, then every layer. Returns the layers' outputs. After each layer it
+  /// calls `see(layer, query)`.
   template <class See>
   std::vector<std::vector<float>> token(See&& see) {
     EXPECT_TRUE(retriever->begin_step(7, sequence.num_rows()).ok());
@@ -236,7 +236,7 @@ struct RowDecoding {
   DevicePool device;
   std::unique_ptr<PromptQueries> queries;
   std::unique_ptr<Retriever> retriever;
-  TransferStreams* const lane;  ///< null: copies are made at once
+  TransferStreams* const lane;  ///< null: copies run synchronously
   Status prepared;
 };
 

@@ -1,5 +1,5 @@
-/// A model with a retrieval head, and decoding with a retriever over a sequence of its own whose
-/// keys, queries and states are random.
+/// A model with a retrieval head, and decoding with a retriever over its own sequence of random
+/// keys, queries and states.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace quire::testing {
 
-/// Random weights in f32, of three layers.
+/// A model of three layers with random weights in f32.
 struct HeadedModel {
   explicit HeadedModel(std::int32_t window = 512) : folder(7, window) {
     ModelOptions options;
@@ -34,7 +34,7 @@ struct HeadedModel {
   std::unique_ptr<RetrievalHead> head;
 };
 
-/// A retriever over a sequence of its own; the same queries, keys and states for all.
+/// A retriever over its own sequence; queries, keys and states are equal for all.
 class HeadDecoding {
  public:
   static constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 150;
@@ -86,8 +86,8 @@ class HeadDecoding {
   ~HeadDecoding() { retriever->synchronize(); }
   SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
 
-  /// One token: what DecodeBatch does, in the first `layers`. The layers' outputs; empty where a
-  /// layer failed, which is in `status`.
+  /// Runs one token as DecodeBatch does, in the first `layers`. Returns the layers' outputs; empty
+  /// where a layer failed, whose error is in `status`.
   std::vector<std::vector<float>> next(std::int32_t layers = kLayers) {
     const std::int32_t position = next_position_++;
     std::vector<std::vector<float>> outs(kLayers);
@@ -124,7 +124,7 @@ class HeadDecoding {
  private:
   void add_row(std::int32_t position) {
     for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-      // As after a selection per layer: one layer lacks every fifth token of the prompt.
+      // As after a selection per layer, one layer lacks every fifth token of the prompt.
       if (layer == lacking_layer_ && position < kPrompt && position % 5 == 3) continue;
       ASSERT_TRUE(cache_.add_rows(layer, std::span(&position, 1)).ok());
       const auto raw = random_floats(kKvHeads * 2 * kDim,

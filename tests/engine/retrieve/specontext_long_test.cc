@@ -1,5 +1,5 @@
-// SpeContext behind an answer a hundred times as long as its prompt: what is chosen, attended to
-// and moved stays what plain loops say (SC-2).
+// SpeContext with an answer a hundred times as long as its prompt chooses, attends to and copies
+// what plain loops compute.
 #include <cstring>
 #include <iterator>
 
@@ -15,8 +15,8 @@ constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::k
                        kKvHeads = HeadDecoding::kKvHeads, kDim = HeadDecoding::kDim;
 constexpr std::size_t kBudget = 48, kSinks = 2, kWindow = 6;
 
-/// The rows that a KV head is to attend to in the step of `last`: the head's weights of all tokens,
-/// made anew from token ids, and the best of them.
+/// Returns the rows that each KV head must attend to in the step of `last`. The head's weights of
+/// all tokens are computed again from token ids, and the best are taken.
 std::vector<std::vector<std::int32_t>> chosen_anew(const HeadedModel& model, std::int32_t last) {
   const RetrievalHead& head = *model.head;
   std::vector<std::int32_t> ids, positions;
@@ -79,7 +79,7 @@ TEST(LongGeneration, ChosenRowsStayExactOverSixteenThousandTokens) {
     ASSERT_EQ(s.bytes_copied - bytes, missing * kRowBytes * kLayers)
         << "token " << n << ": the difference to the step before, and nothing else";
     bytes = s.bytes_copied;
-    // Slots for the budget, and of the head one key for each token.
+    // The device holds slots for the budget, and one key of the head for each token.
     ASSERT_EQ(run.device.bytes_in_use(),
               std::int64_t{kLayers} * static_cast<std::int64_t>(kBudget) * kKvHeads * kRowBytes +
                   HeadKeys::bytes_for(model.head->config(), run.last_position() + 1))

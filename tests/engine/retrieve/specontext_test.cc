@@ -1,5 +1,5 @@
-// SpeContext over a cache that grows: what it attends to, what it moves, and that time changes
-// nothing (SC-1..3, GL-1).
+// SpeContext over a growing cache: which rows it attends to, what it copies, and that timing
+// changes nothing.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ constexpr std::int32_t kLayers = HeadDecoding::kLayers, kHeads = HeadDecoding::k
                        kPrompt = HeadDecoding::kPrompt;
 constexpr std::size_t kQuery = HeadDecoding::kQuery;
 
-/// The model and the head all tests share.
+/// The model and the head that all tests share.
 class SpeContextTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { shared_ = std::make_unique<HeadedModel>(); }
@@ -65,7 +65,7 @@ TEST_F(SpeContextTest, HeadsWhoseQueriesTurnedChooseAnew) {
       const auto of = [&](Decoding& run) {
         auto rows = run.plug().attended_rows(0, m);
         EXPECT_EQ(rows.back(), run.last_position());
-        rows.resize(42);  // before the window
+        rows.resize(42);  // keeps only rows before the window
         return rows;
       };
       const auto now = of(some);
@@ -243,7 +243,8 @@ TEST_F(SpeContextTest, ALayerThatLacksRowsChoosesAmongItsOwn) {
       EXPECT_EQ(run.plug().attended_rows(0, m), whole.plug().attended_rows(0, m));
       const auto rows = run.plug().attended_rows(1, m);
       EXPECT_EQ(rows.size(), 48u) << "the whole budget";
-      // What both have and the whole choice took is taken here as well: fewer rows compete.
+      // Rows that both have and the whole choice took are taken here too, because fewer rows
+      // compete.
       std::vector<std::int32_t> positions;
       for (const std::int32_t row : rows)
         positions.push_back(run.cache().positions(1)[static_cast<std::size_t>(row)]);
@@ -291,7 +292,7 @@ TEST_F(SpeContextTest, ACopyThatFailsEndsThisRequestOnly) {
 TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
   Decoding run("specontext", budget(40));
   (void)run.next();
-  const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 in pages of 16
+  const std::int64_t slots = kLayers * 48 * kKvHeads * 2 * kDim * 2;  // 40 rows in pages of 16
   EXPECT_EQ(run.device.bytes_in_use(),
             slots + HeadKeys::bytes_for(shared_->head->config(), kPrompt + 1));
   EXPECT_EQ(run.retriever->stats().device_bytes, run.device.bytes_in_use());
@@ -303,7 +304,7 @@ TEST_F(SpeContextTest, HoldsWhatItSaysAndNoMore) {
 TEST_F(SpeContextTest, LayersLeaveOneByOneAndNoBitChanges) {
   Options kept = budget(40);
   kept["decode_resident"] = "auto";
-  // A row of a layer takes 128 bytes, and its key of the head 64: three layers fit for 170 rows.
+  // A row of a layer takes 128 bytes, and its key of the head 64, so three layers fit for 170 rows.
   const std::int64_t bytes = 170 * (3 * 128 + 64) + 16 * (3 * 128 + 64);
   TransferStreams lane;
   Decoding brought("specontext", budget(40)), adaptive("specontext", kept, &lane, bytes),
@@ -334,7 +335,7 @@ TEST_F(SpeContextTest, ADeviceThatCanNeverHoldTheBudgetIsTheCallersError) {
 
 TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
   constexpr std::int32_t kBudget = 40, kLacking = 1;
-  // Each layer ranks on its own; rows that two layers agree on come before those that one has
+  // Each layer ranks separately. Rows on which two layers agree come before those that one has
   // first.
   RetainedRows retained;
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -350,7 +351,7 @@ TEST_F(SpeContextTest, HotRowsAreThereWhenTheFirstStepBegins) {
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
     const auto rows = static_cast<std::int32_t>(warm.cache().num_rows(layer));
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
-      std::vector<std::pair<int, std::int32_t>> ranked;  // - points, row
+      std::vector<std::pair<int, std::int32_t>> ranked;  // (negative points, row)
       for (std::int32_t row = 2; row < rows - 6; ++row) {
         int points = 0;
         for (std::int32_t l = 0; l < kLayers; ++l) {
@@ -386,7 +387,7 @@ TEST_F(SpeContextTest, AGoodRankingLeavesTheFirstStepLessToBring) {
     retained.hot.emplace_back();
     for (std::int32_t m = 0; m < kKvHeads; ++m) {
       auto rows = cold.plug().attended_rows(layer, m);
-      rows.pop_back();  // the step's own
+      rows.pop_back();  // drops the row of the step
       retained.hot.back().push_back(std::move(rows));
     }
   }

@@ -1,5 +1,5 @@
-// Stored queries of a context's last tokens: what comes back, how large they may be, and what
-// damaged bytes give.
+// Stored queries of a context's last tokens: they read back, their size is limited, and damaged
+// bytes are refused.
 #include "engine/record/tail_record.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(TailRecord, WhatIsNoNumberComesAsZero) {
 }
 
 TEST(TailRecord, RowsKeepToTheirShareOfTheKv) {
-  // Llama-3.2-1B in bf16: 32 KiB of KV a token.
+  // Llama-3.2-1B in bf16 has 32 KiB of KV per token.
   TailRecordShape shape{16, 32, 64, 0, 0};
   for (const std::int64_t tokens : {1, 40, 60, 512, 4000, 100000}) {
     shape.num_tokens = tokens;

@@ -1,4 +1,4 @@
-/// Makes answers of a grammar with a model that knows nothing.
+/// Makes answers of a grammar from random logits.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace quire::testing {
 
-/// A vocabulary of every single byte and of longer pieces, so that tokens cross every border JSON
-/// has.
+/// A vocabulary of every single byte and of longer pieces, so that tokens cross every border in
+/// JSON.
 class TestVocabulary {
  public:
   explicit TestVocabulary(bool strips_first_space = false) {
@@ -26,7 +26,7 @@ class TestVocabulary {
           "\xe2\x82", "\xac",  "\xf0\x9f", "\x98\x80\"", "\"a",    "a\"",          "\"\"",
           "{}",       "[]",    "  ",       "red",        "blue",   "{\"name\": \""})
       pieces_.emplace_back(p);
-    views_.emplace_back();  // id 0 ends the answer, as a special token does
+    views_.emplace_back();  // id 0 ends the answer like a special token
     for (const auto& p : pieces_) views_.emplace_back(p);
     trie_ = std::make_unique<TokenTrie>(views_, strips_first_space);
   }
@@ -47,15 +47,15 @@ class TestVocabulary {
 
 struct MadeAnswer {
   std::string text;
-  bool complete = false;  ///< whole within the tokens it had
+  bool complete = false;  ///< it ended within its tokens
   bool stuck = false;     ///< the grammar allowed nothing
-  bool narrowed = false;  ///< a token was withheld for want of room
+  bool narrowed = false;  ///< a token was withheld for lack of room
 };
 
 enum class Room : bool { kIgnored, kMinded };
 
-/// Draws tokens from random logits until the answer ends. Tokens that close something are made
-/// likelier, without which a random answer nests for ever.
+/// Samples tokens from random logits until the answer ends. Tokens that close something are made
+/// likelier, because a random answer would nest forever.
 inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& vocabulary,
                               std::uint64_t seed, int max_tokens, Room room = Room::kIgnored) {
   GrammarMatcher matcher(grammar, vocabulary.trie());
@@ -98,7 +98,7 @@ inline MadeAnswer make_answer(const Grammar& grammar, const TestVocabulary& voca
   return out;
 }
 
-/// Whether the whole text belongs to the grammar, read byte by byte.
+/// Returns whether the whole text belongs to the grammar, read byte by byte.
 inline bool accepts(const Grammar& grammar, const TestVocabulary& vocabulary,
                     std::string_view text) {
   GrammarMatcher matcher(grammar, vocabulary.trie());

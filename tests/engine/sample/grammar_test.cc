@@ -73,7 +73,7 @@ TEST_F(GrammarTest, WhatHasNoFiniteTextIsLeftOutOrRefused) {
 }
 
 TEST_F(GrammarTest, AmbiguityIsBoundedAndWhatIsLeftStillEnds) {
-  // Every character doubles the ways, each with an end of its own.
+  // Every character doubles the number of parses, each with a different end.
   GrammarBuilder b;
   const auto inner = b.forward();
   b.define(inner, b.choice({b.literal("o"), b.sequence({b.literal("("), inner, b.literal(")")}),
@@ -125,7 +125,7 @@ TEST_F(GrammarTest, TheSpaceBeforeTheFirstTextIsNotReadWhereTheTokenizerDropsIt)
 }
 
 TEST_F(GrammarTest, LongAnswersForgetStatesAndGoOn) {
-  // More states than are kept: a repetition that counts.
+  // A counting repetition needs more states than are kept.
   GrammarBuilder b;
   const auto g = finished(b, b.sequence({b.repeat(b.range('a', 'b'), 0, 20000), b.literal("!")}));
   GrammarMatcher matcher(*g, vocabulary_.trie());

@@ -270,8 +270,8 @@ TEST_F(JsonSchemaGrammarTest, WhatTheSubsetLacksIsRefusedWithItsPlace) {
   }
 }
 
-/// The schema for the checker, which finds references in a document of named parts: "#" becomes
-/// "#/self".
+/// Returns the schema for the checker, which finds references in a document of named parts: "#"
+/// becomes "#/self".
 json::object document_of(const json::object& schema) {
   json::object self = schema;
   self.erase("$defs");
@@ -282,14 +282,14 @@ json::object document_of(const json::object& schema) {
   return json::parse(text).as_object();
 }
 
-/// A random schema of the subset; what recurs ends, because recursion stands beside null or in an
-/// array that may be empty.
+/// Makes random schemas of the subset. Recursion ends, because it is an alternative to null or is
+/// in an array that may be empty.
 class SchemaMaker {
  public:
   explicit SchemaMaker(std::uint64_t seed) : rng_(seed) {}
 
   json::object whole() {
-    // Objects, so that a reference to one has something between it and itself.
+    // Both are objects, so that a reference to one is nested in something.
     json::object root = object(3);
     root["$defs"] = json::object{{"named", object(2)}};
     return root;
@@ -372,7 +372,7 @@ TEST_F(JsonSchemaGrammarTest, AnyModelWritesValidJsonForAnySchema) {
     ++complete;
     boost::system::error_code ec;
     json::parse_options deep;
-    deep.max_depth = 1000;  // recursion goes as deep as the model takes it
+    deep.max_depth = 1000;  // recursion goes as deep as the model makes it
     const json::value value = json::parse(answer.text, ec, {}, deep);
     ASSERT_FALSE(ec) << answer.text;
     const auto problems = check_schema(value, document.at("self"), document, Unlisted::kFine);

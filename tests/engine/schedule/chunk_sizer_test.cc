@@ -7,7 +7,7 @@ namespace {
 
 TEST(ChunkSizerTest, ShrinksUntilAChunkTakesNoLongerThanAllowed) {
   ChunkSizer sizer(512);
-  // One millisecond a row: only 16 rows fit 20 ms.
+  // At one millisecond per row, only 16 rows fit 20 ms.
   for (int i = 0; i < 10; ++i) sizer.measured(sizer.size(), sizer.size(), 20);
   EXPECT_EQ(sizer.size(), 16);
 }
@@ -15,7 +15,7 @@ TEST(ChunkSizerTest, ShrinksUntilAChunkTakesNoLongerThanAllowed) {
 TEST(ChunkSizerTest, GrowsWhileAChunkTakesLessThanHalfOfTheTime) {
   ChunkSizer sizer(512);
   for (int i = 0; i < 20; ++i) sizer.measured(sizer.size(), 0.05 * sizer.size(), 20);
-  EXPECT_EQ(sizer.size(), 256);  // 12.8 ms: twice as many would not fit
+  EXPECT_EQ(sizer.size(), 256);  // takes 12.8 ms, so twice as many would not fit
 }
 
 TEST(ChunkSizerTest, NeverLeavesItsBounds) {
@@ -31,7 +31,7 @@ TEST(ChunkSizerTest, AShortRestOfAPromptSaysNothingAboutLongerChunks) {
   const auto before = sizer.size();
   sizer.measured(5, 0.1, 20);
   EXPECT_EQ(sizer.size(), before);
-  sizer.measured(24, 30, 20);  // but one that is too long bounds them all
+  sizer.measured(24, 30, 20);  // a short one that takes too long limits them all
   EXPECT_EQ(sizer.size(), 16);
 }
 

@@ -12,7 +12,7 @@ class FairQueueTest : public ::testing::Test {
   void push(const std::string& tenant, int n = 1) {
     for (int i = 0; i < n; ++i) queue_.push(tenant, tenant + std::to_string(number_[tenant]++));
   }
-  /// The next item; its tenant is charged.
+  /// Returns the next item and charges its tenant.
   std::string turn(std::int64_t tokens = 10) {
     const std::string item = queue_.pop();
     queue_.charge(item.substr(0, 1), tokens);
@@ -58,7 +58,7 @@ TEST_F(FairQueueTest, WorkChargedInAdvanceIsCorrected) {
   push("a", 3);
   push("b", 3);
   EXPECT_EQ(turn(100), "a0");
-  queue_.charge("a", -99);  // it ended at once
+  queue_.charge("a", -99);  // the work ended at once
   EXPECT_EQ(turn(10), "b0");
   EXPECT_EQ(turn(10), "a1");
   EXPECT_EQ(turn(10), "b1");
@@ -67,7 +67,7 @@ TEST_F(FairQueueTest, WorkChargedInAdvanceIsCorrected) {
 TEST_F(FairQueueTest, IdlenessIsNotSavedUp) {
   push("a", 50);
   for (int i = 0; i < 40; ++i) (void)turn();
-  // b was away all the time: it gets its share from now on, not forty turns in a row.
+  // Tenant b was idle all the time. It gets its share from now on, not forty turns in a row.
   push("b", 10);
   int b = 0;
   for (int i = 0; i < 10; ++i) b += turn()[0] == 'b' ? 1 : 0;

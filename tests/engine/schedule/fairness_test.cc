@@ -7,7 +7,7 @@ namespace {
 
 class FairnessTest : public ScheduleTest {
  protected:
-  /// Notes the order in which queries get their plans, which is that of their turns.
+  /// Records the order in which queries get their plans, which is the order of their turns.
   std::shared_ptr<CollectingSink> noted(const std::string& name, QueryRequest request) {
     auto sink = std::make_shared<CollectingSink>();
     sink->at_plan = [this, name] { order_.push_back(name); };
@@ -19,7 +19,7 @@ class FairnessTest : public ScheduleTest {
     return static_cast<std::size_t>(std::find(order_.begin(), order_.end(), name) - order_.begin());
   }
 
-  std::vector<std::string> order_;  // engine thread; read after everything ended
+  std::vector<std::string> order_;  // written by the engine thread, read after all ended
 };
 
 TEST_F(FairnessTest, ACrowdedTenantDoesNotHoldUpAnother) {
@@ -48,7 +48,7 @@ TEST_F(FairnessTest, LongPromptsGetFewerTurnsThanShortOnes) {
   gate.open();
   for (auto& s : sinks) ASSERT_TRUE(s->wait().status.ok());
   (void)blocker->wait();
-  // All turns of the short ones cost less than two of the long ones.
+  // All turns of the short queries cost less than two of the long ones.
   EXPECT_LT(place("short8"), place("long2"));
 }
 
@@ -74,7 +74,7 @@ TEST_F(FairnessTest, ContextsSomebodyWantsBackComeBeforeNewOnes) {
     request.token_ids = random_ids(rng_, 70);
     request.tenant = "t";
     request.priority = priority;
-    // Progress comes on the engine thread, in the order of computing.
+    // Progress is reported on the engine thread, in the order of computation.
     request.on_progress = [&order, name](std::int64_t tokens) {
       if (tokens == 64) order.push_back(name);
     };

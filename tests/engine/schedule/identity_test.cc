@@ -6,8 +6,8 @@
 namespace quire::testing {
 namespace {
 
-/// What a query answers does not depend on what else runs: 64 of every kind, each alone and all at
-/// once.
+/// The answer of a query does not depend on concurrent work. 64 queries of every kind run alone and
+/// all at once.
 class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -21,7 +21,7 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
       doc.key = ingest(*engine_, store_, doc.id, doc.ids);
       cached_.push_back(doc);
     }
-    // Inline texts have no key; of the missing one the store has nothing.
+    // Inline texts have no key. The store has nothing of the missing document.
     inline_ = {"", random_ids(rng_, 33), std::nullopt};
     missing_ = {"missing", random_ids(rng_, 51), std::nullopt};
     missing_.key = engine_->context_key(missing_.ids, "t", {});
@@ -86,8 +86,8 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
     Outcome first = run_query(*engine_, r);
     ASSERT_TRUE(first.status.ok())
         << r.id << " " << r.cache.strategy << ": " << first.status.to_string();
-    // Every third ends at a token of its own answer, so that queries leave the batch at all kinds
-    // of steps.
+    // Every third query ends at a token of its answer, so that queries leave the batch at different
+    // steps.
     if (i % 3 == 0 && first.ids.size() > 6) {
       r.sampling.stop_token_ids = {first.ids[first.ids.size() / 2]};
       first = run_query(*engine_, r);
@@ -98,7 +98,7 @@ TEST_P(IdentityTest, SixtyFourMixedQueriesAnswerAsTheyDoAlone) {
   auto blocker = block(gate);
   std::vector<std::shared_ptr<CollectingSink>> together;
   for (const QueryRequest& r : all) together.push_back(submit(r));
-  // New documents are computed meanwhile.
+  // New documents are computed concurrently.
   std::vector<std::future<bool>> ingested;
   for (int i = 0; i < 6; ++i) {
     auto done = std::make_shared<std::promise<bool>>();

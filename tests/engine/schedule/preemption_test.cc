@@ -8,11 +8,11 @@
 namespace quire::testing {
 namespace {
 
-// 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes: 16 rows in every layer.
+// A column is 16 rows in every layer: 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes.
 constexpr std::int64_t kColumn = 6144;
 
-/// Memory runs out while queries run: some give theirs back and go on later, as if nothing had
-/// been.
+/// When memory runs out while queries run, some of them release theirs and later continue with the
+/// same answer.
 class PreemptionTest : public ScheduleTest {
  protected:
   void start_small(std::int64_t columns, const std::function<void(EngineOptions&)>& edit = {}) {
@@ -26,8 +26,8 @@ class PreemptionTest : public ScheduleTest {
     r.sampling.max_tokens = answer;
     return r;
   }
-  /// Runs all at once and compares each with its answer alone. Returns how often somebody was
-  /// preempted.
+  /// Runs all requests at once, compares each with its answer alone, and returns the number of
+  /// preemptions.
   std::int64_t expect_identical(const std::vector<QueryRequest>& requests) {
     std::vector<Outcome> alone;
     for (const QueryRequest& r : requests) alone.push_back(run_query(*engine_, r));
@@ -54,7 +54,7 @@ class PreemptionTest : public ScheduleTest {
 
 TEST_F(PreemptionTest, TheYoungerQueryMakesWayAndGoesOnWithTheSameAnswer) {
   start_small(24);
-  // Each is admitted with 9 of 24 and grows to 20.
+  // Each is admitted with 9 of 24 columns and grows to 20.
   EXPECT_GE(expect_identical({long_answer(60, 250), long_answer(61, 250)}), 1);
 }
 
@@ -84,7 +84,7 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
     QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
     r.sampling.max_tokens = 240;
     requests.push_back(r);
-    // What is on the device stays there while the pages of the cache are moved out.
+    // Rows on the device stay there while the pages of the cache are moved out.
     const std::vector<std::string> retrievers = headless_retrievers();
     r.cache.decode = retrievers[requests.size() / 2 % retrievers.size()];
     r.cache.options = PlugOptions(options_of(r.cache.decode, small_budget()));
@@ -124,7 +124,7 @@ TEST_F(PreemptionTest, AHeadGoesOnChoosingAsItDid) {
 
 TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   start_small(32, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
-  const auto ids = random_ids(rng_, 440);  // 28 columns while it is computed
+  const auto ids = random_ids(rng_, 440);  // takes 28 columns while it is computed
   std::promise<Result<PrefillResult>> done;
   PrefillRequest prefill;
   prefill.token_ids = ids;
@@ -138,7 +138,7 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   engine_->prefill(std::move(prefill),
                    [&done](Result<PrefillResult> r) { done.set_value(std::move(r)); });
   begun.pass();
-  // It holds most of the memory when a query comes.
+  // Ingest holds most of the memory when a query arrives.
   auto query = submit(long_answer(100, 200));
   queued.open();
   EXPECT_TRUE(query->wait().status.ok());
@@ -146,8 +146,8 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   auto result = done.get_future().get();
   ASSERT_TRUE(result.ok()) << result.status().to_string();
   EXPECT_EQ(result->tokens, 440);
-  // What was stored is what an undisturbed prefill gives: of another tenant the store has nothing,
-  // it is computed for the query.
+  // The stored KV equals that of an undisturbed prefill. The store has nothing of the other tenant,
+  // so the query computes it.
   start();
   const Outcome stored = run_query(
       *engine_, make_request(*engine_, {{"d", ids, result->key}}, {400, 401, 402}, "reuse"));
@@ -159,8 +159,7 @@ TEST_F(PreemptionTest, IngestMakesWayBeforeAnyQuery) {
   EXPECT_EQ(stored.ids, computed.ids);
 }
 
-/// A text of 28 of 32 columns whose embedding has begun when a query comes that needs more than are
-/// left.
+/// A text of 28 of 32 columns is being embedded when a query arrives that needs more than the rest.
 class EmbeddingMakesWayTest : public PreemptionTest {
  protected:
   void begin() {
@@ -174,7 +173,7 @@ class EmbeddingMakesWayTest : public PreemptionTest {
       embedded_ = true;
       vector_.set_value(std::move(v));
     });
-    // Ingest and embeddings take turns, the text first: when a chunk of this context is computed,
+    // Ingest and embeddings take turns, the text first. When a chunk of this context is computed,
     // so is one of the text.
     PrefillRequest prefill;
     prefill.token_ids = random_ids(rng_, 40);
@@ -215,7 +214,7 @@ TEST_F(EmbeddingMakesWayTest, AQueryNeverWaitsForAnEmbedding) {
   EXPECT_FALSE(before_first_token_) << "the query waited for the text";
   const auto vector = vector_.get_future().get();
   ASSERT_TRUE(vector.ok()) << vector.status().to_string();
-  // The pages went out and came back as they were.
+  // The pages were moved out and came back unchanged.
   std::promise<Result<std::vector<float>>> again;
   EmbedRequest text;
   text.token_ids = ids_;
@@ -257,8 +256,7 @@ TEST_F(PreemptionTest, APreemptedQueryCanBeCancelled) {
   auto older = std::make_shared<CollectingSink>();
   std::vector<RequestInfo> seen;
   older->at_token = [&](int tokens) {
-    // By now its pages were taken from the younger one: together they would need more than there
-    // is.
+    // The two together need more pages than exist, so the younger one has lost its pages by now.
     if (tokens == 249) {
       seen = engine_->requests();
       (void)engine_->cancel("qry_younger");
@@ -305,7 +303,7 @@ TEST_F(PreemptionTest, StoppingGivesTheMemoryOfIngestToQueries) {
   start_small(32, [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
   std::promise<Code> prefilled;
   PrefillRequest prefill;
-  prefill.token_ids = random_ids(rng_, 440);  // 28 columns
+  prefill.token_ids = random_ids(rng_, 440);  // takes 28 columns
   Gate begun, stopping;
   prefill.on_progress = [&](std::int64_t tokens) {
     if (tokens > 64) return;
@@ -317,7 +315,7 @@ TEST_F(PreemptionTest, StoppingGivesTheMemoryOfIngestToQueries) {
   begun.pass();
   auto query = submit(long_answer(100, 200));
   std::thread stopper([this] { engine_->stop(std::chrono::minutes(5)); });
-  // Nobody is let in once it is stopping; whoever came before is answered.
+  // After a stop begins, no query is admitted; earlier ones are answered.
   std::vector<std::shared_ptr<CollectingSink>> before;
   for (;;) {
     auto sink = std::make_shared<CollectingSink>();
@@ -341,7 +339,7 @@ TEST_F(PreemptionTest, ThoseNextInTurnFetchWhileOthersRun) {
     docs.push_back(doc);
   }
   store_.hold();
-  // Sixteen run and wait for their reads; of the eight that wait for a turn, four have asked for
+  // Sixteen run and wait for their reads. Of the eight that wait for a turn, four have requested
   // theirs.
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 24; ++i)

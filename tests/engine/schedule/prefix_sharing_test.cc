@@ -5,7 +5,8 @@
 namespace quire::testing {
 namespace {
 
-/// Requests that begin alike share what the first of them computed, and answer as if they had not.
+/// Requests with a common beginning share what the first of them computed, and their answers do not
+/// change.
 class PrefixSharingTest : public ScheduleTest {
  protected:
   QueryRequest ask(std::vector<std::int32_t> prefix, std::vector<std::int32_t> question,
@@ -16,7 +17,7 @@ class PrefixSharingTest : public ScheduleTest {
     return r;
   }
   std::vector<std::int32_t> ids(std::size_t n) { return random_ids(rng_, n); }
-  /// The answer of an engine that keeps nothing.
+  /// Returns the answer of an engine that keeps nothing.
   Outcome fresh(const QueryRequest& request) {
     auto engine = make_test_engine(model_.path(), store_,
                                    [](EngineOptions& o) { o.prefix_cache_bytes = 0; });
@@ -62,8 +63,8 @@ TEST_F(PrefixSharingTest, TheNextTurnOfAConversationComputesOnlyWhatIsNew) {
     const Outcome o = run_query(*engine_, r);
     expect_same(o, r);
     if (turn > 0) {
-      // All of the turn before but the tokens of its last, partly filled page and the answer's last
-      // token, which was never run.
+      // The whole previous turn is shared, except its last, partly filled page and the answer's
+      // last token, which was never run.
       const auto before = static_cast<std::int64_t>(system.size() + r.suffix_ids.size()) - 11;
       EXPECT_GE(o.stats.shared_tokens, before - 17);
       EXPECT_EQ(o.stats.shared_tokens % 16, 0);
@@ -85,7 +86,8 @@ TEST_F(PrefixSharingTest, ASystemPromptIsSharedByEveryStrategy) {
     const Outcome o = run_query(*engine_, r);
     EXPECT_EQ(o.stats.shared_tokens, 48) << strategy;
     expect_same(o, r);
-    // Rows behind placed documents are not those of causal computing: nobody may take them over.
+    // Rows after placed documents differ from those of causal computing, so they must not be
+    // shared.
     const Outcome again = run_query(*engine_, r);
     EXPECT_LE(again.stats.shared_tokens, strategy == std::string("exact") ? 148 : 48) << strategy;
     expect_same(again, r);
@@ -126,7 +128,8 @@ TEST_F(PrefixSharingTest, TenantsAndSaltsShareNothing) {
 }
 
 TEST_F(PrefixSharingTest, KeptPromptsMakeWayForQueries) {
-  // 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes = 6 KiB for 16 rows; 20 of them in all.
+  // Each 16 rows take 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes = 6 KiB; the memory holds 20 of
+  // them.
   start([](EngineOptions& o) {
     o.working_cache_bytes = 20 * 6144;
     o.prefix_cache_bytes = 20 * 6144;

@@ -12,7 +12,7 @@ class RequestsTest : public ScheduleTest {};
 TEST_F(RequestsTest, WaitingQueriesAreListedInTheOrderOfTheirTurns) {
   Gate gate;
   auto blocker = block(gate);
-  // Sixteen run at once: enough are queued that some wait whatever runs.
+  // Sixteen run at once. Enough are queued that some always wait.
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 20; ++i) {
     QueryRequest r = plain(6, "crowd");
@@ -73,7 +73,7 @@ TEST_F(RequestsTest, ADecodingQueryShowsItsTokens) {
   EXPECT_TRUE(sink->wait().status.ok());
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0].state, RequestState::kDecoding);
-  EXPECT_EQ(seen[0].completion_tokens, 5);  // the sixth is on its way
+  EXPECT_EQ(seen[0].completion_tokens, 5);  // the sixth is being computed
   EXPECT_EQ(request_state_name(seen[0].state), "decoding");
 }
 
@@ -124,8 +124,8 @@ TEST_F(RequestsTest, ADeadlineEndsARunningQueryWithinOneStep) {
   auto sink = std::make_shared<CollectingSink>();
   QueryRequest r = plain();
   r.sampling.max_tokens = 100;
-  // Far enough away that three tokens come before it, whatever else the machine does; then the sink
-  // waits until it has passed.
+  // The deadline is far enough away for three tokens on any machine. Then the sink waits until it
+  // has passed.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   r.deadline = deadline;
   int before = 0;
@@ -136,7 +136,7 @@ TEST_F(RequestsTest, ADeadlineEndsARunningQueryWithinOneStep) {
   };
   (void)submit(std::move(r), sink);
   EXPECT_EQ(sink->wait().status.code(), Code::kDeadlineExceeded);
-  // Nothing comes after the deadline but the token whose step had begun.
+  // After the deadline, at most the token whose step had begun arrives.
   EXPECT_LE(static_cast<int>(sink->wait().ids.size()), before + 1);
 }
 

@@ -34,7 +34,8 @@ class ScheduleTest : public ::testing::Test {
     EXPECT_TRUE(handle.ok()) << handle.status().to_string();
     return handle;
   }
-  /// A query that keeps the engine thread until `gate` opens. Returns once the thread stands there.
+  /// Submits a query that holds the engine thread until `gate` opens. Returns once the thread waits
+  /// there.
   std::shared_ptr<CollectingSink> block(Gate& gate) {
     auto sink = std::make_shared<CollectingSink>();
     auto there = std::make_shared<Gate>();

@@ -12,7 +12,7 @@ constexpr std::int32_t kChannel = 4;
 
 class InfllmTest : public ::testing::Test {
  protected:
-  /// Two documents of 20 blocks of 16; block 7 of the second one answers the question.
+  /// Makes two documents of 20 blocks of 16; block 7 of the second one answers the question.
   InfllmTest() {
     for (int doc : {0, 1}) {
       documents_.add(
@@ -47,7 +47,7 @@ TEST_F(InfllmTest, KeepsFirstAndLastTokensAndTheBestUnit) {
   const Selection s = select(options_of(
       {{"init_tokens", "32"}, {"local_tokens", "48"}, {"unit_tokens", "32"}, {"units", "1"}}));
   EXPECT_EQ(kept(s, 0, 0), (std::vector<std::int32_t>{0, 1}));
-  // Units of the second document begin at its first block: 6 and 7 stand together.
+  // Units of the second document begin at its first block, so 6 and 7 form one unit.
   EXPECT_EQ(kept(s, 0, 1), (std::vector<std::int32_t>{6, 7, 17, 18, 19}));
   EXPECT_EQ(kept(s, 1, 1), kept(s, 0, 1));
 }
@@ -73,7 +73,7 @@ TEST_F(InfllmTest, WithoutAQuestionTheLatestUnitsStay) {
       false);
   EXPECT_TRUE(s.kept(0, 0).empty());
   EXPECT_EQ(s.kept(0, 1).back(), 19);
-  EXPECT_EQ(s.kept(0, 1).size(), 2u);  // the last unit holds one block: 19 blocks in pairs
+  EXPECT_EQ(s.kept(0, 1).size(), 2u);  // 19 blocks in pairs: the last unit holds one block
 }
 
 }  // namespace

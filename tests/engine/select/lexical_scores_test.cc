@@ -13,7 +13,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// Contexts in blocks of 4, over `documents`.
+/// Returns contexts in blocks of 4, over `documents`.
 std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
   std::vector<SelectableContext> out;
   std::int64_t offset = 1;
@@ -26,8 +26,8 @@ std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
 }
 
 TEST(LexicalScoresTest, AMatchReachesBackHalfAndForwardFading) {
-  // 18 tokens, five blocks; 7 stands in the third. idf = ln(1 + 4.5 / 1.5), and one occurrence does
-  // not saturate.
+  // The 18 tokens form five blocks, and 7 is in the third. idf = ln(1 + 4.5 / 1.5), and one
+  // occurrence does not saturate.
   Ids ids(18, 1);
   ids[9] = 7;
   const auto s = lexical_scores(contexts_of({ids}), Ids{7});
@@ -79,7 +79,7 @@ TEST(LexicalScoresTest, NothingToAskAndNothingToFindIsZero) {
   EXPECT_TRUE(lexical_scores({}, Ids{8}).empty());
 }
 
-/// The definition in double, block by block and term by term.
+/// Computes the definition in double, block by block and term by term.
 std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& question) {
   std::map<Ids, int> terms;
   for (std::size_t i = 0; i < question.size(); ++i) {
@@ -139,8 +139,8 @@ TEST(LexicalScoresTest, EqualsTheFormulaInDouble) {
   }
 }
 
-/// One context of `n` tokens in blocks of `block`, all tokens 1 but for a 7 at `at`; selected by
-/// the words of the question {7}.
+/// Selects blocks of a context by the words of the question {7}. The context has `n` tokens in
+/// blocks of `block`, all 1 except a 7 at `at`.
 std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::size_t at,
                                      std::optional<double> keep_ratio,
                                      std::map<std::string, std::string, std::less<>> options) {
@@ -169,18 +169,19 @@ TEST(WordsSelectorTest, TheBudgetIsASixthOfLongContextsAndAFifthOfChunks) {
   EXPECT_EQ(words_keep(6400, 64, 3000, {}, no_least).size(), 16u);  // 0.16 of 100 blocks
   EXPECT_EQ(words_keep(1600, 16, 800, {}, no_least).size(), 17u);   // 0.17 of 100 blocks
   EXPECT_EQ(words_keep(320, 16, 150, {}, no_least), (Ids{0, 9, 10}));
-  // Three blocks are kept whole; of four a budget below two leaves the first.
+  // Three blocks are kept whole. Of four blocks, a budget below two keeps only the first.
   EXPECT_EQ(words_keep(48, 16, 5, {}, no_least), (Ids{0, 1, 2}));
   EXPECT_EQ(words_keep(64, 16, 40, {}, no_least), (Ids{0}));
 }
 
 TEST(WordsSelectorTest, ShortContextsKeepALeastNumberOfTokens) {
-  EXPECT_EQ(words_keep(12800, 64, 3000, {}, {}).size(), 32u);  // 0.16 of 200 blocks are more
+  // 0.16 of 200 blocks is more than the least
+  EXPECT_EQ(words_keep(12800, 64, 3000, {}, {}).size(), 32u);
   EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 64u);
   EXPECT_EQ(words_keep(320, 16, 150, {}, {}).size(), 20u);
   EXPECT_EQ(words_keep(1030, 16, 150, {}, {}).size(), 64u);
   EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"least_tokens", "320"}}).size(), 20u);
-  // Who says how many means it.
+  // An explicit ratio or budget overrides the least.
   EXPECT_EQ(words_keep(1600, 16, 800, 0.1, {}).size(), 10u);
   EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"token_budget", "80"}}).size(), 5u);
 }

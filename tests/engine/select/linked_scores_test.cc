@@ -13,7 +13,7 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr std::int32_t kBlock = 4;
 
-/// Documents of 40 tokens that share no pair of neighbours, to be written into.
+/// Returns documents of 40 tokens without common pairs of neighbours; tests overwrite some tokens.
 std::vector<Ids> documents(std::size_t count) {
   std::vector<Ids> out;
   std::int32_t next = 1000;
@@ -45,7 +45,7 @@ BlockScores linked(const std::vector<Ids>& docs, const Ids& question) {
   return linked_scores(contexts, question, lexical_matches(contexts, question));
 }
 
-/// (document, block) of the highest score.
+/// Returns (document, block) of the highest score.
 std::pair<std::size_t, std::size_t> best(const BlockScores& scores) {
   std::pair<std::size_t, std::size_t> found;
   float most = -1;
@@ -58,12 +58,12 @@ std::pair<std::size_t, std::size_t> best(const BlockScores& scores) {
 }
 
 TEST(LinkedScoresTest, AnAliasLeadsToTheFactUnderIt) {
-  // The question asks for name (1, 2) and relation 9; document 0 says that (1, 2) is (5, 6),
+  // The question asks for name (1, 2) and relation 9. Document 0 says that (1, 2) is (5, 6), and
   // document 3 has a fact of (5, 6).
   auto docs = documents(4);
   write(docs[0], 8, {1, 2, 5, 6});
   write(docs[3], 20, {5, 6, 9});
-  write(docs[2], 12, {9});  // the relation of somebody else
+  write(docs[2], 12, {9});  // this relation, for another name
   const auto s = linked(docs, {1, 2, 9});
   EXPECT_EQ(best(s), (std::pair<std::size_t, std::size_t>{3, 5}));
   EXPECT_EQ(s[2][3], 0);  // shares no name
@@ -82,7 +82,7 @@ TEST(LinkedScoresTest, WhatManyDocumentsSayLinksNothing) {
   write(docs[0], 8, {1, 2, 5, 6});
   for (std::size_t d = 1; d < 4; ++d) write(docs[d], 16, {5, 6});
   for (const auto& context : linked(docs, {1, 2})) EXPECT_EQ(context, std::vector<float>(10));
-  // In two of ten documents it is a name.
+  // In two of ten documents it counts as a name.
   docs = documents(10);
   write(docs[0], 8, {1, 2, 5, 6});
   write(docs[7], 16, {5, 6});
@@ -141,11 +141,12 @@ TEST(LinkedWordsTest, AShareOfTheBudgetGoesToLinksAndTheRestBackToWords) {
   auto docs = documents(4);
   write(docs[0], 16, {1, 2, 5, 6});
   write(docs[3], 20, {5, 6, 9});
-  // Four first blocks and four more: with links one of the four is the fact, without none.
+  // The budget is four first blocks and four more. With links one of the four is the fact; without
+  // links none is.
   const auto with = words_keep(docs, {1, 2}, 32, "0.3");
   EXPECT_EQ(with, (std::vector<Ids>{{0, 4, 5, 6}, {0}, {0}, {0, 5}}));
   EXPECT_EQ(words_keep(docs, {1, 2}, 32, "0"), (std::vector<Ids>{{0, 4, 5, 6, 7}, {0}, {0}, {0}}));
-  // Nothing is linked: the words have the whole budget.
+  // If nothing is linked, the words have the whole budget.
   write(docs[3], 20, {2000, 2001, 2002});
   EXPECT_EQ(words_keep(docs, {1, 2}, 32, "0.3"), words_keep(docs, {1, 2}, 32, "0"));
 }

@@ -1,4 +1,4 @@
-/// SamKV's selection against golden vectors and a brute-force reference.
+/// SamKV's selection agrees with golden vectors and a brute-force reference.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,6 @@ namespace {
 
 using Blocks = std::vector<std::int32_t>;
 
-// SAM-6 and its vectors.
 TEST(CandidateShareTest, GoldenVectorsAndBounds) {
   EXPECT_DOUBLE_EQ(candidate_share(4, 1, 0), 0.75);
   EXPECT_EQ(candidate_share(4, 4, 0), 0);
@@ -34,7 +33,7 @@ TEST(CandidateShareTest, GoldenVectorsAndBounds) {
   }
 }
 
-// Eq. 1.
+// Equation 1 of SamKV holds.
 TEST(PersonalisedQueriesTest, GoldenVector) {
   const std::vector<float> query = {1, 0};
   const std::vector<std::vector<float>> locals = {{5, 5}, {0, 2}, {-1, 1}};
@@ -66,13 +65,12 @@ TEST(BiasWeightTest, PerHeadIsTheMeanOverHeads) {
   EXPECT_EQ(bias_weight(a, std::vector<float>(4), 2, BiasCos::kHead), 0);
 }
 
-/// Documents whose block scores are what a test says: the signal lies in a channel that is not
-/// rotated.
+/// Documents whose block scores a test sets. The signal is in a channel that is not rotated.
 class SamkvSelectorTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kChannel = 4;
-  /// 20 blocks, of which 17 in the middle. Scores: anchors `anchor`, block 1 the most important one
-  /// with `most`, block 2 the least important with `least`, the others in between, rising with the
+  /// Adds a document of 20 blocks, of which 17 are in the middle. Anchors score `anchor`, block 1
+  /// scores `most`, and block 2 scores `least`. The other scores lie in between and rise with the
   /// block's number.
   void add_document(std::vector<std::tuple<float, float, float>> most_anchor_least,
                     std::int32_t num_blocks = 20) {
@@ -108,8 +106,8 @@ class SamkvSelectorTest : public ::testing::Test {
   std::unique_ptr<Selector> selector_ = std::move(*selectors().make("samkv"));
 };
 
-// Eq. 2 and 3 and the cross filter: two stable layers give P = 0.375, 7 of 17 candidates; ten
-// documents keep 7 of 70.
+// Equations 2 and 3 of SamKV and the cross filter hold. Two stable layers give P = 0.375, 7 of 17
+// candidates, and ten documents keep 7 of 70.
 TEST_F(SamkvSelectorTest, GoldenVectorsOfTopPAndCrossFilter) {
   for (int i = 0; i < 10; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select();
@@ -134,19 +132,19 @@ TEST_F(SamkvSelectorTest, KeepRules) {
     return n;
   };
   EXPECT_EQ(count(select(options_of({{"keep_rule", "total_over_D"}}))), 20u);
-  // Anchors take 480 tokens: four blocks more fit.
+  // Anchors take 480 tokens, so four more blocks fit.
   EXPECT_EQ(count(select(options_of({{"keep_rule", "budget"}, {"token_budget", "550"}}))), 4u);
   EXPECT_EQ(count(select({}, true, 0.2)), (640u - 480u) / 16u);
-  // Beyond the pool the other middle blocks follow.
+  // After the pool the other middle blocks follow.
   EXPECT_EQ(count(select({}, true, 0.9)), (2880u - 480u) / 16u);
   const Selection tight = select({}, true, 0.1);
   EXPECT_EQ(count(tight), 0u);
   EXPECT_NE(tight.note.find("480"), std::string::npos);
-  // keep_rule beats keep_ratio when both are given.
+  // keep_rule overrides keep_ratio when both are given.
   EXPECT_EQ(count(select(options_of({{"keep_rule", "retrieved_over_D"}}), true, 0.9)), 7u);
 }
 
-/// What a draft pays to tokens raises the scores of their blocks.
+/// A draft's attention to tokens raises the scores of their blocks.
 class BoostTest : public SamkvSelectorTest {
  protected:
   BoostTest() {
@@ -192,7 +190,7 @@ TEST_F(BoostTest, WeightZeroOrNoDraftSelectsAsBefore) {
 }
 
 TEST_F(BoostTest, FindsABlockThatTheDraftLooksAt) {
-  // Among the least important of its document by keys.
+  // By keys this block is among the least important of its document.
   scores_[2][4 * 16 + 7] = 0.9f;
   for (const auto& keep_ratio : {std::optional<double>(), std::optional<double>(0.25)}) {
     const Selection plain = select_with("0", true, keep_ratio),
@@ -205,7 +203,7 @@ TEST_F(BoostTest, FindsABlockThatTheDraftLooksAt) {
       EXPECT_FALSE(has(plain)) << layer;
       EXPECT_TRUE(has(boosted)) << layer;
     }
-    // As many blocks as without.
+    // As many blocks are kept as without the boost.
     std::size_t n = 0, m = 0;
     for (const Blocks& b : blocks(plain)) n += b.size();
     for (const Blocks& b : blocks(boosted)) m += b.size();
@@ -238,22 +236,22 @@ TEST_F(SamkvSelectorTest, SelectionOffIsAnchorsOnly) {
   EXPECT_EQ(kept(select(options_of({{"select", "off"}})), 1, 0), (Blocks{0, 18, 19}));
 }
 
-// D = 1 has no cross filter.
+// With one document (D = 1) there is no cross filter.
 TEST_F(SamkvSelectorTest, OneDocumentKeepsAllItsCandidates) {
   add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select();
   EXPECT_EQ(s.kept(0, 0).size(), 10u);
   EXPECT_FALSE(s.contexts[0].bias_weight.has_value());
-  // The best by score: the most important block, then the latest ones (11 and 12 have the same
-  // quantised mean).
+  // The best by score are the most important block and the latest ones. Blocks 11 and 12 have the
+  // same quantised mean.
   const Blocks blocks = kept(s, 0, 0);
   EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), 1));
   for (std::int32_t b = 13; b < 20; ++b)
     EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), b)) << b;
 }
 
-// Documents of up to three blocks are kept whole and add nothing; one middle block gives P = 0; no
-// P at all leaves anchors.
+// Documents of up to three blocks are kept whole and add nothing. One middle block gives P = 0, and
+// without any P only anchors stay.
 TEST_F(SamkvSelectorTest, SmallDocumentsAndNoCandidates) {
   for (std::int32_t blocks : {1, 2, 3}) add_document({{4, 1, 0}, {4, 1, 0}}, blocks);
   SelectionInput in = documents_.input();
@@ -269,7 +267,7 @@ TEST_F(SamkvSelectorTest, SmallDocumentsAndNoCandidates) {
   EXPECT_EQ(kept(s, 1, 4), (Blocks{0, 18, 19}));
 }
 
-// No question: smallest alpha first, ceil(sum |M_i| / (4 D)) blocks, no bias.
+// Without a question the smallest alpha comes first: ceil(sum |M_i| / (4 D)) blocks, no bias.
 TEST_F(SamkvSelectorTest, WithoutAQuestionTheDocumentsDecide) {
   for (int i = 0; i < 3; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
   const Selection s = select({}, false);
@@ -330,7 +328,7 @@ TEST_F(SamkvWordsTest, UnderABudgetTheBestMatchesAreKept) {
   in.query_pass = &pass_;
   const auto s = selector_->select(in);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
-  // 192 tokens: nine anchors, and three blocks: the match and what follows it.
+  // The 192 tokens are nine anchors and three blocks: the match and the two after it.
   for (std::int32_t layer : {0, 1}) {
     EXPECT_EQ(kept(*s, layer, 0), (Blocks{0, 18, 19}));
     EXPECT_EQ(kept(*s, layer, 1), (Blocks{0, 9, 10, 11, 18, 19}));
@@ -350,7 +348,7 @@ TEST_F(SamkvWordsTest, WithoutABudgetTheCandidatesAreCountedAsPublished) {
   ASSERT_TRUE(s.ok()) << s.status().to_string();
   std::size_t selected = 0;
   for (std::int32_t i = 0; i < 3; ++i) selected += s->kept(0, i).size() - 3;
-  EXPECT_EQ(selected, 7u);  // P = 0.375: 7 of 17 in each of three documents, a third of them stays
+  EXPECT_EQ(selected, 7u);  // P = 0.375: 7 of 17 in each of three documents, of which a third stays
   const Blocks blocks = kept(*s, 0, 1);
   EXPECT_TRUE(std::binary_search(blocks.begin(), blocks.end(), 9));
 }
@@ -362,11 +360,11 @@ TEST_F(SamkvWordsTest, BothAddsWhatKeysAndWordsSayEachOnItsOwnScale) {
   in.query_pass = &pass_;
   auto s = selector_->select(in);
   ASSERT_TRUE(s.ok()) << s.status().to_string();
-  // Keys favour block 1 of every document; the words outweigh two of the three.
+  // Keys favour block 1 of every document; the words outweigh two of these three blocks.
   EXPECT_EQ(s->kept(0, 0).size() + s->kept(0, 1).size() + s->kept(0, 2).size(), 12u);
   const Blocks third = kept(*s, 0, 2);
   EXPECT_TRUE(std::binary_search(third.begin(), third.end(), 9));
-  // No word is found: what is left is the order of keys.
+  // If no word is found, the order of keys decides.
   question_ = {99};
   in = words_input("both", 0.2);
   in.query_pass = &pass_;
@@ -381,17 +379,18 @@ TEST_F(SamkvWordsTest, WithoutAQuestionTheDocumentsDecideAndTokensMayBeUnknown) 
   EXPECT_TRUE(selector_->needs_sketches(in));
   const auto silent = selector_->select(in);
   ASSERT_TRUE(silent.ok());
-  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(silent->kept(0, i)[1], 1);  // smallest alpha
+  // The block with the smallest alpha is kept.
+  for (std::int32_t i = 0; i < 3; ++i) EXPECT_EQ(silent->kept(0, i)[1], 1);
   question_ = {7};
   for (auto& c : contexts_) c.token_ids = {};
   in = words_input("words", 0.2);
   in.query_pass = &pass_;
   const auto blind = selector_->select(in);
   ASSERT_TRUE(blind.ok());
-  EXPECT_EQ(kept(*blind, 0, 0), (Blocks{0, 1, 2, 3, 18, 19}));  // all alike: prompt order
+  EXPECT_EQ(kept(*blind, 0, 0), (Blocks{0, 1, 2, 3, 18, 19}));  // all equal: prompt order
 }
 
-/// Everything in double and straight from the formulas.
+/// Computes everything in double, directly from the formulas.
 struct Reference {
   std::vector<double> share;
   std::vector<std::vector<std::set<std::int32_t>>> kept;  // [layer][document]
@@ -532,7 +531,7 @@ TEST(SamkvReferenceTest, EqualsTheFormulasInDouble) {
               << "seed " << seed << " layer " << l << " document " << i;
         }
       }
-      // The same input gives the same selection, scores included.
+      // The same input gives the same selection and scores.
       const auto again = selector->select(in);
       EXPECT_EQ(s->scores, again->scores);
     }

@@ -1,4 +1,4 @@
-/// Sketches with wanted contents, for tests of selectors.
+/// Makes sketches with given contents, for tests of selectors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,8 +29,8 @@ class Documents {
     rope_ = *RopeTable::build(config, 8192);
   }
 
-  /// `key(layer, block, channel)`: raw key of all tokens of a block, channel over [num_kv_heads *
-  /// head_dim].
+  /// Adds a document. `key(layer, block, channel)` is the raw key of all tokens of a block, channel
+  /// over [num_kv_heads * head_dim].
   template <class Key, class Stats, class Local>
   void add(std::int64_t num_tokens, Key&& key, Stats&& stats, Local&& local) {
     const KvLayout layout({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, DType::kF32},
@@ -73,7 +73,7 @@ class Documents {
     contexts_.push_back({num_tokens, end_, shape_.block_tokens, layout.num_blocks(), false});
     end_ += num_tokens;
   }
-  /// A document with random contents.
+  /// Adds a document with random contents.
   void add_random(std::int64_t num_tokens, std::uint32_t seed) {
     std::mt19937 rng(seed);
     std::normal_distribution<float> normal;
@@ -85,7 +85,7 @@ class Documents {
         },
         [&](int, int) { return normal(rng); });
   }
-  /// Forgets the sketch of a document.
+  /// Loses the sketch of a document.
   void lose(std::size_t document) { records_[document].clear(); }
 
   SelectionInput input() {
@@ -107,7 +107,7 @@ class Documents {
     };
     return in;
   }
-  /// The question: one mean query for each layer.
+  /// Returns the question: one mean query for each layer.
   QueryPassResult question(const std::vector<float>& mean_query) const {
     QueryPassResult q;
     q.mean_query = mean_query;

@@ -1,4 +1,4 @@
-// Merging, normalisation and pre-tokenisation against plain definitions of them.
+// Merging, normalisation and pre-tokenisation agree with plain definitions of them.
 #include "engine/tokenizer/bpe_model.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace quire::tokenizer_internal {
 namespace {
 
-/// The definition: again and again the lowest rank, at its leftmost place.
+/// Merges by the definition: repeatedly the lowest rank, at its leftmost place.
 std::vector<std::int32_t> merged_plainly(std::vector<std::int32_t> ids,
                                          const std::vector<Merge>& merges) {
   std::map<std::pair<std::int32_t, std::int32_t>, Merge> table;
@@ -83,7 +83,7 @@ std::string nfc(const std::string& text) {
 TEST(NormalizerTest, ComposesAsUnicodeSays) {
   EXPECT_EQ(nfc("plain ASCII"), "plain ASCII");
   EXPECT_EQ(nfc("e\xCC\x81"), "\xC3\xA9");                                 // e + acute
-  EXPECT_EQ(nfc("a\xCC\xA3\xCC\x87"), nfc("a\xCC\x87\xCC\xA3"));           // marks are put in order
+  EXPECT_EQ(nfc("a\xCC\xA3\xCC\x87"), nfc("a\xCC\x87\xCC\xA3"));           // accents are sorted
   EXPECT_EQ(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"), "\xEA\xB0\x81");  // Hangul
   EXPECT_EQ(nfc("\xE2\x84\xAB"), "\xC3\x85");      // the Angstrom sign is A with ring
   EXPECT_EQ(nfc("\xEF\xAC\x81"), "\xEF\xAC\x81");  // a ligature stays (no compatibility)
@@ -92,7 +92,7 @@ TEST(NormalizerTest, ComposesAsUnicodeSays) {
   EXPECT_EQ(nfc("\xCC\x81"
                 "a"),
             "\xCC\x81"
-            "a");  // a mark with nothing before it
+            "a");  // an accent with no character before it
 }
 
 TEST(NormalizerTest, OffsetsLeadBack) {
@@ -125,7 +125,7 @@ TEST(PretokenizerTest, CutsAsTheFamiliesDo) {
             (Words{"IT", "'S", " ", "123", "45", "\n\n", " x"}));
   EXPECT_EQ(split(kQwenPattern, "v12"), (Words{"v", "1", "2"}));
   EXPECT_EQ(split("b", "abbc"), (Words{"a", "b", "b", "c"}));
-  EXPECT_EQ(split("x*", "axx"), (Words{"a", "xx"}));  // empty matches are stepped over
+  EXPECT_EQ(split("x*", "axx"), (Words{"a", "xx"}));  // empty matches are skipped
 }
 
 TEST(PretokenizerTest, PatternsThatCostTooMuchLeaveTheTextWhole) {

@@ -1,4 +1,4 @@
-// Conversations as the models' own templates render them (chat_golden.json, written by
+// Conversations are rendered as by the models' own templates (chat_golden.json, written by
 // make_chat_golden.py).
 #include <boost/json.hpp>
 #include <map>
@@ -13,7 +13,7 @@ namespace json = boost::json;
 
 const char* const kHere = QUIRE_SOURCE_DIR "/tests/engine/tokenizer/";
 
-/// R1-Distill-Llama names Llama-3's reserved tokens anew.
+/// R1-Distill-Llama renames Llama-3's reserved tokens.
 constexpr std::string_view kDeepSeekTokens = R"({"added_tokens_decoder": {
   "128000": {"content": "<｜begin▁of▁sentence｜>", "special": true}, "128001": {"content": )"
                                              R"("<｜end▁of▁sentence｜>", "special": true},

@@ -1,4 +1,4 @@
-// Prompts over documents: parts that are prefilled apart and joined as ids.
+// Prompts over documents consist of parts that are prefilled separately and joined as ids.
 #include "engine/chat/chat_template.h"
 #include "tests/engine/tokenizer/tokenizer_files.h"
 
@@ -13,7 +13,7 @@ Ids joined(const std::vector<Ids>& parts) {
   return all;
 }
 
-/// Prefix, two documents and a question, as text with the control tokens shown.
+/// Returns prefix, two documents and a question as text that shows the control tokens.
 std::string whole_prompt(const Tokenizer& tokenizer, const PromptFormat& format,
                          std::optional<std::string_view> system) {
   return tokenizer.decode(
@@ -37,8 +37,8 @@ TEST(DocumentsPromptTest, ChatMlPutsDocumentsIntoTheUsersTurn) {
 }
 
 TEST(DocumentsPromptTest, PartsJoinIntoTheIdsOfTheWholeText) {
-  // Separators are line breaks, at which byte-level vocabularies cut anyway: nothing is lost by
-  // encoding parts alone.
+  // Separators are line breaks, at which byte-level vocabularies split anyway. Encoding parts alone
+  // therefore gives the same ids.
   for (const char* name : {"qwen2", "llama3"}) {
     QUIRE_REAL_TOKENIZER(tokenizer, name);
     const auto format = PromptFormat::parse("", "", tokenizer, {.format = name});
@@ -127,7 +127,7 @@ TEST(DocumentsPromptTest, TheEmbeddedModelsFormatIsRead) {
   EXPECT_EQ(*format->prefix(), (Ids{bos}));
   EXPECT_EQ(format->document("", "Ada lives in Oslo.")->ids,
             joined({{doc}, tokenizer->encode("Ada lives in Oslo.")}));
-  // It was trained on texts alone (quire_prompt.titles is false).
+  // The model was trained on texts without titles (quire_prompt.titles is false).
   EXPECT_EQ(format->document("Ada", "She lives in Oslo.")->ids,
             joined({{doc}, tokenizer->encode("She lives in Oslo.")}));
   const auto titled = PromptFormat::parse(

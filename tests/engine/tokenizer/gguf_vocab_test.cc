@@ -1,5 +1,5 @@
-// Vocabularies in GGUF files: real ones against the vectors of other readers, made up ones that are
-// damaged.
+// Vocabularies in GGUF files: real ones agree with the vectors of other readers, and damaged ones
+// are refused.
 #include "engine/tokenizer/gguf_vocab.h"
 
 #include <array>
@@ -33,7 +33,7 @@ void expect_error(const GgufWriter& out, const std::string& part) {
       << tokenizer.status().to_string() << "\nlacks: " << part;
 }
 
-/// The 256 bytes (id = byte), "he", "<|end|>" and an unused token.
+/// Returns the 256 bytes (id = byte), "he", "<|end|>" and an unused token.
 std::vector<std::string> small_tokens() {
   std::vector<std::string> out;
   for (int byte = 0; byte < 256; ++byte) out.push_back(test::byte_level_char(byte));
@@ -139,8 +139,8 @@ TEST(GgufVocabTest, TypesOfTokensAreHonoured) {
   EXPECT_FALSE(t.add_bos());
 }
 
-/// Merges see the bytes on either side of a dropped one as neighbours, as Hugging Face's tokenizers
-/// do.
+/// A byte without a token is dropped, and merges treat the bytes on either side as neighbours.
+/// Hugging Face's tokenizers do the same.
 TEST(GgufVocabTest, BytesWithoutATokenAreDropped) {
   std::vector<std::string> tokens = small_tokens();
   tokens[0xF1].clear();
@@ -158,7 +158,7 @@ TEST(GgufVocabTest, BytesWithoutATokenAreDropped) {
   EXPECT_EQ((*tokenizer)->encode("\xF1"), std::vector<std::int32_t>()) << "broken UTF-8";
 }
 
-/// tokenizer.json may name what stands for bytes without a token.
+/// Bytes without a token become the unknown token that tokenizer.json names.
 TEST(GgufVocabTest, BytesWithoutATokenBecomeTheUnknownOne) {
   std::string vocab = "{\"<unk>\": 256";
   for (int byte = 0; byte < 256; ++byte) {
@@ -227,7 +227,7 @@ TEST(GgufVocabTest, DamagedVocabulariesAreRefused) {
                "not a finite number");
 }
 
-/// Every name compiles, loses no byte, and cuts as its models do.
+/// Every name compiles, loses no byte, and splits as its models do.
 TEST(GgufVocabTest, NamedPretokenizersCutAsPublished) {
   using Words = std::vector<std::string_view>;
   const auto cut = [](const std::string& name, std::string_view text) {

@@ -1,5 +1,5 @@
-// Templates as transformers renders them (template_golden.json, written by
-// make_template_golden.py), and their bounds.
+// Templates render as in transformers (template_golden.json, written by make_template_golden.py),
+// within their bounds.
 #include "engine/chat/jinja_template.h"
 
 #include <boost/json.hpp>

@@ -1,4 +1,4 @@
-// Damaged and lying tokenizer files: each is refused with one message that names the file.
+// Each damaged or inconsistent tokenizer file is refused with one message that names the file.
 #include <array>
 #include <fstream>
 
@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-/// The refusal of these files, which must name `file` and hold `words`.
+/// Expects that these files are refused with a message that names `file` and holds `words`.
 void expect_refused(const TokenizerFiles& files, const std::string& file,
                     const std::string& words) {
   const auto t = make_tokenizer(files);
@@ -199,7 +199,7 @@ TEST(MalformedFilesTest, SentencepieceModels) {
   expect_refused(spm(piece("<unk>", 9)), "tokenizer.model", "unknown type");
   expect_refused(spm(piece("<unk>", 2) + piece("x", 6)), "tokenizer.model", "byte piece");
   expect_refused(spm(message(0x0A, "\x18\x01")), "tokenizer.model", "piece 0 is empty");
-  // A character map whose trie leads out of itself.
+  // The trie of this character map points outside itself.
   const std::string trie("\x08\x00\x00\x00\x00\xFF\xFF\x7F\x00\x00\x00\x00x\x00", 14);
   expect_refused(spm(piece("<unk>", 2) + piece("a", 1) + message(0x1A, message(0x12, trie))),
                  "tokenizer.model", "character map");

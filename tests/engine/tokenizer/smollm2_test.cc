@@ -1,4 +1,4 @@
-// SmolLM2's vocabulary, as its GGUF file carries it, against the Python package tokenizers
+// SmolLM2's vocabulary from its GGUF file agrees with the Python package tokenizers
 // (make_smollm2_golden.py).
 #include "tests/support/smollm2.h"
 
@@ -22,7 +22,7 @@ json::object golden() {
   return text ? json::parse(*text).as_object() : json::object();
 }
 
-/// A file, unpacked where it is gzip.
+/// Returns the contents of a file, decompressed if it is gzip.
 std::string contents(const fs::path& path) {
   std::string out;
   gzFile file = gzopen(path.c_str(), "rb");
@@ -34,7 +34,7 @@ std::string contents(const fs::path& path) {
   return out;
 }
 
-/// Hashes the ids of lines as the script does, and checks the places of every 16th line.
+/// Hashes the ids of lines as the script does, and checks the offsets of every 16th line.
 class LineDigest {
  public:
   explicit LineDigest(const Tokenizer& tokenizer)
@@ -110,7 +110,7 @@ TEST_F(SmolLm2Test, ShortTextsHaveTheExpectedIds) {
     for (const json::value& id : v.at("ids").as_array())
       expected.push_back(id.to_number<std::int32_t>());
     if (text.find("<|im_start|>") != std::string::npos) {
-      // Control tokens are told apart from text here: the package merges the characters of both.
+      // Control tokens are separate from text here; the package merges the characters of both.
       EXPECT_EQ(tokenizer_->encode(text), expected) << text;
       EXPECT_EQ(tokenizer_->encode(text, Special::kParse).front(), 1);
       continue;
@@ -165,7 +165,7 @@ TEST_F(SmolLm2Test, BytesWithoutATokenAreDroppedAndTheirPlaceGoesToANeighbour) {
       "b");
   EXPECT_EQ(two.ids.size(), 2U);
   EXPECT_EQ(two.spans, (std::vector<TokenSpan>{{0, 1}, {1, 3}}));
-  // U+40000 begins with a byte that has no token; the three behind it do.
+  // U+40000 begins with a byte that has no token; the three bytes after it have one.
   const Encoding rare = tokenizer_->encode_with_offsets("!\xF1\x80\x80\x80!");
   EXPECT_EQ(rare.ids, tokenizer_->encode("!\xF1\x80\x80\x80!"));
   ASSERT_FALSE(rare.spans.empty());

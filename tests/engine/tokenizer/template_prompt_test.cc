@@ -1,5 +1,5 @@
-// Models whose own template is rendered: ids, users' text, documents, tools, and templates that
-// mean harm.
+// Prompts rendered by a model's own template: ids, users' text, documents, tools, and malicious
+// templates.
 #include <algorithm>
 
 #include "engine/chat/chat_template.h"
@@ -24,7 +24,7 @@ Ids joined(const std::vector<Ids>& parts) {
   return all;
 }
 
-/// Some templates take words from here.
+/// Some templates read words from this config.
 const char* const kConfig =
     R"({"additional_special_tokens": ["<|a|>", "<|b|>", {"content": "<|c|>"}, "<|d|>", "<|e|>"]})";
 
@@ -32,8 +32,8 @@ std::string text_of(const Tokenizer& tokenizer, const Result<Ids>& ids) {
   return ids.ok() ? tokenizer.decode(*ids, /*keep_special=*/true) : ids.status().to_string();
 }
 
-/// Every published template, by its file's name; but for one that wants variables no server gives
-/// ("functions").
+/// Returns the file names of all published templates, except one that needs variables which no
+/// server gives ("functions").
 std::vector<std::string> all_published() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(
@@ -88,13 +88,13 @@ TEST(TemplatePromptTest, EveryPublishedTemplateGivesTheIdsOfItsText) {
       ASSERT_TRUE(format.ok()) << format.status().to_string();
       const auto ids = format->chat(talk);
       ASSERT_TRUE(ids.ok()) << ids.status().to_string();
-      // The text is what the golden test compares with transformers; its ids are those of the text
-      // as one.
+      // The golden test compares the text with transformers. The ids must be those of the text
+      // encoded at once.
       std::string text = tokenizer->decode(*ids, true);
       Ids whole = tokenizer->encode(text, Special::kParse);
       if (tokenizer->add_bos() && (whole.empty() || whole.front() != *tokenizer->bos_id()))
         whole.insert(whole.begin(), *tokenizer->bos_id());
-      // Sentencepiece's decode() drops spaces that encode() put in front.
+      // Sentencepiece's decode() drops spaces that encode() added in front.
       if (std::string_view(vocabulary) != "llama2") {
         EXPECT_EQ(*ids, whole) << text;
       }
@@ -319,7 +319,7 @@ TEST(JinjaLimitsTest, NoTemplateRunsForEverFillsTheMemoryOrTheStack) {
     const auto text = parsed->render({}, 0);
     EXPECT_FALSE(text.ok());
   }
-  // Harmless, though it refers to itself.
+  // These templates refer to themselves but are harmless.
   for (const char* source :
        {"{% set ns = namespace() %}{% set ns.me = ns %}{{ ns.me.me }}{{ ns == ns.me }}",
         "{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.loop = loop %}{% endfor %}{{ "

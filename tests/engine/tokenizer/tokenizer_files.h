@@ -24,8 +24,8 @@ inline std::optional<std::string> slurp(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-/// Files of one of the real tokenizers, by the name of its folder (mistral: "mistral/v1"; "qwen2.5"
-/// and "qwen3" borrow the vocabulary of qwen2). Empty if the data are not there.
+/// Returns the files of a real tokenizer, named by its folder (mistral: "mistral/v1"; "qwen2.5" and
+/// "qwen3" use the vocabulary of qwen2). Empty: the data are missing.
 inline std::optional<TokenizerFiles> real_files(const std::string& name) {
   const auto root = shared_tokenizers();
   TokenizerFiles files;
@@ -45,7 +45,7 @@ inline std::optional<TokenizerFiles> real_files(const std::string& name) {
   return files;
 }
 
-/// The tokenizer, or null where the data are missing. A tokenizer that does not load fails the
+/// Returns the tokenizer; null: the data are missing. A tokenizer that does not load fails the
 /// test.
 inline std::shared_ptr<const Tokenizer> real_tokenizer(const std::string& name) {
   const auto files = real_files(name);
@@ -60,7 +60,7 @@ inline std::shared_ptr<const Tokenizer> demo_tokenizer() {
   return tokenizer.ok() ? std::shared_ptr<const Tokenizer>(std::move(tokenizer).value()) : nullptr;
 }
 
-/// The character that stands for a byte in byte-level vocabularies.
+/// Returns the character that represents a byte in byte-level vocabularies.
 inline std::string byte_level_char(int byte) {
   int shifted = 0;
   for (int b = 0; b < byte; ++b)
@@ -81,8 +81,8 @@ inline std::string json_quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// vocab.json of the 256 bytes (id = byte) and `pieces` from id 256 on, which are spelled as the
-/// file spells them.
+/// Returns vocab.json of the 256 bytes (id = byte) and of `pieces` from id 256 on, spelled as in
+/// the file.
 inline std::string small_vocab_json(const std::vector<std::string>& pieces) {
   std::string json = "{";
   for (int byte = 0; byte < 256; ++byte)
@@ -95,7 +95,7 @@ inline std::string small_vocab_json(const std::vector<std::string>& pieces) {
 
 }  // namespace quire::test
 
-/// Loads a real tokenizer or skips the test where the data are missing.
+/// Loads a real tokenizer, or skips the test where the data are missing.
 #define QUIRE_REAL_TOKENIZER(variable, name)                 \
   const auto variable = ::quire::test::real_tokenizer(name); \
   if (variable == nullptr)                                   \

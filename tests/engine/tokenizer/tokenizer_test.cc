@@ -1,4 +1,4 @@
-// What every vocabulary must do: control tokens, offsets, streaming, identity.
+// Requirements on every vocabulary: control tokens, offsets, streaming, identity.
 #include <random>
 #include <thread>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A byte-level vocabulary of the 256 bytes, a few merges and two control tokens.
+/// Returns a byte-level vocabulary of the 256 bytes, a few merges and two control tokens.
 TokenizerFiles small_files() {
   TokenizerFiles files;
   files.vocab_json = test::small_vocab_json(
@@ -30,7 +30,7 @@ std::shared_ptr<const Tokenizer> small_tokenizer() {
   return std::move(tokenizer).value();
 }
 
-/// Every vocabulary there is: the small one, and the real ones where the data are.
+/// Loads every vocabulary: the small one, and the real ones where the data exist.
 std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> load_all_tokenizers() {
   std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> all = {
       {"small", small_tokenizer()}};
@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>> load_all_t
   return all;
 }
 
-/// Loaded once for all tests.
+/// Returns the vocabularies, loaded once for all tests.
 const std::vector<std::pair<std::string, std::shared_ptr<const Tokenizer>>>& all_tokenizers() {
   static const auto all = load_all_tokenizers();
   return all;
@@ -100,7 +100,8 @@ TEST(TokenizerTest, NoVocabularyLetsATextSayAControlToken) {
         for (const std::int32_t said : t->encode(text))
           ASSERT_FALSE(t->is_special(said)) << name << ": " << text;
       }
-      if (id > 300 && id + 300 < t->vocab_size()) id += 7;  // a sample of the many reserved ones
+      // Take a sample of the many reserved ones.
+      if (id > 300 && id + 300 < t->vocab_size()) id += 7;
     }
   }
 }
@@ -108,9 +109,9 @@ TEST(TokenizerTest, NoVocabularyLetsATextSayAControlToken) {
 TEST(TokenizerTest, OrdinaryTextSurvivesTheRoundTrip) {
   for (const auto& [name, t] : all_tokenizers()) {
     for (const std::string& text : odd_texts()) {
-      if (text.find("\xCC\x81") != std::string::npos) continue;  // normalised by some
+      if (text.find("\xCC\x81") != std::string::npos) continue;  // some normalise it
       if (name == "demo") continue;                              // normalises white space
-      // U+2581 is their space
+      // U+2581 represents a space in these vocabularies.
       if (text.find("\xE2\x96\x81") != std::string::npos && t->strips_first_space()) continue;
       EXPECT_EQ(t->decode(t->encode(text)), text) << name;
     }
@@ -153,12 +154,12 @@ TEST(TokenizerTest, SpansHoldTheBytesOfTheirTokens) {
 
 TEST(TokenizerTest, OffsetsSpeakOfTheTextBeforeNormalisation) {
   QUIRE_REAL_TOKENIZER(t, "qwen2");
-  // E and a combining accent: NFC makes one character of the two
+  // NFC joins e and a combining accent into one character.
   const std::string text = "xe\xCC\x81y caf\xC3\xA9";
   const Encoding e = t->encode_with_offsets(text);
   EXPECT_EQ(t->decode(e.ids), "x\xC3\xA9y caf\xC3\xA9");
   ASSERT_GE(e.ids.size(), 2U);
-  // No span cuts the changed range [1, 4) but at its ends.
+  // No span begins or ends inside the changed range [1, 4).
   for (const TokenSpan& span : e.spans)
     EXPECT_FALSE((span.begin > 1 && span.begin < 4) || (span.end > 1 && span.end < 4));
   EXPECT_EQ(e.spans.back().end, text.size());
@@ -211,9 +212,9 @@ TEST(TokenizerTest, DecodingReplacesEachBrokenPartOnce) {
   };
   const std::string r = "\xEF\xBF\xBD";
   EXPECT_EQ(decode({0xC3, 0xA9}), "\xC3\xA9");
-  EXPECT_EQ(decode({0xE4, 0xBD}), r);  // cut short: one maximal part
+  EXPECT_EQ(decode({0xE4, 0xBD}), r);  // truncated: one maximal part
   EXPECT_EQ(decode({0xE4, 0xBD, 'x'}), r + "x");
-  EXPECT_EQ(decode({0xED, 0xA0, 0x80}), r + r + r);  // a surrogate: no prefix of it is valid
+  EXPECT_EQ(decode({0xED, 0xA0, 0x80}), r + r + r);  // no prefix of a surrogate is valid
   EXPECT_EQ(decode({0xF0, 0x9F, 0xF0, 0x9F, 0xA6, 0x99}), r + "\xF0\x9F\xA6\x99");
   EXPECT_EQ(decode({0x80, 0xC0, 0xF5}), r + r + r);
   EXPECT_EQ(t->decode(Ids{-5, 100000, 'a'}), "a");  // unknown ids add nothing
@@ -226,7 +227,7 @@ TEST(TokenizerTest, StreamedPiecesAddUpToTheWholeText) {
       Ids ids;
       const int n = static_cast<int>(random() % 40);
       for (int i = 0; i < n; ++i) {
-        // Half of them from the front of the vocabulary, where the byte pieces are.
+        // Half of the ids are from the front of the vocabulary, where the byte pieces are.
         const auto range = static_cast<std::uint32_t>(
             random() % 2 == 0 ? std::min(300, t->vocab_size()) : t->vocab_size());
         ids.push_back(static_cast<std::int32_t>(random() % range));

@@ -1,4 +1,4 @@
-// Real vocabularies against the ids Hugging Face's own implementation gives (the test vectors of
+// Real vocabularies give the ids of Hugging Face's own implementation (the test vectors of
 // llama.cpp).
 #include <algorithm>
 #include <sstream>
@@ -13,7 +13,7 @@ struct Vector {
   std::vector<std::int32_t> ids;
 };
 
-/// Texts stand between lines "__ggml_vocab_test__", ids one line each.
+/// Reads the vectors: texts between lines "__ggml_vocab_test__", ids one line each.
 std::vector<Vector> read_vectors(const std::string& name) {
   const auto folder = test::shared_tokenizers() / "test_vectors";
   const auto texts = test::slurp(folder / ("ggml-vocab-" + name + ".gguf.inp"));
@@ -73,7 +73,7 @@ TEST(VectorsTest, QwenRanks) {
   expect_vectors(*tokenizer, "qwen2");
 }
 
-/// All text there is in the folder of vectors, as one body.
+/// Returns all text in the folder of vectors, joined.
 std::string much_text() {
   std::string text;
   for (const char* name : {"llama-spm", "llama-bpe", "qwen2"}) {
@@ -121,7 +121,7 @@ TEST(VectorsTest, Gpt2AndPhi2AgreeWhereNoAddedTokenIsInTheText) {
   const std::string text =
       "It's 12 o'clock; the na\xC3\xAFve caf\xC3\xA9 \xE4\xBD\xA0\xE5\xA5\xBD opens\nat 9:30.";
   EXPECT_EQ(gpt2->encode(text), phi2->encode(text));
-  // phi-2 adds runs of spaces: plain text, never control tokens.
+  // phi-2 adds runs of spaces as plain text, not as control tokens.
   EXPECT_EQ(phi2->encode("a        b"), (std::vector<std::int32_t>{64, 50280, 65}));
   EXPECT_NE(gpt2->encode("a        b"), phi2->encode("a        b"));
 }

@@ -1,4 +1,4 @@
-// Two tests that pass, and one in which every check fails once: whoever runs this counts them
+// Two tests pass, and in one every check fails once. The caller counts them
 // (tests/kernels/CMakeLists.txt).
 #include <gtest/gtest.h>
 

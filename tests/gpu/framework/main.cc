@@ -1,4 +1,4 @@
-// Runs every test whose name contains the first argument, or all: gpu_suite [part of a name]
+// Runs every test whose name contains the first argument, or all tests: gpu_suite [part of a name]
 // Exit status: 0 all passed, 1 some failed, 3 no test has such a name.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What the engine needs of other libraries on a machine that has none: a store in memory, and token
-// ids without a vocabulary.
+// Replaces what the engine needs of other libraries on a machine that has none: a store in memory,
+// and token ids without a vocabulary.
 #include <array>
 #include <filesystem>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace quire {
 
-/// Every store begins empty and is gone when it closes.
+/// Opens a store that begins empty and is lost when it closes.
 Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder, const RocksDbTierOptions&) {
   return std::unique_ptr<DiskTier>(
       std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
@@ -23,8 +23,8 @@ Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder, const RocksDbTi
 
 namespace {
 
-/// An id for each byte of a text, which no vocabulary gives: the model answers nonsense, on the CPU
-/// and on the device the same.
+/// Gives each byte of a text an id, without a vocabulary. The model answers nonsense, which is the
+/// same on the CPU and on the device.
 class ByteIds final : public Tokenizer {
  public:
   std::vector<std::int32_t> encode(std::string_view text, Special special,
@@ -79,7 +79,7 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path&) 
   return std::unique_ptr<Tokenizer>(std::make_unique<ByteIds>());
 }
 
-// GGUF metadata becomes JSON text with a part of Boost.JSON that the stand-in does not have.
+// GGUF metadata becomes JSON text with a part of Boost.JSON that the stand-in lacks.
 Result<ModelConfig> gguf_model_config(const GgufFile&) {
   return Status::unimplemented("GGUF models need Boost.JSON, which this build does not have");
 }

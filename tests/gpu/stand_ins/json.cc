@@ -106,7 +106,7 @@ class Reader {
       ++at_;
     return out;
   }
-  /// \uXXXX, and two of them for what lies beyond.
+  /// Reads \uXXXX, or two of them for a code point above U+FFFF.
   void add_code_point(std::string& out) {
     unsigned c = hex4();
     if (c >= 0xD800 && c < 0xDC00 && text_.substr(at_ + 1, 2) == "\\u") {

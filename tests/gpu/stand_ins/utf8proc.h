@@ -1,4 +1,4 @@
-// The part of utf8proc that templates use, for ASCII alone: other characters have no case.
+// The part of utf8proc that templates use, for ASCII only; other characters have no case.
 #pragma once
 
 #include <cstdint>

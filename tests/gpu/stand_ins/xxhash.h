@@ -1,5 +1,5 @@
-/// Checksums by the names the store calls them by, for machines that have no xxHash. They are other
-/// numbers than XXH3's, which matters to nobody: the store lies in memory there.
+/// Checksums under the names that the store uses, for machines without xxHash. The values differ
+/// from XXH3's, which is harmless because the store is in memory there.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ struct XXH128_canonical_t {
   unsigned char digest[16];
 };
 
-/// FNV-1a over words of eight bytes, each stirred (splitmix64).
+/// Computes FNV-1a over words of eight bytes, each mixed first (splitmix64).
 inline std::uint64_t XXH3_64bits_withSeed(const void* data, std::size_t bytes, std::uint64_t seed) {
   std::uint64_t h = seed ^ 0xcbf29ce484222325u ^ bytes;
   const auto* p = static_cast<const unsigned char*>(data);

@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): attention of few query rows, row lists, merging.
+// Reference, CPU and CUDA (emulated) agree on attention of few query rows, row lists and merging.
 #include "kernels/cuda/attention_decode.cuh"
 
 #include <limits>
@@ -54,7 +54,7 @@ struct Scene {
   std::vector<std::int32_t> positions;
 };
 
-/// Runs the kernels; `lists` empty means the whole cache. `first` and `count` choose query rows.
+/// Runs the kernels. An empty `lists` means the whole cache; `first` and `count` choose query rows.
 Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int32_t>>& lists,
                      std::int64_t first, std::int64_t count, std::vector<float>& out,
                      std::vector<float>& lse) {
@@ -86,9 +86,8 @@ Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int3
   return {};
 }
 
-double cpu_tolerance(DType t) {
-  return t == DType::kBF16 ? 2e-2 : 2e-4;
-}  // bf16 may run on AMX, which rounds queries and weights
+/// bf16 may run on AMX, which rounds queries and weights, so its tolerance is larger.
+double cpu_tolerance(DType t) { return t == DType::kBF16 ? 2e-2 : 2e-4; }
 constexpr double kTolerance = 2e-5;
 
 TEST(CudaParity, DecodeAttention) {
@@ -114,7 +113,7 @@ TEST(CudaParity, DecodeAttentionOverRowLists) {
       for (std::int32_t j = m; j < s.keys; j += 2 * m + 1)
         lists[static_cast<std::size_t>(m)].push_back(j);
     }
-    if (s.kv_heads > 1 && s.dim == 24) lists[1].clear();  // a head with nothing to see
+    if (s.kv_heads > 1 && s.dim == 24) lists[1].clear();  // a head without a visible key
     std::vector<RowList> views;
     for (const auto& list : lists)
       views.push_back({list.data(), static_cast<std::int64_t>(list.size())});
@@ -152,7 +151,7 @@ TEST(CudaParity, ARowThatSeesNothingIsZero) {
 }
 
 TEST(CudaParity, SequencesOfABatchHaveTheBitsOfEachAlone) {
-  // Caches of other lengths, one of them empty; the third attends to lists.
+  // The caches have other lengths, one of them is empty, and the third uses lists.
   const Shape shapes[] = {{300, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor},
                           {17, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor},
                           {530, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor}};

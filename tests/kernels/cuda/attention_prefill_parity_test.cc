@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): attention of many query rows on tensor cores.
+// Reference, CPU and CUDA (emulated) agree on attention of many query rows on tensor cores.
 #include "kernels/cuda/attention_prefill.cuh"
 
 #include <limits>
@@ -24,7 +24,7 @@ const Shape kShapes[] = {
     {80, 16, 1, 5, 72, DType::kBF16, TestLayout::kHeadMajor, true},
 };
 
-/// Query rows spread over the cache's positions, in no order when the cache has none.
+/// Query rows spread over the cache's positions; they are unordered when the cache is.
 struct Scene {
   explicit Scene(const Shape& shape)
       : s(shape),
@@ -86,8 +86,8 @@ TEST(CudaParity, PrefillAttention) {
     ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
     ASSERT_OK(attention(scene.arguments(cpu, cpu_lse)));
     ASSERT_OK(scene.run_on_device(0, s.queries, cuda, cuda_lse));
-    // Queries and weights are rounded to the type of the KV: scores are off by a few of its half
-    // units, sums by fewer.
+    // Queries and weights are rounded to the type of the KV. Scores are off by a few of its half
+    // units, and sums by fewer.
     const double tolerance = 5 * epsilon_of(s.dtype);
     const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
                              std::to_string(s.dim);

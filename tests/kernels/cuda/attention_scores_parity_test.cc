@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): how much attention each cached row gets.
+// Reference, CPU and CUDA (emulated) agree on how much attention each cached row gets.
 #include "kernels/cuda/attention_scores.cuh"
 
 #include "kernels/attention.h"
@@ -18,8 +18,8 @@ const Shape kShapes[] = {{1, 1, 1, 1, 8, DType::kF32},
                          {33, 4, 3, 2, 128, DType::kF32},
                          {40, 3, 2, 1, 256, DType::kF16}};
 
-/// The last query rows of a cache, one of which sees nothing when there are several, and the lse of
-/// their attention.
+/// The last query rows of a cache and the lse of their attention. If there are several, one of them
+/// sees nothing.
 struct Window {
   explicit Window(const Shape& shape)
       : s(shape),
@@ -51,7 +51,7 @@ struct Window {
             scores.data(),
             s.keys};
   }
-  /// In calls of the given numbers of rows.
+  /// Computes the scores in calls of the given numbers of rows.
   std::vector<float> on_device(ScoreReduction reduction,
                                const std::vector<std::int64_t>& calls) const {
     TestDevice device;

@@ -1,5 +1,5 @@
-// Reference, CPU and CUDA (emulated): attention on ranges of rows, column statistics of a
-// prefill.
+// Reference, CPU and CUDA (emulated) agree on attention over ranges of rows and on column
+// statistics of a prefill.
 #include "kernels/cuda/attention_statistics.cuh"
 
 #include "kernels/attention.h"
@@ -116,7 +116,8 @@ struct Statistics {
   std::int64_t columns() const { return window.s.keys - first_column; }
   std::int64_t rows() const { return (window.s.keys - first_column + step - 1) / step; }
 
-  /// Rows [begin, end) of those that the step leaves; all rows of the prefill are queries.
+  /// Returns the arguments for rows [begin, end) of those that the step keeps. All rows of the
+  /// prefill are queries.
   AttentionStatsArgs arguments(Sums& sums, std::int64_t begin, std::int64_t end) const {
     const std::int64_t width = std::int64_t{window.heads} * window.s.dim,
                        first = first_column + begin * step;

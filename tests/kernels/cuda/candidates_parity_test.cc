@@ -1,5 +1,5 @@
-// Reference, CPU and CUDA (emulated): what candidates are worth to KV heads, and the rows of those
-// that were chosen.
+// Reference, CPU and CUDA (emulated) agree on the values of candidates for KV heads and on the rows
+// of the chosen ones.
 #include "kernels/cuda/candidates.cuh"
 
 #include <random>

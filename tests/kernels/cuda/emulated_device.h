@@ -12,8 +12,8 @@
 
 namespace quire::cuda {
 
-/// Buffers a kernel may touch. Every upload is a copy of its own, so that nothing but what was
-/// uploaded is in bounds.
+/// Buffers that a kernel may touch. Every upload is a separate copy, so that only what was uploaded
+/// is in bounds.
 class TestDevice {
  public:
   template <class T>
@@ -23,7 +23,7 @@ class TestDevice {
     memory_.add(name, p, x.size() * sizeof(T), simt::Access::kRead);
     return p;
   }
-  /// Writable, and at the start what `x` is.
+  /// Returns a writable buffer that starts as a copy of `x`.
   template <class T>
   T* output(const std::vector<T>& x, const std::string& name) {
     auto* p = static_cast<T*>(keep(x.size() * sizeof(T)));
@@ -31,7 +31,7 @@ class TestDevice {
     memory_.add(name, p, x.size() * sizeof(T), simt::Access::kReadWrite);
     return p;
   }
-  /// Floats that are NaN until written.
+  /// Returns floats that are NaN until written.
   float* output(std::int64_t n, const std::string& name) {
     return output(
         std::vector<float>(static_cast<std::size_t>(n), std::numeric_limits<float>::quiet_NaN()),
@@ -51,7 +51,7 @@ class TestDevice {
             c.rotary_dim,
             c.interleaved};
   }
-  /// The pages stay where they are, read only; slots past the last row are not registered.
+  /// Registers the pages in place, read-only. Slots past the last row are not registered.
   KvView upload(const KvView& kv) {
     KvView out = kv;
     const std::int64_t num_pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
@@ -71,7 +71,7 @@ class TestDevice {
     }
     return out;
   }
-  /// The pages themselves, whole and writable.
+  /// Registers whole pages in place, writable.
   MutableKvView attach(const MutableKvView& kv) {
     MutableKvView out = kv;
     const std::int64_t num_pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
@@ -80,7 +80,7 @@ class TestDevice {
       memory_.add("a page", kv.pages[p], page_bytes(kv), simt::Access::kReadWrite);
     return out;
   }
-  /// What kernels wrote into attached pages is in `kv` afterwards.
+  /// Ensures that `kv` holds what kernels wrote into attached pages; here it does already.
   static void bring_back(const MutableKvView&, const MutableKvView&) {}
   simt::Launcher launcher() const { return simt::Launcher(memory_); }
 

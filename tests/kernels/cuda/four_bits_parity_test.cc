@@ -1,4 +1,4 @@
-// Reference and CUDA (emulated): weights in groups of 32, of four and eight bits.
+// Reference and CUDA (emulated) agree on weights in groups of 32, of four and eight bits.
 #include <cstring>
 
 #include "kernels/cuda/four_bits.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr GroupKind kKinds[] = {GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight};
 
-/// Random groups, as a device keeps them and as what they mean.
+/// Random groups, in the device's form and as the values that they represent.
 struct Grouped {
   Grouped(GroupKind k_kind, std::int64_t k_n, std::int64_t k_k)
       : kind(k_kind),
@@ -77,17 +77,18 @@ TEST(CudaParity, GroupedGemvIsTheProductOfWhatTheWeightsMean) {
             device.upload(x, "x"), w.on(device), device.upload(bias, "bias"), s.rows, warps, y};
         ASSERT_OK(launch_grouped_gemv(launcher, args));
         const auto all = device.download(y, s.rows * s.n);
-        // A term is at most 128 * 0.05 * 4; sums of k such, in f32, in another order.
+        // A term is at most 128 * 0.05 * 4; the tolerance covers f32 sums of k terms in another
+        // order.
         expect_close(all, expected, 2e-7 * 25 * static_cast<double>(s.k), 1e-5,
                      name_of(kind) + ", warps " + std::to_string(warps));
         if (s.rows < 2) continue;
-        // A row's sums do not depend on the rows beside it.
+        // A row's sums do not depend on the other rows of the call.
         args.x += s.k;
         args.rows = s.rows - 1;
         ASSERT_OK(launch_grouped_gemv(launcher, args));
         EXPECT_EQ(device.download(y, args.rows * s.n),
                   std::vector<float>(all.begin() + s.n, all.end()));
-        // On top of what is there, with a gap behind each row.
+        // Sums are added to the old contents, with a gap after each row.
         const std::int64_t ldy = s.n + 3;
         std::vector<float> before = random_floats(s.rows * ldy, 5), sums = before;
         args.x -= s.k;

@@ -1,4 +1,5 @@
-// Reference, CPU and CUDA (emulated): rows copied between paged caches of every pair of layouts.
+// Reference, CPU and CUDA (emulated) agree on copying rows between paged caches of every pair of
+// layouts.
 #include "kernels/cuda/kv_gather.cuh"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ struct Shape {
   std::int32_t most;
 };
 
-/// For each head ranges of 1 to `most` rows, none written twice, from anywhere.
+/// Returns ranges of 1 to `most` rows for each head, from anywhere; no row is written twice.
 std::vector<KvMove> random_moves(const Shape& s, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<KvMove> moves;

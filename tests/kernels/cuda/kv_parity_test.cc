@@ -1,5 +1,5 @@
-// Reference, CPU and CUDA (emulated): rotation, placing and packing of KV rows, summaries of
-// blocks.
+// Reference, CPU and CUDA (emulated) agree on rotating, placing and packing KV rows and on
+// summaries of blocks.
 #include "kernels/cuda/kv.cuh"
 
 #include "kernels/block_summary.h"

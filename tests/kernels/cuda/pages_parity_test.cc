@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated): bounds of pages and what a page can matter.
+// Reference, CPU and CUDA (emulated) agree on bounds of pages and on scores of pages.
 #include "kernels/cuda/pages.cuh"
 
 #include <limits>
@@ -59,7 +59,8 @@ TEST(CudaParity, PageBoundsAndScores) {
   }
 }
 
-/// Means are rounded to bf16: where sums differ in their last bits, by a step of it.
+/// Means agree up to one step of bf16, to which they are rounded; sums may differ in their last
+/// bits.
 TEST(CudaParity, CentersOfPages) {
   for (const Shape& s : kShapes) {
     PagedKv kv(s.rows, s.kv_heads, s.dim, s.dtype, s.layout, 8);

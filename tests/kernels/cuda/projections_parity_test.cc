@@ -1,4 +1,5 @@
-// Reference and CUDA (emulated): splitting a stacked projection, int8 products of few rows.
+// Reference and CUDA (emulated) agree on splitting a stacked projection and on int8 products of few
+// rows.
 #include "kernels/cuda/projections.cuh"
 
 #include <limits>
@@ -15,8 +16,8 @@ struct Split {
   bool bias, norm;
 };
 
-/// Heads [first, first + count) of the stacked rows, biased and normalised, from the operations
-/// that it stands for.
+/// Returns heads [first, first + count) of the stacked rows, biased and normalised, computed with
+/// the operations that the kernel replaces.
 std::vector<float> split_by_parts(const std::vector<float>& qkv, std::int64_t ld, const Split& s,
                                   std::int64_t first, std::int64_t count, const float* bias,
                                   const float* norm) {
@@ -62,7 +63,7 @@ TEST(CudaParity, QkvSplitWithBiasAndNorm) {
     expect_close(device.download(args.q, s.rows * s.heads * s.dim), q, 1e-6, 3e-6, "q");
     expect_close(device.download(args.k, s.rows * s.kv_heads * s.dim), k, 1e-6, 3e-6, "k");
     EXPECT_EQ(device.download(args.v, s.rows * s.kv_heads * s.dim), v);
-    // Where it comes from, rows as far apart.
+    // Splitting in place, with the row distance of the input, gives the same result.
     float* in_place = device.output(qkv, "qkv and q, k, v");
     QkvSplitArgs same = args;
     same.qkv = same.q = in_place;
@@ -125,7 +126,8 @@ TEST(CudaParity, Int8GemvIsTheProductOfWhatTheWeightsMean) {
                         y};
       ASSERT_OK(launch_int8_gemv(launcher, args));
       const auto all = device.download(y, s.rows * s.n);
-      // A term is at most 127 * 0.05 * 4; sums of k such, in f32, in another order.
+      // A term is at most 127 * 0.05 * 4; the tolerance covers f32 sums of k terms in another
+      // order.
       expect_close(all, expected, 2e-7 * 25 * static_cast<double>(s.k), 1e-5,
                    "warps " + std::to_string(warps));
       if (s.rows < 2) continue;
@@ -133,7 +135,7 @@ TEST(CudaParity, Int8GemvIsTheProductOfWhatTheWeightsMean) {
       args.rows = 1;
       ASSERT_OK(launch_int8_gemv(launcher, args));
       EXPECT_EQ(device.download(y, s.n), std::vector<float>(all.end() - s.n, all.end()));
-      // On top of what is there, with a gap behind each row.
+      // Sums are added to the old contents, with a gap after each row.
       std::vector<float> before = random_floats(s.rows * (s.n + 3), 5), sums = before;
       args.x -= (s.rows - 1) * s.k;
       args.rows = s.rows;

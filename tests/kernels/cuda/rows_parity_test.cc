@@ -1,4 +1,4 @@
-// Reference, CPU and CUDA (emulated) on the same rows.
+// Reference, CPU and CUDA (emulated) agree on the same rows.
 #include "kernels/cuda/rows.cuh"
 
 #include <limits>
@@ -193,7 +193,7 @@ TEST(CudaParity, AddBias) {
   }
 }
 
-/// Scores with ties, both zeros, infinities and NaN, or plain ones.
+/// Returns scores with ties, both zeros, infinities and NaN, or plain ones.
 std::vector<float> scores_of(std::int64_t n, bool ties) {
   auto out = random_floats(n, 5);
   std::mt19937 rng(3);

@@ -1,5 +1,5 @@
-// Reference and CUDA (emulated): SamKV's scores of blocks, and recomputed rows that overwrite or
-// blend with stored ones.
+// Reference and CUDA (emulated) agree on SamKV's scores of blocks, and on recomputed rows that
+// overwrite or blend with stored ones.
 #include "kernels/cuda/samkv.cuh"
 
 #include "tests/kernels/cuda/test_device.h"
@@ -96,7 +96,7 @@ TEST(CudaParity, AQueryWithoutLengthHasNothingToCompare) {
   EXPECT_EQ(device.download(comparable, 1), std::vector<float>{0});
 }
 
-/// What the kernel stands for: blend in f64, round to the stored type, place.
+/// Defines the kernel's result: blend in f64, round to the stored type, place.
 struct Recomputed {
   Recomputed(const Shape& shape, DType raw_type, DType target_type)
       : s(shape),
@@ -105,7 +105,7 @@ struct Recomputed {
         width(std::int64_t{s.kv_heads} * s.dim),
         k(random_floats(kRows * kLd(), 1)),
         v(random_floats(kRows * kLd(), 2)) {
-    // The first rows are like what is stored, the next its opposite, the last nothing at all.
+    // Row 1 is the opposite of what is stored, row 4 is zero, and the others are like it.
     const auto noise = random_floats(kRows * 2 * width, 3, 0.3f);
     for (std::int64_t r = 0; r < kRows; ++r) {
       for (std::int64_t c = 0; c < width; ++c) {
@@ -121,7 +121,7 @@ struct Recomputed {
   }
   std::int64_t kLd() const { return width + 3; }
 
-  /// [width] of row r.
+  /// Returns [width] of row r.
   std::vector<float> meaning(const std::vector<float>& fresh, const std::vector<float>& old,
                              std::int64_t r, bool fuse) const {
     double dot = 0, fresh2 = 0, old2 = 0;
@@ -181,7 +181,7 @@ TEST(CudaParity, RecomputedRowsOverwriteOrBlend) {
 
         TestDevice device;
         auto launcher = device.launcher();
-        std::vector<const void*> stored;  // [heads][2][head_dim] a row
+        std::vector<const void*> stored;  // [heads][2][head_dim] per row
         for (std::int64_t r = 0; r < rows; ++r) {
           std::vector<float> one;
           for (std::int64_t h = 0; h < s.kv_heads; ++h) {
@@ -205,7 +205,7 @@ TEST(CudaParity, RecomputedRowsOverwriteOrBlend) {
                                       attached};
         ASSERT_OK(launch_recomputed_rows(launcher, device.upload(table), args));
         TestDevice::bring_back(attached, host);
-        // A blend may round to the other side
+        // A blend may round to the neighbouring value.
         const double tolerance = 2 * (epsilon_of(raw) + epsilon_of(target)) + 2e-6;
         for (std::int64_t r = 0; r < 34; ++r) {
           for (std::int32_t h = 0; h < s.kv_heads; ++h) {

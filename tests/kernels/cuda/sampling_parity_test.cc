@@ -1,4 +1,4 @@
-// Reference and CUDA (emulated): drawing a token given a uniform number.
+// Reference and CUDA (emulated) agree on sampling a token, given a uniform number.
 #include "kernels/cuda/sampling.cuh"
 
 #include <limits>
@@ -19,8 +19,8 @@ struct Draw {
   double uniform;
 };
 
-/// The probability of every id under what args.h says, in f64; empty where the largest logit is
-/// taken as it is.
+/// Returns the probability of every id as args.h defines it, in f64; empty where the largest logit
+/// is taken directly.
 std::vector<double> distribution(const std::vector<float>& logits, const Draw& d) {
   const auto order = top_k_reference(logits, static_cast<std::int64_t>(logits.size()));
   const float top = logits[static_cast<std::size_t>(order[0])];
@@ -115,7 +115,7 @@ TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
   for (std::int64_t i = 0; i < count; ++i) {
     logits.insert(logits.end(), one.begin(), one.end());
     draws.push_back(shape);
-    // Evenly: counts are exact to one
+    // The numbers are evenly spaced, so counts are exact to one.
     draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);
   }
   std::vector<int> seen(static_cast<std::size_t>(n));

@@ -1,4 +1,4 @@
-/// The TestDevice of the parity tests: the emulation, or a GPU where nvcc compiles them
+/// Chooses the TestDevice of the parity tests: the emulation, or a GPU where nvcc compiles them
 /// (tests/gpu).
 #pragma once
 

@@ -33,7 +33,7 @@ using namespace quire::cuda;
 constexpr std::size_t kAlignment = 256;
 constexpr int kNaNs = 0xff;
 
-/// Rows of x times rows of w, eight sums at a time.
+/// Returns the dot product of a row of x and a row of w, in eight partial sums.
 float dot(const float* a, const float* b, std::int64_t k) {
   float sums[8] = {};
   std::int64_t c = 0;
@@ -79,7 +79,7 @@ class EmulatedDevice final : public EmulatedOps {
     std::memset(p, kNaNs, size);
     blocks_[p] = {kind, bytes};
     if (counts) in_use_ += bytes;
-    // Pinned memory is mapped
+    // The device can access pinned memory, so it is registered too.
     global_.add(memory_kind_name(kind), p, static_cast<std::size_t>(bytes), Access::kReadWrite);
     return p;
   }
@@ -155,7 +155,7 @@ class EmulatedDevice final : public EmulatedOps {
   struct Work {
     OpCode code;
     std::vector<std::byte> args;
-    std::int64_t event = 0;  ///< which recording of an event this is, or waits for
+    std::int64_t event = 0;  ///< the recording of the event that this is or waits for
   };
   struct Recorded {
     std::uint64_t version;
@@ -170,7 +170,7 @@ class EmulatedDevice final : public EmulatedOps {
     return out;
   }
 
-  // What happens when an operation is enqueued.
+  // take() enqueues an operation.
   template <class Args>
   Status take(const Args&, OpCode code, const void* args, std::int64_t bytes) {
     of(Lane::kCompute).push_back(work(code, args, bytes));
@@ -225,12 +225,12 @@ class EmulatedDevice final : public EmulatedOps {
   bool passed(std::int64_t setting) const {
     return setting == 0 || settings_passed_.contains(setting);
   }
-  /// Whether the lane's next operation may run.
+  /// Returns whether the stream's next operation may run.
   bool ready(Lane lane) {
     const std::deque<Work>& queue = of(lane);
     return !queue.empty() && (queue.front().code != OpCode::kHold || passed(queue.front().event));
   }
-  /// One operation after the other, of the lane that goes first as long as it can, until `done`.
+  /// Runs one operation after the other until `done`. The preferred stream runs as long as it can.
   template <class Done>
   Status run_until(Done done) {
     const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute,
@@ -251,7 +251,7 @@ class EmulatedDevice final : public EmulatedOps {
     }
     return {};
   }
-  /// What was enqueued before an error does not run; its marks pass.
+  /// Drops the operations that were enqueued before an error; their events count as passed.
   void drop(std::deque<Work>& queue) {
     for (const Work& one : queue) {
       if (one.code == OpCode::kRecordEvent) settings_passed_.insert(one.event);
@@ -403,7 +403,7 @@ class EmulatedDevice final : public EmulatedOps {
     return {};
   }
 
-  /// Whether the bytes lie in one block of any kind.
+  /// Checks that the bytes lie in one block of any kind.
   Status owned(const void* p, std::int64_t bytes, const char* what) const {
     if (bytes <= 0) return {};
     auto next = blocks_.upper_bound(const_cast<void*>(p));
@@ -420,7 +420,7 @@ class EmulatedDevice final : public EmulatedOps {
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
   std::array<std::deque<Work>, 2> lanes_;
-  std::array<std::int64_t, kEvents> events_{};  // the last setting of each, counted from 1
+  std::array<std::int64_t, kEvents> events_{};  // the latest recording of each, counted from 1
   std::int64_t settings_ = 0;
   std::set<std::int64_t> settings_passed_;
   std::map<std::int64_t, Recorded> graphs_;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-// A sanitizer follows swapcontext(), and takes jumps to another stack for errors.
+// Sanitizers follow swapcontext() but report jumps to another stack as errors.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define QUIRE_FIBER_JUMPS 0
 #else
@@ -38,7 +38,7 @@ void Fiber::reset(std::function<void()> body) {
   own_shadow_ = nullptr;
 #endif
   body_ = std::move(body);
-  // One that waits behind its last body, for the next, keeps its context.
+  // A fiber that has finished its body and waits for the next one keeps its context.
   if (QUIRE_FIBER_JUMPS && entered_ && finished_) {
     finished_ = false;
     return;
@@ -48,7 +48,7 @@ void Fiber::reset(std::function<void()> body) {
   own_.uc_stack.ss_sp = stack_.get();
   own_.uc_stack.ss_size = kStackBytes;
   own_.uc_link = nullptr;
-  const auto self = reinterpret_cast<std::uintptr_t>(this);  // makecontext passes ints alone
+  const auto self = reinterpret_cast<std::uintptr_t>(this);  // makecontext passes only ints
   makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::enter), 2, static_cast<unsigned>(self),
               static_cast<unsigned>(self >> 32));
 }
@@ -58,7 +58,7 @@ void Fiber::enter(unsigned low, unsigned high) {
 }
 
 void Fiber::run() {
-  for (;;) {  // without jumps once
+  for (;;) {  // runs once where jumps are off
     switched_in();
     body_();
     finished_ = true;

@@ -1,4 +1,4 @@
-/// Stacks that a thread switches between: what the emulation runs GPU threads on.
+/// Stacks that a thread switches between; the emulation runs GPU threads on them.
 #pragma once
 
 #include <setjmp.h>
@@ -10,8 +10,7 @@
 
 namespace quire::simt {
 
-/// A function that can pause. One thread owns a fiber; resume() and pause() are called on that
-/// thread.
+/// A function that can pause. One thread owns a fiber and calls resume() and pause().
 class Fiber {
  public:
   Fiber();
@@ -19,12 +18,12 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Makes the next resume() enter `body`. What an unfinished earlier body left on the stack is
-  /// forgotten, not destroyed.
+  /// Makes the next resume() enter `body`. The stack of an unfinished earlier body is forgotten,
+  /// not destroyed.
   void reset(std::function<void()> body);
-  /// Runs until the body pauses or returns.
+  /// Runs the body until it pauses or returns.
   void resume();
-  /// Called inside the body: back to the caller of resume().
+  /// Returns to the caller of resume(). It is called inside the body.
   void pause();
   bool finished() const { return finished_; }
 
@@ -39,10 +38,11 @@ class Fiber {
   std::unique_ptr<std::byte[]> stack_;
   std::function<void()> body_;
   ucontext_t own_{}, caller_{};
-  /// Where both go on, without asking the system for the signal mask at every switch
+  /// Where the fiber and its caller go on. Jumps avoid asking the system for the signal mask at
+  /// every switch.
   jmp_buf own_jump_, caller_jump_;
   bool finished_ = true, entered_ = false;
-  // What sanitizers must be told at every switch; null without one.
+  // State that sanitizers must be told at every switch; null without one.
   void *own_shadow_ = nullptr, *caller_shadow_ = nullptr;
   const void* caller_stack_ = nullptr;
   std::size_t caller_stack_bytes_ = 0;

@@ -26,7 +26,7 @@ using Fibers = std::vector<std::unique_ptr<Fiber>>;
 
 }  // namespace
 
-/// The block that runs. One at a time, on one thread.
+/// The block that runs. Blocks run one at a time, on one thread.
 class Block {
  public:
   Block(const GlobalMemory& memory, const cuda::LaunchShape& shape, Fibers& threads)
@@ -76,8 +76,8 @@ class Block {
   SharedMemory& shared() { return shared_; }
   int running() const { return running_; }
 
-  /// Ends the launch. The running thread is unwound, since its frames hold messages; the others are
-  /// forgotten where they wait, holding nothing.
+  /// Ends the launch. The running thread is unwound because its frames hold messages. The others
+  /// hold nothing and are forgotten where they wait.
   [[noreturn]] void fail(Fault fault, const std::string& message, Location at) {
     fail(fault, message + ", at " + place(at));
   }
@@ -123,14 +123,15 @@ class Block {
     }
   }
 
-  /// What all lanes gave. With `barrier` it also orders their accesses to shared memory.
+  /// Returns the values of all lanes. With `barrier` it also orders their accesses to shared
+  /// memory.
   const std::byte* exchange(const void* value, std::size_t bytes, Location at, bool barrier) {
     Warp& w = warps_[static_cast<std::size_t>(running_ / 32)];
     if (w.arrived > 0 && !same(at, w.at))
       fail(Fault::kDivergence, "warp operation at " + place(at) +
                                    " while other lanes are at the one at " + place(w.at));
-    // Two sets of slots: a quick lane may come to the next operation before a slow one has read
-    // this one's.
+    // There are two sets of slots, because a quick lane may start the next operation before a slow
+    // one has read this one's values.
     auto& slots = w.slots[w.turn];
     if (bytes > 0)
       std::memcpy(slots.data() + static_cast<std::size_t>(running_ % 32) * Device::kSlotBytes,
@@ -149,7 +150,7 @@ class Block {
 
  private:
   struct Wait {
-    const char* what = nullptr;  // null: runs or has finished
+    const char* what = nullptr;  // null: it runs or has finished
     Location at;
   };
   struct Stopped {};
@@ -253,8 +254,8 @@ void Device::mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t
     const auto bits = static_cast<std::uint16_t>(half != 0 ? word >> 16 : word);
     return type == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
   };
-  // Lane = 4 * (row % 8) + (k % 8) / 2 for a, 4 * column + (k % 8) / 2 for b; registers by halves
-  // of rows and of k.
+  // A lane is 4 * (row % 8) + (k % 8) / 2 for a and 4 * column + (k % 8) / 2 for b. Registers go by
+  // halves of rows and of k.
   const int group = lane() / 4, pair = lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const int row = group + (i / 2) * 8, column = pair * 2 + i % 2;
@@ -318,7 +319,8 @@ Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_
     return {Fault::kLaunch, std::to_string(shape.shared_bytes) + " bytes of shared memory"};
   if (g.x < 0 || g.y < 0 || g.z < 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535)
     return {Fault::kLaunch, "the grid is larger than a GPU takes"};
-  thread_local Fibers fibers;  // kept: the thread sanitizer takes milliseconds to make one
+  // The fibers are reused, because under the thread sanitizer making one takes milliseconds.
+  thread_local Fibers fibers;
   Block block(memory, shape, fibers);
   for (std::int64_t z = 0; z < g.z; ++z) {
     for (std::int64_t y = 0; y < g.y; ++y) {

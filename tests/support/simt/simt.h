@@ -1,12 +1,14 @@
 /// Runs CUDA kernel bodies on the host: blocks in turn, the threads of a block as fibers on the
 /// calling thread (kernels/cuda/device.h).
 ///
-/// A launch stops at the first thing a GPU would let pass or punish without a reason: an access
-/// outside the registered buffers or not aligned, a write to a read-only one, shared memory that
-/// nobody wrote or that two threads race for, a barrier or warp operation that not all threads
-/// reach, or that they reach at different places, bytes of an asynchronous copy before it was
-/// waited for, and a launch no GPU accepts. What it cannot show: speed, registers, hardware
-/// rounding of the tensor cores.
+/// A launch stops at the first fault that a GPU would miss or punish without a reason:
+/// - an access outside the registered buffers, a misaligned one, or a write to a read-only buffer;
+/// - shared memory that was not written or is in a data race;
+/// - a barrier or warp operation that not all threads reach, or not at the same place;
+/// - bytes of an asynchronous copy before it was waited for;
+/// - a launch that no GPU accepts.
+///
+/// It cannot show speed, registers, or hardware rounding of the tensor cores.
 #pragma once
 
 #include <cstring>
@@ -26,7 +28,7 @@ enum class Fault { kNone, kLaunch, kGlobalMemory, kSharedMemory, kDivergence };
 
 struct Report {
   Fault fault = Fault::kNone;
-  std::string message;  ///< what, which thread of which block, where in the source
+  std::string message;  ///< the fault, its thread and block, and the place in the source
 };
 
 using Location = std::source_location;
@@ -115,7 +117,7 @@ class Device {
   template <class T>
   T shared_atomic_add(SharedArray<T> array, std::int64_t i, T value);
 
-  /// The bytes arrive when they are waited for, not before.
+  /// The bytes arrive when the copy is waited for, not before.
   template <class T>
   void copy_async(SharedArray<T> array, std::int64_t i, const T* from,
                   Location at = Location::current()) {
@@ -150,8 +152,8 @@ class Device {
   static constexpr std::size_t kSlotBytes = 32;
 
  private:
-  /// Every lane's value once all have come, kSlotBytes apart; valid until the lane's next warp
-  /// operation.
+  /// Returns every lane's value once all lanes have arrived, kSlotBytes apart. It is valid until
+  /// the lane's next warp operation.
   const std::byte* exchange(const void* value, std::size_t bytes, Location at);
   void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], DType type,
            Location at);
@@ -164,14 +166,13 @@ class Device {
   int thread_;
 };
 
-/// What a shared array needs of the block that runs: the bytes after checking the access by the
-/// running thread.
+/// Returns the bytes of a shared array after checking the access by the running thread.
 std::byte* shared_bytes(Block& block, std::int64_t offset, std::int64_t index, std::int64_t count,
                         std::size_t size, SharedMemory::Kind kind);
 
 template <class T>
 typename SharedArray<T>::Cell SharedArray<T>::operator[](std::int64_t i) const {
-  // An index outside the array is refused by the access, which knows the running thread.
+  // The access itself refuses an index outside the array, because it knows the running thread.
   return Cell(*block_,
               static_cast<std::size_t>(
                   i >= 0 && i < count_ ? offset_ + i * static_cast<std::int64_t>(sizeof(T)) : -1));
@@ -207,8 +208,8 @@ T Device::shared_atomic_add(SharedArray<T> array, std::int64_t i, T value) {
 Report run(const GlobalMemory& memory, const cuda::LaunchShape& shape, int most_threads,
            const std::function<void(Device&)>& body);
 
-/// The Launcher of kernels/cuda launch functions: a fault becomes kInternal with the report's
-/// message, and stays in report().
+/// The Launcher of kernels/cuda launch functions. A fault becomes kInternal with the report's
+/// message and stays in report().
 class Launcher {
  public:
   explicit Launcher(const GlobalMemory& memory) : memory_(memory) {}

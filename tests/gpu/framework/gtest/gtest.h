@@ -1,4 +1,4 @@
-/// The part of GoogleTest that the parity tests use, for machines that have none. main.cc runs the
+/// The part of GoogleTest that the parity tests use, for machines without it. main.cc runs the
 /// tests.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace testing {
 
-/// The base of fixtures.
+/// Base class of fixtures.
 class Test {
  public:
   virtual ~Test() = default;
@@ -20,17 +20,17 @@ struct Case {
   std::string name;
   void (*body)();
 };
-/// In the order of their definitions, file by file.
+/// Returns all tests in the order of their definitions, file by file.
 inline std::vector<Case>& cases() {
   static std::vector<Case> all;
   return all;
 }
-/// What SCOPED_TRACE says, outermost first.
+/// Returns the active texts of SCOPED_TRACE, outermost first.
 inline std::vector<std::string>& traces() {
   static std::vector<std::string> all;
   return all;
 }
-/// Failures of the test that runs.
+/// Returns the number of failures of the running test.
 inline int& failures() {
   static int count = 0;
   return count;
@@ -42,7 +42,7 @@ struct Registration {
   Registration(const char* name, void (*body)()) { cases().push_back({name, body}); }
 };
 
-/// What stands behind a failed check, printed when it ends.
+/// Collects the text after a failed check and prints it when it is destroyed.
 class Message {
  public:
   template <class T>
@@ -56,8 +56,8 @@ class Message {
   std::ostringstream text_;
 };
 
-/// The left side of `Report(...) = Message() << ...`, which makes a failed ASSERT a statement of
-/// type void to return.
+/// The left side of `Report(...) = Message() << ...`. It makes a failed ASSERT a statement of type
+/// void, which can be returned.
 struct Report {
   const char* file;
   int line;
@@ -69,14 +69,14 @@ struct Report {
   }
 };
 
-/// The left side of a skipped test's statement of type void to return.
+/// The left side of a skipped test's statement of type void, which can be returned.
 struct Skip {
   void operator=(const Message& message) const {
     std::cout << "skipped: " << message.text() << std::endl;
   }
 };
 
-/// A trace as long as it lives.
+/// A trace that is active while the object exists.
 class Trace {
  public:
   template <class T>

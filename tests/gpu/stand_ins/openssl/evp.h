@@ -1,5 +1,5 @@
-/// SHA-256 by the names the engine calls it by, for machines that have no OpenSSL (FIPS 180-4).
-/// Every call succeeds.
+/// SHA-256 (FIPS 180-4) under the names that the engine uses, for machines without OpenSSL. Every
+/// call succeeds.
 #pragma once
 
 #include <array>

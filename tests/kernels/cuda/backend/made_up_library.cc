@@ -1,4 +1,4 @@
-// Stands in for libquire_cuda.so: what it says is chosen when it is compiled.
+// Replaces libquire_cuda.so; what it reports is chosen when it is compiled.
 #include <cstdlib>
 #include <cstring>
 
@@ -32,8 +32,8 @@ std::int32_t refuse(quire::Code code, const char* why, QuireCudaMessage* message
   return static_cast<std::int32_t>(code);
 }
 
-/// A session whose memory is ordinary and of which one copy is the only work; the second is
-/// enqueued after the device was lost.
+/// A session with ordinary memory, in which one copy is the only work. A second copy finds the
+/// device lost.
 struct Session {
   int enqueued = 0;
 };

@@ -1,5 +1,5 @@
-/// A device of bytes and counters: streams run what they are given when a test says so, and any
-/// call can be made to fail.
+/// A device of bytes and counters. Streams run their work when a test says so, and any call can be
+/// made to fail.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace quire::cuda {
 
-/// Time is the number of streams' steps: an event recorded on a stream passes with finish(stream),
-/// or when somebody waits. Handles are checked: one that is unknown, or destroyed, aborts the test.
+/// Time is the number of streams' steps: an event recorded on a stream passes with finish(stream)
+/// or when it is waited for. Handles are checked: an unknown or destroyed one aborts the test.
 class FakeDriver : public DeviceDriver {
  public:
   explicit FakeDriver(std::int64_t capacity_bytes) : capacity_(capacity_bytes) {}
@@ -23,25 +23,25 @@ class FakeDriver : public DeviceDriver {
     QUIRE_CHECK(handles_.empty() && allocations_.empty(), "handles or memory are left behind");
   }
 
-  /// The `nth` call (from 1) of that name from now on fails so; later ones do not.
+  /// Makes the `nth` call (from 1) of that name from now fail with `status`; later ones succeed.
   void fail(const std::string& call, int nth, Status status) {
     failures_[call] = {nth, std::move(status)};
   }
-  /// Everything enqueued on the stream so far has run.
+  /// Runs everything enqueued on the stream so far.
   void finish(StreamHandle stream) { done_[stream.stream] = enqueued_[stream.stream]; }
   std::int64_t given_bytes(MemoryKind kind) const {
     std::int64_t sum = 0;
     for (const auto& [p, a] : allocations_) sum += a.kind == kind ? a.bytes : 0;
     return sum;
   }
-  /// Of the card, in any kind of memory that lies on it.
+  /// Returns the bytes allocated on the card, in any kind of memory there.
   std::int64_t card_bytes() const {
     return given_bytes(MemoryKind::kDevice) + given_bytes(MemoryKind::kShared);
   }
   std::int64_t num_handles() const { return static_cast<std::int64_t>(handles_.size()); }
-  /// Memory that could not be given back goes with the device.
+  /// Forgets memory that could not be released, as it goes with the device.
   void forget_memory() { allocations_.clear(); }
-  /// A loss takes everything with it.
+  /// Forgets everything, as after the loss of the device.
   void forget_everything() {
     handles_.clear();
     allocations_.clear();
@@ -137,7 +137,7 @@ class FakeDriver : public DeviceDriver {
   const std::vector<void*>& launched() const { return launched_; }
 
  protected:
-  /// Every call's beginning: counts it, and fails it when a test said so.
+  /// Counts a call, and fails it if a test said so. Every call begins with it.
   Status enter(const std::string& call) {
     calls_.push_back(call);
     const auto found = failures_.find(call);
@@ -163,7 +163,7 @@ class FakeDriver : public DeviceDriver {
   };
 
   void* new_handle() {
-    void* p = reinterpret_cast<void*>(++last_handle_);  // never used again, unlike addresses
+    void* p = reinterpret_cast<void*>(++last_handle_);  // never reused, unlike addresses
     handles_.insert(p);
     return p;
   }

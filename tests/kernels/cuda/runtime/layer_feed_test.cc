@@ -12,7 +12,8 @@
 namespace quire::cuda {
 namespace {
 
-/// Streams whose work waits until run() takes it, from the streams in any order that events allow.
+/// Streams whose work waits for run(), which takes it from the streams in any order that events
+/// allow.
 class QueuedDriver final : public FakeDriver {
  public:
   using FakeDriver::FakeDriver;
@@ -34,7 +35,8 @@ class QueuedDriver final : public FakeDriver {
     return {};
   }
 
-  /// Runs everything; `seed` decides which stream goes on. False when streams wait for each other.
+  /// Runs everything; `seed` decides which stream goes on. Returns false when streams wait for each
+  /// other.
   bool run(std::uint32_t seed) {
     std::mt19937 rng(seed);
     for (;;) {
@@ -72,8 +74,8 @@ class QueuedDriver final : public FakeDriver {
 constexpr std::int64_t kBytes = 64;
 constexpr int kLayers = 7;
 
-/// Runs kLayers layers of a "model" that copies its layer's bytes to the host; true when every
-/// layer saw its own bytes.
+/// Runs kLayers layers of a "model" that copies its layer's bytes to the host. Returns true when
+/// every layer saw its own bytes.
 bool layers_see_their_bytes(std::uint32_t seed, bool heeds_holds) {
   QueuedDriver driver(1 << 20);
   driver.heeds_holds = heeds_holds;
@@ -181,7 +183,7 @@ TEST(LayerFeed, AFailedCallIsReportedAndLeavesNothingBehind) {
           QUIRE_RETURN_IF_ERROR(feed.take().status());
           return feed.release();
         };
-        // A feed makes one stream
+        // A feed creates only one stream.
         const bool once = std::string(call) == "create_stream" && nth == 2;
         EXPECT_EQ(use().code(), once ? Code::kOk : Code::kInternal) << call << nth;
         EXPECT_EQ(pool.stats().in_use_bytes, 0) << call << nth;

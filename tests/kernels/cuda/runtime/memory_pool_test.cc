@@ -16,7 +16,7 @@ struct PoolTest : testing::Test {
   FakeDriver driver{64 * kMiB};
   Stream stream = *create_stream(driver), other = *create_stream(driver);
 
-  /// The pool's figures against what the device gave.
+  /// Compares the pool's figures with what the device allocated.
   void expect_exact(const MemoryPool& pool, MemoryKind kind = MemoryKind::kDevice) {
     EXPECT_EQ(pool.stats().held_bytes(), driver.given_bytes(kind));
     EXPECT_GE(pool.stats().peak_bytes, pool.stats().held_bytes());
@@ -110,7 +110,7 @@ TEST_F(PoolTest, TheLimitIsHardAndKeptBlocksMakeWay) {
       << refused.status().message();
   *three = Buffer();
   EXPECT_EQ(pool.stats().cached_bytes, 3 * kMiB);
-  auto two = pool.allocate(2 * kMiB, stream.get());  // the kept three must go first
+  auto two = pool.allocate(2 * kMiB, stream.get());  // the three cached MiB must be freed first
   ASSERT_TRUE(two.ok());
   EXPECT_EQ(pool.stats().cached_bytes, 0);
   expect_exact(pool);
@@ -129,7 +129,7 @@ TEST_F(PoolTest, ADeviceThatOthersFilledIsAskedAgainAfterKeptBlocksWent) {
   ASSERT_TRUE(b.ok()) << b.status().to_string();
   EXPECT_EQ(pool.stats().driver_calls, 3);
   EXPECT_EQ(pool.stats().cached_bytes, 0);
-  // Nothing kept: one attempt
+  // Nothing is cached, so there is one attempt.
   driver.fail("allocate", 1, Status::exhausted("taken by another process"));
   const auto failed = pool.allocate(3 * kMiB, stream.get());
   EXPECT_EQ(failed.code(), Code::kResourceExhausted);

@@ -1,4 +1,4 @@
-// Choosing a device, the memory of a loss, handles, graphs.
+// Tests the choice of a device, the memory of a loss, handles and graphs.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/runtime/graph_cache.h"

@@ -19,7 +19,7 @@ struct SessionMemoryTest : testing::Test {
   FakeDriver driver{64 * kMiB};
   Stream stream = *create_stream(driver);
 
-  /// The figures of all pools against what the device gave.
+  /// Compares the figures of all pools with what the device allocated.
   void expect_exact(const SessionMemory& memory) {
     for (const MemoryKind kind : kKinds)
       EXPECT_EQ(memory.stats(kind).held_bytes(), driver.given_bytes(kind))
@@ -144,14 +144,14 @@ TEST_F(SessionMemoryTest, EveryCallOfTheDriverMayFail) {
       driver.fail(call, 1, Status::internal("told to"));
       const auto p = memory->allocate(MemoryKind::kDevice, 2000);
       EXPECT_TRUE(memory->release(MemoryKind::kShared, kept).ok());
-      (void)memory->memory();  // some calls are made here alone
+      (void)memory->memory();  // some calls are made only here
       const auto again = memory->allocate(MemoryKind::kDevice, 3000);
       EXPECT_TRUE(again.ok()) << again.status().to_string();
       expect_exact(*memory);
       EXPECT_TRUE(call == std::string("release") ||
                   memory->stats(MemoryKind::kShared).stranded_bytes == 0);
     }
-    driver.forget_memory();  // what could not be given back
+    driver.forget_memory();  // drops what could not be released
   }
 }
 
