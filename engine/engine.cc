@@ -18,6 +18,7 @@
 #include "engine/plan/plan_builder.h"
 #include "engine/plan/store_lookup.h"
 #include "engine/prefill/kv_writer.h"
+#include "engine/prefill/record_kind.h"
 #include "engine/query/query_resources.h"
 #include "engine/record/fingerprint.h"
 #include "engine/residency/device_pool.h"
@@ -201,6 +202,8 @@ Status EngineImpl::make_core(const EngineOptions& options) {
                                    .num_heads = config.num_heads,
                                    .num_kv_heads = config.num_kv_heads,
                                    .head_dim = config.head_dim};
+  QUIRE_RETURN_IF_ERROR(check_record_names(options.records, "model.records"));
+  core_.more_records = options.records;
   core_.transfers = &transfers_;
   core_.stop_ids = format_.stop_ids();
   core_.stop_strings = format_.stop_strings();

@@ -75,6 +75,9 @@ struct EngineOptions {
   /// Path of a retrieval head for the decode policy specontext
   /// (engine/retrieve/head/retrieval_head.h); empty: none.
   std::string retrieval_head_path;
+  /// Names of the record kinds (engine/prefill/record_kind.h) that ingest makes besides those it
+  /// always makes.
+  std::vector<std::string> records;
   /// Number of requests that device_cache_bytes is divided among; no request takes more than its
   /// share.
   std::int32_t device_requests = 2;

@@ -19,32 +19,19 @@ constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 struct ContextCapture::Arriving {
   std::int32_t layer = 0, first_block = 0;
   std::int64_t rows = 0, blocks = 0;  ///< of the context
-  std::int64_t tail_rows = 0, local_rows = 0;
-  std::int64_t means_at = 0, local_at = 0, tail_at = 0, bytes = 0;
+  std::int64_t local_rows = 0;
+  std::int64_t means_at = 0, local_at = 0, bytes = 0;
 };
 
 ContextCapture::ContextCapture(const PassResources& core, std::shared_ptr<ContextKv> kv,
-                               AttentionStatistics* statistics, std::int64_t skip,
-                               std::int64_t first_token)
+                               AttentionStatistics* statistics,
+                               std::span<const ObservedRecord> observers, const ChunkRows& rows)
     : core_(core),
       kv_(std::move(kv)),
       statistics_(statistics),
-      tail_(kv_->tail_record.empty() ? TailRecordShape{} : tail_shape(core.facts, kv_->layout)),
-      skip_(skip),
-      first_token_(first_token) {}
-
-TailRecordShape ContextCapture::tail_shape(const EngineFacts& facts, const KvLayout& layout) {
-  TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0,
-                        layout.num_tokens()};
-  shape.num_rows = tail_rows(shape, layout.total_bytes());
-  return shape;
-}
-
-std::int64_t ContextCapture::first_tail_row() const {
-  const std::int64_t first = tail_.num_rows > 0 ? tail_.num_tokens - tail_.num_rows
-                                                : kv_->layout.num_tokens();
-  return skip_ + std::max<std::int64_t>(0, first - first_token_);
-}
+      observers_(observers),
+      skip_(rows.skip),
+      first_token_(rows.first_token) {}
 
 std::int64_t ContextCapture::first_local_row() const {
   const KvLayout& layout = kv_->layout;
@@ -54,7 +41,10 @@ std::int64_t ContextCapture::first_local_row() const {
 
 Status ContextCapture::after_projection(LayerPass& pass) {
   HookCompute* const hooks = hooks_of(pass);
-  return hooks != nullptr ? fetch_rows(pass, *hooks) : pack_here(pass);
+  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_rows(pass, *hooks) : pack_here(pass));
+  for (const ObservedRecord& record : observers_)
+    QUIRE_RETURN_IF_ERROR(record.observer->after_projection(pass, {skip_, first_token_}));
+  return {};
 }
 
 Status ContextCapture::after_attention(LayerPass& pass) {
@@ -92,11 +82,6 @@ Status ContextCapture::pack_here(const LayerPass& pass) {
   const std::int64_t local = first_local_row();
   if (local < qkv.rows)
     add_local_query(pass.layer, qkv.q + local * qkv.ld, qkv.rows - local, qkv.ld);
-  for (std::int64_t row = first_tail_row(); row < qkv.rows; ++row) {
-    put_tail_query(kv_->tail_record, tail_, pass.layer,
-                   first_token_ + row - skip_ - (tail_.num_tokens - tail_.num_rows),
-                   qkv.q + row * qkv.ld);
-  }
   return {};
 }
 
@@ -119,11 +104,9 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
           (first_token_ + a.rows == layout.num_tokens() || a.rows % layout.block_tokens() == 0),
       "chunk not at a block border");
   a.local_rows = std::max<std::int64_t>(0, qkv.rows - first_local_row());
-  a.tail_rows = std::max<std::int64_t>(0, qkv.rows - first_tail_row());
   a.means_at = aligned(2 * a.rows * width * size);
   a.local_at = a.means_at + aligned(a.blocks * width * kFloat);
-  a.tail_at = a.local_at + aligned(queries * kFloat);
-  a.bytes = a.tail_at + a.tail_rows * queries * kFloat;
+  a.bytes = a.local_at + queries * kFloat;
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(a.bytes));
   const auto floats = [to](std::int64_t offset) { return reinterpret_cast<float*>(to + offset); };
   QUIRE_RETURN_IF_ERROR(hooks.pack_rows({.k = qkv.k + skip_ * qkv.ld,
@@ -152,9 +135,6 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
   if (a.local_rows > 0)
     QUIRE_RETURN_IF_ERROR(hooks.sum_rows(qkv.q + (qkv.rows - a.local_rows) * qkv.ld, a.local_rows,
                                          queries, qkv.ld, floats(a.local_at)));
-  if (a.tail_rows > 0)
-    QUIRE_RETURN_IF_ERROR(hooks.copy_rows(qkv.q + (qkv.rows - a.tail_rows) * qkv.ld, a.tail_rows,
-                                          queries, qkv.ld, floats(a.tail_at)));
   return hooks.fetch(a.bytes, [this, a](const std::byte* bytes) { take(a, bytes); });
 }
 
@@ -184,10 +164,6 @@ void ContextCapture::take(const Arriving& a, const std::byte* bytes) {
       floats(a.means_at), a.blocks * width,
       kv_->means.begin() + (std::int64_t{a.layer} * layout.num_blocks() + a.first_block) * width);
   if (a.local_rows > 0) add_local_query(a.layer, floats(a.local_at), 1, queries);
-  for (std::int64_t r = 0; r < a.tail_rows; ++r)
-    put_tail_query(kv_->tail_record, tail_, a.layer,
-                   tail_.num_rows - (layout.num_tokens() - first_token_ - a.rows) - a.tail_rows + r,
-                   floats(a.tail_at) + r * queries);
 }
 
 Status ContextCapture::add_statistics(const LayerPass& pass) {

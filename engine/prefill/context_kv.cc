@@ -6,32 +6,38 @@
 
 #include "base/clock.h"
 #include "engine/prefill/context_capture.h"
-#include "engine/record/head_record.h"
-#include "engine/record/tail_record.h"
+#include "engine/prefill/record_kind.h"
 
 namespace quire {
 
 ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
-                               PrefillStatistics statistics)
+                               PrefillRecords records)
     : core_(core),
       token_ids_(token_ids),
       kv_(std::make_shared<ContextKv>()),
       cache_(*core.pool, core.facts.shape.num_layers),
-      keep_statistics_(statistics),
+      keep_statistics_(records != PrefillRecords::kNone),
       statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())),
                   core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
-  if (core.head != nullptr && core.head->uses_features())
-    head_track_ = std::make_unique<HeadTrack>(*core.head, HeadInput::kFeature);
   kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
   const KvLayout& layout = kv_->layout;
   kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
   kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) *
                           static_cast<std::size_t>(core.facts.num_heads) *
                           static_cast<std::size_t>(layout.shape().head_dim));
-  if (const TailRecordShape tail = ContextCapture::tail_shape(core.facts, layout);
-      statistics == PrefillStatistics::kKeep && tail.num_rows > 0)
-    kv_->tail_record = begin_tail_record(tail);
+  if (records == PrefillRecords::kNone) return;
+  for (const auto& kind : all_record_kinds()) {
+    const auto& more = core.more_records;
+    const bool requested = records == PrefillRecords::kRequested &&
+                           std::ranges::find(more, kind->name()) != more.end();
+    if (!kind->always() && !requested) continue;
+    auto observer = kind->observe(core, layout, token_ids);
+    if (observer == nullptr) continue;
+    QUIRE_CHECK(tap_ == nullptr || observer->tap() == nullptr, "two observers tap one pass");
+    if (observer->tap() != nullptr) tap_ = observer->tap();
+    observers_.push_back({kind->index(), std::move(observer)});
+  }
 }
 
 ContextPrefill::~ContextPrefill() = default;
@@ -69,20 +75,20 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
               static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
-  chunk_->capture.emplace(core_, kv_,
-                          keep_statistics_ == PrefillStatistics::kKeep ? &statistics_ : nullptr,
-                          prefix, next_);
+  chunk_->capture.emplace(core_, kv_, keep_statistics_ ? &statistics_ : nullptr, observers_,
+                          ChunkRows{prefix, next_});
   ForwardRequest request{};
   request.token_ids = ids;
   request.positions = chunk_->positions;
   request.cache = &cache_;
   request.hook = &*chunk_->capture;
-  request.tap = head_track_.get();
+  request.tap = tap_;
   chunk_->pass.emplace(*core_.model, request, workspace_);
 }
 
 Status ContextPrefill::step(const PieceLimit& limit) {
   const auto started = Clock::now();
+  if (next_ == static_cast<std::int64_t>(token_ids_.size())) return run_more(limit);
   if (!chunk_) begin_chunk(limit.max_tokens);
   double ms = 0;
   do {
@@ -98,30 +104,54 @@ Status ContextPrefill::step(const PieceLimit& limit) {
 
 Status ContextPrefill::end_chunk() {
   const auto started = Clock::now();
-  const KvLayout& layout = kv_->layout;
   next_ += chunk_->tokens;
-  if (head_track_) QUIRE_RETURN_IF_ERROR(head_track_->add_computed(chunk_->ids, chunk_->positions));
+  for (const ObservedRecord& record : observers_)
+    QUIRE_RETURN_IF_ERROR(record.observer->end_chunk(chunk_->ids, chunk_->positions));
   const double statistics_ms = chunk_->capture->statistics_ms();
   statistics_ms_ += statistics_ms;
   core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()),
                            chunk_->ms - statistics_ms);
   chunk_.reset();
-  if (done()) {
-    cache_.truncate_all(0);
-    const std::int32_t first = std::max(0, layout.num_blocks() - 2);
-    const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
-    for (float& x : kv_->local_query) x /= local;
-    if (keep_statistics_ == PrefillStatistics::kKeep) kv_->stats = statistics_.finish();
-    if (head_track_) {
-      const RetrievalHeadConfig& head = core_.head->config();
-      // Rows before the context are not part of it.
-      const auto keys = head_track_->keys().last(token_ids_.size() *
-                                                 static_cast<std::size_t>(head.key_dim()));
-      kv_->head_record = build_head_record(
-          {head.num_kv_heads, head.head_dim, layout.num_tokens(), core_.head->digest()}, keys);
-    }
-  }
+  if (next_ == static_cast<std::int64_t>(token_ids_.size()) && rows_left() == 0)
+    QUIRE_RETURN_IF_ERROR(finish());
   compute_ms_ += ms_between(started, Clock::now());
+  return {};
+}
+
+std::int64_t ContextPrefill::rows_left() const {
+  std::int64_t rows = 0;
+  for (const ObservedRecord& record : observers_) rows += record.observer->rows_left();
+  return rows;
+}
+
+/// Runs one piece of what an observer still wants to see over the whole context.
+Status ContextPrefill::run_more(const PieceLimit& limit) {
+  const auto started = Clock::now();
+  for (const ObservedRecord& record : observers_) {
+    if (record.observer->rows_left() == 0) continue;
+    QUIRE_RETURN_IF_ERROR(record.observer->run_more(
+        *core_.model, cache_, workspace_,
+        std::max<std::int64_t>(1, std::min(core_.chunk_tokens, limit.max_tokens))));
+    break;
+  }
+  const Status status = rows_left() == 0 ? finish() : Status();
+  compute_ms_ += ms_between(started, Clock::now());
+  return status;
+}
+
+/// Ends the context: nothing runs over its cache any more.
+Status ContextPrefill::finish() {
+  const KvLayout& layout = kv_->layout;
+  cache_.truncate_all(0);
+  const std::int32_t first = std::max(0, layout.num_blocks() - 2);
+  const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
+  for (float& x : kv_->local_query) x /= local;
+  if (keep_statistics_) kv_->stats = statistics_.finish();
+  for (const ObservedRecord& record : observers_) {
+    QUIRE_ASSIGN_OR_RETURN(std::vector<std::byte> bytes, record.observer->finish());
+    if (!bytes.empty()) kv_->records[record.index] = std::move(bytes);
+  }
+  finished_ = true;
   return {};
 }
 

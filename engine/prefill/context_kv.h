@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,10 +13,10 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/prefill/attention_statistics.h"
+#include "engine/prefill/context_observer.h"
 #include "engine/prefill/pass_resources.h"
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
-#include "engine/retrieve/head/head_track.h"
 
 namespace quire {
 
@@ -31,15 +32,18 @@ struct ContextKv {
   /// Block means of keys, [num_layers, num_blocks, num_kv_heads * head_dim], if a device computed
   /// them; else empty.
   std::vector<float> means;
-  /// Keys of the retrieval head (head_record.h); empty: no head that uses features is loaded.
-  std::vector<std::byte> head_record;
-
-  /// Queries of its last tokens (tail_record.h); empty: the context is too short.
-  std::vector<std::byte> tail_record;
+  /// What observers made, by the index of their kind (record_kind.h).
+  std::map<std::uint32_t, std::vector<std::byte>> records;
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
     return values[static_cast<std::size_t>(block * layout.num_groups() + group)]->payload();
   }
+};
+
+/// An observer and the index of the record that it makes.
+struct ObservedRecord {
+  std::uint32_t index = 0;
+  std::unique_ptr<ContextObserver> observer;
 };
 
 /// Limits the work of one call. The next call continues, and no limit changes any bit of the
@@ -51,9 +55,12 @@ struct PieceLimit {
   double max_ms = std::numeric_limits<double>::infinity();
 };
 
-/// Selects whether attention statistics are computed (attention_statistics.h), which costs a second
-/// product of queries and keys. Without them there is no sketch.
-enum class PrefillStatistics : std::uint8_t { kKeep, kSkip };
+/// Selects the records that a prefill makes besides the values.
+enum class PrefillRecords : std::uint8_t {
+  kRequested,  ///< those of PassResources::more_records, too, which may cost another prefill
+  kAlways,     ///< those that ingest always makes
+  kNone,       ///< no record and no attention statistics, hence no sketch
+};
 
 /// Runs [ingest prefix] + tokens chunk by chunk through its own working cache. The result equals,
 /// bit for bit, what the store returns. Threads: the engine thread.
@@ -61,16 +68,16 @@ class ContextPrefill {
  public:
   /// Prepares the prefill of at least one token; `core` and `token_ids` must outlive it.
   ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
-                 PrefillStatistics statistics = PrefillStatistics::kKeep);
+                 PrefillRecords records = PrefillRecords::kRequested);
   ~ContextPrefill();
 
-  bool done() const { return next_ == static_cast<std::int64_t>(token_ids_.size()); }
+  bool done() const { return finished_; }
   std::int64_t tokens_done() const { return next_; }  ///< whole chunks only
   double compute_ms() const { return compute_ms_; }   ///< statistics included
   /// Returns the part of compute_ms() for attention statistics.
   double statistics_ms() const { return statistics_ms_; }
-  /// Computes one chunk, or some layers of it. Errors: kResourceExhausted (no room for its working
-  /// cache), kInvalidArgument.
+  /// Computes one chunk, or some layers of it; after the last chunk, what observers still want.
+  /// Errors: kResourceExhausted (no room for its working cache), kInvalidArgument.
   Status step(const PieceLimit& limit = {});
   WorkingCache& cache() { return cache_; }
   /// Returns the result. Call it once, after done().
@@ -81,17 +88,22 @@ class ContextPrefill {
   struct Chunk;
   void begin_chunk(std::int32_t max_tokens);
   Status end_chunk();
+  Status run_more(const PieceLimit& limit);
+  Status finish();
+  std::int64_t rows_left() const;
   PassResources& core_;
   std::span<const std::int32_t> token_ids_;
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
-  const PrefillStatistics keep_statistics_;
+  const bool keep_statistics_;
   AttentionStatistics statistics_;
-  std::unique_ptr<HeadTrack> head_track_;  ///< null: no head that uses features
+  std::vector<ObservedRecord> observers_;
+  HiddenTap* tap_ = nullptr;  ///< of an observer, if one has one
   /// Its own workspace, as other passes run between the layers of a chunk.
   ForwardWorkspace workspace_;
   std::unique_ptr<Chunk> chunk_;
   std::int64_t next_ = 0;
+  bool finished_ = false;
   double compute_ms_ = 0, statistics_ms_ = 0;
 };
 

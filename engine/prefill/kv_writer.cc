@@ -2,8 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/prefill/context_kv.h"
-#include "engine/record/head_record.h"
-#include "engine/record/tail_record.h"
+#include "engine/prefill/record_kind.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -65,17 +64,14 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   const auto started = Clock::now();
   const KvLayout& layout = job.kv->layout;
   WrittenContext out;
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::byte> sketch,
-                         context_sketch(*job.kv, num_heads_, rope_));
-  const std::vector<std::byte> nothing(1);
-  std::vector<std::span<const std::byte>> records = {sketch};  // by their index in the segment
-  const auto put_at = [&](std::uint32_t index, const std::vector<std::byte>& record) {
-    if (record.empty()) return;
-    records.resize(index + 1, nothing);
-    records[index] = record;
-  };
-  put_at(kHeadRecordIndex, job.kv->head_record);
-  put_at(kTailRecordIndex, job.kv->tail_record);
+  // By their index in the segment; an index below the last that has no record holds one byte.
+  std::vector<std::vector<std::byte>> records;
+  for (const auto& kind : all_record_kinds()) {
+    QUIRE_ASSIGN_OR_RETURN(std::vector<std::byte> record, kind->build(*job.kv, num_heads_, rope_));
+    if (record.empty()) continue;
+    records.resize(kind->index() + 1, std::vector<std::byte>(1));
+    records.back() = std::move(record);
+  }
   for (const auto& record : records) out.sketch_bytes += static_cast<std::int64_t>(record.size());
   const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
   auto writer = store_.begin_segment(job.key,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/api/facts.h"
 #include "engine/api/speed_meter.h"
@@ -22,6 +24,8 @@ struct PassResources {
   SpeedMeter* meter = nullptr;
   const RetrievalHead* head = nullptr;  ///< null: no retrieval head is loaded
   std::int32_t chunk_tokens = 512;      ///< rows of the next chunk of a prompt; multiple of 16
+  /// Names of the record kinds that ingest makes besides those it always makes.
+  std::vector<std::string> more_records;
   ForwardWorkspace workspace;
 };
 

@@ -108,18 +108,22 @@ Status QueryTask::plan() {
   supply_ = std::make_unique<KvSupply>(run_);
   begin_look_ahead();
   prompt_.reset();
-  sketches_wanted_ = run_.plan.needs_sketches || run_.recomputer->needs_sketches();
-  if (sketches_wanted_) supply_->ask_sketches();
-  head_keys_wanted_ = !run_.request.plan_only && run_.head_track &&
-                      run_.head_track->input() == HeadInput::kFeature;
-  if (head_keys_wanted_) supply_->ask_head_keys();
-  tail_queries_wanted_ = !run_.request.plan_only && run_.queries && run_.queries->wanted().stored;
-  if (tail_queries_wanted_) supply_->ask_tail_queries();
-  if (!sketches_wanted_ && !head_keys_wanted_ && !tail_queries_wanted_ &&
-      !run_.plan.plan.selection_pending)
-    return begin_assembly();
+  const std::vector<std::string_view> records = records_wanted();
+  for (const std::string_view name : records) supply_->ask_records(record_kind(name));
+  if (records.empty() && !run_.plan.plan.selection_pending) return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
+}
+
+/// Returns the kinds of records that the query's plugs read.
+std::vector<std::string_view> QueryTask::records_wanted() const {
+  std::vector<std::string_view> names;
+  if (run_.plan.needs_sketches || run_.recomputer->needs_sketches()) names.push_back("sketch");
+  if (run_.request.plan_only) return names;
+  if (run_.head_track && run_.head_track->input() == HeadInput::kFeature)
+    names.push_back("head_keys");
+  if (run_.queries && run_.queries->wanted().stored) names.push_back("tail_queries");
+  return names;
 }
 
 bool QueryTask::wants_draft_scores() const {
@@ -182,8 +186,7 @@ bool QueryTask::has_own_work() const {
     case Stage::kCutPrompt:
       return prompt_->ready();
     case Stage::kSketches:
-      return !supply_->missing_left() && (!sketches_wanted_ || supply_->sketches_ready()) &&
-             (!head_keys_wanted_ || supply_->head_keys_ready()) && supply_->tail_queries_ready() &&
+      return !supply_->missing_left() && supply_->records_ready() &&
              (run_.plan.needs_query_pass || !waits_for_scores());
     case Stage::kQueryPass:
       return pass_->done() ? !waits_for_scores() : pass_->ready();
@@ -265,7 +268,9 @@ Status QueryTask::begin_selecting() {
 Status QueryTask::select() {
   const auto started = Clock::now();
   const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
-  const SketchLookup sketch = [this](std::int32_t context) { return supply_->sketch(context); };
+  const SketchLookup sketch = [this](std::int32_t context) {
+    return supply_->record<SketchView>(context);
+  };
   SelectionInput input = inputs.selection();
   input.rope = &run_.core.model->rope();
   input.sketch = sketch;
@@ -303,7 +308,7 @@ Status QueryTask::begin_assembly() {
     const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
     RecomputeInput input = inputs.recompute();
     input.selection = &run_.plan.selection;
-    input.sketch = [this](std::int32_t context) { return supply_->sketch(context); };
+    input.sketch = [this](std::int32_t context) { return supply_->record<SketchView>(context); };
     if (const auto more = run_.recomputer->blocks_to_load(input)) supply_->ask_blocks(*more);
   }
   QUIRE_RETURN_IF_ERROR(begin_compress(run_));
@@ -364,7 +369,8 @@ Status QueryTask::prepare_retriever() {
       contexts.push_back({run_.planned(i).offset, run_.planned(i).num_tokens});
   }
   QUIRE_ASSIGN_OR_RETURN(const RetainedRows retained, compress(run_));
-  if (tail_queries_wanted_) QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
+  if (run_.queries && run_.queries->wanted().stored)
+    QUIRE_RETURN_IF_ERROR(add_stored_queries(run_, *supply_));
   SequenceContext sequence;
   sequence.cache = &*run_.cache;
   sequence.device = run_.core.device;

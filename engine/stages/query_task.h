@@ -138,6 +138,7 @@ class QueryTask {
   /// recomputes.
   bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }
   bool can_assemble() const;
+  std::vector<std::string_view> records_wanted() const;
   bool wants_draft_scores() const;
   bool waits_for_scores() const;
 
@@ -158,8 +159,7 @@ class QueryTask {
   std::unique_ptr<QueryPass> pass_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<RecomputeStage> recompute_;
-  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false,
-       recompute_done_ = false, suspended_ = false;
+  bool recompute_done_ = false, suspended_ = false;
   std::optional<SharedFront> shared_front_;  ///< set once pages may be taken
   std::unique_ptr<Answer> answer_;
   Clock::time_point decode_started_;

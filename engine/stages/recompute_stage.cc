@@ -11,7 +11,7 @@ Status RecomputeStage::prepare() {
   input.stored = &supply_;
   input.cache = &*run_.cache;
   input.rope = &run_.core.model->rope();
-  input.sketch = [this](std::int32_t context) { return supply_.sketch(context); };
+  input.sketch = [this](std::int32_t context) { return supply_.record<SketchView>(context); };
   QUIRE_ASSIGN_OR_RETURN(pass_, run_.recomputer->prepare(input));
   num_rows_.clear();
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)

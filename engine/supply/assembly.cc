@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/model/hook_chain.h"
+#include "engine/record/head_record.h"
 
 namespace quire {
 namespace {
@@ -145,7 +146,7 @@ Status Assembly::track_placed(const Item& item) {
   for (const std::int32_t context : item.contexts) {
     const ContextWork& work = run_.work(context);
     const auto& blocks = run_.planned(context).blocks;
-    const HeadRecordView* stored = supply_.head_keys(context);
+    const HeadRecordView* stored = supply_.record<HeadRecordView>(context);
     std::vector<std::int32_t> ids, positions;
     std::vector<float> keys;
     for (std::size_t b = 0; b < blocks.size(); ++b) {

@@ -21,8 +21,8 @@ MissReason reason_of(const Status& status) {
 }
 
 std::string name_of(const FetchItem& item) {
-  return item.group == FetchItem::kSketch
-             ? "sketch"
+  return item.group == FetchItem::kRecord
+             ? "record " + std::to_string(item.block)
              : "block " + std::to_string(item.block) + ", group " + std::to_string(item.group);
 }
 
@@ -31,7 +31,7 @@ std::string name_of(const FetchItem& item) {
 /// State that outlives the Fetch, as the store may still reply after a query was cancelled.
 struct Fetch::Shared {
   struct Context {
-    std::vector<std::size_t> missing;  ///< [group + 1]; the sketch is at 0
+    std::vector<std::size_t> missing;  ///< [group + 1]; records are at 0
     MissReason failure = MissReason::kNone;
   };
   std::size_t& missing(const FetchItem& item) {
@@ -64,11 +64,11 @@ void Fetch::start(std::vector<FetchItem> items) {
     std::lock_guard lock(shared_->mu);
     for (const FetchItem& item : items) {
       ++shared_->missing(item);
-      const bool sketch = item.group == FetchItem::kSketch;
+      const bool record = item.group == FetchItem::kRecord;
       reads.push_back({segments_[static_cast<std::size_t>(item.context)],
                        static_cast<std::uint32_t>(item.block),
-                       sketch ? 0u : static_cast<std::uint32_t>(item.group),
-                       sketch ? ReadKind::kSketch : ReadKind::kValue});
+                       record ? 0u : static_cast<std::uint32_t>(item.group),
+                       record ? ReadKind::kSketch : ReadKind::kValue});
     }
   }
   const auto asked = std::make_shared<const std::vector<FetchItem>>(std::move(items));

@@ -1,4 +1,4 @@
-/// This file fetches stored values and sketches of one query's contexts asynchronously to the
+/// This file fetches stored values and records of one query's contexts asynchronously to the
 /// engine thread.
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace quire {
 
-/// A requested value, or a requested sketch record of the context.
+/// A requested value, or a requested record of the context.
 struct FetchItem {
-  static constexpr std::int32_t kSketch = -1;
+  static constexpr std::int32_t kRecord = -1;
   std::int32_t context = 0, block = 0;
-  std::int32_t group = 0;  ///< kSketch: the sketch record of index `block`
+  std::int32_t group = 0;  ///< kRecord: the record of index `block`
 };
 
 /// Fetches values. Threads: the engine thread; replies arrive on the store's threads. Destroying it

@@ -61,42 +61,19 @@ void KvSupply::begin_round() {
   rounds_.push_back({now, now});
 }
 
-void KvSupply::ask_sketches() {
-  sketches_wanted_ = true;
+void KvSupply::ask_records(const RecordKind& kind) {
+  kinds_.push_back(&kind);
   begin_round();
   std::vector<FetchItem> wanted;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (run_.work(i).source == ContextSource::kStored) wanted.push_back({i, 0, FetchItem::kSketch});
-  }
-  fetch_.start(std::move(wanted));
-  poll();
-}
-
-void KvSupply::ask_head_keys() {
-  head_keys_wanted_ = true;
-  begin_round();
-  std::vector<FetchItem> wanted;
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
+    entry(i).records.emplace_back();
     if (run_.work(i).source != ContextSource::kStored) continue;
-    if (run_.work(i).segment->layout.num_sketches > kHeadRecordIndex)
-      wanted.push_back({i, static_cast<std::int32_t>(kHeadRecordIndex), FetchItem::kSketch});
+    if (run_.work(i).segment->layout.num_sketches > kind.index())
+      wanted.push_back({i, static_cast<std::int32_t>(kind.index()), FetchItem::kRecord});
+    else if (kind.required())
+      make_useless(i, kind, "it was stored without one");
     else
-      make_useless(i, "head keys", "it was stored before a retrieval head was there");
-  }
-  fetch_.start(std::move(wanted));
-  poll();
-}
-
-void KvSupply::ask_tail_queries() {
-  tail_queries_wanted_ = true;
-  begin_round();
-  std::vector<FetchItem> wanted;
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (run_.work(i).source != ContextSource::kStored ||
-        run_.work(i).segment->layout.num_sketches <= kTailRecordIndex)
-      continue;
-    entry(i).tail_asked = true;
-    wanted.push_back({i, static_cast<std::int32_t>(kTailRecordIndex), FetchItem::kSketch});
+      entry(i).records.back().settled = true;
   }
   fetch_.start(std::move(wanted));
   poll();
@@ -129,7 +106,7 @@ void KvSupply::make_miss(std::int32_t context, MissReason reason) {
   Entry& e = entry(context);
   std::fill(e.values.begin(), e.values.end(), std::span<const std::byte>());
   e.owners.clear();
-  e.tail_queries.reset();  // from the replaced segment
+  for (Record& record : e.records) record = {};  // of the replaced segment
   ++e.generation;
 }
 
@@ -156,14 +133,8 @@ void KvSupply::poll() {
   for (Fetch::Arrived& arrived : fetch_.take()) {
     if (!rounds_.empty()) rounds_.back().end_ms = std::max(rounds_.back().end_ms, arrived.ms);
     if (run_.work(arrived.item.context).source != ContextSource::kStored) continue;
-    if (arrived.item.group == FetchItem::kSketch &&
-        arrived.item.block == static_cast<std::int32_t>(kHeadRecordIndex))
-      take_head_keys(std::move(arrived));
-    else if (arrived.item.group == FetchItem::kSketch &&
-             arrived.item.block == static_cast<std::int32_t>(kTailRecordIndex))
-      take_tail_queries(std::move(arrived));
-    else if (arrived.item.group == FetchItem::kSketch)
-      take_sketch(std::move(arrived));
+    if (arrived.item.group == FetchItem::kRecord)
+      take_record(std::move(arrived));
     else
       take_value(arrived);
   }
@@ -171,8 +142,12 @@ void KvSupply::poll() {
     if (run_.work(i).source != ContextSource::kStored || entry(i).released) continue;
     const MissReason failure = fetch_.failure(i);
     if (failure == MissReason::kNone) continue;
-    if ((sketches_wanted_ && !entry(i).sketch) || (head_keys_wanted_ && !entry(i).head_keys))
-      ++run_.stats.sketch_misses;
+    for (std::size_t k = 0; k < kinds_.size(); ++k) {
+      if (kinds_[k]->required() && !entry(i).records[k].settled) {
+        ++run_.stats.sketch_misses;
+        break;
+      }
+    }
     make_miss(i, failure);
   }
 }
@@ -197,19 +172,10 @@ void KvSupply::take_value(const Fetch::Arrived& arrived) {
   block.load_ms = std::max(block.load_ms, arrived.ms);
 }
 
-bool KvSupply::fits(std::int32_t context, const SketchView& s) const {
-  const KvLayout& layout = run_.work(context).layout;
-  const KvShape& shape = layout.shape();
-  return s.num_layers() == shape.num_layers && s.num_kv_heads() == shape.num_kv_heads &&
-         s.head_dim() == shape.head_dim && s.num_heads() == run_.core.facts.num_heads &&
-         s.num_blocks() == layout.num_blocks() && s.num_tokens() == layout.num_tokens() &&
-         s.has(kSketchMeans) && s.has(kSketchLocalQuery);
-}
-
 /// Makes the context a miss because a record is missing or unusable; all of it is computed anew.
-void KvSupply::make_useless(std::int32_t context, const char* what, const std::string& why) {
+void KvSupply::make_useless(std::int32_t context, const RecordKind& kind, const std::string& why) {
   log_warning("cached document has no usable record, computing it again",
-              {{"record", what}, {"reason", why}});
+              {{"record", std::string(kind.name())}, {"reason", why}});
   ++run_.stats.sketch_misses;
   // These are intact bytes of an older build. They are removed, so that the newly computed KV is
   // stored with its records.
@@ -217,90 +183,33 @@ void KvSupply::make_useless(std::int32_t context, const char* what, const std::s
   make_miss(context, MissReason::kCorrupt);
 }
 
-void KvSupply::take_head_keys(Fetch::Arrived arrived) {
+void KvSupply::take_record(Fetch::Arrived arrived) {
   const std::int32_t context = arrived.item.context;
-  const RetrievalHeadConfig& head = run_.core.head->config();
-  const HeadRecordShape wanted{head.num_kv_heads, head.head_dim,
-                               run_.work(context).layout.num_tokens(), run_.core.head->digest()};
-  auto view = HeadRecordView::parse(arrived.bytes.bytes());
-  if (!view.ok() || !(view->shape() == wanted))
-    return make_useless(context, "head keys",
-                        view.ok() ? "they are those of another head" : view.status().to_string());
-  run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
-  entry(context).head_bytes = std::move(arrived.bytes);
-  entry(context).head_keys = *view;
-}
-
-bool KvSupply::fits(std::int32_t context, const TailRecordView& tail) const {
-  const EngineFacts& facts = run_.core.facts;
-  const TailRecordShape& s = tail.shape();
-  return s.num_layers == facts.shape.num_layers && s.num_heads == facts.num_heads &&
-         s.head_dim == facts.shape.head_dim &&
-         s.num_tokens == run_.work(context).layout.num_tokens();
-}
-
-void KvSupply::take_tail_queries(Fetch::Arrived arrived) {
-  Entry& e = entry(arrived.item.context);
-  e.tail_taken = true;
-  auto view = TailRecordView::parse(arrived.bytes.bytes());
-  if (!view.ok() || !fits(arrived.item.context, *view)) {
+  const auto at_kind = std::ranges::find(kinds_, static_cast<std::uint32_t>(arrived.item.block),
+                                         [](const RecordKind* kind) { return kind->index(); });
+  const RecordKind& kind = **at_kind;
+  Record& record = entry(context).records[static_cast<std::size_t>(at_kind - kinds_.begin())];
+  auto view = kind.parse(arrived.bytes.bytes(),
+                         {run_.core.facts, run_.work(context).layout, run_.core.head});
+  if (!view.ok() && kind.required()) return make_useless(context, kind, view.status().message());
+  record.settled = true;
+  if (!view.ok()) {
     ++run_.stats.sketch_misses;
-    return log_warning(
-        "stored queries of a cached document are of no use, doing without",
-        {{"reason", view.ok() ? "they are those of another context" : view.status().to_string()}});
+    return log_warning("a record of a cached document is of no use, doing without",
+                       {{"record", std::string(kind.name())}, {"reason", view.status().message()}});
   }
   run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
-  e.tail_bytes = std::move(arrived.bytes);
-  e.tail_queries = *view;
+  record.stored = std::move(arrived.bytes);
+  record.view = std::move(*view);
 }
 
-bool KvSupply::tail_queries_ready() const {
+bool KvSupply::records_ready() const {
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (run_.work(i).source == ContextSource::kStored && entry(i).tail_asked &&
-        !entry(i).tail_taken)
+    if (has_rows(i) &&
+        std::ranges::any_of(entry(i).records, [](const Record& r) { return !r.settled; }))
       return false;
   }
   return true;
-}
-
-const TailRecordView* KvSupply::tail_queries(std::int32_t context) const {
-  const auto& tail = entry(context).tail_queries;
-  return tail ? &*tail : nullptr;
-}
-
-bool KvSupply::head_keys_ready() const {
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (has_rows(i) && !entry(i).head_keys) return false;
-  }
-  return true;
-}
-
-const HeadRecordView* KvSupply::head_keys(std::int32_t context) const {
-  const auto& keys = entry(context).head_keys;
-  return keys ? &*keys : nullptr;
-}
-
-void KvSupply::take_sketch(Fetch::Arrived arrived) {
-  const std::int32_t context = arrived.item.context;
-  auto view = SketchView::parse(arrived.bytes.bytes());
-  if (!view.ok() || !fits(context, *view))
-    return make_useless(context, "sketch",
-                        view.ok() ? "it describes another context" : view.status().to_string());
-  run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
-  entry(context).sketch_bytes = std::move(arrived.bytes);
-  entry(context).sketch = *view;
-}
-
-bool KvSupply::sketches_ready() const {
-  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (has_rows(i) && !entry(i).sketch) return false;
-  }
-  return true;
-}
-
-const SketchView* KvSupply::sketch(std::int32_t context) const {
-  const auto& sketch = entry(context).sketch;
-  return sketch ? &*sketch : nullptr;
 }
 
 bool KvSupply::ready(std::int32_t context, std::int32_t group) const {
@@ -349,7 +258,8 @@ Status KvSupply::step_missing() {
     while (missing_context_ < run_.num_contexts() && !computed_next(missing_context_))
       ++missing_context_;
     if (missing_context_ == run_.num_contexts()) return {};
-    missing_ = std::make_unique<ContextPrefill>(run_.core, run_.ids(missing_context_));
+    missing_ = std::make_unique<ContextPrefill>(run_.core, run_.ids(missing_context_),
+                                                PrefillRecords::kAlways);
   }
   const auto started = Clock::now();
   QUIRE_RETURN_IF_ERROR(missing_->step());
@@ -375,18 +285,16 @@ Status KvSupply::keep_computed(std::int32_t context, const std::shared_ptr<const
     for (std::int32_t g = 0; g < layout.num_groups(); ++g)
       e.values[at(b * layout.num_groups() + g)] = kv->value(b, g);
   }
-  if (head_keys_wanted_) {
-    e.own_head_record = kv->head_record;
-    QUIRE_ASSIGN_OR_RETURN(e.head_keys, HeadRecordView::parse(e.own_head_record));
+  const RecordOwner owner{run_.core.facts, layout, run_.core.head};
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    Record& record = e.records[k];
+    if (record.settled) continue;
+    record.settled = true;
+    QUIRE_ASSIGN_OR_RETURN(
+        record.own, kinds_[k]->build(*kv, run_.core.facts.num_heads, run_.core.model->rope()));
+    if (record.own.empty()) continue;
+    QUIRE_ASSIGN_OR_RETURN(record.view, kinds_[k]->parse(record.own, owner));
   }
-  if (tail_queries_wanted_ && !e.tail_queries && !kv->tail_record.empty()) {
-    e.own_tail_record = kv->tail_record;
-    QUIRE_ASSIGN_OR_RETURN(e.tail_queries, TailRecordView::parse(e.own_tail_record));
-  }
-  if (!sketches_wanted_ || e.sketch) return {};
-  QUIRE_ASSIGN_OR_RETURN(e.own_sketch,
-                         context_sketch(*kv, run_.core.facts.num_heads, run_.core.model->rope()));
-  QUIRE_ASSIGN_OR_RETURN(e.sketch, SketchView::parse(e.own_sketch));
   return {};
 }
 

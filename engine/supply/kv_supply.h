@@ -2,15 +2,15 @@
 /// alone if the store has nothing usable.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/prefill/context_kv.h"
+#include "engine/prefill/record_kind.h"
 #include "engine/query/query_run.h"
-#include "engine/record/head_record.h"
-#include "engine/record/tail_record.h"
 #include "engine/supply/fetch.h"
 
 namespace quire {
@@ -22,32 +22,26 @@ class KvSupply final : public StoredKv {
  public:
   explicit KvSupply(QueryRun& run);
 
-  /// Requests the sketches of all stored contexts.
-  void ask_sketches();
-  /// Requests the head keys of all stored contexts. A context without keys of the current head is
-  /// computed anew.
-  void ask_head_keys();
-  /// Requests the stored queries of contexts' last tokens. A context without a usable record goes
-  /// without.
-  void ask_tail_queries();
+  /// Requests the records of this kind of all stored contexts. A context without a usable one is
+  /// computed anew if the kind is required(), else it goes without.
+  void ask_records(const RecordKind& kind);
   /// Requests the blocks of stored contexts that `selection` keeps and that were not requested
   /// before. Groups of layers ascend, so that the lowest layers arrive first.
   void ask_blocks(const Selection& selection);
   /// Processes the values that have arrived from the store.
   void poll();
 
-  /// Returns whether every context with rows has a sketch.
-  bool sketches_ready() const;
-  /// Returns the context's sketch; null until it has arrived.
-  const SketchView* sketch(std::int32_t context) const;
-  /// Returns whether every context with rows has head keys.
-  bool head_keys_ready() const;
-  /// Returns the context's head keys; null until they have arrived.
-  const HeadRecordView* head_keys(std::int32_t context) const;
-  /// Returns whether every context with rows and a record of queries has it, or found it unusable.
-  bool tail_queries_ready() const;
-  /// Returns the context's stored queries; null: none.
-  const TailRecordView* tail_queries(std::int32_t context) const;
+  /// Returns whether every context has the requested records, or goes without them.
+  bool records_ready() const;
+  /// Returns the context's record as a view of type View, such as SketchView; null: it was not
+  /// requested, has not arrived, or the context goes without it.
+  template <class View>
+  const View* record(std::int32_t context) const {
+    for (const Record& r : entry(context).records) {
+      if (const View* view = std::any_cast<View>(&r.view)) return view;
+    }
+    return nullptr;
+  }
   /// Returns whether all requested values of this context and group have arrived.
   bool ready(std::int32_t context, std::int32_t group) const;
   /// Returns a counter that changes if the context's values are replaced (it became a miss). Rows
@@ -79,21 +73,19 @@ class KvSupply final : public StoredKv {
   void report();
 
  private:
+  /// One requested record of a context.
+  struct Record {
+    PinnedBytes stored;
+    std::vector<std::byte> own;  ///< of a context that was computed alone
+    std::any view;               ///< empty: not here, or unusable
+    bool settled = false;        ///< it is here, or the context goes without it
+  };
   struct Entry {
     std::vector<std::span<const std::byte>> values;  ///< [block * num_groups + group]
     std::vector<std::uint8_t> asked;                 ///< the same order
     std::vector<PinnedBytes> owners;
     std::shared_ptr<const ContextKv> alone;
-    PinnedBytes sketch_bytes;
-    std::vector<std::byte> own_sketch;
-    std::optional<SketchView> sketch;
-    PinnedBytes head_bytes;
-    std::vector<std::byte> own_head_record;
-    std::optional<HeadRecordView> head_keys;
-    PinnedBytes tail_bytes;
-    std::vector<std::byte> own_tail_record;
-    std::optional<TailRecordView> tail_queries;
-    bool tail_asked = false, tail_taken = false;
+    std::vector<Record> records;  ///< [kinds_]
     std::int32_t generation = 0;
     bool released = false;
   };
@@ -110,12 +102,8 @@ class KvSupply final : public StoredKv {
   void discard(std::int32_t context);
   void make_miss(std::int32_t context, MissReason reason);
   void take_value(const Fetch::Arrived& arrived);
-  void take_sketch(Fetch::Arrived arrived);
-  void take_head_keys(Fetch::Arrived arrived);
-  void take_tail_queries(Fetch::Arrived arrived);
-  bool fits(std::int32_t context, const TailRecordView& tail) const;
-  void make_useless(std::int32_t context, const char* what, const std::string& why);
-  bool fits(std::int32_t context, const SketchView& sketch) const;
+  void take_record(Fetch::Arrived arrived);
+  void make_useless(std::int32_t context, const RecordKind& kind, const std::string& why);
   Status keep_computed(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
   void submit_write(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
   void begin_round();
@@ -124,7 +112,7 @@ class KvSupply final : public StoredKv {
   Fetch fetch_;
   std::vector<Entry> entries_;
   std::vector<Round> rounds_;
-  bool sketches_wanted_ = false, head_keys_wanted_ = false, tail_queries_wanted_ = false;
+  std::vector<const RecordKind*> kinds_;     ///< requested
   std::unique_ptr<ContextPrefill> missing_;  ///< context that is being computed alone
   std::int32_t missing_context_ = -1;
   std::int64_t read_bytes_[5] = {};

@@ -1,5 +1,7 @@
 #include "engine/supply/stored_queries.h"
 
+#include "engine/record/tail_record.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -38,7 +40,7 @@ Status add_stored_queries(QueryRun& run, const KvSupply& supply) {
     const ContextSource source = run.work(context).source;
     const TailRecordView* record = source == ContextSource::kStored ||
                                            source == ContextSource::kAlone
-                                       ? supply.tail_queries(context)
+                                       ? supply.record<TailRecordView>(context)
                                        : nullptr;
     if (record == nullptr) continue;
     const std::vector<PlacedRow> rows = placed_rows(run, context, *record);

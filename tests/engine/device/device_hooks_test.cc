@@ -12,6 +12,7 @@
 #include "kernels/block_summary.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/model/model_harness.h"
+#include "tests/engine/prefill/ingest_harness.h"
 
 namespace quire::testing {
 namespace {
@@ -20,49 +21,6 @@ using cuda::OpCode;
 using simt::Copies;
 
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-
-/// One model that prefills contexts alone, on the CPU (no ops) or on a device.
-struct Ingest {
-  Ingest(std::shared_ptr<simt::EmulatedOps> ops, std::int32_t layers, DType dtype) {
-    const auto config = parse_model_config(tiny_config_json(
-        "\"num_hidden_layers\": " + std::to_string(layers), {"num_hidden_layers"}));
-    model = std::move(*make_random_model(*config,
-                                         {.weights = WeightFormat::kF32, .kv_dtype = dtype}, 5,
-                                         ops != nullptr ? make_device_compute(ops) : nullptr));
-    pool = std::make_unique<PagePool>(PageFormat{config->num_kv_heads, config->head_dim, dtype}, 0,
-                                      model->compute().memory());
-    core.facts.shape = {layers, config->num_kv_heads, config->head_dim, dtype};
-    core.facts.num_heads = config->num_heads;
-    core.facts.vocab_size = static_cast<std::int32_t>(config->vocab_size);
-    core.facts.ingest_prefix = {1, 7, 9};
-    core.facts.fixed_block_tokens = 16;
-    core.model = model.get();
-    core.pool = pool.get();
-    core.meter = &meter;
-    core.chunk_tokens = 32;
-  }
-  static std::vector<std::int32_t> tokens(std::int32_t n) {
-    std::vector<std::int32_t> ids;
-    for (std::int32_t i = 0; i < n; ++i) ids.push_back(3 + i * 11 % 37);
-    return ids;
-  }
-  std::shared_ptr<const ContextKv> run(std::int32_t num_tokens,
-                                       const std::function<void()>& after_chunk = {}) {
-    const std::vector<std::int32_t> ids = tokens(num_tokens);
-    ContextPrefill prefill(core, ids);
-    while (!prefill.done()) {
-      const Status status = prefill.step();
-      EXPECT_TRUE(status.ok()) << status.to_string();
-      if (!status.ok()) return nullptr;
-      if (after_chunk) after_chunk();
-    }
-    return prefill.take();
-  }
-  std::unique_ptr<Model> model;
-  std::unique_ptr<PagePool> pool;
-  SpeedMeter meter;
-  PassResources core;
-};
 
 void expect_near(std::span<const float> got, std::span<const float> expected, double bound,
                  const char* what) {
@@ -105,7 +63,7 @@ TEST(DeviceHooksTest, IngestKeepsWhatItKeepsOnTheCpu) {
           EXPECT_TRUE(std::isnan(expected->stats[i].alpha) ||
                       std::abs(got->stats[i].alpha - expected->stats[i].alpha) < 1e-3);
         }
-        ASSERT_EQ(got->tail_record.size(), expected->tail_record.size());
+        ASSERT_EQ(got->records.count(kTailRecordIndex), expected->records.count(kTailRecordIndex));
         if (n == 75) {
           EXPECT_GT(ops->runs(OpCode::kAttentionStats), 0);
           EXPECT_EQ(ops->runs(OpCode::kBlockSummaries), 3 * 3) << "once a layer and chunk";
@@ -119,9 +77,9 @@ TEST(DeviceHooksTest, TailQueriesArriveInTheirRows) {
   const auto ops = simt::make_emulated_ops();
   Ingest there(ops, 3, DType::kF32), here(nullptr, 3, DType::kF32);
   const auto got = there.run(103), expected = here.run(103);
-  ASSERT_NE(expected->tail_record.size(), 0u);
-  const auto a = TailRecordView::parse(got->tail_record),
-             b = TailRecordView::parse(expected->tail_record);
+  ASSERT_EQ(expected->records.count(kTailRecordIndex), 1u);
+  const auto a = TailRecordView::parse(got->records.at(kTailRecordIndex)),
+             b = TailRecordView::parse(expected->records.at(kTailRecordIndex));
   ASSERT_TRUE(a.ok() && b.ok());
   ASSERT_EQ(a->shape(), b->shape());
   std::vector<float> x(static_cast<std::size_t>(b->shape().num_heads * b->shape().head_dim)), y(x);

@@ -1,0 +1,70 @@
+/// This socket defines the kinds of records that are stored with the KV of a context: how ingest
+/// makes one, and how a query reads it.
+#pragma once
+
+#include <any>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/api/facts.h"
+#include "engine/plug/plug_registry.h"
+#include "engine/prefill/context_observer.h"
+#include "engine/prefill/pass_resources.h"
+
+namespace quire {
+
+struct ContextKv;
+
+/// What a record of a context must agree with.
+struct RecordOwner {
+  const EngineFacts& facts;
+  const KvLayout& layout;     ///< of the context
+  const RetrievalHead* head;  ///< null: none is loaded
+};
+
+/// One kind of record; stateless. Threads: any, except observe(), which belongs to the engine
+/// thread. A record is read through its view type, such as SketchView; no two kinds share one.
+class RecordKind : public NamedPlug<RecordKind> {
+ public:
+  virtual ~RecordKind() = default;
+  /// Returns the record's index among a segment's sketches. It is part of the stored format, so it
+  /// never changes, and no two kinds share one.
+  virtual std::uint32_t index() const = 0;
+  /// Returns what a context without a usable record costs a query that wants it. True: the context
+  /// is computed anew. False: the query does without.
+  virtual bool required() const = 0;
+  /// Returns whether ingest makes the record without being told (EngineOptions::records).
+  virtual bool always() const { return true; }
+  /// Returns the observer of one context that makes the record; null: this model or this context
+  /// has none. `core` outlives it.
+  virtual std::unique_ptr<ContextObserver> observe(const PassResources& /*core*/,
+                                                   const KvLayout& /*layout*/,
+                                                   std::span<const std::int32_t> /*ids*/) const {
+    return nullptr;
+  }
+  /// Returns the record of a prefilled context; empty: it has none. By default it is what the
+  /// observer made.
+  virtual Result<std::vector<std::byte>> build(const ContextKv& kv, std::int32_t num_heads,
+                                               const RopeTable& rope) const;
+  /// Returns a view of the record's bytes, which must outlive it. Errors: kCorruption with the
+  /// reason, also for the record of another context.
+  virtual Result<std::any> parse(std::span<const std::byte> record,
+                                 const RecordOwner& owner) const = 0;
+};
+
+/// The kinds of this build: the files in engine/prefill/plugs.
+const PlugRegistry<RecordKind>& record_kinds();
+/// Returns every kind, by ascending index.
+std::span<const std::unique_ptr<RecordKind>> all_record_kinds();
+/// Returns the kind of this name, which must exist.
+const RecordKind& record_kind(std::string_view name);
+/// Checks names of kinds that are made only on request. Errors: kInvalidArgument with `field`,
+/// naming those that exist.
+Status check_record_names(std::span<const std::string> names, std::string_view field);
+
+}  // namespace quire
