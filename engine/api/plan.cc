@@ -31,8 +31,6 @@ std::string_view miss_reason_name(MissReason reason) {
       return "not_cached";
     case MissReason::kEvicted:
       return "evicted";
-    case MissReason::kExpired:
-      return "expired";
     case MissReason::kModelChanged:
       return "model_changed";
     case MissReason::kSaltMismatch:
@@ -41,8 +39,6 @@ std::string_view miss_reason_name(MissReason reason) {
       return "corrupt";
     case MissReason::kTierUnavailable:
       return "tier_unavailable";
-    case MissReason::kBelowMinTokens:
-      return "below_min_tokens";
     case MissReason::kPolicyOff:
       return "policy_off";
   }

@@ -45,12 +45,10 @@ enum class MissReason : std::uint8_t {
   kNone,
   kNotCached,
   kEvicted,
-  kExpired,
   kModelChanged,
   kSaltMismatch,
   kCorrupt,
   kTierUnavailable,
-  kBelowMinTokens,
   kPolicyOff,
 };
 std::string_view miss_reason_name(MissReason reason);

@@ -241,32 +241,17 @@ std::vector<std::int32_t> select_tokens(std::span<const float> scores,
   return out;
 }
 
-HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores,
-                               std::int32_t num_heads, const SelectionBudget& budget,
-                               const std::vector<bool>* wanted) {
+std::vector<std::vector<std::int32_t>> select_for_heads(std::span<const float> scores,
+                                                        std::int32_t num_heads,
+                                                        const SelectionBudget& budget,
+                                                        const std::vector<bool>* wanted) {
   const auto heads = static_cast<std::size_t>(num_heads);
   const std::size_t n = scores.size() / heads;
-  HeadSelection out;
-  if (shape == CacheShape::kLatent) {
-    std::vector<float> of_all(n);
-    largest(scores, n, 0, heads, of_all.data());
-    out.rows = select_tokens(of_all, budget);
-    return out;
-  }
-  out.heads.resize(heads);
+  std::vector<std::vector<std::int32_t>> out(heads);
   parallel_tasks(num_heads, [&](std::int64_t head) {
     const auto h = static_cast<std::size_t>(head);
-    if (wanted == nullptr || (*wanted)[h])
-      out.heads[h] = select_tokens(scores.subspan(h * n, n), budget);
+    if (wanted == nullptr || (*wanted)[h]) out[h] = select_tokens(scores.subspan(h * n, n), budget);
   });
-  if (shape == CacheShape::kKvHeads) return out;
-  for (const auto& rows : out.heads) out.rows.insert(out.rows.end(), rows.begin(), rows.end());
-  std::ranges::sort(out.rows);
-  out.rows.erase(std::unique(out.rows.begin(), out.rows.end()), out.rows.end());
-  for (auto& rows : out.heads) {
-    for (std::int32_t& row : rows)
-      row = static_cast<std::int32_t>(std::ranges::lower_bound(out.rows, row) - out.rows.begin());
-  }
   return out;
 }
 

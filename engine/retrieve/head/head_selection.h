@@ -23,7 +23,7 @@ namespace quire {
 ///   with as many KV heads as the head: its own;
 ///   with fewer, a divisor: the largest of the consecutive ones that stand for it;
 ///   with more, a multiple: that of the head's KV head m / (target's / head's);
-///   else, and with one KV head (MQA, MLA's shared latent): the largest of all.
+///   else, and with one KV head (MQA): the largest of all.
 /// `values` of `keys` are not read. Errors: kInvalidArgument.
 struct HeadScoresArgs {
   const float* query;
@@ -75,31 +75,12 @@ struct SelectionBudget {
 std::vector<std::int32_t> select_tokens(std::span<const float> scores,
                                         const SelectionBudget& budget);
 
-/// CacheShape says what the heads of a target read.
-enum class CacheShape : std::uint8_t {
-  kKvHeads,  ///< each KV head reads its own rows (MHA, GQA, MQA)
-  /// All heads read a latent of each token (MLA): one set for all of them, by the largest weight
-  /// that a head gives.
-  kLatent,
-  /// All heads read a latent of each token, with a set for each head; the sets are loaded together,
-  /// and each head sees its own.
-  kLatentPerHead
-};
-
-struct HeadSelection {
-  /// The latents to load and project up, ascending; empty for kKvHeads.
-  std::vector<std::int32_t> rows;
-  /// The ascending rows of each KV head, [num_heads]; with kLatentPerHead indices into `rows`.
-  /// Empty with kLatent: every head sees all.
-  std::vector<std::vector<std::int32_t>> heads;
-};
-
-/// Selects rows by scores [num_heads, n], n = scores.size() / num_heads, that head_scores() gives
-/// for as many heads of the target. Each set is that of select_tokens(): at most the budget is
-/// loaded for a KV head and with kLatent; with kLatentPerHead at most num_heads times as much.
-/// Heads of kKvHeads that are not in `wanted` (null: all are) stay empty.
-HeadSelection select_for_heads(CacheShape shape, std::span<const float> scores,
-                               std::int32_t num_heads, const SelectionBudget& budget,
-                               const std::vector<bool>* wanted = nullptr);
+/// Selects the ascending rows of each KV head, [num_heads], by scores [num_heads, n] that
+/// head_scores() gives for as many heads; n = scores.size() / num_heads. Each set is that of
+/// select_tokens(). Heads that are not in `wanted` (null: all are) stay empty.
+std::vector<std::vector<std::int32_t>> select_for_heads(std::span<const float> scores,
+                                                        std::int32_t num_heads,
+                                                        const SelectionBudget& budget,
+                                                        const std::vector<bool>* wanted = nullptr);
 
 }  // namespace quire

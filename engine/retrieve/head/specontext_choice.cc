@@ -129,11 +129,11 @@ void SpeContextRetriever::choose(Group& group) {
     scores = row_scores_;
   }
   if (std::ranges::find(anew_, true) == anew_.end()) return move_window(group);
-  HeadSelection selection = select_for_heads(CacheShape::kKvHeads, scores.first(heads * rows),
-                                             static_cast<std::int32_t>(heads), budget_, &anew_);
+  auto selected = select_for_heads(scores.first(heads * rows), static_cast<std::int32_t>(heads),
+                                   budget_, &anew_);
   move_window(group);
   for (std::size_t m = 0; m < heads; ++m) {
-    if (anew_[m]) group.rows[m] = std::move(selection.heads[m]);
+    if (anew_[m]) group.rows[m] = std::move(selected[m]);
   }
 }
 

@@ -134,14 +134,16 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
   const auto ops = simt::make_emulated_ops();
   const auto cpu = side(model.path(), "cpu", nullptr, {130, 101, 90}),
              device = side(model.path(), "device", make_device_compute(ops), {130, 101, 90});
-  for (const char* strategy : {"samkv", "samkv_overwrite"}) {
+  for (const char* recompute : {"fusion", "overwrite"}) {
     for (const char* bias : {"on", "off"}) {
-      // Recomputation does not use the bias.
-      if (strategy == std::string("samkv_overwrite") && bias == std::string("off")) continue;
-      SCOPED_TRACE(std::string(strategy) + ", bias " + bias);
-      const auto edit = [&](QueryRequest& r) { r.cache.options = options_of({{"bias", bias}}); };
+      // Recomputation does not depend on the bias.
+      if (recompute == std::string("overwrite") && bias == std::string("off")) continue;
+      SCOPED_TRACE(std::string(recompute) + ", bias " + bias);
+      const auto edit = [&](QueryRequest& r) {
+        r.cache.options = options_of({{"bias", bias}, {"recompute", recompute}});
+      };
       const std::int64_t launches = ops->runs(OpCode::kSamkvScores);
-      const Outcome got = ask(*device, strategy, 5, edit), expected = ask(*cpu, strategy, 5, edit);
+      const Outcome got = ask(*device, "samkv", 5, edit), expected = ask(*cpu, "samkv", 5, edit);
       EXPECT_EQ(ops->runs(OpCode::kSamkvScores) - launches, 1);
       EXPECT_EQ(got.ids, expected.ids);
       EXPECT_GT(expected.plan.fates.dropped, 0) << "something was chosen";
@@ -172,9 +174,11 @@ TEST_F(DeviceSamkvTest, NoLayerWaitsForTheHost) {
     const auto ops = simt::make_emulated_ops();
     const auto device = side(model.path(), "device" + std::to_string(i), make_device_compute(ops));
     (void)ask(*device, "samkv", 1);  // buffers grow, and means are copied to the device
-    for (const char* strategy : {"samkv", "samkv_overwrite"}) {
+    for (const char* recompute : {"fusion", "overwrite"}) {
       const std::int64_t before = ops->waits();
-      (void)ask(*device, strategy, 1);
+      (void)ask(*device, "samkv", 1, [&](QueryRequest& r) {
+        r.cache.options = options_of({{"recompute", recompute}});
+      });
       waits[i] += ops->waits() - before;
     }
   }

@@ -340,7 +340,7 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
 // Requests without documents, with short ones, or with an empty one work.
 TEST_F(SparseQueryTest, DegenerateRequests) {
   const auto documents = docs_;
-  for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {
+  for (const char* strategy : {"samkv", "samkv_words", "multi_infllm"}) {
     docs_ = {};
     EXPECT_EQ(run(request(strategy)).ids, run(request("recompute")).ids) << strategy;
     // Documents of up to three blocks are all kept.
@@ -369,7 +369,7 @@ TEST_F(SparseQueryTest, DegenerateRequests) {
 TEST_F(SparseQueryTest, AQuestionLongerThanItsDocuments) {
   question_ = random_ids(rng_, 500);
   docs_ = {docs_[1], docs_[3]};
-  for (const char* strategy : {"samkv", "samkv_overwrite", "samkv_words", "multi_infllm"}) {
+  for (const char* strategy : {"samkv", "samkv_words", "multi_infllm"}) {
     const Outcome o = run(request(strategy));
     EXPECT_EQ(o.ids.size(), 12u) << strategy;
     EXPECT_EQ(o.plan.suffix_tokens, 500) << strategy;

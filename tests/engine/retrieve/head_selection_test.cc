@@ -286,5 +286,25 @@ TEST(SlotMap, LoadsExactlyWhatIsMissing) {
   }
 }
 
+TEST(SelectForHeads, EachHeadGetsItsOwnRows) {
+  constexpr std::int32_t kSets = 5, kTokens = 90;
+  const SelectionBudget budget{24, 3, 7};
+  const auto scores = random_floats(kSets * kTokens, 12);
+  const std::vector<bool> wanted = {true, false, true, true, false};
+  const auto all = select_for_heads(scores, kSets, budget),
+             some = select_for_heads(scores, kSets, budget, &wanted);
+  for (std::size_t h = 0; h < kSets; ++h) {
+    EXPECT_EQ(all.at(h), select_tokens(std::span(scores).subspan(h * kTokens, kTokens), budget));
+    EXPECT_EQ(some.at(h), wanted[h] ? all[h] : std::vector<std::int32_t>());
+  }
+}
+
+TEST(SelectForHeads, ABudgetOverTheContextTakesAll) {
+  const auto scores = random_floats(5 * 90, 11);
+  std::vector<std::int32_t> all(90);
+  std::iota(all.begin(), all.end(), 0);
+  for (const auto& head : select_for_heads(scores, 5, {90, 3, 7})) EXPECT_EQ(head, all);
+}
+
 }  // namespace
 }  // namespace quire
