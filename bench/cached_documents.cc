@@ -188,7 +188,7 @@ void CachedDocuments::commit_documents(const std::vector<SegmentHandle>& segment
     chunk.byte_end = 1;
     chunk.token_ids = documents_[i];
     chunk.block_tokens = static_cast<std::uint32_t>(
-        engine_->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
+        engine_->names().block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = keys_[i];
     manifest.chunks.push_back(std::move(chunk));
     std::vector<SegmentHandle> own;

@@ -70,23 +70,19 @@ class EngineImpl final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return format_; }
-  std::int32_t block_tokens_for(std::int64_t num_tokens) const override {
-    return quire::block_tokens_for(core_.facts, num_tokens);
-  }
-  ContextKey context_key(std::span<const std::int32_t> token_ids, const std::string& tenant,
-                         const std::array<std::uint8_t, 32>& salt_digest) const override {
-    return quire::context_key(core_.facts, token_ids, tenant, salt_digest);
-  }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(
-      std::span<const std::int32_t> token_ids, const std::string& tenant,
-      const std::array<std::uint8_t, 32>& salt_digest) const override {
-    return quire::block_ids(core_.facts, token_ids, tenant, salt_digest);
-  }
+  const ContextNames& names() const override { return core_.facts.names; }
 
   void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override;
   Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override;
   void embed(EmbedRequest request, std::function<void(Result<std::vector<float>>)> done) override;
   Result<Plan> plan(const QueryRequest& request) override;
+  EngineLoad load() const override {
+    return {.queries_running = scheduler_->queries_running(),
+            .queries_waiting = scheduler_->queries_waiting(),
+            .expected_wait = scheduler_->expected_wait(),
+            .prefill_tokens_per_second = 1000 * meter_.speeds().prefill_tokens_per_ms,
+            .decode_tokens_per_second = 1000 * meter_.decode_tokens_per_ms()};
+  }
   std::vector<PoolUse> memory() const override {
     std::vector<PoolUse> out = {{"working_cache", pool_->bytes_in_use(PageTier::kDevice),
                                  pool_->max_bytes(PageTier::kDevice)}};
@@ -96,15 +92,8 @@ class EngineImpl final : public Engine {
     out.push_back({"device_cache", device_->bytes_in_use(), device_->max_bytes()});
     return out;
   }
-  std::int64_t queries_running() const override { return scheduler_->queries_running(); }
-  std::int64_t queries_waiting() const override { return scheduler_->queries_waiting(); }
   std::vector<RequestInfo> requests() const override { return scheduler_->requests(); }
   bool cancel(const std::string& id) override { return scheduler_->cancel(id); }
-  std::chrono::milliseconds expected_wait() const override { return scheduler_->expected_wait(); }
-  double prefill_tokens_per_second() const override {
-    return 1000 * meter_.speeds().prefill_tokens_per_ms;
-  }
-  double decode_tokens_per_second() const override { return 1000 * meter_.decode_tokens_per_ms(); }
   void stop(std::chrono::milliseconds grace) override;
 
  private:
@@ -145,12 +134,13 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.vocab_size = config.vocab_size;
   facts.window = model_->rope().max_positions();
   facts.ingest_prefix = ingest_prefix_of(*tokenizer_, format_);
-  facts.fingerprint = kv_fingerprint("quire-kv", *model_, *tokenizer_, facts.ingest_prefix);
-  facts.fixed_block_tokens = options.block_tokens;
+  facts.names = ContextNames(kv_fingerprint("quire-kv", *model_, *tokenizer_, facts.ingest_prefix),
+                             options.block_tokens);
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
-  if (const auto calibrated = load_stable_layers(store_, facts.fingerprint, config.num_layers);
+  if (const auto calibrated = load_stable_layers(store_, facts.names.fingerprint(),
+                                                 config.num_layers);
       calibrated.ok()) {
     facts.stable_layers = *calibrated;
   } else if (calibrated.code() != Code::kNotFound) {
@@ -210,7 +200,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.chunk_tokens = info_.device_memory                ? info_.device_memory->chunk_tokens
                        : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens
                                                           : kCpuChunk;
-  fingerprint_text_ = "m-" + facts.fingerprint.hex().substr(0, 8);
+  fingerprint_text_ = "m-" + facts.names.fingerprint().hex().substr(0, 8);
   return {};
 }
 
@@ -357,7 +347,8 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   info_.kv_dtype = dtype_name(model_->options().kv_dtype);
   info_.isa = model_->compute().memory() == nullptr ? cpu_isa() : model_->compute().name();
   info_.fingerprint = fingerprint_text_;
-  std::transform(core_.facts.fingerprint.bytes.begin(), core_.facts.fingerprint.bytes.end(),
+  const Digest& fingerprint = core_.facts.names.fingerprint();
+  std::transform(fingerprint.bytes.begin(), fingerprint.bytes.end(),
                  info_.fingerprint_digest.begin(),
                  [](std::byte b) { return static_cast<std::uint8_t>(b); });
   info_.num_parameters = config.num_parameters();
@@ -409,8 +400,8 @@ void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<Prefi
       return done(Status::invalid("token_ids",
                                   "token id " + std::to_string(id) + " is outside the vocabulary"));
   }
-  const ContextKey key = quire::context_key(facts, request.token_ids, request.tenant,
-                                            request.salt_digest);
+  const ContextKey key = facts.names.context_key(request.token_ids, request.tenant,
+                                                 request.salt_digest);
   scheduler_->submit(key, std::move(request), std::move(done));
 }
 

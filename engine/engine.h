@@ -12,13 +12,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "cachestore/store.h"
+#include "engine/api/context_names.h"
+#include "engine/api/engine_load.h"
 #include "engine/api/plan.h"
 #include "engine/api/query_sink.h"
 #include "engine/api/request_info.h"
@@ -104,14 +104,6 @@ struct EngineInfo {
   std::optional<MemoryPlan> device_memory;
 };
 
-/// Reports the current use of a memory pool that requests share.
-struct PoolUse {
-  /// Name of the pool: working_cache, host_cache (offloaded layers) or device_cache (data of
-  /// retrievers).
-  std::string_view pool;
-  std::int64_t bytes = 0, limit_bytes = 0;  ///< limit_bytes 0: no limit
-};
-
 /// The engine. Every method may be called from any thread; call stop() before destruction.
 class Engine {
  public:
@@ -119,16 +111,8 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   virtual const PromptFormat& prompt_format() const = 0;
-
-  /// Returns the block size, in tokens, for a context of `num_tokens` tokens.
-  virtual std::int32_t block_tokens_for(std::int64_t num_tokens) const = 0;
-  /// Returns the key under which these tokens are, or would be, stored.
-  virtual ContextKey context_key(std::span<const std::int32_t> token_ids, const std::string& tenant,
-                                 const std::array<std::uint8_t, 32>& salt_digest) const = 0;
-  /// Returns the first bytes of each block's key, as in PlannedBlock::id.
-  virtual std::vector<std::array<std::uint8_t, 16>> block_ids(
-      std::span<const std::int32_t> token_ids, const std::string& tenant,
-      const std::array<std::uint8_t, 32>& salt_digest) const = 0;
+  /// Returns the names that the model gives to contexts and their blocks.
+  virtual const ContextNames& names() const = 0;
 
   /// Queues a prefill at the lowest priority; `done` is called on the engine thread or the store's
   /// thread pool. Equal content in flight is computed once. Errors (through done):
@@ -151,20 +135,15 @@ class Engine {
   /// plan_only completes it.
   virtual Result<Plan> plan(const QueryRequest& request) = 0;
 
+  /// Returns the load now. It takes no lock, so it may be asked often.
+  virtual EngineLoad load() const = 0;
+  /// Returns the use of each memory pool. It may wait for an allocation under way.
   virtual std::vector<PoolUse> memory() const { return {}; }
-  virtual std::int64_t queries_running() const = 0;
-  virtual std::int64_t queries_waiting() const = 0;
   /// Lists the queries that have not ended, oldest first.
   virtual std::vector<RequestInfo> requests() const { return {}; }
   /// Cancels every query with this id, as QueryHandle::cancel() does. Returns false if there is
   /// none.
   virtual bool cancel(const std::string& /*id*/) { return false; }
-  /// Returns how long a query submitted now is expected to wait for its turn, from the measured
-  /// admission rate. Refused clients are told this time.
-  virtual std::chrono::milliseconds expected_wait() const { return std::chrono::milliseconds(0); }
-  /// Measured throughput; 0 until known.
-  virtual double prefill_tokens_per_second() const = 0;
-  virtual double decode_tokens_per_second() const { return 0; }
   /// Refuses new work, finishes running queries or cancels them after `grace`, and stops the engine
   /// thread.
   virtual void stop(std::chrono::milliseconds grace) = 0;

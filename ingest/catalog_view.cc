@@ -266,7 +266,7 @@ Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::str
   for (std::size_t i = 0; i < m->chunks.size(); ++i) {
     const DocumentChunk& c = m->chunks[i];
     if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
-    const auto names = engine_.block_ids(c.token_ids, tenant(ns), to_bytes(m->salt_digest));
+    const auto names = engine_.names().block_ids(c.token_ids, tenant(ns), to_bytes(m->salt_digest));
     const auto tokens = engine_.prompt_format().document(
         header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
     const bool known = tokens.ok() && tokens->ids == c.token_ids;

@@ -347,8 +347,8 @@ void DocumentTask::commit() {
     DocumentChunk c;
     c.byte_begin = chunks_[i].range.begin;
     c.byte_end = chunks_[i].range.end;
-    c.block_tokens = static_cast<std::uint32_t>(
-        context_.engine.block_tokens_for(static_cast<std::int64_t>(chunks_[i].token_ids.size())));
+    c.block_tokens = static_cast<std::uint32_t>(context_.engine.names().block_tokens_for(
+        static_cast<std::int64_t>(chunks_[i].token_ids.size())));
     c.key = todo_[i].result->key;
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
     c.token_ids = std::move(chunks_[i].token_ids);

@@ -82,8 +82,9 @@ DraftDocuments::DraftDocuments(Store& store, Model& model, const Tokenizer& toke
   facts.vocab_size = config.vocab_size;
   facts.window = rope_.max_positions();
   if (tokenizer.add_bos() && tokenizer.bos_id()) facts.ingest_prefix = {*tokenizer.bos_id()};
-  facts.fingerprint = kv_fingerprint("quire-draft-kv", model, tokenizer, facts.ingest_prefix);
-  fingerprint_text_ = "d-" + facts.fingerprint.hex().substr(0, 8);
+  facts.names = ContextNames(
+      kv_fingerprint("quire-draft-kv", model, tokenizer, facts.ingest_prefix));
+  fingerprint_text_ = "d-" + facts.names.fingerprint().hex().substr(0, 8);
   core_.model = &model;
   core_.pool = &pool;
   core_.meter = &meter_;
@@ -104,7 +105,7 @@ Result<SegmentHandle> DraftDocuments::keep(std::span<const std::int32_t> token_i
                                        " tokens for the draft, whose window holds " +
                                        std::to_string(core_.facts.window));
   }
-  const ContextKey key = context_key(core_.facts, token_ids, owner.tenant, owner.salt_digest);
+  const ContextKey key = core_.facts.names.context_key(token_ids, owner.tenant, owner.salt_digest);
   const auto found = [&]() -> std::optional<SegmentHandle> {
     auto segment = store_.peek_segment(key);
     return segment && (*segment)->layout ==
@@ -150,7 +151,7 @@ bool DraftDocuments::place(std::span<const std::int32_t> token_ids, std::span<co
                            WorkingCache& cache) {
   const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()));
   const auto segment = store_.find_segment(
-      context_key(core_.facts, token_ids, owner.tenant, owner.salt_digest));
+      core_.facts.names.context_key(token_ids, owner.tenant, owner.salt_digest));
   if (!segment || (*segment)->layout != without_sketches(layout)) return false;
   const std::vector<BlockPart> parts = parts_of(kept, layout);
   const auto values = read_parts(store_, *segment, layout, parts);

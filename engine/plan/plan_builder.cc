@@ -21,7 +21,8 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
   if (context.key->is_zero()) return MissReason::kNotCached;
   if (*context.key == expected) return MissReason::kEvicted;
   const bool salted = request.salt_digest != SaltDigest{};
-  if (salted && *context.key == context_key(facts, context.token_ids, request.tenant, SaltDigest{}))
+  if (salted &&
+      *context.key == facts.names.context_key(context.token_ids, request.tenant, SaltDigest{}))
     return MissReason::kSaltMismatch;
   return MissReason::kModelChanged;
 }
@@ -41,7 +42,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
       planned.block_tokens = work.layout.block_tokens();
-      work.key = context_key(facts, context.token_ids, request.tenant, request.salt_digest);
+      work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
       work.writable = request.cache.write && context.key && *context.key == work.key;
       ContextLookup found = lookup(work.key, work.layout);
       planned.cached = found.segment.valid();
@@ -52,7 +53,8 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
         planned.miss = MissReason::kCorrupt;
       }
       if (planned.cached) work.segment = std::move(found.segment);
-      const auto ids = block_ids(facts, context.token_ids, request.tenant, request.salt_digest);
+      const auto ids = facts.names.block_ids(context.token_ids, request.tenant,
+                                             request.salt_digest);
       for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
         PlannedBlock block;
         block.first_token = static_cast<std::int32_t>(work.layout.first_token(b));

@@ -8,7 +8,7 @@ namespace quire {
 SharedFront::SharedFront(QueryRun& run)
     : run_(run),
       front_(causal_front(run.request, run.plan)),
-      seed_(key_seed(run.core.facts, run.request.tenant, run.request.salt_digest)) {
+      seed_(run.core.facts.names.key_seed(run.request.tenant, run.request.salt_digest)) {
   if (!run_.sparse_prefill()) return;
   // Rows within the band are exact; those after it are not shared with other requests.
   front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));

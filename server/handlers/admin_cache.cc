@@ -196,7 +196,7 @@ json::object cache_stats_json(Services& services) {
       tier_json({"disk", m.store.disk, m.admin.disk,
                  totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens),
                  totals.disk_hit_tokens, m.store.io_errors})};
-  const double speed = services.engine->prefill_tokens_per_second();
+  const double speed = services.engine->load().prefill_tokens_per_second;
   o["saved"] = json::object{
       {"prefill_tokens", totals.saved_tokens},
       {"prefill_seconds_estimate",

@@ -187,7 +187,7 @@ void cache_import(std::shared_ptr<Call> call) {
   options.tenant = call->services.ingest->tenant(call->ns);
   options.fingerprint = engine.info().fingerprint;
   options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt) {
-    return engine.context_key(ids, options.tenant, to_bytes(salt));
+    return engine.names().context_key(ids, options.tenant, to_bytes(salt));
   };
   options.check_id = check_document_id;
   PackReader reader(file->source());

@@ -386,7 +386,7 @@ Problem engine_problem(const Status& status, const Engine& engine) {
   constexpr std::int64_t kShortestMs = 1000, kLongestMs = 60'000;
   Problem p = engine_problem(status);
   if (p.code == "overloaded")
-    p.retry_after_ms = std::clamp<std::int64_t>(engine.expected_wait().count(), kShortestMs,
+    p.retry_after_ms = std::clamp<std::int64_t>(engine.load().expected_wait.count(), kShortestMs,
                                                 kLongestMs);
   return p;
 }

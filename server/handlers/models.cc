@@ -197,9 +197,10 @@ void info(std::shared_ptr<Call> call) {
     }
     o["retrieval"] = std::move(r);
   }
+  const EngineLoad load = s.engine->load();
   json::object speed;
-  speed["prefill_tokens_per_second"] = rounded(s.engine->prefill_tokens_per_second(), 1);
-  speed["decode_tokens_per_second"] = rounded(s.engine->decode_tokens_per_second(), 1);
+  speed["prefill_tokens_per_second"] = rounded(load.prefill_tokens_per_second, 1);
+  speed["decode_tokens_per_second"] = rounded(load.decode_tokens_per_second, 1);
   o["measured"] = std::move(speed);
   call->reply_json(200, o);
 }

@@ -53,8 +53,9 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.version = version();
   m.backend = s.backend.name;
   if (!m.ready) return m;
-  m.queries_running = s.engine->queries_running();
-  m.queries_waiting = s.engine->queries_waiting();
+  const EngineLoad load = s.engine->load();
+  m.queries_running = load.queries_running;
+  m.queries_waiting = load.queries_waiting;
   m.memory = s.engine->memory();
   m.store = s.store->stats();
   m.admin = s.store->admin_stats();

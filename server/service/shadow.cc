@@ -104,7 +104,8 @@ void ShadowChecker::run() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (stopping_) return;
-    if (engine_.queries_running() + engine_.queries_waiting() > 0) {
+    const EngineLoad load = engine_.load();
+    if (load.queries_running + load.queries_waiting > 0) {
       if (std::chrono::steady_clock::now() - queue_.front().since > options_.patience) {
         const std::string strategy = queue_.front().sample->strategy;
         queue_.pop_front();

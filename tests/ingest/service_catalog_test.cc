@@ -218,15 +218,15 @@ TEST_F(CatalogTest, ResolveKeepsOrderKeysAndSalts) {
   EXPECT_FALSE(r->documents[1].other_salt);
   EXPECT_EQ(r->documents[1].byte_ranges.size(), r->documents[1].contexts.size());
   EXPECT_EQ(*r->documents[1].contexts[0].key,
-            engine_->context_key(r->documents[1].contexts[0].token_ids, "default", {}));
+            engine_->names().context_key(r->documents[1].contexts[0].token_ids, "default", {}));
   ResolveOptions with;
   with.cache_salt = "pepper and salt";
   const auto same = service_->resolve("default", asked, with);
   EXPECT_FALSE(same->documents[0].other_salt);
   EXPECT_EQ(same->salt_digest, service_->salt_digest("pepper and salt"));
-  EXPECT_EQ(
-      *same->documents[0].contexts[0].key,
-      engine_->context_key(same->documents[0].contexts[0].token_ids, "default", same->salt_digest));
+  EXPECT_EQ(*same->documents[0].contexts[0].key,
+            engine_->names().context_key(same->documents[0].contexts[0].token_ids, "default",
+                                         same->salt_digest));
   with.cache_salt = "x";
   EXPECT_EQ(service_->resolve("default", asked, with).status().field(), "cache_salt");
 }

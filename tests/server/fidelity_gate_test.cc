@@ -126,7 +126,7 @@ class LogitEngine final : public test::StubEngine {
     sink->on_done({}, small_plan(), {}, FinishReason::kStop);
     return QueryHandle(cancelled);
   }
-  std::int64_t queries_running() const override { return running; }
+  EngineLoad load() const override { return {.queries_running = running}; }
 
  private:
   std::jthread holder_;

@@ -45,6 +45,7 @@ class FakeEngine final : public Engine {
     const Digest digest = Sha256().update_field(fingerprint).finish();
     std::memcpy(info_.fingerprint_digest.data(), digest.bytes.data(),
                 info_.fingerprint_digest.size());
+    names_ = ContextNames(digest);
     info_.max_model_len = window;
     info_.kv_bytes_per_token = kBytesPerToken;
     thread_ = std::thread([this] { loop(); });
@@ -84,28 +85,7 @@ class FakeEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return *format_; }
-  std::int32_t block_tokens_for(std::int64_t n) const override {
-    return n >= 1152 ? 64 : n >= 576 ? 32 : 16;
-  }
-  ContextKey context_key(std::span<const std::int32_t> ids, const std::string& tenant,
-                         const std::array<std::uint8_t, 32>& salt) const override {
-    return BlockKeyChain::context_key(seed(tenant, salt), ids,
-                                      block_tokens_for(static_cast<std::int64_t>(ids.size())));
-  }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(
-      std::span<const std::int32_t> ids, const std::string& tenant,
-      const std::array<std::uint8_t, 32>& salt) const override {
-    BlockKeyChain chain(seed(tenant, salt));
-    const auto step = static_cast<std::size_t>(
-        block_tokens_for(static_cast<std::int64_t>(ids.size())));
-    std::vector<std::array<std::uint8_t, 16>> out;
-    for (std::size_t i = 0; i < ids.size(); i += step) {
-      const Digest key = chain.append(ids.subspan(i, std::min(step, ids.size() - i)));
-      out.emplace_back();
-      std::memcpy(out.back().data(), key.bytes.data(), 16);
-    }
-    return out;
-  }
+  const ContextNames& names() const override { return names_; }
   void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override {
     set([&] { queue_.emplace_back(std::move(request), std::move(done)); });
   }
@@ -132,9 +112,7 @@ class FakeEngine final : public Engine {
   Result<Plan> plan(const QueryRequest&) override {
     return Status::unimplemented("the fake engine plans nothing");
   }
-  std::int64_t queries_running() const override { return 0; }
-  std::int64_t queries_waiting() const override { return 0; }
-  double prefill_tokens_per_second() const override { return 0; }
+  EngineLoad load() const override { return {}; }
   void stop(std::chrono::milliseconds) override {
     set([this] { stop_ = true; });
     if (thread_.joinable()) thread_.join();
@@ -155,13 +133,6 @@ class FakeEngine final : public Engine {
   std::int64_t locked(const std::int64_t& value) const {
     const std::lock_guard lock(mu_);
     return value;
-  }
-  Digest seed(const std::string& tenant, const std::array<std::uint8_t, 32>& salt) const {
-    return Sha256()
-        .update_field(info_.fingerprint)
-        .update_field(tenant)
-        .update(std::as_bytes(std::span(salt)))
-        .finish();
   }
 
   void loop() {
@@ -195,8 +166,8 @@ class FakeEngine final : public Engine {
   Result<PrefillResult> compute(const PrefillRequest& request) {
     PrefillResult out;
     out.tokens = static_cast<std::int64_t>(request.token_ids.size());
-    out.key = context_key(request.token_ids, request.tenant, request.salt_digest);
-    const std::int32_t step = block_tokens_for(out.tokens);
+    out.key = names_.context_key(request.token_ids, request.tenant, request.salt_digest);
+    const std::int32_t step = names_.block_tokens_for(out.tokens);
     out.blocks = (out.tokens + step - 1) / step;
     if (auto found = store_.find_segment(out.key)) {
       out.segment = *found;
@@ -228,6 +199,7 @@ class FakeEngine final : public Engine {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<PromptFormat> format_;
   EngineInfo info_;
+  ContextNames names_;
   mutable std::mutex mu_;
   std::condition_variable changed_;
   // mu_ guards this member and all below.

@@ -61,16 +61,7 @@ class StubEngine : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return *format_; }
-  std::int32_t block_tokens_for(std::int64_t) const override { return 16; }
-  ContextKey context_key(std::span<const std::int32_t>, const std::string&,
-                         const std::array<std::uint8_t, 32>&) const override {
-    return {};
-  }
-  std::vector<std::array<std::uint8_t, 16>> block_ids(
-      std::span<const std::int32_t>, const std::string&,
-      const std::array<std::uint8_t, 32>&) const override {
-    return {};
-  }
+  const ContextNames& names() const override { return names_; }
   void prefill(PrefillRequest, std::function<void(Result<PrefillResult>)> done) override {
     done(Status::unimplemented("stub"));
   }
@@ -94,14 +85,12 @@ class StubEngine : public Engine {
     done(std::vector<float>{0.6f, 0.8f});
   }
   Result<Plan> plan(const QueryRequest&) override { return small_plan(); }
-  std::chrono::milliseconds expected_wait() const override { return wait; }
-  std::int64_t queries_running() const override { return 0; }
-  std::int64_t queries_waiting() const override { return 0; }
-  double prefill_tokens_per_second() const override { return 0; }
+  EngineLoad load() const override { return {.expected_wait = wait}; }
   void stop(std::chrono::milliseconds) override {}
 
  private:
   EngineInfo info_;
+  const ContextNames names_{Digest(), 16};
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<PromptFormat> format_;
   std::mutex mu_;

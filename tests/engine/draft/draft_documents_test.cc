@@ -248,7 +248,7 @@ TEST_F(DraftDocumentsTest, IngestHandsItOutAndQueriesAreAnsweredWithAndWithoutIt
     DocumentChunk chunk;
     chunk.byte_end = 4;
     chunk.block_tokens = static_cast<std::uint32_t>(
-        engine->block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
+        engine->names().block_tokens_for(static_cast<std::int64_t>(documents_[i].size())));
     chunk.key = result->key;
     chunk.token_ids = documents_[i];
     manifest.chunks.push_back(chunk);

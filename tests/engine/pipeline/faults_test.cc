@@ -85,7 +85,7 @@ TEST_F(FaultsTest, AFullReadQueueIsAMiss) {
 TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
   // The store's checksum is right, but the engine did not write these bytes.
   const auto ids = random_ids(rng_, 40);
-  const ContextKey key = engine_->context_key(ids, "t", {});
+  const ContextKey key = engine_->names().context_key(ids, "t", {});
   {
     auto writer = real_->begin_segment(key, SegmentLayout{3, 1, 1}, 4096, "t", "x");
     ASSERT_TRUE(writer.ok()) << writer.status().to_string();
@@ -107,7 +107,7 @@ TEST_F(FaultsTest, AValueOfTheWrongLengthIsCorrupt) {
 TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
   // Checksums and sizes are right, but the numbers are not this document's. Layer 0 shows it.
   const auto ids = random_ids(rng_, 40);
-  const ContextKey key = engine_->context_key(ids, "t", {});
+  const ContextKey key = engine_->names().context_key(ids, "t", {});
   const KvLayout layout({3, 2, 16, DType::kF16}, 40, 16);
   for (const std::string strategy : {"epic", "cacheblend"}) {
     auto writer = real_->begin_segment(key, layout.segment(), 1 << 16, "t", "x");
@@ -264,7 +264,7 @@ TEST_F(FaultsTest, CancelAtThePlanAndAtEachToken) {
     EXPECT_EQ(o.ids.size(), static_cast<std::size_t>(when));
   }
   EXPECT_EQ(run_query(*engine_, request_).ids, want_);
-  EXPECT_EQ(engine_->queries_running(), 0);
+  EXPECT_EQ(engine_->load().queries_running, 0);
 }
 
 TEST_F(FaultsTest, CancelWhileComputing) {
@@ -304,8 +304,8 @@ TEST_F(FaultsTest, WorkingMemoryIsGivenBack) {
     ASSERT_TRUE(engine_->query(request_, sink).ok());
     (void)sink->wait();
   }
-  EXPECT_EQ(engine_->queries_running(), 0);
-  EXPECT_EQ(engine_->queries_waiting(), 0);
+  EXPECT_EQ(engine_->load().queries_running, 0);
+  EXPECT_EQ(engine_->load().queries_waiting, 0);
 }
 
 }  // namespace

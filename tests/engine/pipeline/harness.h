@@ -188,7 +188,7 @@ inline ContextKey ingest(Engine& engine, Store& store, const std::string& id,
   DocumentChunk chunk;
   chunk.byte_end = 4;
   chunk.block_tokens = static_cast<std::uint32_t>(
-      engine.block_tokens_for(static_cast<std::int64_t>(ids.size())));
+      engine.names().block_tokens_for(static_cast<std::int64_t>(ids.size())));
   chunk.key = result->key;
   chunk.token_ids = ids;
   manifest.chunks.push_back(chunk);

@@ -10,6 +10,12 @@
 namespace quire {
 namespace {
 
+Digest model_digest() {
+  Digest digest;
+  digest.bytes[0] = std::byte{9};
+  return digest;
+}
+
 EngineFacts facts_of(std::int64_t window = 2000) {
   EngineFacts f;
   f.shape = {4, 2, 8, DType::kF16};
@@ -17,7 +23,7 @@ EngineFacts facts_of(std::int64_t window = 2000) {
   f.vocab_size = 1000;
   f.window = window;
   f.ingest_prefix = {1};
-  f.fingerprint.bytes[0] = std::byte{9};
+  f.names = ContextNames(model_digest());
   f.small_context_tokens = 300;
   return f;
 }
@@ -41,7 +47,7 @@ class PlanTest : public ::testing::Test {
     request.tenant = "t";
   }
   void add(std::vector<std::int32_t> tokens, bool stored) {
-    const ContextKey key = context_key(facts, tokens, "t", {});
+    const ContextKey key = facts.names.context_key(tokens, "t", {});
     request.contexts.push_back({"d" + std::to_string(request.contexts.size()), 0, tokens, key});
     if (stored) stored_.insert(key);
   }
@@ -307,23 +313,21 @@ TEST_F(PlanTest, MissReasonsTellWhy) {
 
 TEST_F(PlanTest, KeysDependOnEverythingThatMatters) {
   const auto tokens = ids(20, 10);
-  const ContextKey key = context_key(facts, tokens, "t", {});
-  EXPECT_EQ(key, context_key(facts, tokens, "t", {}));
-  EXPECT_NE(key, context_key(facts, tokens, "u", {}));
-  EXPECT_NE(key, context_key(facts, tokens, "t", {1}));
-  EXPECT_NE(key, context_key(facts, ids(20, 11), "t", {}));
-  EngineFacts other = facts;
-  other.fingerprint.bytes[5] = std::byte{1};
-  EXPECT_NE(key, context_key(other, tokens, "t", {}));
-  other = facts;
-  other.fixed_block_tokens = 32;
-  EXPECT_NE(key, context_key(other, tokens, "t", {}));
+  const ContextKey key = facts.names.context_key(tokens, "t", {});
+  EXPECT_EQ(key, facts.names.context_key(tokens, "t", {}));
+  EXPECT_NE(key, facts.names.context_key(tokens, "u", {}));
+  EXPECT_NE(key, facts.names.context_key(tokens, "t", {1}));
+  EXPECT_NE(key, facts.names.context_key(ids(20, 11), "t", {}));
+  Digest other = model_digest();
+  other.bytes[5] = std::byte{1};
+  EXPECT_NE(key, ContextNames(other).context_key(tokens, "t", {}));
+  EXPECT_NE(key, ContextNames(model_digest(), 32).context_key(tokens, "t", {}));
 }
 
 TEST_F(PlanTest, BlockSizeFollowsLength) {
   for (const auto& [n, want] :
        {std::pair{1, 16}, {400, 16}, {575, 16}, {576, 32}, {1151, 32}, {1152, 64}, {100000, 64}}) {
-    EXPECT_EQ(block_tokens_for(facts, n), want) << n;
+    EXPECT_EQ(facts.names.block_tokens_for(n), want) << n;
   }
 }
 

@@ -69,8 +69,8 @@ TEST_F(SchedulerTest, AFullQueueRefusesAtOnce) {
   }
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(accepted, 18u);
-  EXPECT_EQ(engine_->queries_running(), 16);
-  EXPECT_EQ(engine_->queries_waiting(), 2);
+  EXPECT_EQ(engine_->load().queries_running, 16);
+  EXPECT_EQ(engine_->load().queries_waiting, 2);
   store_.release();
   for (auto& s : sinks) EXPECT_TRUE(s->wait().status.ok());
 }

@@ -215,7 +215,7 @@ TEST_F(SparseQueryTest, ALostSketchIsAMissAndTheAnswerStays) {
 
 TEST_F(SparseQueryTest, ASketchOfAnotherVersionIsAMiss) {
   const auto ids = random_ids(rng_, 120);
-  const ContextKey key = engine_->context_key(ids, "t", {});
+  const ContextKey key = engine_->names().context_key(ids, "t", {});
   const KvLayout layout({3, 2, 16, DType::kF16}, 120, 16);
   auto writer = real_->begin_segment(
       key, layout.segment(), static_cast<std::uint64_t>(layout.total_bytes()) + 4096, "t", "x");
@@ -286,7 +286,7 @@ TEST_F(SparseQueryTest, DeletedOrReplacedDuringTheQuery) {
   ASSERT_TRUE(real_->delete_document("t", docs_[0].id).ok());
   const auto other = random_ids(rng_, 90);
   DocumentManifest manifest = *real_->get_document("t", docs_[1].id);
-  manifest.chunks[0].key = engine_->context_key(other, "t", {});
+  manifest.chunks[0].key = engine_->names().context_key(other, "t", {});
   manifest.chunks[0].token_ids = other;
   ASSERT_TRUE(real_->commit_document(manifest, "other text").ok());
   store_.release();

@@ -29,7 +29,7 @@ struct Ingest {
     core.facts.num_heads = config->num_heads;
     core.facts.vocab_size = static_cast<std::int32_t>(config->vocab_size);
     core.facts.ingest_prefix = {1, 7, 9};
-    core.facts.fixed_block_tokens = 16;
+    core.facts.names = ContextNames({}, 16);
     core.model = model.get();
     core.pool = pool.get();
     core.meter = &meter;

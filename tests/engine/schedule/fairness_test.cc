@@ -53,7 +53,7 @@ TEST_F(FairnessTest, LongPromptsGetFewerTurnsThanShortOnes) {
 }
 
 TEST_F(FairnessTest, TheExpectedWaitFollowsTheQueue) {
-  EXPECT_EQ(engine_->expected_wait(), std::chrono::milliseconds(0));
+  EXPECT_EQ(engine_->load().expected_wait, std::chrono::milliseconds(0));
   Gate gate;
   auto blocker = block(gate);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
@@ -61,7 +61,7 @@ TEST_F(FairnessTest, TheExpectedWaitFollowsTheQueue) {
   gate.open();
   for (auto& s : sinks) ASSERT_TRUE(s->wait().status.ok());
   (void)blocker->wait();
-  EXPECT_EQ(engine_->expected_wait(), std::chrono::milliseconds(0)) << "nobody waits any more";
+  EXPECT_EQ(engine_->load().expected_wait, std::chrono::milliseconds(0)) << "nobody waits any more";
 }
 
 TEST_F(FairnessTest, ContextsSomebodyWantsBackComeBeforeNewOnes) {

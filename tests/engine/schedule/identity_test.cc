@@ -24,7 +24,7 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
     // Inline texts have no key. The store has nothing of the missing document.
     inline_ = {"", random_ids(rng_, 33), std::nullopt};
     missing_ = {"missing", random_ids(rng_, 51), std::nullopt};
-    missing_.key = engine_->context_key(missing_.ids, "t", {});
+    missing_.key = engine_->names().context_key(missing_.ids, "t", {});
   }
 
   std::vector<Doc> documents(int i) const {

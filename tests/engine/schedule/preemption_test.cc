@@ -346,8 +346,8 @@ TEST_F(PreemptionTest, ThoseNextInTurnFetchWhileOthersRun) {
     sinks.push_back(submit(make_request(*engine_, {docs[static_cast<std::size_t>(i % 2)]},
                                         random_ids(rng_, 4), "reuse")));
   while (store_.held() < 20) std::this_thread::yield();
-  EXPECT_EQ(engine_->queries_running(), 16);
-  EXPECT_EQ(engine_->queries_waiting(), 8);
+  EXPECT_EQ(engine_->load().queries_running, 16);
+  EXPECT_EQ(engine_->load().queries_waiting, 8);
   EXPECT_EQ(store_.held(), 20u);
   store_.release();
   for (auto& s : sinks) {

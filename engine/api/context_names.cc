@@ -1,0 +1,47 @@
+#include "engine/api/context_names.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace quire {
+
+std::int32_t ContextNames::block_tokens_for(std::int64_t num_tokens) const {
+  if (fixed_block_tokens_ > 0) return fixed_block_tokens_;
+  // A block of n / 24 tokens makes three anchor blocks an eighth of the context. Each size serves
+  // the lengths nearest to it (borders at 24 and 48).
+  if (num_tokens >= 24 * 48) return 64;
+  return num_tokens >= 24 * 24 ? 32 : 16;
+}
+
+Digest ContextNames::key_seed(std::string_view tenant, const SaltDigest& salt) const {
+  Sha256 hash;
+  hash.update_field("quire-context-seed");
+  hash.update(std::as_bytes(std::span(fingerprint_.bytes)));
+  hash.update_field(tenant);
+  hash.update(std::as_bytes(std::span(salt)));
+  return hash.finish();
+}
+
+ContextKey ContextNames::context_key(std::span<const std::int32_t> token_ids,
+                                     std::string_view tenant, const SaltDigest& salt) const {
+  return BlockKeyChain::context_key(key_seed(tenant, salt), token_ids,
+                                    block_tokens_for(static_cast<std::int64_t>(token_ids.size())));
+}
+
+std::vector<BlockId> ContextNames::block_ids(std::span<const std::int32_t> token_ids,
+                                             std::string_view tenant,
+                                             const SaltDigest& salt) const {
+  const auto step = static_cast<std::size_t>(
+      block_tokens_for(static_cast<std::int64_t>(token_ids.size())));
+  BlockKeyChain chain(key_seed(tenant, salt));
+  std::vector<BlockId> ids;
+  for (std::size_t first = 0; first < token_ids.size(); first += step) {
+    const Digest key = chain.append(
+        token_ids.subspan(first, std::min(step, token_ids.size() - first)));
+    ids.emplace_back();
+    std::memcpy(ids.back().data(), key.bytes.data(), ids.back().size());
+  }
+  return ids;
+}
+
+}  // namespace quire
