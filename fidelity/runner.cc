@@ -353,12 +353,13 @@ class Runner {
     auto future = done->get_future();
     QUIRE_ASSIGN_OR_RETURN(
         const Subscription subscription,
-        ingest_.subscribe(ns_, job.id, [done](JobEvent event, const JobSnapshot& s) {
+        ingest_.jobs().subscribe(ns_, job.id, [done](JobEvent event, const JobSnapshot& s) {
           if (event == JobEvent::kDone) done->set_value(s);
         }));
     while (future.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
       if (!stopped()) continue;
-      (void)ingest_.cancel_job(ns_, job.id);  // a job that has just ended needs no cancelling
+      (void)ingest_.jobs().cancel_job(ns_,
+                                      job.id);  // a job that has just ended needs no cancelling
       return stop_status();
     }
     const JobSnapshot end = future.get();
@@ -380,7 +381,7 @@ class Runner {
         ++it;
         continue;
       }
-      (void)ingest_.remove(ns_, *it);  // a document left behind only costs space
+      (void)ingest_.documents().remove(ns_, *it);  // a document left behind only costs space
       it = present_.erase(it);
     }
   }

@@ -254,7 +254,7 @@ void DocumentTask::launch() {
     if (i == todo_.size()) return after_prefill();
     PrefillRequest request;
     request.token_ids = chunks_[todo_[i].chunk].token_ids;
-    request.tenant = tenant();
+    request.tenant = context_.options.tenant(work_.ns);
     request.salt_digest = to_bytes(work_.settings->salt_digest);
     if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
     // A warm-up restores KV that a document had and a caller wants again.

@@ -68,9 +68,6 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   ItemOutcome good(ItemResult result, const DocumentManifest& manifest) const;
   DocumentManifest draft(DocumentStatus status) const;
   std::string path(std::string_view field) const;
-  std::string tenant() const {
-    return context_.options.share_across_namespaces ? std::string() : work_.ns;
-  }
 
   TaskContext& context_;
   const Work work_;

@@ -1,18 +1,17 @@
 #include "ingest/ingest_service.h"
 
-#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "base/log.h"
-#include "ingest/catalog_view.h"
+#include "ingest/context_resolver.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
-#include "ingest/metadata.h"
 #include "ingest/names.h"
+#include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 
 namespace quire {
@@ -30,7 +29,8 @@ class IngestServiceImpl final : public IngestService {
         engine_(engine),
         pins_(options_.may_pin),
         table_(store_, options_),
-        view_(store_, engine_, table_, options_) {}
+        catalog_(store_, engine_, table_, pins_, options_),
+        resolver_(store_, engine_, table_, options_) {}
   ~IngestServiceImpl() override { stop(); }
 
   Status start() override;
@@ -40,54 +40,14 @@ class IngestServiceImpl final : public IngestService {
                              const BatchOptions& options) override;
   Result<JobSnapshot> warm(std::string_view ns, std::string_view id) override;
 
-  Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) override {
-    return table_.snapshot(ns, job_id);
-  }
-  Result<JobListPage> list_jobs(std::string_view ns, const JobListOptions& options) override {
-    if (options.limit < 1 || options.limit > 100)
-      return Status::invalid("limit", "must be 1 to 100");
-    return table_.list(ns, options);
-  }
-  Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) override {
-    return table_.cancel(ns, job_id);
-  }
-  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
-                                 JobListener listener) override {
-    return table_.subscribe(ns, job_id, std::move(listener));
-  }
-  Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
-                                 std::function<void()> done) override {
-    return table_.when_synchronized(ns, ids, std::move(done));
-  }
-
-  Result<DocumentInfo> get(std::string_view ns, std::string_view id) override {
-    return view_.get(ns, id);
-  }
-  Result<DocumentListPage> list(std::string_view ns, const DocumentListOptions& options) override {
-    if (options.limit < 1 || options.limit > 100)
-      return Status::invalid("limit", "must be 1 to 100");
-    return view_.list(ns, options);
-  }
-  Result<DocumentCounts> counts(std::string_view ns) override { return view_.counts(ns); }
-  Result<std::string> content(std::string_view ns, std::string_view id) override {
-    return view_.content(ns, id);
-  }
-  Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) override {
-    return view_.chunks(ns, id);
-  }
-  Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) override {
-    return view_.blocks(ns, id);
-  }
-  Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
-                             const DocumentPatch& patch) override;
-  Status remove(std::string_view ns, std::string_view id) override;
-  Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) override;
+  DocumentCatalog& documents() override { return catalog_; }
+  JobBoard& jobs() override { return table_; }
 
   Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
                            const ResolveOptions& options) override {
-    return view_.resolve(ns, ids, options);
+    return resolver_.resolve(ns, ids, options);
   }
-  std::string tenant(std::string_view ns) const override { return view_.tenant(ns); }
+  std::string tenant(std::string_view ns) const override { return options_.tenant(ns); }
   std::array<std::uint8_t, 32> salt_digest(std::string_view cache_salt) const override {
     return to_bytes(salt_digest_of(cache_salt));
   }
@@ -101,19 +61,14 @@ class IngestServiceImpl final : public IngestService {
                              const BatchOptions& options);
   void pump();
   void maintenance_loop();
-  std::int64_t now_ms() const {
-    if (options_.clock_ms) return options_.clock_ms();
-    return std::chrono::duration_cast<std::chrono::milliseconds>(
-               std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
 
   const IngestOptions options_;
   Store& store_;
   Engine& engine_;
   PinGate pins_;
   JobTable table_;
-  CatalogView view_;
+  StoreCatalog catalog_;
+  ContextResolver resolver_;
   std::unique_ptr<TaskPool> pool_;  // made by start(), before the first task
   std::unique_ptr<TaskContext> context_;
   std::atomic<std::int64_t> expired_{0};
@@ -177,7 +132,7 @@ void IngestServiceImpl::maintenance_loop() {
 
 Status IngestServiceImpl::run_maintenance() {
   QUIRE_RETURN_IF_ERROR(table_.flush());
-  const std::int64_t now = now_ms();
+  const std::int64_t now = options_.now_ms();
   {
     const std::lock_guard lock(mu_);
     if (options_.maintenance_interval_ms > 0 && now - last_expiry_ms_ < kExpiryEveryMs &&
@@ -322,116 +277,23 @@ Result<JobSnapshot> IngestServiceImpl::warm(std::string_view ns, std::string_vie
   return job;
 }
 
-// -------------------------------------------------------------------------------------------------
-// Changing and deleting
-
-Result<DocumentInfo> IngestServiceImpl::patch(std::string_view ns, std::string_view id,
-                                              const DocumentPatch& patch) {
-  if (patch.title) {
-    DocumentInput probe;
-    probe.title = *patch.title;
-    probe.text = "x";
-    if (const auto error = check_document(probe, options_, ""))
-      return Status::invalid("title", error->message);
-  }
-  if (patch.ttl_seconds && *patch.ttl_seconds && patch.expires_at_ms && *patch.expires_at_ms) {
-    return Status::invalid("expires_at", "give either ttl_seconds or expires_at");
-  }
-  if (patch.ttl_seconds && *patch.ttl_seconds &&
-      (**patch.ttl_seconds == 0 || **patch.ttl_seconds > 100ull * 366 * 86400)) {
-    return Status::invalid("ttl_seconds", "must be at least 1 and at most 100 years");
-  }
-  if (patch.expires_at_ms && *patch.expires_at_ms && **patch.expires_at_ms <= now_ms())
-    return Status::invalid("expires_at", "lies in the past");
-  const auto pending = table_.pending(ns, id);
-  PinGate::Grant pin;  // until the store counts the document as pinned
-  auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
-    if (m.status != DocumentStatus::kReady)
-      return Status::precondition("document " + m.id + " is not ready");
-    if (patch.metadata_json) {
-      QUIRE_ASSIGN_OR_RETURN(m.metadata_json,
-                             merge_metadata(m.metadata_json, *patch.metadata_json,
-                                            static_cast<std::size_t>(options_.max_metadata_bytes)));
-    }
-    if (patch.title) m.title = *patch.title;
-    if (patch.pinned && *patch.pinned && !m.pinned) {
-      QUIRE_ASSIGN_OR_RETURN(pin, pins_.grant({stored_bytes(store_, {&m, 1}).disk, 0}));
-    }
-    if (patch.pinned) m.pinned = *patch.pinned;
-    if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
-    if (patch.ttl_seconds) {
-      m.ttl_seconds = *patch.ttl_seconds;
-      // The later setting takes precedence, including its removal of the end.
-      m.expires_at_ms.reset();
-    }
-    if (patch.expires_at_ms) m.expires_at_ms = *patch.expires_at_ms;
-    return {};
-  });
-  if (!changed.ok()) {
-    if (changed.code() != Code::kNotFound) return changed.status();
-    if (pending) return Status::precondition("document " + std::string(id) + " is not ready");
-    return Status::not_found("no document " + std::string(id));
-  }
-  return view_.describe(*changed, /*with_cache=*/true);
-}
-
-Status IngestServiceImpl::remove(std::string_view ns, std::string_view id) {
-  auto cancelled = table_.cancel_document(ns, id);
-  // An item that ended but is not saved would be repeated after a crash. Saving comes before the
-  // deletion, because the repeated item may be an older version than the deleted one. It comes
-  // again after the deletion and before the reply, for the items cancelled here.
-  Status s = table_.flush_others();
-  if (s.ok()) s = store_.delete_document(ns, id);
-  cancelled.release();
-  const Status saved = table_.flush();
-  if (s.code() == Code::kNotFound && cancelled.num_items() == 0)
-    return Status::not_found("no document " + std::string(id));
-  if (!s.ok() && s.code() != Code::kNotFound) return s;
-  return saved;
-}
-
-Result<BulkDeleteResult> IngestServiceImpl::remove_many(std::string_view ns,
-                                                        const BulkDelete& request) {
-  if (request.ids.empty() == !request.filter)
-    return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
-  if (request.filter && request.filter->empty())
-    return Status::invalid("filter", "must not be empty; it would delete everything");
-  std::vector<std::string> ids = request.ids;
-  if (request.filter) {
-    DocumentListOptions page;
-    page.limit = 100;
-    page.descending = false;
-    page.filter = *request.filter;
-    page.with_cache = false;
-    while (true) {
-      QUIRE_ASSIGN_OR_RETURN(const DocumentListPage found, view_.list(ns, page));
-      for (const DocumentInfo& d : found.documents) ids.push_back(d.id);
-      if (!found.has_more || found.documents.empty()) break;
-      page.after = found.documents.back().id;
-    }
-  }
-  BulkDeleteResult out;
-  std::set<std::string> seen;
-  for (const std::string& id : ids) {
-    if (!seen.insert(id).second) continue;
-    const Status s = request.dry_run ? view_.get(ns, id).status() : remove(ns, id);
-    if (s.ok()) {
-      out.deleted.push_back(id);
-    } else if (s.code() == Code::kNotFound) {
-      out.not_found.push_back(id);
-    } else {
-      out.failed.emplace_back(id, s);
-    }
-  }
-  return out;
-}
-
 Status check_positive(std::int64_t value, const char* name) {
   if (value >= 1) return {};
   return Status::invalid(name, "must be at least 1, not " + std::to_string(value));
 }
 
 }  // namespace
+
+std::int64_t IngestOptions::now_ms() const {
+  if (clock_ms) return clock_ms();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string IngestOptions::tenant(std::string_view ns) const {
+  return share_across_namespaces ? std::string() : std::string(ns);
+}
 
 Result<std::unique_ptr<IngestService>> create_ingest_service(IngestOptions options, Store& store,
                                                              Engine& engine) {

@@ -18,8 +18,10 @@
 #include "base/status.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "ingest/document_catalog.h"
 #include "ingest/document_types.h"
 #include "ingest/job.h"
+#include "ingest/job_board.h"
 #include "ingest/pin_gate.h"
 
 namespace quire {
@@ -43,6 +45,11 @@ struct IngestOptions {
   std::int64_t maintenance_interval_ms = 1000;
   PinGate::Ask may_pin;  ///< asked before a document is pinned; a refusal gives cache_full
   std::function<std::int64_t()> clock_ms;  ///< Unix ms; empty: the system clock
+
+  /// Returns the time by clock_ms.
+  std::int64_t now_ms() const;
+  /// Returns the tenant of a namespace's contexts; empty if namespaces share them.
+  std::string tenant(std::string_view ns) const;
 };
 
 /// IngestStats holds totals since the start, for metrics.
@@ -56,8 +63,7 @@ struct IngestStats {
 };
 
 /// Threads: every method may be called from any thread. Those marked (disk) may wait on disk: they
-/// belong on a worker thread, never on an I/O thread. Listeners run on the service's own threads,
-/// hold no lock, and must not block.
+/// belong on a worker thread, never on an I/O thread.
 ///
 /// Namespaces have 1 to 64 characters [A-Za-z0-9._-]. A foreign or unknown id is kNotFound.
 class IngestService {
@@ -81,37 +87,11 @@ class IngestService {
   /// kFailedPrecondition (not ready), those of submit().
   virtual Result<JobSnapshot> warm(std::string_view ns, std::string_view id) = 0;
 
-  // ---- jobs ----
-  /// Returns the job with results. (disk for jobs finished long ago) Errors: kNotFound.
-  virtual Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) = 0;
-  virtual Result<JobListPage> list_jobs(std::string_view ns, const JobListOptions& options) = 0;
-  /// Cancels the items not finished; finished ones stay. Returns the job, unchanged if it has
-  /// finished. (disk) Errors: kNotFound.
-  virtual Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) = 0;
-  /// Reports progress (at most four times per second), and kDone exactly once at the end. For a
-  /// finished job, kDone comes before this returns. Errors: kNotFound.
-  virtual Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
-                                         JobListener listener) = 0;
-  /// Calls `done` once when no job works on any of these documents; before this returns, if none
-  /// does.
-  virtual Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
-                                         std::function<void()> done) = 0;
-
-  // ---- documents ---- (all of them disk)
-  virtual Result<DocumentInfo> get(std::string_view ns, std::string_view id) = 0;
-  virtual Result<DocumentListPage> list(std::string_view ns,
-                                        const DocumentListOptions& options) = 0;
-  virtual Result<DocumentCounts> counts(std::string_view ns) = 0;
-  virtual Result<std::string> content(std::string_view ns, std::string_view id) = 0;
-  virtual Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) = 0;
-  virtual Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) = 0;
-  /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet).
-  virtual Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
-                                     const DocumentPatch& patch) = 0;
-  /// Deletes text and KV. Queries that resolved the document finish; waiting items of earlier jobs
-  /// for this id are cancelled.
-  virtual Status remove(std::string_view ns, std::string_view id) = 0;
-  virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;
+  // ---- documents and jobs by id ----
+  /// Returns the documents of all namespaces; valid as long as the service.
+  virtual DocumentCatalog& documents() = 0;
+  /// Returns the jobs of all namespaces; valid as long as the service.
+  virtual JobBoard& jobs() = 0;
 
   // ---- queries ----
   /// Returns token ids and keys of documents in the order of `ids`; each document is one consistent

@@ -15,13 +15,6 @@ JobTable::~JobTable() {
   finish_stop();
 }
 
-std::int64_t JobTable::now_ms() const {
-  if (options_.clock_ms) return options_.clock_ms();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // -------------------------------------------------------------------------------------------------
 // Queue
 
@@ -53,7 +46,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> pac
     QUIRE_RETURN_IF_ERROR(admit(items, bytes));
     queued_items_ += items;  // space is reserved before the record is written
     queued_bytes_ += bytes;
-    record.created_ms = now_ms();
+    record.created_ms = options_.now_ms();
     record.id = last_id_ = make_job_id(record.created_ms, last_id_);
     record.num_packs = static_cast<std::uint32_t>(packs.size());
   }
@@ -132,7 +125,7 @@ std::optional<Work> JobTable::next() {
     if (!job.begun) job.begun = std::chrono::steady_clock::now();
     if (job.record.status == JobStatus::kQueued) {
       job.record.status = JobStatus::kRunning;
-      job.record.started_ms = now_ms();
+      job.record.started_ms = options_.now_ms();
     }
     --queued_items_;
     queued_bytes_ -= item.input_bytes;
@@ -304,7 +297,7 @@ bool JobTable::end_job_if_done(const JobPtr& job) {
   } else {
     record.status = failed + cancelled > 0 ? JobStatus::kPartial : JobStatus::kSucceeded;
   }
-  record.finished_ms = now_ms();
+  record.finished_ms = options_.now_ms();
   if (record.started_ms == 0) record.started_ms = record.finished_ms;
   job->ended = std::chrono::steady_clock::now();
   job->dirty = true;

@@ -22,6 +22,7 @@
 #include "cachestore/store.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job.h"
+#include "ingest/job_board.h"
 #include "ingest/job_record.h"
 
 namespace quire {
@@ -61,10 +62,10 @@ struct PendingDocument {
 
 /// Threads: every method may be called from any thread. Those marked (disk) write or read job
 /// records.
-class JobTable {
+class JobTable final : public JobBoard {
  public:
   JobTable(Store& store, const IngestOptions& options);
-  ~JobTable();
+  ~JobTable() override;
 
   // ---- life ----
   /// Reads jobs back, queues unfinished items, drops unneeded inputs and starts the notifier.
@@ -96,22 +97,28 @@ class JobTable {
   /// meantime; the caller then calls finish().
   bool requeue(const Work& work);
 
-  // ---- callers ----
-  Result<JobSnapshot> snapshot(std::string_view ns, std::string_view job_id);  // (disk)
-  JobListPage list(std::string_view ns, const JobListOptions& options);
-  Result<JobSnapshot> cancel(std::string_view ns, std::string_view job_id);  // (disk)
+  // ---- JobBoard ----
+  Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) override;
+  Result<JobListPage> list_jobs(std::string_view ns, const JobListOptions& options) override;
+  Result<JobSnapshot> cancel_job(std::string_view ns, std::string_view job_id) override;
+  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
+                                 JobListener listener) override;
+  Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
+                                 std::function<void()> done) override;
+
+  // ---- documents of unfinished jobs ----
   /// Cancels every item that waits or works for this id, and waits for one that is being committed.
   /// None of this is saved until the returned object is destroyed. So a crash before the document
   /// itself is deleted leaves everything unchanged. (disk)
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
-  Result<Subscription> subscribe(std::string_view ns, std::string_view job_id,
-                                 JobListener listener);
-  Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
-                                 std::function<void()> done);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
+  /// Reads the input of a pending document. (disk) Errors: kNotFound (its job has ended),
+  /// kCorruption, kIo.
+  Result<DocumentInput> input(const PendingDocument& pending);
 
+  // ---- records ----
   /// Saves every job that changed, oldest first. (disk)
   Status flush() { return flush(/*skip_held=*/false); }
   /// Saves them except jobs held back by a Cancelled, which a holder must not wait for. (disk)
@@ -180,7 +187,6 @@ class JobTable {
   void conclude(const std::vector<JobPtr>& ended);
   void drop_inputs(const JobRecord& record);  // (disk)
   void notify_loop();
-  std::int64_t now_ms() const;
 
   Store& store_;
   const IngestOptions& options_;

@@ -100,14 +100,14 @@ JobSnapshot JobTable::make_snapshot(const Job& job, bool with_results) const {
   return s;
 }
 
-Result<JobSnapshot> JobTable::snapshot(std::string_view ns, std::string_view job_id) {
+Result<JobSnapshot> JobTable::job(std::string_view ns, std::string_view job_id) {
   JobSnapshot summary;
   {
     const std::lock_guard lock(mu_);
-    const JobPtr job = find(ns, job_id);
-    if (!job) return Status::not_found("no job " + std::string(job_id));
-    if (!job->spilled) return make_snapshot(*job, true);
-    summary = job->summary;
+    const JobPtr found = find(ns, job_id);
+    if (!found) return Status::not_found("no job " + std::string(job_id));
+    if (!found->spilled) return make_snapshot(*found, true);
+    summary = found->summary;
   }
   QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(job_record_name(job_id)));
   QUIRE_ASSIGN_OR_RETURN(const JobRecord record, decode_job(bytes));
@@ -115,7 +115,8 @@ Result<JobSnapshot> JobTable::snapshot(std::string_view ns, std::string_view job
   return summary;
 }
 
-JobListPage JobTable::list(std::string_view ns, const JobListOptions& options) {
+Result<JobListPage> JobTable::list_jobs(std::string_view ns, const JobListOptions& options) {
+  if (options.limit < 1 || options.limit > 100) return Status::invalid("limit", "must be 1 to 100");
   JobListPage page;
   const std::lock_guard lock(mu_);
   const auto take = [&](const JobPtr& job) {
@@ -139,26 +140,26 @@ JobListPage JobTable::list(std::string_view ns, const JobListOptions& options) {
   return page;
 }
 
-Result<JobSnapshot> JobTable::cancel(std::string_view ns, std::string_view job_id) {
+Result<JobSnapshot> JobTable::cancel_job(std::string_view ns, std::string_view job_id) {
   std::vector<JobPtr> ended;
-  JobPtr job;
+  JobPtr found;
   {
     const std::lock_guard lock(mu_);
-    job = find(ns, job_id);
-    if (!job) return Status::not_found("no job " + std::string(job_id));
-    if (job->record.status < JobStatus::kSucceeded) {
-      job->record.cancelled = true;
-      job->dirty = true;
-      for (std::size_t i = 0; i < job->states.size(); ++i) cancel_item(job, i);
-      if (end_job_if_done(job)) ended.push_back(job);
+    found = find(ns, job_id);
+    if (!found) return Status::not_found("no job " + std::string(job_id));
+    if (found->record.status < JobStatus::kSucceeded) {
+      found->record.cancelled = true;
+      found->dirty = true;
+      for (std::size_t i = 0; i < found->states.size(); ++i) cancel_item(found, i);
+      if (end_job_if_done(found)) ended.push_back(found);
     }
   }
   if (ended.empty()) {
-    QUIRE_RETURN_IF_ERROR(save(job));
+    QUIRE_RETURN_IF_ERROR(save(found));
   } else {
     conclude(ended);
   }
-  return snapshot(ns, job_id);
+  return job(ns, job_id);
 }
 
 JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_view id) {
@@ -212,7 +213,7 @@ Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view j
       return Subscription(std::move(box));
     }
   }
-  QUIRE_ASSIGN_OR_RETURN(const JobSnapshot last, snapshot(ns, job_id));
+  QUIRE_ASSIGN_OR_RETURN(const JobSnapshot last, job(ns, job_id));
   listener(JobEvent::kDone, last);
   return Subscription();
 }
@@ -279,6 +280,12 @@ std::vector<PendingDocument> JobTable::pending_in(std::string_view ns) {
     if (auto p = latest(it->second)) all.push_back(std::move(*p));
   }
   return all;
+}
+
+Result<DocumentInput> JobTable::input(const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes,
+                         store_.get_job(input_record_name(pending.job_id, pending.pack)));
+  return decode_input(bytes, pending.index);
 }
 
 // -------------------------------------------------------------------------------------------------

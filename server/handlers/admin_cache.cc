@@ -131,7 +131,7 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
   DocumentPatch patch;
   patch.pinned = pinned;
   for (const auto& d : *documents)
-    if (const auto done = services.ingest->patch(call->ns, d.id, patch); !done.ok())
+    if (const auto done = services.ingest->documents().patch(call->ns, d.id, patch); !done.ok())
       return fail_document(*call, done.status(), d.id);
   if (pinned && request.tier == Tier::kDram) load(*services.store, keys_of(*documents));
   const StoreAdminStats now = services.store->admin_stats();

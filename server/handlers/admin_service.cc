@@ -74,7 +74,7 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     JobListOptions newest;
     newest.limit = 100;
     for (const auto& ns : services.store->namespaces()) {
-      const auto page = services.ingest->list_jobs(ns.name, newest);
+      const auto page = services.ingest->jobs().list_jobs(ns.name, newest);
       if (!page.ok()) continue;
       for (const auto& job : page->jobs) {
         seen[job.id] = job.status;

@@ -153,7 +153,7 @@ struct JobWait {
     if (finished) {
       reply_ingest(*call, *finished, single, put);
     } else {
-      const auto now = call->services.ingest->job(call->ns, job_id);
+      const auto now = call->services.ingest->jobs().job(call->ns, job_id);
       if (now.ok())
         reply_ingest(*call, *now, single, put);
       else
@@ -179,7 +179,7 @@ void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t
         };
         if (!services.workers->post(over)) over();
       });
-  auto subscription = services.ingest->subscribe(
+  auto subscription = services.ingest->jobs().subscribe(
       call->ns, job.id, [wait, &services, timer](JobEvent event, const JobSnapshot& snapshot) {
         if (event != JobEvent::kDone) return;
         services.timers->cancel(timer);
@@ -207,7 +207,7 @@ void observe_job(Services& services, const std::string& ns, const std::string& j
     }
   };
   auto watch = std::make_shared<Watch>();
-  auto subscription = services.ingest->subscribe(
+  auto subscription = services.ingest->jobs().subscribe(
       ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
         if (event != JobEvent::kDone) return;
         if (job.started_ms > 0)
@@ -287,13 +287,13 @@ void list_documents(std::shared_ptr<Call> call) {
       if (failed(*call, read_filter_member(name, value, options.filter))) return;
     }
   }
-  const auto page = call->services.ingest->list(call->ns, options);
+  const auto page = call->services.ingest->documents().list(call->ns, options);
   if (!page.ok()) return call->fail(ingest_problem(page.status()));
   json::array data;
   for (const auto& d : page->documents) data.push_back(document_json(d));
   json::object body = list_json(std::move(data), page->has_more);
   if (counts) {
-    const auto c = call->services.ingest->counts(call->ns);
+    const auto c = call->services.ingest->documents().counts(call->ns);
     if (!c.ok()) return call->fail(ingest_problem(c.status()));
     body["counts"] = json::object{{"total", c->total},   {"ready", c->ready},
                                   {"failed", c->failed}, {"in_progress", c->in_progress},
@@ -305,7 +305,7 @@ void list_documents(std::shared_ptr<Call> call) {
 void get_document(std::shared_ptr<Call> call) {
   if (!check_parameters(*call, {})) return;
   const std::string id = call->path_param("id");
-  const auto d = call->services.ingest->get(call->ns, id);
+  const auto d = call->services.ingest->documents().get(call->ns, id);
   if (!d.ok()) return fail_document(*call, d.status(), id);
   call->reply_json(200, document_json(*d), {{"ETag", "\"" + d->content_hash + "\""}});
 }
@@ -316,14 +316,14 @@ void patch_document(std::shared_ptr<Call> call) {
   DocumentPatch patch;
   if (failed(*call, read_patch(*body, patch))) return;
   const std::string id = call->path_param("id");
-  const auto d = call->services.ingest->patch(call->ns, id, patch);
+  const auto d = call->services.ingest->documents().patch(call->ns, id, patch);
   if (!d.ok()) return fail_document(*call, d.status(), id);
   call->reply_json(200, document_json(*d));
 }
 
 void delete_document(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  if (const auto s = call->services.ingest->remove(call->ns, id); !s.ok())
+  if (const auto s = call->services.ingest->documents().remove(call->ns, id); !s.ok())
     return fail_document(*call, s, id);
   call->reply_json(200, json::object{{"id", id}, {"object", "document"}, {"deleted", true}});
 }
@@ -333,7 +333,7 @@ void bulk_delete(std::shared_ptr<Call> call) {
   if (!body) return;
   BulkDelete request;
   if (failed(*call, read_bulk_delete(*body, request))) return;
-  const auto result = call->services.ingest->remove_many(call->ns, request);
+  const auto result = call->services.ingest->documents().remove_many(call->ns, request);
   if (!result.ok()) return call->fail(ingest_problem(result.status()));
   json::array deleted, missing, errors;
   for (const auto& id : result->deleted) deleted.emplace_back(id);
@@ -355,7 +355,7 @@ void bulk_delete(std::shared_ptr<Call> call) {
 
 void document_content(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  auto text = call->services.ingest->content(call->ns, id);
+  auto text = call->services.ingest->documents().content(call->ns, id);
   if (!text.ok()) return fail_document(*call, text.status(), id);
   HttpResponse r;
   r.content_type = "text/plain; charset=utf-8";
@@ -365,7 +365,7 @@ void document_content(std::shared_ptr<Call> call) {
 
 void document_chunks(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const auto chunks = call->services.ingest->chunks(call->ns, id);
+  const auto chunks = call->services.ingest->documents().chunks(call->ns, id);
   if (!chunks.ok()) return fail_document(*call, chunks.status(), id);
   json::array data;
   for (const auto& c : *chunks) data.push_back(chunk_json(c));
@@ -374,7 +374,7 @@ void document_chunks(std::shared_ptr<Call> call) {
 
 void document_blocks(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const auto blocks = call->services.ingest->blocks(call->ns, id);
+  const auto blocks = call->services.ingest->documents().blocks(call->ns, id);
   if (!blocks.ok()) return fail_document(*call, blocks.status(), id);
   json::array data;
   for (const auto& b : *blocks) data.push_back(block_json(b));

@@ -184,11 +184,11 @@ void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>
       g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
   };
   const auto timer = services.timers->at(g->ready_by, go_on);
-  auto subscription = services.ingest->when_synchronized(g->call->ns, ids,
-                                                         [go_on, timer, &services] {
-                                                           services.timers->cancel(timer);
-                                                           go_on();
-                                                         });
+  auto subscription = services.ingest->jobs().when_synchronized(g->call->ns, ids,
+                                                                [go_on, timer, &services] {
+                                                                  services.timers->cancel(timer);
+                                                                  go_on();
+                                                                });
   std::lock_guard lock(wait->mu);
   if (!wait->over) wait->subscription = std::move(subscription);
 }
@@ -396,9 +396,9 @@ std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
   for (const auto& d : r.documents) {
     std::vector<BlockInfo> blocks;
     if (!d.id.empty()) {
-      const auto now = services.ingest->get(r.ns, d.id);
+      const auto now = services.ingest->documents().get(r.ns, d.id);
       if (now.ok() && now->content_hash == d.content_hash) {
-        auto found = services.ingest->blocks(r.ns, d.id);
+        auto found = services.ingest->documents().blocks(r.ns, d.id);
         if (found.ok()) blocks = std::move(*found);
       }
     }

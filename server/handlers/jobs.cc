@@ -26,7 +26,7 @@ void list_jobs(std::shared_ptr<Call> call) {
                            "'; use queued, running, succeeded, partial, failed or cancelled",
                        "status"));
   }
-  const auto page = call->services.ingest->list_jobs(call->ns, options);
+  const auto page = call->services.ingest->jobs().list_jobs(call->ns, options);
   if (!page.ok()) return call->fail(ingest_problem(page.status()));
   json::array data;
   for (const auto& job : page->jobs) data.push_back(job_json(job));
@@ -35,21 +35,21 @@ void list_jobs(std::shared_ptr<Call> call) {
 
 void get_job(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const auto job = call->services.ingest->job(call->ns, id);
+  const auto job = call->services.ingest->jobs().job(call->ns, id);
   if (!job.ok()) return fail_job(*call, job.status(), id);
   call->reply_json(200, job_json(*job));
 }
 
 void cancel_job(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const auto job = call->services.ingest->cancel_job(call->ns, id);
+  const auto job = call->services.ingest->jobs().cancel_job(call->ns, id);
   if (!job.ok()) return fail_job(*call, job.status(), id);
   call->reply_json(200, job_json(*job));
 }
 
 void job_events(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const auto now = call->services.ingest->job(call->ns, id);
+  const auto now = call->services.ingest->jobs().job(call->ns, id);
   if (!now.ok()) return fail_job(*call, now.status(), id);
 
   /// Keeps the subscription alive until the job ends or the client leaves.
@@ -69,7 +69,7 @@ void job_events(std::shared_ptr<Call> call) {
   call->exchange->on_disconnect([weak = std::weak_ptr<Stream>(stream)] {
     if (auto s = weak.lock()) s->end();
   });
-  auto subscription = call->services.ingest->subscribe(
+  auto subscription = call->services.ingest->jobs().subscribe(
       call->ns, id,
       [call, weak = std::weak_ptr<Stream>(stream)](JobEvent event, const JobSnapshot& job) {
         const bool done = event == JobEvent::kDone;

@@ -209,7 +209,7 @@ void explain_query(std::shared_ptr<Call> call) {
       if (i >= chars.size() || !chars[i].known) continue;
       const std::string of(b["document_id"].as_string());
       if (of != id) {
-        const auto content = call->services.ingest->content(call->ns, of);
+        const auto content = call->services.ingest->documents().content(call->ns, of);
         text = content.ok() ? *content : std::string();
         id = of;
       }

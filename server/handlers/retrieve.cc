@@ -32,7 +32,8 @@ Problem no_index() {
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids) {
   std::vector<std::string> out;
   for (const auto& id : ids) {
-    if (call.services.ingest->get(call.ns, id).code() == Code::kNotFound) out.push_back(id);
+    if (call.services.ingest->documents().get(call.ns, id).code() == Code::kNotFound)
+      out.push_back(id);
   }
   return out;
 }

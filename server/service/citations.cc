@@ -81,10 +81,10 @@ TextRange bytes_of(std::string_view text, const CharRange& chars) {
 
 std::optional<DocumentText> stored_text(Services& services, const QueryRecord& record,
                                         const QueryDocument& document) {
-  const auto now = services.ingest->get(record.ns, document.id);
+  const auto now = services.ingest->documents().get(record.ns, document.id);
   if (!now.ok() || now->content_hash != document.content_hash) return std::nullopt;
-  auto text = services.ingest->content(record.ns, document.id);
-  const auto blocks = services.ingest->blocks(record.ns, document.id);
+  auto text = services.ingest->documents().content(record.ns, document.id);
+  const auto blocks = services.ingest->documents().blocks(record.ns, document.id);
   if (!text.ok() || !blocks.ok()) return std::nullopt;
   DocumentText out;
   out.text = std::move(*text);

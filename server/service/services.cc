@@ -62,7 +62,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.ingest = s.ingest->stats();
   std::uint64_t ready = 0, failed = 0, busy = 0;
   for (const auto& ns : s.store->namespaces()) {
-    const auto counts = s.ingest->counts(ns.name);
+    const auto counts = s.ingest->documents().counts(ns.name);
     // A namespace that cannot be counted now is left out of this scrape.
     if (!counts.ok()) continue;
     ready += counts->ready;

@@ -104,7 +104,7 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
             r.find("recompute", "continuation")->em.value);
   EXPECT_GT(r.find("reuse:positions=naive", "all")->kl.value, 0.01);
   // The run leaves nothing in the document service.
-  EXPECT_EQ(s.ingest->counts("fidelity")->total, 0u);
+  EXPECT_EQ(s.ingest->documents().counts("fidelity")->total, 0u);
 }
 
 TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {

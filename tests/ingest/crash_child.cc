@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
     say("? " + what);
     Status s;
     if (remove) {
-      s = (*service)->remove("default", id);
+      s = (*service)->documents().remove("default", id);
       if (s.code() == Code::kNotFound) s = {};
     } else {
       std::vector<DocumentInput> batch(1);

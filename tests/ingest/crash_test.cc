@@ -85,17 +85,17 @@ TEST_F(CrashTest, AcknowledgedDocumentsAndDeletesSurviveKills) {
     std::vector<std::string> ids;
     for (int i = 0; i < kCrashIds; ++i) ids.push_back("d" + std::to_string(i));
     std::promise<void> settled;
-    const Subscription s = service_->when_synchronized("default", ids,
-                                                       [&] { settled.set_value(); });
+    const Subscription s = service_->jobs().when_synchronized("default", ids,
+                                                              [&] { settled.set_value(); });
     settled.get_future().get();
     for (auto& [name, e] : expected) {
-      const auto text = service_->content("default", name);
+      const auto text = service_->documents().content("default", name);
       ASSERT_TRUE(text.ok() || text.code() == Code::kNotFound) << text.status().to_string();
       const std::string found = text.value_or("");
       ASSERT_TRUE(found == e.acknowledged || (e.has_open && found == e.open))
           << name << ": found <" << found.substr(0, 20) << "> " << e.shown();
       if (text.ok()) {
-        const auto d = service_->get("default", name);
+        const auto d = service_->documents().get("default", name);
         ASSERT_OK(d);
         EXPECT_EQ(d->status, DocumentStatus::kReady) << (d->error ? d->error->message : "");
         EXPECT_EQ(d->cache.state, "resident");

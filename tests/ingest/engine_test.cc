@@ -31,22 +31,23 @@ TEST(IngestWithEngineTest, DocumentsAreCachedAndSurviveARestart) {
     const auto job = (*service)->submit("default", std::move(batch), {});
     ASSERT_OK(job);
     std::promise<JobSnapshot> done;
-    const auto s = (*service)->subscribe("default", job->id,
-                                         [&](JobEvent event, const JobSnapshot& snapshot) {
-                                           if (event == JobEvent::kDone) done.set_value(snapshot);
-                                         });
+    const auto s = (*service)->jobs().subscribe("default", job->id,
+                                                [&](JobEvent event, const JobSnapshot& snapshot) {
+                                                  if (event == JobEvent::kDone)
+                                                    done.set_value(snapshot);
+                                                });
     const JobSnapshot end = done.get_future().get();
     EXPECT_EQ(end.status, JobStatus::kSucceeded);
     for (const JobItem& item : end.results) {
       EXPECT_EQ(item.result, round == 0 ? ItemResult::kCreated : ItemResult::kUnchanged)
           << (item.error ? item.error->message : "");
     }
-    const auto d = (*service)->get("default", "a");
+    const auto d = (*service)->documents().get("default", "a");
     ASSERT_OK(d);
     EXPECT_EQ(d->cache.state, "resident");
     EXPECT_EQ(d->cache.disk, d->cache.blocks);
     EXPECT_EQ(d->cache.dram, round == 0 ? d->cache.blocks : 0u);
-    const auto blocks = (*service)->blocks("default", "a");
+    const auto blocks = (*service)->documents().blocks("default", "a");
     ASSERT_OK(blocks);
     if (round == 0) {
       tokens = d->tokens;
@@ -89,10 +90,11 @@ TEST(IngestWithEngineTest, TheDraftsKvOfADocumentComesAndGoesWithIt) {
       const auto job = (*service)->submit("default", std::move(batch), {});
       ASSERT_OK(job);
       std::promise<JobSnapshot> done;
-      const auto s = (*service)->subscribe("default", job->id,
-                                           [&](JobEvent event, const JobSnapshot& snapshot) {
-                                             if (event == JobEvent::kDone) done.set_value(snapshot);
-                                           });
+      const auto s = (*service)->jobs().subscribe("default", job->id,
+                                                  [&](JobEvent event, const JobSnapshot& snapshot) {
+                                                    if (event == JobEvent::kDone)
+                                                      done.set_value(snapshot);
+                                                  });
       EXPECT_EQ(done.get_future().get().status, JobStatus::kSucceeded);
     }
     const auto manifest = (*store)->get_document("default", "a");
@@ -106,7 +108,7 @@ TEST(IngestWithEngineTest, TheDraftsKvOfADocumentComesAndGoesWithIt) {
       EXPECT_NE(key, manifest->chunks[0].key);
       EXPECT_TRUE((*store)->peek_segment(key).has_value());
     }
-    const auto d = (*service)->get("default", "a");
+    const auto d = (*service)->documents().get("default", "a");
     ASSERT_OK(d);
     EXPECT_EQ(d->cache.state, "resident");
     if (round == 1) {

@@ -33,8 +33,8 @@ class FullDiskTest : public IngestTest {
 
   /// Expects the earlier document to be unchanged, with its KV.
   void expect_kept() {
-    EXPECT_EQ(service_->content("default", "kept").value_or(""), kept_);
-    const auto d = service_->get("default", "kept");
+    EXPECT_EQ(service_->documents().content("default", "kept").value_or(""), kept_);
+    const auto d = service_->documents().get("default", "kept");
     ASSERT_OK(d);
     EXPECT_EQ(d->status, DocumentStatus::kReady);
     EXPECT_EQ(d->cache.state, "resident");
@@ -61,7 +61,7 @@ TEST_F(FullDiskTest, APostIsRefusedAndNothingOfItStays) {
   const auto job = service_->submit("default", one(doc("new", "new text")), {});
   EXPECT_EQ(job.code(), Code::kResourceExhausted);
   EXPECT_THAT(job.status().message(), HasSubstr("disk is full"));
-  EXPECT_EQ(service_->get("default", "new").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "new").code(), Code::kNotFound);
   EXPECT_EQ(service_->stats().documents_waiting, 0);
   expect_kept();
   disk_->free = 1ull << 40;
@@ -118,8 +118,8 @@ TEST_F(FullDiskTest, AStopOnAFullDiskAndARestartBehindItLoseNothing) {
   disk_->full_from = -1;
   open_over_disk();
   expect_kept();
-  EXPECT_EQ(wait(service_->job("default", job->id)).status, JobStatus::kSucceeded);
-  EXPECT_EQ(service_->content("default", "late").value_or(""), text);
+  EXPECT_EQ(wait(service_->jobs().job("default", job->id)).status, JobStatus::kSucceeded);
+  EXPECT_EQ(service_->documents().content("default", "late").value_or(""), text);
   expect_readable("late");
 }
 

@@ -109,10 +109,11 @@ class IngestTest : public ::testing::Test {
     if (!job.ok()) return {};
     auto promise = std::make_shared<std::promise<JobSnapshot>>();
     auto future = promise->get_future();
-    auto subscription = service_->subscribe(ns, job->id,
-                                            [promise](JobEvent event, const JobSnapshot& s) {
-                                              if (event == JobEvent::kDone) promise->set_value(s);
-                                            });
+    auto subscription = service_->jobs().subscribe(ns, job->id,
+                                                   [promise](JobEvent event, const JobSnapshot& s) {
+                                                     if (event == JobEvent::kDone)
+                                                       promise->set_value(s);
+                                                   });
     EXPECT_OK(subscription);
     if (!subscription.ok()) return {};
     return future.get();

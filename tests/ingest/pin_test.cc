@@ -61,15 +61,15 @@ TEST_F(PinTest, ADocumentThatWouldBeTooMuchIsRefusedBeforeAnythingIsComputed) {
   open_with(room_for(0, ~std::uint64_t{0}));
   EXPECT_EQ(post_pinned("a", prose(50, 1)), "cache_full pinned");
   EXPECT_EQ(engine_->prefills(), 0);
-  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
   put(one(doc("a", prose(50, 1))));
   EXPECT_EQ(post_pinned("a", prose(50, 1)), "cache_full pinned") << "unchanged, but not pinned yet";
   DocumentPatch pin;
   pin.pinned = true;
-  const auto refused = service_->patch("default", "a", pin);
+  const auto refused = service_->documents().patch("default", "a", pin);
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(refused.status().field(), "pinned");
-  EXPECT_FALSE(service_->get("default", "a")->pinned);
+  EXPECT_FALSE(service_->documents().get("default", "a")->pinned);
 }
 
 TEST_F(PinTest, OnlyAPinToMemoryTakesMemory) {
@@ -87,7 +87,7 @@ TEST_F(PinTest, WhatIsPinnedIsNotAskedForAgain) {
     return more.disk > room ? Status::exhausted("no room for pins") : Status();
   });
   EXPECT_EQ(post_pinned("a", prose(100, 1)), "created");
-  EXPECT_EQ(asked, service_->get("default", "a")->tokens *
+  EXPECT_EQ(asked, service_->documents().get("default", "a")->tokens *
                        static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token));
   room = 0;
   EXPECT_EQ(post_pinned("a", prose(100, 1)), "unchanged");
@@ -96,10 +96,10 @@ TEST_F(PinTest, WhatIsPinnedIsNotAskedForAgain) {
   DocumentPatch off, on;
   off.pinned = false;
   on.pinned = true;
-  EXPECT_FALSE(service_->patch("default", "a", off)->pinned);
-  EXPECT_EQ(service_->patch("default", "a", on).code(), Code::kResourceExhausted);
+  EXPECT_FALSE(service_->documents().patch("default", "a", off)->pinned);
+  EXPECT_EQ(service_->documents().patch("default", "a", on).code(), Code::kResourceExhausted);
   room = ~std::uint64_t{0};
-  EXPECT_TRUE(service_->patch("default", "a", on)->pinned);
+  EXPECT_TRUE(service_->documents().patch("default", "a", on)->pinned);
 }
 
 }  // namespace

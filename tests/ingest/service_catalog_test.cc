@@ -14,7 +14,7 @@ class CatalogTest : public IngestTest {
   void SetUp() override { open(); }
   std::vector<std::string> ids(const DocumentListOptions& o) {
     std::vector<std::string> out;
-    const auto page = service_->list("default", o);
+    const auto page = service_->documents().list("default", o);
     EXPECT_OK(page);
     for (const DocumentInfo& d : page->documents) out.push_back(d.id);
     return out;
@@ -40,7 +40,7 @@ TEST_F(CatalogTest, PagesThroughTenThousandDocumentsInBothOrders) {
     std::set<std::string> seen;
     std::string last;
     while (true) {
-      const auto page = service_->list("default", o);
+      const auto page = service_->documents().list("default", o);
       ASSERT_OK(page);
       for (const DocumentInfo& d : page->documents) {
         ASSERT_TRUE(last.empty() || (descending ? d.id < last : d.id > last));
@@ -56,8 +56,8 @@ TEST_F(CatalogTest, PagesThroughTenThousandDocumentsInBothOrders) {
   rare.limit = 100;
   rare.filter.metadata = {{"kind", "rare"}};
   EXPECT_EQ(ids(rare).size(), 100u);
-  EXPECT_FALSE(service_->list("default", rare)->has_more);
-  EXPECT_EQ(service_->counts("default")->ready, 10'000u);
+  EXPECT_FALSE(service_->documents().list("default", rare)->has_more);
+  EXPECT_EQ(service_->documents().counts("default")->ready, 10'000u);
 }
 
 TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
@@ -73,7 +73,7 @@ TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
   o.limit = 2;
   std::vector<std::string> all;
   while (true) {
-    const auto page = service_->list("default", o);
+    const auto page = service_->documents().list("default", o);
     for (const DocumentInfo& d : page->documents) all.push_back(d.id);
     if (!page->has_more) break;
     o.after = all.back();
@@ -85,22 +85,22 @@ TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
   ready.filter.status.reset();
   ready.filter.metadata = {{"n", "1"}};
   EXPECT_THAT(ids(ready), ElementsAre("f", "d", "b"));
-  const auto counts = service_->counts("default");
+  const auto counts = service_->documents().counts("default");
   EXPECT_EQ(counts->total, 7u);
   EXPECT_EQ(counts->in_progress, 4u);
   EXPECT_EQ(counts->ready, 3u);
   engine_->open();
   wait(job);
-  EXPECT_EQ(service_->counts("default")->ready, 7u);
-  EXPECT_EQ(service_->list("default", {.limit = 0}).status().field(), "limit");
+  EXPECT_EQ(service_->documents().counts("default")->ready, 7u);
+  EXPECT_EQ(service_->documents().list("default", {.limit = 0}).status().field(), "limit");
 }
 
 TEST_F(CatalogTest, BlocksTileTheTokensAndTheText) {
   const std::string text = "\xC3\x89t\xC3\xA9. " + prose(500, 4);
   put(one(doc("a", text, "", "Title")));
-  const auto d = service_->get("default", "a");
-  const auto blocks = service_->blocks("default", "a");
-  const auto chunks = service_->chunks("default", "a");
+  const auto d = service_->documents().get("default", "a");
+  const auto blocks = service_->documents().blocks("default", "a");
+  const auto chunks = service_->documents().chunks("default", "a");
   ASSERT_OK(blocks);
   ASSERT_OK(chunks);
   EXPECT_EQ(blocks->size(), d->cache.blocks);
@@ -127,47 +127,49 @@ TEST_F(CatalogTest, BlocksTileTheTokensAndTheText) {
     for (char c : text) n += (c & 0xC0) != 0x80;
     return n;
   }());
-  EXPECT_EQ(service_->blocks("default", "none").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().blocks("default", "none").code(), Code::kNotFound);
 }
 
 TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
   put(one(doc("a", "text", R"({"x":1,"y":2})", "Old")));
-  const auto hash = service_->get("default", "a")->content_hash;
+  const auto hash = service_->documents().get("default", "a")->content_hash;
   DocumentPatch p;
   p.metadata_json = R"({"x":null,"z":3})";
   p.title = "New";
   p.pinned = true;
   p.ttl_seconds = 60;
-  const auto d = service_->patch("default", "a", p);
+  const auto d = service_->documents().patch("default", "a", p);
   ASSERT_OK(d);
   EXPECT_EQ(d->metadata_json, R"({"y":2,"z":3})");
   EXPECT_EQ(d->title, "New");
   EXPECT_EQ(d->content_hash, hash);
   EXPECT_TRUE(d->pinned);
   EXPECT_EQ(*d->expires_at_ms, d->updated_ms + 60'000);
-  EXPECT_TRUE(service_->blocks("default", "a")->front().char_begin)
+  EXPECT_TRUE(service_->documents().blocks("default", "a")->front().char_begin)
       << "KV keeps the title it was made with";
   EXPECT_EQ(engine_->prefills(), 1);
-  EXPECT_EQ(service_->patch("default", "none", p).code(), Code::kNotFound);
-  EXPECT_EQ(service_->patch("default", "a", {.metadata_json = "[]"}).status().field(), "metadata");
-  EXPECT_EQ(service_->patch("default", "a", {.title = "\xFF"}).status().field(), "title");
+  EXPECT_EQ(service_->documents().patch("default", "none", p).code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().patch("default", "a", {.metadata_json = "[]"}).status().field(),
+            "metadata");
+  EXPECT_EQ(service_->documents().patch("default", "a", {.title = "\xFF"}).status().field(),
+            "title");
   DocumentPatch past;
   past.expires_at_ms = 1;
-  EXPECT_EQ(service_->patch("default", "a", past).status().field(), "expires_at");
+  EXPECT_EQ(service_->documents().patch("default", "a", past).status().field(), "expires_at");
   DocumentPatch off;
   off.ttl_seconds = std::optional<std::uint64_t>();
-  EXPECT_FALSE(service_->patch("default", "a", off)->expires_at_ms);
+  EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
 }
 
 TEST_F(CatalogTest, WithoutATtlThereIsNoEndHoweverItWasSet) {
   put(one(doc("a", "text")));
   DocumentPatch end, off;
   end.expires_at_ms = clock_ms_ + 5000;
-  EXPECT_EQ(*service_->patch("default", "a", end)->expires_at_ms, clock_ms_ + 5000);
+  EXPECT_EQ(*service_->documents().patch("default", "a", end)->expires_at_ms, clock_ms_ + 5000);
   off.ttl_seconds = std::optional<std::uint64_t>();
-  EXPECT_FALSE(service_->patch("default", "a", off)->expires_at_ms);
+  EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
   off.expires_at_ms = clock_ms_ + 7000;
-  EXPECT_EQ(*service_->patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000)
+  EXPECT_EQ(*service_->documents().patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000)
       << "given beside, it counts";
 }
 
@@ -181,14 +183,14 @@ TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
   const std::vector<std::string> both = {"created", "used"};
   EXPECT_EQ(service_->resolve("default", both, {})->documents.size(), 2u);
   clock_ms_ += 20'000;
-  EXPECT_EQ(service_->get("default", "created").code(), Code::kNotFound);
-  EXPECT_OK(service_->get("default", "used"));
+  EXPECT_EQ(service_->documents().get("default", "created").code(), Code::kNotFound);
+  EXPECT_OK(service_->documents().get("default", "used"));
   ASSERT_OK(service_->run_maintenance());
   EXPECT_EQ(service_->stats().documents_expired, 1);
-  EXPECT_EQ(service_->counts("default")->total, 1u);
+  EXPECT_EQ(service_->documents().counts("default")->total, 1u);
   clock_ms_ += 100'000;
   ASSERT_OK(service_->run_maintenance());
-  EXPECT_EQ(service_->counts("default")->total, 0u);
+  EXPECT_EQ(service_->documents().counts("default")->total, 0u);
 }
 
 TEST_F(CatalogTest, UsesAreCountedUnlessOnlyPlanned) {
@@ -199,7 +201,7 @@ TEST_F(CatalogTest, UsesAreCountedUnlessOnlyPlanned) {
   plan.touch = false;
   (void)service_->resolve("default", a, plan);
   ASSERT_OK(store_->flush());
-  const auto d = service_->get("default", "a");
+  const auto d = service_->documents().get("default", "a");
   EXPECT_EQ(d->hits, 1u);
   EXPECT_EQ(d->last_used_ms, clock_ms_.load());
 }
@@ -242,8 +244,9 @@ TEST_F(CatalogTest, NamespacesShareKvOnlyWhenTold) {
   const JobSnapshot job = put(one(doc("x", "other words")), {}, "team-b");
   EXPECT_EQ(engine_->prefills(), 3);
   EXPECT_EQ(job.usage.deduplicated_tokens, job.usage.tokens);
-  ASSERT_OK(service_->remove("default", "x"));
-  EXPECT_EQ(service_->get("team-b", "x")->cache.state, "resident") << "still referenced";
+  ASSERT_OK(service_->documents().remove("default", "x"));
+  EXPECT_EQ(service_->documents().get("team-b", "x")->cache.state, "resident")
+      << "still referenced";
 }
 
 TEST_F(CatalogTest, BulkDeleteByIdsAndFilter) {
@@ -255,33 +258,34 @@ TEST_F(CatalogTest, BulkDeleteByIdsAndFilter) {
   BulkDelete dry;
   dry.filter = DocumentFilter{.status = {}, .metadata = {{"odd", "true"}}};
   dry.dry_run = true;
-  EXPECT_THAT(service_->remove_many("default", dry)->deleted, ElementsAre("d1", "d3", "d5"));
-  EXPECT_EQ(service_->counts("default")->total, 6u);
+  EXPECT_THAT(service_->documents().remove_many("default", dry)->deleted,
+              ElementsAre("d1", "d3", "d5"));
+  EXPECT_EQ(service_->documents().counts("default")->total, 6u);
   dry.dry_run = false;
-  EXPECT_EQ(service_->remove_many("default", dry)->deleted.size(), 3u);
+  EXPECT_EQ(service_->documents().remove_many("default", dry)->deleted.size(), 3u);
   BulkDelete named;
   named.ids = {"d0", "none", "d0"};
-  const auto r = service_->remove_many("default", named);
+  const auto r = service_->documents().remove_many("default", named);
   EXPECT_THAT(r->deleted, ElementsAre("d0"));
   EXPECT_THAT(r->not_found, ElementsAre("none"));
-  EXPECT_EQ(service_->counts("default")->total, 2u);
-  EXPECT_EQ(service_->remove_many("default", {}).status().field(), "ids");
+  EXPECT_EQ(service_->documents().counts("default")->total, 2u);
+  EXPECT_EQ(service_->documents().remove_many("default", {}).status().field(), "ids");
   BulkDelete everything;
   everything.filter.emplace();
-  EXPECT_EQ(service_->remove_many("default", everything).status().field(), "filter");
+  EXPECT_EQ(service_->documents().remove_many("default", everything).status().field(), "filter");
 }
 
 TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
   BatchOptions o;
   o.chunking.max_tokens = 64;
   put(one(doc("a", prose(300, 1))), o);
-  const auto tokens = service_->get("default", "a")->tokens;
+  const auto tokens = service_->documents().get("default", "a")->tokens;
   // A segment with damaged bytes is quarantined. A manifest without KV has the same effect here.
   auto m = store_->get_document("default", "a");
   ASSERT_OK(m);
   for (DocumentChunk& c : m->chunks) c.key = sha256("gone " + c.key.hex());
   ASSERT_OK(store_->commit_document(*m, std::nullopt));
-  EXPECT_EQ(service_->get("default", "a")->cache.state, "evicted");
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "evicted");
   const JobSnapshot job = put(one(doc("a", prose(300, 1))), o);
   EXPECT_EQ(job.results[0].result, ItemResult::kUnchanged);
   EXPECT_EQ(job.usage.tokens, static_cast<std::int64_t>(tokens));
@@ -295,22 +299,22 @@ TEST_F(CatalogTest, JobsAreListedByTimeStatusAndNamespace) {
   put(one(doc("d", "x")), {}, "other");
   JobListOptions o;
   o.limit = 2;
-  auto page = service_->list_jobs("default", o);
+  auto page = service_->jobs().list_jobs("default", o);
   ASSERT_OK(page);
   EXPECT_TRUE(page->has_more);
   EXPECT_EQ(page->jobs[0].id, made[4]);
   o.after = page->jobs[1].id;
-  page = service_->list_jobs("default", o);
+  page = service_->jobs().list_jobs("default", o);
   EXPECT_EQ(page->jobs[0].id, made[2]);
   o = {};
   o.descending = false;
-  EXPECT_EQ(service_->list_jobs("default", o)->jobs[0].id, made[0]);
+  EXPECT_EQ(service_->jobs().list_jobs("default", o)->jobs[0].id, made[0]);
   o.status = JobStatus::kFailed;
-  page = service_->list_jobs("default", o);
+  page = service_->jobs().list_jobs("default", o);
   ASSERT_EQ(page->jobs.size(), 1u);
   EXPECT_EQ(page->jobs[0].id, made[2]);
   EXPECT_EQ(page->jobs[0].error->code, "empty_document");
-  EXPECT_EQ(service_->job("other", made[0]).code(), Code::kNotFound);
+  EXPECT_EQ(service_->jobs().job("other", made[0]).code(), Code::kNotFound);
 }
 
 }  // namespace

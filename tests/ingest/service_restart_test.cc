@@ -25,7 +25,9 @@ class RestartTest : public IngestTest {
     restore(saved);
     make_service();
   }
-  JobSnapshot wait_id(const std::string& job_id) { return wait(service_->job("default", job_id)); }
+  JobSnapshot wait_id(const std::string& job_id) {
+    return wait(service_->jobs().job("default", job_id));
+  }
 };
 
 TEST_F(RestartTest, AJobGoesOnWhereItStopped) {
@@ -43,7 +45,8 @@ TEST_F(RestartTest, AJobGoesOnWhereItStopped) {
   EXPECT_EQ(end.status, JobStatus::kSucceeded);
   EXPECT_EQ(end.counts.completed, 12);
   for (int i = 0; i < 12; ++i)
-    EXPECT_EQ(*service_->content("default", "d" + std::to_string(i)), "text " + std::to_string(i));
+    EXPECT_EQ(*service_->documents().content("default", "d" + std::to_string(i)),
+              "text " + std::to_string(i));
   EXPECT_EQ(store_->list_jobs("input/", 1)->front().name.substr(0, 4), "job/")
       << "inputs are gone once the job has ended";
 }
@@ -56,12 +59,12 @@ TEST_F(RestartTest, ARepeatedItemTellsTheSameResultAndComputesNothing) {
   engine_->open();
   wait(job);
   const auto computed = engine_->prefills();
-  ASSERT_OK(service_->patch("default", "a", {.metadata_json = R"({"later":1})"}));
+  ASSERT_OK(service_->documents().patch("default", "a", {.metadata_json = R"({"later":1})"}));
   crash_to(saved);
   const JobSnapshot end = wait_id(job->id);
   EXPECT_EQ(end.results[0].result, ItemResult::kCreated);
   EXPECT_EQ(engine_->prefills(), computed);
-  EXPECT_EQ(service_->get("default", "a")->metadata_json, R"({"later":1})")
+  EXPECT_EQ(service_->documents().get("default", "a")->metadata_json, R"({"later":1})")
       << "a later change stays";
 }
 
@@ -75,7 +78,7 @@ TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
   put(one(doc("a", "second")));
   crash_to(saved);
   wait_id(job->id);
-  EXPECT_EQ(*service_->content("default", "a"), "second");
+  EXPECT_EQ(*service_->documents().content("default", "a"), "second");
 }
 
 TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
@@ -90,16 +93,16 @@ TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   engine_->permit(1);
   const auto job = service_->submit("default", std::move(batch), {});
   engine_->wait_for_one();
-  ASSERT_OK(service_->remove("default", "working"));
+  ASSERT_OK(service_->documents().remove("default", "working"));
   const std::vector<std::string> ids = {"done"};
   std::promise<void> settled;
-  const auto s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
+  const auto s = service_->jobs().when_synchronized("default", ids, [&] { settled.set_value(); });
   settled.get_future().get();
-  ASSERT_OK(service_->remove("default", "done"));
+  ASSERT_OK(service_->documents().remove("default", "done"));
   crash_to(records());  // every deletion was on disk at once
   wait_id(job->id);
-  EXPECT_EQ(service_->get("default", "done").code(), Code::kNotFound);
-  EXPECT_EQ(service_->get("default", "working").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "done").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "working").code(), Code::kNotFound);
 }
 
 TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
@@ -110,14 +113,15 @@ TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
   std::vector<NamedRecord> saved;
   EXPECT_EQ(put(one(doc("a", "newer"))).status, JobStatus::kSucceeded);
   faulty_->on_deleted([&] { saved = records(); });
-  ASSERT_OK(service_->remove("default", "a"));
+  ASSERT_OK(service_->documents().remove("default", "a"));
   ASSERT_FALSE(saved.empty());
   crash_to(saved);
   std::promise<void> settled;
   const std::vector<std::string> ids = {"a"};
-  const Subscription s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
+  const Subscription s = service_->jobs().when_synchronized("default", ids,
+                                                            [&] { settled.set_value(); });
   settled.get_future().get();
-  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
 }
 
 TEST_F(RestartTest, ACancelledJobStaysCancelled) {
@@ -126,12 +130,12 @@ TEST_F(RestartTest, ACancelledJobStaysCancelled) {
   for (int i = 0; i < 3; ++i) batch.push_back(doc("d" + std::to_string(i), "text"));
   const auto job = service_->submit("default", std::move(batch), {});
   engine_->wait_for_one();
-  ASSERT_OK(service_->cancel_job("default", job->id));
+  ASSERT_OK(service_->jobs().cancel_job("default", job->id));
   crash_to(records());
   const JobSnapshot end = wait_id(job->id);
   EXPECT_EQ(end.status, JobStatus::kCancelled);
   EXPECT_EQ(end.counts.cancelled, 3);
-  EXPECT_EQ(service_->counts("default")->total, 0u);
+  EXPECT_EQ(service_->documents().counts("default")->total, 0u);
 }
 
 TEST_F(RestartTest, InputsWithoutAJobAreDropped) {
@@ -153,16 +157,16 @@ TEST_F(RestartTest, FinishedJobsAreToldUntilTheRetentionIsOver) {
   const JobSnapshot job = put(std::move(batch));
   shut();
   open();
-  auto again = service_->job("default", job.id);
+  auto again = service_->jobs().job("default", job.id);
   ASSERT_OK(again);
   EXPECT_EQ(again->status, JobStatus::kPartial);
   ASSERT_EQ(again->results.size(), 2u);
   EXPECT_EQ(again->results[1].error->code, "empty_document");
   EXPECT_EQ(again->usage.tokens, job.usage.tokens);
-  EXPECT_EQ(service_->list_jobs("default", {})->jobs[0].counts.failed, 1);
+  EXPECT_EQ(service_->jobs().list_jobs("default", {})->jobs[0].counts.failed, 1);
   clock_ms_ += options_.job_retention_ms + 1;
   ASSERT_OK(service_->run_maintenance());
-  EXPECT_EQ(service_->job("default", job.id).code(), Code::kNotFound);
+  EXPECT_EQ(service_->jobs().job("default", job.id).code(), Code::kNotFound);
   EXPECT_TRUE(store_->list_jobs()->empty());
 }
 
@@ -170,7 +174,7 @@ TEST_F(RestartTest, AnotherModelMakesDocumentsStaleUntilWarmed) {
   put(one(doc("a", prose(300, 1), "", "Title")));
   shut();
   open("m-00000002");
-  EXPECT_EQ(service_->get("default", "a")->cache.state, "stale");
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "stale");
   const std::vector<std::string> ids = {"a"};
   const auto resolved = service_->resolve("default", ids, {});
   ASSERT_OK(resolved);
@@ -178,8 +182,8 @@ TEST_F(RestartTest, AnotherModelMakesDocumentsStaleUntilWarmed) {
   EXPECT_FALSE(resolved->documents[0].contexts.empty());
   const JobSnapshot job = wait(service_->warm("default", "a"));
   EXPECT_EQ(job.results[0].result, ItemResult::kWarmed);
-  EXPECT_EQ(service_->get("default", "a")->cache.state, "resident");
-  EXPECT_EQ(*service_->content("default", "a"), prose(300, 1));
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "resident");
+  EXPECT_EQ(*service_->documents().content("default", "a"), prose(300, 1));
   EXPECT_FALSE(service_->resolve("default", ids, {})->documents[0].stale);
 }
 

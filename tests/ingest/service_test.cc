@@ -34,7 +34,7 @@ TEST_F(ServiceTest, CachesADocumentAndAnswersForIt) {
   EXPECT_EQ(job.usage.tokens, engine_->prefilled_tokens());
   EXPECT_EQ(job.progress.ratio, 1.0);
 
-  const auto d = service_->get("default", "handbook-7");
+  const auto d = service_->documents().get("default", "handbook-7");
   ASSERT_OK(d);
   EXPECT_EQ(d->status, DocumentStatus::kReady);
   EXPECT_EQ(d->title, "Leave");
@@ -46,8 +46,8 @@ TEST_F(ServiceTest, CachesADocumentAndAnswersForIt) {
   EXPECT_EQ(d->cache.dram, d->cache.blocks);
   EXPECT_EQ(d->cache.disk, d->cache.blocks);
   EXPECT_EQ(job.results[0].blocks, d->cache.blocks);
-  EXPECT_EQ(*service_->content("default", "handbook-7"), text);
-  EXPECT_EQ(service_->get("other", "handbook-7").code(), Code::kNotFound);
+  EXPECT_EQ(*service_->documents().content("default", "handbook-7"), text);
+  EXPECT_EQ(service_->documents().get("other", "handbook-7").code(), Code::kNotFound);
 }
 
 TEST_F(ServiceTest, EqualContentIsUnchangedAndComputesNothing) {
@@ -60,7 +60,7 @@ TEST_F(ServiceTest, EqualContentIsUnchangedAndComputesNothing) {
   EXPECT_EQ(engine_->prefills(), before);
   EXPECT_EQ(again.usage.cache_write_tokens, 0);
   EXPECT_EQ(again.usage.deduplicated_tokens, again.usage.tokens);
-  EXPECT_EQ(service_->get("default", again.results[0].id)->version, 1u);
+  EXPECT_EQ(service_->documents().get("default", again.results[0].id)->version, 1u);
 }
 
 TEST_F(ServiceTest, OtherMetadataOrPinIsWrittenWithoutComputing) {
@@ -70,7 +70,7 @@ TEST_F(ServiceTest, OtherMetadataOrPinIsWrittenWithoutComputing) {
   const JobSnapshot job = put(one(doc("a", "some text", R"({"v":2})")), options);
   EXPECT_EQ(results(job), "updated");
   EXPECT_EQ(engine_->prefills(), 1);
-  const auto d = service_->get("default", "a");
+  const auto d = service_->documents().get("default", "a");
   EXPECT_EQ(d->metadata_json, R"({"v":2})");
   EXPECT_TRUE(d->pinned);
 }
@@ -78,12 +78,12 @@ TEST_F(ServiceTest, OtherMetadataOrPinIsWrittenWithoutComputing) {
 TEST_F(ServiceTest, OtherContentOrSettingsMakeANewVersion) {
   put(one(doc("a", prose(400, 1))));
   EXPECT_EQ(results(put(one(doc("a", prose(400, 2))))), "updated");
-  EXPECT_EQ(*service_->content("default", "a"), prose(400, 2));
+  EXPECT_EQ(*service_->documents().content("default", "a"), prose(400, 2));
   BatchOptions options;
   options.chunking.max_tokens = 64;
   EXPECT_EQ(results(put(one(doc("a", prose(400, 2))), options)), "updated");
-  EXPECT_GT(service_->get("default", "a")->num_chunks, 4u);
-  EXPECT_EQ(service_->get("default", "a")->version, 3u);
+  EXPECT_GT(service_->documents().get("default", "a")->num_chunks, 4u);
+  EXPECT_EQ(service_->documents().get("default", "a")->version, 3u);
   options.cache_salt = "salty enough";
   EXPECT_EQ(results(put(one(doc("a", prose(400, 2))), options)), "updated");
 }
@@ -107,7 +107,7 @@ TEST_F(ServiceTest, ItemsSucceedOrFailAlone) {
             "created unchanged failed(invalid_value documents[6].text)");
   EXPECT_EQ(job.counts.failed, 4);
   EXPECT_EQ(job.results[6].error->message, "not valid UTF-8 at byte 2");
-  EXPECT_EQ(*service_->content("default", "good"), "text one");
+  EXPECT_EQ(*service_->documents().content("default", "good"), "text one");
 }
 
 TEST_F(ServiceTest, SingleDocumentErrorsHaveNoIndex) {
@@ -135,7 +135,7 @@ TEST_F(ServiceTest, WholeCallsAreRefusedWithTheField) {
   o = {};
   o.chunking.max_tokens = 0;
   EXPECT_EQ(refuse(one(doc("a", "x"))).field(), "chunking.max_tokens");
-  EXPECT_EQ(service_->list_jobs("default", {})->jobs.size(), 0u);
+  EXPECT_EQ(service_->jobs().list_jobs("default", {})->jobs.size(), 0u);
 }
 
 TEST_F(ServiceTest, IfExistsSkipAndError) {
@@ -145,7 +145,7 @@ TEST_F(ServiceTest, IfExistsSkipAndError) {
   EXPECT_EQ(results(put(one(doc("a", "new")), o)), "skipped");
   o.if_exists = IfExists::kError;
   EXPECT_EQ(results(put(one(doc("a", "new")), o)), "failed(document_exists documents[0].id)");
-  EXPECT_EQ(*service_->content("default", "a"), "old");
+  EXPECT_EQ(*service_->documents().content("default", "a"), "old");
 }
 
 TEST_F(ServiceTest, PreconditionsOnTheContentHash) {
@@ -159,7 +159,7 @@ TEST_F(ServiceTest, PreconditionsOnTheContentHash) {
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_EQ(refused.status().field(), "If-None-Match");
   o.if_none_match_any = false;
-  o.if_match = service_->get("default", "a")->content_hash;
+  o.if_match = service_->documents().get("default", "a")->content_hash;
   EXPECT_EQ(results(put(one(doc("a", "two")), o)), "updated");
   EXPECT_EQ(service_->submit("default", one(doc("a", "three")), o).status().field(), "If-Match");
 }
@@ -167,14 +167,14 @@ TEST_F(ServiceTest, PreconditionsOnTheContentHash) {
 TEST_F(ServiceTest, OfTwoConditionalWritesInFlightOneWins) {
   put(one(doc("a", "one")));
   BatchOptions o;
-  o.if_match = service_->get("default", "a")->content_hash;
+  o.if_match = service_->documents().get("default", "a")->content_hash;
   engine_->close();
   const auto first = service_->submit("default", one(doc("a", "two")), o);
   const auto second = service_->submit("default", one(doc("a", "three")), o);
   engine_->open();
   EXPECT_EQ(results(wait(first)), "updated");
   EXPECT_EQ(results(wait(second)), "failed(precondition_failed If-Match)");
-  EXPECT_EQ(*service_->content("default", "a"), "two");
+  EXPECT_EQ(*service_->documents().content("default", "a"), "two");
 }
 
 TEST_F(ServiceTest, GivenChunksAreKeptApart) {
@@ -182,8 +182,8 @@ TEST_F(ServiceTest, GivenChunksAreKeptApart) {
   d.id = "c";
   d.chunks = {"Part \xC3\xA9ne.", "Part two."};
   EXPECT_EQ(results(put(one(std::move(d)))), "created");
-  EXPECT_EQ(*service_->content("default", "c"), "Part \xC3\xA9ne.\n\nPart two.");
-  const auto chunks = service_->chunks("default", "c");
+  EXPECT_EQ(*service_->documents().content("default", "c"), "Part \xC3\xA9ne.\n\nPart two.");
+  const auto chunks = service_->documents().chunks("default", "c");
   ASSERT_OK(chunks);
   ASSERT_EQ(chunks->size(), 2u);
   EXPECT_EQ((*chunks)[1].byte_begin, 12u);
@@ -198,7 +198,7 @@ TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   make_service();
   EXPECT_EQ(results(put(one(doc("long", prose(600, 1))))),
             "failed(context_length_exceeded documents[0].text)");
-  const auto d = service_->get("default", "long");
+  const auto d = service_->documents().get("default", "long");
   ASSERT_OK(d);
   EXPECT_EQ(d->status, DocumentStatus::kFailed);
   EXPECT_EQ(d->error->code, "context_length_exceeded");
@@ -218,7 +218,7 @@ TEST_F(ServiceTest, NamespaceQuotaIsChecked) {
   make_service();
   EXPECT_EQ(results(put(one(doc("a", prose(100, 1))))), "created");
   EXPECT_EQ(results(put(one(doc("b", prose(600, 2))))), "failed(quota_exceeded documents[0])");
-  EXPECT_EQ(service_->get("default", "b").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "b").code(), Code::kNotFound);
   EXPECT_EQ(results(put(one(doc("a", prose(90, 3))))), "updated")
       << "the version replaced does not count";
   const JobSnapshot other = put(one(doc("a", prose(100, 1))), {}, "team-b");
@@ -234,15 +234,15 @@ TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
   const auto job = service_->submit("default", std::move(batch), {});
   ASSERT_OK(job);
   engine_->wait_for_one();
-  const auto fresh = service_->get("default", "new");
+  const auto fresh = service_->documents().get("default", "new");
   ASSERT_OK(fresh);
   EXPECT_LT(fresh->status, DocumentStatus::kReady);
   EXPECT_EQ(fresh->job_id, job->id);
   EXPECT_EQ(fresh->metadata_json, R"({"k":"v"})");
-  EXPECT_EQ(*service_->content("default", "new"), "fresh text");
-  EXPECT_EQ(*service_->content("default", "old"), "first version");
-  EXPECT_EQ(service_->get("default", "old")->status, DocumentStatus::kReady);
-  EXPECT_TRUE(service_->get("default", "old")->progress.has_value());
+  EXPECT_EQ(*service_->documents().content("default", "new"), "fresh text");
+  EXPECT_EQ(*service_->documents().content("default", "old"), "first version");
+  EXPECT_EQ(service_->documents().get("default", "old")->status, DocumentStatus::kReady);
+  EXPECT_TRUE(service_->documents().get("default", "old")->progress.has_value());
 
   const std::vector<std::string> ids = {"new", "old", "none"};
   auto resolved = service_->resolve("default", ids, {});
@@ -260,14 +260,14 @@ TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
   EXPECT_FALSE(resolved->documents[0].contexts[0].key);
 
   std::promise<void> settled;
-  const Subscription waiting = service_->when_synchronized("default", ids,
-                                                           [&] { settled.set_value(); });
+  const Subscription waiting = service_->jobs().when_synchronized("default", ids,
+                                                                  [&] { settled.set_value(); });
   engine_->open();
   settled.get_future().get();
-  EXPECT_EQ(*service_->content("default", "old"), "second version");
+  EXPECT_EQ(*service_->documents().content("default", "old"), "second version");
   EXPECT_EQ(service_->resolve("default", ids, {})->documents.size(), 2u);
   bool at_once = false;
-  (void)service_->when_synchronized("default", ids, [&] { at_once = true; });
+  (void)service_->jobs().when_synchronized("default", ids, [&] { at_once = true; });
   EXPECT_TRUE(at_once);
 }
 
@@ -276,8 +276,8 @@ TEST_F(ServiceTest, ConcurrentUpsertsOfOneIdEndInTheLastOne) {
   for (int i = 0; i < 20; ++i)
     jobs.push_back(service_->submit("default", one(doc("a", "version " + std::to_string(i))), {}));
   for (const auto& j : jobs) EXPECT_EQ(wait(j).status, JobStatus::kSucceeded);
-  EXPECT_EQ(*service_->content("default", "a"), "version 19");
-  EXPECT_EQ(service_->get("default", "a")->version, 20u);
+  EXPECT_EQ(*service_->documents().content("default", "a"), "version 19");
+  EXPECT_EQ(service_->documents().get("default", "a")->version, 20u);
   EXPECT_EQ(store_->stats().segments, 1u) << "replaced segments are freed";
 }
 
@@ -288,7 +288,7 @@ TEST_F(ServiceTest, ManyThreadsSubmitDeleteAndRead) {
       for (int i = 0; i < 25; ++i) {
         const std::string id = "d" + std::to_string(i % 5);
         if (t == 3) {
-          (void)service_->remove("default", id);
+          (void)service_->documents().remove("default", id);
         } else {
           const auto job = service_->submit(
               "default", one(doc(id, "text " + std::to_string(t * 100 + i))), {});
@@ -296,17 +296,18 @@ TEST_F(ServiceTest, ManyThreadsSubmitDeleteAndRead) {
         }
         const std::vector<std::string> ids = {id};
         EXPECT_OK(service_->resolve("default", ids, {}));
-        EXPECT_OK(service_->list("default", {}));
+        EXPECT_OK(service_->documents().list("default", {}));
       }
     });
   }
   for (auto& t : threads) t.join();
   const std::vector<std::string> ids = {"d0", "d1", "d2", "d3", "d4"};
   std::promise<void> settled;
-  const Subscription s = service_->when_synchronized("default", ids, [&] { settled.set_value(); });
+  const Subscription s = service_->jobs().when_synchronized("default", ids,
+                                                            [&] { settled.set_value(); });
   settled.get_future().get();
   for (const std::string& id : ids) {
-    const auto d = service_->get("default", id);
+    const auto d = service_->documents().get("default", id);
     if (d.ok()) {
       EXPECT_EQ(d->cache.state, "resident");
     }
@@ -321,11 +322,11 @@ TEST_F(ServiceTest, AResolvedDocumentOutlivesItsDeletion) {
   const QueryContext& context = resolved->documents[0].contexts[0];
   auto handle = store_->find_segment(*context.key);
   ASSERT_TRUE(handle);
-  ASSERT_OK(service_->remove("default", "a"));
-  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+  ASSERT_OK(service_->documents().remove("default", "a"));
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
   EXPECT_OK(store_->read_value(*handle, 0, 0)) << "a running query goes on";
   EXPECT_FALSE(context.token_ids.empty());
-  EXPECT_EQ(service_->remove("default", "a").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().remove("default", "a").code(), Code::kNotFound);
 }
 
 TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
@@ -338,7 +339,7 @@ TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
   ASSERT_OK(job);
   engine_->wait_for_one();
   engine_->permit(0);
-  const auto cancelled = service_->cancel_job("default", job->id);
+  const auto cancelled = service_->jobs().cancel_job("default", job->id);
   ASSERT_OK(cancelled);
   const JobSnapshot end = wait(job);
   EXPECT_EQ(end.status, JobStatus::kCancelled);
@@ -346,19 +347,21 @@ TEST_F(ServiceTest, CancelKeepsWhatIsFinished) {
   EXPECT_GE(end.counts.cancelled, 8);
   engine_->open();
   for (const JobItem& item : end.results)
-    EXPECT_EQ(service_->get("default", item.id).ok(), item.result == ItemResult::kCreated)
+    EXPECT_EQ(service_->documents().get("default", item.id).ok(),
+              item.result == ItemResult::kCreated)
         << item.id;
-  EXPECT_EQ(service_->cancel_job("default", job->id)->status, JobStatus::kCancelled)
+  EXPECT_EQ(service_->jobs().cancel_job("default", job->id)->status, JobStatus::kCancelled)
       << "again is harmless";
-  EXPECT_EQ(service_->cancel_job("other", job->id).code(), Code::kNotFound);
+  EXPECT_EQ(service_->jobs().cancel_job("other", job->id).code(), Code::kNotFound);
 }
 
 TEST_F(ServiceTest, ACancelBetweenTheStartAndTheFirstPrefillEndsTheItem) {
   std::promise<std::string> posted;
   auto id = posted.get_future().share();
   std::once_flag once;
-  faulty_->on_read_head(
-      [&] { std::call_once(once, [&] { EXPECT_OK(service_->cancel_job("default", id.get())); }); });
+  faulty_->on_read_head([&] {
+    std::call_once(once, [&] { EXPECT_OK(service_->jobs().cancel_job("default", id.get())); });
+  });
   const auto job = service_->submit("default", one(doc("a", "text")), {});
   ASSERT_OK(job);
   posted.set_value(job->id);
@@ -370,11 +373,11 @@ TEST_F(ServiceTest, DeletingADocumentInFlightCancelsIt) {
   engine_->close();
   const auto job = service_->submit("default", one(doc("a", "text")), {});
   engine_->wait_for_one();
-  EXPECT_OK(service_->remove("default", "a"));
-  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+  EXPECT_OK(service_->documents().remove("default", "a"));
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
   engine_->open();
   EXPECT_EQ(wait(job).status, JobStatus::kCancelled);
-  EXPECT_EQ(service_->get("default", "a").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
 }
 
 TEST_F(ServiceTest, AFailedPrefillIsNamedAndCanBeRepeated) {
@@ -382,7 +385,7 @@ TEST_F(ServiceTest, AFailedPrefillIsNamedAndCanBeRepeated) {
   BatchOptions o;
   o.chunking.max_tokens = 64;
   EXPECT_EQ(results(put(one(doc("a", prose(200, 1))), o)), "failed(cache_full documents[0])");
-  EXPECT_EQ(service_->get("default", "a")->status, DocumentStatus::kFailed);
+  EXPECT_EQ(service_->documents().get("default", "a")->status, DocumentStatus::kFailed);
   const std::vector<std::string> ids = {"a"};
   EXPECT_EQ(service_->resolve("default", ids, {})->not_ready[0].error->code, "cache_full");
   EXPECT_EQ(results(put(one(doc("a", prose(200, 1))), o)), "created");
@@ -396,8 +399,8 @@ TEST_F(ServiceTest, AFailedUpdateLeavesTheOldVersion) {
   put(one(doc("a", "old text")));
   engine_->fail_at(0, Status::io("disk"));
   EXPECT_EQ(results(put(one(doc("a", "new text")))), "failed(storage_unavailable documents[0])");
-  EXPECT_EQ(*service_->content("default", "a"), "old text");
-  EXPECT_EQ(service_->get("default", "a")->cache.state, "resident");
+  EXPECT_EQ(*service_->documents().content("default", "a"), "old text");
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "resident");
 }
 
 TEST_F(ServiceTest, EveryStoreFailureHasAFaceAndLosesNothing) {
@@ -410,7 +413,7 @@ TEST_F(ServiceTest, EveryStoreFailureHasAFaceAndLosesNothing) {
     if (job.ok()) {
       const JobSnapshot end = wait(job);
       ASSERT_TRUE(end.finished());
-      const auto d = service_->get("default", id);
+      const auto d = service_->documents().get("default", id);
       EXPECT_EQ(end.results[0].result == ItemResult::kCreated,
                 d.ok() && d->status == DocumentStatus::kReady);
       if (end.results[0].error) {
@@ -420,7 +423,7 @@ TEST_F(ServiceTest, EveryStoreFailureHasAFaceAndLosesNothing) {
       EXPECT_EQ(job.code(), Code::kIo);
     }
     faulty_->fail_at(1 << 20, Status());
-    EXPECT_EQ(*service_->content("default", "keep"), "kept text");
+    EXPECT_EQ(*service_->documents().content("default", "keep"), "kept text");
     EXPECT_EQ(put(one(doc(id, "text of " + id))).status, JobStatus::kSucceeded);
   }
 }
@@ -438,7 +441,7 @@ TEST_F(ServiceTest, AFullQueueIsRefusedAndNothingIsKept) {
     jobs.push_back(service_->submit("default", one(doc("q" + std::to_string(i), "x")), {}));
   const auto full = service_->submit("default", one(doc("full", "x")), {});
   EXPECT_EQ(full.code(), Code::kResourceExhausted);
-  EXPECT_EQ(service_->get("default", "full").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "full").code(), Code::kNotFound);
   EXPECT_EQ(service_->stats().documents_waiting, 3);
   engine_->open();
   for (const auto& j : jobs) EXPECT_EQ(wait(j).status, JobStatus::kSucceeded);
@@ -454,18 +457,18 @@ TEST_F(ServiceTest, ProgressComesBeforeDoneAndEndsWhole) {
   std::vector<JobEvent> events;
   std::int64_t last_done = -1;
   std::promise<void> progress, done;
-  const auto s = service_->subscribe("default", job->id,
-                                     [&](JobEvent event, const JobSnapshot& snapshot) {
-                                       const std::lock_guard lock(mu);
-                                       if (events.empty()) progress.set_value();
-                                       events.push_back(event);
-                                       EXPECT_GE(snapshot.progress.tokens_done, last_done);
-                                       last_done = snapshot.progress.tokens_done;
-                                       if (event == JobEvent::kDone) {
-                                         EXPECT_EQ(snapshot.results.size(), 1u);
-                                         done.set_value();
-                                       }
-                                     });
+  const auto s = service_->jobs().subscribe("default", job->id,
+                                            [&](JobEvent event, const JobSnapshot& snapshot) {
+                                              const std::lock_guard lock(mu);
+                                              if (events.empty()) progress.set_value();
+                                              events.push_back(event);
+                                              EXPECT_GE(snapshot.progress.tokens_done, last_done);
+                                              last_done = snapshot.progress.tokens_done;
+                                              if (event == JobEvent::kDone) {
+                                                EXPECT_EQ(snapshot.results.size(), 1u);
+                                                done.set_value();
+                                              }
+                                            });
   ASSERT_OK(s);
   progress.get_future().get();
   engine_->open();

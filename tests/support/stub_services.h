@@ -100,7 +100,7 @@ class StubEngine : public Engine {
 };
 
 /// Every call fails with `error` or returns something small.
-class StubIngest final : public IngestService {
+class StubIngest final : public IngestService, public DocumentCatalog, public JobBoard {
  public:
   Status error;
   std::vector<NotReadyDocument> not_ready;
@@ -115,6 +115,8 @@ class StubIngest final : public IngestService {
     return job();
   }
   Result<JobSnapshot> warm(std::string_view, std::string_view) override { return job(); }
+  DocumentCatalog& documents() override { return *this; }
+  JobBoard& jobs() override { return *this; }
   Result<JobSnapshot> job(std::string_view, std::string_view) override { return job(); }
   Result<JobListPage> list_jobs(std::string_view, const JobListOptions&) override {
     return or_error(JobListPage{});

@@ -1,6 +1,7 @@
-#include "ingest/catalog_view.h"
+#include "ingest/store_catalog.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ingest/metadata.h"
 #include "ingest/names.h"
@@ -33,7 +34,7 @@ std::string block_name(const std::array<std::uint8_t, 16>& id) {
 // -------------------------------------------------------------------------------------------------
 // One document
 
-void CatalogView::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cache) const {
+void StoreCatalog::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cache) const {
   cache.fingerprint = m.fingerprint;
   cache.kv_dtype = engine_.info().kv_dtype;
   cache.blocks = count_blocks(m);
@@ -55,12 +56,12 @@ void CatalogView::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& cac
   }
 }
 
-Tier CatalogView::first_tier(const DocumentChunk& chunk) const {
+Tier StoreCatalog::first_tier(const DocumentChunk& chunk) const {
   const auto segment = chunk.key.is_zero() ? std::nullopt : store_.peek_segment(chunk.key);
   return segment ? store_.tier_of(*segment, 0, 0) : Tier::kNone;
 }
 
-DocumentInfo CatalogView::describe(const DocumentManifest& m, bool with_cache) const {
+DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) const {
   DocumentInfo d;
   d.id = m.id;
   d.ns = m.ns;
@@ -84,15 +85,9 @@ DocumentInfo CatalogView::describe(const DocumentManifest& m, bool with_cache) c
   return d;
 }
 
-Result<DocumentInput> CatalogView::pending_input(const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string bytes,
-                         store_.get_job(input_record_name(pending.job_id, pending.pack)));
-  return decode_input(bytes, pending.index);
-}
-
-Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns,
-                                                   const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, pending_input(pending));
+Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
+                                                    const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, table_.input(pending));
   DocumentInfo d;
   d.id = pending.id;
   d.ns = ns;
@@ -109,7 +104,7 @@ Result<DocumentInfo> CatalogView::describe_pending(std::string_view ns,
   return d;
 }
 
-Result<DocumentInfo> CatalogView::get(std::string_view ns, std::string_view id) {
+Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id) {
   // The job is read first: once it has ended, the store has the document.
   const auto pending = table_.pending(ns, id);
   auto head = store_.get_document_head(ns, id);
@@ -131,12 +126,12 @@ Result<DocumentInfo> CatalogView::get(std::string_view ns, std::string_view id) 
   return describe(*head, /*with_cache=*/true);
 }
 
-Result<std::string> CatalogView::content(std::string_view ns, std::string_view id) {
+Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view id) {
   const auto pending = table_.pending(ns, id);
   auto text = store_.get_text(ns, id);
   if (text.ok() || text.code() != Code::kNotFound) return text;
   if (pending && pending->type == JobType::kIngest) {
-    auto input = pending_input(*pending);
+    auto input = table_.input(*pending);
     if (input.ok()) return prepare_text(std::move(*input)).text;
   }
   return no_document(id);
@@ -145,13 +140,14 @@ Result<std::string> CatalogView::content(std::string_view ns, std::string_view i
 // -------------------------------------------------------------------------------------------------
 // Lists
 
-bool CatalogView::matches(const DocumentInfo& info, const DocumentFilter& filter) const {
+bool StoreCatalog::matches(const DocumentInfo& info, const DocumentFilter& filter) const {
   return (!filter.status || info.status == *filter.status) &&
          metadata_matches(info.metadata_json, filter.metadata);
 }
 
-Result<DocumentListPage> CatalogView::list(std::string_view ns,
-                                           const DocumentListOptions& options) {
+Result<DocumentListPage> StoreCatalog::list(std::string_view ns,
+                                            const DocumentListOptions& options) {
+  if (options.limit < 1 || options.limit > 100) return Status::invalid("limit", "must be 1 to 100");
   const auto before = [&](const std::string& a, const std::string& b) {
     return options.descending ? a > b : a < b;
   };
@@ -204,7 +200,7 @@ Result<DocumentListPage> CatalogView::list(std::string_view ns,
   return page;
 }
 
-Result<DocumentCounts> CatalogView::counts(std::string_view ns) {
+Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
   DocumentCounts n;
   ListOptions all;
   all.limit = 1;
@@ -234,7 +230,7 @@ Result<DocumentCounts> CatalogView::counts(std::string_view ns) {
 // -------------------------------------------------------------------------------------------------
 // Chunks and blocks
 
-Result<std::vector<ChunkInfo>> CatalogView::chunks(std::string_view ns, std::string_view id) {
+Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
   auto m = store_.get_document_head(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
@@ -257,7 +253,7 @@ Result<std::vector<ChunkInfo>> CatalogView::chunks(std::string_view ns, std::str
   return out;
 }
 
-Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::string_view id) {
+Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::string_view id) {
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
@@ -266,7 +262,8 @@ Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::str
   for (std::size_t i = 0; i < m->chunks.size(); ++i) {
     const DocumentChunk& c = m->chunks[i];
     if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
-    const auto names = engine_.names().block_ids(c.token_ids, tenant(ns), to_bytes(m->salt_digest));
+    const auto names = engine_.names().block_ids(c.token_ids, options_.tenant(ns),
+                                                 to_bytes(m->salt_digest));
     const auto tokens = engine_.prompt_format().document(
         header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
     const bool known = tokens.ok() && tokens->ids == c.token_ids;
@@ -295,112 +292,110 @@ Result<std::vector<BlockInfo>> CatalogView::blocks(std::string_view ns, std::str
 }
 
 // -------------------------------------------------------------------------------------------------
-// Queries
+// Changing and deleting
 
-Result<Resolved> CatalogView::resolve(std::string_view ns, std::span<const std::string> ids,
-                                      const ResolveOptions& options) {
-  QUIRE_RETURN_IF_ERROR(check_salt(options.cache_salt));
-  const Digest salt = salt_digest_of(options.cache_salt);
-  Resolved out;
-  out.tenant = tenant(ns);
-  out.salt_digest = to_bytes(salt);
-  for (const std::string& id : ids) {
-    // This is read before the store: once the job has ended, the store has the document.
-    const auto pending = table_.pending(ns, id);
-    auto m = store_.get_document(ns, id);
-    if (!m.ok() && m.code() != Code::kNotFound) return m.status();
-    if (m.ok() && m->status == DocumentStatus::kReady) {
-      QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));
-      if (options.touch) store_.touch_document(ns, id);
-      out.documents.push_back(std::move(d));
-      continue;
+Status StoreCatalog::check_patch(const DocumentPatch& patch) const {
+  if (patch.title) {
+    DocumentInput probe;
+    probe.title = *patch.title;
+    probe.text = "x";
+    if (const auto error = check_document(probe, options_, ""))
+      return Status::invalid("title", error->message);
+  }
+  if (patch.ttl_seconds && *patch.ttl_seconds && patch.expires_at_ms && *patch.expires_at_ms) {
+    return Status::invalid("expires_at", "give either ttl_seconds or expires_at");
+  }
+  if (patch.ttl_seconds && *patch.ttl_seconds &&
+      (**patch.ttl_seconds == 0 || **patch.ttl_seconds > 100ull * 366 * 86400)) {
+    return Status::invalid("ttl_seconds", "must be at least 1 and at most 100 years");
+  }
+  if (patch.expires_at_ms && *patch.expires_at_ms && **patch.expires_at_ms <= options_.now_ms())
+    return Status::invalid("expires_at", "lies in the past");
+  return {};
+}
+
+Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view id,
+                                         const DocumentPatch& patch) {
+  QUIRE_RETURN_IF_ERROR(check_patch(patch));
+  const auto pending = table_.pending(ns, id);
+  PinGate::Grant pin;  // until the store counts the document as pinned
+  auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
+    if (m.status != DocumentStatus::kReady)
+      return Status::precondition("document " + m.id + " is not ready");
+    if (patch.metadata_json) {
+      QUIRE_ASSIGN_OR_RETURN(m.metadata_json,
+                             merge_metadata(m.metadata_json, *patch.metadata_json,
+                                            static_cast<std::size_t>(options_.max_metadata_bytes)));
     }
-    if (pending) {
-      if (options.compute_pending) {
-        auto d = resolve_pending(*pending);
-        if (d.ok()) {
-          out.documents.push_back(std::move(*d));
-          continue;
-        }
-      }
-      out.not_ready.push_back(
-          {id, pending->job_id, pending->status, pending->progress, std::nullopt});
-    } else if (m.ok()) {
-      out.not_ready.push_back(
-          {id, m->job_id, m->status, 0, ItemError{m->error_code, m->error_message, ""}});
+    if (patch.title) m.title = *patch.title;
+    if (patch.pinned && *patch.pinned && !m.pinned) {
+      QUIRE_ASSIGN_OR_RETURN(pin, pins_.grant({stored_bytes(store_, {&m, 1}).disk, 0}));
+    }
+    if (patch.pinned) m.pinned = *patch.pinned;
+    if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
+    if (patch.ttl_seconds) {
+      m.ttl_seconds = *patch.ttl_seconds;
+      // The later setting takes precedence, including its removal of the end.
+      m.expires_at_ms.reset();
+    }
+    if (patch.expires_at_ms) m.expires_at_ms = *patch.expires_at_ms;
+    return {};
+  });
+  if (!changed.ok()) {
+    if (changed.code() != Code::kNotFound) return changed.status();
+    if (pending) return Status::precondition("document " + std::string(id) + " is not ready");
+    return no_document(id);
+  }
+  return describe(*changed, /*with_cache=*/true);
+}
+
+Status StoreCatalog::remove(std::string_view ns, std::string_view id) {
+  auto cancelled = table_.cancel_document(ns, id);
+  // An item that ended but is not saved would be repeated after a crash. Saving comes before the
+  // deletion, because the repeated item may be an older version than the deleted one. It comes
+  // again after the deletion and before the reply, for the items cancelled here.
+  Status s = table_.flush_others();
+  if (s.ok()) s = store_.delete_document(ns, id);
+  cancelled.release();
+  const Status saved = table_.flush();
+  if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);
+  if (!s.ok() && s.code() != Code::kNotFound) return s;
+  return saved;
+}
+
+Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const BulkDelete& request) {
+  if (request.ids.empty() == !request.filter)
+    return Status::invalid(request.filter ? "filter" : "ids", "give either ids or filter");
+  if (request.filter && request.filter->empty())
+    return Status::invalid("filter", "must not be empty; it would delete everything");
+  std::vector<std::string> ids = request.ids;
+  if (request.filter) {
+    DocumentListOptions page;
+    page.limit = 100;
+    page.descending = false;
+    page.filter = *request.filter;
+    page.with_cache = false;
+    while (true) {
+      QUIRE_ASSIGN_OR_RETURN(const DocumentListPage found, list(ns, page));
+      for (const DocumentInfo& d : found.documents) ids.push_back(d.id);
+      if (!found.has_more || found.documents.empty()) break;
+      page.after = found.documents.back().id;
+    }
+  }
+  BulkDeleteResult out;
+  std::set<std::string> seen;
+  for (const std::string& id : ids) {
+    if (!seen.insert(id).second) continue;
+    const Status s = request.dry_run ? get(ns, id).status() : remove(ns, id);
+    if (s.ok()) {
+      out.deleted.push_back(id);
+    } else if (s.code() == Code::kNotFound) {
+      out.not_found.push_back(id);
     } else {
-      out.missing.push_back(id);
+      out.failed.emplace_back(id, s);
     }
   }
   return out;
-}
-
-Result<ResolvedDocument> CatalogView::resolve_ready(DocumentManifest m, const Digest& salt) {
-  ResolvedDocument d;
-  d.id = m.id;
-  d.title = m.title;
-  d.content_hash = m.content_hash;
-  d.metadata_json = m.metadata_json;
-  d.version = m.version;
-  d.tokens = m.num_tokens;
-  d.stale = m.fingerprint != engine_.info().fingerprint;
-  d.other_salt = m.salt_digest != salt;
-  if (d.stale) {  // another model may have another vocabulary
-    std::vector<Chunk> anew;
-    for (int attempt = 0;; ++attempt) {
-      QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
-      auto cut_anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
-      auto now = store_.get_document_head(m.ns, m.id);
-      const bool moved = !now.ok() || now->version != m.version;
-      if (moved && attempt < 3 && now.ok()) {  // replaced between the reads of manifest and text
-        QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
-        if (m.fingerprint == engine_.info().fingerprint) return resolve_ready(std::move(m), salt);
-        continue;
-      }
-      if (!cut_anew.ok()) return cut_anew.status();
-      anew = std::move(*cut_anew);
-      break;
-    }
-    d.tokens = 0;
-    for (std::size_t i = 0; i < anew.size(); ++i) {
-      m.chunks[i].token_ids = std::move(anew[i].token_ids);
-      d.tokens += m.chunks[i].token_ids.size();
-    }
-  }
-  for (std::size_t i = 0; i < m.chunks.size(); ++i) {
-    DocumentChunk& c = m.chunks[i];
-    QueryContext context;
-    context.document_id = m.id;
-    context.chunk = static_cast<std::int32_t>(i);
-    context.token_ids = std::move(c.token_ids);
-    if (!c.key.is_zero()) context.key = c.key;
-    d.contexts.push_back(std::move(context));
-    d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
-  }
-  return d;
-}
-
-Result<ResolvedDocument> CatalogView::resolve_pending(const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, pending_input(pending));
-  ResolvedDocument d;
-  d.id = pending.id;
-  d.title = input.title;
-  d.content_hash = pending.content_hash;
-  d.metadata_json = input.metadata_json;
-  d.pending = true;
-  const PreparedText prepared = prepare_text(std::move(input));
-  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking,
-                                          chunk_limits(engine_, options_)));
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    d.tokens += chunks[i].token_ids.size();
-    QueryContext context;
-    context.document_id = d.id;
-    context.chunk = static_cast<std::int32_t>(i);
-    context.token_ids = std::move(chunks[i].token_ids);
-    d.contexts.push_back(std::move(context));
-    d.byte_ranges.emplace_back(chunks[i].range.begin, chunks[i].range.end);
-  }
-  return d;
 }
 
 }  // namespace quire

@@ -1,0 +1,114 @@
+#include "ingest/context_resolver.h"
+
+#include "ingest/names.h"
+#include "ingest/prepared_text.h"
+
+namespace quire {
+
+Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const std::string> ids,
+                                          const ResolveOptions& options) {
+  QUIRE_RETURN_IF_ERROR(check_salt(options.cache_salt));
+  const Digest salt = salt_digest_of(options.cache_salt);
+  Resolved out;
+  out.tenant = options_.tenant(ns);
+  out.salt_digest = to_bytes(salt);
+  for (const std::string& id : ids) {
+    // This is read before the store: once the job has ended, the store has the document.
+    const auto pending = table_.pending(ns, id);
+    auto m = store_.get_document(ns, id);
+    if (!m.ok() && m.code() != Code::kNotFound) return m.status();
+    if (m.ok() && m->status == DocumentStatus::kReady) {
+      QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));
+      if (options.touch) store_.touch_document(ns, id);
+      out.documents.push_back(std::move(d));
+      continue;
+    }
+    if (pending) {
+      if (options.compute_pending) {
+        auto d = resolve_pending(*pending);
+        if (d.ok()) {
+          out.documents.push_back(std::move(*d));
+          continue;
+        }
+      }
+      out.not_ready.push_back(
+          {id, pending->job_id, pending->status, pending->progress, std::nullopt});
+    } else if (m.ok()) {
+      out.not_ready.push_back(
+          {id, m->job_id, m->status, 0, ItemError{m->error_code, m->error_message, ""}});
+    } else {
+      out.missing.push_back(id);
+    }
+  }
+  return out;
+}
+
+Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, const Digest& salt) {
+  ResolvedDocument d;
+  d.id = m.id;
+  d.title = m.title;
+  d.content_hash = m.content_hash;
+  d.metadata_json = m.metadata_json;
+  d.version = m.version;
+  d.tokens = m.num_tokens;
+  d.stale = m.fingerprint != engine_.info().fingerprint;
+  d.other_salt = m.salt_digest != salt;
+  if (d.stale) {  // another model may have another vocabulary
+    std::vector<Chunk> anew;
+    for (int attempt = 0;; ++attempt) {
+      QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(m.ns, m.id));
+      auto cut_anew = retokenise(engine_, m, text, chunk_limits(engine_, options_));
+      auto now = store_.get_document_head(m.ns, m.id);
+      const bool moved = !now.ok() || now->version != m.version;
+      if (moved && attempt < 3 && now.ok()) {  // replaced between the reads of manifest and text
+        QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
+        if (m.fingerprint == engine_.info().fingerprint) return resolve_ready(std::move(m), salt);
+        continue;
+      }
+      if (!cut_anew.ok()) return cut_anew.status();
+      anew = std::move(*cut_anew);
+      break;
+    }
+    d.tokens = 0;
+    for (std::size_t i = 0; i < anew.size(); ++i) {
+      m.chunks[i].token_ids = std::move(anew[i].token_ids);
+      d.tokens += m.chunks[i].token_ids.size();
+    }
+  }
+  for (std::size_t i = 0; i < m.chunks.size(); ++i) {
+    DocumentChunk& c = m.chunks[i];
+    QueryContext context;
+    context.document_id = m.id;
+    context.chunk = static_cast<std::int32_t>(i);
+    context.token_ids = std::move(c.token_ids);
+    if (!c.key.is_zero()) context.key = c.key;
+    d.contexts.push_back(std::move(context));
+    d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
+  }
+  return d;
+}
+
+Result<ResolvedDocument> ContextResolver::resolve_pending(const PendingDocument& pending) {
+  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, table_.input(pending));
+  ResolvedDocument d;
+  d.id = pending.id;
+  d.title = input.title;
+  d.content_hash = pending.content_hash;
+  d.metadata_json = input.metadata_json;
+  d.pending = true;
+  const PreparedText prepared = prepare_text(std::move(input));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking,
+                                          chunk_limits(engine_, options_)));
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    d.tokens += chunks[i].token_ids.size();
+    QueryContext context;
+    context.document_id = d.id;
+    context.chunk = static_cast<std::int32_t>(i);
+    context.token_ids = std::move(chunks[i].token_ids);
+    d.contexts.push_back(std::move(context));
+    d.byte_ranges.emplace_back(chunks[i].range.begin, chunks[i].range.end);
+  }
+  return d;
+}
+
+}  // namespace quire

@@ -1,0 +1,44 @@
+/// The documents of the service in the form that callers see: reading, changing and deleting them
+/// by id.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "ingest/document_types.h"
+
+namespace quire {
+
+/// Threads: every method may be called from any thread. Every method may wait on disk: it belongs
+/// on a worker thread, never on an I/O thread. A foreign or unknown id is kNotFound; failures of
+/// the store are passed on.
+class DocumentCatalog {
+ public:
+  virtual ~DocumentCatalog() = default;
+
+  virtual Result<DocumentInfo> get(std::string_view ns, std::string_view id) = 0;
+  /// Lists stored documents together with those still being ingested. Errors: kInvalidArgument
+  /// (field "limit").
+  virtual Result<DocumentListPage> list(std::string_view ns,
+                                        const DocumentListOptions& options) = 0;
+  virtual Result<DocumentCounts> counts(std::string_view ns) = 0;
+  /// Returns the stored text, or that of a document still being ingested.
+  virtual Result<std::string> content(std::string_view ns, std::string_view id) = 0;
+  virtual Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) = 0;
+  virtual Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) = 0;
+
+  /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet),
+  /// kResourceExhausted (no more may be pinned).
+  virtual Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
+                                     const DocumentPatch& patch) = 0;
+  /// Deletes text and KV. Queries that resolved the document finish; waiting items of earlier jobs
+  /// for this id are cancelled.
+  virtual Status remove(std::string_view ns, std::string_view id) = 0;
+  /// Deletes each document that the request names, one after the other. Errors: kInvalidArgument
+  /// (not exactly one of ids and filter, or an empty filter).
+  virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;
+};
+
+}  // namespace quire
