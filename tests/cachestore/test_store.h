@@ -20,9 +20,7 @@
 #include "cachestore/store.h"
 #include "cachestore/store_impl.h"
 #include "tests/cachestore/memory_tier.h"
-
-#define ASSERT_OK(expr) ASSERT_TRUE(::quire::test::is_ok(expr))
-#define EXPECT_OK(expr) EXPECT_TRUE(::quire::test::is_ok(expr))
+#include "tests/support/status_matchers.h"
 
 namespace quire::test {
 
@@ -30,14 +28,6 @@ inline std::string text(const Status& s) { return s.to_string(); }
 template <class T>
 std::string text(const Result<T>& r) {
   return r.status().to_string();
-}
-
-inline ::testing::AssertionResult is_ok(const Status& s) {
-  return s.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << s.to_string();
-}
-template <class T>
-::testing::AssertionResult is_ok(const Result<T>& r) {
-  return is_ok(r.status());
 }
 
 class TempFolder {

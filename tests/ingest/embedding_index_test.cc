@@ -5,7 +5,7 @@
 
 #include "ingest/embedding_record.h"
 #include "ingest/retrieval.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/fake_engine.h"
 
 namespace quire {

@@ -26,7 +26,7 @@ class FullDiskTest : public IngestTest {
     auto opened = open_store_on(std::move(so), std::make_unique<MemoryTier>(disk_));
     ASSERT_OK(opened);
     store_ = std::move(*opened);
-    faulty_ = std::make_unique<FaultyStore>(*store_);
+    faulty_ = std::make_unique<FaultyStore>(store_);
     engine_ = std::make_unique<FakeEngine>(*faulty_, "m-00000001");
     make_service();
   }

@@ -19,19 +19,9 @@
 #include "ingest/ingest_service.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/faulty_store.h"
-
-#define ASSERT_OK(expr) ASSERT_TRUE(::quire::test::is_ok(expr))
-#define EXPECT_OK(expr) EXPECT_TRUE(::quire::test::is_ok(expr))
+#include "tests/support/status_matchers.h"
 
 namespace quire::test {
-
-inline ::testing::AssertionResult is_ok(const Status& s) {
-  return s.ok() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << s.to_string();
-}
-template <class T>
-::testing::AssertionResult is_ok(const Result<T>& r) {
-  return is_ok(r.status());
-}
 
 /// Returns words of a small made-up language in sentences and paragraphs.
 inline std::string prose(std::size_t words, std::uint64_t seed) {
@@ -85,7 +75,7 @@ class IngestTest : public ::testing::Test {
     auto opened = open_store(std::move(so));
     ASSERT_OK(opened);
     store_ = std::move(*opened);
-    faulty_ = std::make_unique<FaultyStore>(*store_);
+    faulty_ = std::make_unique<FaultyStore>(store_);
     engine_ = std::make_unique<FakeEngine>(*faulty_, fingerprint);
     make_service();
   }

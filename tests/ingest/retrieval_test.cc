@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire {
 namespace {

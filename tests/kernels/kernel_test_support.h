@@ -14,14 +14,9 @@
 #include "base/dtype.h"
 #include "kernels/kv.h"
 #include "kernels/rope.h"
+#include "tests/support/status_matchers.h"
 
 namespace quire {
-
-#define ASSERT_OK(expr)                                     \
-  do {                                                      \
-    const ::quire::Status ok_status_ = (expr);              \
-    ASSERT_TRUE(ok_status_.ok()) << ok_status_.to_string(); \
-  } while (0)
 
 inline std::vector<float> random_floats(std::int64_t n, std::uint32_t seed, float scale = 1.0f) {
   std::mt19937 rng(seed);

@@ -1,11 +1,17 @@
-/// A Store that forwards every call, fails the n-th call that writes, and lets a test act in the
-/// middle of a read.
+/// A store that forwards every call. A test lets reads fail, wait or be refused, lets the n-th call
+/// that writes fail, and acts in the middle of a call.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cachestore/store.h"
 
@@ -13,7 +19,8 @@ namespace quire::test {
 
 class FaultyStore final : public Store {
  public:
-  explicit FaultyStore(Store& inner) : inner_(inner) {}
+  /// Keeps a reference to the pointer, because a test may close and reopen the inner store.
+  explicit FaultyStore(std::unique_ptr<Store>& inner) : behind_(inner) {}
 
   /// Makes the n-th writing call from now (0: the next) and the `length - 1` after it return
   /// `status`. n < 0: none fails.
@@ -31,100 +38,208 @@ class FaultyStore final : public Store {
   /// Sets a function that is called after every deletion of a document, before the call returns.
   void on_deleted(std::function<void()> hook) { on_deleted_ = std::move(hook); }
 
-  const StoreOptions& options() const override { return inner_.options(); }
-  Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text,
-                                           std::span<const SegmentHandle> segments,
-                                           const CommitOptions& options) override {
-    if (fault()) return status_;
-    return inner_.commit_document(std::move(m), text, segments, options);
+  /// Returns the status of a read by its index within the call of fetch_async; OK forwards it.
+  std::function<Status(std::size_t index)> read_fault;
+  /// The status that fetch_async itself returns; OK forwards the call.
+  Status refuse_reads;
+  /// The status that begin_segment returns; OK forwards the call.
+  Status refuse_writes;
+  /// Runs before a segment is begun, on the writer's thread.
+  std::function<void()> before_write;
+
+  /// Makes later reads wait until release(), which answers them on the calling thread.
+  void hold() {
+    std::lock_guard lock(mu_);
+    holding_ = true;
   }
-  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override {
-    return inner_.get_document(ns, id);
+  /// Holds values of this group of layers and those above it, except in the first `calls` calls
+  /// that request any. Other reads are forwarded.
+  void hold_from(std::uint32_t group, int calls = 0) {
+    std::lock_guard lock(mu_);
+    hold_from_ = group;
+    calls_let_through_ = calls;
   }
-  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override {
-    if (on_read_head_) on_read_head_();
-    return inner_.get_document_head(ns, id);
+  /// Waits until something is held and everything that was forwarded has been answered.
+  void wait_for_others() {
+    std::unique_lock lock(mu_);
+    changed_.wait(lock, [this] { return !held_.empty() && on_their_way_ == 0; });
   }
-  Result<std::string> get_text(std::string_view ns, std::string_view id) override {
-    return inner_.get_text(ns, id);
+  void release() {
+    std::vector<std::function<void()>> held;
+    {
+      std::lock_guard lock(mu_);
+      holding_ = false;
+      hold_from_ = kNoGroup;
+      held.swap(held_);
+    }
+    for (auto& f : held) f();
   }
-  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override {
-    return inner_.list_documents(ns, o);
+  /// Returns the number of calls that wait.
+  std::size_t held() {
+    std::lock_guard lock(mu_);
+    return held_.size();
   }
-  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
-                                           const std::function<Status(DocumentManifest&)>& edit,
-                                           const CommitOptions& options) override {
-    if (fault()) return status_;
-    return inner_.update_document(ns, id, edit, options);
-  }
-  Status delete_document(std::string_view ns, std::string_view id) override {
-    if (fault()) return status_;
-    const Status s = inner_.delete_document(ns, id);
-    if (on_deleted_) on_deleted_();
-    return s;
-  }
-  void touch_document(std::string_view ns, std::string_view id) override {
-    inner_.touch_document(ns, id);
-  }
-  std::vector<NamespaceStats> namespaces() override { return inner_.namespaces(); }
-  void watch_documents(DocumentWatcher watcher) override {
-    inner_.watch_documents(std::move(watcher));
-  }
-  Result<std::uint64_t> expire(std::int64_t now) override { return inner_.expire(now); }
-  std::optional<SegmentHandle> find_segment(const ContextKey& key) override {
-    return inner_.find_segment(key);
-  }
-  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override {
-    return inner_.peek_segment(key);
+  int segments_begun() const { return begun_.load(); }
+
+  Status fetch_async(std::vector<ReadRequest> requests, FetchDone done,
+                     std::stop_token stop) override {
+    if (!refuse_reads.ok()) return refuse_reads;
+    auto faulty = [fault = read_fault, done](std::size_t index, Result<PinnedBytes> bytes,
+                                             Tier tier) {
+      const Status status = fault ? fault(index) : Status();
+      if (status.ok()) return done(index, std::move(bytes), tier);
+      done(index, status, tier);
+    };
+    std::unique_lock lock(mu_);
+    if (holding_) {
+      held_.push_back([this, requests = std::move(requests), faulty, stop]() mutable {
+        (void)behind_->fetch_async(std::move(requests), faulty, stop);
+      });
+      return {};
+    }
+    const bool upper = std::any_of(requests.begin(), requests.end(),
+                                   [this](const ReadRequest& r) { return above(r); });
+    if (!upper || calls_let_through_-- > 0) {
+      lock.unlock();
+      return behind_->fetch_async(std::move(requests), std::move(faulty), stop);
+    }
+    Part now, later;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      Part& part = above(requests[i]) ? later : now;
+      part.requests.push_back(requests[i]);
+      part.index.push_back(i);
+    }
+    if (!later.requests.empty())
+      held_.push_back([this, later, faulty, stop] {
+        (void)behind_->fetch_async(later.requests, at_places(later.index, faulty), stop);
+      });
+    on_their_way_ += now.requests.size();
+    lock.unlock();
+    changed_.notify_all();
+    if (now.requests.empty()) return {};
+    return behind_->fetch_async(
+        now.requests,
+        [this, answer = at_places(now.index, faulty)](std::size_t i, Result<PinnedBytes> bytes,
+                                                      Tier tier) {
+          answer(i, std::move(bytes), tier);
+          std::lock_guard counted(mu_);
+          --on_their_way_;
+          changed_.notify_all();
+        },
+        stop);
   }
   Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key,
                                                        const SegmentLayout& layout,
                                                        std::uint64_t bytes, std::string_view tenant,
                                                        std::string_view fingerprint) override {
+    if (before_write) before_write();
+    if (!refuse_writes.ok()) return refuse_writes;
     if (fault()) return status_;
-    return inner_.begin_segment(key, layout, bytes, tenant, fingerprint);
+    ++begun_;
+    return behind_->begin_segment(key, layout, bytes, tenant, fingerprint);
+  }
+
+  const StoreOptions& options() const override { return behind_->options(); }
+  Result<DocumentManifest> commit_document(DocumentManifest m, std::optional<std::string_view> text,
+                                           std::span<const SegmentHandle> s,
+                                           const CommitOptions& o) override {
+    if (fault()) return status_;
+    return behind_->commit_document(std::move(m), text, s, o);
+  }
+  Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override {
+    return behind_->get_document(ns, id);
+  }
+  Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override {
+    if (on_read_head_) on_read_head_();
+    return behind_->get_document_head(ns, id);
+  }
+  Result<std::string> get_text(std::string_view ns, std::string_view id) override {
+    return behind_->get_text(ns, id);
+  }
+  Result<DocumentList> list_documents(std::string_view ns, const ListOptions& o) override {
+    return behind_->list_documents(ns, o);
+  }
+  Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
+                                           const std::function<Status(DocumentManifest&)>& edit,
+                                           const CommitOptions& o) override {
+    if (fault()) return status_;
+    return behind_->update_document(ns, id, edit, o);
+  }
+  Status delete_document(std::string_view ns, std::string_view id) override {
+    if (fault()) return status_;
+    const Status deleted = behind_->delete_document(ns, id);
+    if (on_deleted_) on_deleted_();
+    return deleted;
+  }
+  void touch_document(std::string_view ns, std::string_view id) override {
+    behind_->touch_document(ns, id);
+  }
+  std::vector<NamespaceStats> namespaces() override { return behind_->namespaces(); }
+  void watch_documents(DocumentWatcher watcher) override {
+    behind_->watch_documents(std::move(watcher));
+  }
+  Result<std::uint64_t> expire(std::int64_t now_ms) override { return behind_->expire(now_ms); }
+  std::optional<SegmentHandle> find_segment(const ContextKey& key) override {
+    return behind_->find_segment(key);
+  }
+  std::optional<SegmentHandle> peek_segment(const ContextKey& key) override {
+    return behind_->peek_segment(key);
   }
   Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override {
     if (fault()) return status_;
-    return inner_.commit_segments(s);
+    return behind_->commit_segments(s);
   }
   Status discard_segment(const SegmentHandle& s) override {
-    return fault() ? status_ : inner_.discard_segment(s);
+    return fault() ? status_ : behind_->discard_segment(s);
   }
   Result<PinnedBytes> read_value(const SegmentHandle& s, std::uint32_t b, std::uint32_t g,
                                  Tier* t) override {
-    return inner_.read_value(s, b, g, t);
+    return behind_->read_value(s, b, g, t);
   }
   Result<PinnedBytes> read_sketch(const SegmentHandle& s, std::uint32_t i, Tier* t) override {
-    return inner_.read_sketch(s, i, t);
-  }
-  Status fetch_async(std::vector<ReadRequest> r, FetchDone d, std::stop_token s) override {
-    return inner_.fetch_async(std::move(r), std::move(d), s);
+    return behind_->read_sketch(s, i, t);
   }
   Tier tier_of(const SegmentHandle& s, std::uint32_t b, std::uint32_t g) override {
-    return inner_.tier_of(s, b, g);
+    return behind_->tier_of(s, b, g);
   }
   Status put_job(std::string_view n, std::string_view v) override {
-    return fault() ? status_ : inner_.put_job(n, v);
+    return fault() ? status_ : behind_->put_job(n, v);
   }
-  Result<std::string> get_job(std::string_view n) override { return inner_.get_job(n); }
+  Result<std::string> get_job(std::string_view n) override { return behind_->get_job(n); }
   Status delete_job(std::string_view n) override {
-    return fault() ? status_ : inner_.delete_job(n);
+    return fault() ? status_ : behind_->delete_job(n);
   }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override {
-    return inner_.list_jobs(after, limit);
+    return behind_->list_jobs(after, limit);
   }
-  Status put_meta(std::string_view n, std::string_view v) override { return inner_.put_meta(n, v); }
-  Result<std::string> get_meta(std::string_view n) override { return inner_.get_meta(n); }
-  Status delete_meta(std::string_view n) override { return inner_.delete_meta(n); }
+  Status put_meta(std::string_view n, std::string_view v) override {
+    return behind_->put_meta(n, v);
+  }
+  Result<std::string> get_meta(std::string_view n) override { return behind_->get_meta(n); }
+  Status delete_meta(std::string_view n) override { return behind_->delete_meta(n); }
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& p) override {
-    return inner_.verify(p);
+    return behind_->verify(p);
   }
-  Result<GcReport> gc() override { return inner_.gc(); }
-  StoreStats stats() override { return inner_.stats(); }
-  Status flush() override { return inner_.flush(); }
+  Result<GcReport> gc() override { return behind_->gc(); }
+  StoreStats stats() override { return behind_->stats(); }
+  Status flush() override { return behind_->flush(); }
 
  private:
+  static constexpr std::uint32_t kNoGroup = ~0u;
+  struct Part {
+    std::vector<ReadRequest> requests;
+    std::vector<std::size_t> index;  ///< indices in the original call
+  };
+  bool above(const ReadRequest& r) const {
+    return r.kind == ReadKind::kValue && r.group >= hold_from_;
+  }
+  static FetchDone at_places(std::vector<std::size_t> index, FetchDone done) {
+    return [index = std::move(index), done = std::move(done)](
+               std::size_t i, Result<PinnedBytes> bytes, Tier tier) {
+      done(index[i], std::move(bytes), tier);
+    };
+  }
+
   bool fault() {
     ++writes_;
     const int n = countdown_.load();
@@ -136,7 +251,16 @@ class FaultyStore final : public Store {
   }
   static constexpr int kOff = INT32_MIN / 2;
 
-  Store& inner_;
+  std::unique_ptr<Store>& behind_;
+  std::mutex mu_;
+  std::condition_variable changed_;
+  bool holding_ = false;                // guarded by mu_
+  std::uint32_t hold_from_ = kNoGroup;  // guarded by mu_
+  // Guarded by mu_; the number of calls above hold_from_ that are still let through.
+  int calls_let_through_ = 0;
+  std::size_t on_their_way_ = 0;             // guarded by mu_; forwarded but not answered
+  std::vector<std::function<void()>> held_;  // guarded by mu_
+  std::atomic<int> begun_{0};
   std::function<void()> on_read_head_, on_deleted_;
   std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
   std::atomic<bool> failed_{false};

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "engine/prefill/context_kv.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "engine/compress/sparse_prefill.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

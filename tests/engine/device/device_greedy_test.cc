@@ -6,7 +6,7 @@
 #include "engine/device/device_compute.h"
 #include "engine/engine_parts.h"
 #include "engine/plan/strategy.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/simt/emulated_ops.h"
 
 namespace quire::testing {

@@ -12,7 +12,7 @@
 
 #include "engine/device/device_compute.h"
 #include "engine/engine_parts.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/simt/emulated_ops.h"
 
 namespace quire::testing {

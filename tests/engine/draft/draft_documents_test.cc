@@ -5,10 +5,12 @@
 #include <future>
 
 #include "engine/draft/draft.h"
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 namespace {
 
 class DraftDocumentsTest : public ::testing::Test {

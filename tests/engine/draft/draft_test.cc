@@ -8,7 +8,7 @@
 #include <iterator>
 #include <thread>
 
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

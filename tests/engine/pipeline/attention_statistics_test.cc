@@ -8,8 +8,8 @@
 #include <random>
 
 #include "engine/prefill/context_kv.h"
-#include "tests/engine/pipeline/harness.h"
 #include "tests/kernels/kernel_test_support.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire {
 namespace {

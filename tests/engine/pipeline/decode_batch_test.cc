@@ -9,7 +9,7 @@
 
 #include "engine/model/forward.h"
 #include "kernels/parallel.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire {
 namespace {

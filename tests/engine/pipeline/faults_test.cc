@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "engine/record/kv_layout.h"
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 namespace {
 
 class FaultsTest : public ::testing::Test {

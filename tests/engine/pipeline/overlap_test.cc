@@ -6,10 +6,12 @@
 #include <string>
 
 #include "engine/record/kv_layout.h"
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 namespace {
 
 /// A model of four layers, with the values of a block in two groups of two layers. Its heads are so

@@ -6,8 +6,8 @@
 
 #include "engine/record/sketch.h"
 #include "engine/sample/json_schema_grammar.h"
-#include "tests/engine/pipeline/harness.h"
 #include "tests/engine/pipeline/reference.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -2,10 +2,12 @@
 
 #include <thread>
 
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 namespace {
 
 class SchedulerTest : public ::testing::Test {

@@ -9,10 +9,12 @@
 
 #include "engine/record/kv_layout.h"
 #include "engine/select/selector.h"
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 namespace {
 
 class SparseQueryTest : public ::testing::Test {

@@ -9,8 +9,8 @@
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/rope.h"
-#include "tests/engine/pipeline/harness.h"
 #include "tests/engine/retrieve/head_files.h"
+#include "tests/support/engine_harness.h"
 
 namespace quire::testing {
 namespace {

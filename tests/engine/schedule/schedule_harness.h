@@ -1,10 +1,12 @@
 /// An engine whose thread a test can hold while it queues work.
 #pragma once
 
-#include "tests/engine/pipeline/faulty_store.h"
-#include "tests/engine/pipeline/harness.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
 
 namespace quire::testing {
+
+using test::FaultyStore;
 
 class ScheduleTest : public ::testing::Test {
  protected:
