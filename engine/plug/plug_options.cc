@@ -20,10 +20,13 @@ std::string number_text(double x) {
 
 Status check_value(const PlugOption& option, std::string_view value, std::string_view owner) {
   const std::string field = std::string(owner) + "." + std::string(option.name);
-  const std::string given = "'" + std::string(value) + "'";
+  std::string given = "'" + std::string(value) + "'";
   if (option.values.empty()) {
     double x = 0;
-    if (!parse_number(value, x) || x < option.least || x > option.most) {
+    const bool number = parse_number(value, x);
+    // JSON spells 1.5 as 1.5E0.
+    if (number) given = number_text(x);
+    if (!number || x < option.least || x > option.most) {
       return Status::invalid(field, "must be a number from " + number_text(option.least) + " to " +
                                         number_text(option.most) + ", not " + given);
     }

@@ -19,6 +19,7 @@ struct InfllmV2Options : PagedPolicy {
     page_tokens = 16;
     sink = 64;
     window = 512;
+    follow_budget = true;
     dense_layers = 0;
     device = false;
     summary = PageSummary::kMean;

@@ -88,6 +88,9 @@ TEST(InfllmV2, OptionsThatDoNotFitAreNamed) {
       "infllmv2", PlugOptions(RetrieverOptions{
                       {"decode_budget", "96"}, {"decode_sink", "16"}, {"decode_window", "32"}}));
   EXPECT_TRUE(few.ok()) << "a block that is not asked for adapts: " << few.status().to_string();
+  const auto small = retrievers().make("infllmv2",
+                                       PlugOptions(RetrieverOptions{{"decode_budget", "256"}}));
+  EXPECT_TRUE(small.ok()) << "and so do sinks and window: " << small.status().to_string();
 }
 
 }  // namespace
