@@ -201,7 +201,7 @@ Status RocksDbTier::open() {
     }
     if (!dropped)
       return to_status(status, "open the store in '" + folder_.root() + "'")
-          .with_field("store.path");
+          .with_field("disk.path");
   }
   find_files();
   return {};

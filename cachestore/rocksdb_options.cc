@@ -123,7 +123,7 @@ Status to_status(const ::rocksdb::Status& s, std::string_view what) {
   if (s.IsNotFound()) return Status::not_found(message);
   if (s.IsNoSpace() || s.subcode() == ::rocksdb::Status::kSpaceLimit) {
     return Status::exhausted("cannot " + std::string(what) +
-                             ": the disk is full; free some space or lower store.max_bytes");
+                             ": the disk is full; free some space or lower disk.max_bytes");
   }
   if (s.IsCorruption()) return Status::corruption(message);
   if (s.IsShutdownInProgress()) return Status::unavailable(message);

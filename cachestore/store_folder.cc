@@ -32,8 +32,8 @@ std::string reason(int error) {
 Status cannot(const std::string& what, const std::string& path, int error) {
   const std::string message = "cannot " + what + " '" + path + "': " + reason(error);
   if (error == ENOSPC || error == EDQUOT)
-    return Status(Code::kResourceExhausted, message + "; free some disk space", "store.path");
-  return Status(Code::kIo, message, "store.path");
+    return Status(Code::kResourceExhausted, message + "; free some disk space", "disk.path");
+  return Status(Code::kIo, message, "disk.path");
 }
 
 class File {
@@ -108,14 +108,14 @@ Status check_marker(const std::string& root) {
   if (version <= 0) {
     return Status(Code::kCorruption,
                   "'" + path + "' is damaged: it should read \"" + std::string(kMarkerHead) + "1\"",
-                  "store.path");
+                  "disk.path");
   }
   if (version > kStoreLayoutVersion) {
     return Status(Code::kFailedPrecondition,
                   "the store in '" + root + "' was made by a newer version (layout " +
                       std::to_string(version) + ", this program knows " +
                       std::to_string(kStoreLayoutVersion) + "): upgrade, or choose another folder",
-                  "store.path");
+                  "disk.path");
   }
   return {};
 }
@@ -172,7 +172,7 @@ Result<int> lock_folder(const std::string& root) {
     return Status(
         Code::kFailedPrecondition,
         "the store in '" + root + "' is in use by " + who + ": stop it, or choose another folder",
-        "store.path");
+        "disk.path");
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(f.fd(), 0) != 0 ||
@@ -187,26 +187,26 @@ Status check_folder(const std::string& root, bool read_only) {
   if (::stat(root.c_str(), &st) != 0) {
     if (errno != ENOENT) return cannot("open the store folder", root, errno);
     if (read_only)
-      return Status(Code::kNotFound, "there is no store in '" + root + "'", "store.path");
+      return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
     std::filesystem::path parent = std::filesystem::path(root).parent_path();
     if (parent.empty()) parent = ".";
     if (::stat(parent.c_str(), &st) != 0 && errno == ENOENT) {
       return Status(
           Code::kNotFound,
-          "the folder '" + parent.string() + "' does not exist: create it, or change store.path",
-          "store.path");
+          "the folder '" + parent.string() + "' does not exist: create it, or change disk.path",
+          "disk.path");
     }
     QUIRE_RETURN_IF_ERROR(make_folder(root));
     if (::stat(root.c_str(), &st) != 0) return cannot("open the store folder", root, errno);
   }
   if (!S_ISDIR(st.st_mode))
-    return Status::invalid("store.path", "'" + root + "' is a file; it must be a folder");
+    return Status::invalid("disk.path", "'" + root + "' is a file; it must be a folder");
   if (::faccessat(AT_FDCWD, root.c_str(), R_OK | X_OK | (read_only ? 0 : W_OK), AT_EACCESS) != 0) {
     const char* verb = read_only ? "read" : "write to";
     return Status(Code::kIo,
                   std::string("cannot ") + verb + " the store folder '" + root + "': " +
                       reason(errno) + "; give this user the right, or choose another folder",
-                  "store.path");
+                  "disk.path");
   }
   return {};
 }
@@ -235,7 +235,7 @@ std::uint64_t directory_bytes(const std::string& path) {
 }
 
 Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
-  if (path.empty()) return Status::invalid("store.path", "must name a folder");
+  if (path.empty()) return Status::invalid("disk.path", "must name a folder");
   std::string root = path;
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
@@ -243,7 +243,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
   Status marker = check_marker(root);
   if (read_only) {
     if (marker.code() == Code::kNotFound)
-      return Status(Code::kNotFound, "there is no store in '" + root + "'", "store.path");
+      return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
     if (!marker.ok()) return marker;
     StoreFolder folder(std::move(root), -1);
     QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
@@ -251,7 +251,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
   }
   if (marker.code() == Code::kNotFound && !is_empty_folder(root)) {
     return Status::invalid(
-        "store.path",
+        "disk.path",
         "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
   }
   if (!marker.ok() && marker.code() != Code::kNotFound) return marker;
@@ -289,7 +289,7 @@ Status StoreFolder::check_seal(bool read_only) const {
                       "' is damaged: its manifest is not what was written when the store was "
                       "closed; restore the "
                       "folder from a backup, or move it away and ingest again",
-                  "store.path");
+                  "disk.path");
   }
   if (!read_only && ::unlink(path.c_str()) != 0)
     return cannot("write to the store folder", root_, errno);

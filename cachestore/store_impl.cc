@@ -26,9 +26,9 @@ std::string mib(std::uint64_t bytes) {
 
 Status check_options(const StoreOptions& o) {
   if (o.max_bytes != 0 && o.max_bytes < kMinStoreBytes) {
-    return Status::invalid("store.max_bytes", "is " + mib(o.max_bytes) + "; at least " +
-                                                  mib(kMinStoreBytes) +
-                                                  " are needed, or 0 for no limit");
+    return Status::invalid("disk.max_bytes", "is " + mib(o.max_bytes) + "; at least " +
+                                                 mib(kMinStoreBytes) +
+                                                 " are needed, or 0 for no limit");
   }
   if (o.io_threads < 1 || o.io_threads > 64)
     return Status::invalid("store.io_threads", "must be 1 to 64");
@@ -94,7 +94,7 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
     return Status(Code::kResourceExhausted,
                   "the disk of '" + options.path + "' is full: " + mib(folder.free_bytes()) +
                       " are free, at least " + mib(kFreeMarginBytes) + " are needed",
-                  "store.path");
+                  "disk.path");
   }
   QUIRE_ASSIGN_OR_RETURN(auto disk, open_rocksdb_tier(std::move(folder), tier_options));
   return open_store_on(std::move(options), std::move(disk));
@@ -266,7 +266,7 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
         ", but " + mib(usage.catalog_bytes) + " of texts and catalog, " + mib(usage.segment_bytes) +
         " of KV in use or pinned, " + mib(promised) + " promised to writers and " +
         mib(usage.headroom_bytes) + " of working room leave too little of " +
-        mib(options_.max_bytes) + "; delete or unpin documents, or raise store.max_bytes");
+        mib(options_.max_bytes) + "; delete or unpin documents, or raise disk.max_bytes");
   }
 }
 

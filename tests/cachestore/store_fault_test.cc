@@ -247,7 +247,7 @@ TEST_F(StoreBudget, PinsThatLeaveNoRoomAreReported) {
   for (std::uint64_t i = 0; i < 11; ++i) held.push_back(*store->find_segment(test::key_of(i)));
   const Status s = put(20);
   EXPECT_EQ(s.code(), Code::kResourceExhausted);
-  EXPECT_NE(s.message().find("store.max_bytes"), std::string::npos) << s.message();
+  EXPECT_NE(s.message().find("disk.max_bytes"), std::string::npos) << s.message();
   EXPECT_EQ(store->stats().reserved_bytes, 0u);
   held.clear();
   EXPECT_OK(put(20));

@@ -25,7 +25,7 @@ Result<std::unique_ptr<Store>> open_at(const std::string& path, bool read_only =
 void expect_error(const Result<std::unique_ptr<Store>>& r, Code code, const std::string& words) {
   ASSERT_FALSE(r.ok());
   EXPECT_EQ(r.code(), code) << test::text(r);
-  EXPECT_EQ(r.status().field(), "store.path") << test::text(r);
+  EXPECT_EQ(r.status().field(), "disk.path") << test::text(r);
   EXPECT_NE(r.status().message().find(words), std::string::npos) << test::text(r);
 }
 
@@ -105,7 +105,7 @@ TEST(StoreFolder, BadOptionsNameTheirKey) {
   StoreOptions options;
   options.path = folder.path();
   options.max_bytes = 1 << 20;
-  EXPECT_EQ(open_store(options).status().field(), "store.max_bytes");
+  EXPECT_EQ(open_store(options).status().field(), "disk.max_bytes");
   options.max_bytes = 0;
   options.io_threads = 0;
   EXPECT_EQ(open_store(options).status().field(), "store.io_threads");
