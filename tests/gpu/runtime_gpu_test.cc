@@ -109,7 +109,9 @@ TEST(GpuRuntime, LayersArriveBesideTheOnesThatCompute) {
   };
   ASSERT_OK(bring(0));
   for (int layer = 0; layer < kLayers; ++layer) {
-    if (layer + 1 < kLayers) ASSERT_OK(bring(layer + 1));
+    if (layer + 1 < kLayers) {
+      ASSERT_OK(bring(layer + 1));
+    }
     const auto there = feed->take();
     ASSERT_OK(there.status());
     ASSERT_OK(o->driver->copy(to + layer * kLayerBytes, *there, kLayerBytes, o->stream.get()));

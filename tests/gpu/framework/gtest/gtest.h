@@ -142,13 +142,21 @@ std::string compare(const A& a, const B& b, Compare holds, const char* text) {
 #define SCOPED_TRACE(text) \
   const ::testing::internal::Trace QUIRE_JOINED(quire_trace_, __LINE__)(text)
 
+/// Keeps an `else` after a check away from the check's own `if`.
+#define QUIRE_NO_ELSE \
+  switch (0)          \
+  case 0:             \
+  default:
+
 #define QUIRE_CHECK_TRUE(on_failure, value, text)              \
+  QUIRE_NO_ELSE                                                \
   if (value)                                                   \
     ;                                                          \
   else                                                         \
     on_failure ::testing::internal::Report{__FILE__, __LINE__, \
                                            text} = ::testing::internal::Message()
 #define QUIRE_CHECK_COMPARED(on_failure, a, b, op)                                           \
+  QUIRE_NO_ELSE                                                                              \
   if (const std::string quire_failed = ::testing::internal::compare(                         \
           a, b, [](const auto& quire_a, const auto& quire_b) { return quire_a op quire_b; }, \
           #a " " #op " " #b);                                                                \
