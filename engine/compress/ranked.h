@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,14 @@ struct WindowOptions : RankedOptions {
   WindowOptions() {
     pooling = Pooling::kMax;
     kernel = 7;
+  }
+};
+/// The defaults of SpecKV and Ada-SpecKV.
+struct LookaheadOptions : WindowOptions {
+  LookaheadOptions() {
+    reduction = ScoreReduction::kMax;
+    lookahead = 12;
+    window_share = 0.25;
   }
 };
 
@@ -104,6 +113,20 @@ class RankedCompressor : public Compressor {
   CompressSetup setup_;
   std::unique_ptr<WindowScores> observed_;
   SparsePrefillScores* sparse_ = nullptr;  ///< observed_, if the prompt attends sparsely; else null
+};
+
+/// Distributes a layer's budget to the heads with the best scores in its last rows' attention
+/// (AdaKV, Feng et al., arXiv 2407.11550).
+class AdaptiveCompressor final : public RankedCompressor {
+ public:
+  explicit AdaptiveCompressor(const RankedOptions& options)
+      : RankedCompressor(options, Watch::kWindow) {}
+
+ private:
+  std::vector<std::int64_t> head_budgets(std::span<const std::vector<float>> scores,
+                                         std::int64_t budget) const override {
+    return adaptive_budgets(scores, budget, options().floor, options().normalize);
+  }
 };
 
 }  // namespace quire

@@ -3,16 +3,8 @@
 namespace quire {
 namespace {
 
-struct SpecKvOptions : WindowOptions {
-  SpecKvOptions() {
-    reduction = ScoreReduction::kMax;
-    lookahead = 12;
-    window_share = 0.25;
-  }
-};
-
-OptionTable<SpecKvOptions> option_table() {
-  return OptionTable<SpecKvOptions>()
+OptionTable<LookaheadOptions> option_table() {
+  return OptionTable<LookaheadOptions>()
       .add(window_options())
       .add(lookahead_options())
       .add(sparse_prefill_options());
@@ -23,14 +15,14 @@ OptionTable<SpecKvOptions> option_table() {
 /// settings.
 class SpecKvCompressor final : public RankedCompressor {
  public:
-  explicit SpecKvCompressor(const SpecKvOptions& options)
+  explicit SpecKvCompressor(const LookaheadOptions& options)
       : RankedCompressor(options, Watch::kWindow) {}
 };
 
 }  // namespace
 
 void register_speckv(PlugRegistry<Compressor>& compressors) {
-  compressors.add("speckv", option_table(), [](const SpecKvOptions& options) {
+  compressors.add("speckv", option_table(), [](const LookaheadOptions& options) {
     return std::make_unique<SpecKvCompressor>(options);
   });
 }
