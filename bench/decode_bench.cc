@@ -179,6 +179,7 @@ class Bench {
     SequenceContext all;
     AssembledPrompt assembled;
     all.cache = &sequence.cache;
+    all.compute = &model_->compute();
     assembled.contexts = std::span(&whole, 1);
     all.device = &device;
     all.transfers = lane;
@@ -321,6 +322,7 @@ class Bench {
         for (float& x : q)
           x = static_cast<float>(static_cast<std::int16_t>(next() >> 48)) / 16384.0f;
         LayerPass pass{};
+        pass.compute = &model_->compute();
         pass.layer = layer;
         pass.positions = std::span(&position, 1);
         pass.qkv.q = q.data();

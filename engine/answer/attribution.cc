@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/answer/block_rows.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
@@ -27,10 +27,7 @@ class AttributionPass::Hook final : public ForwardHook {
  public:
   Hook(AttributionPass& pass, std::int32_t num_layers) : pass_(pass), num_layers_(num_layers) {}
 
-  /// Fetches the shares of a device once the pass is over.
-  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
-    return compute.hooks() == nullptr;
-  }
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   bool wants_lse(std::int32_t) const override { return true; }
 
   Status after_projection(LayerPass& pass) override {
@@ -44,9 +41,7 @@ class AttributionPass::Hook final : public ForwardHook {
     const std::int64_t rows = pass.qkv.rows, ranges = static_cast<std::int64_t>(map.ranges.size());
     const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
     const RopeTable& rope = pass_.run_.core.model->rope();
-    HookCompute* const hooks = hooks_of(pass);
-    QUIRE_RETURN_IF_ERROR(
-        q_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
+    QUIRE_RETURN_IF_ERROR(q_.reserve(pass.compute->memory(), rows * width));
     const RopeRotateArgs rotate{.x = pass.qkv.q,
                                 .out = q_.data(),
                                 .positions = pass.positions.data(),
@@ -54,8 +49,7 @@ class AttributionPass::Hook final : public ForwardHook {
                                 .num_heads = facts.num_heads,
                                 .ldx = pass.qkv.ld,
                                 .ldo = width};
-    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(rope, rotate)
-                                           : rope_rotate(rope, rotate));
+    QUIRE_RETURN_IF_ERROR(pass.compute->attention().rotate(rope, rotate));
     AttentionMassArgs args{};
     args.q = q_.data();
     args.query_positions = pass.positions.data();
@@ -68,8 +62,7 @@ class AttributionPass::Hook final : public ForwardHook {
     args.kv = pass.cache->view(pass.layer);
     args.ranges = map.ranges.data();
     args.num_ranges = ranges;
-    QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_mass(*hooks, args, pass.layer)
-                                           : add_mass(args, pass.layer));
+    QUIRE_RETURN_IF_ERROR(fetch_mass(*pass.compute, args, pass.layer));
     // The last layer's output is not used.
     if (pass.layer == num_layers_ - 1)
       std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
@@ -77,26 +70,14 @@ class AttributionPass::Hook final : public ForwardHook {
   }
 
  private:
-  static std::int64_t num_masses(const AttentionMassArgs& args) {
-    return args.rows * args.num_heads * args.num_ranges;
-  }
-
-  Status add_mass(AttentionMassArgs args, std::int32_t layer) {
-    mass_.resize(at(num_masses(args)));
-    args.mass = mass_.data();
-    QUIRE_RETURN_IF_ERROR(attention_mass(args));
-    pass_.add(layer, mass_, args.rows);
-    return {};
-  }
-
-  Status fetch_mass(HookCompute& hooks, AttentionMassArgs args, std::int32_t layer) {
-    const std::int64_t rows = args.rows, masses = num_masses(args),
+  Status fetch_mass(Compute& compute, AttentionMassArgs args, std::int32_t layer) {
+    const std::int64_t rows = args.rows, masses = rows * args.num_heads * args.num_ranges,
                        bytes = masses * static_cast<std::int64_t>(sizeof(float));
     if (masses == 0) return {};
-    QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
+    QUIRE_ASSIGN_OR_RETURN(std::byte* const to, compute.fetch().place(bytes));
     args.mass = reinterpret_cast<float*>(to);
-    QUIRE_RETURN_IF_ERROR(hooks.attention_mass(args));
-    return hooks.fetch(bytes, [this, layer, rows, masses](const std::byte* mass) {
+    QUIRE_RETURN_IF_ERROR(compute.attention().mass(args));
+    return compute.fetch().fetch(bytes, [this, layer, rows, masses](const std::byte* mass) {
       pass_.add(layer, std::span(reinterpret_cast<const float*>(mass), at(masses)), rows);
     });
   }
@@ -104,7 +85,6 @@ class AttributionPass::Hook final : public ForwardHook {
   AttributionPass& pass_;
   const std::int32_t num_layers_;
   ComputeBuffer<float> q_;
-  std::vector<float> mass_;
 };
 
 bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t> answer) {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/stopwatch.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "kernels/parallel.h"
 
@@ -175,7 +175,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
   rules_.clear();
-  if (compute_.draws() && vocab < std::size_t{1} << 22 &&
+  if (compute_.samples() && vocab < std::size_t{1} << 22 &&
       std::ranges::any_of(rows, [](const DecodeRow* row) { return row->rule.has_value(); })) {
     for (const DecodeRow* row : rows) rules_.push_back(row->rule.value_or(SampleRule{}));
     QUIRE_RETURN_IF_ERROR(tokens_.reserve(memory_, static_cast<std::int64_t>(n)));
@@ -183,19 +183,17 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   shown_.clear();
   driven_.clear();
   for (const DecodeRow* row : rows) driven_.push_back(capability<HeadDriven>(*row->retriever));
-  if (compute_.hooks() != nullptr) {
-    std::size_t most = 0;
-    for (const HeadDriven* driven : driven_) {
-      if (driven != nullptr) most += driven->hidden_layers().size();
-    }
-    if (most > 0)
-      QUIRE_RETURN_IF_ERROR(
-          hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+  std::size_t most = 0;
+  for (const HeadDriven* driven : driven_) {
+    if (driven != nullptr) most += driven->hidden_layers().size();
   }
+  if (most > 0)
+    QUIRE_RETURN_IF_ERROR(
+        hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
   compute_.begin_step(static_cast<std::int64_t>(n));
   Status run = run_layers(rows);
   if (run.ok() && !rules_.empty())
-    run = compute_.draw(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
+    run = compute_.sample(logits_.data(), static_cast<std::int64_t>(vocab), rules_, tokens_.data());
   const Status ended = compute_.end_step();
   QUIRE_RETURN_IF_ERROR(run);
   QUIRE_RETURN_IF_ERROR(ended);
@@ -213,22 +211,18 @@ Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
   }
   const auto drawn = [&](std::size_t i) { return !rules_.empty() && rows[i]->rule.has_value(); };
   for (std::size_t i = 0; i < n; ++i) rows[i]->drawn = drawn(i) ? ids_[i] : -1;
-  const float* logits = logits_.data();
-  if (memory_ != nullptr) {
-    read_.resize(n * vocab);
-    // A range of rows whose logits are wanted.
-    for (std::size_t i = 0, end = 0; i < n; i = end + 1) {
-      for (end = i; end < n && !drawn(end);) ++end;
-      if (end > i)
-        QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab,
-                                            static_cast<std::int64_t>((end - i) * vocab),
-                                            read_.data() + i * vocab));
-    }
-    logits = read_.data();
+  read_.resize(n * vocab);
+  // A range of rows whose logits are wanted.
+  for (std::size_t i = 0, end = 0; i < n; i = end + 1) {
+    for (end = i; end < n && !drawn(end);) ++end;
+    if (end > i)
+      QUIRE_RETURN_IF_ERROR(compute_.read(logits_.data() + i * vocab,
+                                          static_cast<std::int64_t>((end - i) * vocab),
+                                          read_.data() + i * vocab));
   }
   for (std::size_t i = 0; i < n; ++i)
     rows[i]->logits = drawn(i) ? std::span<const float>()
-                               : std::span<const float>(logits + i * vocab, vocab);
+                               : std::span<const float>(read_.data() + i * vocab, vocab);
   return {};
 }
 
@@ -245,38 +239,30 @@ Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
-  QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = qkv.q,
-                                                        .out = query_.data(),
-                                                        .positions = positions_.data(),
-                                                        .rows = n,
-                                                        .num_heads = config.num_heads,
-                                                        .ldx = qkv.ld,
-                                                        .ldo = heads}));
+  QUIRE_RETURN_IF_ERROR(compute_.attention().rotate(model_.rope(), {.x = qkv.q,
+                                                                    .out = query_.data(),
+                                                                    .positions = positions_.data(),
+                                                                    .rows = n,
+                                                                    .num_heads = config.num_heads,
+                                                                    .ldx = qkv.ld,
+                                                                    .ldo = heads}));
   QUIRE_RETURN_IF_ERROR(write_rows(layer, rows, qkv));
   QUIRE_RETURN_IF_ERROR(attend(layer, rows));
   return model_.finish_layer(layer, x_.data(), attention_.data(), n);
 }
 
-/// Hands hidden states to retrievers; on a device they are copied there and delivered at the end of
-/// the step.
+/// Copies the hidden states that retrievers want; they get them at the end of the step.
 Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) {
   const std::int64_t size = model_.config().hidden_size;
-  bool settled = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     HeadDriven* const driven = driven_[i];
     if (driven == nullptr) continue;
     const auto wanted = driven->hidden_layers();
     if (std::ranges::find(wanted, layer) == wanted.end()) continue;
-    const float* const x = x_.data() + static_cast<std::int64_t>(i) * size;
-    if (HookCompute* const hooks = compute_.hooks(); hooks != nullptr) {
-      QUIRE_RETURN_IF_ERROR(hooks->copy_rows(
-          x, 1, size, size, hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
-      shown_.push_back({driven, layer});
-      continue;
-    }
-    if (!settled) QUIRE_RETURN_IF_ERROR(compute_.synchronize());
-    settled = true;
-    driven->take_hidden(layer, x);
+    QUIRE_RETURN_IF_ERROR(compute_.linear().copy_rows(
+        x_.data() + static_cast<std::int64_t>(i) * size, 1, size, size,
+        hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
+    shown_.push_back({driven, layer});
   }
   return {};
 }
@@ -314,14 +300,14 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
     all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
     // Keys are rounded before RoPE, exactly as stored KV is.
     QUIRE_RETURN_IF_ERROR(
-        compute_.write_rows(model_.rope(), {.k = qkv.k,
-                                            .v = qkv.v,
-                                            .ld = qkv.ld,
-                                            .from = from_,
-                                            .positions = write_positions_,
-                                            .dst_rows = dst_rows_,
-                                            .raw_dtype = model_.options().kv_dtype,
-                                            .dst = all}));
+        compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
+                                                 .v = qkv.v,
+                                                 .ld = qkv.ld,
+                                                 .from = from_,
+                                                 .positions = write_positions_,
+                                                 .dst_rows = dst_rows_,
+                                                 .raw_dtype = model_.options().kv_dtype,
+                                                 .dst = all}));
   }
   return {};
 }
@@ -355,7 +341,7 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
       i = end;
       continue;
     }
-    if (memory_ == nullptr)
+    if (compute_.on_host())
       beside.push_back(i);
     else
       QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
@@ -389,7 +375,7 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
   step.cache = row.cache;
   step.num_heads = config.num_heads;
   step.head_dim = config.head_dim;
-  step.compute = memory_ != nullptr ? &compute_ : nullptr;
+  step.compute = &compute_;
   step.choose_ms = choose_ms;
   if (!row.status.ok() || row.retriever->needs_host(step))
     QUIRE_RETURN_IF_ERROR(compute_.synchronize());
@@ -423,7 +409,7 @@ Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows
   }
   AttentionArgs args = attention_args(first, static_cast<std::int64_t>(rows.size()));
   args.kv = sequences_.front().kv;
-  return compute_.attend_each(args, sequences_);
+  return compute_.attention().attend_each(args, sequences_);
 }
 
 }  // namespace quire

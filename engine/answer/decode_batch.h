@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "engine/cache/working_cache.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/model/model.h"
 #include "engine/retrieve/retriever.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
@@ -15,9 +15,8 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 Status RowScorer::add(const LayerPass& pass, std::int64_t first, std::int64_t end, const float* lse,
                       float* scores, std::int64_t ld_scores) {
   const std::int64_t rows = end - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;
-  HookCompute* const hooks = hooks_of(pass);
-  QUIRE_RETURN_IF_ERROR(
-      query_.reserve(hooks != nullptr ? pass.compute->memory() : nullptr, rows * width));
+  AttentionOps& ops = pass.compute->attention();
+  QUIRE_RETURN_IF_ERROR(query_.reserve(pass.compute->memory(), rows * width));
   RopeRotateArgs rotate{};
   rotate.x = pass.qkv.q + first * pass.qkv.ld;
   rotate.out = query_.data();
@@ -26,8 +25,7 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, std::int64_t en
   rotate.num_heads = shape_.num_heads;
   rotate.ldx = pass.qkv.ld;
   rotate.ldo = width;
-  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? pass.compute->rotate(*shape_.rope, rotate)
-                                         : rope_rotate(*shape_.rope, rotate));
+  QUIRE_RETURN_IF_ERROR(ops.rotate(*shape_.rope, rotate));
   AttentionScoresArgs args{};
   args.q = query_.data();
   args.query_positions = pass.positions.data() + first;
@@ -41,7 +39,7 @@ Status RowScorer::add(const LayerPass& pass, std::int64_t first, std::int64_t en
   args.reduction = shape_.reduction;
   args.scores = scores;
   args.ld_scores = ld_scores;
-  return hooks != nullptr ? hooks->attention_scores(args) : attention_scores(args);
+  return ops.scores(args);
 }
 
 WindowScores::WindowScores(const CompressSetup& setup, std::int32_t first_position,
@@ -75,7 +73,6 @@ Result<WindowScores::LayerScores*> WindowScores::layer_scores(
 /// appended. Reserving them avoids growing, which synchronizes a device.
 std::int64_t WindowScores::most_rows(const LayerPass& pass) const {
   const std::int64_t rows = pass.cache->num_rows(pass.layer);
-  if (hooks_of(pass) == nullptr) return rows;
   return rows + std::max<std::int64_t>(0, std::int64_t{setup_.question_end} + kMostLookAhead - 1 -
                                               pass.positions.back());
 }
@@ -87,8 +84,7 @@ Status WindowScores::after_attention(LayerPass& pass) {
                                                          : ahead_scores_)[at(pass.layer)];
         if (scores->capacity < pass.cache->num_rows(pass.layer)) {
           QUIRE_ASSIGN_OR_RETURN(
-              scores, layer_scores(kind, pass.layer, most_rows(pass),
-                                   hooks_of(pass) != nullptr ? pass.compute->memory() : nullptr));
+              scores, layer_scores(kind, pass.layer, most_rows(pass), pass.compute->memory()));
         }
         return scorer_.add(pass, first, end, pass.lse + first * setup_.num_heads,
                            scores->scores.data(), scores->capacity);

@@ -25,8 +25,8 @@ class RowScorer {
 
   std::int64_t num_heads() const { return shape_.num_heads; }
   /// Adds the pass's rows [first, end), after attention; `lse` is [rows, num_heads] of those rows,
-  /// `scores` [num_kv_heads, rows of the layer] with row stride ld_scores. If the pass's Compute
-  /// has hooks(), the work is enqueued, and all pointers refer to its memory.
+  /// `scores` [num_kv_heads, rows of the layer] with row stride ld_scores. The work is
+  /// enqueued on the pass's Compute, and all pointers refer to its memory.
   Status add(const LayerPass& pass, std::int64_t first, std::int64_t end, const float* lse,
              float* scores, std::int64_t ld_scores);
 
@@ -36,8 +36,8 @@ class RowScorer {
 };
 
 /// Observes rows at positions from `first_position` on, over any number of passes; the cache may
-/// only be appended to in between. It costs one more product of those rows with all keys. On a
-/// device the scores stay in its memory until requested, and no layer synchronizes. Threads: the
+/// only be appended to in between. It costs one more product of those rows with all keys. The
+/// scores stay in the Compute's memory until requested, and no layer synchronizes. Threads: the
 /// engine thread.
 class WindowScores : public ForwardHook {
  public:
@@ -45,9 +45,7 @@ class WindowScores : public ForwardHook {
   enum class From : std::uint8_t { kPrompt, kAll };
   WindowScores(const CompressSetup& setup, std::int32_t first_position, ScoreReduction reduction);
 
-  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
-    return compute.hooks() == nullptr;
-  }
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 

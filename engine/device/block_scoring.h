@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "engine/compute/choice_ops.h"
 #include "engine/device/device_memory.h"
-#include "engine/model/compute.h"
 
 namespace quire {
 
@@ -18,7 +18,7 @@ class BlockScoring {
         stage_(memory),
         scores_(memory, cuda::MemoryKind::kDevice),
         pinned_(memory, cuda::MemoryKind::kPinned) {}
-  /// Runs Compute::score_blocks(). A query that several documents share by address is uploaded
+  /// Runs ChoiceOps::score_blocks(). A query that several documents share by address is uploaded
   /// once.
   Status run(const cuda::DeviceRopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
              std::span<const ScoredBlocks> documents);

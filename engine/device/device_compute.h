@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "kernels/cuda/backend/ops.h"
 
 namespace quire {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/compute/compute.h"
 #include "engine/device/device_memory.h"
-#include "engine/model/compute.h"
 
 namespace quire {
 

@@ -32,7 +32,7 @@ Result<std::byte*> FetchStream::pinned(std::int64_t bytes) {
   return chunks_.back()->pinned.data();
 }
 
-Status FetchStream::fetch(std::int64_t bytes, HookCompute::Fetched then) {
+Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
   Slot& slot = slots_[next_];
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, pinned(bytes));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.written, cuda::Lane::kCompute}));

@@ -6,25 +6,24 @@
 #include <memory>
 #include <vector>
 
+#include "engine/compute/fetch_ops.h"
 #include "engine/device/device_memory.h"
-#include "engine/model/hook_compute.h"
 
 namespace quire {
 
 /// FetchStream has two device buffers, used in turn: while one is copied the next one is written.
 /// Events alone keep the order; the host waits in deliver(), and when kMostUnderWay bytes are
 /// pending. Threads: the computing thread.
-class FetchStream {
+class FetchStream final : public FetchOps {
  public:
   static constexpr std::int64_t kMostUnderWay = std::int64_t{128} << 20;
 
   explicit FetchStream(const std::shared_ptr<DeviceMemory>& memory)
       : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
 
-  /// These implement the calls of the same name in HookCompute.
-  Result<std::byte*> place(std::int64_t bytes);
-  Status fetch(std::int64_t bytes, HookCompute::Fetched then);
-  Status deliver();
+  Result<std::byte*> place(std::int64_t bytes) override;
+  Status fetch(std::int64_t bytes, Fetched then) override;
+  Status deliver() override;
 
  private:
   struct Slot {
@@ -37,7 +36,7 @@ class FetchStream {
   };
   struct UnderWay {
     const std::byte* at;
-    HookCompute::Fetched then;
+    Fetched then;
   };
   struct Chunk {
     explicit Chunk(const std::shared_ptr<DeviceMemory>& memory)

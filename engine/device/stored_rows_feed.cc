@@ -30,8 +30,8 @@ void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, st
 
 }  // namespace
 
-Result<RawKvView> StoredRowsFeed::bring(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
-                                        std::int32_t head_dim) {
+Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
+                                         std::int32_t num_kv_heads, std::int32_t head_dim) {
   std::int64_t total = 0;
   std::vector<std::int64_t> first;
   const DType dtype = rows.front().raw.dtype;

@@ -5,8 +5,8 @@
 #include <array>
 #include <span>
 
+#include "engine/compute/kv_ops.h"
 #include "engine/device/device_memory.h"
-#include "engine/model/compute.h"
 
 namespace quire {
 
@@ -21,8 +21,8 @@ class StoredRowsFeed {
   /// Uploads all rows, in order, into one contiguous device buffer that later enqueued work sees,
   /// until the next call but one; then call placed(). Errors: kInvalidArgument (pieces of different
   /// shapes), kResourceExhausted, kDeviceLost, kInternal.
-  Result<RawKvView> bring(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
-                          std::int32_t head_dim);
+  Result<RawKvView> upload(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
+                           std::int32_t head_dim);
   /// Marks that the work that reads the rows is enqueued.
   Status placed();
 

@@ -56,9 +56,9 @@ Result<std::int32_t> ShortHead::best(const float* hidden) {
   for (Part* part : {&common_, &own_}) {
     if (part->weights == nullptr) continue;
     const auto n = static_cast<std::int64_t>(part->ids.size());
-    QUIRE_RETURN_IF_ERROR(
-        model_.compute().product({part->weights.get(), normed_.data(), 1,
-                                  model_.config().hidden_size, nullptr, part->logits.data(), n}));
+    QUIRE_RETURN_IF_ERROR(model_.compute().linear().product({part->weights.get(), normed_.data(), 1,
+                                                             model_.config().hidden_size, nullptr,
+                                                             part->logits.data(), n}));
     const auto first = static_cast<std::size_t>(argmax(part->logits.data(), n));
     if (best >= 0 && part->logits[first] <= most) continue;
     best = part->ids[first];

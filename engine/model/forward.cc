@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
@@ -73,10 +73,7 @@ class ForwardPass::Impl {
 
  private:
   /// Waits for the enqueued work while the hooks live, and hands them what they fetched.
-  Status finish_enqueued() {
-    HookCompute* hooks = compute_.hooks();
-    return hooks != nullptr ? hooks->deliver() : compute_.synchronize();
-  }
+  Status finish_enqueued() { return compute_.fetch().deliver(); }
   Status step_unchecked() {
     QUIRE_CHECK(!done_, "a pass goes on after its end");
     begun_ = true;
@@ -210,14 +207,14 @@ class ForwardPass::Impl {
     for (std::size_t i = 0; i < written_.size(); ++i)
       written_positions_[i] = w_.positions[static_cast<std::size_t>(written_[i])];
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, request_.cache->writable(layer, write_rows_));
-    return compute_.write_rows(model_.rope(), {.k = qkv.k,
-                                               .v = qkv.v,
-                                               .ld = qkv.ld,
-                                               .from = written_,
-                                               .positions = written_positions_,
-                                               .dst_rows = write_rows_,
-                                               .raw_dtype = model_.options().kv_dtype,
-                                               .dst = pages});
+    return compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
+                                                    .v = qkv.v,
+                                                    .ld = qkv.ld,
+                                                    .from = written_,
+                                                    .positions = written_positions_,
+                                                    .dst_rows = write_rows_,
+                                                    .raw_dtype = model_.options().kv_dtype,
+                                                    .dst = pages});
   }
 
   /// Computes attention of the carried-on rows and moves their outputs and inputs x to the front,
@@ -244,14 +241,16 @@ class ForwardPass::Impl {
       query_positions_[i] = w_.positions[static_cast<std::size_t>(attending_[i])];
     const bool whole = n == m;
     if (!whole)
-      QUIRE_RETURN_IF_ERROR(compute_.take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
-    QUIRE_RETURN_IF_ERROR(compute_.rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(),
-                                                          .out = w_.q.data(),
-                                                          .positions = query_positions_.data(),
-                                                          .rows = n,
-                                                          .num_heads = c_.num_heads,
-                                                          .ldx = whole ? qkv.ld : q_dim_,
-                                                          .ldo = q_dim_}));
+      QUIRE_RETURN_IF_ERROR(
+          compute_.linear().take_rows(qkv.q, qkv.ld, attending_, q_dim_, w_.q.data()));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.attention().rotate(model_.rope(), {.x = whole ? qkv.q : w_.q.data(),
+                                                    .out = w_.q.data(),
+                                                    .positions = query_positions_.data(),
+                                                    .rows = n,
+                                                    .num_heads = c_.num_heads,
+                                                    .ldx = whole ? qkv.ld : q_dim_,
+                                                    .ldo = q_dim_}));
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     const AttentionArgs dense{.q = w_.q.data(),
                               .query_positions = query_positions_.data(),
@@ -268,41 +267,23 @@ class ForwardPass::Impl {
       QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
       if (attended) return {};
     }
-    return compute_.attend(dense);
+    return compute_.attention().attend(dense);
   }
 
   /// Keeps only these rows of `values`, contiguously at the front.
   Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
     QUIRE_RETURN_IF_ERROR(w_.kept.reserve(
         memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
-    QUIRE_RETURN_IF_ERROR(compute_.take_rows(values.data(), dim, rows, dim, w_.kept.data()));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.linear().take_rows(values.data(), dim, rows, dim, w_.kept.data()));
     values.swap(w_.kept);
     return {};
   }
 
-  /// Moves each attending row's lse to its own row and sets NaN for the others.
+  /// Moves each attending row's lse to its own row: all others take a row of NaNs appended to those
+  /// that attended.
   Status spread_lse() {
-    const auto heads = static_cast<std::size_t>(c_.num_heads);
     const auto m = static_cast<std::int64_t>(w_.rows.size());
-    if (memory_ != nullptr) return spread_lse_on_device(m);
-    std::int64_t from = static_cast<std::int64_t>(attending_.size()) - 1;
-    for (std::int64_t to = m - 1; to >= 0; --to) {
-      float* out = w_.lse.data() + static_cast<std::size_t>(to) * heads;
-      if (from >= 0 && attending_[static_cast<std::size_t>(from)] == to) {
-        if (from != to)
-          std::memcpy(out, w_.lse.data() + static_cast<std::size_t>(from) * heads,
-                      heads * sizeof(float));
-        --from;
-      } else {
-        std::fill(out, out + heads, std::numeric_limits<float>::quiet_NaN());
-      }
-    }
-    return {};
-  }
-
-  /// Enqueues spread_lse(): all rows that did not attend take a row of NaNs appended to those that
-  /// did.
-  Status spread_lse_on_device(std::int64_t m) {
     const std::int64_t heads = c_.num_heads;
     const auto n = static_cast<std::int32_t>(attending_.size());
     if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing enqueued uses it
@@ -313,11 +294,11 @@ class ForwardPass::Impl {
     for (std::int32_t i = 0; i < n; ++i)
       from[static_cast<std::size_t>(attending_[static_cast<std::size_t>(i)])] = i;
     const std::int32_t first = 0;
-    QUIRE_RETURN_IF_ERROR(compute_.take_rows(w_.no_lse.data(), heads, std::span(&first, 1), heads,
-                                             w_.lse.data() + n * heads));
+    QUIRE_RETURN_IF_ERROR(compute_.linear().take_rows(w_.no_lse.data(), heads, std::span(&first, 1),
+                                                      heads, w_.lse.data() + n * heads));
     QUIRE_RETURN_IF_ERROR(w_.spread_lse.reserve(memory_, m * heads));
     QUIRE_RETURN_IF_ERROR(
-        compute_.take_rows(w_.lse.data(), heads, from, heads, w_.spread_lse.data()));
+        compute_.linear().take_rows(w_.lse.data(), heads, from, heads, w_.spread_lse.data()));
     w_.lse.swap(w_.spread_lse);
     return {};
   }

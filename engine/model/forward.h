@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/model/model.h"
 #include "kernels/attention.h"
 
@@ -54,7 +54,7 @@ class ForwardHook {
   virtual ~ForwardHook() = default;
   /// Returns whether the hook itself reads or writes the pass's results on the host at that point;
   /// the answer is the same throughout a pass. If not, the host does not synchronize before the
-  /// call; the hook may enqueue on compute.hooks() and gets what it fetches before the pass ends.
+  /// call; the hook may enqueue on `compute` and gets what it fetches before the pass ends.
   virtual bool needs_host(std::int32_t /*layer*/, HookPoint, Compute& /*compute*/) const {
     return true;
   }
@@ -104,7 +104,7 @@ class ForwardWorkspace {
  public:
   /// `kept` holds the carried-on rows before they replace all rows.
   ComputeBuffer<float> x, q, attention, lse, kept, logits;
-  /// On a device: lse scattered to its rows, and one row of NaNs.
+  /// The lse scattered to its rows, and one row of NaNs.
   ComputeBuffer<float> spread_lse, no_lse;
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
@@ -117,7 +117,7 @@ class ForwardWorkspace {
 /// store round trip rounds them, so recomputed and reused rows have the same bits. On error the
 /// cache may hold extra rows: the caller truncates. Where the model computes on a device, layers
 /// are enqueued one after another. The pass synchronizes before it calls a tap or a hook with
-/// needs_host(), and at its end, where hooks get what they fetched (HookCompute::deliver), also
+/// needs_host(), and at its end, where hooks get what they fetched (FetchOps::deliver), also
 /// after an error. Errors: kInvalidArgument, kResourceExhausted, kDeviceLost.
 Status forward(Model& model, const ForwardRequest& request, ForwardWorkspace& workspace);
 

@@ -77,8 +77,8 @@ class LlamaModel final : public Model {
   Status embed(std::span<const std::int32_t> ids, float* x) const override {
     QUIRE_RETURN_IF_ERROR(check(ids));
     if (w_.embedding.blocks) return embed_blocks(ids, x);
-    return compute_->embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size,
-                           config_.hidden_size, ids, x);
+    return compute_->linear().embed(w_.embedding.data, w_.embedding.dtype, config_.vocab_size,
+                                    config_.hidden_size, ids, x);
   }
 
   Result<QkvRows> project_qkv(std::int32_t layer_idx, const float* x, std::int64_t rows) override {
@@ -92,12 +92,12 @@ class LlamaModel final : public Model {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       float* out = qkv_.data() + begin * ld;
       QUIRE_RETURN_IF_ERROR(norm(x + begin * c.hidden_size, l.input_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product(
+      QUIRE_RETURN_IF_ERROR(compute_->linear().product(
           {l.qkv.get(), normed_.data(), n, c.hidden_size, l.qkv_bias.floats(), out, ld}));
       if (!c.qk_norm) continue;
       QUIRE_RETURN_IF_ERROR(
-          compute_->norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim,
-                                l.q_norm.floats(), l.k_norm.floats(), c.rms_norm_eps}));
+          compute_->linear().norm_heads({out, n, ld, c.num_heads, c.num_kv_heads, c.head_dim,
+                                         l.q_norm.floats(), l.k_norm.floats(), c.rms_norm_eps}));
     }
     return QkvRows{qkv_.data(), qkv_.data() + q_dim, qkv_.data() + q_dim + kv_dim, rows, ld};
   }
@@ -113,15 +113,16 @@ class LlamaModel final : public Model {
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
       QUIRE_RETURN_IF_ERROR(gate_up_.reserve(memory_, std::min(rows, piece_rows_) * 2 * f));
       QUIRE_RETURN_IF_ERROR(activated_.reserve(memory_, std::min(rows, piece_rows_) * f));
-      QUIRE_RETURN_IF_ERROR(compute_->add_product(
+      QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
           {l.output.get(), attention + begin * q_dim, n, q_dim, l.output_bias.floats(), xs, h},
           branch_.data()));
       QUIRE_RETURN_IF_ERROR(norm(xs, l.post_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product({l.gate_up.get(), normed_.data(), n, h,
-                                               l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
-      QUIRE_RETURN_IF_ERROR(compute_->swiglu(
+      QUIRE_RETURN_IF_ERROR(
+          compute_->linear().product({l.gate_up.get(), normed_.data(), n, h,
+                                      l.gate_up_bias.floats(), gate_up_.data(), 2 * f}));
+      QUIRE_RETURN_IF_ERROR(compute_->linear().swiglu(
           {.gate_up = gate_up_.data(), .out = activated_.data(), .rows = n, .dim = f}));
-      QUIRE_RETURN_IF_ERROR(compute_->add_product(
+      QUIRE_RETURN_IF_ERROR(compute_->linear().add_product(
           {l.down.get(), activated_.data(), n, f, l.down_bias.floats(), xs, h}, branch_.data()));
     }
     return {};
@@ -146,7 +147,7 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(norm(x + begin * h, w_.final_norm, n));
-      QUIRE_RETURN_IF_ERROR(compute_->product(
+      QUIRE_RETURN_IF_ERROR(compute_->linear().product(
           {w_.head.get(), normed_.data(), n, h, nullptr, out + begin * vocab, vocab}));
     }
     return {};
@@ -185,12 +186,12 @@ class LlamaModel final : public Model {
   }
 
   Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {
-    return compute_->norm({.x = x,
-                           .weight = weight.floats(),
-                           .out = out,
-                           .rows = rows,
-                           .dim = config_.hidden_size,
-                           .eps = config_.rms_norm_eps});
+    return compute_->linear().norm({.x = x,
+                                    .weight = weight.floats(),
+                                    .out = out,
+                                    .rows = rows,
+                                    .dim = config_.hidden_size,
+                                    .eps = config_.rms_norm_eps});
   }
   /// Computes normed_ = RMSNorm(x).
   Status norm(const float* x, const ComputeValues& weight, std::int64_t rows) {

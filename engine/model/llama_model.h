@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
 

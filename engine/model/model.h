@@ -11,7 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/model/config.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"

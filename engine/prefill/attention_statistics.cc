@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "kernels/attention_stats.h"
 
 namespace quire {
@@ -64,9 +64,8 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   const std::int64_t skip = (tokens - 1 - chunk.first_token) % step_;
   if (skip >= chunk.rows) return {};
   const std::int64_t rows = (chunk.rows - skip - 1) / step_ + 1, first = chunk.first_token + skip;
-  HookCompute* const hooks = chunk.compute != nullptr ? chunk.compute->hooks() : nullptr;
-  const std::shared_ptr<ComputeMemory> memory = hooks != nullptr ? chunk.compute->memory()
-                                                                 : nullptr;
+  AttentionOps& ops = chunk.compute->attention();
+  const std::shared_ptr<ComputeMemory> memory = chunk.compute->memory();
   if (!begun_) QUIRE_RETURN_IF_ERROR(begin(memory, chunk.prefix_rows));
   positions_.resize(index(rows));
   for (std::int64_t r = 0; r < rows; ++r)
@@ -80,8 +79,7 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
                               .num_heads = num_heads_,
                               .ldx = step_ * chunk.ldq,
                               .ldo = width};
-  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? chunk.compute->rotate(rope, rotate)
-                                         : rope_rotate(rope, rotate));
+  QUIRE_RETURN_IF_ERROR(ops.rotate(rope, rotate));
   const std::int64_t sums = chunk.layer * tokens;
   AttentionStatsArgs args{};
   args.q = q_rotated_.data();
@@ -101,7 +99,7 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   args.sum_log = sums_.data() + sums;
   args.sum_x_log = args.sum_log + num_sums();
   args.sum_late = args.sum_x_log + num_sums();
-  return hooks != nullptr ? hooks->attention_stats(args) : attention_stats(args);
+  return ops.statistics(args);
 }
 
 std::vector<BlockStats> AttentionStatistics::finish() const {

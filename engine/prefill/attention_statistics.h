@@ -44,9 +44,8 @@ class AttentionStatistics {
     const float* q = nullptr;    ///< [rows, num_heads * head_dim] raw (before RoPE), row stride ldq
     const float* lse = nullptr;  ///< [rows, num_heads]
     std::int64_t rows = 0, ldq = 0, first_token = 0, prefix_rows = 0;
-    KvView kv{};  ///< KV of the layer, ending with the chunk's rows
-    /// Compute of all chunks; if it has hooks(), q, lse and the sums are in its memory.
-    Compute* compute = nullptr;
+    KvView kv{};                 ///< KV of the layer, ending with the chunk's rows
+    Compute* compute = nullptr;  ///< the same for all chunks; its memory holds q and lse
   };
   Status add(const RopeTable& rope, const Chunk& chunk);
 

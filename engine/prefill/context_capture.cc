@@ -15,11 +15,11 @@ constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
 }  // namespace
 
-/// Offsets of the parts of a layer's rows in the bytes that come from a device.
+/// Offsets of the parts of a layer's rows in the bytes that are fetched.
 struct ContextCapture::Arriving {
   std::int32_t layer = 0, first_block = 0;
   std::int64_t rows = 0, blocks = 0;  ///< of the context
-  std::int64_t local_rows = 0;
+  bool has_local = false;             ///< rows of the last two blocks are among them
   std::int64_t means_at = 0, local_at = 0, bytes = 0;
 };
 
@@ -40,8 +40,7 @@ std::int64_t ContextCapture::first_local_row() const {
 }
 
 Status ContextCapture::after_projection(LayerPass& pass) {
-  HookCompute* const hooks = hooks_of(pass);
-  QUIRE_RETURN_IF_ERROR(hooks != nullptr ? fetch_rows(pass, *hooks) : pack_here(pass));
+  QUIRE_RETURN_IF_ERROR(fetch_rows(pass));
   for (const ObservedRecord& record : observers_)
     QUIRE_RETURN_IF_ERROR(record.observer->after_projection(pass, {skip_, first_token_}));
   return {};
@@ -55,44 +54,12 @@ Status ContextCapture::after_attention(LayerPass& pass) {
   return {};
 }
 
-Status ContextCapture::pack_here(const LayerPass& pass) {
+/// Captures a layer: rows are packed in one piece and divided into blocks when they arrive.
+Status ContextCapture::fetch_rows(const LayerPass& pass) {
   const KvLayout& layout = kv_->layout;
   const KvShape& shape = layout.shape();
   const QkvRows& qkv = pass.qkv;
-  std::int64_t token = first_token_;
-  for (std::int64_t row = skip_; row < qkv.rows;) {
-    const auto block = static_cast<std::int32_t>(token / layout.block_tokens());
-    const std::int64_t rows = layout.tokens_in(block);
-    QUIRE_CHECK(token == layout.first_token(block) && row + rows <= qkv.rows,
-                "chunk not at a block border");
-    auto& value = kv_->values[at(block * layout.num_groups() + layout.group_of(pass.layer))];
-    KvPackArgs args{};
-    args.k = qkv.k + row * qkv.ld;
-    args.v = qkv.v + row * qkv.ld;
-    args.rows = rows;
-    args.ldk = args.ldv = qkv.ld;
-    args.num_kv_heads = shape.num_kv_heads;
-    args.head_dim = shape.head_dim;
-    args.dtype = shape.dtype;
-    args.out = value->payload().data() + layout.layer_offset(block, pass.layer);
-    QUIRE_RETURN_IF_ERROR(kv_pack(args));
-    row += rows;
-    token += rows;
-  }
-  const std::int64_t local = first_local_row();
-  if (local < qkv.rows)
-    add_local_query(pass.layer, qkv.q + local * qkv.ld, qkv.rows - local, qkv.ld);
-  return {};
-}
-
-/// Captures a layer on a device: rows are packed in one piece and divided into blocks when they
-/// arrive.
-Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
-  const KvLayout& layout = kv_->layout;
-  const KvShape& shape = layout.shape();
-  const QkvRows& qkv = pass.qkv;
-  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim,
-                     queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
+  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim;
   const auto size = static_cast<std::int64_t>(dtype_bytes(shape.dtype));
   Arriving a;
   a.layer = pass.layer;
@@ -103,21 +70,21 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
       first_token_ == layout.first_token(a.first_block) &&
           (first_token_ + a.rows == layout.num_tokens() || a.rows % layout.block_tokens() == 0),
       "chunk not at a block border");
-  a.local_rows = std::max<std::int64_t>(0, qkv.rows - first_local_row());
+  a.has_local = qkv.rows > first_local_row();
   a.means_at = aligned(2 * a.rows * width * size);
-  a.local_at = a.means_at + aligned(a.blocks * width * kFloat);
-  a.bytes = a.local_at + queries * kFloat;
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(a.bytes));
+  a.local_at = a.means_at + (statistics_ != nullptr ? aligned(a.blocks * width * kFloat) : 0);
+  a.bytes = a.local_at + (a.has_local ? query_dim() * kFloat : 0);
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const to, pass.compute->fetch().place(a.bytes));
   const auto floats = [to](std::int64_t offset) { return reinterpret_cast<float*>(to + offset); };
-  QUIRE_RETURN_IF_ERROR(hooks.pack_rows({.k = qkv.k + skip_ * qkv.ld,
-                                         .v = qkv.v + skip_ * qkv.ld,
-                                         .rows = a.rows,
-                                         .ldk = qkv.ld,
-                                         .ldv = qkv.ld,
-                                         .num_kv_heads = shape.num_kv_heads,
-                                         .head_dim = shape.head_dim,
-                                         .dtype = shape.dtype,
-                                         .out = to}));
+  QUIRE_RETURN_IF_ERROR(pass.compute->kv().pack({.k = qkv.k + skip_ * qkv.ld,
+                                                 .v = qkv.v + skip_ * qkv.ld,
+                                                 .rows = a.rows,
+                                                 .ldk = qkv.ld,
+                                                 .ldv = qkv.ld,
+                                                 .num_kv_heads = shape.num_kv_heads,
+                                                 .head_dim = shape.head_dim,
+                                                 .dtype = shape.dtype,
+                                                 .out = to}));
   const std::int64_t row_bytes = shape.head_dim * size;
   const RawKvView raw{.data = to,
                       .num_rows = a.rows,
@@ -125,24 +92,46 @@ Status ContextCapture::fetch_rows(const LayerPass& pass, HookCompute& hooks) {
                       .head_stride = 2 * a.rows * row_bytes,
                       .kv_stride = a.rows * row_bytes,
                       .row_stride = row_bytes};
-  QUIRE_RETURN_IF_ERROR(
-      hooks.block_means(core_.model->rope(), {.raw = raw,
-                                              .num_kv_heads = shape.num_kv_heads,
-                                              .head_dim = shape.head_dim,
-                                              .block_tokens = layout.block_tokens(),
-                                              .first_position = first_token_,
-                                              .means = floats(a.means_at)}));
-  if (a.local_rows > 0)
-    QUIRE_RETURN_IF_ERROR(hooks.sum_rows(qkv.q + (qkv.rows - a.local_rows) * qkv.ld, a.local_rows,
-                                         queries, qkv.ld, floats(a.local_at)));
-  return hooks.fetch(a.bytes, [this, a](const std::byte* bytes) { take(a, bytes); });
+  if (statistics_ != nullptr)
+    QUIRE_RETURN_IF_ERROR(
+        pass.compute->kv().block_means(core_.model->rope(), {.raw = raw,
+                                                             .num_kv_heads = shape.num_kv_heads,
+                                                             .head_dim = shape.head_dim,
+                                                             .block_tokens = layout.block_tokens(),
+                                                             .first_position = first_token_,
+                                                             .means = floats(a.means_at)}));
+  if (a.has_local) QUIRE_RETURN_IF_ERROR(sum_local_rows(pass, floats(a.local_at)));
+  return pass.compute->fetch().fetch(a.bytes,
+                                     [this, a](const std::byte* bytes) { take(a, bytes); });
+}
+
+/// Adds the chunk's local rows to the layer's sums, one after the other, so that chunks do not
+/// change a bit of them, and copies the sums.
+Status ContextCapture::sum_local_rows(const LayerPass& pass, float* to) {
+  const std::int64_t layers = kv_->layout.shape().num_layers, dim = query_dim(),
+                     first = first_local_row();
+  if (kv_->local_sums.data() == nullptr) {
+    QUIRE_RETURN_IF_ERROR(kv_->local_sums.reserve(pass.compute->memory(), layers * dim));
+    std::fill_n(kv_->local_sums.data(), layers * dim, 0.0f);
+  }
+  float* const sums = kv_->local_sums.data() + pass.layer * dim;
+  LinearOps& linear = pass.compute->linear();
+  QUIRE_RETURN_IF_ERROR(linear.sum_columns({.x = pass.qkv.q + first * pass.qkv.ld,
+                                            .rows = pass.qkv.rows - first,
+                                            .dim = dim,
+                                            .ldx = pass.qkv.ld,
+                                            .sums = sums}));
+  return linear.copy_rows(sums, 1, dim, dim, to);
+}
+
+std::int64_t ContextCapture::query_dim() const {
+  return std::int64_t{core_.facts.num_heads} * core_.facts.shape.head_dim;
 }
 
 void ContextCapture::take(const Arriving& a, const std::byte* bytes) {
   const KvLayout& layout = kv_->layout;
   const KvShape& shape = layout.shape();
-  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim,
-                     queries = std::int64_t{core_.facts.num_heads} * shape.head_dim;
+  const std::int64_t width = std::int64_t{shape.num_kv_heads} * shape.head_dim;
   const std::int64_t row_bytes = shape.head_dim *
                                  static_cast<std::int64_t>(dtype_bytes(shape.dtype));
   for (std::int64_t b = 0; b < a.blocks; ++b) {
@@ -155,15 +144,18 @@ void ContextCapture::take(const Arriving& a, const std::byte* bytes) {
       std::memcpy(to, bytes + (part * a.rows + before) * row_bytes, at(rows * row_bytes));
     }
   }
-  if (kv_->means.empty())
-    kv_->means.resize(at(shape.num_layers) * at(layout.num_blocks()) * at(width));
   const auto floats = [bytes](std::int64_t offset) {
     return reinterpret_cast<const float*>(bytes + offset);
   };
-  std::copy_n(
-      floats(a.means_at), a.blocks * width,
-      kv_->means.begin() + (std::int64_t{a.layer} * layout.num_blocks() + a.first_block) * width);
-  if (a.local_rows > 0) add_local_query(a.layer, floats(a.local_at), 1, queries);
+  if (statistics_ != nullptr) {
+    if (kv_->means.empty())
+      kv_->means.resize(at(shape.num_layers) * at(layout.num_blocks()) * at(width));
+    std::copy_n(
+        floats(a.means_at), a.blocks * width,
+        kv_->means.begin() + (std::int64_t{a.layer} * layout.num_blocks() + a.first_block) * width);
+  }
+  if (a.has_local)
+    std::copy_n(floats(a.local_at), query_dim(), kv_->local_query.begin() + a.layer * query_dim());
 }
 
 Status ContextCapture::add_statistics(const LayerPass& pass) {
@@ -181,15 +173,6 @@ Status ContextCapture::add_statistics(const LayerPass& pass) {
   QUIRE_RETURN_IF_ERROR(statistics_->add(core_.model->rope(), chunk));
   statistics_ms_ += ms_between(started, Clock::now());
   return {};
-}
-
-void ContextCapture::add_local_query(std::int32_t layer, const float* q, std::int64_t rows,
-                                     std::int64_t ld) {
-  const std::size_t dim = at(core_.facts.num_heads) * at(core_.facts.shape.head_dim);
-  float* sum = kv_->local_query.data() + at(layer) * dim;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < dim; ++c) sum[c] += q[r * ld + static_cast<std::int64_t>(c)];
-  }
 }
 
 }  // namespace quire

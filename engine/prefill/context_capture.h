@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine/compute/compute.h"
 #include "engine/model/forward.h"
-#include "engine/model/hook_compute.h"
 #include "engine/prefill/attention_statistics.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/context_observer.h"
@@ -15,9 +15,8 @@
 namespace quire {
 
 /// Packs raw K and V of a chunk into its values, collects attention statistics and shows the rows
-/// to the observers of further records. Chunks begin and end at block borders. On a device all work
-/// is enqueued: rows are packed and block sums computed on the device, and the results arrive
-/// before the pass ends.
+/// to the observers of further records. Chunks begin and end at block borders. All work is enqueued
+/// on the pass's Compute, and the results arrive before the pass ends.
 class ContextCapture final : public ForwardHook {
  public:
   /// Prepares the capture of one chunk; it must outlive the pass. `statistics` may be null to
@@ -26,9 +25,7 @@ class ContextCapture final : public ForwardHook {
                  AttentionStatistics* statistics, std::span<const ObservedRecord> observers,
                  const ChunkRows& rows);
 
-  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
-    return compute.hooks() == nullptr;
-  }
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   bool wants_lse(std::int32_t) const override { return statistics_ != nullptr; }
   Status after_projection(LayerPass& pass) override;
   Status after_attention(LayerPass& pass) override;
@@ -37,11 +34,12 @@ class ContextCapture final : public ForwardHook {
 
  private:
   struct Arriving;
-  Status pack_here(const LayerPass& pass);
-  Status fetch_rows(const LayerPass& pass, HookCompute& hooks);
+  Status fetch_rows(const LayerPass& pass);
+  Status sum_local_rows(const LayerPass& pass, float* to);
   void take(const Arriving& what, const std::byte* bytes);
   Status add_statistics(const LayerPass& pass);
-  void add_local_query(std::int32_t layer, const float* q, std::int64_t rows, std::int64_t ld);
+  /// Returns the values of a local query: num_heads * head_dim.
+  std::int64_t query_dim() const;
   /// Returns the first row of the last two blocks; past the end if there is no such row.
   std::int64_t first_local_row() const;
 

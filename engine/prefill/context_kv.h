@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "cachestore/value_buffer.h"
+#include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/prefill/attention_statistics.h"
@@ -28,9 +29,10 @@ struct ContextKv {
   std::vector<std::shared_ptr<ValueBuffer>> values;
   /// Mean raw q over the last two blocks, [num_layers, num_heads * head_dim].
   std::vector<float> local_query;
+  /// Its sums in the model's memory while the context runs, in the order of the rows.
+  ComputeBuffer<float> local_sums;
   std::vector<BlockStats> stats;  ///< [num_layers, num_blocks]
-  /// Block means of keys, [num_layers, num_blocks, num_kv_heads * head_dim], if a device computed
-  /// them; else empty.
+  /// Block means of keys, [num_layers, num_blocks, num_kv_heads * head_dim]; empty without records.
   std::vector<float> means;
   /// What observers made, by the index of their kind (record_kind.h).
   std::map<std::uint32_t, std::vector<std::byte>> records;

@@ -24,7 +24,7 @@ class ContextObserver {
   virtual ~ContextObserver() = default;
   /// Returns a tap for the chunks' passes; null: none. At most one observer of a context has one.
   virtual HiddenTap* tap() { return nullptr; }
-  /// Runs after the projections of a layer. On a device it enqueues on hooks_of(pass).
+  /// Runs after the projections of a layer. It enqueues on pass.compute and fetches results.
   virtual Status after_projection(const LayerPass& /*pass*/, const ChunkRows& /*rows*/) {
     return {};
   }

@@ -10,6 +10,7 @@
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
 #include "kernels/kv.h"
+#include "kernels/raw_rows.h"
 
 namespace quire {
 namespace {
@@ -50,7 +51,6 @@ class RowPass final : public RecomputePass, private ForwardHook {
  private:
   Status run_chunk(Model& model, WorkingCache& cache, ForwardWorkspace& workspace,
                    std::int64_t max_rows) {
-    kv_dtype_ = model.options().kv_dtype;
     if (!chunk_.running()) {
       hooks_.emplace(static_cast<ForwardHook*>(this), observer_);
       chunk_.begin(rows_, next_, max_rows, model, cache, *hooks_, workspace);
@@ -119,14 +119,14 @@ class RowPass final : public RecomputePass, private ForwardHook {
         ++n;
       }
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(first, pass.layer));
-      pieces.push_back({stored_rows(block, first.block_row, static_cast<std::int64_t>(n)),
+      pieces.push_back({raw_rows(block, first.block_row, static_cast<std::int64_t>(n)),
                         std::span<const std::int32_t>(padding_positions_).subspan(i, n),
                         std::span<const std::int32_t>(padding_rows_).subspan(i, n)});
       i += n;
     }
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages,
                            pass.cache->writable(pass.layer, padding_rows_));
-    return pass.compute->place(*input_.rope, pages, pieces);
+    return pass.compute->kv().place(*input_.rope, pages, pieces);
   }
 
   /// Holds this layer's written rows until the end of the pass.
@@ -138,7 +138,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
       rows.push_back({block, row.block_row, i,
                       static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]), row.position});
     }
-    return fused_.add(pass, kv_dtype_, num_replaced_, std::move(rows));
+    return fused_.add(pass, num_replaced_, std::move(rows));
   }
 
   static std::int64_t count_replaced(const RowSet& rows, std::int32_t num_layers) {
@@ -159,8 +159,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   const WriteBack write_back_;
   RowFinder finder_;
   const std::int64_t num_replaced_;  ///< (row, layer) pairs, with fusion
-  DType kv_dtype_ = DType::kF16;
-  std::size_t next_ = 0;  ///< first row of the current chunk
+  std::size_t next_ = 0;             ///< first row of the current chunk
   bool done_ = false;
   FusedRows fused_;
   std::optional<HookChain> hooks_;
@@ -214,8 +213,8 @@ Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& r
   for (std::int64_t i = 0; i < qkv.rows; ++i) {
     const RecomputeRow& row = rows[first + idx(i)];
     QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored_block(*input.stored, row, 0));
-    load_stored_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(),
-                    old.data() + kv_dim);
+    load_raw_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(),
+                 old.data() + kv_dim);
     if (!same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim,
                      kv_dim))
       return i;

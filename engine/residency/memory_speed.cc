@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "kernels/kv_gather.h"
 #include "kernels/parallel.h"
 
@@ -97,8 +97,8 @@ Result<double> copy_ms(Compute& compute, std::int64_t bytes, MemoryPlace place) 
   for (int round = 0; round < 2; ++round) {
     const auto started = Clock::now();
     QUIRE_RETURN_IF_ERROR(
-        compute.hooks()->gather_rows({from.source(), to.target(), moves.data(),
-                                      static_cast<std::int64_t>(moves.size()), kPageTokens}));
+        compute.kv().gather({from.source(), to.target(), moves.data(),
+                             static_cast<std::int64_t>(moves.size()), kPageTokens}));
     QUIRE_RETURN_IF_ERROR(compute.synchronize());
     ms = ms_since(started);
   }
@@ -118,7 +118,7 @@ Result<double> bytes_per_ms(Compute& compute, MemoryPlace place) {
 }  // namespace
 
 Result<MemorySpeed> measure_memory_speed(Compute& compute, TransferStreams& stream) {
-  if (compute.memory() == nullptr || compute.hooks() == nullptr) return of_host(stream);
+  if (compute.on_host()) return of_host(stream);
   MemorySpeed speed;
   QUIRE_ASSIGN_OR_RETURN(const double both_ways, bytes_per_ms(compute, MemoryPlace::kDevice));
   speed.read_bytes_per_ms = 2 * both_ways;

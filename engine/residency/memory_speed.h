@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/residency/transfer_streams.h"
 
 namespace quire {

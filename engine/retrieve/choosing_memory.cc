@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -42,7 +42,7 @@ RetrieveShape shape_of(const SequenceContext& sequence, std::size_t num_contexts
 }
 
 std::shared_ptr<ChoosingMemory> choosing_memory(const SequenceContext& sequence) {
-  if (sequence.compute == nullptr) return nullptr;
+  if (sequence.compute->on_host()) return nullptr;
   QUIRE_CHECK(sequence.device != nullptr, "what choosing takes of a device is counted");
   return std::make_shared<ChoosingMemory>(*sequence.device, sequence.compute->memory());
 }

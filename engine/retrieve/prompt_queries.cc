@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/dtype.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
@@ -111,11 +111,7 @@ Status PromptQueries::after_attention(LayerPass& pass) {
     if (wanted(pass.positions[at(i)])) rows.push_back(static_cast<std::int32_t>(i));
   }
   if (rows.empty()) return {};
-  if (hooks_of(pass) != nullptr) return fetch_rows(pass, rows);
-  for (const std::int32_t i : rows)
-    QUIRE_RETURN_IF_ERROR(take_row(pass.layer, pass.positions[at(i)], pass.qkv.q + i * pass.qkv.ld,
-                                   pass.lse + std::int64_t{i} * shape_.num_heads));
-  return {};
+  return fetch_rows(pass, rows);
 }
 
 Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, const float* raw,
@@ -126,18 +122,19 @@ Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, 
 }
 
 Status PromptQueries::fetch_rows(const LayerPass& pass, std::span<const std::int32_t> rows) {
-  HookCompute& hooks = *hooks_of(pass);
+  FetchOps& fetch = pass.compute->fetch();
+  LinearOps& linear = pass.compute->linear();
   const auto n = static_cast<std::int64_t>(rows.size()),
              width = static_cast<std::int64_t>(rotated_.size()),
              heads = std::int64_t{shape_.num_heads};
   const std::int64_t bytes = n * (width + heads) * static_cast<std::int64_t>(sizeof(float));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(bytes));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const to, fetch.place(bytes));
   auto* const queries = reinterpret_cast<float*>(to);
-  QUIRE_RETURN_IF_ERROR(pass.compute->take_rows(pass.qkv.q, pass.qkv.ld, rows, width, queries));
-  QUIRE_RETURN_IF_ERROR(pass.compute->take_rows(pass.lse, heads, rows, heads, queries + n * width));
+  QUIRE_RETURN_IF_ERROR(linear.take_rows(pass.qkv.q, pass.qkv.ld, rows, width, queries));
+  QUIRE_RETURN_IF_ERROR(linear.take_rows(pass.lse, heads, rows, heads, queries + n * width));
   std::vector<std::int32_t> positions;
   for (const std::int32_t i : rows) positions.push_back(pass.positions[at(i)]);
-  return hooks.fetch(bytes, [this, layer = pass.layer, positions = std::move(positions), n, width,
+  return fetch.fetch(bytes, [this, layer = pass.layer, positions = std::move(positions), n, width,
                              heads](const std::byte* fetched) {
     const auto* raw = reinterpret_cast<const float*>(fetched);
     for (std::int64_t i = 0; i < n && failed_.ok(); ++i)

@@ -41,10 +41,8 @@ class PromptQueries final : public ForwardHook {
   PromptQueries(const RopeTable& rope, Shape shape, WantedQueries wanted,
                 std::int64_t prompt_tokens);
 
-  /// Returns false on a device, where queries are fetched by the end of the pass.
-  bool needs_host(std::int32_t, HookPoint, Compute& compute) const override {
-    return compute.hooks() == nullptr;
-  }
+  /// Returns false: queries are fetched by the end of the pass.
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   bool wants_lse(std::int32_t) const override { return true; }
   Status after_attention(LayerPass& pass) override;
 

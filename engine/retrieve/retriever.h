@@ -34,8 +34,7 @@ enum class HeadInput : std::uint8_t;
 struct SequenceContext {
   WorkingCache* cache = nullptr;  ///< after compression; the retriever may index it
   DevicePool* device = nullptr;   ///< holds the rows copied to the device
-  /// The Compute that runs the steps, if it has a memory() and hooks(); null: the host.
-  Compute* compute = nullptr;
+  Compute* compute = nullptr;     ///< runs the steps
   /// The streams for asynchronous copies; null: copies run synchronously.
   TransferStreams* transfers = nullptr;
   /// The number of requests that share the device. The retriever takes at most one request's part.
@@ -69,10 +68,8 @@ struct RetrieveStep {
   std::int32_t position = 0;
   const WorkingCache* cache = nullptr;
   std::int32_t num_heads = 0, head_dim = 0;
-  float* out = nullptr;  ///< [num_heads, head_dim]
-  /// The Compute that runs the step, if it has a memory() that holds query and out; null: ordinary
-  /// memory.
-  Compute* compute = nullptr;
+  float* out = nullptr;        ///< [num_heads, head_dim]
+  Compute* compute = nullptr;  ///< runs the step; its memory holds query and out
   /// Receives the milliseconds that choosing takes, because the step may run concurrently with
   /// other requests' steps. Null: stats() counts them.
   double* choose_ms = nullptr;

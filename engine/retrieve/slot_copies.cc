@@ -4,8 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/model/compute.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
@@ -20,26 +19,24 @@ KvGatherArgs gather(const KvView& cache, const MutableKvView& slots,
 }  // namespace
 
 CopyStreams copy_streams(const SequenceContext& sequence) {
-  return {sequence.compute != nullptr ? sequence.compute->hooks() : nullptr, sequence.transfers};
+  return {&sequence.compute->kv(), sequence.compute->on_host() ? sequence.transfers : nullptr};
 }
 
 Status SlotCopies::bring(const CopyStreams& copier, const KvView& cache, const MutableKvView& slots,
                          const std::vector<KvMove>& moves) {
   if (moves.empty()) return {};
-  const KvGatherArgs args = gather(cache, slots, moves);
-  return copier.hooks != nullptr ? copier.hooks->gather_rows(args) : kv_gather(args);
+  return copier.kv->gather(gather(cache, slots, moves));
 }
 
 Status SlotCopies::copy_async(const CopyStreams& copier, const KvView& cache,
                               const MutableKvView& slots, MoveList moves, std::int32_t streams,
                               RetrieveStats& stats) {
   if (moves->empty()) return {};
-  if (copier.hooks != nullptr) {
-    QUIRE_ASSIGN_OR_RETURN(beside_, copier.hooks->gather_async(gather(cache, slots, *moves)));
+  if (copier.transfers == nullptr) {
+    QUIRE_ASSIGN_OR_RETURN(beside_, copier.kv->gather_async(gather(cache, slots, *moves)));
     ++stats.copies;
     return {};
   }
-  if (copier.transfers == nullptr) return bring(copier, cache, slots, *moves);
   const auto pages = std::make_shared<const std::vector<const void*>>(
       cache.pages, cache.pages + (cache.num_rows + kPageTokens - 1) / kPageTokens);
   streams = std::min(streams, copier.transfers->num_streams());
@@ -65,7 +62,7 @@ Status SlotCopies::copy_async(const CopyStreams& copier, const KvView& cache,
 
 Status SlotCopies::wait(const CopyStreams& copier, RetrieveStats& stats) {
   if (const std::int64_t copy = std::exchange(beside_, -1); copy >= 0)
-    return copier.hooks->hold_for(copy);
+    return copier.kv->wait_for(copy);
   Status failed;
   for (const TransferStreams::Ticket& ticket : pending_) {
     const TransferStreams::Outcome outcome = copier.transfers->wait(ticket);
@@ -80,8 +77,7 @@ Status SlotCopies::wait(const CopyStreams& copier, RetrieveStats& stats) {
 
 Status leave_device(const SequenceContext& sequence, std::int32_t layer, PageLayout layout,
                     RetrieveStats& stats) {
-  HookCompute* const hooks = copy_streams(sequence).hooks;
-  if (hooks == nullptr) return {};
+  KvOps& kv = sequence.compute->kv();
   return sequence.cache->leave_device(
       layer, layout, [&](const KvView& from, const MutableKvView& to) {
         std::vector<KvMove> moves;
@@ -94,7 +90,7 @@ Status leave_device(const SequenceContext& sequence, std::int32_t layer, PageLay
         }
         stats.bytes_offloaded += 2 * from.num_rows * from.num_kv_heads * from.head_dim *
                                  static_cast<std::int64_t>(dtype_bytes(from.dtype));
-        return hooks->gather_rows(gather(from, to, moves));
+        return kv.gather(gather(from, to, moves));
       });
 }
 

@@ -9,18 +9,18 @@
 #include "base/status.h"
 #include "engine/api/retrieve_stats.h"
 #include "engine/cache/working_cache.h"
+#include "engine/compute/kv_ops.h"
 #include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/kv_gather.h"
 
 namespace quire {
 
-class HookCompute;
-
 /// CopyStreams says what performs copies.
 struct CopyStreams {
-  HookCompute* hooks = nullptr;  ///< set where a device computes
-  /// Else the streams for asynchronous copies; null: copies run synchronously.
+  KvOps* kv = nullptr;
+  /// The host threads for asynchronous copies; null: a device has a stream for them, or the host
+  /// copies synchronously.
   TransferStreams* transfers = nullptr;
 };
 CopyStreams copy_streams(const SequenceContext& sequence);

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "engine/model/compute.h"
-#include "engine/retrieve/device_choice.h"
+#include "engine/compute/compute.h"
+#include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/attention.h"
 
@@ -28,26 +28,23 @@ inline void count_choosing(const RetrieveStep& step, RetrieveStats& stats, doubl
   (step.choose_ms != nullptr ? *step.choose_ms : stats.choose_ms) += ms;
 }
 
-/// Computes attention over every row of `kv` on the host.
-inline Status dense_attention(const RetrieveStep& step, const KvView& kv) {
-  return attention(attention_args(step, kv));
-}
-
-/// Enqueues attention on step.compute over these rows of each KV head, or with null over every row.
+/// Computes attention on step.compute over these rows of each KV head, or with null over every row.
 /// The lists are read before the call returns.
-inline Status attend_enqueued(const RetrieveStep& step, const KvView& kv, const RowList* lists) {
-  const SequenceAttention sequence{.kv = kv, .lists = lists, .position = step.position};
-  return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
+inline Status attend_rows(const RetrieveStep& step, const KvView& kv,
+                          const RowList* lists = nullptr, RowOrder order = RowOrder::kAscending) {
+  const SequenceAttention sequence{
+      .kv = kv, .lists = lists, .position = step.position, .order = order};
+  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }
 
-/// Enqueues attention on step.compute over lists in device memory.
+/// Computes attention over lists in the Compute's memory.
 inline Status attend_to_lists(const RetrieveStep& step, const KvView& kv,
-                              const DeviceLists& lists) {
+                              const ChosenLists& lists) {
   const SequenceAttention sequence{.kv = kv,
                                    .position = step.position,
-                                   .lists_on_device = lists.lists,
+                                   .lists_in_memory = lists.lists,
                                    .longest_list = lists.longest};
-  return step.compute->attend_each(attention_args(step, kv), std::span(&sequence, 1));
+  return step.compute->attention().attend_each(attention_args(step, kv), std::span(&sequence, 1));
 }
 
 }  // namespace quire

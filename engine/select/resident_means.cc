@@ -64,8 +64,8 @@ Result<bool> ResidentScorer::score(const Shape& shape, std::span<const Item> ite
          .score = item.score.data(),
          .comparable = item.comparable.data()});
   }
-  QUIRE_RETURN_IF_ERROR(
-      means_.compute_.score_blocks(means_.rope_, shape.num_heads, shape.num_kv_heads, documents));
+  QUIRE_RETURN_IF_ERROR(means_.compute_.choice().score_blocks(means_.rope_, shape.num_heads,
+                                                              shape.num_kv_heads, documents));
   return true;
 }
 

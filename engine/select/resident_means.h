@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cachestore/key.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/select/selector.h"
 #include "kernels/rope.h"
 

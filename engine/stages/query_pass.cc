@@ -23,11 +23,12 @@ class QueryPass::Capture final : public ForwardHook {
   }
   bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
-    QUIRE_RETURN_IF_ERROR(pass.compute->sum_columns({.x = pass.qkv.q,
-                                                     .rows = pass.qkv.rows,
-                                                     .dim = dim_,
-                                                     .ldx = pass.qkv.ld,
-                                                     .sums = sums_.data() + pass.layer * dim_}));
+    QUIRE_RETURN_IF_ERROR(
+        pass.compute->linear().sum_columns({.x = pass.qkv.q,
+                                            .rows = pass.qkv.rows,
+                                            .dim = dim_,
+                                            .ldx = pass.qkv.ld,
+                                            .sums = sums_.data() + pass.layer * dim_}));
     // The last layer's output is not used.
     if (pass.layer == num_layers_ - 1)
       std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});

@@ -376,8 +376,7 @@ Status QueryTask::prepare_retriever() {
   sequence.device = run_.core.device;
   sequence.device_requests = run_.core.device_requests;
   sequence.transfers = run_.core.transfers;
-  if (Compute& compute = run_.core.model->compute(); compute.hooks() != nullptr)
-    sequence.compute = &compute;
+  sequence.compute = &run_.core.model->compute();
   sequence.num_layers = facts.shape.num_layers;
   sequence.num_heads = facts.num_heads;
   sequence.num_kv_heads = facts.shape.num_kv_heads;

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/clock.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -147,7 +147,8 @@ Status Placement::place_in_order(const Part& part, std::span<const std::int32_t>
       done += n;
     }
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(layer, rows));
-    QUIRE_RETURN_IF_ERROR(run_.core.model->compute().place(run_.core.model->rope(), pages, stored));
+    QUIRE_RETURN_IF_ERROR(
+        run_.core.model->compute().kv().place(run_.core.model->rope(), pages, stored));
   }
   return {};
 }

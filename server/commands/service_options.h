@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cachestore/store.h"
+#include "engine/compute/compute.h"
 #include "engine/engine.h"
-#include "engine/model/compute.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
 #include "kernels/cuda/backend/loader.h"

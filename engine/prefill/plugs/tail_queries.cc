@@ -1,7 +1,7 @@
 // The queries of a context's last tokens (engine/record/tail_record.h), for indexes by queries.
 #include <algorithm>
 
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/record/tail_record.h"
 
@@ -24,16 +24,12 @@ class TailQueriesObserver final : public ContextObserver {
                        to = first - chunk.skip + chunk.first_token -
                             (shape_.num_tokens - shape_.num_rows);
     const float* queries = pass.qkv.q + first * pass.qkv.ld;
-    HookCompute* const hooks = hooks_of(pass);
-    if (hooks == nullptr) {
-      put(pass.layer, to, queries, rows, pass.qkv.ld);
-      return {};
-    }
+    FetchOps& fetch = pass.compute->fetch();
     const std::int64_t bytes = rows * width * static_cast<std::int64_t>(sizeof(float));
-    QUIRE_ASSIGN_OR_RETURN(std::byte* const there, hooks->place(bytes));
-    QUIRE_RETURN_IF_ERROR(
-        hooks->copy_rows(queries, rows, width, pass.qkv.ld, reinterpret_cast<float*>(there)));
-    return hooks->fetch(bytes, [this, layer = pass.layer, to, rows, width](const std::byte* data) {
+    QUIRE_ASSIGN_OR_RETURN(std::byte* const there, fetch.place(bytes));
+    QUIRE_RETURN_IF_ERROR(pass.compute->linear().copy_rows(queries, rows, width, pass.qkv.ld,
+                                                           reinterpret_cast<float*>(there)));
+    return fetch.fetch(bytes, [this, layer = pass.layer, to, rows, width](const std::byte* data) {
       put(layer, to, reinterpret_cast<const float*>(data), rows, width);
     });
   }

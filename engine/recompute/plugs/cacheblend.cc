@@ -5,6 +5,7 @@
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/row_pass.h"
 #include "engine/recompute/stored_row.h"
+#include "kernels/raw_rows.h"
 #include "kernels/topk.h"
 
 namespace quire {
@@ -110,8 +111,8 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
       const std::size_t r = next_ + idx(pass.rows[i]);
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block,
                              stored_block(*input_.stored, candidates_[r], pass.layer));
-      load_stored_row(block, candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
-                      old.data(), old.data() + dim);
+      load_raw_row(block, candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
+                   old.data(), old.data() + dim);
       const std::int64_t at = static_cast<std::int64_t>(i) * pass.qkv.ld;
       double sum = 0;
       if (options_.by_key()) sum += squared_distance(pass.qkv.k + at, old.data(), dim);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/dtype.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "kernels/rope.h"
 
 namespace quire {
@@ -71,32 +71,33 @@ Status DeviceHeadKeys::score(const float* query, std::int32_t target_kv_heads,
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, c.query_dim()));
   std::copy_n(query, c.query_dim(), query_.data());
   QUIRE_ASSIGN_OR_RETURN(float* const products, choice_.scores(c.num_heads, n));
-  HookCompute& hooks = *compute_.hooks();
-  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = query_.data(),
-                                            .num_heads = c.num_heads,
-                                            .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
-                                            .kv = keys,
-                                            .first_row = 0,
-                                            .num_rows = n,
-                                            .scores = products,
-                                            .ld_scores = n}));
+  ChoiceOps& choose = compute_.choice();
+  FetchOps& fetch = compute_.fetch();
+  QUIRE_RETURN_IF_ERROR(choose.key_products({.q = query_.data(),
+                                             .num_heads = c.num_heads,
+                                             .scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+                                             .kv = keys,
+                                             .first_row = 0,
+                                             .num_rows = n,
+                                             .scores = products,
+                                             .ld_scores = n}));
   const std::int64_t bytes = voters * n * static_cast<std::int64_t>(sizeof(float));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const votes, hooks.place(bytes));
-  QUIRE_RETURN_IF_ERROR(hooks.candidate_votes({.scores = products,
-                                               .n = n,
-                                               .ld_scores = n,
-                                               .num_kv_heads = voters,
-                                               .group = c.num_heads / voters,
-                                               .vote = CandidateVote::kMaxLogSoftmax,
-                                               .votes = reinterpret_cast<float*>(votes)}));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const votes, fetch.place(bytes));
+  QUIRE_RETURN_IF_ERROR(choose.candidate_votes({.scores = products,
+                                                .n = n,
+                                                .ld_scores = n,
+                                                .num_kv_heads = voters,
+                                                .group = c.num_heads / voters,
+                                                .vote = CandidateVote::kMaxLogSoftmax,
+                                                .votes = reinterpret_cast<float*>(votes)}));
   scores.resize(static_cast<std::size_t>(target_kv_heads * n));
   QUIRE_RETURN_IF_ERROR(
-      hooks.fetch(bytes, [&scores, n, voters, target_kv_heads](const std::byte* from) {
+      fetch.fetch(bytes, [&scores, n, voters, target_kv_heads](const std::byte* from) {
         const auto* of_voters = reinterpret_cast<const float*>(from);
         for (std::int64_t m = 0; m < target_kv_heads; ++m)
           std::copy_n(of_voters + m * voters / target_kv_heads * n, n, scores.begin() + m * n);
       }));
-  return hooks.deliver();
+  return fetch.deliver();
 }
 
 }  // namespace quire

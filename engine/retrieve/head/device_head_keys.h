@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
-#include "engine/model/compute.h"
-#include "engine/retrieve/device_choice.h"
+#include "engine/compute/compute.h"
+#include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/head/retrieval_head.h"
 
 namespace quire {
@@ -18,7 +18,7 @@ namespace quire {
 /// bf16. Threads: the computing thread, between steps, when nothing enqueued uses the keys.
 class DeviceHeadKeys {
  public:
-  /// Makes an empty object. Compute and head must outlive it; `compute` has hooks(), and `memory`
+  /// Makes an empty object. Compute and head must outlive it; `memory`
   /// belongs to it.
   DeviceHeadKeys(Compute& compute, std::shared_ptr<ChoosingMemory> memory,
                  const RetrievalHead& head)
@@ -51,7 +51,7 @@ class DeviceHeadKeys {
   std::vector<const void*> pages_;
   std::int64_t num_rows_ = 0;
   ComputeBuffer<float> query_;
-  DeviceChoice choice_;
+  ChoiceBuffers choice_;
   std::vector<float> rotated_;  ///< scratch
 };
 

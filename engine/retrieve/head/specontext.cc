@@ -5,7 +5,6 @@
 
 #include "base/stopwatch.h"
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
 
 namespace quire {
 namespace {
@@ -139,7 +138,7 @@ Status SpeContextRetriever::read_prompt(const HeadTrack& track) {
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
-  if (sequence_.compute != nullptr)
+  if (device_memory_ != nullptr)
     device_keys_.emplace(*sequence_.compute, device_memory_, *sequence_.head);
   else
     keys_.emplace(*sequence_.device, *sequence_.head);
@@ -289,10 +288,6 @@ void SpeContextRetriever::synchronize() {
   }
 }
 
-bool SpeContextRetriever::needs_host(const RetrieveStep& step) const {
-  return step.compute == nullptr || step.compute->hooks() == nullptr;
-}
-
 Status SpeContextRetriever::attend(const RetrieveStep& step) {
   Layer& layer = layers_[at(step.layer)];
   const Group& group = groups_[layer.group];
@@ -302,8 +297,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
     QUIRE_RETURN_IF_ERROR(bring_before(step.layer + 1 + kLayersAhead));
     count_choosing(step, stats_, watch.ms());
   }
-  if (!group.sparse)
-    return needs_host(step) ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+  if (!group.sparse) return attend_rows(step, kv);
   ++stats_.sparse_steps;
   return layer.slots ? attend_in_slots(layer, group, step, kv) : attend_in_place(group, step, kv);
 }
@@ -313,8 +307,7 @@ Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveSt
   std::vector<RowList> lists;
   for (const auto& rows : group.rows)
     lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
-  return step.compute != nullptr ? attend_enqueued(step, kv, lists.data())
-                                 : attention_rows({attention_args(step, kv), lists.data()});
+  return attend_rows(step, kv, lists.data());
 }
 
 Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
@@ -333,8 +326,7 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
   layer.whole = true;
   stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
   count_choosing(step, stats_, watch.ms());
-  if (step.compute != nullptr) return attend_enqueued(step, layer.slots->view(), lists.data());
-  return attention_rows({attention_args(step, layer.slots->view()), lists.data(), RowOrder::kAny});
+  return attend_rows(step, layer.slots->view(), lists.data(), RowOrder::kAny);
 }
 
 std::vector<std::int32_t> SpeContextRetriever::attended_rows(std::int32_t layer,

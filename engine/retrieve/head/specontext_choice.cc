@@ -44,8 +44,8 @@ Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t posit
   brought_ = 0;
   // A device keeps the order of its copies. Host threads run copies as they are submitted, so a
   // request submits its own during the step, in order not to wait for another one's later layers.
-  return bring_before(copy_streams(sequence_).hooks != nullptr ? sequence_.num_layers
-                                                               : kLayersAhead);
+  return bring_before(copy_streams(sequence_).transfers == nullptr ? sequence_.num_layers
+                                                                   : kLayersAhead);
 }
 
 HeadDriven::TokenInput SpeContextRetriever::token_input() const {

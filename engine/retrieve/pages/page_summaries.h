@@ -7,30 +7,60 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/kv.h"
+#include "engine/compute/compute.h"
 #include "kernels/page_bounds.h"
 #include "kernels/transposed_rows.h"
 
 namespace quire {
 
-/// PageSummaries stores a page as a row of TransposedRows: the low and the high value of each
-/// channel. Threads: one at a time, except for score().
+/// PageSummaries stores the low and the high value of each channel of a page. A device reads them
+/// page by page, as page_bounds() writes them. The host stores a page as a row of TransposedRows,
+/// which it scores several times as fast. Threads: one at a time.
 class PageSummaries {
  public:
-  /// Adds complete pages of `kv`. Errors: kInvalidArgument (nothing is added).
-  Status append(const KvView& kv, std::span<const RowRange> pages, PageSummary summary);
-  std::int32_t num_pages() const { return num_pages_; }
+  /// Holds nothing yet; `memory` receives the summaries, null: the host computes.
+  explicit PageSummaries(std::shared_ptr<ComputeMemory> memory) : memory_(std::move(memory)) {}
 
-  /// Computes the page_scores() of pages [begin, end), at least one, for the query heads of one KV
-  /// head: scores [group, end - begin]. `query` is [group, head_dim], post-RoPE; several KV heads
-  /// may call it concurrently. Errors: kInvalidArgument.
-  Status score(std::int32_t kv_head, const float* query, std::int32_t group, std::int32_t begin,
-               std::int32_t end, float scale, float* scores) const;
+  /// Adds the summaries of those of `pages`, all complete pages of `kv`, that are missing. Errors:
+  /// kInvalidArgument (nothing is added), those of the Compute.
+  Status extend(Compute& compute, const KvView& kv, std::span<const RowRange> pages,
+                PageSummary summary);
+  std::int32_t num_pages() const { return num_pages_; }
+  /// Returns whether score() scores all heads, whichever it is asked for.
+  bool scores_every_head() const { return memory_ != nullptr; }
+
+  /// Returns the values of memory that `pages` pages take where a device computes.
+  static std::int64_t values_of(std::int64_t pages, std::int64_t num_kv_heads,
+                                std::int64_t head_dim) {
+    return pages * num_kv_heads * 2 * head_dim;
+  }
+
+  struct Query {
+    const float* query;  ///< [num_heads, head_dim], post-RoPE
+    std::int32_t num_heads;
+    std::int32_t begin, end;  ///< the pages to score, at least one
+    float scale;
+    /// [num_kv_heads], the KV heads whose query heads are scored; null: all. The scores of others
+    /// are undefined.
+    const std::vector<bool>* kv_heads = nullptr;
+  };
+  /// Computes page_scores(): scores [num_heads, end - begin] in the Compute's memory.
+  Status score(Compute& compute, const Query& query, float* scores) const;
 
  private:
-  std::vector<std::unique_ptr<std::uint16_t[]>> memory_;
-  std::vector<const std::uint16_t*> blocks_;
+  Status extend_transposed(const KvView& kv, std::span<const RowRange> pages, PageSummary summary);
+  Status extend_bounds(Compute& compute, const KvView& kv, std::span<const RowRange> pages,
+                       PageSummary summary);
+  Status score_head(const Query& query, std::int64_t kv_head, float* scores) const;
+
+  std::shared_ptr<ComputeMemory> memory_;
   std::int32_t num_pages_ = 0, num_kv_heads_ = 0, head_dim_ = 0;
+  // On a device: [pages, num_kv_heads, low and high, head_dim] bf16, with room for most_pages_.
+  ComputeBuffer<std::uint16_t> bounds_;
+  std::int32_t most_pages_ = 0;
+  // On the host: blocks of transposed rows.
+  std::vector<std::unique_ptr<std::uint16_t[]>> blocks_memory_;
+  std::vector<const std::uint16_t*> blocks_;
 };
 
 }  // namespace quire

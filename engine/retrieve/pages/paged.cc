@@ -10,7 +10,6 @@
 #include "base/stopwatch.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -47,7 +46,7 @@ Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledP
   const std::vector<ContextRows> contexts(prompt.contexts.begin(), prompt.contexts.end());
   layers_.clear();
   device_memory_ = choosing_memory(sequence);
-  there_ = DeviceChoice(device_memory_);
+  buffers_ = ChoiceBuffers(device_memory_);
   if (policy_.device) {
     QUIRE_CHECK(sequence.device != nullptr, "pages are brought to a device");
     const DType dtype = sequence.cache->view(0).dtype;
@@ -63,7 +62,7 @@ Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledP
     memory_ = LayerMemory(*sequence.device, memory, policy_.residency);
   }
   for (std::int32_t layer = 0; layer < sequence.num_layers; ++layer) {
-    layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts));
+    layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts), device_memory_);
     if (layer >= policy_.dense_layers && policy_.tau)
       layers_.back().chosen_by.assign(static_cast<std::size_t>(sequence.num_heads) *
                                           static_cast<std::size_t>(sequence.head_dim),
@@ -96,27 +95,23 @@ Status PagedRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(failed_);
   Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const KvView kv = step.cache->view(step.layer);
-  RetrieveStep here = step;
-  if (needs_host(step)) here.compute = nullptr;
-  if (!attends_to_all(step)) return attend_sparse(layer, here, kv);
-  return here.compute != nullptr ? attend_enqueued(here, kv, nullptr) : dense_attention(here, kv);
+  return attends_to_all(step) ? attend_rows(step, kv) : attend_sparse(layer, step, kv);
 }
 
 /// Takes in the cache's new rows and the summaries of pages that are complete now.
-Status PagedRetriever::refresh(Layer& layer, const KvView& kv) const {
+Status PagedRetriever::refresh(Layer& layer, Compute& compute, const KvView& kv) const {
   layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
-  const std::int32_t complete = layer.pages.complete(), known = layer.summaries.num_pages();
-  if (complete == known) return {};
-  if (policy_.rerank > 1 && KeyCodes::pay(kv))
+  const std::int32_t complete = layer.pages.complete();
+  if (complete == layer.summaries.num_pages()) return {};
+  // Codes are made and read by the host.
+  if (policy_.rerank > 1 && compute.on_host() && KeyCodes::pay(kv))
     QUIRE_RETURN_IF_ERROR(layer.codes.extend(kv, layer.pages[complete - 1].end));
-  return layer.summaries.append(
-      kv,
-      layer.pages.all().subspan(static_cast<std::size_t>(known),
-                                static_cast<std::size_t>(complete - known)),
-      policy_.summary);
+  return layer.summaries.extend(
+      compute, kv, layer.pages.all().first(static_cast<std::size_t>(complete)), policy_.summary);
 }
 
-/// Chooses with this step's query for these KV heads; the choices of the others are left empty.
+/// Chooses with this step's query, which was fetched, for these KV heads; the choices of the others
+/// are left empty.
 Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvView& kv,
                               const std::vector<bool>& heads, std::vector<HeadChoice>& choices) {
   const auto [begin, last] = candidates(layer);
@@ -125,18 +120,17 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   ++stats_.selections;
   choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
   if (n == 0) return {};
-  if (step.compute == nullptr)
-    scores_.resize(static_cast<std::size_t>(step.num_heads) * static_cast<std::size_t>(n));
+  std::vector<bool> missing(heads.size());
+  for (std::size_t m = 0; m < heads.size(); ++m) missing[m] = heads[m] && !scored_[m];
+  if (std::ranges::find(missing, true) != missing.end())
+    QUIRE_RETURN_IF_ERROR(fetch(layer, step, &missing));
   const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
   votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
   std::vector<Status> status(static_cast<std::size_t>(kv_heads));
   const auto choose_head = [&](std::int64_t head) -> Status {
     const auto m = static_cast<std::size_t>(head);
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
-    const float* query = step.query + head * group * step.head_dim;
-    if (step.compute == nullptr)
-      QUIRE_RETURN_IF_ERROR(layer.summaries.score(static_cast<std::int32_t>(head), query, group,
-                                                  first, end, score_scale(step), scores.data()));
+    const float* query = query_.data() + head * group * step.head_dim;
     QUIRE_ASSIGN_OR_RETURN(
         choices[m].pages,
         choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
@@ -173,7 +167,7 @@ void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vec
     if (!heads[m]) continue;
     layer.choices[m] = std::move(choices[m]);
     if (!layer.chosen_by.empty())
-      std::copy_n(step.query + static_cast<std::int64_t>(m) * width, width,
+      std::copy_n(query_.data() + static_cast<std::int64_t>(m) * width, width,
                   layer.chosen_by.begin() + static_cast<std::ptrdiff_t>(m) * width);
   }
 }
@@ -184,7 +178,7 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
   std::vector<bool> moved(static_cast<std::size_t>(sequence_.num_kv_heads));
   const std::int64_t width = std::int64_t{group} * step.head_dim;
   for (std::int64_t m = 0; m < sequence_.num_kv_heads; ++m) {
-    moved[static_cast<std::size_t>(m)] = mean_cosine(step.query + m * width,
+    moved[static_cast<std::size_t>(m)] = mean_cosine(query_.data() + m * width,
                                                      layer.chosen_by.data() + m * width, group,
                                                      step.head_dim) < *policy_.tau;
   }
@@ -290,8 +284,7 @@ Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step) {
                              layer.resident->copy_bytes({0, 1});
   }
   QUIRE_RETURN_IF_ERROR(bring(layer, kv, std::move(moves), /*in_background=*/false));
-  return step.compute != nullptr ? attend_slots_on_device(layer, step)
-                                 : attend_resident(layer, step);
+  return attend_slots(layer, step);
 }
 
 Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, const KvView& kv) {
@@ -304,23 +297,18 @@ Status PagedRetriever::attend_sparse(Layer& layer, const RetrieveStep& step, con
 
 Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv) {
   ++stats_.sparse_steps;
-  QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_on_device(layer, step, kv)
-                                                : refresh(layer, kv));
+  QUIRE_RETURN_IF_ERROR(refresh(layer, *step.compute, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
-  if (chooses_on_device(step)) return choose_on_device(layer, step, kv);
+  if (votes_decide(step)) return choose_by_votes(layer, step, kv);
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   const std::vector<bool> due = count_step(layer, step.layer);
   const bool any_due = std::ranges::find(due, true) != due.end();
-  RetrieveStep seen = step;  // what choosing reads
-  if (step.compute != nullptr) {
-    // Between two choices only the turn of the query matters.
-    if (any_due || policy_.tau)
-      QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? Fetch::kQueryAndScores : Fetch::kQuery));
-    seen.query = query_.data();
-  }
+  scored_.assign(due.size(), false);
+  // Between two choices only the turn of the query matters. One synchronization brings all.
+  if (any_due || policy_.tau) QUIRE_RETURN_IF_ERROR(fetch(layer, step, any_due ? &due : nullptr));
   if (first) QUIRE_RETURN_IF_ERROR(begin_layer(step.layer, layer.pages, kv));
   std::vector<HeadChoice> fresh;
-  const std::vector<bool> corrected = heads_to_choose(layer, seen, due);
+  const std::vector<bool> corrected = heads_to_choose(layer, step, due);
   // `choosing` is for this step; `later` is for the next ones, after it.
   std::vector<bool> choosing = corrected, later = due;
   for (std::size_t m = 0; m < corrected.size(); ++m) {
@@ -329,42 +317,33 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
     if (corrected[m] && !first) layer.head_served[m] = 0;
   }
   const bool any = std::ranges::find(corrected, true) != corrected.end();
-  if (any && !any_due && step.compute != nullptr)
-    QUIRE_RETURN_IF_ERROR(fetch(layer, step, Fetch::kQueryAndScores));
   // All choosing heads choose in one call.
-  if (any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, choosing, fresh));
-  if (any) keep(layer, seen, corrected, fresh);
+  if (any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, choosing, fresh));
+  if (any) keep(layer, step, corrected, fresh);
   for (std::size_t m = 0; !first && policy_.tau && m < corrected.size(); ++m)
     ++(corrected[m] ? stats_.heads_corrected : stats_.heads_kept);
   QUIRE_RETURN_IF_ERROR(stays ? attend_in_place(layer, step, kv) : attend_brought(layer, step));
   if (!policy_.tau || std::ranges::find(later, true) == later.end()) return {};
   // The heads that were not corrected choose by this step's query for the next step, while other
   // layers compute.
-  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, seen, kv, later, fresh));
-  keep(layer, seen, later, fresh);
+  if (!any) QUIRE_RETURN_IF_ERROR(select(layer, step, kv, later, fresh));
+  keep(layer, step, later, fresh);
   return stays ? Status() : bring(layer, step.cache->view(step.layer), {}, /*in_background=*/true);
 }
 
-Status PagedRetriever::attend_resident(const Layer& layer, const RetrieveStep& step) {
-  const Stopwatch watch;
-  const std::int64_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
-  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
-  const auto attend_head = [&](std::int64_t m) {
-    RetrieveStep head = step;
-    head.query = step.query + m * group * step.head_dim;
-    head.out = step.out + m * group * step.head_dim;
-    head.num_heads = static_cast<std::int32_t>(group);
-    status[static_cast<std::size_t>(m)] = dense_attention(
-        head, layer.resident->view(static_cast<std::int32_t>(m)));
-  };
-  if (kv_heads < num_threads()) {
-    for (std::int64_t m = 0; m < kv_heads; ++m) attend_head(m);
-  } else {
-    parallel_tasks(kv_heads, attend_head);
+/// Attends to the slots of an offloaded layer, each head to the rows of its own pages.
+Status PagedRetriever::attend_slots(const Layer& layer, const RetrieveStep& step) {
+  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(sequence_.num_kv_heads));
+  std::vector<RowList> lists;
+  for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
+    std::vector<std::int32_t>& of_head = rows[static_cast<std::size_t>(m)];
+    layer.resident->append_rows(m, of_head);
+    lists.push_back({of_head.data(), static_cast<std::int64_t>(of_head.size())});
   }
+  const Stopwatch watch;
+  const Status attended = attend_rows(step, layer.resident->listed(), lists.data(), RowOrder::kAny);
   attention_ms_ = watch.ms();
-  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
-  return {};
+  return attended;
 }
 
 /// Lists in choice.rows the rows that the head attends to, of a cache with num_rows rows. The list
@@ -401,9 +380,7 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   const Stopwatch watch;
-  const Status attended = step.compute != nullptr
-                              ? attend_enqueued(step, kv, lists.data())
-                              : attention_rows({attention_args(step, kv), lists.data()});
+  const Status attended = attend_rows(step, kv, lists.data());
   attention_ms_ = watch.ms();
   return attended;
 }
@@ -411,14 +388,13 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
 std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index,
                                                          std::int32_t head) const {
   const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
-  if (layer.num_chosen < 0)
+  if (layer.num_voted < 0)
     return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
-  const CandidateRowsArgs rows = rows_wanted(layer, layer.seen_on_device);
+  const CandidateRowsArgs rows = rows_wanted(layer, layer.voted_seen);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);
-  for (std::int64_t i = 0; i < layer.num_chosen; ++i)
-    pages.push_back(policy_.sink_pages() +
-                    layer.chosen_on_device.data()[head * layer.num_chosen + i]);
+  for (std::int64_t i = 0; i < layer.num_voted; ++i)
+    pages.push_back(policy_.sink_pages() + layer.voted.data()[head * layer.num_voted + i]);
   for (std::int64_t page = rows.last_from; page < rows.num_units; ++page)
     pages.push_back(static_cast<std::int32_t>(page));
   return pages;

@@ -12,7 +12,7 @@
 #include "engine/cache/compute_memory.h"
 #include "engine/residency/memory_manager.h"
 #include "engine/residency/resident_pages.h"
-#include "engine/retrieve/device_choice.h"
+#include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/page_summaries.h"
 #include "engine/retrieve/retrieve_options.h"
@@ -110,7 +110,7 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   ChoosingNeed choosing_need(const RetrieveShape& shape) const override;
   Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
-  bool needs_host(const RetrieveStep& step) const override;
+  bool needs_host(const RetrieveStep&) const override { return false; }
   Status attend(const RetrieveStep& step) override;
   void synchronize() override;
   RetrieveStats stats() const override;
@@ -137,8 +137,8 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   /// policy().selected_pages() if pages are copied to the device. It is called for all KV heads of
   /// a layer concurrently on several threads; this default returns those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
-  /// Returns whether choose() takes exactly the candidates with the most votes. A device that has
-  /// the scores then chooses by itself.
+  /// Returns whether choose() takes exactly the candidates with the most votes. Scores then need
+  /// not be fetched for it.
   virtual bool chooses_by_votes() const { return true; }
   /// Returns each candidate's vote for its KV head, by policy().vote.
   std::span<const float> votes(const Candidates& candidates);
@@ -161,27 +161,23 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
     std::int32_t resident_of = -1;
   };
   struct Layer {
-    explicit Layer(RetrievalPages cut) : pages(std::move(cut)) {}
+    Layer(RetrievalPages cut, const std::shared_ptr<ComputeMemory>& memory)
+        : pages(std::move(cut)), summaries(memory) {}
     RetrievalPages pages;
-    PageSummaries summaries;  ///< of the complete pages
-    KeyCodes codes;           ///< of their rows, if keys are scored and codes pay
-    /// The summaries of the first num_bounds pages as page_bounds() writes them, where a device
-    /// computes.
-    ComputeBuffer<std::uint16_t> bounds;
-    std::int32_t num_bounds = 0, most_bounds = 0;
+    PageSummaries summaries;          ///< of the complete pages
+    KeyCodes codes;                   ///< of their rows, if keys are scored and codes pay
     std::vector<HeadChoice> choices;  ///< [num_kv_heads], empty before the first selection
-    /// The choices [num_kv_heads, num_chosen], as offsets from the first candidate, where a device
-    /// chooses.
-    ComputeBuffer<std::int32_t> chosen_on_device;
-    std::int64_t num_chosen = -1;     ///< per head, on the device; -1 before the first selection
-    std::int32_t seen_on_device = 0;  ///< HeadChoice::seen of all heads, where a device chooses
+    /// A choice by votes: [num_kv_heads, num_voted], as offsets from the first candidate.
+    ComputeBuffer<std::int32_t> voted;
+    std::int64_t num_voted = -1;  ///< per head; -1 before the first choice by votes
+    std::int32_t voted_seen = 0;  ///< HeadChoice::seen of all heads, for a choice by votes
     std::optional<ResidentPages> resident;  ///< set once the layer has left the device
     /// The queries that each head's choice was made by, [num_heads, head_dim]; only with tau.
     std::vector<float> chosen_by;
     /// The number of steps that each choice has served, [num_kv_heads], empty before the first.
     std::vector<std::int32_t> head_served;
-    std::int32_t served = 0;  ///< steps served by the choice of all heads, where a device chooses
-    SlotCopies lane;          ///< copies to wait for before the next step
+    std::int32_t served = 0;       ///< steps served by a choice by votes, for all heads
+    SlotCopies lane;               ///< copies to wait for before the next step
     std::vector<PageCopy> copies;  ///< of the last call of bring()
   };
   bool attends_to_all(const RetrieveStep& step) const {
@@ -196,20 +192,18 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
     return {first, std::max(first, layer.pages.complete() - policy_.window_pages())};
   }
   float score_scale(const RetrieveStep& step) const;
-  Status refresh(Layer& layer, const KvView& kv) const;
-  // Device path (paged_device.cc). The device computes summaries, page scores and attention in
-  // place. It also chooses where votes alone decide; otherwise the host chooses.
-  bool chooses_on_device(const RetrieveStep& step) const {
-    return step.compute != nullptr && reads_in_place(step.layer) && !policy_.tau &&
-           policy_.rerank <= 1 && chooses_by_votes();
+  Status refresh(Layer& layer, Compute& compute, const KvView& kv) const;
+  /// Scores at least one candidate: [num_heads, candidates] in the Compute's memory.
+  Status score(const Layer& layer, const RetrieveStep& step, const std::vector<bool>* heads,
+               float* scores) const;
+  /// Returns whether votes alone decide, so that nothing is fetched to choose (paged_votes.cc).
+  bool votes_decide(const RetrieveStep& step) const {
+    return reads_in_place(step.layer) && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes();
   }
-  Status refresh_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status score_on_device(const Layer& layer, const RetrieveStep& step, float* scores) const;
-  Status choose_on_device(Layer& layer, const RetrieveStep& step, const KvView& kv);
-  Status select_on_device(Layer& layer, const RetrieveStep& step);
+  Status choose_by_votes(Layer& layer, const RetrieveStep& step, const KvView& kv);
+  Status select_by_votes(Layer& layer, const RetrieveStep& step);
   CandidateRowsArgs rows_wanted(const Layer& layer, std::int32_t seen) const;
-  enum class Fetch : std::uint8_t { kQuery, kQueryAndScores };
-  Status fetch(const Layer& layer, const RetrieveStep& step, Fetch what);
+  Status fetch(const Layer& layer, const RetrieveStep& step, const std::vector<bool>* heads);
   Status select(Layer& layer, const RetrieveStep& step, const KvView& kv,
                 const std::vector<bool>& heads, std::vector<HeadChoice>& choices);
   void keep(Layer& layer, const RetrieveStep& step, const std::vector<bool>& heads,
@@ -232,8 +226,7 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   Status choose_and_attend(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status leave_device(Layer& layer, std::int32_t index);
   Status attend_brought(Layer& layer, const RetrieveStep& step);
-  Status attend_resident(const Layer& layer, const RetrieveStep& step);
-  Status attend_slots_on_device(const Layer& layer, const RetrieveStep& step) const;
+  Status attend_slots(const Layer& layer, const RetrieveStep& step);
   Status attend_in_place(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status list_rows(Layer& layer, std::size_t head, std::int64_t num_rows) const;
 
@@ -242,9 +235,10 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   LayerMemory memory_;  ///< of the layers that are not dense
   std::vector<Layer> layers_;
   std::vector<float> scores_, votes_;
-  std::vector<float> query_;                       ///< the step's query, copied from the device
+  std::vector<bool> scored_;  ///< [num_kv_heads], heads whose scores this step has fetched
+  std::vector<float> query_;  ///< the step's query, fetched
   std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
-  DeviceChoice there_;
+  ChoiceBuffers buffers_;
   double attention_ms_ = 0;  ///< of the current layer step
   Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };

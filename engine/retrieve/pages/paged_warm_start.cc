@@ -19,10 +19,7 @@ Status PagedRetriever::warm_start(const RetainedRows& retained) {
     KvView kv = sequence_.cache->view(index);
     if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget)
       continue;
-    RetrieveStep step;
-    step.compute = sequence_.compute;
-    QUIRE_RETURN_IF_ERROR(step.compute != nullptr ? refresh_on_device(layer, step, kv)
-                                                  : refresh(layer, kv));
+    QUIRE_RETURN_IF_ERROR(refresh(layer, *sequence_.compute, kv));
     QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
     kv = sequence_.cache->view(index);
     layer.copies.clear();

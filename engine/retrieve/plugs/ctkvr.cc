@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/stopwatch.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "engine/retrieve/query_turn.h"
 
 namespace quire {
@@ -91,7 +91,7 @@ CtkvrRetriever::CtkvrRetriever(const CtkvrOptions& options)
 void CtkvrRetriever::begin_sequence(const AssembledPrompt& prompt) {
   num_centroids_ = centroids_for(prompt.num_tokens);
   fallback_.reset();
-  there_ = DeviceChoice(memory_on_device());
+  buffers_ = ChoiceBuffers(buffer_memory());
   indexes_.clear();
   heads_ = std::vector<Head>(at(sequence().num_kv_heads));
   choices_.assign(at(sequence().num_layers), {});
@@ -127,11 +127,9 @@ Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
   QUIRE_RETURN_IF_ERROR(check_memory(*prompt.queries));
   indexes_.resize(at(all.num_layers));
   codes_ = std::vector<KeyCodes>(at(all.num_layers));
-  if (all.compute != nullptr) {
-    QUIRE_RETURN_IF_ERROR(ones_.reserve(memory_on_device(), all.head_dim));
-    QUIRE_RETURN_IF_ERROR(all.compute->synchronize());
-    std::fill_n(ones_.data(), all.head_dim, 1.0f);
-  }
+  QUIRE_RETURN_IF_ERROR(ones_.reserve(buffer_memory(), all.head_dim));
+  QUIRE_RETURN_IF_ERROR(all.compute->synchronize());
+  std::fill_n(ones_.data(), all.head_dim, 1.0f);
   for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
     if (!sparse(layer)) continue;
     CentroidInput build;
@@ -142,7 +140,7 @@ Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
     build.host = prompt_host(layer);
     build.list_rows = std::min(list_rows_, build.host.end - build.host.begin);
     build.num_centroids = num_centroids_;
-    if (all.compute != nullptr) build.memory = memory_on_device();
+    build.memory = buffer_memory();
     QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*all.device, build));
     stats_.device_bytes += indexes_[at(layer)]->device_bytes();
     if (options_.rerank && KeyCodes::pay(build.kv))
@@ -163,7 +161,7 @@ ChoosingNeed CtkvrRetriever::choosing_need(const RetrieveShape& shape) const {
   ChoosingNeed need{layers * CentroidIndex::device_bytes_for(shape.num_heads, shape.head_dim, n) +
                         bytes(lists, sizeof(std::uint64_t)),
                     (lists + 7) / 8};
-  need += DeviceChoice::need(shape, 0, n, 0);
+  need += ChoiceBuffers::need(shape, 0, n, 0);
   need.fixed_bytes += bytes(shape.head_dim + std::int64_t{shape.num_heads} * shape.head_dim,
                             sizeof(float)) +
                       bytes(shape.num_kv_heads * options_.probes, sizeof(std::int32_t));
@@ -215,7 +213,7 @@ Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) 
 Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
   named_.clear();
-  if (scores_on_device(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
+  if (looks_up_in_memory(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
   return RowRetriever::attend(step);
 }
 
@@ -225,45 +223,45 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
   constexpr float kLeastSquare = 1e-30f;  // zero queries are near to nothing
   const CentroidIndex& index = *index_of(step.layer);
   Compute& compute = *step.compute;
-  HookCompute& hooks = *compute.hooks();
   const std::int32_t kv_heads = sequence().num_kv_heads;
   const std::int64_t n = index.num_centroids(), probes = std::min(options_.probes, n),
                      values = kv_heads * index.list_words(),
                      bytes = values * static_cast<std::int64_t>(sizeof(std::uint64_t));
   QUIRE_RETURN_IF_ERROR(
-      normalised_.reserve(memory_on_device(), std::int64_t{step.num_heads} * step.head_dim));
-  QUIRE_RETURN_IF_ERROR(nearest_.reserve(memory_on_device(), kv_heads * probes));
-  QUIRE_ASSIGN_OR_RETURN(float* const scores, there_.scores(step.num_heads, n));
+      normalised_.reserve(buffer_memory(), std::int64_t{step.num_heads} * step.head_dim));
+  QUIRE_RETURN_IF_ERROR(nearest_.reserve(buffer_memory(), kv_heads * probes));
+  QUIRE_ASSIGN_OR_RETURN(float* const scores, buffers_.scores(step.num_heads, n));
   // The products are cosines up to a factor common to all heads.
-  QUIRE_RETURN_IF_ERROR(compute.norm({.x = step.query,
-                                      .weight = ones_.data(),
-                                      .out = normalised_.data(),
-                                      .rows = step.num_heads,
-                                      .dim = step.head_dim,
-                                      .eps = kLeastSquare}));
-  QUIRE_RETURN_IF_ERROR(hooks.key_products({.q = normalised_.data(),
-                                            .num_heads = step.num_heads,
-                                            .scale = 1.0f,
-                                            .kv = index.centroids(),
-                                            .first_row = 0,
-                                            .num_rows = n,
-                                            .scores = scores,
-                                            .ld_scores = n}));
-  QUIRE_RETURN_IF_ERROR(there_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
-                                      CandidateVote::kMaxScore, probes, nearest_.data()));
-  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, hooks.place(bytes));
-  QUIRE_RETURN_IF_ERROR(hooks.list_union({.lists = index.lists(),
-                                          .chosen = nearest_.data(),
-                                          .num_lists = n,
-                                          .words = index.list_words(),
-                                          .num_chosen = probes,
-                                          .num_kv_heads = kv_heads,
-                                          .rows = reinterpret_cast<std::uint64_t*>(place)}));
-  QUIRE_RETURN_IF_ERROR(hooks.fetch(bytes, [this, values](const std::byte* from) {
+  QUIRE_RETURN_IF_ERROR(compute.linear().norm({.x = step.query,
+                                               .weight = ones_.data(),
+                                               .out = normalised_.data(),
+                                               .rows = step.num_heads,
+                                               .dim = step.head_dim,
+                                               .eps = kLeastSquare}));
+  QUIRE_RETURN_IF_ERROR(compute.choice().key_products({.q = normalised_.data(),
+                                                       .num_heads = step.num_heads,
+                                                       .scale = 1.0f,
+                                                       .kv = index.centroids(),
+                                                       .first_row = 0,
+                                                       .num_rows = n,
+                                                       .scores = scores,
+                                                       .ld_scores = n}));
+  QUIRE_RETURN_IF_ERROR(buffers_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
+                                        CandidateVote::kMaxScore, probes, nearest_.data()));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(bytes));
+  QUIRE_RETURN_IF_ERROR(
+      compute.choice().list_union({.lists = index.lists(),
+                                   .chosen = nearest_.data(),
+                                   .num_lists = n,
+                                   .words = index.list_words(),
+                                   .num_chosen = probes,
+                                   .num_kv_heads = kv_heads,
+                                   .rows = reinterpret_cast<std::uint64_t*>(place)}));
+  QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(bytes, [this, values](const std::byte* from) {
     const auto* words = reinterpret_cast<const std::uint64_t*>(from);
     named_.assign(words, words + values);
   }));
-  return hooks.deliver();
+  return compute.fetch().deliver();
 }
 
 void CtkvrRetriever::synchronize() {

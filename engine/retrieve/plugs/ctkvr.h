@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/retrieve/device_choice.h"
+#include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/paged.h"
 #include "engine/retrieve/rows/centroid_index.h"
@@ -42,7 +42,7 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   /// the rows in the lists and for the query.
   bool needs_host(const RetrieveStep& step) const override {
     return fallback_ ? fallback_->needs_host(step)
-                     : !scores_on_device(step) && RowRetriever::needs_host(step);
+                     : !looks_up_in_memory(step) && RowRetriever::needs_host(step);
   }
   Status attend(const RetrieveStep& step) override;
   void synchronize() override;
@@ -92,9 +92,8 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   Status fall_back(const AssembledPrompt& prompt, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;
-  bool scores_on_device(const RetrieveStep& step) const {
-    return step.compute != nullptr && index_of(step.layer) != nullptr &&
-           index_of(step.layer)->in_compute_memory();
+  bool looks_up_in_memory(const RetrieveStep& step) const {
+    return index_of(step.layer) != nullptr && index_of(step.layer)->in_compute_memory();
   }
   Status fetch_named(const RetrieveStep& step);
   Result<HostCounts> attend_again(const HostStep& step, std::span<const std::int32_t> rows);
@@ -113,7 +112,7 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   // centroids nearest to them.
   ComputeBuffer<float> ones_, normalised_;
   ComputeBuffer<std::int32_t> nearest_;
-  DeviceChoice there_;
+  ChoiceBuffers buffers_;
   std::unique_ptr<PagedRetriever> fallback_;
   std::string note_;
 };

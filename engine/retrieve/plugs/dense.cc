@@ -14,9 +14,10 @@ class DenseRetriever final : public Retriever {
   DenseRetriever() : Retriever({.attends_all = true}) {}
 
   Status prepare(const SequenceContext&, const AssembledPrompt&) override { return {}; }
+  bool needs_host(const RetrieveStep&) const override { return false; }
   Status attend(const RetrieveStep& step) override {
     const KvView kv = step.cache->view(step.layer);
-    return step.cache->ragged(step.layer) ? attend_held(step, kv) : dense_attention(step, kv);
+    return step.cache->ragged(step.layer) ? attend_held(step, kv) : attend_rows(step, kv);
   }
 
  private:
@@ -29,7 +30,7 @@ class DenseRetriever final : public Retriever {
       step.cache->head_rows(step.layer, m, rows);
       lists_.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
     }
-    return attention_rows({attention_args(step, kv), lists_.data()});
+    return attend_rows(step, kv, lists_.data());
   }
 
   std::vector<std::vector<std::int32_t>> rows_;

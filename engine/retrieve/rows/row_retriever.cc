@@ -72,11 +72,11 @@ Status RowRetriever::prepare(const SequenceContext& sequence, const AssembledPro
     if (!sparse(l)) continue;
     any = true;
     // The host attends and needs keys and values in its own memory.
-    if (!chooses_on_device())
+    if (!chooses_by_votes())
       QUIRE_RETURN_IF_ERROR(leave_device(sequence_, l, PageLayout::kSplit, stats_));
   }
   if (!any) return {};
-  if (sequence.compute != nullptr) QUIRE_RETURN_IF_ERROR(sequence.compute->synchronize());
+  QUIRE_RETURN_IF_ERROR(sequence.compute->synchronize());
   return index(prompt);
 }
 
@@ -119,26 +119,22 @@ std::int64_t RowRetriever::host_end(std::int32_t layer, std::int64_t num_rows) c
 }
 
 bool RowRetriever::needs_host(const RetrieveStep& step) const {
-  if (step.compute == nullptr || step.compute->hooks() == nullptr) return true;
   return !attends_to_all(step.layer, host_end(step.layer, step.cache->num_rows(step.layer))) &&
-         !chooses_on_device();
+         !chooses_by_votes();
 }
 
 Status RowRetriever::attend(const RetrieveStep& step) {
-  // A derived class whose needs_host() differs has synchronized itself.
-  const bool here = RowRetriever::needs_host(step);
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   layer.host_end = host_end(step.layer, kv.num_rows);
-  if (attends_to_all(step.layer, layer.host_end))
-    return here ? dense_attention(step, kv) : attend_enqueued(step, kv, nullptr);
+  if (attends_to_all(step.layer, layer.host_end)) return attend_rows(step, kv);
   ++stats_.sparse_steps;
   ++stats_.selections;
   const std::int32_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
-  if (!here) {
+  if (chooses_by_votes()) {
     stats_.rows_scored += kv_heads * (layer.host_end - policy_.sink);
     stats_.rows_attended += std::int64_t{kv_heads} * policy_.chosen;
-    return attend_on_device(step, kv, {policy_.sink, layer.host_end});
+    return attend_by_votes(step, kv, {policy_.sink, layer.host_end});
   }
   out_.resize(at(std::int64_t{step.num_heads} * step.head_dim));
   lse_.resize(at(step.num_heads));

@@ -72,8 +72,7 @@ struct HostCounts {
 class RowRetriever : public Retriever {
  public:
   Status prepare(const SequenceContext& sequence, const AssembledPrompt& prompt) override;
-  /// Returns false for dense steps on a device, and for all steps on it if chooses_on_device(),
-  /// because the device then attends by itself.
+  /// Returns false for dense steps, and for all steps if chooses_by_votes().
   bool needs_host(const RetrieveStep& step) const override;
   Status attend(const RetrieveStep& step) override;
   RetrieveStats stats() const override;
@@ -86,18 +85,18 @@ class RowRetriever : public Retriever {
   /// Runs in prepare() if some layers have more prompt rows on the host than a step may choose.
   virtual Status index(const AssembledPrompt&) { return {}; }
   /// Computes attention of the query to rows of step.host. Several KV heads call it concurrently in
-  /// different threads.
-  virtual Result<HostCounts> attend_host(const HostStep& step) = 0;
+  /// different threads. It is not called if chooses_by_votes().
+  virtual Result<HostCounts> attend_host(const HostStep&) { return HostCounts{}; }
   /// Returns whether attend_host() of the step takes much longer than of steps for which this is
   /// false. Such steps run first, so that threads finish at about the same time.
   virtual bool chooses(const HostStep&) const { return true; }
-  /// Returns whether attend_on_device() is called where a device computes.
-  virtual bool chooses_on_device() const { return false; }
-  /// Enqueues on step.compute, for all KV heads, attention to all rows outside `host` and to the
+  /// Returns whether attend_by_votes() serves the steps: the choice stays in the Compute's memory.
+  virtual bool chooses_by_votes() const { return false; }
+  /// Computes on step.compute, for all KV heads, attention to all rows outside `host` and to the
   /// policy().chosen best rows in it. `host` has more rows than that.
-  virtual Status attend_on_device(const RetrieveStep& /*step*/, const KvView& /*kv*/,
-                                  RowRange /*host*/) {
-    return Status::unimplemented("the host attends");
+  virtual Status attend_by_votes(const RetrieveStep& /*step*/, const KvView& /*kv*/,
+                                 RowRange /*host*/) {
+    return Status::unimplemented("each KV head attends by itself");
   }
   /// Runs after every KV head attended in the step.
   virtual void end_step(const HostStep& /*of the last KV head*/) {}
@@ -110,7 +109,7 @@ class RowRetriever : public Retriever {
   RowRange prompt_host(std::int32_t layer) const;
   /// Returns the device memory for choosing, valid from before begin_sequence() on; null where the
   /// host computes.
-  const std::shared_ptr<ChoosingMemory>& memory_on_device() const { return device_memory_; }
+  const std::shared_ptr<ChoosingMemory>& buffer_memory() const { return device_memory_; }
 
  private:
   struct Layer {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/compress/compressor.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/record/tail_record.h"
 #include "kernels/block_summary.h"
@@ -172,14 +172,14 @@ class FetchingHook final : public ForwardHook {
  public:
   bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
-    HookCompute& hooks = *hooks_of(pass);
+    FetchOps& fetch = pass.compute->fetch();
     const std::int64_t width = 8;
     for (int i = 0; i < 3; ++i) {
-      QUIRE_ASSIGN_OR_RETURN(std::byte* const to, hooks.place(width * 4));
-      QUIRE_RETURN_IF_ERROR(hooks.copy_rows(pass.qkv.q + i * width, 1, width, pass.qkv.ld,
-                                            reinterpret_cast<float*>(to)));
+      QUIRE_ASSIGN_OR_RETURN(std::byte* const to, fetch.place(width * 4));
+      QUIRE_RETURN_IF_ERROR(pass.compute->linear().copy_rows(
+          pass.qkv.q + i * width, 1, width, pass.qkv.ld, reinterpret_cast<float*>(to)));
       QUIRE_RETURN_IF_ERROR(
-          hooks.fetch(width * 4, [this, layer = pass.layer, i](const std::byte* from) {
+          fetch.fetch(width * 4, [this, layer = pass.layer, i](const std::byte* from) {
             order.push_back(layer * 3 + i);
             const auto* values = reinterpret_cast<const float*>(from);
             fetched.insert(fetched.end(), values, values + 8);

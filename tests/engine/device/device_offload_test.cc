@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/cache/working_cache.h"
-#include "engine/model/hook_compute.h"
+#include "engine/compute/compute.h"
 #include "engine/residency/memory_speed.h"
 #include "engine/retrieve/slot_copies.h"
 #include "tests/engine/device/device_side.h"

@@ -91,7 +91,7 @@ struct Cache {
     std::vector<std::int32_t> rows;
     for (const auto& part : stored.rows) rows.insert(rows.end(), part.begin(), part.end());
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView to, cache.writable(layer, rows));
-    return compute.place(table, to, stored.view());
+    return compute.kv().place(table, to, stored.view());
   }
   std::vector<float> values() {
     std::vector<float> out;
@@ -178,7 +178,7 @@ TEST(DevicePlacementTest, RowsOfTwoDtypesAreRefused) {
   const std::vector<std::int32_t> to = {0, 2, 4, 6, 8, 10};
   const auto pages = cache.cache.writable(0, to);
   ASSERT_TRUE(pages.ok());
-  EXPECT_EQ(compute->place(table, *pages, rows).code(), Code::kInvalidArgument);
+  EXPECT_EQ(compute->kv().place(table, *pages, rows).code(), Code::kInvalidArgument);
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ class ChosenPagesTest : public ::testing::Test {
       context.cache = &cache;
       assembled.contexts = contexts;
       context.device = &slots;
-      if (compute->hooks() != nullptr) context.compute = compute.get();
+      context.compute = compute.get();
       assembled.num_tokens = kPrompt;
       context.num_layers = kLayers;
       context.num_heads = kHeads;
@@ -200,10 +200,8 @@ class ChosenPagesTest : public ::testing::Test {
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
         const auto q = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * n), kHeads * kDim);
         std::ranges::copy(q, query.data());
-        RetrieveStep step{layer,      query.data(),
-                          position,   &cache,
-                          kHeads,     kDim,
-                          out.data(), compute->hooks() != nullptr ? compute.get() : nullptr};
+        RetrieveStep step{layer,  query.data(), position,   &cache,
+                          kHeads, kDim,         out.data(), compute.get()};
         const Status s = retriever->attend(step);
         EXPECT_TRUE(s.ok()) << s.to_string();
         EXPECT_TRUE(compute->synchronize().ok());

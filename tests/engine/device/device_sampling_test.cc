@@ -84,7 +84,8 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
       std::copy(rows[i].begin(), rows[i].end(), logits.data() + i * vocab);
     }
     ASSERT_TRUE(
-        compute->draw(logits.data(), static_cast<std::int64_t>(vocab), rules, tokens.data()).ok());
+        compute->sample(logits.data(), static_cast<std::int64_t>(vocab), rules, tokens.data())
+            .ok());
     std::vector<std::int32_t> drawn(rules.size());
     ASSERT_TRUE(compute
                     ->read_bytes(tokens.data(),
@@ -114,7 +115,7 @@ TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
   for (const bool greedy : {true, false}) {
     const std::span<const SampleRule> some = std::span<const SampleRule>(rules).first(greedy ? 5
                                                                                              : 10);
-    ASSERT_TRUE(compute->draw(logits.data(), 3, some, tokens.data()).ok());
+    ASSERT_TRUE(compute->sample(logits.data(), 3, some, tokens.data()).ok());
     std::vector<std::int32_t> drawn(some.size());
     ASSERT_TRUE(
         compute

@@ -10,6 +10,7 @@
 #include "engine/prefill/context_kv.h"
 #include "tests/kernels/kernel_test_support.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/host_compute.h"
 
 namespace quire::testing {
 namespace {
@@ -77,6 +78,7 @@ struct Layer {
     AttentionStatistics statistics(layout, heads);
     for (std::int64_t first = 0; first < tokens; first += chunk_tokens) {
       AttentionStatistics::Chunk chunk;
+      chunk.compute = &host_compute();
       chunk.q = q.data() + first * heads * dim;
       chunk.lse = lse.data() + first * heads;
       chunk.rows = std::min(chunk_tokens, tokens - first);

@@ -17,9 +17,13 @@
 #include "engine/select/selector.h"
 #include "kernels/attention.h"
 #include "kernels/attention_rows.h"
+#include "tests/support/host_compute.h"
 #include "tests/support/model_files.h"
 
 namespace quire {
+
+using testing::host_compute;
+
 namespace {
 
 class SelectorConformance : public ::testing::TestWithParam<std::string> {};
@@ -170,6 +174,7 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   EXPECT_EQ(retriever->name(), GetParam());
   const RetainedRows retained;
   SequenceContext context;
+  context.compute = &host_compute();
   AssembledPrompt assembled;
   context.cache = &filled.cache();
   assembled.retained = &retained;
@@ -189,6 +194,7 @@ TEST_P(RetrieverConformance, BudgetOverTheContextEqualsDenseAttention) {
   ASSERT_TRUE(retriever->begin_step(5, position).ok());
   for (std::int32_t layer : {0, 1}) {
     RetrieveStep step;
+    step.compute = &host_compute();
     step.layer = layer;
     step.query = query.data();
     step.position = position;
@@ -223,6 +229,7 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   const auto retriever = std::move(*retrievers().make("dense"));
   const RetainedRows retained;
   SequenceContext context;
+  context.compute = &host_compute();
   AssembledPrompt assembled;
   context.cache = &reduced.cache();
   assembled.retained = &retained;
@@ -238,6 +245,7 @@ TEST(DenseRetrieverTest, AttendsToWhatEachHeadStillHolds) {
   const std::int32_t position = 37;
   ASSERT_TRUE(retriever->begin_step(5, position).ok());
   RetrieveStep step;
+  step.compute = &host_compute();
   step.layer = 1;
   step.query = query.data();
   step.position = position;
@@ -317,7 +325,8 @@ class CompressorConformance : public ::testing::TestWithParam<std::string> {
                    .cache = &filled_.cache(),
                    .write = &write,
                    .carry_on = &carry_on,
-                   .cache_rows = &cache_rows};
+                   .cache_rows = &cache_rows,
+                   .compute = &host_compute()};
     pass.qkv.q = q.data();
     pass.qkv.rows = n;
     pass.qkv.ld = width;

@@ -1,4 +1,4 @@
-#include "engine/recompute/fusion.h"
+#include "kernels/fusion.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 
 #include "engine/recompute/stored_row.h"
 #include "kernels/kv.h"
+#include "kernels/raw_rows.h"
 
 namespace quire {
 namespace {
@@ -62,7 +63,7 @@ TEST(StoredRowTest, ReadsEveryDtypeAndEveryHalf) {
   const RawKvView view{halves.data(), 128, DType::kF16, 0, 128 * 256 * 2, 256 * 2};
   std::vector<float> k(256), v(256);
   for (std::int64_t row = 0; row < 128; ++row) {
-    load_stored_row(view, row, 1, 256, k.data(), v.data());
+    load_raw_row(view, row, 1, 256, k.data(), v.data());
     for (std::size_t c = 0; c < 256; ++c) {
       const float want_k = f16_to_f32(halves[static_cast<std::size_t>(row) * 256 + c]);
       const float want_v = f16_to_f32(halves[(static_cast<std::size_t>(row) + 128) * 256 + c]);
@@ -81,11 +82,11 @@ TEST(StoredRowTest, ReadsEveryDtypeAndEveryHalf) {
     std::vector<std::byte> packed(static_cast<std::size_t>(2 * 5 * 24 * size));
     ASSERT_TRUE(
         kv_pack_reference({in_k.data(), in_v.data(), 5, 24, 24, 3, 8, dtype, packed.data()}).ok());
-    const RawKvView block = stored_rows(
+    const RawKvView block = raw_rows(
         {packed.data(), 5, dtype, 2 * 5 * 8 * size, 5 * 8 * size, 8 * size}, 2, 3);
     EXPECT_EQ(block.num_rows, 3);
     std::vector<float> got_k(24), got_v(24);
-    load_stored_row(block, 1, 3, 8, got_k.data(), got_v.data());
+    load_raw_row(block, 1, 3, 8, got_k.data(), got_v.data());
     EXPECT_EQ(got_k, std::vector<float>(in_k.begin() + 72, in_k.begin() + 96));
     EXPECT_EQ(got_v, std::vector<float>(in_v.begin() + 72, in_v.begin() + 96));
   }

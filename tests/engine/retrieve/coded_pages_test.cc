@@ -10,8 +10,12 @@
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/pages/paged.h"
 #include "tests/kernels/kernel_test_support.h"
+#include "tests/support/host_compute.h"
 
 namespace quire {
+
+using testing::host_compute;
+
 namespace {
 
 constexpr std::int32_t kHeads = 4, kKvHeads = 2, kGroup = kHeads / kKvHeads, kDim = 64,
@@ -66,6 +70,7 @@ TEST(CodedPages, ThePagesTakenAreThoseAttendedToMost) {
   DevicePool device(0);
   const auto retriever = std::move(*retrievers().make("freekv", options));
   SequenceContext context;
+  context.compute = &host_compute();
   AssembledPrompt assembled;
   context.cache = &cache;
   assembled.contexts = std::span(&whole, 1);
@@ -83,6 +88,7 @@ TEST(CodedPages, ThePagesTakenAreThoseAttendedToMost) {
     const auto query = random_floats(kHeads * kDim, static_cast<std::uint32_t>(9000 + n));
     std::vector<float> out(kHeads * kDim);
     RetrieveStep step;
+    step.compute = &host_compute();
     step.query = query.data();
     step.position = position;
     step.cache = &cache;

@@ -11,6 +11,7 @@
 #include "kernels/rope.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/host_compute.h"
 
 namespace quire::testing {
 namespace {
@@ -153,6 +154,7 @@ TEST_F(DraftScorerTest, APromptIsReadInPiecesSoThatOthersGetTheirTurns) {
     ASSERT_TRUE(cache.add_rows(layer, positions).ok());
   DevicePool device(0);
   SequenceContext context;
+  context.compute = &host_compute();
   AssembledPrompt assembled;
   context.cache = &cache;
   context.device = &device;

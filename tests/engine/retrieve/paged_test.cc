@@ -16,13 +16,16 @@
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
+#include "tests/support/host_compute.h"
 
 namespace quire {
+
 namespace {
 
 constexpr std::int32_t kLayers = 3, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
 constexpr std::size_t kQuery = kHeads * kDim;
 
+using testing::host_compute;
 using testing::random_row;
 
 /// Queries of one answer, and the cache that it grows, equal for every retriever. Keys are random,
@@ -58,7 +61,8 @@ class Sequence {
 
   RetrieveStep step(std::int32_t layer, const std::vector<float>& query, std::vector<float>& out) {
     out.assign(kQuery, NAN);
-    return {layer, query.data(), next_position() - 1, &cache_, kHeads, kDim, out.data()};
+    return {layer,  query.data(), next_position() - 1, &cache_,
+            kHeads, kDim,         out.data(),          &host_compute()};
   }
 
  private:
@@ -80,6 +84,7 @@ struct Decoding {
       : device(device_bytes),
         retriever(std::move(*retrievers().make(name, PlugOptions(std::move(given))))) {
     SequenceContext context;
+    context.compute = &host_compute();
     AssembledPrompt assembled;
     context.cache = &sequence.cache();
     assembled.retained = retained;
@@ -558,6 +563,7 @@ TEST(FreeKv, AFullDeviceFailsThisRequestOnly) {
   auto others = tiny.allocate((1 << 16) - 1000);  // the request's memory exists but is taken
   ASSERT_TRUE(others.ok());
   SequenceContext context;
+  context.compute = &host_compute();
   AssembledPrompt assembled;
   context.cache = &run.sequence.cache();
   assembled.contexts = run.contexts;

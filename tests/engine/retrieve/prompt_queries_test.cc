@@ -9,6 +9,7 @@
 #include "engine/model/hook_chain.h"
 #include "kernels/attention.h"
 #include "tests/engine/model/model_harness.h"
+#include "tests/support/host_compute.h"
 #include "tests/support/model_files.h"
 
 namespace quire {
@@ -39,6 +40,7 @@ class PromptQueriesTest : public ::testing::Test {
       lse.insert(lse.end(), kHeads, saw ? static_cast<float>(p) + value : NAN);
     }
     LayerPass pass{};
+    pass.compute = &host_compute();
     pass.positions = positions;
     pass.qkv.q = q.data();
     pass.qkv.rows = static_cast<std::int64_t>(positions.size());

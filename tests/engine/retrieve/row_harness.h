@@ -17,6 +17,7 @@
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
+#include "tests/support/host_compute.h"
 
 namespace quire::testing {
 
@@ -78,7 +79,8 @@ class RowSequence {
 
   RetrieveStep step(std::int32_t layer, const std::vector<float>& query, std::vector<float>& out) {
     out.assign(kQuery, NAN);
-    return {layer, query.data(), num_rows() - 1, &cache_, kHeads, kDim, out.data()};
+    return {layer,  query.data(), num_rows() - 1, &cache_,
+            kHeads, kDim,         out.data(),     &host_compute()};
   }
 
   /// Returns the products of a query with every row's key of one head, over sqrt(head_dim).
@@ -155,6 +157,7 @@ class RowSequence {
     rotate_back(raw, position);
     if (position % 4 == 1) lse.assign(kHeads, NAN);  // like a row that no higher layer needs
     LayerPass pass{};
+    pass.compute = &host_compute();
     pass.layer = layer;
     pass.positions = std::span(&position, 1);
     pass.qkv.q = raw.data();
@@ -199,6 +202,7 @@ struct RowDecoding {
     const WantedQueries wanted = queries_wanted();
     if (wanted.count > 0) queries = sequence.queries(wanted.count, first_seen);
     SequenceContext context;
+    context.compute = &host_compute();
     AssembledPrompt assembled;
     context.cache = &sequence.cache();
     assembled.queries = queries.get();

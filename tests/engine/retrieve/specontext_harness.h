@@ -17,6 +17,7 @@
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/kernels/kernel_test_support.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/host_compute.h"
 
 namespace quire::testing {
 
@@ -68,6 +69,7 @@ class HeadDecoding {
     }
     EXPECT_TRUE(track.add_embedded(ids, positions).ok());
     SequenceContext context;
+    context.compute = &host_compute();
     AssembledPrompt assembled;
     context.cache = &cache_;
     assembled.retained = retained;
@@ -112,7 +114,7 @@ class HeadDecoding {
   }
   RetrieveStep step(std::int32_t layer, const std::vector<float>& q, std::int32_t position,
                     std::vector<float>& out) const {
-    return {layer, q.data(), position, &cache_, kHeads, kDim, out.data()};
+    return {layer, q.data(), position, &cache_, kHeads, kDim, out.data(), &host_compute()};
   }
   std::int32_t last_position() const { return next_position_ - 1; }
   const WorkingCache& cache() const { return cache_; }

@@ -1,31 +1,29 @@
-/// DeviceChoice chooses candidates for each KV head on a computing device: scores, votes, choices
-/// and row lists stay in device memory, and the host does not synchronize.
+/// ChoiceBuffers chooses candidates for each KV head: scores, votes, choices and row lists stay in
+/// the Compute's memory, and the host does not synchronize.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/cache/compute_memory.h"
-#include "engine/model/compute.h"
+#include "engine/compute/compute.h"
 #include "engine/retrieve/choosing_memory.h"
 #include "kernels/candidates.h"
 
 namespace quire {
 
-/// DeviceLists are lists of rows in a Compute's memory.
-struct DeviceLists {
+/// ChosenLists are lists of rows in a Compute's memory.
+struct ChosenLists {
   const RowList* lists = nullptr;  ///< [num_kv_heads]
   std::int64_t longest = 0;        ///< upper bound of the rows of a list
 };
 
-/// DeviceChoice holds the buffers of one sequence on a Compute with hooks(). Its layers share them,
-/// because enqueued work keeps its order. Threads: the computing thread. Errors of all calls: those
-/// of HookCompute.
-class DeviceChoice {
+/// ChoiceBuffers holds the buffers of one sequence. Its layers share them, because enqueued work
+/// keeps its order. Threads: one at a time. Errors of all calls: those of Compute.
+class ChoiceBuffers {
  public:
-  /// Makes an object that cannot be used until it is assigned one with a memory.
-  DeviceChoice() = default;
-  /// Makes a choice whose `memory` belongs to the Compute of all calls.
-  explicit DeviceChoice(std::shared_ptr<ChoosingMemory> memory) : memory_(std::move(memory)) {}
+  ChoiceBuffers() = default;
+  /// Makes buffers in the memory of the Compute of all calls; null: the host computes.
+  explicit ChoiceBuffers(std::shared_ptr<ChoosingMemory> memory) : memory_(std::move(memory)) {}
   /// Returns the upper bound of the memory for scores [num_heads, candidates], their votes and
   /// lists of at most most_listed rows. There is one candidate per rows_per_candidate rows (0:
   /// none), and more_candidates more.
@@ -38,9 +36,9 @@ class DeviceChoice {
   /// scores, ascending.
   Status choose(Compute& compute, std::int32_t num_kv_heads, std::int32_t group, std::int64_t n,
                 CandidateVote vote, std::int64_t k, std::int32_t* chosen);
-  /// Builds the row lists of the choice on the device; they are valid until the next call. `args`
-  /// comes without rows and lists; its units are host memory and its choice is device memory.
-  Result<DeviceLists> lists(Compute& compute, CandidateRowsArgs args);
+  /// Builds the row lists of the choice; they are valid until the next call. `args` comes without
+  /// rows and lists; its units are ordinary memory and its choice is the Compute's.
+  Result<ChosenLists> lists(Compute& compute, CandidateRowsArgs args);
 
  private:
   template <class T>

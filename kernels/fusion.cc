@@ -1,4 +1,4 @@
-#include "engine/recompute/fusion.h"
+#include "kernels/fusion.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,49 @@
+/// ChoiceOps are the operations of a Compute that choose what a query attends to: scores of pages,
+/// rows and blocks, votes, the best, and lists of rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "kernels/candidates.h"
+#include "kernels/page_bounds.h"
+#include "kernels/rope.h"
+#include "kernels/row_products.h"
+
+namespace quire {
+
+/// ScoredBlocks are the blocks of one document in one layer for SamKV's selection
+/// (kernels/cuda/args.h, SamkvDocument). All pointers but `means` are ordinary memory.
+struct ScoredBlocks {
+  const float* means;  ///< [num_blocks, num_kv_heads * head_dim], returned by upload()
+  std::int64_t num_blocks;
+  const float* query;         ///< [num_heads * head_dim] raw
+  std::int32_t distance;      ///< from the document's start to the query
+  float *score, *comparable;  ///< [num_blocks], written before the call returns
+};
+
+/// Memory, order, threads and errors: as Compute. Queries, bounds, scores, votes, choices, bitmaps,
+/// rows and lists lie in its memory, and so do pages of KV. Page ranges, units and arrays of pages
+/// lie in ordinary host memory and are read before a call returns. Where the host computes, several
+/// threads may call these operations, score_blocks() excepted.
+class ChoiceOps {
+ public:
+  virtual ~ChoiceOps() = default;
+  virtual Status page_bounds(const PageBoundsArgs& args) = 0;
+  virtual Status page_scores(const PageScoresArgs& args) = 0;
+  virtual Status key_products(const KeyProductsArgs& args) = 0;
+  virtual Status candidate_votes(const CandidateVotesArgs& args) = 0;
+  /// Computes top_k_sorted() of each row of scores [rows, n]: chosen [rows, min(k, n)].
+  virtual Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n,
+                                 std::int64_t k, std::int32_t* chosen) = 0;
+  virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
+  virtual Status list_union(const ListUnionArgs& args) = 0;
+  /// Scores all blocks of all documents and synchronizes once. Errors: also kUnimplemented (the
+  /// host computes: selectors score in ordinary memory).
+  virtual Status score_blocks(const RopeTable& table, std::int32_t num_heads,
+                              std::int32_t num_kv_heads,
+                              std::span<const ScoredBlocks> documents) = 0;
+};
+
+}  // namespace quire

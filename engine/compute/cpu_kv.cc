@@ -1,0 +1,140 @@
+#include "engine/compute/cpu_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/block_summary.h"
+#include "kernels/fusion.h"
+#include "kernels/parallel.h"
+#include "kernels/raw_rows.h"
+
+namespace quire {
+namespace {
+
+template <class T>
+void reserve(std::vector<T>& values, std::int64_t n) {
+  if (values.size() < static_cast<std::size_t>(n)) values.resize(static_cast<std::size_t>(n));
+}
+
+}  // namespace
+
+/// Rounds rows as a store round trip would, then places them with K rotated.
+Status CpuKv::round_and_place(const RopeTable& table, const NewRows& n, DType raw_dtype,
+                              const MutableKvView& dst) {
+  const std::int64_t kv_dim = std::int64_t{dst.num_kv_heads} * dst.head_dim;
+  const auto size = static_cast<std::int64_t>(dtype_bytes(raw_dtype)),
+             row_stride = dst.head_dim * size;
+  reserve(raw_, n.rows * 2 * kv_dim * size);
+  QUIRE_RETURN_IF_ERROR(kv_pack({.k = n.k,
+                                 .v = n.v,
+                                 .rows = n.rows,
+                                 .ldk = n.ld,
+                                 .ldv = n.ld,
+                                 .num_kv_heads = dst.num_kv_heads,
+                                 .head_dim = dst.head_dim,
+                                 .dtype = raw_dtype,
+                                 .out = raw_.data()}));
+  const RawKvView raw{.data = raw_.data(),
+                      .num_rows = n.rows,
+                      .dtype = raw_dtype,
+                      .head_stride = 2 * n.rows * row_stride,
+                      .kv_stride = n.rows * row_stride,
+                      .row_stride = row_stride};
+  return kv_place(table, {.src = raw,
+                          .dst = dst,
+                          .positions = n.positions.data(),
+                          .dst_rows = n.dst_rows.data(),
+                          .first_dst_row = 0});
+}
+
+Status CpuKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
+  const auto n = static_cast<std::int64_t>(a.from.size());
+  if (n == 0) return {};
+  NewRows rows{a.k, a.v, n, a.ld, a.positions, a.dst_rows};
+  // The rows are scattered: gather those to write.
+  if (a.from.front() != 0 || a.from.back() + 1 != n) {
+    const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim;
+    gather_new(a, kv_dim);
+    rows.k = gathered_.data();
+    rows.v = rows.k + kv_dim;
+    rows.ld = 2 * kv_dim;
+  }
+  return round_and_place(table, rows, a.raw_dtype, a.dst);
+}
+
+void CpuKv::gather_new(const WriteRowsArgs& a, std::int64_t kv_dim) {
+  reserve(gathered_, static_cast<std::int64_t>(a.from.size()) * 2 * kv_dim);
+  const auto bytes = static_cast<std::size_t>(kv_dim) * sizeof(float);
+  float* to = gathered_.data();
+  for (const std::int32_t row : a.from) {
+    std::memcpy(to, a.k + row * a.ld, bytes);
+    std::memcpy(to + kv_dim, a.v + row * a.ld, bytes);
+    to += 2 * kv_dim;
+  }
+}
+
+Status CpuKv::place(const RopeTable& table, const MutableKvView& dst,
+                    std::span<const StoredRows> rows) {
+  for (const StoredRows& r : rows)
+    QUIRE_RETURN_IF_ERROR(kv_place(table, {.src = r.raw,
+                                           .dst = dst,
+                                           .positions = r.positions.data(),
+                                           .dst_rows = r.dst_rows.data(),
+                                           .first_dst_row = 0}));
+  return {};
+}
+
+Status CpuKv::blend_stored(const RopeTable& table, const BlendStoredArgs& a) {
+  const std::int32_t kv_heads = a.dst.num_kv_heads, dim = a.dst.head_dim;
+  const std::int64_t kv_dim = std::int64_t{kv_heads} * dim;
+  struct Row {
+    const RawKvView* raw;
+    std::int64_t index;
+  };
+  std::vector<Row> old;
+  std::vector<std::int32_t> positions, dst_rows;
+  for (const StoredRows& piece : a.stored) {
+    for (std::int64_t i = 0; i < piece.raw.num_rows; ++i) old.push_back({&piece.raw, i});
+    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
+    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
+  }
+  const auto n = static_cast<std::int64_t>(old.size());
+  if (n == 0) return {};
+  reserve(gathered_, n * 2 * kv_dim);
+  parallel_for(n, 8, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> stored(static_cast<std::size_t>(2 * kv_dim));
+    const std::span<const float> before(stored);
+    const auto width = static_cast<std::size_t>(kv_dim);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Row& row = old[static_cast<std::size_t>(i)];
+      load_raw_row(*row.raw, row.index, kv_heads, dim, stored.data(), stored.data() + kv_dim);
+      float* out = gathered_.data() + i * 2 * kv_dim;
+      std::memcpy(out, a.k + i * a.ld, width * sizeof(float));
+      std::memcpy(out + kv_dim, a.v + i * a.ld, width * sizeof(float));
+      for (const std::size_t at : {std::size_t{0}, width}) {
+        const std::span<float> fresh(out + at, width);
+        const std::span<const float> was = before.subspan(at, width);
+        fuse(fresh, was, fusion_weight(fresh, was));
+      }
+    }
+  });
+  return round_and_place(
+      table, {gathered_.data(), gathered_.data() + kv_dim, n, 2 * kv_dim, positions, dst_rows},
+      a.stored.front().raw.dtype, a.dst);
+}
+
+Status CpuKv::block_means(const RopeTable& table, const BlockMeansArgs& a) {
+  for (std::int64_t first = 0, block = 0; first < a.raw.num_rows;
+       first += a.block_tokens, ++block) {
+    BlockSummaryArgs args{};
+    args.raw = raw_rows(a.raw, first, std::min(a.block_tokens, a.raw.num_rows - first));
+    args.num_kv_heads = a.num_kv_heads;
+    args.head_dim = a.head_dim;
+    args.first_position = static_cast<std::int32_t>(a.first_position + first);
+    args.mean = a.means + block * a.num_kv_heads * a.head_dim;
+    QUIRE_RETURN_IF_ERROR(block_summary(table, args));
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,63 @@
+/// LinearOps are the operations of a Compute on activations: embeddings, norms, products, copies
+/// and sums of rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "kernels/activation.h"
+#include "kernels/norm.h"
+
+namespace quire {
+
+class ComputeMatrix;
+
+/// ProductArgs describes y[rows, n] = x[rows, k] * W^T (+ bias[n]), with row strides ldx and ldy.
+struct ProductArgs {
+  const ComputeMatrix* weights;
+  const float* x;
+  std::int64_t rows, ldx;
+  const float* bias;  ///< or null
+  float* y;
+  std::int64_t ldy;
+};
+
+/// HeadNormArgs describes an in-place RMS norm with weights [head_dim] of every q and k head. The
+/// stacked projections are [rows, q heads, k heads, v heads].
+struct HeadNormArgs {
+  float* qkv;
+  std::int64_t rows, ld;
+  std::int32_t num_heads, num_kv_heads, head_dim;
+  const float *q_norm, *k_norm;
+  float eps;
+};
+
+/// Memory, order, threads and errors: as Compute. x, y, weights, biases and `out` lie in its
+/// memory; ids and row indices lie in ordinary host memory and are read before a call returns.
+class LinearOps {
+ public:
+  virtual ~LinearOps() = default;
+  /// Computes x[i] = table[ids[i]], dim f32 each. Ids are within the table.
+  virtual Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
+                       std::span<const std::int32_t> ids, float* x) = 0;
+  virtual Status norm(const RmsNormArgs& args) = 0;
+  virtual Status product(const ProductArgs& args) = 0;
+  /// Computes y += product. `scratch` [rows, n] is contiguous and undefined before and after; y is
+  /// contiguous, too.
+  virtual Status add_product(const ProductArgs& args, float* scratch) = 0;
+  virtual Status swiglu(const SwigluArgs& args) = 0;
+  virtual Status norm_heads(const HeadNormArgs& args) = 0;
+  /// Copies out[i, :dim] = x[rows[i], :dim]; x has row stride ldx, out is contiguous. They do not
+  /// overlap.
+  virtual Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows,
+                           std::int64_t dim, float* out) = 0;
+  /// Copies out[r, :dim] = x[r, :dim]; x has row stride ldx, out is contiguous.
+  virtual Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
+                           float* out) = 0;
+  /// Adds rows to sums, one after the other, as kernels/activation.h defines.
+  virtual Status sum_columns(const ColumnSumsArgs& args) = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,41 @@
+/// The choosing operations of a device. Internal to engine/device.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "engine/compute/choice_ops.h"
+#include "engine/device/block_scoring.h"
+#include "engine/device/device_memory.h"
+#include "engine/device/device_tables.h"
+
+namespace quire {
+
+class DeviceChoice final : public ChoiceOps {
+ public:
+  /// `stage` must outlive this object.
+  DeviceChoice(const std::shared_ptr<DeviceMemory>& memory, std::shared_ptr<DeviceTables> tables,
+               ArgumentStage& stage)
+      : memory_(memory), tables_(std::move(tables)), stage_(stage), scoring_(memory) {}
+
+  Status page_bounds(const PageBoundsArgs& args) override;
+  Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
+  Status key_products(const KeyProductsArgs& args) override;
+  Status candidate_votes(const CandidateVotesArgs& args) override { return memory_->run(args); }
+  Status best_candidates(const float* scores, std::int64_t rows, std::int64_t n, std::int64_t k,
+                         std::int32_t* chosen) override;
+  Status candidate_rows(const CandidateRowsArgs& args) override;
+  Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
+  Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
+                      std::span<const ScoredBlocks> documents) override {
+    return scoring_.run(tables_->of(table), num_heads, num_kv_heads, documents);
+  }
+
+ private:
+  const std::shared_ptr<DeviceMemory> memory_;
+  const std::shared_ptr<DeviceTables> tables_;
+  ArgumentStage& stage_;
+  BlockScoring scoring_;
+};
+
+}  // namespace quire

@@ -1,0 +1,214 @@
+#include "engine/device/device_kv.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace quire {
+namespace {
+
+/// Joins the positions and destinations of all pieces.
+void join(std::span<const StoredRows> rows, std::vector<std::int32_t>& positions,
+          std::vector<std::int32_t>& dst_rows) {
+  for (const StoredRows& piece : rows) {
+    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
+    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
+  }
+}
+
+}  // namespace
+
+DeviceKv::DeviceKv(const std::shared_ptr<DeviceMemory>& memory,
+                   std::shared_ptr<DeviceTables> tables, LinearOps& linear, ArgumentStage& stage)
+    : memory_(memory),
+      tables_(std::move(tables)),
+      linear_(linear),
+      stage_(stage),
+      rows_(memory, cuda::MemoryKind::kDevice),
+      raw_(memory, cuda::MemoryKind::kDevice),
+      feed_(memory),
+      ready_(memory->new_event()) {
+  for (std::int32_t& event : copied_) event = memory->new_event();
+}
+
+Status DeviceKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
+  const auto n = static_cast<std::int64_t>(a.from.size());
+  if (n == 0) return {};
+  const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim,
+                     size = static_cast<std::int64_t>(dtype_bytes(a.raw_dtype)),
+                     row = a.dst.head_dim * size;
+  QUIRE_RETURN_IF_ERROR(raw_.reserve(n * 2 * kv_dim * size));
+  const float *k = a.k, *v = a.v;
+  std::int64_t ld = a.ld;
+  if (a.from.front() != 0 || a.from.back() + 1 != n) {
+    QUIRE_RETURN_IF_ERROR(rows_.reserve(n * 2 * kv_dim * static_cast<std::int64_t>(sizeof(float))));
+    auto* gathered = reinterpret_cast<float*>(rows_.data());
+    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.k, a.ld, a.from, kv_dim, gathered));
+    QUIRE_RETURN_IF_ERROR(linear_.take_rows(a.v, a.ld, a.from, kv_dim, gathered + n * kv_dim));
+    k = gathered;
+    v = gathered + n * kv_dim;
+    ld = kv_dim;
+  }
+  QUIRE_RETURN_IF_ERROR(memory_->run(KvPackArgs{.k = k,
+                                                .v = v,
+                                                .rows = n,
+                                                .ldk = ld,
+                                                .ldv = ld,
+                                                .num_kv_heads = a.dst.num_kv_heads,
+                                                .head_dim = a.dst.head_dim,
+                                                .dtype = a.raw_dtype,
+                                                .out = raw_.data()}));
+
+  return place_rows(table,
+                    {.data = raw_.data(),
+                     .num_rows = n,
+                     .dtype = a.raw_dtype,
+                     .head_stride = 2 * n * row,
+                     .kv_stride = n * row,
+                     .row_stride = row},
+                    a.dst, a.positions, a.dst_rows);
+}
+
+Result<DeviceKv::Target> DeviceKv::target(const MutableKvView& dst,
+                                          std::span<const std::int32_t> positions,
+                                          std::span<const std::int32_t> dst_rows) {
+  const auto [least, most] = std::ranges::minmax(dst_rows);
+  const std::int32_t first_page = least / kPageTokens, last_page = most / kPageTokens;
+  std::vector<std::int32_t> rows(dst_rows.begin(), dst_rows.end());
+  for (std::int32_t& r : rows) r -= first_page * kPageTokens;
+  Target out{dst, nullptr, nullptr};
+  out.dst.num_rows = dst.num_rows - first_page * kPageTokens;
+  QUIRE_ASSIGN_OR_RETURN(out.dst.pages, stage_.put(std::span<void* const>(
+                                            dst.pages + first_page,
+                                            static_cast<std::size_t>(last_page - first_page + 1))));
+  QUIRE_ASSIGN_OR_RETURN(out.positions, stage_.put(positions));
+  QUIRE_ASSIGN_OR_RETURN(out.dst_rows, stage_.put(std::span<const std::int32_t>(rows)));
+  return out;
+}
+
+Status DeviceKv::place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst,
+                            std::span<const std::int32_t> positions,
+                            std::span<const std::int32_t> dst_rows) {
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(const Target to, target(dst, positions, dst_rows));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return memory_->run(cuda::PlaceRowsArgs{tables_->of(table),
+                                          {.src = raw,
+                                           .dst = to.dst,
+                                           .positions = to.positions,
+                                           .dst_rows = to.dst_rows,
+                                           .first_dst_row = 0}});
+}
+
+Status DeviceKv::place(const RopeTable& table, const MutableKvView& dst,
+                       std::span<const StoredRows> rows) {
+  std::vector<std::int32_t> positions, dst_rows;
+  join(rows, positions, dst_rows);
+  if (positions.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.upload(rows, dst.num_kv_heads, dst.head_dim));
+  const Status placed = place_rows(table, raw, dst, positions, dst_rows);
+  QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot has been used
+  return placed;
+}
+
+Status DeviceKv::blend_stored(const RopeTable& table, const BlendStoredArgs& a) {
+  std::vector<std::int32_t> positions, dst_rows;
+  join(a.stored, positions, dst_rows);
+  if (positions.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw,
+                         feed_.upload(a.stored, a.dst.num_kv_heads, a.dst.head_dim));
+  const auto enqueue = [&]() -> Status {
+    std::vector<const void*> stored(positions.size());
+    for (std::size_t i = 0; i < stored.size(); ++i)
+      stored[i] = static_cast<const std::byte*>(raw.data) +
+                  static_cast<std::int64_t>(i) * raw.row_stride;
+    QUIRE_RETURN_IF_ERROR(stage_.begin());
+    QUIRE_ASSIGN_OR_RETURN(const Target to, target(a.dst, positions, dst_rows));
+    QUIRE_ASSIGN_OR_RETURN(const void* const* each,
+                           stage_.put(std::span<const void* const>(stored)));
+    QUIRE_RETURN_IF_ERROR(stage_.send());
+    return memory_->run(cuda::PlaceRecomputedArgs{tables_->of(table),
+                                                  {.k = a.k,
+                                                   .v = a.v,
+                                                   .rows = raw.num_rows,
+                                                   .ld = a.ld,
+                                                   .stored = each,
+                                                   .stored_head_stride = raw.head_stride,
+                                                   .stored_kv_stride = raw.kv_stride,
+                                                   .raw_dtype = raw.dtype,
+                                                   .positions = to.positions,
+                                                   .dst_rows = to.dst_rows,
+                                                   .dst = to.dst}});
+  };
+  const Status blended = enqueue();
+  QUIRE_RETURN_IF_ERROR(feed_.placed());
+  return blended;
+}
+
+Status DeviceKv::block_means(const RopeTable& table, const BlockMeansArgs& a) {
+  return memory_->run(cuda::SummariseBlocksArgs{tables_->of(table),
+                                                {.raw = a.raw,
+                                                 .num_kv_heads = a.num_kv_heads,
+                                                 .head_dim = a.head_dim,
+                                                 .block_tokens = a.block_tokens,
+                                                 .first_position = a.first_position,
+                                                 .mean = a.means,
+                                                 .min = nullptr,
+                                                 .max = nullptr}});
+}
+
+/// Uploads only the pages that the moves touch: a separate list for each side, in the order of the
+/// moves.
+Result<KvGatherArgs> DeviceKv::staged(const KvGatherArgs& args) {
+  QUIRE_RETURN_IF_ERROR(internal::check_gather(args));
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+  std::vector<KvMove> moves(args.moves, args.moves + args.num_moves);
+  const auto pages_of = [](auto* const* pages, std::int32_t& row, std::int32_t rows, auto& out) {
+    const std::int32_t first = row / kPageTokens, last = (row + rows - 1) / kPageTokens;
+    row = static_cast<std::int32_t>(out.size()) * kPageTokens + row % kPageTokens;
+    out.insert(out.end(), pages + first, pages + last + 1);
+  };
+  for (KvMove& move : moves) {
+    pages_of(args.src.pages, move.from, move.rows, sources);
+    pages_of(args.dst.pages, move.to, move.rows, targets);
+  }
+  KvGatherArgs a = args;
+  a.src.num_rows = static_cast<std::int64_t>(sources.size()) * kPageTokens;
+  a.dst.num_rows = static_cast<std::int64_t>(targets.size()) * kPageTokens;
+  a.src.positions = nullptr;
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_ASSIGN_OR_RETURN(a.src.pages, stage_.put(std::span<const void* const>(sources)));
+  QUIRE_ASSIGN_OR_RETURN(a.dst.pages, stage_.put(std::span<void* const>(targets)));
+  QUIRE_ASSIGN_OR_RETURN(a.moves, stage_.put(std::span<const KvMove>(moves)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  return a;
+}
+
+Status DeviceKv::gather(const KvGatherArgs& args) {
+  if (args.num_moves == 0) return {};
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  return memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCompute});
+}
+
+Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
+  QUIRE_RETURN_IF_ERROR(memory_->leave_step());
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
+  const std::int64_t copy = copies_++;
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{
+      copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
+  return copy;
+}
+
+/// Makes the computing stream wait for the copy's event. An event that a later copy reused fires
+/// later, which is correct and rarely delays anything.
+Status DeviceKv::wait_for(std::int64_t copy) {
+  QUIRE_RETURN_IF_ERROR(memory_->leave_step());
+  return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()],
+                                     cuda::Lane::kCompute});
+}
+
+}  // namespace quire

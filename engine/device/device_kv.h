@@ -1,0 +1,60 @@
+/// The KV operations of a device. Internal to engine/device.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "engine/compute/kv_ops.h"
+#include "engine/compute/linear_ops.h"
+#include "engine/device/device_memory.h"
+#include "engine/device/device_tables.h"
+#include "engine/device/stored_rows_feed.h"
+
+namespace quire {
+
+class DeviceKv final : public KvOps {
+ public:
+  /// `linear` and `stage` must outlive this object.
+  DeviceKv(const std::shared_ptr<DeviceMemory>& memory, std::shared_ptr<DeviceTables> tables,
+           LinearOps& linear, ArgumentStage& stage);
+
+  Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
+  Status place(const RopeTable& table, const MutableKvView& dst,
+               std::span<const StoredRows> rows) override;
+  Status blend_stored(const RopeTable& table, const BlendStoredArgs& args) override;
+  Status pack(const KvPackArgs& args) override { return memory_->run(args); }
+  Status block_means(const RopeTable& table, const BlockMeansArgs& args) override;
+  Status gather(const KvGatherArgs& args) override;
+  Result<std::int64_t> gather_async(const KvGatherArgs& args) override;
+  Status wait_for(std::int64_t copy) override;
+
+ private:
+  /// Target holds the destination of rows: pages, positions and rows as kernels read them. Only the
+  /// pages that are written to are uploaded.
+  struct Target {
+    MutableKvView dst;
+    const std::int32_t *positions, *dst_rows;
+  };
+  /// Uploads a target, between stage_.begin() and stage_.send().
+  Result<Target> target(const MutableKvView& dst, std::span<const std::int32_t> positions,
+                        std::span<const std::int32_t> dst_rows);
+  /// Places raw rows on the device in dst_rows of dst.
+  Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst,
+                    std::span<const std::int32_t> positions,
+                    std::span<const std::int32_t> dst_rows);
+  Result<KvGatherArgs> staged(const KvGatherArgs& args);
+
+  const std::shared_ptr<DeviceMemory> memory_;
+  const std::shared_ptr<DeviceTables> tables_;
+  LinearOps& linear_;
+  ArgumentStage& stage_;
+  DeviceBuffer rows_, raw_;  ///< gathered K and V; packed K and V
+  StoredRowsFeed feed_;
+  std::int32_t ready_;  ///< event of the computing stream that an asynchronous copy waits for
+  /// Events of the copy stream, used in turn by the number of the copy.
+  std::array<std::int32_t, 64> copied_{};
+  std::int64_t copies_ = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,123 @@
+#include "engine/device/device_linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace quire {
+namespace {
+
+/// Products with up to kFewRows rows read int8, w8 and w4 weights as they are, kGemvRows at a time.
+/// Products with more rows expand the weights to bf16 in tiles of kTileBytes.
+constexpr std::int64_t kFewRows = 16, kTileBytes = std::int64_t{64} << 20;
+
+/// Returns outputs [first, first + n) of a matrix.
+cuda::GroupedWeights rows_of(const cuda::GroupedWeights& w, std::int64_t first, std::int64_t n) {
+  const std::int64_t segments = first * cuda::row_segments(w.kind, w.k);
+  const std::int64_t groups = segments * cuda::segment_groups(w.kind);
+  return {w.numbers + segments * cuda::kSegmentBytes,
+          w.scales + groups,
+          w.minimums == nullptr ? nullptr : w.minimums + groups,
+          n,
+          w.k,
+          w.kind};
+}
+
+}  // namespace
+
+Status DeviceLinear::multiply(const ProductArgs& a, bool accumulate) {
+  if (a.rows == 0) return {};
+  const auto& w = static_cast<const DeviceMatrix&>(*a.weights);
+  if (!w.grouped().empty()) return multiply_grouped(a, w, accumulate);
+  if (w.dtype() == DType::kI8) return multiply_int8(a, w, accumulate);
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, w.dtype()));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x,
+                                                      .weight = w.data(),
+                                                      .dtype = w.dtype(),
+                                                      .rows = a.rows,
+                                                      .n = w.n(),
+                                                      .k = w.k(),
+                                                      .y = a.y,
+                                                      .ldy = a.ldy,
+                                                      .accumulate = accumulate}));
+  return a.bias == nullptr ? Status()
+                           : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Status DeviceLinear::multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate) {
+  const auto* codes = static_cast<const std::int8_t*>(w.data());
+  if (a.rows <= kFewRows) {
+    QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kF32));
+    return memory_->run(cuda::Int8GemvArgs{.x = static_cast<const float*>(x),
+                                           .weight = codes,
+                                           .scale = w.scales(),
+                                           .bias = a.bias,
+                                           .rows = a.rows,
+                                           .n = w.n(),
+                                           .k = w.k(),
+                                           .warps = 0,
+                                           .y = a.y,
+                                           .ldy = a.ldy,
+                                           .accumulate = accumulate});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, DType::kBF16));
+  QUIRE_RETURN_IF_ERROR(
+      by_tiles(a, x, {0, w.n()}, accumulate, [&](std::int64_t first, std::int64_t n) {
+        const float* scales = w.scales() + first * (w.k() / cuda::kGemvGroup);
+        return memory_->run(
+            cuda::Int8ExpandArgs{codes + first * w.k(), scales, n, w.k(), expanded_.data()});
+      }));
+  return a.bias == nullptr ? Status()
+                           : memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+Status DeviceLinear::multiply_grouped(const ProductArgs& a, const DeviceMatrix& w,
+                                      bool accumulate) {
+  const bool few = a.rows <= kFewRows;
+  QUIRE_ASSIGN_OR_RETURN(const void* x, inputs(a, few ? DType::kF32 : DType::kBF16));
+  std::int64_t first = 0;
+  for (const cuda::GroupedWeights& part : w.grouped()) {
+    if (few) {
+      QUIRE_RETURN_IF_ERROR(
+          memory_->run(cuda::GroupedGemvArgs{.x = static_cast<const float*>(x),
+                                             .weight = part,
+                                             .bias = a.bias == nullptr ? nullptr : a.bias + first,
+                                             .rows = a.rows,
+                                             .warps = 0,
+                                             .y = a.y + first,
+                                             .ldy = a.ldy,
+                                             .accumulate = accumulate}));
+    } else {
+      const auto expand = [&](std::int64_t begin, std::int64_t n) {
+        return memory_->run(cuda::GroupedExpandArgs{rows_of(part, begin, n), expanded_.data()});
+      };
+      QUIRE_RETURN_IF_ERROR(by_tiles(a, x, {first, part.n}, accumulate, expand));
+    }
+    first += part.n;
+  }
+  if (few || a.bias == nullptr) return {};
+  return memory_->run(cuda::AddBiasArgs{a.y, a.bias, a.rows, w.n(), a.ldy});
+}
+
+template <class Expand>
+Status DeviceLinear::by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate,
+                              Expand expand) {
+  const std::int64_t k = a.weights->k(), bytes = k * 2;
+  const std::int64_t tile = std::max<std::int64_t>(64, kTileBytes / bytes / 64 * 64);
+  QUIRE_RETURN_IF_ERROR(expanded_.reserve(std::min(tile, outputs.n) * bytes));
+  for (std::int64_t begin = 0; begin < outputs.n; begin += tile) {
+    const std::int64_t n = std::min(tile, outputs.n - begin);
+    QUIRE_RETURN_IF_ERROR(expand(begin, n));
+    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::MatmulArgs{.x = x,
+                                                        .weight = expanded_.data(),
+                                                        .dtype = DType::kBF16,
+                                                        .rows = a.rows,
+                                                        .n = n,
+                                                        .k = k,
+                                                        .y = a.y + outputs.first + begin,
+                                                        .ldy = a.ldy,
+                                                        .accumulate = accumulate}));
+  }
+  return {};
+}
+
+}  // namespace quire

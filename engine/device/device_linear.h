@@ -1,0 +1,114 @@
+/// The linear operations of a device. Internal to engine/device.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "engine/compute/compute.h"
+#include "engine/device/device_memory.h"
+#include "engine/device/device_weights.h"
+
+namespace quire {
+
+/// Matrices are DeviceMatrix.
+class DeviceLinear final : public LinearOps {
+ public:
+  /// `stage` must outlive this object.
+  DeviceLinear(const std::shared_ptr<DeviceMemory>& memory, ArgumentStage& stage)
+      : memory_(memory),
+        stage_(stage),
+        rounded_(memory, cuda::MemoryKind::kDevice),
+        expanded_(memory, cuda::MemoryKind::kDevice) {}
+
+  Status embed(const void* table, DType dtype, std::int64_t vocab, std::int64_t dim,
+               std::span<const std::int32_t> ids, float* x) override {
+    return gather({.table = table,
+                   .dtype = dtype,
+                   .ids = nullptr,
+                   .rows = static_cast<std::int64_t>(ids.size()),
+                   .dim = dim,
+                   .vocab = vocab,
+                   .out = x},
+                  ids);
+  }
+  Status norm(const RmsNormArgs& args) override {
+    return memory_->run(cuda::ResidualRmsNormArgs{args, nullptr});
+  }
+  Status product(const ProductArgs& args) override { return multiply(args, false); }
+  Status add_product(const ProductArgs& args, float*) override { return multiply(args, true); }
+  Status swiglu(const SwigluArgs& args) override { return memory_->run(args); }
+  Status sum_columns(const ColumnSumsArgs& args) override { return memory_->run(args); }
+  Status norm_heads(const HeadNormArgs& a) override {
+    const std::int64_t q_dim = std::int64_t{a.num_heads} * a.head_dim,
+                       kv_dim = std::int64_t{a.num_kv_heads} * a.head_dim;
+    return memory_->run(cuda::QkvSplitArgs{.qkv = a.qkv,
+                                           .bias = nullptr,
+                                           .q_norm = a.q_norm,
+                                           .k_norm = a.k_norm,
+                                           .eps = a.eps,
+                                           .rows = a.rows,
+                                           .ldqkv = a.ld,
+                                           .num_heads = a.num_heads,
+                                           .num_kv_heads = a.num_kv_heads,
+                                           .head_dim = a.head_dim,
+                                           .q = a.qkv,
+                                           .k = a.qkv + q_dim,
+                                           .v = a.qkv + q_dim + kv_dim,
+                                           .ldq = a.ld,
+                                           .ldkv = a.ld});
+  }
+  Status take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows,
+                   std::int64_t dim, float* out) override {
+    const std::int64_t n = rows.empty() ? 0 : *std::ranges::max_element(rows) + 1;
+    return gather({.table = x,
+                   .dtype = DType::kF32,
+                   .ids = nullptr,
+                   .rows = static_cast<std::int64_t>(rows.size()),
+                   .dim = dim,
+                   .vocab = n,
+                   .out = out,
+                   .ld = ldx},
+                  rows);
+  }
+  Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
+                   float* out) override {
+    return memory_->run(cuda::ConvertArgs{x, rows, dim, ldx, DType::kF32, out});
+  }
+
+ private:
+  /// Gathers the embeddings of `ids`; `args` has all members but the ids.
+  Status gather(cuda::EmbeddingArgs args, std::span<const std::int32_t> ids) {
+    if (ids.empty()) return {};
+    QUIRE_RETURN_IF_ERROR(stage_.begin());
+    QUIRE_ASSIGN_OR_RETURN(args.ids, stage_.put(ids));
+    QUIRE_RETURN_IF_ERROR(stage_.send());
+    return memory_->run(args);
+  }
+  Status multiply(const ProductArgs& a, bool accumulate);
+  Status multiply_int8(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  Status multiply_grouped(const ProductArgs& a, const DeviceMatrix& w, bool accumulate);
+  struct Outputs {
+    std::int64_t first, n;
+  };
+  /// Computes these outputs of a product without bias, one tile of weights at a time. expand(begin,
+  /// n) writes a tile to expanded_ in bf16; `begin` counts from the first of these outputs.
+  template <class Expand>
+  Status by_tiles(const ProductArgs& a, const void* x, Outputs outputs, bool accumulate,
+                  Expand expand);
+  /// Returns the inputs of a product, contiguous and in `dtype`.
+  Result<const void*> inputs(const ProductArgs& a, DType dtype) {
+    const std::int64_t k = a.weights->k();
+    if (dtype == DType::kF32 && a.ldx == k) return static_cast<const void*>(a.x);
+    QUIRE_RETURN_IF_ERROR(
+        rounded_.reserve(a.rows * k * static_cast<std::int64_t>(dtype_bytes(dtype))));
+    QUIRE_RETURN_IF_ERROR(
+        memory_->run(cuda::ConvertArgs{a.x, a.rows, k, a.ldx, dtype, rounded_.data()}));
+    return static_cast<const void*>(rounded_.data());
+  }
+
+  const std::shared_ptr<DeviceMemory> memory_;
+  ArgumentStage& stage_;
+  DeviceBuffer rounded_, expanded_;  ///< inputs of products; a tile of weights
+};
+
+}  // namespace quire
