@@ -7,7 +7,7 @@
 namespace quire {
 
 void QueryRun::add_span(std::string name, Clock::time_point from, Clock::time_point to) {
-  auto& spans = plan.plan.spans;
+  auto& spans = plan.spans;
   const auto same = std::find_if(spans.begin(), spans.end(),
                                  [&](const Span& s) { return s.name == name; });
   const double start = ms_between(received, from), end = ms_between(received, to);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "engine/answer/block_rows.h"
+#include "engine/plan/plan_builder.h"
 
 namespace quire {
 namespace {
@@ -57,13 +58,13 @@ Status drop_rows(WorkingCache& cache, const RetainedRows& retained) {
 /// Returns whether the prompt attends by the compressor's sparse rule, and enters this into the
 /// plan with the reason if not.
 bool plan_sparse_prefill(QueryRun& run) {
-  Plan& plan = run.plan.plan;
+  Plan& plan = run.plan;
   const std::optional<SparseRule> rule = run.compressor->sparse_prefill();
   if (!rule) return false;
   SparsePrefill& sparse = plan.sparse_prefill.emplace();
   sparse.band = rule->band;
   sparse.columns = rule->columns;
-  const CausalFront front = causal_front(run.request, run.plan);
+  const CausalFront front = causal_front(run.request, run);
   const auto tokens = static_cast<std::int64_t>(front.token_ids.size());
   if (!front.whole || run.recomputer->has_pass()) {
     sparse.note =
@@ -78,7 +79,7 @@ bool plan_sparse_prefill(QueryRun& run) {
 /// Returns the ranges of contexts in a prompt that is computed in order.
 std::vector<RowRange> context_ranges(const QueryRun& run) {
   std::vector<RowRange> out;
-  for (const PlannedContext& c : run.plan.plan.contexts) {
+  for (const PlannedContext& c : run.plan.contexts) {
     if (c.num_tokens > 0 && !c.duplicate) out.push_back({c.offset, c.offset + c.num_tokens});
   }
   return out;
@@ -95,8 +96,8 @@ Status begin_compress(QueryRun& run) {
   setup.num_heads = facts.num_heads;
   setup.num_kv_heads = facts.shape.num_kv_heads;
   setup.head_dim = facts.shape.head_dim;
-  setup.question_begin = run.plan.suffix_position;
-  setup.question_end = run.plan.suffix_position +
+  setup.question_begin = run.execution.suffix_position;
+  setup.question_end = run.execution.suffix_position +
                        static_cast<std::int32_t>(run.request.suffix_ids.size());
   // Without a question the last document token runs once more, wherever it stands.
   if (run.request.suffix_ids.empty()) setup.question_begin = 0;
@@ -108,7 +109,7 @@ Status begin_compress(QueryRun& run) {
 Result<RetainedRows> compress(QueryRun& run) {
   if (run.compressor->keeps_everything()) return RetainedRows{};
   const auto started = Clock::now();
-  Plan& plan = run.plan.plan;
+  Plan& plan = run.plan;
   const std::int32_t layers = run.core.facts.shape.num_layers,
                      kv_heads = run.core.facts.shape.num_kv_heads;
   std::vector<std::vector<BlockRows>> blocks;

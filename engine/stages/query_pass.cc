@@ -49,10 +49,10 @@ QueryPass::QueryPass(QueryRun& run, KvSupply& supply)
   const EngineFacts& facts = run.core.facts;
   const std::int64_t dim = std::int64_t{facts.num_heads} * facts.shape.head_dim;
   result_.mean_query.resize(static_cast<std::size_t>(facts.shape.num_layers * dim));
-  result_.last_position = run.plan.suffix_position +
+  result_.last_position = run.execution.suffix_position +
                           static_cast<std::int64_t>(run.request.suffix_ids.size()) - 1;
   for (std::int32_t i = 0; i < run.num_contexts(); ++i)
-    result_.context_position.push_back(run.plan.first_position(i));
+    result_.context_position.push_back(run.first_position(i));
   capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
 }
 
@@ -76,7 +76,7 @@ Status QueryPass::step() {
     case Stage::kQuestion:
       QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
       QUIRE_RETURN_IF_ERROR(
-          compute(run_.request.suffix_ids, run_.plan.suffix_position, capture_.get()));
+          compute(run_.request.suffix_ids, run_.execution.suffix_position, capture_.get()));
       return computed_ == run_.request.suffix_ids.size() ? end() : Status();
     case Stage::kDone:
       break;

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "engine/api/query_stats.h"
 #include "engine/draft/draft.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/plan/plug_inputs.h"
 #include "engine/plan/store_lookup.h"
 #include "engine/retrieve/head/specontext.h"
@@ -28,8 +29,8 @@ QueryTask::QueryTask(QueryResources& core, QueryRequest request, std::shared_ptr
     : run_(core, std::move(request), received),
       sink_(std::move(sink)),
       cancelled_(std::move(cancelled)) {
-  run_.plan.plan.query_id = run_.request.id;
-  run_.plan.plan.strategy_asked = run_.request.cache.strategy;
+  run_.plan.query_id = run_.request.id;
+  run_.plan.strategy_asked = run_.request.cache.strategy;
 }
 
 QueryTask::~QueryTask() = default;
@@ -45,12 +46,12 @@ std::optional<Status> QueryTask::verdict(Clock::time_point now) const {
 }
 
 const std::string& QueryTask::strategy() const {
-  const Plan& plan = run_.plan.plan;
+  const Plan& plan = run_.plan;
   return plan.strategy.empty() ? run_.request.cache.strategy : plan.strategy;
 }
 
 std::int64_t QueryTask::work_tokens() const {
-  const FateCounts& fates = run_.plan.plan.fates;
+  const FateCounts& fates = run_.plan.fates;
   return fates.computed + fates.recomputed + run_.stats.completion_tokens;
 }
 
@@ -60,7 +61,7 @@ void QueryTask::count_in(std::atomic<std::int64_t>& running) {
 }
 
 Status QueryTask::make_plugs() {
-  const Plan& plan = run_.plan.plan;
+  const Plan& plan = run_.plan;
   QUIRE_ASSIGN_OR_RETURN(run_.selector, selectors().make(plan.selector, plan.options));
   QUIRE_ASSIGN_OR_RETURN(run_.recomputer, recomputers().make(plan.recomputer, plan.options));
   QUIRE_ASSIGN_OR_RETURN(run_.compressor, compressors().make(plan.compress, plan.options));
@@ -81,7 +82,7 @@ void QueryTask::start() {
 }
 
 void QueryTask::prepare() {
-  run_.plan.plan.prompt_compression = run_.request.cache.prompt_compression;
+  run_.plan.prompt_compression = run_.request.cache.prompt_compression;
   if (run_.request.cache.prompt_compression != "none")
     prompt_ = std::make_unique<PromptStage>(run_);
   if (prompt_ && !prompt_->done()) {
@@ -98,9 +99,10 @@ Status QueryTask::plan() {
                             core.meter->speeds());
   run_.stats.lookup_ms = ms_between(started, Clock::now());
   if (!planned.ok()) return planned.status();
-  planned->plan.spans = std::move(run_.plan.plan.spans);
-  run_.plan = std::move(*planned);
-  if (prompt_) prompt_->enter(run_.plan);
+  planned->plan.spans = std::move(run_.plan.spans);
+  run_.plan = std::move(planned->plan);
+  run_.execution = std::move(planned->execution);
+  if (prompt_) prompt_->enter(run_);
   run_.add_span("lookup", started, Clock::now());
   QUIRE_RETURN_IF_ERROR(make_plugs());
   wanted_queries();
@@ -110,7 +112,7 @@ Status QueryTask::plan() {
   prompt_.reset();
   const std::vector<std::string_view> records = records_wanted();
   for (const std::string_view name : records) supply_->ask_records(record_kind(name));
-  if (records.empty() && !run_.plan.plan.selection_pending) return begin_assembly();
+  if (records.empty() && !run_.plan.selection_pending) return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
 }
@@ -118,7 +120,7 @@ Status QueryTask::plan() {
 /// Returns the kinds of records that the query's plugs read.
 std::vector<std::string_view> QueryTask::records_wanted() const {
   std::vector<std::string_view> names;
-  if (run_.plan.needs_sketches || run_.recomputer->needs_sketches()) names.push_back("sketch");
+  if (run_.execution.needs_sketches || run_.recomputer->needs_sketches()) names.push_back("sketch");
   if (run_.request.plan_only) return names;
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature)
     names.push_back("head_keys");
@@ -127,9 +129,9 @@ std::vector<std::string_view> QueryTask::records_wanted() const {
 }
 
 bool QueryTask::wants_draft_scores() const {
-  return run_.plan.plan.selection_pending &&
+  return run_.plan.selection_pending &&
          run_.selector->wants_draft_scores(
-             PlugInputs(run_.core.facts, run_.request, run_.plan).selection());
+             PlugInputs(run_.core.facts, run_.request, run_).selection());
 }
 
 void QueryTask::begin_look_ahead() {
@@ -147,7 +149,7 @@ void QueryTask::begin_look_ahead() {
   }
   // The draft reads what the target will attend to. That depends on the selection unless scores are
   // requested, which the selection waits for.
-  if (run_.plan.plan.selection_pending && wanted.score_window == 0) {
+  if (run_.plan.selection_pending && wanted.score_window == 0) {
     look_ahead_tokens_ = wanted.tokens;
     return;
   }
@@ -187,7 +189,7 @@ bool QueryTask::has_own_work() const {
       return prompt_->ready();
     case Stage::kSketches:
       return !supply_->missing_left() && supply_->records_ready() &&
-             (run_.plan.needs_query_pass || !waits_for_scores());
+             (run_.execution.needs_query_pass || !waits_for_scores());
     case Stage::kQueryPass:
       return pass_->done() ? !waits_for_scores() : pass_->ready();
     case Stage::kAssemble:
@@ -257,9 +259,9 @@ Status QueryTask::step_stage() {
 }
 
 Status QueryTask::begin_selecting() {
-  if (!run_.plan.plan.selection_pending) return begin_assembly();
-  if (!run_.plan.needs_query_pass) return select();
-  supply_->ask_blocks(run_.plan.selection);
+  if (!run_.plan.selection_pending) return begin_assembly();
+  if (!run_.execution.needs_query_pass) return select();
+  supply_->ask_blocks(run_.execution.selection);
   pass_ = std::make_unique<QueryPass>(run_, *supply_);
   stage_ = Stage::kQueryPass;
   return {};
@@ -267,7 +269,7 @@ Status QueryTask::begin_selecting() {
 
 Status QueryTask::select() {
   const auto started = Clock::now();
-  const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+  const PlugInputs inputs(run_.core.facts, run_.request, run_);
   const SketchLookup sketch = [this](std::int32_t context) {
     return supply_->record<SketchView>(context);
   };
@@ -289,7 +291,7 @@ Status QueryTask::select() {
                       scores_->score_reason();
   }
   QUIRE_RETURN_IF_ERROR(complete_plan(run_.core.facts, run_.request, run_.core.meter->speeds(),
-                                      std::move(selection), sketch, run_.plan));
+                                      std::move(selection), sketch, run_));
   const auto now = Clock::now();
   run_.stats.select_ms = ms_between(started, now);
   run_.add_span("select", started, now);
@@ -298,16 +300,16 @@ Status QueryTask::select() {
 
 Status QueryTask::begin_assembly() {
   if (run_.request.plan_only) {
-    sink_->on_plan(run_.plan.plan);
+    sink_->on_plan(run_.plan);
     finish({}, FinishReason::kStop);
     return {};
   }
-  supply_->ask_blocks(run_.plan.selection);
+  supply_->ask_blocks(run_.execution.selection);
   ask_draft({.tokens = std::exchange(look_ahead_tokens_, 0)});
   if (run_.recomputer->has_pass()) {
-    const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+    const PlugInputs inputs(run_.core.facts, run_.request, run_);
     RecomputeInput input = inputs.recompute();
-    input.selection = &run_.plan.selection;
+    input.selection = &run_.execution.selection;
     input.sketch = [this](std::int32_t context) { return supply_->record<SketchView>(context); };
     if (const auto more = run_.recomputer->blocks_to_load(input)) supply_->ask_blocks(*more);
   }
@@ -315,13 +317,13 @@ Status QueryTask::begin_assembly() {
   assembly_ = std::make_unique<Assembly>(run_, *supply_, /*prefix_done=*/pass_ != nullptr);
   pass_.reset();
   stage_ = Stage::kAssemble;
-  sink_->on_plan(run_.plan.plan);
+  sink_->on_plan(run_.plan);
   return {};
 }
 
 /// This runs before any row, as it limits how much of the prompt may be shared.
 void QueryTask::wanted_queries() {
-  const Plan& plan = run_.plan.plan;
+  const Plan& plan = run_.plan;
   const auto* watcher = capability<PromptWatcher>(*run_.retriever);
   const WantedQueries wanted = watcher != nullptr ? watcher->queries_wanted(plan.prompt_tokens)
                                                   : WantedQueries{};
@@ -385,7 +387,7 @@ Status QueryTask::prepare_retriever() {
   sequence.head = run_.core.head;
   if (sequence.head == nullptr && facts.draft_window > 0)
     sequence.draft = &run_.core.draft->reader();
-  const Plan& plan = run_.plan.plan;
+  const Plan& plan = run_.plan;
   AssembledPrompt prompt;
   prompt.retained = &retained;
   prompt.contexts = contexts;
@@ -475,7 +477,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   if (run_.cache) stats.most_cache_bytes = run_.cache->most_bytes();
   if (answer_ && !suspended_ && shared_front_ && run_.cache) shared_front_->keep();
   if (supply_) supply_->report();
-  finish_plan(run_.core.facts, run_.core.meter->speeds(), run_.plan);
+  finish_plan(run_.core.facts, run_.core.meter->speeds(), run_);
   if (run_.look_ahead) stats.draft_ms = run_.look_ahead->draft_ms();
   scores_ = nullptr;
   own_scores_.reset();
@@ -494,10 +496,10 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
     run_.retriever.reset();
   }
   run_.cache.reset();
-  run_.plan.work.clear();
+  run_.execution.work.clear();
   if (running_ != nullptr) running_->fetch_sub(1);
   if (before_end_) before_end_();
-  sink_->on_done(status, run_.plan.plan, stats, reason);
+  sink_->on_done(status, run_.plan, stats, reason);
   sink_.reset();
 }
 

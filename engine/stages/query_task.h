@@ -124,9 +124,7 @@ class QueryTask {
   bool begin_attribution(FinishReason reason);
   void step_attribution();
   void end_answer(const std::optional<Answer::End>& end);
-  bool rows_dropped() const {
-    return run_.plan.plan.compression && run_.plan.plan.compression->dropped;
-  }
+  bool rows_dropped() const { return run_.plan.compression && run_.plan.compression->dropped; }
   Status take_shared_front();
   bool has_own_work() const;
   bool may_use_device() const;

@@ -5,9 +5,9 @@
 namespace quire {
 
 Status RecomputeStage::prepare() {
-  const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+  const PlugInputs inputs(run_.core.facts, run_.request, run_);
   RecomputeInput input = inputs.recompute();
-  input.selection = &run_.plan.selection;
+  input.selection = &run_.execution.selection;
   input.stored = &supply_;
   input.cache = &*run_.cache;
   input.rope = &run_.core.model->rope();

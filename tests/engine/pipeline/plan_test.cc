@@ -177,9 +177,10 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   EXPECT_EQ(p->plan.positions, PositionMode::kCompact);
   EXPECT_TRUE(p->plan.fallback.has_value());
   // The anchors of 7 blocks are 0, 5 and 6 (the last holds 4 tokens).
-  EXPECT_EQ(p->work[0].block_position, (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
-  EXPECT_EQ(p->work[1].block_position[0], 37);
-  EXPECT_EQ(p->suffix_position, 73);
+  EXPECT_EQ(p->execution.work[0].block_position,
+            (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
+  EXPECT_EQ(p->execution.work[1].block_position[0], 37);
+  EXPECT_EQ(p->execution.suffix_position, 73);
 }
 
 TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
@@ -188,8 +189,8 @@ TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
   request.cache.positions = PositionMode::kLocalNaive;
   auto p = build("reuse");
   ASSERT_TRUE(p.ok());
-  EXPECT_EQ(p->work[1].block_position, (std::vector<std::int32_t>{1, 17}));
-  EXPECT_EQ(p->suffix_position, 61);
+  EXPECT_EQ(p->execution.work[1].block_position, (std::vector<std::int32_t>{1, 17}));
+  EXPECT_EQ(p->execution.suffix_position, 61);
   EXPECT_EQ(build("exact").status().field(), "cache.positions");
 }
 
@@ -253,16 +254,16 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   auto p = build("samkv");
   ASSERT_TRUE(p.ok());
   EXPECT_TRUE(p->plan.selection_pending);
-  EXPECT_TRUE(p->needs_query_pass);
-  EXPECT_TRUE(p->needs_sketches);
+  EXPECT_TRUE(p->execution.needs_query_pass);
+  EXPECT_TRUE(p->execution.needs_sketches);
   EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
-  EXPECT_EQ(p->selection.kept(0, 0).size(), 3u);
+  EXPECT_EQ(p->execution.selection.kept(0, 0).size(), 3u);
   EXPECT_EQ(p->plan.recomputer, "samkv_fusion");
   Selection::ContextBlocks kept = {{0, 4, 8, 9}, {0, 8, 9}};
   ASSERT_TRUE(complete_plan(facts, request, {}, Selection::shared(4, kept), {}, *p).ok());
   EXPECT_FALSE(p->plan.selection_pending);
   EXPECT_EQ(p->plan.contexts[0].blocks[4].kept_layers, 4);
-  EXPECT_EQ(p->work[0].block_position[4], 1 + 64);
+  EXPECT_EQ(p->execution.work[0].block_position[4], 1 + 64);
   // The first document is exact. All anchors of the second one are recomputed.
   EXPECT_EQ(p->plan.fates.recomputed, 48);
   EXPECT_EQ(p->plan.fates.reused, 64);
@@ -276,7 +277,7 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   request.suffix_ids.clear();
   p = build("samkv");
   EXPECT_TRUE(p->plan.selection_pending);
-  EXPECT_FALSE(p->needs_query_pass);
+  EXPECT_FALSE(p->execution.needs_query_pass);
 }
 
 TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
@@ -294,7 +295,7 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   for (std::size_t b = 0; b < 10; ++b)
     EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;
   EXPECT_NE(p->plan.fallback->find("4 blocks less"), std::string::npos);
-  EXPECT_EQ(p->suffix_position, 1 + 160);
+  EXPECT_EQ(p->execution.suffix_position, 1 + 160);
 }
 
 TEST_F(PlanTest, MissReasonsTellWhy) {
