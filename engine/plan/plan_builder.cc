@@ -27,8 +27,8 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
   return MissReason::kModelChanged;
 }
 
-void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
-                       const LookupContext& lookup, QueryPlan& qp) {
+/// Enters what the request alone says: lengths, blocks, copies.
+void describe_contexts(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   const std::vector<std::size_t> first = first_equal_contexts(request);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const QueryContext& context = request.contexts[i];
@@ -42,32 +42,44 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
       planned.block_tokens = work.layout.block_tokens();
-      work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
-      work.writable = request.cache.write && context.key && *context.key == work.key;
-      ContextLookup found = lookup(work.key, work.layout);
-      planned.cached = found.segment.valid();
-      if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
-      if (planned.cached && !work.layout.fits(found.segment->layout)) {
-        // An equal key with another shape cannot occur by design, so the record is wrong.
-        planned.cached = false;
-        planned.miss = MissReason::kCorrupt;
-      }
-      if (planned.cached) work.segment = std::move(found.segment);
-      const auto ids = facts.names.block_ids(context.token_ids, request.tenant,
-                                             request.salt_digest);
       for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
         PlannedBlock block;
         block.first_token = static_cast<std::int32_t>(work.layout.first_token(b));
         block.num_tokens = work.layout.tokens_in(b);
-        block.id = ids[static_cast<std::size_t>(b)];
-        const auto at = static_cast<std::size_t>(b);
-        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at]
-                                                                     : Tier::kNone;
+        block.tier = Tier::kNone;
         planned.blocks.push_back(block);
       }
     }
     qp.plan.contexts.push_back(std::move(planned));
     qp.execution.work.push_back(std::move(work));
+  }
+}
+
+/// Enters keys and what the store has under them.
+void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
+                      const LookupContext& lookup, QueryPlan& qp) {
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const QueryContext& context = request.contexts[i];
+    PlannedContext& planned = qp.plan.contexts[i];
+    ContextWork& work = qp.execution.work[i];
+    if (planned.num_tokens == 0) continue;
+    work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
+    work.writable = request.cache.write && context.key && *context.key == work.key;
+    ContextLookup found = lookup(work.key, work.layout);
+    planned.cached = found.segment.valid();
+    if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
+    if (planned.cached && !work.layout.fits(found.segment->layout)) {
+      // An equal key with another shape cannot occur by design, so the record is wrong.
+      planned.cached = false;
+      planned.miss = MissReason::kCorrupt;
+    }
+    if (planned.cached) work.segment = std::move(found.segment);
+    const auto ids = facts.names.block_ids(context.token_ids, request.tenant, request.salt_digest);
+    for (std::size_t b = 0; b < planned.blocks.size(); ++b) {
+      planned.blocks[b].id = ids[b];
+      if (planned.cached && b < found.block_tiers.size())
+        planned.blocks[b].tier = found.block_tiers[b];
+    }
   }
 }
 
@@ -233,6 +245,40 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
                     " blocks less than chosen, so that the rest fits the window");
 }
 
+/// Returns a plan that knows the request's tokens, but neither the store nor the strategy.
+QueryPlan described(const EngineFacts& facts, const QueryRequest& request) {
+  QueryPlan qp;
+  Plan& plan = qp.plan;
+  plan.query_id = request.id;
+  plan.num_layers = facts.shape.num_layers;
+  plan.prefix_tokens = count(request.prefix_ids);
+  plan.suffix_tokens = count(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  describe_contexts(facts, request, qp);
+  qp.execution.end_of_documents = assign_offsets(qp);
+  return qp;
+}
+
+/// Decides everything that the question need not decide: strategy, sources, selection, positions.
+Status decide(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
+              QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
+  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
+  const bool too_long = qp.execution.end_of_documents + plan.suffix_tokens + 1 > facts.window;
+  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
+  if (plan.positions == PositionMode::kGlobal && too_long && qp.execution.strategy.sparse) {
+    plan.positions = PositionMode::kCompact;
+    plan.add_fallback(
+        "the documents exceed the model's window: kept tokens are numbered without gaps");
+  }
+  assign_positions(facts, qp);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  return plan.selection_pending ? Status() : plan_recompute(facts, request, {}, qp);
+}
+
 }  // namespace
 
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
@@ -297,32 +343,18 @@ void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
   w.source = ContextSource::kAlone;
 }
 
+Status check_request(const EngineFacts& facts, const QueryRequest& request) {
+  QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
+  QueryPlan qp = described(facts, request);
+  return decide(facts, request, Speeds(), qp);
+}
+
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request,
                              const LookupContext& lookup, const Speeds& speeds) {
   QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
-  QueryPlan qp;
-  Plan& plan = qp.plan;
-  plan.query_id = request.id;
-  plan.num_layers = facts.shape.num_layers;
-  plan.prefix_tokens = count(request.prefix_ids);
-  plan.suffix_tokens = count(request.suffix_ids);
-  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
-  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
-  describe_contexts(facts, request, lookup, qp);
-  qp.execution.end_of_documents = assign_offsets(qp);
-  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
-  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
-  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
-  const bool too_long = qp.execution.end_of_documents + plan.suffix_tokens + 1 > facts.window;
-  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
-  if (plan.positions == PositionMode::kGlobal && too_long && qp.execution.strategy.sparse) {
-    plan.positions = PositionMode::kCompact;
-    plan.add_fallback(
-        "the documents exceed the model's window: kept tokens are numbered without gaps");
-  }
-  assign_positions(facts, qp);
-  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
-  if (!plan.selection_pending) QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, {}, qp));
+  QueryPlan qp = described(facts, request);
+  look_up_contexts(facts, request, lookup, qp);
+  QUIRE_RETURN_IF_ERROR(decide(facts, request, speeds, qp));
   finish_plan(facts, speeds, qp);
   return qp;
 }

@@ -23,6 +23,10 @@ namespace quire {
 /// request drops copies.
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request);
 
+/// Returns the errors that building the plan would have if the store held none of the contexts. It
+/// derives no keys, so it is cheaper than a plan. Errors: as build_plan().
+Status check_request(const EngineFacts& facts, const QueryRequest& request);
+
 /// Builds everything that is known before the model runs. If the selection depends on the question
 /// or on sketches, the plan is pending (plan.selection_pending) until complete_plan(). Errors: as
 /// validate_query.

@@ -168,6 +168,7 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   add(ids(100, 10), true);
   add(ids(100, 300), true);
   EXPECT_EQ(build("reuse").status().field(), "document_ids");
+  EXPECT_EQ(check_request(facts, request).field(), "document_ids");
   auto window = parse_window_exceeded(build("reuse").status());
   ASSERT_TRUE(window.has_value());
   EXPECT_EQ(window->limit, 150);
@@ -351,6 +352,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
     const std::string strategy = request.cache.strategy == "auto" ? "reuse"
                                                                   : request.cache.strategy;
     const Status s = build(strategy).status();
+    EXPECT_EQ(check_request(facts, request).to_string(), s.to_string());
     request = saved;
     EXPECT_EQ(s.code(), s.ok() ? Code::kOk : Code::kInvalidArgument);
     return s.field();
