@@ -11,6 +11,8 @@
 #include "engine/plan/plan_builder.h"
 #include "engine/plan/plug_inputs.h"
 #include "engine/plan/store_lookup.h"
+#include "engine/record/head_record.h"
+#include "engine/record/tail_record.h"
 #include "engine/retrieve/head/specontext.h"
 #include "engine/select/resident_means.h"
 #include "engine/stages/compress_stage.h"
@@ -110,22 +112,23 @@ Status QueryTask::plan() {
   supply_ = std::make_unique<KvSupply>(run_);
   begin_look_ahead();
   prompt_.reset();
-  const std::vector<std::string_view> records = records_wanted();
-  for (const std::string_view name : records) supply_->ask_records(record_kind(name));
+  const std::vector<std::uint32_t> records = records_wanted();
+  for (const std::uint32_t kind : records) supply_->ask_records(record_kind(kind));
   if (records.empty() && !run_.plan.selection_pending) return begin_assembly();
   stage_ = Stage::kSketches;
   return {};
 }
 
-/// Returns the kinds of records that the query's plugs read.
-std::vector<std::string_view> QueryTask::records_wanted() const {
-  std::vector<std::string_view> names;
-  if (run_.execution.needs_sketches || run_.recomputer->needs_sketches()) names.push_back("sketch");
-  if (run_.request.plan_only) return names;
+/// Returns the kinds of records that the query's plugs read, by index.
+std::vector<std::uint32_t> QueryTask::records_wanted() const {
+  std::vector<std::uint32_t> kinds;
+  if (run_.execution.needs_sketches || run_.recomputer->needs_sketches())
+    kinds.push_back(kSketchIndex);
+  if (run_.request.plan_only) return kinds;
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature)
-    names.push_back("head_keys");
-  if (run_.queries && run_.queries->wanted().stored) names.push_back("tail_queries");
-  return names;
+    kinds.push_back(kHeadRecordIndex);
+  if (run_.queries && run_.queries->wanted().stored) kinds.push_back(kTailRecordIndex);
+  return kinds;
 }
 
 bool QueryTask::wants_draft_scores() const {

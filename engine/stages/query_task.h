@@ -136,7 +136,7 @@ class QueryTask {
   /// recomputes.
   bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }
   bool can_assemble() const;
-  std::vector<std::string_view> records_wanted() const;
+  std::vector<std::uint32_t> records_wanted() const;
   bool wants_draft_scores() const;
   bool waits_for_scores() const;
 
