@@ -33,7 +33,9 @@ struct QueryRun : QueryPlan {
   std::unique_ptr<Selector> selector;
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;
-  std::unique_ptr<QueryLookAhead> look_ahead;  ///< null: the compressor needs none
+  std::shared_ptr<QueryLookAhead> look_ahead;  ///< null: not requested so far, or not needed
+  /// Source of the draft's scores, which may be the look-ahead; null: the selector wants none.
+  std::shared_ptr<QueryLookAhead> draft_scores;
   std::unique_ptr<PromptQueries> queries;  ///< null: the retriever needs none, or has taken them
   std::optional<WorkingCache> cache;
   /// Kept until the retriever is prepared; null: it needs none.
@@ -53,6 +55,16 @@ struct QueryRun : QueryPlan {
     return request.contexts[static_cast<std::size_t>(context)].token_ids;
   }
 
+  /// Returns how many tokens of a look-ahead the compressor wants; 0 if only the plan is wanted.
+  /// They are no more than the answer may have, as only that many rows have pages.
+  std::int32_t look_ahead_tokens() const;
+  /// Requests tokens and scores from the draft, and nothing if neither is wanted.
+  void ask_draft(const QueryLookAhead::Wanted& wanted);
+  /// Returns the rows of the cache at the end of the longest answer.
+  std::int64_t most_rows() const;
+  /// Returns the bytes of device memory that choosing takes at most; known once there is a
+  /// retriever.
+  std::int64_t choosing_bytes() const;
   /// Returns whether the whole prompt runs in one sparse pass; valid once the plan is complete.
   bool sparse_prefill() const { return plan.sparse_prefill && plan.sparse_prefill->note.empty(); }
   /// Adds time to the span of this name, which covers all its parts from the first to the last.

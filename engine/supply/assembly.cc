@@ -35,13 +35,13 @@ struct Assembly::Chunk {
 
 Assembly::~Assembly() = default;
 
-Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
+Assembly::Assembly(QueryRun& run, KvSupply& supply)
     : run_(run),
       supply_(supply),
       placement_(
           run, supply,
           run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
-  if (!prefix_done && !run.request.prefix_ids.empty()) {
+  if (run.cache->num_rows(0) == 0 && !run.request.prefix_ids.empty()) {
     Item& item = computed_item();
     append(item.ids, item.positions, run.request.prefix_ids, 0);
   }
