@@ -410,12 +410,8 @@ Result<QueryHandle> EngineImpl::query(QueryRequest request, std::shared_ptr<Quer
   QUIRE_ASSIGN_OR_RETURN(const bool cut_first, cuts_prompt(core_, request));
   // Whether what stays fits the window is seen when it is known.
   if (cut_first) return scheduler_->submit(std::move(request), std::move(sink));
-  // The plan is made again when the query's turn comes; this finds what no waiting would change.
-  QUIRE_RETURN_IF_ERROR(build_plan(
-                            core_.facts, request,
-                            [](const ContextKey&, const KvLayout&) { return ContextLookup(); },
-                            Speeds())
-                            .status());
+  // The plan is made when the query's turn comes; this finds what no waiting would change.
+  QUIRE_RETURN_IF_ERROR(check_request(core_.facts, request));
   return scheduler_->submit(std::move(request), std::move(sink));
 }
 

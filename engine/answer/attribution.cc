@@ -89,7 +89,7 @@ class AttributionPass::Hook final : public ForwardHook {
 
 bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t> answer) {
   if (answer.empty() || run.request.suffix_ids.empty()) return false;
-  return std::any_of(run.plan.work.begin(), run.plan.work.end(),
+  return std::any_of(run.execution.work.begin(), run.execution.work.end(),
                      [](const ContextWork& w) { return w.source != ContextSource::kNothing; });
 }
 
@@ -97,7 +97,7 @@ AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer
                                  std::int32_t first_position)
     : run_(run), answer_(std::move(answer)), first_position_(first_position) {
   result_.num_tokens = static_cast<std::int64_t>(answer_.size());
-  for (const PlannedContext& c : run.plan.plan.contexts)
+  for (const PlannedContext& c : run.plan.contexts)
     result_.num_blocks += static_cast<std::int64_t>(c.blocks.size());
 }
 
@@ -105,7 +105,7 @@ Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer)
   const auto after = static_cast<std::int64_t>(run_.request.suffix_ids.size() + answer_.size()) - 1;
   QUIRE_ASSIGN_OR_RETURN(const std::vector<BlockRows> blocks, block_rows(run_, layer, after));
   std::vector<std::int32_t> first_block = {0};
-  for (const PlannedContext& c : run_.plan.plan.contexts)
+  for (const PlannedContext& c : run_.plan.contexts)
     first_block.push_back(first_block.back() + static_cast<std::int32_t>(c.blocks.size()));
   LayerMap map;
   for (const BlockRows& b : blocks) {
@@ -118,7 +118,7 @@ Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer)
 }
 
 Status AttributionPass::map_layers() {
-  const std::int32_t layers = run_.plan.selection.same_in_all_layers()
+  const std::int32_t layers = run_.execution.selection.same_in_all_layers()
                                   ? 1
                                   : run_.core.facts.shape.num_layers;
   for (std::int32_t layer = 0; layer < layers; ++layer) {

@@ -27,8 +27,8 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
   return MissReason::kModelChanged;
 }
 
-void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
-                       const LookupContext& lookup, QueryPlan& qp) {
+/// Enters what the request alone says: lengths, blocks, copies.
+void describe_contexts(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
   const std::vector<std::size_t> first = first_equal_contexts(request);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const QueryContext& context = request.contexts[i];
@@ -42,32 +42,44 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request,
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
       planned.block_tokens = work.layout.block_tokens();
-      work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
-      work.writable = request.cache.write && context.key && *context.key == work.key;
-      ContextLookup found = lookup(work.key, work.layout);
-      planned.cached = found.segment.valid();
-      if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
-      if (planned.cached && !work.layout.fits(found.segment->layout)) {
-        // An equal key with another shape cannot occur by design, so the record is wrong.
-        planned.cached = false;
-        planned.miss = MissReason::kCorrupt;
-      }
-      if (planned.cached) work.segment = std::move(found.segment);
-      const auto ids = facts.names.block_ids(context.token_ids, request.tenant,
-                                             request.salt_digest);
       for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
         PlannedBlock block;
         block.first_token = static_cast<std::int32_t>(work.layout.first_token(b));
         block.num_tokens = work.layout.tokens_in(b);
-        block.id = ids[static_cast<std::size_t>(b)];
-        const auto at = static_cast<std::size_t>(b);
-        block.tier = planned.cached && at < found.block_tiers.size() ? found.block_tiers[at]
-                                                                     : Tier::kNone;
+        block.tier = Tier::kNone;
         planned.blocks.push_back(block);
       }
     }
     qp.plan.contexts.push_back(std::move(planned));
-    qp.work.push_back(std::move(work));
+    qp.execution.work.push_back(std::move(work));
+  }
+}
+
+/// Enters keys and what the store has under them.
+void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
+                      const LookupContext& lookup, QueryPlan& qp) {
+  for (std::size_t i = 0; i < request.contexts.size(); ++i) {
+    const QueryContext& context = request.contexts[i];
+    PlannedContext& planned = qp.plan.contexts[i];
+    ContextWork& work = qp.execution.work[i];
+    if (planned.num_tokens == 0) continue;
+    work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
+    work.writable = request.cache.write && context.key && *context.key == work.key;
+    ContextLookup found = lookup(work.key, work.layout);
+    planned.cached = found.segment.valid();
+    if (!planned.cached) planned.miss = reason_of_miss(facts, request, context, work.key);
+    if (planned.cached && !work.layout.fits(found.segment->layout)) {
+      // An equal key with another shape cannot occur by design, so the record is wrong.
+      planned.cached = false;
+      planned.miss = MissReason::kCorrupt;
+    }
+    if (planned.cached) work.segment = std::move(found.segment);
+    const auto ids = facts.names.block_ids(context.token_ids, request.tenant, request.salt_digest);
+    for (std::size_t b = 0; b < planned.blocks.size(); ++b) {
+      planned.blocks[b].id = ids[b];
+      if (planned.cached && b < found.block_tiers.size())
+        planned.blocks[b].tier = found.block_tiers[b];
+    }
   }
 }
 
@@ -86,15 +98,15 @@ Status choose_sources(const EngineFacts& facts, const QueryRequest& request, Que
                          recomputers().make(qp.plan.recomputer, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   const RecomputeInput input = inputs.recompute();
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+  for (std::size_t i = 0; i < qp.execution.work.size(); ++i) {
     PlannedContext& c = qp.plan.contexts[i];
-    qp.work[i].exact = inputs.contexts()[i].exact;
+    qp.execution.work[i].exact = inputs.contexts()[i].exact;
     if (c.num_tokens == 0 || c.duplicate) continue;
     if (recomputer->computes_in_place(input, static_cast<std::int32_t>(i))) {
-      qp.work[i].source = ContextSource::kInPlace;
+      qp.execution.work[i].source = ContextSource::kInPlace;
       if (c.cached) c.miss = MissReason::kPolicyOff;
     } else {
-      qp.work[i].source = c.cached ? ContextSource::kStored : ContextSource::kAlone;
+      qp.execution.work[i].source = c.cached ? ContextSource::kStored : ContextSource::kAlone;
     }
   }
   return {};
@@ -107,21 +119,22 @@ Selection nothing_selected(const EngineFacts& facts, std::size_t num_contexts) {
 /// Returns the selection if it needs neither the question nor sketches; else the blocks of the
 /// query pass.
 Status select_blocks(const EngineFacts& facts, const QueryRequest& request, QueryPlan& qp) {
+  Execution& execution = qp.execution;
   QUIRE_ASSIGN_OR_RETURN(const auto selector,
-                         selectors().make(qp.strategy.selector, qp.plan.options));
+                         selectors().make(execution.strategy.selector, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   const SelectionInput input = inputs.selection();
   const bool any = std::any_of(input.contexts.begin(), input.contexts.end(),
                                [](const SelectableContext& c) { return c.num_blocks > 0; });
   std::optional<Selection> pass;
   if (any && !request.suffix_ids.empty()) pass = selector->query_pass_blocks(input);
-  qp.needs_query_pass = pass.has_value();
-  qp.needs_sketches = any && selector->needs_sketches(input);
-  qp.plan.selection_pending = qp.needs_query_pass || qp.needs_sketches;
+  execution.needs_query_pass = pass.has_value();
+  execution.needs_sketches = any && selector->needs_sketches(input);
+  qp.plan.selection_pending = execution.needs_query_pass || execution.needs_sketches;
   if (qp.plan.selection_pending) {
-    qp.selection = pass ? std::move(*pass) : nothing_selected(facts, qp.work.size());
+    execution.selection = pass ? std::move(*pass) : nothing_selected(facts, execution.work.size());
   } else {
-    QUIRE_ASSIGN_OR_RETURN(qp.selection, selector->select(input));
+    QUIRE_ASSIGN_OR_RETURN(execution.selection, selector->select(input));
   }
   return {};
 }
@@ -133,7 +146,7 @@ Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
                          recomputers().make(qp.plan.recomputer, qp.plan.options));
   const PlugInputs inputs(facts, request, qp);
   RecomputeInput input = inputs.recompute();
-  input.selection = &qp.selection;
+  input.selection = &qp.execution.selection;
   input.sketch = sketch;
   const auto again = recomputer->planned_tokens(input);
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
@@ -149,20 +162,21 @@ Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
 
 void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
   Plan& plan = qp.plan;
+  Execution& execution = qp.execution;
   std::int64_t rank = plan.prefix_tokens;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+  for (std::size_t i = 0; i < execution.work.size(); ++i) {
     PlannedContext& c = plan.contexts[i];
-    ContextWork& w = qp.work[i];
+    ContextWork& w = execution.work[i];
     w.block_position.assign(c.blocks.size(), -1);
     if (w.source == ContextSource::kNothing) continue;
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       PlannedBlock& block = c.blocks[b];
       block.kept_layers = w.source == ContextSource::kInPlace
                               ? facts.shape.num_layers
-                              : qp.selection.kept_layers(static_cast<std::int32_t>(i),
-                                                         static_cast<std::int32_t>(b));
-      if (i < qp.selection.scores.size() && b < qp.selection.scores[i].size())
-        block.score = qp.selection.scores[i][b];
+                              : execution.selection.kept_layers(static_cast<std::int32_t>(i),
+                                                                static_cast<std::int32_t>(b));
+      if (i < execution.selection.scores.size() && b < execution.selection.scores[i].size())
+        block.score = execution.selection.scores[i][b];
       if (block.kept_layers == 0) continue;
       const std::int64_t local = block.first_token;
       switch (plan.positions) {
@@ -180,12 +194,12 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
       rank += block.num_tokens;
     }
   }
-  qp.suffix_position = static_cast<std::int32_t>(
-      plan.positions == PositionMode::kCompact ? rank : qp.end_of_documents);
+  execution.suffix_position = static_cast<std::int32_t>(
+      plan.positions == PositionMode::kCompact ? rank : execution.end_of_documents);
 }
 
 Status check_window(const EngineFacts& facts, const QueryPlan& qp) {
-  const std::int64_t actual = qp.suffix_position + qp.plan.suffix_tokens + 1;
+  const std::int64_t actual = qp.execution.suffix_position + qp.plan.suffix_tokens + 1;
   if (actual <= facts.window) return {};
   return window_exceeded_status({facts.window, actual},
                                 qp.plan.document_tokens > 0 ? "document_ids" : "query");
@@ -231,6 +245,40 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
                     " blocks less than chosen, so that the rest fits the window");
 }
 
+/// Returns a plan that knows the request's tokens, but neither the store nor the strategy.
+QueryPlan described(const EngineFacts& facts, const QueryRequest& request) {
+  QueryPlan qp;
+  Plan& plan = qp.plan;
+  plan.query_id = request.id;
+  plan.num_layers = facts.shape.num_layers;
+  plan.prefix_tokens = count(request.prefix_ids);
+  plan.suffix_tokens = count(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
+  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
+  describe_contexts(facts, request, qp);
+  qp.execution.end_of_documents = assign_offsets(qp);
+  return qp;
+}
+
+/// Decides everything that the question need not decide: strategy, sources, selection, positions.
+Status decide(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
+              QueryPlan& qp) {
+  Plan& plan = qp.plan;
+  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
+  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
+  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
+  const bool too_long = qp.execution.end_of_documents + plan.suffix_tokens + 1 > facts.window;
+  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
+  if (plan.positions == PositionMode::kGlobal && too_long && qp.execution.strategy.sparse) {
+    plan.positions = PositionMode::kCompact;
+    plan.add_fallback(
+        "the documents exceed the model's window: kept tokens are numbered without gaps");
+  }
+  assign_positions(facts, qp);
+  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
+  return plan.selection_pending ? Status() : plan_recompute(facts, request, {}, qp);
+}
+
 }  // namespace
 
 std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
@@ -249,16 +297,18 @@ std::vector<std::size_t> first_equal_contexts(const QueryRequest& request) {
 
 Status complete_plan(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      Selection selection, const SketchLookup& sketch, QueryPlan& qp) {
-  if (qp.plan.positions == PositionMode::kCompact)
-    fit_window(facts, qp.selection, selection, qp.plan);
-  qp.selection = std::move(selection);
-  qp.plan.selection_pending = false;
+  Plan& plan = qp.plan;
+  if (plan.positions == PositionMode::kCompact)
+    fit_window(facts, qp.execution.selection, selection, plan);
+  qp.execution.selection = std::move(selection);
+  const Selection& taken = qp.execution.selection;
+  plan.selection_pending = false;
   assign_positions(facts, qp);
-  for (std::size_t i = 0; i < qp.plan.contexts.size() && i < qp.selection.contexts.size(); ++i) {
-    qp.plan.contexts[i].keep_share = qp.selection.contexts[i].keep_share;
-    qp.plan.contexts[i].bias_weight = qp.selection.contexts[i].bias_weight;
+  for (std::size_t i = 0; i < plan.contexts.size() && i < taken.contexts.size(); ++i) {
+    plan.contexts[i].keep_share = taken.contexts[i].keep_share;
+    plan.contexts[i].bias_weight = taken.contexts[i].bias_weight;
   }
-  if (!qp.selection.note.empty()) qp.plan.add_fallback(qp.selection.note);
+  if (!taken.note.empty()) plan.add_fallback(taken.note);
   QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
   QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, sketch, qp));
   finish_plan(facts, speeds, qp);
@@ -268,15 +318,15 @@ Status complete_plan(const EngineFacts& facts, const QueryRequest& request, cons
 CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
   CausalFront front;
   front.token_ids = request.prefix_ids;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
-    if (qp.work[i].source == ContextSource::kNothing) continue;
-    if (qp.work[i].source != ContextSource::kInPlace ||
+  for (std::size_t i = 0; i < qp.execution.work.size(); ++i) {
+    if (qp.execution.work[i].source == ContextSource::kNothing) continue;
+    if (qp.execution.work[i].source != ContextSource::kInPlace ||
         qp.plan.contexts[i].offset != count(front.token_ids))
       return front;
     front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(),
                            request.contexts[i].token_ids.end());
   }
-  if (qp.suffix_position != count(front.token_ids)) return front;
+  if (qp.execution.suffix_position != count(front.token_ids)) return front;
   front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(),
                          request.suffix_ids.end());
   front.whole = true;
@@ -285,7 +335,7 @@ CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
 
 void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
   PlannedContext& c = qp.plan.contexts[static_cast<std::size_t>(context)];
-  ContextWork& w = qp.work[static_cast<std::size_t>(context)];
+  ContextWork& w = qp.execution.work[static_cast<std::size_t>(context)];
   c.cached = false;
   c.miss = reason;
   for (PlannedBlock& b : c.blocks) b.tier = Tier::kNone;
@@ -293,32 +343,18 @@ void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
   w.source = ContextSource::kAlone;
 }
 
+Status check_request(const EngineFacts& facts, const QueryRequest& request) {
+  QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
+  QueryPlan qp = described(facts, request);
+  return decide(facts, request, Speeds(), qp);
+}
+
 Result<QueryPlan> build_plan(const EngineFacts& facts, const QueryRequest& request,
                              const LookupContext& lookup, const Speeds& speeds) {
   QUIRE_RETURN_IF_ERROR(validate_query(facts, request));
-  QueryPlan qp;
-  Plan& plan = qp.plan;
-  plan.query_id = request.id;
-  plan.num_layers = facts.shape.num_layers;
-  plan.prefix_tokens = count(request.prefix_ids);
-  plan.suffix_tokens = count(request.suffix_ids);
-  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
-  plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
-  describe_contexts(facts, request, lookup, qp);
-  qp.end_of_documents = assign_offsets(qp);
-  QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
-  QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
-  QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
-  const bool too_long = qp.end_of_documents + plan.suffix_tokens + 1 > facts.window;
-  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
-  if (plan.positions == PositionMode::kGlobal && too_long && qp.strategy.sparse) {
-    plan.positions = PositionMode::kCompact;
-    plan.add_fallback(
-        "the documents exceed the model's window: kept tokens are numbered without gaps");
-  }
-  assign_positions(facts, qp);
-  QUIRE_RETURN_IF_ERROR(check_window(facts, qp));
-  if (!plan.selection_pending) QUIRE_RETURN_IF_ERROR(plan_recompute(facts, request, {}, qp));
+  QueryPlan qp = described(facts, request);
+  look_up_contexts(facts, request, lookup, qp);
+  QUIRE_RETURN_IF_ERROR(decide(facts, request, speeds, qp));
   finish_plan(facts, speeds, qp);
   return qp;
 }

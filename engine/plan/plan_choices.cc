@@ -32,7 +32,7 @@ double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryR
     }
     if (!exact) computed += strategy.typical_recompute * static_cast<double>(c.num_tokens);
     const double bytes = strategy.typical_load *
-                         static_cast<double>(qp.work[i].layout.total_bytes());
+                         static_cast<double>(qp.execution.work[i].layout.total_bytes());
     (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
   }
   if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0))
@@ -68,7 +68,7 @@ std::string dense_because(const QueryPlan& qp) {
   const auto compressor = compressors().make(plan.compress, plan.options);
   if (compressor.ok() && (*compressor)->drops_rows())
     return "compression drops rows, there is nothing to choose from";
-  if (qp.strategy.same_as_recompute)
+  if (qp.execution.strategy.same_as_recompute)
     return "strategy " + plan.strategy + " promises the answer of a full prefill";
   if (plan.strategy_asked == "auto")
     return "the fidelity test that strategy " + plan.strategy +
@@ -97,7 +97,8 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   plan.decode = request.cache.decode;
   if (plan.decode != "auto") return {};
   DecodeInput input;
-  const double kept = static_cast<double>(plan.document_tokens) * qp.strategy.typical_load;
+  const double kept = static_cast<double>(plan.document_tokens) *
+                      qp.execution.strategy.typical_load;
   input.rows = plan.prefix_tokens + plan.suffix_tokens + static_cast<std::int64_t>(kept) +
                request.sampling.max_tokens;
   QUIRE_ASSIGN_OR_RETURN(const AutoDecodeOptions asked,
@@ -133,13 +134,13 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
     name = std::move(choice.strategy);
     plan.reason = std::move(choice.reason);
   }
-  QUIRE_ASSIGN_OR_RETURN(qp.strategy, find_strategy(name));
-  plan.strategy = qp.strategy.name;
-  plan.selector = qp.strategy.selector;
+  QUIRE_ASSIGN_OR_RETURN(qp.execution.strategy, find_strategy(name));
+  plan.strategy = qp.execution.strategy.name;
+  plan.selector = qp.execution.strategy.selector;
   plan.options = request.cache.options;
   plan.prompt_compression = request.cache.prompt_compression;
   plan.prompt_options = request.cache.prompt_options;
-  plan.recomputer = recomputer_of(qp.strategy, request.cache.options);
+  plan.recomputer = recomputer_of(qp.execution.strategy, request.cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
   QUIRE_RETURN_IF_ERROR(choose_retriever(facts, request, qp));
   std::string unused;
@@ -147,8 +148,8 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
     if (!asked || taken) return;
     unused += unused.empty() ? what : std::string(" and ") + what;
   };
-  note(request.cache.keep_ratio.has_value(), qp.strategy.takes_keep_ratio, "keep_ratio");
-  note(request.cache.recompute_ratio.has_value(), qp.strategy.takes_recompute_ratio,
+  note(request.cache.keep_ratio.has_value(), qp.execution.strategy.takes_keep_ratio, "keep_ratio");
+  note(request.cache.recompute_ratio.has_value(), qp.execution.strategy.takes_recompute_ratio,
        "recompute_ratio");
   if (!unused.empty()) plan.add_fallback("strategy " + plan.strategy + " does not take " + unused);
   return {};

@@ -10,10 +10,10 @@ namespace {
 void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
   Plan& plan = qp.plan;
   double dram = 0, disk = 0;
-  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens - qp.shared_tokens;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+  std::int64_t computed = plan.prefix_tokens + plan.suffix_tokens - qp.execution.shared_tokens;
+  for (std::size_t i = 0; i < qp.execution.work.size(); ++i) {
     const PlannedContext& c = plan.contexts[i];
-    const ContextWork& w = qp.work[i];
+    const ContextWork& w = qp.execution.work[i];
     if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace)
       computed += c.num_tokens;
     if (w.source == ContextSource::kAlone)
@@ -56,7 +56,7 @@ void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) 
   if (plan.prompt_cut) plan.fates.dropped = plan.prompt_cut->removed_tokens;
   // This counts the front of the prompt as causal_front() defines it: prefix, contexts in place,
   // question.
-  std::int64_t shared = qp.shared_tokens;
+  std::int64_t shared = qp.execution.shared_tokens;
   const auto share = [&](std::int64_t tokens) {
     const std::int64_t taken = std::min(shared, tokens);
     shared -= taken;
@@ -65,10 +65,10 @@ void finish_plan(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) 
   };
   plan.fates.computed = plan.prefix_tokens - share(plan.prefix_tokens);
   std::int64_t pairs = 0, kept = 0, recomputed = 0;
-  for (std::size_t i = 0; i < qp.work.size(); ++i) {
+  for (std::size_t i = 0; i < qp.execution.work.size(); ++i) {
     for (PlannedBlock& block : plan.contexts[i].blocks) {
-      block.action = fate_of(qp.work[i], plan.contexts[i], block);
-      if (qp.work[i].source == ContextSource::kInPlace) {
+      block.action = fate_of(qp.execution.work[i], plan.contexts[i], block);
+      if (qp.execution.work[i].source == ContextSource::kInPlace) {
         const std::int64_t taken = share(block.num_tokens), rest = block.num_tokens - taken;
         block.recomputed_tokens = plan.contexts[i].cached ? static_cast<std::int32_t>(rest) : 0;
         (plan.contexts[i].cached ? plan.fates.recomputed : plan.fates.computed) += rest;

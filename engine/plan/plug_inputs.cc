@@ -7,7 +7,7 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
   bool first = request.prefix_ids == facts.ingest_prefix;
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     const PlannedContext& c = qp.plan.contexts[i];
-    const ContextWork& work = qp.work[i];
+    const ContextWork& work = qp.execution.work[i];
     const bool has_tokens = c.num_tokens > 0 && !c.duplicate;
     RecomputableContext r;
     r.offset = c.offset;
@@ -51,7 +51,7 @@ RecomputeInput PlugInputs::recompute() const {
   input.head_dim = facts_.shape.head_dim;
   input.recompute_ratio = request_.cache.recompute_ratio;
   input.question = request_.suffix_ids;
-  input.question_position = plan_.suffix_position;
+  input.question_position = plan_.execution.suffix_position;
   return input;
 }
 

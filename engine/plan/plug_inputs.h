@@ -4,7 +4,11 @@
 
 #include <vector>
 
-#include "engine/plan/plan_builder.h"
+#include "engine/api/facts.h"
+#include "engine/api/requests.h"
+#include "engine/plan/query_plan.h"
+#include "engine/recompute/recomputer.h"
+#include "engine/select/selector.h"
 
 namespace quire {
 

@@ -61,8 +61,8 @@ class RecordKind : public NamedPlug<RecordKind> {
 const PlugRegistry<RecordKind>& record_kinds();
 /// Returns every kind, by ascending index.
 std::span<const std::unique_ptr<RecordKind>> all_record_kinds();
-/// Returns the kind of this name, which must exist.
-const RecordKind& record_kind(std::string_view name);
+/// Returns the kind with this index, such as kSketchIndex; it must exist.
+const RecordKind& record_kind(std::uint32_t index);
 /// Checks names of kinds that are made only on request. Errors: kInvalidArgument with `field`,
 /// naming those that exist.
 Status check_record_names(std::span<const std::string> names, std::string_view field);

@@ -29,9 +29,9 @@ std::span<const std::unique_ptr<RecordKind>> all_record_kinds() {
   return kKinds;
 }
 
-const RecordKind& record_kind(std::string_view name) {
+const RecordKind& record_kind(std::uint32_t index) {
   const auto kinds = all_record_kinds();
-  const auto at = std::ranges::find(kinds, name, [](const auto& kind) { return kind->name(); });
+  const auto at = std::ranges::find(kinds, index, [](const auto& kind) { return kind->index(); });
   QUIRE_CHECK(at != kinds.end(), "no such kind of record");
   return **at;
 }

@@ -6,12 +6,12 @@ namespace quire {
 namespace {
 
 /// Returns the prompt as the target sees it, each context once. `contexts` receives their ranges.
-std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const QueryPlan& plan,
+std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const Plan& plan,
                                        std::vector<RowRange>& contexts) {
   std::vector<std::int32_t> ids = request.prefix_ids;
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const auto begin = static_cast<std::int64_t>(ids.size());
-    if (!plan.plan.contexts[i].duplicate)
+    if (!plan.contexts[i].duplicate)
       ids.insert(ids.end(), request.contexts[i].token_ids.begin(),
                  request.contexts[i].token_ids.end());
     contexts.push_back({begin, static_cast<std::int64_t>(ids.size())});
@@ -64,23 +64,22 @@ std::vector<std::vector<std::uint8_t>> blocks_read(const Plan& plan) {
 
 /// Returns the ranges of whole_prompt() that the target attends to, given the ranges of its
 /// contexts. Empty: all of it.
-std::vector<RowRange> attended(const QueryPlan& plan, std::span<const RowRange> contexts,
+std::vector<RowRange> attended(const Plan& plan, std::span<const RowRange> contexts,
                                std::int64_t prompt_tokens) {
-  if (plan.plan.selection_pending) return {};
-  const auto read = blocks_read(plan.plan);
+  if (plan.selection_pending) return {};
+  const auto read = blocks_read(plan);
   if (read.empty()) return {};
   std::vector<RowRange> out;
-  add_range(out, {0, plan.plan.prefix_tokens});
+  add_range(out, {0, plan.prefix_tokens});
   for (std::size_t i = 0; i < contexts.size(); ++i) {
-    const std::vector<PlannedBlock>& blocks = plan.plan.contexts[i].blocks;
+    const std::vector<PlannedBlock>& blocks = plan.contexts[i].blocks;
     for (std::size_t b = 0; b < blocks.size(); ++b) {
       const std::int64_t begin = contexts[i].begin + blocks[b].first_token;
       if (read[i][b]) add_range(out, {begin, begin + blocks[b].num_tokens});
     }
   }
   // Without a question the answer begins after the last document's last token.
-  const std::int64_t question = std::min(prompt_tokens - plan.plan.suffix_tokens,
-                                         prompt_tokens - 1);
+  const std::int64_t question = std::min(prompt_tokens - plan.suffix_tokens, prompt_tokens - 1);
   if (!out.empty() && out.back().end > question) out.back().end = question;
   add_range(out, {question, prompt_tokens});
   return out;
@@ -91,8 +90,8 @@ constexpr const char* kTooLate = "the draft took longer than model.draft_wait_ms
 
 }  // namespace
 
-QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request,
-                               const QueryPlan& plan, const Wanted& wanted)
+QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request, const Plan& plan,
+                               const Wanted& wanted)
     : wants_tokens_(wanted.tokens > 0), patience_(core.draft_wait_ms), asked_(Clock::now()) {
   if (!wants_tokens_) synchronize(asked_, {});
   if (core.draft == nullptr) {

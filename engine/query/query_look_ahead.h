@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/api/plan.h"
+#include "engine/api/requests.h"
 #include "engine/draft/draft.h"
-#include "engine/plan/plan_builder.h"
 #include "engine/query/query_resources.h"
 #include "kernels/attention_mass.h"
 
@@ -27,7 +28,7 @@ class QueryLookAhead {
   /// Requests the look-ahead; without a draft it settles at once, with a reason. Once the plan is
   /// complete, the draft writes from what the target attends to; before that, and for scores, from
   /// the whole prompt.
-  QueryLookAhead(QueryResources& core, const QueryRequest& request, const QueryPlan& plan,
+  QueryLookAhead(QueryResources& core, const QueryRequest& request, const Plan& plan,
                  const Wanted& wanted);
   /// Creates a settled look-ahead from tokens, in the target's vocabulary, that the draft wrote
   /// while reading the prompt; `draft_ms` is the time it took.

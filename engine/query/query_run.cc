@@ -1,13 +1,36 @@
 #include "engine/query/query_run.h"
 
-#include "base/clock.h"
-
 #include <algorithm>
+
+#include "base/clock.h"
 
 namespace quire {
 
+std::int32_t QueryRun::look_ahead_tokens() const {
+  if (request.plan_only) return 0;
+  return std::min<std::int32_t>(compressor->lookahead_tokens(), request.sampling.max_tokens);
+}
+
+void QueryRun::ask_draft(const QueryLookAhead::Wanted& wanted) {
+  if (wanted.tokens == 0 && wanted.score_window == 0) return;
+  const auto asked = std::make_shared<QueryLookAhead>(core, request, plan, wanted);
+  if (wanted.score_window > 0) draft_scores = asked;
+  if (wanted.tokens > 0) look_ahead = asked;
+}
+
+std::int64_t QueryRun::most_rows() const {
+  std::size_t prompt = request.prefix_ids.size() + request.suffix_ids.size();
+  for (const QueryContext& c : request.contexts) prompt += c.token_ids.size();
+  return static_cast<std::int64_t>(prompt) + request.sampling.max_tokens;
+}
+
+std::int64_t QueryRun::choosing_bytes() const {
+  return quire::choosing_bytes(core.facts.choosing, *retriever, std::ssize(request.contexts),
+                               most_rows());
+}
+
 void QueryRun::add_span(std::string name, Clock::time_point from, Clock::time_point to) {
-  auto& spans = plan.plan.spans;
+  auto& spans = plan.spans;
   const auto same = std::find_if(spans.begin(), spans.end(),
                                  [&](const Span& s) { return s.name == name; });
   const double start = ms_between(received, from), end = ms_between(received, to);

@@ -43,6 +43,7 @@ enum SketchPart : std::uint16_t {
   kSketchAll = 15
 };
 inline constexpr std::uint16_t kSketchVersion = 2;
+inline constexpr std::uint32_t kSketchIndex = 0;  ///< index among a segment's sketches
 /// Largest share of the KV's size that a record may take.
 inline constexpr double kSketchShare = 0.02;
 

@@ -255,11 +255,11 @@ bool Scheduler::step_query(bool others_decode) {
     const auto started = Clock::now();
     const std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
     core_.chunk_tokens = rows;
-    const bool own_model = !task.reads_prompt();
+    const bool runs_model = task.runs_model();
     guarded(task, [&task] { task.step(); });
     core_.chunk_tokens = largest_chunk_;
     const double ms = ms_between(started, Clock::now());
-    if (others_decode && own_model)
+    if (others_decode && runs_model)
       query_chunks_.measured(rows, ms, std::max(decode_step_ms_, kQueryPieceMs));
     if (task.state() == QueryTask::State::kDecoding) begin_decode(running_[at]);
     running_[at].record->set_strategy(task.strategy());

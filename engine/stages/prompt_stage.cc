@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "engine/compress/compressor.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/plan/request_checks.h"
+#include "engine/stages/plan_stage.h"
 
 namespace quire {
 namespace {
@@ -57,8 +60,9 @@ Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request
   return tokens > compressor->capacity(tokens);
 }
 
-PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
-  const CacheOptions& asked = run.request.cache;
+PromptStage::PromptStage(StageResources& shared)
+    : shared_(shared), run_(shared.run), started_(Clock::now()) {
+  const CacheOptions& asked = run_.request.cache;
   cut_.by = asked.prompt_compression;
   lay_out();
   cut_.tokens = cut_.kept_tokens = cuttable_tokens();
@@ -68,14 +72,14 @@ PromptStage::PromptStage(QueryRun& run) : run_(run), started_(Clock::now()) {
   const std::int64_t capacity = compressor_->capacity(cut_.tokens);
   if (cut_.tokens <= capacity)
     leave_whole("the uncached text has no more than " + std::to_string(capacity) + " tokens");
-  else if (run.core.draft == nullptr)
+  else if (run_.core.draft == nullptr)
     leave_whole("no draft model is loaded (model.draft_path)");
   // One reading serves both purposes.
   if (const auto kv = compressors().make(asked.compress == "auto" ? "none" : asked.compress,
                                          asked.options);
       kv.ok()) {
     answer_tokens_ = std::min<std::int32_t>((*kv)->lookahead_tokens(),
-                                            run.request.sampling.max_tokens);
+                                            run_.request.sampling.max_tokens);
   }
 }
 
@@ -145,7 +149,7 @@ void PromptStage::leave_whole(std::string why) {
   done_ = true;
 }
 
-bool PromptStage::ready() const {
+bool PromptStage::ready() {
   return run_.core.prompt_reader == nullptr || run_.core.prompt_reader == this;
 }
 
@@ -195,7 +199,7 @@ Status PromptStage::begin_reading() {
   return {};
 }
 
-void PromptStage::step() {
+Status PromptStage::step() {
   Status status;
   try {
     if (!reading_) status = begin_reading();
@@ -209,12 +213,13 @@ void PromptStage::step() {
   } else if (reading_ && reading_->done()) {
     end_reading();
   } else if (reading_) {
-    return;
+    return {};
   }
   run_.core.prompt_reader = nullptr;
   const auto now = Clock::now();
-  ms_ = ms_between(started_, now);
+  run_.stats.prompt_ms = ms_between(started_, now);
   run_.add_span("cut_prompt", started_, now);
+  return {};
 }
 
 void PromptStage::end_reading() {
@@ -263,8 +268,9 @@ void PromptStage::take_out(std::span<const std::int32_t> kept) {
   }
 }
 
-void PromptStage::enter(QueryPlan& plan) {
-  enter_cut(run_.core.facts, run_.core.meter->speeds(), cut_, contexts_, plan);
+AfterStage PromptStage::next() {
+  FinishedCut cut{std::move(cut_), std::move(contexts_), answer()};
+  return {std::make_unique<PlanStage>(shared_, std::move(cut))};
 }
 
 std::vector<std::int32_t> PromptStage::answer() const {

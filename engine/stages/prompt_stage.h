@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/plan/plan_builder.h"
+#include "engine/api/plan.h"
+#include "engine/api/requests.h"
 #include "engine/prompt/prompt_compressor.h"
 #include "engine/prompt/retokenization.h"
 #include "engine/query/prompt_reading.h"
 #include "engine/query/query_resources.h"
 #include "engine/query/query_run.h"
+#include "engine/stages/query_stage.h"
+#include "engine/stages/stage_resources.h"
 
 namespace quire {
 
@@ -22,30 +25,32 @@ namespace quire {
 /// validate_uncut().
 Result<bool> cuts_prompt(const QueryResources& core, const QueryRequest& request);
 
+/// What the plan of a cut prompt needs to know of the cut.
+struct FinishedCut {
+  PromptCut cut;
+  std::vector<std::optional<CutText>> contexts;  ///< in the request's order; none: it is whole
+  /// The draft's answer to the prompt in the target's vocabulary, as many tokens as the query's
+  /// compressor requested.
+  std::vector<std::int32_t> answer;
+};
+
 /// Removes tokens from run.request: from the system part, contexts without a key, and the question.
 /// The rest is an ordinary prompt, numbered without gaps; cached documents stay whole, but the
 /// draft reads them too. If the draft cannot read, the request is unchanged and the cut says why.
 /// Threads: the engine thread.
-class PromptStage {
+class PromptStage final : public QueryStage {
  public:
   /// Prepares the cut; the request's options must be valid.
-  explicit PromptStage(QueryRun& run);
-  ~PromptStage();
-  PromptStage(const PromptStage&) = delete;
-  PromptStage& operator=(const PromptStage&) = delete;
+  explicit PromptStage(StageResources& shared);
+  ~PromptStage() override;
 
-  bool done() const { return done_; }
+  bool done() const override { return done_; }
   /// Returns whether step() has work; else another query's prompt is being read.
-  bool ready() const;
-  /// Reads one chunk; after the last one the request holds only what stays.
-  void step();
-
-  /// Enters the cut into the plan of what stays. Call it once done.
-  void enter(QueryPlan& plan);
-  /// Returns the draft's answer to the prompt in the target's vocabulary, as many tokens as the
-  /// query's compressor requested.
-  std::vector<std::int32_t> answer() const;
-  double ms() const { return ms_; }
+  bool ready() override;
+  /// Reads one chunk; after the last one the request holds only what stays. It never fails.
+  Status step() override;
+  AfterStage next() override;
+  bool runs_model() const override { return false; }
 
  private:
   /// A range of the prompt as the draft sees it.
@@ -67,7 +72,9 @@ class PromptStage {
   void leave_whole(std::string why);
   void take_out(std::span<const std::int32_t> kept);
   std::vector<std::int32_t>& ids_of(const Part& part);
+  std::vector<std::int32_t> answer() const;
 
+  StageResources& shared_;
   QueryRun& run_;
   std::unique_ptr<PromptCompressor> compressor_;
   std::vector<std::int32_t> prompt_;  ///< each context once
@@ -80,7 +87,6 @@ class PromptStage {
   std::int32_t answer_tokens_ = 0;
   std::vector<std::int32_t> answer_;
   Clock::time_point started_;
-  double ms_ = 0;
   bool done_ = false;
 };
 

@@ -1,5 +1,5 @@
-/// This file runs one query from its plan to its last token, as a state machine that the engine
-/// thread steps.
+/// This file runs one query from its plan to its last token, as a sequence of stages that the
+/// engine thread steps.
 #pragma once
 
 #include <atomic>
@@ -10,29 +10,22 @@
 #include <string>
 
 #include "base/clock.h"
-#include "engine/answer/answer.h"
-#include "engine/answer/attribution.h"
 #include "engine/answer/decode_batch.h"
 #include "engine/api/query_sink.h"
 #include "engine/api/requests.h"
 #include "engine/query/query_resources.h"
 #include "engine/query/query_run.h"
-#include "engine/stages/prompt_stage.h"
-#include "engine/stages/query_pass.h"
-#include "engine/stages/recompute_stage.h"
-#include "engine/supply/assembly.h"
-#include "engine/supply/kv_supply.h"
-#include "engine/supply/shared_front.h"
+#include "engine/stages/query_stage.h"
+#include "engine/stages/stage_resources.h"
 
 namespace quire {
 
-/// Runs these stages: [cut the prompt ->] plan -> [sketches -> query pass -> select] -> fetch kept
-/// blocks, compute missing contexts -> assemble (prefix, placed and computed contexts in prompt
-/// order) -> recompute -> question -> compress -> decode [-> attribution, if requested].
+/// Runs these stages, each a class of this folder: [PromptStage ->] PlanStage [-> RecordStage]
+/// [-> QueryPassStage] [-> SelectStage] -> AssembleStage [-> RecomputeStage] -> QuestionStage ->
+/// CompressStage -> DecodeStage [-> AttributeStage].
 ///
-/// The prompt is cut only if requested. Sketches, query pass and selection are stages only if the
-/// selection depends on the question. Threads: the engine thread, which must call finish() before
-/// it destroys a task that is not done.
+/// A stage names its successor; those in brackets run only if the request or its plugs want them.
+/// Threads: the engine thread, which must call finish() before it destroys a task that is not done.
 class QueryTask {
  public:
   enum class State : std::uint8_t {
@@ -69,12 +62,13 @@ class QueryTask {
   std::int64_t next_row_bytes() const;
   /// Returns the state after polling the store's replies.
   State state();
-  /// Returns whether its next step runs the draft, not the model.
-  bool reads_prompt() const { return stage_ == Stage::kCutPrompt || stage_ == Stage::kPrepare; }
-  /// Computes one chunk, or places one context.
+  /// Returns whether step() runs the model, so that its time tells how fast the model is.
+  bool runs_model() const { return stage_->runs_model(); }
+  /// Computes one chunk, or places one context; for a runnable task only.
   void step();
-  /// decode_row() returns the row of the next decode step; decoded() takes its result.
-  DecodeRow decode_row() { return answer_->row(); }
+  /// decode_row() returns the row of the next decode step; decoded() takes its result. Both are for
+  /// a decoding task only.
+  DecodeRow decode_row();
   void decoded(const DecodeRow& row);
 
   /// Returns why the task should end now (cancelled or past its deadline), if it should.
@@ -95,76 +89,17 @@ class QueryTask {
   std::int64_t work_tokens() const;
 
  private:
-  enum class Stage : std::uint8_t {
-    kCutPrompt,
-    kSketches,
-    kQueryPass,
-    kAssemble,
-    kPrepare,
-    kDecode,
-    kAttribute,
-    kDone
-  };
-
-  Status plan();
-  Status make_plugs();
-  Status step_prompt();
-  void begin_look_ahead();
-  void ask_draft(const QueryLookAhead::Wanted& wanted);
-  void wanted_queries();
-  Status step_stage();
-  Status begin_selecting();
-  Status select();
-  Status begin_assembly();
-  Status step_assembly();
-  Status prepare_retriever();
-  bool retriever_prepared() const;
-  Status step_prepare();
-  Status begin_decode();
-  bool begin_attribution(FinishReason reason);
-  void step_attribution();
-  void end_answer(const std::optional<Answer::End>& end);
-  bool rows_dropped() const {
-    return run_.plan.plan.compression && run_.plan.plan.compression->dropped;
-  }
-  Status take_shared_front();
-  bool has_own_work() const;
+  void proceed(Status status);
   bool may_use_device() const;
-  std::int64_t most_rows() const;
-  std::int64_t choosing_bytes() const;
-  Status check_choosing() const;
-  bool waits_for_draft() const;
-  /// Returns whether the rows before the question are still to be recomputed, if the strategy
-  /// recomputes.
-  bool recomputes_next() const { return assembly_->before_question() && !recompute_done_; }
-  bool can_assemble() const;
-  std::vector<std::string_view> records_wanted() const;
-  bool wants_draft_scores() const;
-  bool waits_for_scores() const;
 
   QueryRun run_;
   std::shared_ptr<QuerySink> sink_;
   std::shared_ptr<std::atomic<bool>> cancelled_;
   std::function<void()> before_end_;
   std::atomic<std::int64_t>* running_ = nullptr;
-  Stage stage_ = Stage::kAssemble;
-  std::unique_ptr<PromptStage> prompt_;
-  /// Look-ahead tokens that are requested from the draft once the selection is complete.
-  std::int32_t look_ahead_tokens_ = 0;
-  /// Source of the draft's scores; null: the selector wants none.
-  QueryLookAhead* scores_ = nullptr;
-  /// Owns the source of scores if the look-ahead was written before the plan.
-  std::unique_ptr<QueryLookAhead> own_scores_;
-  std::unique_ptr<KvSupply> supply_;
-  std::unique_ptr<QueryPass> pass_;
-  std::unique_ptr<Assembly> assembly_;
-  std::unique_ptr<RecomputeStage> recompute_;
-  bool recompute_done_ = false, suspended_ = false;
-  std::optional<SharedFront> shared_front_;  ///< set once pages may be taken
-  std::unique_ptr<Answer> answer_;
-  Clock::time_point decode_started_;
-  std::unique_ptr<AttributionPass> attribution_;
-  FinishReason answer_end_ = FinishReason::kStop;  ///< finish reason while the answer is attributed
+  StageResources shared_;
+  std::unique_ptr<QueryStage> stage_;  ///< null before prepare() and once done
+  bool suspended_ = false, done_ = false;
 };
 
 }  // namespace quire

@@ -1,13 +1,38 @@
 #include "engine/stages/recompute_stage.h"
 
+#include <utility>
+
 #include "engine/plan/plug_inputs.h"
+#include "engine/stages/question_stage.h"
 
 namespace quire {
 
+RecomputeStage::RecomputeStage(StageResources& shared, std::unique_ptr<Assembly> assembly)
+    : SuppliedStage(shared),
+      run_(shared.run),
+      supply_(*shared.supply),
+      assembly_(std::move(assembly)) {}
+
+bool RecomputeStage::has_work() {
+  if (assembly_->can_place()) return true;
+  if (recomputed()) return assembly_->placed().all_placed();
+  return !pass_ || outdated() || pass_->ready();
+}
+
+Status RecomputeStage::work() {
+  if (assembly_->can_place()) return assembly_->place();
+  return recomputed() ? Status() : run_chunk();
+}
+
+AfterStage RecomputeStage::next() {
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i) supply_.release(i);
+  return {std::make_unique<QuestionStage>(shared_, std::move(assembly_))};
+}
+
 Status RecomputeStage::prepare() {
-  const PlugInputs inputs(run_.core.facts, run_.request, run_.plan);
+  const PlugInputs inputs(run_.core.facts, run_.request, run_);
   RecomputeInput input = inputs.recompute();
-  input.selection = &run_.plan.selection;
+  input.selection = &run_.execution.selection;
   input.stored = &supply_;
   input.cache = &*run_.cache;
   input.rope = &run_.core.model->rope();
@@ -20,7 +45,7 @@ Status RecomputeStage::prepare() {
   prepared_ = true;
   if (!pass_) return {};
   pass_->observe(run_.queries.get());
-  pass_->wait_on(&placed_);
+  pass_->wait_on(&assembly_->placed());
   return {};
 }
 
@@ -32,12 +57,12 @@ std::int32_t RecomputeStage::generations() const {
 
 void RecomputeStage::give_up() {
   pass_.reset();
-  prepared_ = done_ = false;
+  prepared_ = pass_done_ = false;
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
     run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
 }
 
-Status RecomputeStage::step() {
+Status RecomputeStage::run_chunk() {
   if (started_ == Clock::time_point{}) started_ = Clock::now();
   if (outdated()) give_up();
   if (!prepared_) QUIRE_RETURN_IF_ERROR(prepare());
@@ -48,14 +73,14 @@ Status RecomputeStage::step() {
     report();
   }
   pass_.reset();
-  done_ = true;
+  pass_done_ = true;
   run_.add_span("recompute", started_, Clock::now());
   return {};
 }
 
 Status RecomputeStage::run_pass() {
   const auto started = Clock::now();
-  const bool all = placed_.all_placed();
+  const bool all = assembly_->placed().all_placed();
   const Status status = pass_->step(*run_.core.model, *run_.cache,
                                     all ? run_.core.workspace : own_workspace_,
                                     run_.core.chunk_tokens);

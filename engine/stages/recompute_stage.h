@@ -6,30 +6,32 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/query/query_run.h"
-#include "engine/supply/kv_supply.h"
+#include "engine/model/forward.h"
+#include "engine/recompute/recompute_pass.h"
+#include "engine/stages/supplied_stage.h"
+#include "engine/supply/assembly.h"
 
 namespace quire {
 
 /// Runs the pass one chunk of rows at a time. A context found to hold KV of other tokens becomes a
-/// miss; once it is computed and placed again, step() begins a new pass. Threads: the engine
-/// thread.
-class RecomputeStage {
+/// miss; once it is computed and placed again, a new pass begins. The stage's errors are those of
+/// the recomputer and of its pass, except kCorruption.
+class RecomputeStage final : public SuppliedStage {
  public:
-  /// Prepares the stage; `placed` is the gate that the pass waits on, layer by layer, and must
-  /// outlive it.
-  RecomputeStage(QueryRun& run, KvSupply& supply, const LayerGate& placed)
-      : run_(run), supply_(supply), placed_(placed) {}
+  /// Nothing but the question is left of `assembly`; placed layers open the gate of the pass.
+  RecomputeStage(StageResources& shared, std::unique_ptr<Assembly> assembly);
 
-  /// Returns whether the pass is done. It becomes false again if a value fails that the pass did
-  /// not wait for.
-  bool done() const { return done_ && !outdated(); }
-  /// Returns whether step() has work; else it waits for values.
-  bool ready() const { return !pass_ || outdated() || pass_->ready(); }
-  /// Runs one chunk. Errors: those of prepare() and of the pass, except kCorruption.
-  Status step();
+  /// Layers above the highest layer of the pass may still be loading when it is over.
+  bool done() const override { return recomputed() && assembly_->placed().all_placed(); }
+  AfterStage next() override;
 
  private:
+  bool has_work() override;
+  Status work() override;
+  /// Returns whether the pass is over. It becomes false again if a value fails that the pass did
+  /// not wait for.
+  bool recomputed() const { return pass_done_ && !outdated(); }
+  Status run_chunk();
   Status prepare();
   Status run_pass();
   std::int32_t generations() const;
@@ -41,14 +43,14 @@ class RecomputeStage {
 
   QueryRun& run_;
   KvSupply& supply_;
-  const LayerGate& placed_;
+  std::unique_ptr<Assembly> assembly_;
   /// Workspace of a pass that waits between layers, while other passes use the engine's.
   ForwardWorkspace own_workspace_;
   std::unique_ptr<RecomputePass> pass_;
   std::vector<std::int64_t> num_rows_;  ///< [layer] rows before the pass
   std::int32_t generations_ = 0;
   Clock::time_point started_;
-  bool prepared_ = false, done_ = false;
+  bool prepared_ = false, pass_done_ = false;
 };
 
 }  // namespace quire

@@ -35,13 +35,13 @@ struct Assembly::Chunk {
 
 Assembly::~Assembly() = default;
 
-Assembly::Assembly(QueryRun& run, KvSupply& supply, bool prefix_done)
+Assembly::Assembly(QueryRun& run, KvSupply& supply)
     : run_(run),
       supply_(supply),
       placement_(
           run, supply,
           run.recomputer->has_pass() ? Placement::Values::kKeep : Placement::Values::kRelease) {
-  if (!prefix_done && !run.request.prefix_ids.empty()) {
+  if (run.cache->num_rows(0) == 0 && !run.request.prefix_ids.empty()) {
     Item& item = computed_item();
     append(item.ids, item.positions, run.request.prefix_ids, 0);
   }
@@ -77,12 +77,12 @@ void Assembly::add_question() {
   const bool apart = run_.recomputer->has_pass() ||
                      (run_.compressor->observer() != nullptr && !run_.sparse_prefill());
   const bool after_run = !items_.empty() && items_.back().contexts.empty();
-  next_position_ = run_.plan.suffix_position + static_cast<std::int32_t>(suffix.size());
+  next_position_ = run_.execution.suffix_position + static_cast<std::int32_t>(suffix.size());
   if (suffix.empty() && !after_run) {
     // Without a question the last kept document token runs once more, now attending to everything
     // before it.
     const std::int32_t context = items_.back().contexts.back();
-    const std::int32_t block = run_.plan.selection.kept(0, context).back();
+    const std::int32_t block = run_.execution.selection.kept(0, context).back();
     const PlannedBlock& b = run_.planned(context).blocks[at(block)];
     Item item;
     item.ids = {run_.ids(context)[at(b.first_token + b.num_tokens - 1)]};
@@ -91,7 +91,7 @@ void Assembly::add_question() {
     items_.push_back(std::move(item));
   } else if (!suffix.empty()) {
     if (!after_run || apart) items_.emplace_back();
-    append(items_.back().ids, items_.back().positions, suffix, run_.plan.suffix_position);
+    append(items_.back().ids, items_.back().positions, suffix, run_.execution.suffix_position);
   }
   items_.back().question = true;
 }
@@ -169,12 +169,13 @@ Status Assembly::take_last_row_out(const Item& item) {
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer) {
     const auto rows = run_.cache->positions(layer);
     if (rows.empty() || rows.back() != item.positions[0]) {
-      return Status::invalid("query", "strategy " + run_.plan.plan.strategy + " needs a question");
+      return Status::invalid("query", "strategy " + run_.plan.strategy + " needs a question");
     }
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - 1);
   }
   const std::int32_t context = items_[next_ - 1].contexts.back();
-  PlannedBlock& b = run_.planned(context).blocks[at(run_.plan.selection.kept(0, context).back())];
+  PlannedBlock& b = run_.planned(context)
+                        .blocks[at(run_.execution.selection.kept(0, context).back())];
   if (b.recomputed_tokens < b.num_tokens) ++b.recomputed_tokens;
   return {};
 }

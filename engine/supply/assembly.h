@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,9 +18,9 @@ namespace quire {
 /// Assembles the prompt. Threads: the engine thread.
 class Assembly {
  public:
-  /// Prepares the assembly; the plan must be complete. `prefix_done`: the cache already holds the
-  /// system prefix.
-  Assembly(QueryRun& run, KvSupply& supply, bool prefix_done);
+  /// Prepares the assembly; the plan must be complete. Rows that the cache holds are those of the
+  /// whole system prefix.
+  Assembly(QueryRun& run, KvSupply& supply);
   ~Assembly();
 
   /// Skips this many prompt rows that the cache already holds besides a finished prefix. Call
@@ -43,8 +44,8 @@ class Assembly {
   /// Computes one chunk, as far as layers are placed, or places one context.
   Status step();
 
-  /// Returns the logits of the question's last row, [vocab_size]; valid once done.
-  const std::vector<float>& logits() const { return logits_; }
+  /// Returns the logits of the question's last row, [vocab_size]; valid once, when done.
+  std::vector<float> take_logits() { return std::move(logits_); }
   std::int32_t next_position() const { return next_position_; }
   Clock::time_point compute_started() const { return compute_started_; }
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/api/query_stats.h"
+#include "engine/plan/plan_builder.h"
 #include "engine/prefill/kv_writer.h"
 
 namespace quire {
@@ -16,9 +17,9 @@ constexpr std::size_t kMaxPendingWrites = 64;
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
-std::vector<SegmentHandle> segments_of(const QueryPlan& plan) {
+std::vector<SegmentHandle> segments_of(const Execution& execution) {
   std::vector<SegmentHandle> segments;
-  for (const ContextWork& work : plan.work) segments.push_back(work.segment);
+  for (const ContextWork& work : execution.work) segments.push_back(work.segment);
   return segments;
 }
 
@@ -41,8 +42,8 @@ bool group_keeps(const Selection& selection, const KvLayout& layout, std::int32_
 
 KvSupply::KvSupply(QueryRun& run)
     : run_(run),
-      fetch_(*run.core.store, run.core.waker, segments_of(run.plan)),
-      entries_(run.plan.work.size()) {
+      fetch_(*run.core.store, run.core.waker, segments_of(run.execution)),
+      entries_(run.execution.work.size()) {
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     const KvLayout& layout = run_.work(i).layout;
     const auto values = at(layout.num_blocks() * layout.num_groups());
@@ -83,7 +84,7 @@ void KvSupply::ask_blocks(const Selection& selection) {
   begin_round();
   std::vector<FetchItem> wanted;
   std::int32_t most_groups = 0;
-  for (const ContextWork& work : run_.plan.work)
+  for (const ContextWork& work : run_.execution.work)
     most_groups = std::max(most_groups, work.layout.num_groups());
   for (std::int32_t group = 0; group < most_groups; ++group) {
     for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
@@ -102,7 +103,7 @@ void KvSupply::ask_blocks(const Selection& selection) {
 }
 
 void KvSupply::make_miss(std::int32_t context, MissReason reason) {
-  turn_into_miss(run_.plan, context, reason);
+  turn_into_miss(run_, context, reason);
   Entry& e = entry(context);
   std::fill(e.values.begin(), e.values.end(), std::span<const std::byte>());
   e.owners.clear();

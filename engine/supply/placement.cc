@@ -20,7 +20,7 @@ bool Placement::Part::done() const {
 void Placement::add_positions(std::int32_t context, std::int32_t layer,
                               std::vector<std::int32_t>& out) const {
   const ContextWork& work = run_.work(context);
-  for (const std::int32_t block : run_.plan.selection.kept(layer, context)) {
+  for (const std::int32_t block : run_.execution.selection.kept(layer, context)) {
     const std::size_t from = out.size();
     out.resize(from + at(work.layout.tokens_in(block)));
     std::iota(out.begin() + static_cast<std::ptrdiff_t>(from), out.end(),
@@ -39,7 +39,7 @@ Status Placement::begin(std::vector<std::int32_t> contexts) {
     part.placed.resize(at(run_.work(context).layout.num_groups()));
     std::vector<std::int32_t> positions;
     for (std::int32_t layer = 0; layer < num_layers; ++layer) {
-      if (layer == 0 || !run_.plan.selection.same_in_all_layers()) {
+      if (layer == 0 || !run_.execution.selection.same_in_all_layers()) {
         positions.clear();
         add_positions(context, layer, positions);
       }
@@ -130,7 +130,7 @@ Status Placement::place_in_order(const Part& part, std::span<const std::int32_t>
   std::vector<StoredRows> stored;
   for (const std::int32_t layer : layers) {
     stored.clear();
-    const std::span<const std::int32_t> blocks = run_.plan.selection.kept(layer, part.context);
+    const std::span<const std::int32_t> blocks = run_.execution.selection.kept(layer, part.context);
     std::int64_t count = 0;
     for (const std::int32_t block : blocks) count += layout.tokens_in(block);
     rows.resize(at(static_cast<std::int32_t>(count)));
@@ -156,7 +156,7 @@ Status Placement::place_in_order(const Part& part, std::span<const std::int32_t>
 Status Placement::place_layer(const Part& part, std::int32_t layer) {
   const KvLayout& layout = run_.work(part.context).layout;
   std::int64_t row = part.first_row[at(layer)];
-  for (const std::int32_t block : run_.plan.selection.kept(layer, part.context)) {
+  for (const std::int32_t block : run_.execution.selection.kept(layer, part.context)) {
     const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
     if (bytes.empty()) return Status::internal("a kept block was not loaded");
     QUIRE_RETURN_IF_ERROR(

@@ -7,11 +7,11 @@ namespace quire {
 
 SharedFront::SharedFront(QueryRun& run)
     : run_(run),
-      front_(causal_front(run.request, run.plan)),
+      front_(causal_front(run.request, run)),
       seed_(run.core.facts.names.key_seed(run.request.tenant, run.request.salt_digest)) {
   if (!run_.sparse_prefill()) return;
   // Rows within the band are exact; those after it are not shared with other requests.
-  front_.token_ids.resize(static_cast<std::size_t>(run_.plan.plan.sparse_prefill->band));
+  front_.token_ids.resize(static_cast<std::size_t>(run_.plan.sparse_prefill->band));
   front_.whole = false;
 }
 
@@ -26,7 +26,7 @@ std::int64_t SharedFront::most_tokens() const {
     const std::int64_t unseen = !run_.queries ? front
                                 : run_.queries->needs_whole_prompt()
                                     ? 0
-                                    : run_.plan.plan.prompt_tokens - run_.queries->wanted().count;
+                                    : run_.plan.prompt_tokens - run_.queries->wanted().count;
     return std::clamp<std::int64_t>(unseen, 0, front);
   }
   std::int64_t most = front;
@@ -41,11 +41,11 @@ std::int64_t SharedFront::most_tokens() const {
 
 Result<std::int64_t> SharedFront::take() {
   PrefixCache* prefixes = run_.core.prefixes;
-  if (prefixes == nullptr || run_.plan.plan.strategy_asked == "recompute") return std::int64_t{0};
+  if (prefixes == nullptr || run_.plan.strategy_asked == "recompute") return std::int64_t{0};
   const std::int64_t most = most_tokens();
   if (most == 0) return std::int64_t{0};
   const std::int64_t taken = prefixes->take(seed_, front_.token_ids, most, *run_.cache);
-  run_.plan.shared_tokens = run_.stats.shared_tokens = taken;
+  run_.execution.shared_tokens = run_.stats.shared_tokens = taken;
   if (run_.head_track) {
     std::vector<std::int32_t> positions(static_cast<std::size_t>(taken));
     std::iota(positions.begin(), positions.end(), 0);
@@ -63,7 +63,7 @@ void SharedFront::add_answered(std::int32_t token_id) {
 }
 
 void SharedFront::keep() {
-  const auto& compression = run_.plan.plan.compression;
+  const auto& compression = run_.plan.compression;
   if (run_.core.prefixes == nullptr || (compression && compression->dropped)) return;
   run_.core.prefixes->add(seed_, front_.token_ids, *run_.cache);
 }

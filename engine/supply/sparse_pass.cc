@@ -50,7 +50,7 @@ Status SparsePass::end() {
   for (std::int32_t layer = 0; layer < cache.num_layers() && num_ahead_ > 0; ++layer)
     cache.truncate(layer, cache.num_rows(layer) - num_ahead_);
   run_.stats.lookahead_tokens += num_ahead_;
-  SparsePrefill& sparse = *run_.plan.plan.sparse_prefill;
+  SparsePrefill& sparse = *run_.plan.sparse_prefill;
   const SparseReport report = run_.compressor->sparse_report();
   sparse.tokens = report.rows;
   sparse.attended_share = report.attended_share;

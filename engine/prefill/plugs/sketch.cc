@@ -9,7 +9,7 @@ namespace {
 
 class SketchKind final : public RecordKind {
  public:
-  std::uint32_t index() const override { return 0; }
+  std::uint32_t index() const override { return kSketchIndex; }
   bool required() const override { return true; }
 
   Result<std::vector<std::byte>> build(const ContextKv& kv, std::int32_t num_heads,

@@ -168,6 +168,7 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   add(ids(100, 10), true);
   add(ids(100, 300), true);
   EXPECT_EQ(build("reuse").status().field(), "document_ids");
+  EXPECT_EQ(check_request(facts, request).field(), "document_ids");
   auto window = parse_window_exceeded(build("reuse").status());
   ASSERT_TRUE(window.has_value());
   EXPECT_EQ(window->limit, 150);
@@ -177,9 +178,10 @@ TEST_F(PlanTest, SparseStrategiesNumberCompactlyPastTheWindow) {
   EXPECT_EQ(p->plan.positions, PositionMode::kCompact);
   EXPECT_TRUE(p->plan.fallback.has_value());
   // The anchors of 7 blocks are 0, 5 and 6 (the last holds 4 tokens).
-  EXPECT_EQ(p->work[0].block_position, (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
-  EXPECT_EQ(p->work[1].block_position[0], 37);
-  EXPECT_EQ(p->suffix_position, 73);
+  EXPECT_EQ(p->execution.work[0].block_position,
+            (std::vector<std::int32_t>{1, -1, -1, -1, -1, 17, 33}));
+  EXPECT_EQ(p->execution.work[1].block_position[0], 37);
+  EXPECT_EQ(p->execution.suffix_position, 73);
 }
 
 TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
@@ -188,8 +190,8 @@ TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
   request.cache.positions = PositionMode::kLocalNaive;
   auto p = build("reuse");
   ASSERT_TRUE(p.ok());
-  EXPECT_EQ(p->work[1].block_position, (std::vector<std::int32_t>{1, 17}));
-  EXPECT_EQ(p->suffix_position, 61);
+  EXPECT_EQ(p->execution.work[1].block_position, (std::vector<std::int32_t>{1, 17}));
+  EXPECT_EQ(p->execution.suffix_position, 61);
   EXPECT_EQ(build("exact").status().field(), "cache.positions");
 }
 
@@ -253,16 +255,16 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   auto p = build("samkv");
   ASSERT_TRUE(p.ok());
   EXPECT_TRUE(p->plan.selection_pending);
-  EXPECT_TRUE(p->needs_query_pass);
-  EXPECT_TRUE(p->needs_sketches);
+  EXPECT_TRUE(p->execution.needs_query_pass);
+  EXPECT_TRUE(p->execution.needs_sketches);
   EXPECT_EQ(p->plan.fates.total(), p->plan.prompt_tokens);
-  EXPECT_EQ(p->selection.kept(0, 0).size(), 3u);
+  EXPECT_EQ(p->execution.selection.kept(0, 0).size(), 3u);
   EXPECT_EQ(p->plan.recomputer, "samkv_fusion");
   Selection::ContextBlocks kept = {{0, 4, 8, 9}, {0, 8, 9}};
   ASSERT_TRUE(complete_plan(facts, request, {}, Selection::shared(4, kept), {}, *p).ok());
   EXPECT_FALSE(p->plan.selection_pending);
   EXPECT_EQ(p->plan.contexts[0].blocks[4].kept_layers, 4);
-  EXPECT_EQ(p->work[0].block_position[4], 1 + 64);
+  EXPECT_EQ(p->execution.work[0].block_position[4], 1 + 64);
   // The first document is exact. All anchors of the second one are recomputed.
   EXPECT_EQ(p->plan.fates.recomputed, 48);
   EXPECT_EQ(p->plan.fates.reused, 64);
@@ -276,7 +278,7 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   request.suffix_ids.clear();
   p = build("samkv");
   EXPECT_TRUE(p->plan.selection_pending);
-  EXPECT_FALSE(p->needs_query_pass);
+  EXPECT_FALSE(p->execution.needs_query_pass);
 }
 
 TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
@@ -294,7 +296,7 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   for (std::size_t b = 0; b < 10; ++b)
     EXPECT_EQ(p->plan.contexts[0].blocks[b].kept_layers, b >= 1 && b <= 3 ? 0 : 4) << b;
   EXPECT_NE(p->plan.fallback->find("4 blocks less"), std::string::npos);
-  EXPECT_EQ(p->suffix_position, 1 + 160);
+  EXPECT_EQ(p->execution.suffix_position, 1 + 160);
 }
 
 TEST_F(PlanTest, MissReasonsTellWhy) {
@@ -350,6 +352,7 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
     const std::string strategy = request.cache.strategy == "auto" ? "reuse"
                                                                   : request.cache.strategy;
     const Status s = build(strategy).status();
+    EXPECT_EQ(check_request(facts, request).to_string(), s.to_string());
     request = saved;
     EXPECT_EQ(s.code(), s.ok() ? Code::kOk : Code::kInvalidArgument);
     return s.field();

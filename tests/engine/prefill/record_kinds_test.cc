@@ -1,4 +1,5 @@
 // What holds for every kind of record of this build.
+#include <algorithm>
 #include <set>
 
 #include "engine/retrieve/head/retrieval_head.h"
@@ -7,9 +8,14 @@
 namespace quire::testing {
 namespace {
 
+const RecordKind& kind_named(std::string_view name) {
+  return **std::ranges::find(all_record_kinds(), name,
+                             [](const auto& kind) { return kind->name(); });
+}
+
 class RecordKindConformance : public ::testing::TestWithParam<std::string> {
  protected:
-  RecordKindConformance() : kind_(record_kind(GetParam())) {
+  RecordKindConformance() : kind_(kind_named(GetParam())) {
     const ModelConfig& c = ingest_.model->config();
     RetrievalHeadConfig head;
     head.hidden_size = c.hidden_size;
@@ -74,7 +80,10 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RecordKindConformance, ::testing::ValuesIn(recor
 
 TEST(RecordKinds, HaveEachAnIndexOfItsOwn) {
   std::set<std::uint32_t> seen;
-  for (const auto& kind : all_record_kinds()) EXPECT_TRUE(seen.insert(kind->index()).second);
+  for (const auto& kind : all_record_kinds()) {
+    EXPECT_TRUE(seen.insert(kind->index()).second);
+    EXPECT_EQ(&record_kind(kind->index()), kind.get());
+  }
   EXPECT_TRUE(seen.contains(0)) << "the sketch comes first";
 }
 

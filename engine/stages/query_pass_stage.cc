@@ -1,15 +1,17 @@
-#include "engine/stages/query_pass.h"
-
-#include "base/clock.h"
+#include "engine/stages/query_pass_stage.h"
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
+
+#include "base/clock.h"
+#include "engine/stages/select_stage.h"
 
 namespace quire {
 
 /// Sums the raw queries of all rows per layer where they are computed, so that no layer
 /// synchronizes.
-class QueryPass::Capture final : public ForwardHook {
+class QueryPassStage::Capture final : public ForwardHook {
  public:
   Capture(std::int64_t dim, std::int32_t num_layers) : dim_(dim), num_layers_(num_layers) {}
 
@@ -45,47 +47,56 @@ class QueryPass::Capture final : public ForwardHook {
   ComputeBuffer<float> sums_;  ///< [num_layers, dim]
 };
 
-QueryPass::QueryPass(QueryRun& run, KvSupply& supply)
-    : run_(run), placement_(run, supply, Placement::Values::kKeep) {
-  const EngineFacts& facts = run.core.facts;
+QueryPassStage::QueryPassStage(StageResources& shared)
+    : SuppliedStage(shared),
+      run_(shared.run),
+      placement_(shared.run, *shared.supply, Placement::Values::kKeep) {
+  const EngineFacts& facts = run_.core.facts;
   const std::int64_t dim = std::int64_t{facts.num_heads} * facts.shape.head_dim;
   result_.mean_query.resize(static_cast<std::size_t>(facts.shape.num_layers * dim));
-  result_.last_position = run.plan.suffix_position +
-                          static_cast<std::int64_t>(run.request.suffix_ids.size()) - 1;
-  for (std::int32_t i = 0; i < run.num_contexts(); ++i)
-    result_.context_position.push_back(run.plan.first_position(i));
+  result_.last_position = run_.execution.suffix_position +
+                          static_cast<std::int64_t>(run_.request.suffix_ids.size()) - 1;
+  for (std::int32_t i = 0; i < run_.num_contexts(); ++i)
+    result_.context_position.push_back(run_.first_position(i));
   capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
 }
 
-QueryPass::~QueryPass() = default;
+QueryPassStage::~QueryPassStage() = default;
 
-bool QueryPass::ready() const {
-  return stage_ != Stage::kPlace || placement_.ready() || placement_.done();
+Status QueryPassStage::begin() {
+  shared_.supply->ask_blocks(run_.execution.selection);
+  return {};
 }
 
-Status QueryPass::step() {
-  switch (stage_) {
-    case Stage::kPrefix:
+bool QueryPassStage::has_work() {
+  return part_ != Part::kPlace || placement_.ready() || placement_.done();
+}
+
+Status QueryPassStage::work() {
+  QUIRE_ASSIGN_OR_RETURN(const std::int64_t taken, shared_.take_front());
+  computed_ += static_cast<std::size_t>(taken);
+  switch (part_) {
+    case Part::kPrefix:
       if (computed_ < run_.request.prefix_ids.size())
         return compute(run_.request.prefix_ids, 0, nullptr);
       return end_prefix();
-    case Stage::kPlace:
+    case Part::kPlace:
       if (!placement_.done()) return placement_.step();
-      stage_ = Stage::kQuestion;
+      part_ = Part::kQuestion;
       computed_ = 0;
       return {};
-    case Stage::kQuestion:
+    case Part::kQuestion:
       QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
       QUIRE_RETURN_IF_ERROR(
-          compute(run_.request.suffix_ids, run_.plan.suffix_position, capture_.get()));
-      return computed_ == run_.request.suffix_ids.size() ? end() : Status();
-    case Stage::kDone:
+          compute(run_.request.suffix_ids, run_.execution.suffix_position, capture_.get()));
+      return computed_ == run_.request.suffix_ids.size() ? end_question() : Status();
+    case Part::kDone:
       break;
   }
   return {};
 }
 
-Status QueryPass::end_prefix() {
+Status QueryPassStage::end_prefix() {
   prefix_rows_ = run_.cache->num_rows(0);
   std::vector<std::int32_t> contexts;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
@@ -93,12 +104,12 @@ Status QueryPass::end_prefix() {
     if (source == ContextSource::kStored || source == ContextSource::kAlone) contexts.push_back(i);
   }
   QUIRE_RETURN_IF_ERROR(placement_.begin(std::move(contexts)));
-  stage_ = Stage::kPlace;
+  part_ = Part::kPlace;
   return {};
 }
 
-Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t first_position,
-                          ForwardHook* hook) {
+Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_t first_position,
+                               ForwardHook* hook) {
   const auto started = Clock::now();
   const std::size_t n = std::min(static_cast<std::size_t>(run_.core.chunk_tokens),
                                  ids.size() - computed_);
@@ -124,13 +135,17 @@ Status QueryPass::compute(const std::vector<std::int32_t>& ids, std::int32_t fir
   return {};
 }
 
-Status QueryPass::end() {
+Status QueryPassStage::end_question() {
   const auto n = static_cast<float>(run_.request.suffix_ids.size());
   QUIRE_RETURN_IF_ERROR(capture_->read(run_.core.model->compute(), result_.mean_query));
   for (float& x : result_.mean_query) x /= n;
   run_.cache->truncate_all(prefix_rows_);
-  stage_ = Stage::kDone;
+  part_ = Part::kDone;
   return {};
+}
+
+AfterStage QueryPassStage::next() {
+  return {std::make_unique<SelectStage>(shared_, std::move(result_))};
 }
 
 }  // namespace quire

@@ -1,0 +1,60 @@
+#include "engine/stages/decode_stage.h"
+
+#include <memory>
+#include <utility>
+
+#include "engine/answer/attribution.h"
+#include "engine/stages/attribute_stage.h"
+
+namespace quire {
+
+DecodeStage::DecodeStage(StageResources& shared, std::vector<float> logits,
+                         std::int32_t first_position)
+    : shared_(shared),
+      answer_(shared.run, shared.sink, first_position),
+      logits_(std::move(logits)),
+      first_position_(first_position) {}
+
+Status DecodeStage::begin() {
+  started_ = Clock::now();
+  shared_.run.stats.ttft_ms = ms_between(shared_.run.received, started_);
+  take(answer_.advance(std::exchange(logits_, {})));
+  return {};
+}
+
+void DecodeStage::decoded(const DecodeRow& row) {
+  // The row is in the cache now.
+  if (row.status.ok()) shared_.front->add_answered(row.token_id);
+  take(answer_.decoded(row));
+}
+
+void DecodeStage::take(std::optional<Answer::End> end) {
+  if (!end) return;
+  end_ = std::move(end);
+  enter_time(Clock::now());
+}
+
+void DecodeStage::enter_time(Clock::time_point now) {
+  shared_.run.stats.decode_ms = ms_between(started_, now);
+  shared_.run.add_span("decode", started_, now);
+}
+
+bool DecodeStage::attributes() const {
+  const QueryRun& run = shared_.run;
+  const bool rows_dropped = run.plan.compression && run.plan.compression->dropped;
+  return run.request.attribute && !rows_dropped && AttributionPass::possible(run, answer_.tokens());
+}
+
+AfterStage DecodeStage::next() {
+  if (end_->status.ok() && attributes())
+    return {
+        std::make_unique<AttributeStage>(shared_, answer_.tokens(), first_position_, end_->reason)};
+  return {nullptr, std::move(end_->status), end_->reason};
+}
+
+void DecodeStage::query_ends(Clock::time_point now, bool suspended) {
+  if (!end_) enter_time(now);
+  if (!suspended) shared_.front->keep();
+}
+
+}  // namespace quire
