@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -101,6 +102,13 @@ inline constexpr auto kRetrieveStats = std::to_array<RetrieveStat>({
 static_assert(sizeof(RetrieveStats) ==
                   kRetrieveStats.size() * sizeof(std::int64_t) + sizeof(std::string),
               "the table describes every number");
+
+/// Returns the line of this name, which must exist.
+constexpr const RetrieveStat& retrieve_stat(std::string_view name) {
+  for (const RetrieveStat& stat : kRetrieveStats)
+    if (stat.name == name) return stat;
+  std::abort();
+}
 
 inline RetrieveStats RetrieveStats::since(const RetrieveStats& before) const {
   RetrieveStats out = *this;
