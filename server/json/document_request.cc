@@ -12,27 +12,23 @@ namespace {
 
 constexpr std::int64_t kMaxTtl = 10'000'000'000;
 
-void read_chunking(ObjectReader& parent, ChunkingOptions& out) {
-  const auto* value = parent.raw("chunking");
-  if (!value || !parent.ok()) return;
-  ObjectReader r(*value, parent.path_of("chunking"));
-  std::string strategy = "tokens";
+void read_chunking(ObjectReader& r, ChunkingOptions& out) {
+  std::string strategy(chunk_strategy_name(out.strategy));
   std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens;
   r.one_of("strategy", strategy, {"tokens", "markdown", "separator", "none"});
   r.integer("max_tokens", max_tokens, 1, 1 << 24);
   r.integer("overlap_tokens", overlap, 0, 1 << 24);
   r.string("separator", out.separator, 64);
-  r.finish();
   out.strategy = parse_chunk_strategy(strategy).value_or(ChunkStrategy::kTokens);
   out.max_tokens = static_cast<std::int32_t>(max_tokens);
   out.overlap_tokens = static_cast<std::int32_t>(overlap);
-  parent.adopt(r.error());
 }
 
-void read_options(ObjectReader& r, BatchOptions& out) {
-  std::string if_exists = "upsert", anchor = "created", tier = out.tier;
+/// Reads the options but those of chunking. Options that are not given keep their value.
+void read_plain_options(ObjectReader& r, BatchOptions& out) {
+  std::string if_exists(if_exists_name(out.if_exists)), tier = out.tier;
+  std::string anchor = out.ttl_anchor == TtlAnchor::kLastUsed ? "last_used" : "created";
   r.one_of("if_exists", if_exists, {"upsert", "skip", "error"});
-  read_chunking(r, out.chunking);
   if (r.has("ttl_seconds")) {
     std::int64_t ttl = 1;
     r.integer("ttl_seconds", ttl, 1, kMaxTtl);
@@ -47,6 +43,48 @@ void read_options(ObjectReader& r, BatchOptions& out) {
   out.if_exists = parse_if_exists(if_exists).value_or(IfExists::kUpsert);
   out.ttl_anchor = anchor == "last_used" ? TtlAnchor::kLastUsed : TtlAnchor::kCreated;
   out.tier = tier;
+}
+
+void read_options(ObjectReader& r, BatchOptions& out) {
+  if (const auto* chunking = r.raw("chunking"); chunking && r.ok()) {
+    ObjectReader inner(*chunking, r.path_of("chunking"));
+    read_chunking(inner, out.chunking);
+    inner.finish();
+    r.adopt(inner.error());
+  }
+  read_plain_options(r, out);
+}
+
+/// An option that may be given as text, beside a body that is not JSON.
+struct TextOption {
+  enum class Type : std::uint8_t { kText, kInteger, kFlag };
+  std::string_view name;
+  Type type = Type::kText;
+  bool chunking = false;
+};
+constexpr TextOption kTextOptions[] = {
+    {"if_exists"},
+    {"ttl_seconds", TextOption::Type::kInteger},
+    {"ttl_anchor"},
+    {"pinned", TextOption::Type::kFlag},
+    {"tier"},
+    {"cache_salt"},
+    {"strategy", TextOption::Type::kText, true},
+    {"max_tokens", TextOption::Type::kInteger, true},
+    {"overlap_tokens", TextOption::Type::kInteger, true},
+    {"separator", TextOption::Type::kText, true},
+};
+
+/// Returns the value that JSON would hold. Text that is none of its type stays text, which the
+/// reader refuses.
+json::value typed(TextOption::Type type, const std::string& text) {
+  if (type == TextOption::Type::kFlag && (text == "true" || text == "false")) return text == "true";
+  if (type == TextOption::Type::kInteger) {
+    std::int64_t v = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+    if (error == std::errc() && end == text.data() + text.size()) return v;
+  }
+  return json::value(text);
 }
 
 void read_members(ObjectReader& r, DocumentInput& out) {
@@ -69,15 +107,6 @@ void read_members(ObjectReader& r, DocumentInput& out) {
            r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
   if (!out.text && !out.chunks)
     r.fail("text", r.path_of("text") + " is missing; give text or chunks");
-}
-
-Result<std::int64_t> to_integer(const std::string& text, std::int64_t min, std::int64_t max) {
-  std::int64_t v = 0;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (ec != std::errc() || end != text.data() + text.size() || v < min || v > max)
-    return Status::invalid("", "'" + text.substr(0, 64) + "' must be an integer between " +
-                                   std::to_string(min) + " and " + std::to_string(max));
-  return v;
 }
 
 }  // namespace
@@ -132,57 +161,18 @@ std::optional<ReadError> read_put(const json::value& body, const std::string& id
 
 bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
                  std::optional<ReadError>& error) {
-  const auto wrong = [&](const std::string& message) {
-    error = ReadError{"invalid_value", std::string(name) + ": " + message, std::string(name)};
-  };
-  if (name == "if_exists") {
-    const auto v = parse_if_exists(value);
-    if (!v)
-      wrong("use upsert, skip or error");
+  for (const TextOption& option : kTextOptions) {
+    if (option.name != name) continue;
+    const json::value body = json::object{{name, typed(option.type, value)}};
+    ObjectReader r(body, "");
+    if (option.chunking)
+      read_chunking(r, out.chunking);
     else
-      out.if_exists = *v;
-  } else if (name == "ttl_seconds") {
-    const auto v = to_integer(value, 1, kMaxTtl);
-    if (!v.ok())
-      wrong(v.status().message());
-    else
-      out.ttl_seconds = static_cast<std::uint64_t>(*v);
-  } else if (name == "ttl_anchor") {
-    if (value != "created" && value != "last_used")
-      wrong("use created or last_used");
-    else
-      out.ttl_anchor = value == "created" ? TtlAnchor::kCreated : TtlAnchor::kLastUsed;
-  } else if (name == "pinned") {
-    if (value != "true" && value != "false")
-      wrong("use true or false");
-    else
-      out.pinned = value == "true";
-  } else if (name == "tier") {
-    if (value != "dram" && value != "disk")
-      wrong("use dram or disk");
-    else
-      out.tier = value;
-  } else if (name == "cache_salt") {
-    out.cache_salt = value;
-  } else if (name == "strategy") {
-    const auto v = parse_chunk_strategy(value);
-    if (!v)
-      wrong("use tokens, markdown, separator or none");
-    else
-      out.chunking.strategy = *v;
-  } else if (name == "max_tokens" || name == "overlap_tokens") {
-    const auto v = to_integer(value, name == "max_tokens" ? 1 : 0, 1 << 24);
-    if (!v.ok())
-      wrong(v.status().message());
-    else
-      (name == "max_tokens" ? out.chunking.max_tokens
-                            : out.chunking.overlap_tokens) = static_cast<std::int32_t>(*v);
-  } else if (name == "separator") {
-    out.chunking.separator = value;
-  } else {
-    return false;
+      read_plain_options(r, out);
+    error = r.error();
+    return true;
   }
-  return true;
+  return false;
 }
 
 std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out) {

@@ -79,6 +79,41 @@ TEST(DocumentRequest, PutTakesItsIdFromThePath) {
   EXPECT_TRUE(read_put(*parse_json(R"({"text":"x","id":"b"})"), "a", c));
 }
 
+TEST(DocumentRequest, OptionsGivenAsTextAreReadAsThoseInJson) {
+  BatchOptions given;
+  given.chunking.strategy = ChunkStrategy::kMarkdown;
+  std::optional<ReadError> error;
+  const std::pair<const char*, const char*> options[] = {
+      {"if_exists", "skip"}, {"ttl_seconds", "5"},    {"ttl_anchor", "last_used"},
+      {"pinned", "true"},    {"tier", "dram"},        {"cache_salt", "12345678"},
+      {"max_tokens", "99"},  {"overlap_tokens", "7"}, {"separator", "--"}};
+  for (const auto& [name, value] : options)
+    EXPECT_TRUE(read_option(name, value, given, error) && !error) << name;
+  EXPECT_EQ(given.if_exists, IfExists::kSkip) << "later options leave it";
+  EXPECT_EQ(given.ttl_seconds, 5u);
+  EXPECT_EQ(given.ttl_anchor, TtlAnchor::kLastUsed);
+  EXPECT_TRUE(given.pinned);
+  EXPECT_EQ(given.tier, "dram");
+  EXPECT_EQ(given.cache_salt, "12345678");
+  EXPECT_EQ(given.chunking.strategy, ChunkStrategy::kMarkdown);
+  EXPECT_EQ(given.chunking.max_tokens, 99);
+  EXPECT_EQ(given.chunking.overlap_tokens, 7);
+  EXPECT_EQ(given.chunking.separator, "--");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"if_exists", "maybe"}, {"ttl_seconds", "0"},  {"ttl_seconds", "x"},  {"ttl_anchor", "never"},
+      {"pinned", "1"},        {"tier", "gpu"},       {"strategy", "lines"}, {"max_tokens", "0"},
+      {"max_tokens", "9x"},   {"overlap_tokens", ""}};
+  for (const auto& [name, value] : wrong) {
+    BatchOptions out;
+    error.reset();
+    EXPECT_TRUE(read_option(name, value, out, error)) << name;
+    ASSERT_TRUE(error) << name << " " << value;
+    EXPECT_EQ(error->code, "invalid_value");
+    EXPECT_EQ(error->param, name);
+  }
+  EXPECT_FALSE(read_option("metadata", "{}", given, error));
+}
+
 TEST(Patch, NullTakesAwayAndAbsentStays) {
   DocumentPatch p;
   ASSERT_FALSE(read_patch(
