@@ -29,7 +29,8 @@ namespace {
 namespace json = boost::json;
 namespace values = quire::testing;
 
-/// The replies of tests/server/replies_golden.txt: a name, a colon, and the JSON text.
+/// The replies of tests/server/replies_golden.txt: a name, a colon, and the JSON text. Where a reply
+/// is meant to change, its line is the text that the failed test shows.
 std::map<std::string, std::string> golden() {
   std::ifstream file(std::string(QUIRE_SOURCE_DIR) + "/tests/server/replies_golden.txt");
   std::map<std::string, std::string> out;
