@@ -267,18 +267,11 @@ class Bench {
     }
     const double cpu = cpu_ms() - cpu_before, choosing = choose_ms() - choose_before;
     for (const auto& retriever : made) retriever->synchronize();
-    const RetrieveStats s = made.front()->stats();
+    const RetrieveStats all = made.front()->stats(), s = all.since(before);
     made.clear();
     for (const auto& sequence : sequences_) sequence->cache.truncate_all(context);
     const double ms = percentile(times, 50), steps = static_cast<double>(options_.steps);
     if (variant.name == "dense") dense_ms = ms;
-    const auto share = [](std::int64_t part, std::int64_t of) {
-      return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0;
-    };
-    const std::int64_t wanted = s.pages_wanted + s.rows_wanted - before.pages_wanted -
-                                before.rows_wanted,
-                       copied = s.pages_copied + s.rows_copied - before.pages_copied -
-                                before.rows_copied;
     char text[1280];
     std::snprintf(
         text, sizeof text,
@@ -296,13 +289,11 @@ class Bench {
         1e3 * static_cast<double>(options_.batch) / ms, ms / dense_ms, ceiling_ms(variant, context),
         ceiling_ms(variant, context) / ceiling_ms({.name = "dense"}, context),
         prepare_ms_ / static_cast<double>(options_.batch),
-        static_cast<double>(s.bytes_copied - before.bytes_copied) / steps, share(copied, wanted),
-        static_cast<double>(s.waits - before.waits) / steps,
-        s.overlap() ? std::to_string(*s.overlap()).c_str() : "null",
-        share(s.heads_corrected - before.heads_corrected,
-              s.heads_corrected + s.heads_kept - before.heads_corrected - before.heads_kept),
-        static_cast<double>(s.rows_scored - before.rows_scored) / steps,
-        static_cast<long>(s.device_bytes));
+        static_cast<double>(s.bytes_copied) / steps, s.copied_share().value_or(0),
+        static_cast<double>(s.waits) / steps,
+        all.overlap() ? std::to_string(*all.overlap()).c_str() : "null",
+        s.corrected_share().value_or(0), static_cast<double>(s.rows_scored) / steps,
+        static_cast<long>(all.device_bytes));
     return text;
   }
 

@@ -234,11 +234,6 @@ class Runner {
                   });
   }
 
-  static std::optional<double> share(std::int64_t part, std::int64_t of) {
-    if (of == 0) return std::nullopt;
-    return static_cast<double>(part) / static_cast<double>(of);
-  }
-
   Measurement measured(const SuiteRecord& record, const AnswerSink& run,
                        const AnswerSink& reference, const std::string& text) const {
     Measurement m;
@@ -251,10 +246,8 @@ class Runner {
       m.bytes_loaded += static_cast<double>(bytes);
     m.ttft_ms = run.stats.ttft_ms;
     m.decode_ms = run.stats.decode_ms;
-    const RetrieveStats& moving = run.stats.retrieve;
-    m.moved = share(moving.pages_copied + moving.rows_copied,
-                    moving.pages_wanted + moving.rows_wanted);
-    m.corrected = share(moving.heads_corrected, moving.heads_corrected + moving.heads_kept);
+    m.moved = run.stats.retrieve.copied_share();
+    m.corrected = run.stats.retrieve.corrected_share();
     m.prompt_tokens = run.plan.prompt_tokens;
     m.answer_tokens = run.stats.completion_tokens;
     return m;

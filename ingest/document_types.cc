@@ -37,6 +37,7 @@ std::string_view chunk_strategy_name(ChunkStrategy strategy) {
 std::optional<ChunkStrategy> parse_chunk_strategy(std::string_view name) {
   return value_of<ChunkStrategy>(name, kStrategies);
 }
+std::string_view if_exists_name(IfExists if_exists) { return name_of(if_exists, kIfExists); }
 std::optional<IfExists> parse_if_exists(std::string_view name) {
   return value_of<IfExists>(name, kIfExists);
 }

@@ -197,6 +197,7 @@ struct Resolved {
 
 std::string_view chunk_strategy_name(ChunkStrategy strategy);
 std::optional<ChunkStrategy> parse_chunk_strategy(std::string_view name);
+std::string_view if_exists_name(IfExists if_exists);
 std::optional<IfExists> parse_if_exists(std::string_view name);
 
 }  // namespace quire

@@ -10,7 +10,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/config/config.h"
-#include "server/json/document_codec.h"
+#include "server/json/document_request.h"
 #include "server/json/parse.h"
 
 namespace quire {

@@ -10,53 +10,20 @@
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
+#include "server/reply/admin_reply.h"
 #include "server/service/pin_share.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-struct CacheTierState {
-  std::string_view name;
-  const TierStats& stats;
-  const StoreAdminStats::Tier& admin;
-  std::uint64_t lookup_tokens = 0, hit_tokens = 0, errors = 0;
-};
-
-json::object tier_json(const CacheTierState& t) {
-  json::object o;
-  o["name"] = t.name;
-  o["state"] = "ok";
-  o["bytes"] = t.stats.used_bytes;
-  o["capacity_bytes"] = t.stats.capacity_bytes;
-  o["pinned_bytes"] = t.admin.pinned_bytes;
-  o["blocks"] = t.stats.num_values;
-  o["lookup_tokens"] = t.lookup_tokens;
-  o["hit_tokens"] = t.hit_tokens;
-  o["hits"] = t.stats.hits;
-  o["misses"] = t.stats.misses;
-  o["read_bytes"] = t.stats.read_bytes;
-  o["written_bytes"] = t.stats.written_bytes;
-  o["evictions"] = t.stats.evictions + t.admin.requested_evictions;
-  o["errors"] = t.errors;
-  return o;
-}
-
-json::object namespace_json(Services& services, const NamespaceStats& n) {
-  json::object o;
-  o["name"] = n.name;
-  o["documents"] = n.documents;
-  o["tokens"] = n.tokens;
-  o["text_bytes"] = n.text_bytes;
+NamespaceUse namespace_use(Services& services, const NamespaceStats& n) {
   // This excludes KV that a reader holds at the moment.
   EvictRequest all;
   all.tenant = services.ingest->tenant(n.name);
   all.force = all.dry_run = true;
   const auto kv = services.store->evict(all);
-  const EvictReport report = kv.ok() ? *kv : EvictReport{};
-  o["evictable"] = json::object{
-      {"contexts", report.contexts}, {"blocks", report.blocks}, {"bytes", report.bytes}};
-  return o;
+  return {n, kv.ok() ? *kv : EvictReport{}};
 }
 
 /// Returns the heads of documents. Fails the call with 404 if one does not exist.
@@ -135,12 +102,9 @@ void set_pins(const std::shared_ptr<Call>& call, bool pinned) {
       return fail_document(*call, done.status(), d.id);
   if (pinned && request.tier == Tier::kDram) load(*services.store, keys_of(*documents));
   const StoreAdminStats now = services.store->admin_stats();
-  call->reply_json(
-      200, json::object{{"object", pinned ? "cache.pin" : "cache.unpin"},
-                        {"tier", tier_name(request.tier)},
-                        {"documents", documents->size()},
-                        {"pinned_bytes", request.tier == Tier::kDram ? now.dram.pinned_bytes
-                                                                     : now.disk.pinned_bytes}});
+  const auto& tier = request.tier == Tier::kDram ? now.dram : now.disk;
+  call->reply_json(200,
+                   pins_reply().json({pinned, request.tier, documents->size(), tier.pinned_bytes}));
 }
 
 /// Queues the contexts found bad to be computed again; returns how many.
@@ -174,43 +138,36 @@ std::uint64_t repair(Services& services, const std::vector<ContextKey>& contexts
 
 }  // namespace
 
-json::object cache_stats_json(Services& services) {
+json::object cache_stats_json(Services& services,
+                              std::optional<std::vector<NamespaceUse>> namespaces) {
   const MetricsSnapshot m = metrics_snapshot(services);
   const CacheTotals totals = services.metrics->cache_totals();
-  json::object o;
-  o["object"] = "cache.stats";
-  o["uptime_seconds"] = std::chrono::duration_cast<std::chrono::seconds>(
-                            std::chrono::steady_clock::now() - services.started)
-                            .count();
-  json::object documents;
-  std::uint64_t total = 0;
-  for (const auto& [status, n] : m.documents_by_status) {
-    documents[status] = n;
-    total += n;
-  }
-  documents["total"] = total;
-  o["documents"] = std::move(documents);
-  o["tiers"] = json::array{
-      tier_json(
-          {"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0}),
-      tier_json({"disk", m.store.disk, m.admin.disk,
-                 totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens),
-                 totals.disk_hit_tokens, m.store.io_errors})};
-  const double speed = services.engine->load().prefill_tokens_per_second;
-  o["saved"] = json::object{
-      {"prefill_tokens", totals.saved_tokens},
-      {"prefill_seconds_estimate",
-       rounded(speed > 0 ? static_cast<double>(totals.saved_tokens) / speed : 0, 1)}};
-  o["dedup_ratio"] = rounded(
-      m.ingest.tokens > 0
-          ? static_cast<double>(m.ingest.deduplicated_tokens) / static_cast<double>(m.ingest.tokens)
-          : 0,
-      4);
-  o["segments"] = m.store.segments;
-  o["integrity_failures"] = m.store.integrity_failures;
-  o["fingerprint"] = m.fingerprint;
-  o["queries"] = json::object{{"running", m.queries_running}, {"waiting", m.queries_waiting}};
-  return o;
+  CacheUseNow now;
+  now.uptime_seconds = std::chrono::duration_cast<std::chrono::seconds>(
+                           std::chrono::steady_clock::now() - services.started)
+                           .count();
+  for (const auto& [status, n] : m.documents_by_status)
+    (status == "ready"    ? now.documents_ready
+     : status == "failed" ? now.documents_failed
+                          : now.documents_in_progress) += n;
+  now.tiers = {
+      {"dram", m.store.dram, m.admin.dram, totals.lookup_tokens, totals.dram_hit_tokens, 0},
+      {"disk", m.store.disk, m.admin.disk,
+       totals.lookup_tokens - std::min(totals.lookup_tokens, totals.dram_hit_tokens),
+       totals.disk_hit_tokens, m.store.io_errors}};
+  now.saved_tokens = totals.saved_tokens;
+  if (const double speed = services.engine->load().prefill_tokens_per_second; speed > 0)
+    now.saved_seconds = static_cast<double>(totals.saved_tokens) / speed;
+  if (m.ingest.tokens > 0)
+    now.dedup_ratio = static_cast<double>(m.ingest.deduplicated_tokens) /
+                      static_cast<double>(m.ingest.tokens);
+  now.segments = m.store.segments;
+  now.integrity_failures = m.store.integrity_failures;
+  now.fingerprint = m.fingerprint;
+  now.queries_running = m.queries_running;
+  now.queries_waiting = m.queries_waiting;
+  now.namespaces = std::move(namespaces);
+  return cache_stats_reply().json(now);
 }
 
 namespace handlers {
@@ -221,14 +178,13 @@ void cache_stats(std::shared_ptr<Call> call) {
   if (by && *by != "namespace" && *by != "tier")
     return call->fail(make_problem(
         "invalid_value", "by is '" + by->substr(0, 64) + "'; use namespace or tier", "by"));
-  json::object o = cache_stats_json(call->services);
+  std::optional<std::vector<NamespaceUse>> namespaces;
   if (by && *by == "namespace") {
-    json::array list;
+    namespaces.emplace();
     for (const auto& n : call->services.store->namespaces())
-      list.push_back(namespace_json(call->services, n));
-    o["namespaces"] = std::move(list);
+      namespaces->push_back(namespace_use(call->services, n));
   }
-  call->reply_json(200, o);
+  call->reply_json(200, cache_stats_json(call->services, std::move(namespaces)));
 }
 
 void cache_evict(std::shared_ptr<Call> call) {
@@ -252,7 +208,7 @@ void cache_evict(std::shared_ptr<Call> call) {
   }
   const auto report = call->services.store->evict(request);
   if (!report.ok()) return call->fail(ingest_problem(report.status()));
-  call->reply_json(200, evict_json(asked, *report));
+  call->reply_json(200, eviction_reply().json({asked.tier, asked.dry_run, *report}));
 }
 
 void cache_pin(std::shared_ptr<Call> call) { set_pins(call, true); }
@@ -271,7 +227,7 @@ void cache_verify(std::shared_ptr<Call> call) {
     return !call->exchange->client_gone() && !call->services.stopping;
   });
   if (!report.ok()) return call->fail(ingest_problem(report.status()));
-  call->reply_json(200, verify_json(*report, repair(call->services, bad)));
+  call->reply_json(200, verification_reply().json({*report, repair(call->services, bad)}));
 }
 
 }  // namespace handlers

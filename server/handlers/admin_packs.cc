@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <boost/json/array.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -13,10 +12,10 @@
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"
+#include "server/reply/admin_reply.h"
 #include "server/support/version.h"
 
 namespace quire {
-namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kPackType = "application/vnd.quire.pack";
@@ -193,15 +192,7 @@ void cache_import(std::shared_ptr<Call> call) {
   PackReader reader(file->source());
   const auto report = import_pack(*call->services.store, reader, options);
   if (!report.ok()) return call->fail(pack_problem(report.status()));
-  json::array rejected;
-  for (const auto& r : report->rejected)
-    rejected.push_back(json::object{{"id", r.id}, {"reason", r.reason}});
-  call->reply_json(200, json::object{{"object", "cache.import"},
-                                     {"documents", report->documents},
-                                     {"blocks", report->blocks},
-                                     {"skipped", report->skipped},
-                                     {"stale", report->stale},
-                                     {"rejected", std::move(rejected)}});
+  call->reply_json(200, import_reply().json(*report));
 }
 
 }  // namespace handlers

@@ -10,7 +10,9 @@
 #include "engine/engine.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
-#include "server/json/document_codec.h"
+#include "server/reply/admin_reply.h"
+#include "server/reply/job_reply.h"
+#include "server/reply/list_reply.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -93,20 +95,6 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   bool first_ = true;
 };
 
-json::object request_json(const RequestInfo& r) {
-  json::object o;
-  o["id"] = r.id;
-  o["object"] = "request";
-  o["namespace"] = r.tenant;
-  o["state"] = request_state_name(r.state);
-  o["strategy"] = r.strategy;
-  o["prompt_tokens"] = r.prompt_tokens;
-  o["completion_tokens"] = r.completion_tokens;
-  o["age_ms"] = r.age.count();
-  o["queue_position"] = r.queue_position < 0 ? json::value(nullptr) : json::value(r.queue_position);
-  return o;
-}
-
 json::value setting_value(const Setting& setting, Config& config) {
   const auto pointer = setting.pointer(config);
   if (auto* const* text = std::get_if<std::string*>(&pointer)) return json::value(**text);
@@ -166,7 +154,7 @@ void admin_requests(std::shared_ptr<Call> call) {
   const std::string tenant = call->services.ingest->tenant(call->ns);
   json::array data;
   for (const auto& r : call->services.engine->requests())
-    if (all || r.tenant == tenant) data.push_back(request_json(r));
+    if (all || r.tenant == tenant) data.push_back(running_request_reply().json(r));
   call->reply_json(200, list_json(std::move(data), false));
 }
 

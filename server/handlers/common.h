@@ -2,11 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ingest/ingest_service.h"
 #include "server/json/parse.h"
 #include "server/json/reader.h"
+#include "server/reply/admin_reply.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
 
@@ -17,8 +20,10 @@ void fail_document(Call& call, const Status& status, const std::string& id);
 void fail_job(Call& call, const Status& status, const std::string& id);
 /// Returns the problem of an IngestService error that does not concern one id.
 Problem ingest_problem(const Status& status);
-/// Returns the body of GET /v1/admin/cache/stats and of the `stats` event.
-boost::json::object cache_stats_json(Services& services);
+/// Returns the body of GET /v1/admin/cache/stats and of the `stats` event. `namespaces` are shown
+/// if given.
+boost::json::object cache_stats_json(
+    Services& services, std::optional<std::vector<NamespaceUse>> namespaces = std::nullopt);
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<ReadError>& error);
 

@@ -5,7 +5,11 @@
 
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
-#include "server/json/document_codec.h"
+#include "server/json/document_request.h"
+#include "server/json/document_upload.h"
+#include "server/reply/document_reply.h"
+#include "server/reply/job_reply.h"
+#include "server/reply/list_reply.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -291,15 +295,13 @@ void list_documents(std::shared_ptr<Call> call) {
   if (!page.ok()) return call->fail(ingest_problem(page.status()));
   json::array data;
   for (const auto& d : page->documents) data.push_back(document_json(d));
-  json::object body = list_json(std::move(data), page->has_more);
+  ListPage reply{.data = std::move(data), .has_more = page->has_more};
   if (counts) {
     const auto c = call->services.ingest->documents().counts(call->ns);
     if (!c.ok()) return call->fail(ingest_problem(c.status()));
-    body["counts"] = json::object{{"total", c->total},   {"ready", c->ready},
-                                  {"failed", c->failed}, {"in_progress", c->in_progress},
-                                  {"tokens", c->tokens}, {"bytes", c->text_bytes}};
+    reply.counts = document_counts_reply().json(*c);
   }
-  call->reply_json(200, body);
+  call->reply_json(200, document_list_reply().json(reply));
 }
 
 void get_document(std::shared_ptr<Call> call) {
@@ -335,22 +337,12 @@ void bulk_delete(std::shared_ptr<Call> call) {
   if (failed(*call, read_bulk_delete(*body, request))) return;
   const auto result = call->services.ingest->documents().remove_many(call->ns, request);
   if (!result.ok()) return call->fail(ingest_problem(result.status()));
-  json::array deleted, missing, errors;
-  for (const auto& id : result->deleted) deleted.emplace_back(id);
-  for (const auto& id : result->not_found) missing.emplace_back(id);
+  BulkDeletion reply{request.dry_run, *result, {}};
   for (const auto& [id, status] : result->failed) {
-    json::object e = item_error(problem_of(status).code, problem_of(status).detail, "");
-    e["id"] = id;
-    errors.push_back(std::move(e));
+    const Problem p = problem_of(status);
+    reply.failed.push_back({id, {p.code, p.detail, ""}});
   }
-  json::object reply;
-  reply["object"] = "documents.delete";
-  reply["dry_run"] = request.dry_run;
-  reply["count"] = deleted.size();
-  reply["deleted"] = std::move(deleted);
-  reply["not_found"] = std::move(missing);
-  reply["failed"] = std::move(errors);
-  call->reply_json(200, reply);
+  call->reply_json(200, bulk_deletion_reply().json(reply));
 }
 
 void document_content(std::shared_ptr<Call> call) {

@@ -11,7 +11,9 @@
 
 #include "engine/engine.h"
 #include "server/handlers/retrieve.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
+#include "server/reply/explain_reply.h"
+#include "server/reply/query_record.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
 

@@ -4,7 +4,8 @@
 
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
-#include "server/json/document_codec.h"
+#include "server/reply/job_reply.h"
+#include "server/reply/list_reply.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -5,8 +5,11 @@
 #include "server/handlers/generation.h"
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"
-#include "server/json/openai_reply.h"
 #include "server/json/parse.h"
+#include "server/reply/cache_reply.h"
+#include "server/reply/openai_reply.h"
+#include "server/reply/query_reply.h"
+#include "server/reply/timings_reply.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -6,7 +6,8 @@
 
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
+#include "server/reply/query_record.h"
 
 namespace quire {
 

@@ -5,7 +5,10 @@
 #include "server/handlers/generation.h"
 #include "server/handlers/handlers.h"
 #include "server/json/logprobs_json.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
+#include "server/reply/cache_reply.h"
+#include "server/reply/explain_reply.h"
+#include "server/reply/query_reply.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -25,7 +28,7 @@ class NativeReply final : public ReplyWriter {
     if (!stream_) return;
     call_->start_events({{"X-Cache", std::string(cache_header(record_->plan))}});
     started_ = true;
-    (void)call_->event("plan", plan_event_json(*record_));
+    (void)call_->event("plan", plan_event_reply().json(*record_));
   }
 
   bool text(std::size_t, std::string_view text, std::vector<TokenLogprobs> logprobs) override {
@@ -50,22 +53,21 @@ class NativeReply final : public ReplyWriter {
       (void)call.event("error", problem_body(p, call.instance, call.request_id));
       return call.end_events();
     }
-    json::object body = query_result_json(r, !stream_);
-    if (wants_logprobs_ && !stream_) body["logprobs"] = logprobs_object(logprobs_);
-    if (explain_ == ExplainLevel::kNone) body.erase("explain_url");
+    QueryAnswer answer{.record = r, .explain_url = explain_ != ExplainLevel::kNone};
+    if (wants_logprobs_ && !stream_) answer.logprobs = logprobs_object(logprobs_);
     if (explain_ == ExplainLevel::kBlocks)
-      body["explain"] = explain_json(r, block_chars(call.services, r));
+      answer.explanation = explain_json(r, block_chars(call.services, r));
     if (stream_) {
-      for (const auto& citation : body["citations"].as_array())
-        (void)call.event("citation", citation);
-      (void)call.event("done", body);
+      for (const auto& citation : citations_json(r)) (void)call.event("citation", citation);
+      (void)call.event("done", query_end_reply().json(answer));
       return call.end_events();
     }
     call.add_timing("queue", r.stats.queue_ms);
     call.add_timing("load", r.stats.load_ms);
     call.add_timing("prefill", r.stats.prefill_ms);
     call.add_timing("decode", r.stats.decode_ms);
-    call.reply_json(200, body, {{"X-Cache", std::string(cache_header(r.plan))}});
+    call.reply_json(200, query_result_reply().json(answer),
+                    {{"X-Cache", std::string(cache_header(r.plan))}});
   }
 
  private:
@@ -140,6 +142,43 @@ void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Gener
   prepare(std::move(g));
 }
 
+/// Returns the bytes of the text that hold these code points. None: the text ends before them.
+std::optional<std::string> characters(const std::string& text, const BlockChars& chars) {
+  std::size_t at = 0, from = std::string::npos, to = text.size();
+  for (std::uint64_t n = 0; at <= text.size(); ++n) {
+    if (n == chars.begin) from = at;
+    if (n == chars.end) {
+      to = at;
+      break;
+    }
+    if (at == text.size()) break;
+    do ++at;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80);
+  }
+  if (from == std::string::npos || from > to) return std::nullopt;
+  return text.substr(from, to - from);
+}
+
+/// Returns the text of each block of the plan in order. None: it is not known any more.
+std::vector<std::optional<std::string>> block_texts(Services& services, const QueryRecord& r,
+                                                    const std::vector<BlockChars>& chars) {
+  std::vector<std::optional<std::string>> out;
+  std::string id, text;
+  for (const PlannedContext& c : r.plan.contexts)
+    for (std::size_t b = 0; b < c.blocks.size(); ++b) {
+      const std::size_t i = out.size();
+      out.emplace_back();
+      if (i >= chars.size() || !chars[i].known) continue;
+      if (c.document_id != id) {
+        const auto content = services.ingest->documents().content(r.ns, c.document_id);
+        text = content.ok() ? *content : std::string();
+        id = c.document_id;
+      }
+      out.back() = characters(text, chars[i]);
+    }
+  return out;
+}
+
 std::shared_ptr<const QueryRecord> find_record(Call& call) {
   const std::string id = call.path_param("id");
   auto record = call.services.explain->find(call.ns, id);
@@ -174,7 +213,7 @@ void list_queries(std::shared_ptr<Call> call) {
         "after"));
   const bool keep_text = call->services.config()->explain.keep_text;
   json::array data;
-  for (const auto& r : page.records) data.push_back(query_entry_json(*r, keep_text));
+  for (const auto& r : page.records) data.push_back(query_entry_reply().json({*r, keep_text}));
   json::object o;
   o["object"] = "list";
   o["first_id"] = page.records.empty() ? json::value(nullptr)
@@ -187,7 +226,8 @@ void list_queries(std::shared_ptr<Call> call) {
 
 void get_query(std::shared_ptr<Call> call) {
   if (const auto r = find_record(*call))
-    call->reply_json(200, query_entry_json(*r, call->services.config()->explain.keep_text));
+    call->reply_json(200,
+                     query_entry_reply().json({*r, call->services.config()->explain.keep_text}));
 }
 
 void explain_query(std::shared_ptr<Call> call) {
@@ -199,35 +239,9 @@ void explain_query(std::shared_ptr<Call> call) {
   const auto r = find_record(*call);
   if (!r) return;
   const auto chars = block_chars(call->services, *r);
-  json::object o = explain_json(*r, chars);
-  if (include) {
-    json::array& blocks = o["blocks"].as_array();
-    std::string id, text;
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      json::object& b = blocks[i].as_object();
-      b["text"] = nullptr;
-      if (i >= chars.size() || !chars[i].known) continue;
-      const std::string of(b["document_id"].as_string());
-      if (of != id) {
-        const auto content = call->services.ingest->documents().content(call->ns, of);
-        text = content.ok() ? *content : std::string();
-        id = of;
-      }
-      std::size_t at = 0, from = std::string::npos, to = text.size();
-      for (std::uint64_t n = 0; at <= text.size(); ++n) {
-        if (n == chars[i].begin) from = at;
-        if (n == chars[i].end) {
-          to = at;
-          break;
-        }
-        if (at == text.size()) break;
-        do ++at;
-        while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80);
-      }
-      if (from != std::string::npos && from <= to) b["text"] = text.substr(from, to - from);
-    }
-  }
-  call->reply_json(200, o);
+  std::vector<std::optional<std::string>> texts;
+  if (include) texts = block_texts(call->services, *r, chars);
+  call->reply_json(200, explanation_reply().json({*r, chars, texts}));
 }
 
 }  // namespace handlers

@@ -4,6 +4,7 @@
 
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
+#include "server/reply/retrieve_reply.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -85,7 +86,7 @@ void retrieve(std::shared_ptr<Call> call) {
   std::optional<std::uint64_t> pending;
   if (request.scorer != RetrieveScorer::kBm25)
     pending = call->services.retrieval->stats().embeddings->pending;
-  call->reply_json(200, retrieve_result_json(*found, request.scorer, pending));
+  call->reply_json(200, retrieve_reply().json({*found, request.scorer, pending}));
 }
 
 }  // namespace handlers

@@ -1,7 +1,5 @@
 #include "server/json/admin_codec.h"
 
-#include <boost/json/array.hpp>
-
 namespace quire {
 namespace json = boost::json;
 namespace {
@@ -57,35 +55,6 @@ std::optional<ReadError> read_export(const json::value& body,
   document_ids = r.strings("document_ids", kMaxIds);
   r.finish();
   return r.error();
-}
-
-json::object evict_json(const EvictBody& asked, const EvictReport& report) {
-  json::object o;
-  o["object"] = "cache.evict";
-  o["tier"] = tier_name(asked.tier);
-  o["dry_run"] = asked.dry_run;
-  o["contexts"] = report.contexts;
-  o["blocks"] = report.blocks;
-  o["bytes"] = report.bytes;
-  o["kept_pinned"] = report.kept_pinned;
-  o["kept_in_use"] = report.kept_in_use;
-  return o;
-}
-
-json::object verify_json(const VerifyReport& report, std::uint64_t repaired) {
-  json::object o;
-  o["object"] = "cache.verify";
-  o["complete"] = report.complete;
-  o["checked"] = report.values;
-  o["checked_bytes"] = report.bytes;
-  o["documents"] = report.documents;
-  o["segments"] = report.segments;
-  o["bad"] = report.bad_documents + report.bad_segments;
-  o["repaired"] = repaired;
-  json::array problems;
-  for (const auto& line : report.problems) problems.emplace_back(line);
-  o["problems"] = std::move(problems);
-  return o;
 }
 
 }  // namespace quire

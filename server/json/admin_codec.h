@@ -1,7 +1,6 @@
 /// Bodies of the admin endpoints.
 #pragma once
 
-#include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <cstdint>
 #include <optional>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include "cachestore/segment.h"
-#include "cachestore/store_admin.h"
 #include "server/json/reader.h"
 
 namespace quire {
@@ -35,9 +33,5 @@ std::optional<ReadError> read_pin(const boost::json::value& body, PinBody& out);
 /// Reads the body of POST /v1/admin/cache/export: ids, or none for all documents.
 std::optional<ReadError> read_export(const boost::json::value& body,
                                      std::vector<std::string>& document_ids);
-
-boost::json::object evict_json(const EvictBody& asked, const EvictReport& report);
-/// `repaired` counts the bad contexts that are being computed again.
-boost::json::object verify_json(const VerifyReport& report, std::uint64_t repaired);
 
 }  // namespace quire

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "engine/sample/sampler.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
 #include "server/json/reader.h"
 
 namespace quire {

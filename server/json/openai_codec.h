@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
 #include "server/json/reader.h"
 
 namespace quire {

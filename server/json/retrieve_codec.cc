@@ -1,9 +1,7 @@
 #include "server/json/retrieve_codec.h"
 
 #include <boost/json/array.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
-#include <cmath>
 
 namespace quire {
 namespace json = boost::json;
@@ -45,12 +43,6 @@ void read_scorer(ObjectReader& r, RetrieveScorer& out) {
          r.path_of("scorer") + " is '" + name +
              "', which this build does not have; use bm25, embedding or hybrid",
          "unsupported_parameter");
-}
-
-json::value metadata_value(const std::string& text) {
-  boost::system::error_code error;
-  json::value value = json::parse(text, error);
-  return error || !value.is_object() ? json::value(json::object()) : value;
 }
 
 }  // namespace
@@ -99,29 +91,6 @@ void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
   r.finish();
   query.adopt(r.error());
   out = std::move(read);
-}
-
-json::object retrieve_result_json(const std::vector<Passage>& passages, RetrieveScorer scorer,
-                                  std::optional<std::uint64_t> pending_documents) {
-  json::array data;
-  for (const Passage& p : passages) {
-    json::object o;
-    o["document_id"] = p.document_id;
-    o["title"] = p.title.empty() ? json::value(nullptr) : json::value(p.title);
-    o["chunk"] = p.chunk;
-    o["text"] = p.text;
-    o["score"] = std::round(p.score * 1e6) / 1e6;
-    o["start"] = p.start;
-    o["end"] = p.end;
-    o["metadata"] = metadata_value(p.metadata_json);
-    data.push_back(std::move(o));
-  }
-  json::object out;
-  out["object"] = "list";
-  out["data"] = std::move(data);
-  out["scorer"] = scorer_name(scorer);
-  if (pending_documents) out["pending_documents"] = *pending_documents;
-  return out;
 }
 
 }  // namespace quire

@@ -1,7 +1,6 @@
-/// Converts retrieval requests and results between JSON and values.
+/// Reads retrieval requests from JSON.
 #pragma once
 
-#include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <optional>
 #include <string>
@@ -34,11 +33,5 @@ void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
 
 /// Returns "bm25", "embedding" or "hybrid".
 std::string_view scorer_name(RetrieveScorer scorer);
-
-/// `pending_documents` counts documents without an embedding yet, for a scorer that uses
-/// embeddings.
-boost::json::object retrieve_result_json(const std::vector<Passage>& passages,
-                                         RetrieveScorer scorer,
-                                         std::optional<std::uint64_t> pending_documents);
 
 }  // namespace quire

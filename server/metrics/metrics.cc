@@ -6,11 +6,15 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <optional>
+#include <span>
 
 #include "engine/plan/strategy.h"
 #include "engine/retrieve/retriever.h"
 #include "server/metrics/metrics_scrape.h"
+#include "server/reply/timings_reply.h"
 
 namespace quire {
 namespace {
@@ -34,27 +38,59 @@ std::string strategy_label(std::string_view s) {
   return find_strategy(s).ok() ? std::string(s) : "other";
 }
 
+/// Returns the labels of a query's time. None: the query has no such time.
+std::optional<Labels> time_labels(std::string_view by, const QueryRecord& r) {
+  const Plan& p = r.plan;
+  if (by == "strategy") return Labels{{"strategy", strategy_label(p.strategy)}};
+  if (by == "compress" && p.compression) return Labels{{"compress", p.compression->by}};
+  if (by == "prompt_compression" && p.prompt_cut)
+    return Labels{{"prompt_compression", p.prompt_cut->by}};
+  if (by == "draft" && r.stats.draft_ms > 0) return Labels{};
+  return std::nullopt;
+}
+
+/// One series of what retrievers did, by the label `decode` and perhaps one more.
+struct DecodeSeries {
+  std::string_view metric, help;
+  double (*added)(const RetrieveStats& s);
+  std::string_view label = {}, value = {};
+};
+
+constexpr std::string_view
+    kMoved = "KV that decode steps brought to the device, and that left it",
+    kHeads = "KV heads of layer steps that went by an earlier choice, by whether it still served";
+
+constexpr auto kDecodeSeries = std::to_array<DecodeSeries>({
+    {"quire_decode_moved_bytes_total", kMoved,
+     [](const RetrieveStats& s) { return static_cast<double>(s.bytes_copied + s.bytes_appended); },
+     "to", "device"},
+    {"quire_decode_moved_bytes_total", kMoved,
+     [](const RetrieveStats& s) { return static_cast<double>(s.bytes_offloaded); }, "to", "host"},
+    {"quire_decode_heads_total", kHeads,
+     [](const RetrieveStats& s) { return static_cast<double>(s.heads_kept); }, "choice", "kept"},
+    {"quire_decode_heads_total", kHeads,
+     [](const RetrieveStats& s) { return static_cast<double>(s.heads_corrected); }, "choice",
+     "corrected"},
+    {"quire_decode_choose_seconds_total", retrieve_stat("choose_ms").about,
+     [](const RetrieveStats& s) { return s.choose_ms / 1000; }},
+    {"quire_decode_wait_seconds_total", retrieve_stat("wait_ms").about,
+     [](const RetrieveStats& s) { return s.wait_ms / 1000; }},
+});
+
 }  // namespace
 
 struct Metrics::Impl {
   prometheus::Registry registry;
   std::atomic<bool> per_namespace{false};
+  /// The families of query_times() and kDecodeSeries, in their order; null: a time has none.
+  std::vector<prometheus::Family<Histogram>*> times;
+  std::vector<prometheus::Family<prometheus::Counter>*> decode_series;
   prometheus::Family<prometheus::Counter>& requests = counter(
       "quire_requests_total", "Requests by endpoint and HTTP status");
   prometheus::Family<Histogram>& duration = histogram("quire_request_duration_seconds",
                                                       "Whole requests by endpoint");
-  prometheus::Family<Histogram>& queue_time = histogram("quire_request_queue_time_seconds",
-                                                        "Waiting for the engine");
-  prometheus::Family<Histogram>& ttft = histogram("quire_time_to_first_token_seconds",
-                                                  "From the request to the first token");
   prometheus::Family<Histogram>& inter = histogram("quire_inter_token_latency_seconds",
                                                    "Time between two tokens of an answer");
-  prometheus::Family<Histogram>& prefill = histogram("quire_request_prefill_time_seconds",
-                                                     "Prefill of what was not reused");
-  prometheus::Family<Histogram>& decode = histogram("quire_request_decode_time_seconds",
-                                                    "Decoding");
-  prometheus::Family<Histogram>& load = histogram("quire_request_load_time_seconds",
-                                                  "Loading cached blocks");
   prometheus::Family<prometheus::Counter>& prompt_tokens = counter("quire_prompt_tokens_total",
                                                                    "Prompt tokens by fate");
   prometheus::Family<prometheus::Counter>& generated = counter("quire_generation_tokens_total",
@@ -77,31 +113,13 @@ struct Metrics::Impl {
                                                              "Share of document tokens recomputed");
   prometheus::Family<Histogram>& hot_ratio = histogram(
       "quire_request_hot_ratio", "Share of the working cache's rows that compression left hot");
-  prometheus::Family<Histogram>& compress = histogram("quire_request_compress_time_seconds",
-                                                      "Ranking the working cache's rows");
   prometheus::Family<Histogram>& prompt_ratio = histogram(
       "quire_request_prompt_compression_ratio",
       "Share of the uncached text's tokens that prompt compression kept");
-  prometheus::Family<Histogram>& prompt_time = histogram(
-      "quire_request_prompt_compression_time_seconds",
-      "Reading the prompt with the draft and cutting it");
-  prometheus::Family<Histogram>& draft = histogram(
-      "quire_request_draft_time_seconds",
-      "From asking the draft to its look-ahead, most of it beside other work");
   prometheus::Family<Histogram>& lookahead = histogram(
       "quire_request_lookahead_tokens", "Tokens of the draft's answer that ranked cached rows");
   prometheus::Family<prometheus::Counter>& decoded = counter(
       "quire_decode_queries_total", "Queries by what their decode steps attended to");
-  prometheus::Family<prometheus::Counter>& moved = counter(
-      "quire_decode_moved_bytes_total",
-      "KV that decode steps brought to the device, and that left it");
-  prometheus::Family<prometheus::Counter>& heads = counter(
-      "quire_decode_heads_total",
-      "KV heads of layer steps that went by an earlier choice, by whether it still served");
-  prometheus::Family<prometheus::Counter>& choosing = counter(
-      "quire_decode_choose_seconds_total", "Choosing what to attend to, and having it brought");
-  prometheus::Family<prometheus::Counter>& waiting = counter(
-      "quire_decode_wait_seconds_total", "Steps that waited for copies beside the computation");
   prometheus::Family<prometheus::Counter>& instead = counter(
       "quire_decode_fallbacks_total",
       "Queries of which another retriever than the named one decoded");
@@ -116,11 +134,23 @@ struct Metrics::Impl {
       "quire_shadow_kl_nats",
       "KL of full recomputation to the answer's distributions, mean of its first positions");
 
-  prometheus::Family<prometheus::Counter>& counter(const char* name, const char* help) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  Impl() {
+    for (const QueryTime& time : query_times())
+      times.push_back(time.metric.empty() ? nullptr : &histogram(time.metric, time.about));
+    for (const DecodeSeries& series : kDecodeSeries)
+      decode_series.push_back(&counter(series.metric, series.help));
   }
-  prometheus::Family<Histogram>& histogram(const char* name, const char* help) {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+  prometheus::Family<prometheus::Counter>& counter(std::string_view name, std::string_view help) {
+    return prometheus::BuildCounter()
+        .Name(std::string(name))
+        .Help(std::string(help))
+        .Register(registry);
+  }
+  prometheus::Family<Histogram>& histogram(std::string_view name, std::string_view help) {
+    return prometheus::BuildHistogram()
+        .Name(std::string(name))
+        .Help(std::string(help))
+        .Register(registry);
   }
 };
 
@@ -170,25 +200,22 @@ void Metrics::decode_finished(std::string_view decode, const RetrieveStats& s) {
   m.decoded.Add({{"decode", name}}).Increment();
   if (!s.note.empty()) m.instead.Add({{"decode", name}}).Increment();
   if (s.sparse_steps == 0) return;
-  m.moved.Add({{"decode", name}, {"to", "device"}})
-      .Increment(static_cast<double>(s.bytes_copied + s.bytes_appended));
-  m.moved.Add({{"decode", name}, {"to", "host"}}).Increment(static_cast<double>(s.bytes_offloaded));
-  m.heads.Add({{"decode", name}, {"choice", "kept"}}).Increment(static_cast<double>(s.heads_kept));
-  m.heads.Add({{"decode", name}, {"choice", "corrected"}})
-      .Increment(static_cast<double>(s.heads_corrected));
-  m.choosing.Add({{"decode", name}}).Increment(s.choose_ms / 1000);
-  m.waiting.Add({{"decode", name}}).Increment(s.wait_ms / 1000);
+  for (std::size_t i = 0; i < kDecodeSeries.size(); ++i) {
+    Labels labels{{"decode", name}};
+    const DecodeSeries& series = kDecodeSeries[i];
+    if (!series.label.empty()) labels.emplace(series.label, series.value);
+    m.decode_series[i]->Add(labels).Increment(series.added(s));
+  }
 }
 
 void Metrics::query_finished(const QueryRecord& r) {
   Impl& m = *impl_;
   const Plan& p = r.plan;
   const Labels by_strategy{{"strategy", strategy_label(p.strategy)}};
-  m.queue_time.Add(by_strategy, kSeconds).Observe(r.stats.queue_ms / 1000);
-  m.ttft.Add(by_strategy, kSeconds).Observe(r.ttft_ms / 1000);
-  m.prefill.Add(by_strategy, kSeconds).Observe(r.stats.prefill_ms / 1000);
-  m.decode.Add(by_strategy, kSeconds).Observe(r.stats.decode_ms / 1000);
-  m.load.Add(by_strategy, kSeconds).Observe(r.stats.load_ms / 1000);
+  const std::span<const QueryTime> times = query_times();
+  for (std::size_t i = 0; i < times.size(); ++i)
+    if (const auto labels = time_labels(times[i].by, r); m.times[i] && labels)
+      m.times[i]->Add(*labels, kSeconds).Observe(times[i].ms(r) / 1000);
   auto& gaps = m.inter.Add(by_strategy, kTokenSeconds);
   for (std::size_t i = 1; i < r.token_ms.size(); ++i)
     gaps.Observe(std::max(0.0, r.token_ms[i] - r.token_ms[i - 1]) / 1000);
@@ -217,18 +244,14 @@ void Metrics::query_finished(const QueryRecord& r) {
   if (p.prompt_cut) {
     const Labels by_method{{"prompt_compression", p.prompt_cut->by}};
     m.prompt_ratio.Add(by_method, kRatios).Observe(p.prompt_cut->ratio());
-    m.prompt_time.Add(by_method, kSeconds).Observe(r.stats.prompt_ms / 1000);
   }
   if (p.compression) {
     const Labels by_compressor{{"compress", p.compression->by}};
     m.hot_ratio.Add(by_compressor, kRatios).Observe(p.compression->ratio());
-    m.compress.Add(by_compressor, kSeconds).Observe(r.stats.compress_ms / 1000);
   }
   decode_finished(p.decode, r.stats.retrieve);
-  if (r.stats.draft_ms > 0) {
-    m.draft.Add({}, kSeconds).Observe(r.stats.draft_ms / 1000);
+  if (r.stats.draft_ms > 0)
     m.lookahead.Add({}, kLookAheadTokens).Observe(static_cast<double>(r.stats.lookahead_tokens));
-  }
 }
 
 void Metrics::ingest_finished(double seconds) {

@@ -11,7 +11,7 @@
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
-#include "server/json/query_codec.h"
+#include "server/reply/query_record.h"
 
 namespace quire {
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/json/parse.h"
+#include "server/reply/reply_schemas.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -23,7 +24,7 @@ json::object reference(const std::string& kind, const std::string& name) {
   return {{"$ref", "#/components/" + kind + "/" + name}};
 }
 
-/// All fragments merged: `paths` by path and method, `components` by kind and name.
+/// All fragments and replies merged: `paths` by path and method, `components` by kind and name.
 struct Fragments {
   json::object paths, components;
 
@@ -36,17 +37,26 @@ struct Fragments {
       if (!value.is_object() || (section != "paths" && section != "components"))
         return Status::invalid(name, name + " has a member that is neither paths nor components");
       json::object& into = section == "paths" ? paths : components;
-      for (const auto& [outer, members] : value.as_object()) {
-        if (!into.contains(outer)) into[outer] = json::object();
-        for (const auto& [inner, member] : members.as_object()) {
-          const auto [_, added] = into[outer].as_object().emplace(inner, member);
-          if (!added)
-            return Status::invalid(name, name + ": " + std::string(outer) + " " +
-                                             std::string(inner) + " stands twice");
-        }
-      }
+      for (const auto& [outer, members] : value.as_object())
+        for (const auto& [inner, member] : members.as_object())
+          QUIRE_RETURN_IF_ERROR(insert(into, name, outer, inner, member));
     }
     return {};
+  }
+  /// Adds the schemas of the replies that are tables.
+  Status add_replies() {
+    for (auto& [name, schema] : reply_schemas())
+      QUIRE_RETURN_IF_ERROR(insert(components, "server/reply", "schemas", name, schema));
+    return {};
+  }
+
+ private:
+  static Status insert(json::object& into, const std::string& from, std::string_view outer,
+                       std::string_view inner, const json::value& member) {
+    if (!into.contains(outer)) into[outer] = json::object();
+    if (into[outer].as_object().emplace(inner, member).second) return {};
+    return Status::invalid(
+        from, from + ": " + std::string(outer) + " " + std::string(inner) + " stands twice");
   }
 };
 
@@ -162,6 +172,7 @@ json::object security_schemes() {
 Result<json::object> openapi_document(const std::vector<Route>& routes) {
   Fragments fragments;
   for (const auto& fragment : openapi_fragments()) QUIRE_RETURN_IF_ERROR(fragments.add(fragment));
+  QUIRE_RETURN_IF_ERROR(fragments.add_replies());
   json::object paths;
   std::size_t used = 0, described = 0;
   for (const auto& [_, methods] : fragments.paths) described += methods.as_object().size();

@@ -2,7 +2,8 @@
 ///
 /// The JSON files of this folder, one per area, describe each route's requests and replies. They
 /// are OpenAPI fragments with `paths` (parameters, requestBody, responses of success, and
-/// `x-events` for server-sent events) and `components`.
+/// `x-events` for server-sent events) and `components`. Schemas of replies that are tables
+/// (server/reply) are components too; they are made from the tables.
 ///
 /// Method, path, summary, scope, path parameters and the error replies come from the table. In
 /// schemas of replies an object lists all its members unless `additionalProperties` says otherwise.

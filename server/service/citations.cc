@@ -7,7 +7,7 @@
 #include "engine/answer/cited_blocks.h"
 #include "ingest/ingest_service.h"
 #include "ingest/utf8.h"
-#include "server/json/query_codec.h"
+#include "server/reply/explain_reply.h"
 #include "server/service/services.h"
 
 namespace quire {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/json/citation_codec.h"
+#include "server/reply/citation_reply.h"
 
 namespace quire {
 

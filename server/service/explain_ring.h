@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "server/json/query_codec.h"
+#include "server/reply/query_record.h"
 
 namespace quire {
 

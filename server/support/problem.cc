@@ -97,17 +97,6 @@ Problem problem_of(const Status& status, std::string_view code) {
   return p;
 }
 
-json::object item_error(std::string_view code, std::string_view message, std::string_view param) {
-  json::object o;
-  o["code"] = code;
-  o["message"] = message;
-  if (param.empty())
-    o["param"] = nullptr;
-  else
-    o["param"] = param;
-  return o;
-}
-
 json::object problem_body(const Problem& problem, std::string_view instance,
                           std::string_view request_id) {
   const ProblemKind& kind = problem_kind(problem.code);

@@ -45,9 +45,6 @@ Problem problem_of(const ReadError& error);
 /// kInternal shows no inner text.
 Problem problem_of(const Status& status, std::string_view code = {});
 
-/// Returns a member like "error" of a job's item: {"code","message","param"}.
-boost::json::object item_error(std::string_view code, std::string_view message,
-                               std::string_view param);
 /// Returns the problem as a JSON object, as in bodies and in SSE `error` events.
 boost::json::object problem_body(const Problem& problem, std::string_view instance,
                                  std::string_view request_id);

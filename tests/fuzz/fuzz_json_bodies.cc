@@ -4,11 +4,12 @@
 #include <cstdlib>
 
 #include "server/json/admin_codec.h"
-#include "server/json/document_codec.h"
+#include "server/json/document_request.h"
+#include "server/json/document_upload.h"
 #include "server/json/embedding_codec.h"
 #include "server/json/openai_codec.h"
 #include "server/json/parse.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
 #include "server/json/retrieve_codec.h"
 
 using namespace quire;

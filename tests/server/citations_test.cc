@@ -42,7 +42,7 @@ TEST(WidenToSentences, NeverCutsACharacterAndLeavesNothingEmptyBehind) {
   EXPECT_GE(nothing.begin, nothing.end);
 }
 
-TEST(CitationCodec, SpellsCitationsAndHidesQuotes) {
+TEST(CitationReply, SpellsCitationsAndHidesQuotes) {
   Citation c;
   c.answer_end = 3;
   c.chunk = 2;
@@ -52,7 +52,7 @@ TEST(CitationCodec, SpellsCitationsAndHidesQuotes) {
   c.end = 9;
   c.quote = "text";
   c.weight = 0.123456;
-  EXPECT_EQ(boost::json::serialize(citation_json(c, 1, QuoteUse::kShow)),
+  EXPECT_EQ(boost::json::serialize(citation_reply().json({c})),
             R"({"id":"1","answer_start":0,"answer_end":3,"document_id":null,"document_index":1,)"
             R"("chunk":2,"block_ids":["b-1"],"start":5,"end":9,"quote":"text","weight":1.235E-1})");
   c.document_id = "d";

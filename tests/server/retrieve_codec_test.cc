@@ -6,7 +6,8 @@
 
 #include "server/json/embedding_codec.h"
 #include "server/json/parse.h"
-#include "server/json/query_codec.h"
+#include "server/json/query_request.h"
+#include "server/reply/retrieve_reply.h"
 
 namespace quire {
 namespace {
@@ -46,14 +47,14 @@ TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
                             QueryDefaults{"auto", "auto", "auto", 3}, query));
     ASSERT_TRUE(query.retrieve);
     EXPECT_EQ(query.retrieve->scorer, scorer);
-    EXPECT_EQ(std::string(retrieve_result_json({}, scorer, std::nullopt).at("scorer").as_string()),
-              name);
+    EXPECT_EQ(std::string(retrieve_reply().json({{}, scorer}).at("scorer").as_string()), name);
   }
-  EXPECT_FALSE(
-      retrieve_result_json({}, RetrieveScorer::kBm25, std::nullopt).contains("pending_documents"));
-  EXPECT_EQ(
-      retrieve_result_json({}, RetrieveScorer::kHybrid, 3).at("pending_documents").to_number<int>(),
-      3);
+  EXPECT_FALSE(retrieve_reply().json({{}, RetrieveScorer::kBm25}).contains("pending_documents"));
+  EXPECT_EQ(retrieve_reply()
+                .json({{}, RetrieveScorer::kHybrid, 3})
+                .at("pending_documents")
+                .to_number<int>(),
+            3);
 }
 
 TEST(RetrieveCodec, NamesWhatIsWrong) {

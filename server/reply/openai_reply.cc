@@ -1,9 +1,10 @@
-#include "server/json/openai_reply.h"
+#include "server/reply/openai_reply.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "server/json/logprobs_json.h"
+#include "server/reply/query_reply.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -1,4 +1,4 @@
-#include "server/json/document_codec.h"
+#include "server/json/document_request.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ std::optional<ReadError> batch(const std::string& text, DocumentBatch& out, std:
   return read_batch(*parse_json(text), max, out);
 }
 
-TEST(DocumentCodec, ReadsABatch) {
+TEST(DocumentRequest, ReadsABatch) {
   DocumentBatch b;
   const auto e = batch(
       R"({"documents":[{"id":"a","title":"T","text":"x","metadata":{"k":1}},{"chunks":["p","q"]}],)"
@@ -33,7 +33,7 @@ TEST(DocumentCodec, ReadsABatch) {
   EXPECT_TRUE(b.options.pinned && b.options.in_batch);
 }
 
-TEST(DocumentCodec, ReadsOneDocumentWithOptionsBeside) {
+TEST(DocumentRequest, ReadsOneDocumentWithOptionsBeside) {
   DocumentBatch b;
   ASSERT_FALSE(batch(R"({"id":"a","text":"x","pinned":true})", b));
   EXPECT_FALSE(b.options.in_batch);
@@ -41,7 +41,7 @@ TEST(DocumentCodec, ReadsOneDocumentWithOptionsBeside) {
   EXPECT_EQ(b.documents.at(0).text, "x");
 }
 
-TEST(DocumentCodec, ErrorsNameThePath) {
+TEST(DocumentRequest, ErrorsNameThePath) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {R"([])", "invalid_value", ""},
       {R"({})", "invalid_value", "text"},
@@ -71,7 +71,7 @@ TEST(DocumentCodec, ErrorsNameThePath) {
   }
 }
 
-TEST(DocumentCodec, PutTakesItsIdFromThePath) {
+TEST(DocumentRequest, PutTakesItsIdFromThePath) {
   DocumentBatch b;
   ASSERT_FALSE(read_put(*parse_json(R"({"text":"x"})"), "a", b));
   EXPECT_EQ(b.documents[0].id, "a");
@@ -79,55 +79,39 @@ TEST(DocumentCodec, PutTakesItsIdFromThePath) {
   EXPECT_TRUE(read_put(*parse_json(R"({"text":"x","id":"b"})"), "a", c));
 }
 
-TEST(Ndjson, SameDocumentsHoweverTheBytesArrive) {
-  const std::string text =
-      "{\"id\":\"a\",\"text\":\"one\"}\r\n\n  \n{\"id\":\"b\",\"text\":\"two "
-      "ü\"}\n{\"id\":\"c\",\"text\":\"three\"}";
-  for (std::size_t step = 1; step < text.size(); step += 3) {
-    NdjsonReader r(10);
-    for (std::size_t i = 0; i < text.size(); i += step)
-      ASSERT_FALSE(r.feed(std::string_view(text).substr(i, step)));
-    ASSERT_FALSE(r.finish());
-    const auto documents = r.take();
-    ASSERT_EQ(documents.size(), 3u) << step;
-    EXPECT_EQ(documents[1].text, "two ü");
+TEST(DocumentRequest, OptionsGivenAsTextAreReadAsThoseInJson) {
+  BatchOptions given;
+  given.chunking.strategy = ChunkStrategy::kMarkdown;
+  std::optional<ReadError> error;
+  const std::pair<const char*, const char*> options[] = {
+      {"if_exists", "skip"}, {"ttl_seconds", "5"},    {"ttl_anchor", "last_used"},
+      {"pinned", "true"},    {"tier", "dram"},        {"cache_salt", "12345678"},
+      {"max_tokens", "99"},  {"overlap_tokens", "7"}, {"separator", "--"}};
+  for (const auto& [name, value] : options)
+    EXPECT_TRUE(read_option(name, value, given, error) && !error) << name;
+  EXPECT_EQ(given.if_exists, IfExists::kSkip) << "later options leave it";
+  EXPECT_EQ(given.ttl_seconds, 5u);
+  EXPECT_EQ(given.ttl_anchor, TtlAnchor::kLastUsed);
+  EXPECT_TRUE(given.pinned);
+  EXPECT_EQ(given.tier, "dram");
+  EXPECT_EQ(given.cache_salt, "12345678");
+  EXPECT_EQ(given.chunking.strategy, ChunkStrategy::kMarkdown);
+  EXPECT_EQ(given.chunking.max_tokens, 99);
+  EXPECT_EQ(given.chunking.overlap_tokens, 7);
+  EXPECT_EQ(given.chunking.separator, "--");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"if_exists", "maybe"}, {"ttl_seconds", "0"},  {"ttl_seconds", "x"},  {"ttl_anchor", "never"},
+      {"pinned", "1"},        {"tier", "gpu"},       {"strategy", "lines"}, {"max_tokens", "0"},
+      {"max_tokens", "9x"},   {"overlap_tokens", ""}};
+  for (const auto& [name, value] : wrong) {
+    BatchOptions out;
+    error.reset();
+    EXPECT_TRUE(read_option(name, value, out, error)) << name;
+    ASSERT_TRUE(error) << name << " " << value;
+    EXPECT_EQ(error->code, "invalid_value");
+    EXPECT_EQ(error->param, name);
   }
-}
-
-TEST(Ndjson, WrongLinesAreNamedAtOnce) {
-  NdjsonReader a(10);
-  const auto e = a.feed("{\"text\":\"a\"}\n{\"text\":}\n");
-  ASSERT_TRUE(e);
-  EXPECT_EQ(e->code, "invalid_json");
-  EXPECT_EQ(e->param, "documents[1]");
-  EXPECT_NE(e->message.find("line 2"), std::string::npos);
-  NdjsonReader b(1);
-  EXPECT_TRUE(b.feed("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"));
-}
-
-TEST(Multipart, FilesAndFields) {
-  const std::string body =
-      "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.md\"\r\nContent-Type: "
-      "text/markdown\r\n\r\n# Head\r\n--B\r\n"
-      "Content-Disposition: form-data; name=\"id\"\r\n\r\nmine\r\n--B\r\nContent-Disposition: "
-      "form-data; name=\"pinned\"\r\n\r\ntrue\r\n--B--\r\n";
-  DocumentBatch b;
-  const auto e = read_multipart(body, "B", 4, b);
-  ASSERT_FALSE(e) << e->message;
-  ASSERT_EQ(b.documents.size(), 1u);
-  EXPECT_EQ(b.documents[0].text, "# Head");
-  EXPECT_EQ(b.documents[0].id, "mine");
-  EXPECT_TRUE(b.options.pinned);
-}
-
-TEST(Multipart, BrokenBodiesAreRefused) {
-  for (const auto* body :
-       {"", "--B", "--B\r\nX: y", "--B\r\nContent-Disposition: form-data; name=\"f\"\r\n\r\nx",
-        "--B--", "--B\r\n\r\nx\r\n--B--",
-        "--B\r\nContent-Disposition: form-data; name=\"color\"\r\n\r\nx\r\n--B--"}) {
-    DocumentBatch b;
-    EXPECT_TRUE(read_multipart(body, "B", 4, b)) << body;
-  }
+  EXPECT_FALSE(read_option("metadata", "{}", given, error));
 }
 
 TEST(Patch, NullTakesAwayAndAbsentStays) {

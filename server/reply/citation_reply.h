@@ -2,11 +2,12 @@
 #pragma once
 
 #include <boost/json/array.hpp>
-#include <boost/json/object.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "server/reply/reply.h"
 
 namespace quire {
 
@@ -24,8 +25,14 @@ struct Citation {
 
 enum class QuoteUse : std::uint8_t { kShow, kHide };
 
-/// `number` becomes the id, counted from 1 in the order of the answer.
-boost::json::object citation_json(const Citation& citation, std::size_t number, QuoteUse quote);
+/// NumberedCitation is a citation as a reply shows it. The citation must outlive it.
+struct NumberedCitation {
+  const Citation& citation;
+  std::size_t number = 1;  ///< becomes the id, counted from 1 in the order of the answer
+  QuoteUse quote = QuoteUse::kShow;
+};
+
+const Reply<NumberedCitation>& citation_reply();
 boost::json::array citations_json(const std::vector<Citation>& citations, QuoteUse quote);
 
 }  // namespace quire

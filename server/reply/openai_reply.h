@@ -9,8 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/sample/sampler.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/json/query_codec.h"
+#include "server/reply/query_record.h"
 
 namespace quire {
 

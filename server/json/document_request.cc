@@ -1,0 +1,287 @@
+#include "server/json/document_request.h"
+
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+#include <charconv>
+
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+constexpr std::int64_t kMaxTtl = 10'000'000'000;
+
+void read_chunking(ObjectReader& r, ChunkingOptions& out) {
+  std::string strategy(chunk_strategy_name(out.strategy));
+  std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens;
+  r.one_of("strategy", strategy, {"tokens", "markdown", "separator", "none"});
+  r.integer("max_tokens", max_tokens, 1, 1 << 24);
+  r.integer("overlap_tokens", overlap, 0, 1 << 24);
+  r.string("separator", out.separator, 64);
+  out.strategy = parse_chunk_strategy(strategy).value_or(ChunkStrategy::kTokens);
+  out.max_tokens = static_cast<std::int32_t>(max_tokens);
+  out.overlap_tokens = static_cast<std::int32_t>(overlap);
+}
+
+/// Reads the options but those of chunking. Options that are not given keep their value.
+void read_plain_options(ObjectReader& r, BatchOptions& out) {
+  std::string if_exists(if_exists_name(out.if_exists)), tier = out.tier;
+  std::string anchor = out.ttl_anchor == TtlAnchor::kLastUsed ? "last_used" : "created";
+  r.one_of("if_exists", if_exists, {"upsert", "skip", "error"});
+  if (r.has("ttl_seconds")) {
+    std::int64_t ttl = 1;
+    r.integer("ttl_seconds", ttl, 1, kMaxTtl);
+    out.ttl_seconds = static_cast<std::uint64_t>(ttl);
+  }
+  r.one_of("ttl_anchor", anchor, {"created", "last_used"});
+  r.boolean("pinned", out.pinned);
+  r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
+  if (r.ok() && (tier == "gpu" || tier == "remote"))
+    r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
+  r.string("cache_salt", out.cache_salt, 512);
+  out.if_exists = parse_if_exists(if_exists).value_or(IfExists::kUpsert);
+  out.ttl_anchor = anchor == "last_used" ? TtlAnchor::kLastUsed : TtlAnchor::kCreated;
+  out.tier = tier;
+}
+
+void read_options(ObjectReader& r, BatchOptions& out) {
+  if (const auto* chunking = r.raw("chunking"); chunking && r.ok()) {
+    ObjectReader inner(*chunking, r.path_of("chunking"));
+    read_chunking(inner, out.chunking);
+    inner.finish();
+    r.adopt(inner.error());
+  }
+  read_plain_options(r, out);
+}
+
+/// An option that may be given as text, beside a body that is not JSON.
+struct TextOption {
+  enum class Type : std::uint8_t { kText, kInteger, kFlag };
+  std::string_view name;
+  Type type = Type::kText;
+  bool chunking = false;
+};
+constexpr TextOption kTextOptions[] = {
+    {"if_exists"},
+    {"ttl_seconds", TextOption::Type::kInteger},
+    {"ttl_anchor"},
+    {"pinned", TextOption::Type::kFlag},
+    {"tier"},
+    {"cache_salt"},
+    {"strategy", TextOption::Type::kText, true},
+    {"max_tokens", TextOption::Type::kInteger, true},
+    {"overlap_tokens", TextOption::Type::kInteger, true},
+    {"separator", TextOption::Type::kText, true},
+};
+
+/// Returns the value that JSON would hold. Text that is none of its type stays text, which the
+/// reader refuses.
+json::value typed(TextOption::Type type, const std::string& text) {
+  if (type == TextOption::Type::kFlag && (text == "true" || text == "false")) return text == "true";
+  if (type == TextOption::Type::kInteger) {
+    std::int64_t v = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+    if (error == std::errc() && end == text.data() + text.size()) return v;
+  }
+  return json::value(text);
+}
+
+void read_members(ObjectReader& r, DocumentInput& out) {
+  if (r.has("id")) {
+    std::string id;
+    r.string("id", id, 4096);
+    out.id = std::move(id);
+  }
+  r.string("title", out.title, 64 << 10);
+  if (r.has("text")) {
+    std::string text;
+    r.string("text", text);
+    out.text = std::move(text);
+  }
+  if (r.has("chunks")) out.chunks = r.strings("chunks", 1 << 20);
+  if (const auto* metadata = r.object("metadata")) out.metadata_json = json::serialize(*metadata);
+  if (!r.ok()) return;
+  if (out.text && out.chunks)
+    r.fail("chunks",
+           r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
+  if (!out.text && !out.chunks)
+    r.fail("text", r.path_of("text") + " is missing; give text or chunks");
+}
+
+}  // namespace
+
+std::optional<ReadError> read_document(const json::value& value, const std::string& path,
+                                       DocumentInput& out) {
+  ObjectReader r(value, path);
+  if (r.ok()) read_members(r, out);
+  r.finish();
+  return r.error();
+}
+
+std::optional<ReadError> read_batch(const json::value& body, std::size_t max_documents,
+                                    DocumentBatch& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  read_options(r, out.options);
+  if (!body.as_object().contains("documents")) {
+    out.options.in_batch = false;
+    out.documents.emplace_back();
+    read_members(r, out.documents.back());
+    (void)r.raw("documents");
+    r.finish();
+    return r.error();
+  }
+  const auto* list = r.array("documents", 1, max_documents);
+  if (!list && r.ok()) r.fail("documents", "documents must be an array, not null");
+  r.finish();
+  if (!r.ok()) return r.error();
+  out.documents.resize(list->size());
+  for (std::size_t i = 0; i < list->size(); ++i)
+    if (auto e = read_document((*list)[i], "documents[" + std::to_string(i) + "]",
+                               out.documents[i]))
+      return e;
+  return std::nullopt;
+}
+
+std::optional<ReadError> read_put(const json::value& body, const std::string& id,
+                                  DocumentBatch& out) {
+  out.options.in_batch = false;
+  out.documents.resize(1);
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  read_options(r, out.options);
+  read_members(r, out.documents[0]);
+  if (r.ok() && out.documents[0].id && *out.documents[0].id != id)
+    r.fail("id", "id is not the one in the path; leave it out");
+  out.documents[0].id = id;
+  r.finish();
+  return r.error();
+}
+
+bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
+                 std::optional<ReadError>& error) {
+  for (const TextOption& option : kTextOptions) {
+    if (option.name != name) continue;
+    const json::value body = json::object{{name, typed(option.type, value)}};
+    ObjectReader r(body, "");
+    if (option.chunking)
+      read_chunking(r, out.chunking);
+    else
+      read_plain_options(r, out);
+    error = r.error();
+    return true;
+  }
+  return false;
+}
+
+std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  const auto& o = body.as_object();
+  if (o.contains("title")) {
+    std::string title;
+    r.string("title", title, 64 << 10);
+    out.title = title;
+  }
+  (void)r.raw("title");
+  if (const auto* metadata = r.object("metadata")) out.metadata_json = json::serialize(*metadata);
+  if (o.contains("ttl_seconds")) {
+    std::int64_t ttl = 0;
+    r.integer("ttl_seconds", ttl, 1, kMaxTtl);
+    out.ttl_seconds = ttl ? std::optional<std::uint64_t>(static_cast<std::uint64_t>(ttl))
+                          : std::nullopt;
+  }
+  (void)r.raw("ttl_seconds");
+  if (r.has("ttl_anchor")) {
+    std::string anchor = "created";
+    r.one_of("ttl_anchor", anchor, {"created", "last_used"});
+    out.ttl_anchor = anchor == "created" ? TtlAnchor::kCreated : TtlAnchor::kLastUsed;
+  }
+  if (o.contains("expires_at")) {
+    std::string text;
+    r.string("expires_at", text, 64);
+    if (text.empty()) {
+      out.expires_at_ms = std::optional<std::int64_t>();
+    } else if (const auto ms = parse_rfc3339(text); ms.ok()) {
+      out.expires_at_ms = std::optional<std::int64_t>(*ms);
+    } else {
+      r.fail("expires_at", "expires_at: " + ms.status().message());
+    }
+  }
+  (void)r.raw("expires_at");
+  if (r.has("pinned")) {
+    bool pinned = false;
+    r.boolean("pinned", pinned);
+    out.pinned = pinned;
+  }
+  r.finish();
+  if (r.ok() && out.empty())
+    r.fail("", "nothing to change; give title, metadata, ttl_seconds, expires_at or pinned");
+  return r.error();
+}
+
+std::optional<ReadError> read_filter_member(std::string_view name, const std::string& value,
+                                            DocumentFilter& out) {
+  if (name == "status") {
+    out.status = parse_document_status(value);
+    if (!out.status)
+      return ReadError{
+          "invalid_value",
+          "status is '" + value.substr(0, 64) +
+              "'; use queued, tokenizing, prefilling, storing, ready, failed or deleting",
+          "status"};
+  } else if (name.starts_with("metadata.") && name.size() > 9) {
+    out.metadata.emplace_back(name.substr(9), value);
+  } else {
+    return ReadError{
+        "unknown_field",
+        "unknown filter '" + std::string(name.substr(0, 128)) + "'; use status or metadata.<key>",
+        std::string(name.substr(0, 128))};
+  }
+  return std::nullopt;
+}
+
+std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& out) {
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  r.boolean("dry_run", out.dry_run);
+  const bool has_ids = r.has("ids");
+  if (has_ids) out.ids = r.strings("ids", 100'000);
+  const auto* filter = r.object("filter");
+  r.finish();
+  if (!r.ok()) return r.error();
+  if (has_ids == (filter != nullptr))
+    return ReadError{"invalid_value", "give either ids or filter", "ids"};
+  if (filter) {
+    out.filter.emplace();
+    for (const auto& member : *filter) {
+      const auto& v = member.value();
+      const std::string name(member.key().data(), member.key().size());
+      if (v.is_object() && name == "metadata") {
+        for (const auto& m : v.as_object()) {
+          if (m.value().is_object() || m.value().is_array())
+            return ReadError{"invalid_value", "filter.metadata values must be scalars",
+                             "filter.metadata"};
+          const std::string text = m.value().is_string() ? std::string(m.value().as_string())
+                                                         : to_text(m.value());
+          out.filter->metadata.emplace_back(std::string(m.key().data(), m.key().size()), text);
+        }
+        continue;
+      }
+      if (v.is_object() || v.is_array())
+        return ReadError{"invalid_value", "filter." + name + " must be a scalar", "filter." + name};
+      const std::string text = v.is_string() ? std::string(v.as_string()) : to_text(v);
+      if (auto e = read_filter_member(name, text, *out.filter)) {
+        e->param = "filter." + e->param;
+        return e;
+      }
+    }
+    if (out.filter->empty())
+      return ReadError{"invalid_value", "filter is empty; to delete everything list the ids",
+                       "filter"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace quire

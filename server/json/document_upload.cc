@@ -1,0 +1,142 @@
+#include "server/json/document_upload.h"
+
+#include <algorithm>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+#include "server/http/http_message.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+
+std::optional<ReadError> NdjsonReader::line(std::string_view text) {
+  ++line_number_;
+  if (text.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
+  const std::string path = "documents[" + std::to_string(documents_.size()) + "]";
+  if (documents_.size() >= max_documents_)
+    return ReadError{"invalid_value",
+                     "documents has more than the " + std::to_string(max_documents_) +
+                         " items that are taken in one call",
+                     "documents"};
+  auto value = parse_json(text);
+  if (!value.ok())
+    return ReadError{
+        "invalid_json",
+        "line " + std::to_string(line_number_) + " of the body: " + value.status().message(), path};
+  DocumentInput input;
+  if (auto e = read_document(*value, path, input)) return e;
+  documents_.push_back(std::move(input));
+  return std::nullopt;
+}
+
+std::optional<ReadError> NdjsonReader::feed(std::string_view piece) {
+  for (;;) {
+    const auto newline = piece.find('\n');
+    if (newline == std::string_view::npos) {
+      rest_.append(piece);
+      return std::nullopt;
+    }
+    std::optional<ReadError> error;
+    if (rest_.empty()) {
+      error = line(piece.substr(0, newline));
+    } else {
+      rest_.append(piece.substr(0, newline));
+      error = line(rest_);
+      rest_.clear();
+    }
+    if (error) return error;
+    piece.remove_prefix(newline + 1);
+  }
+}
+
+std::optional<ReadError> NdjsonReader::finish() {
+  if (rest_.empty()) return std::nullopt;
+  const std::string last = std::move(rest_);
+  rest_.clear();
+  return line(last);
+}
+
+std::optional<ReadError> read_multipart(std::string_view body, const std::string& boundary,
+                                        std::size_t max_documents, DocumentBatch& out) {
+  const auto wrong = [](std::string message, std::string param = {}) {
+    return ReadError{"invalid_value", std::move(message), std::move(param)};
+  };
+  if (boundary.empty() || boundary.size() > 70)
+    return wrong("Content-Type lacks its boundary", "Content-Type");
+  const std::string mark = "--" + boundary;
+  auto at = body.find(mark);
+  if (at == std::string_view::npos) return wrong("the multipart body does not hold its boundary");
+  DocumentInput form;  // members of a single document given as fields
+  bool have_form = false;
+  for (;;) {
+    at += mark.size();
+    if (body.substr(at, 2) == "--") break;
+    const auto head_end = body.find("\r\n\r\n", at);
+    if (head_end == std::string_view::npos)
+      return wrong("a part of the multipart body has no end of its headers");
+    const auto next = body.find("\r\n" + mark, head_end + 2);
+    if (next == std::string_view::npos)
+      return wrong("a part of the multipart body is not closed by the boundary");
+    const std::string_view head = body.substr(at, head_end - at);
+    const auto content_begin = head_end + 4;
+    const std::string content(next >= content_begin
+                                  ? body.substr(content_begin, next - content_begin)
+                                  : std::string_view());
+    std::string disposition;
+    for (std::size_t i = 0; i < head.size();) {
+      const auto end = std::min(head.find("\r\n", i), head.size());
+      const auto text = head.substr(i, end - i);
+      if (text.size() > 20 && iequals(text.substr(0, 20), "content-disposition:"))
+        disposition = text.substr(20);
+      i = end + 2;
+    }
+    const auto name = header_parameter(disposition, "name"),
+               file = header_parameter(disposition, "filename");
+    if (!name) return wrong("a part of the multipart body has no name");
+    std::optional<ReadError> error;
+    if (file) {
+      if (out.documents.size() >= max_documents)
+        return wrong("documents has more than the " + std::to_string(max_documents) +
+                         " items that are taken in one call",
+                     "documents");
+      DocumentInput input;
+      input.title = *file;
+      input.text = content;
+      json::object metadata;
+      metadata["filename"] = *file;
+      input.metadata_json = json::serialize(metadata);
+      out.documents.push_back(std::move(input));
+    } else if (*name == "id") {
+      form.id = content;
+      have_form = true;
+    } else if (*name == "title") {
+      form.title = content;
+      have_form = true;
+    } else if (*name == "metadata") {
+      form.metadata_json = content;
+      have_form = true;
+    } else if (*name == "text") {
+      DocumentInput input;
+      input.text = content;
+      out.documents.push_back(std::move(input));
+    } else if (!read_option(*name, content, out.options, error)) {
+      return ReadError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'",
+                       name->substr(0, 128)};
+    }
+    if (error) return error;
+    at = next + 2;
+  }
+  if (out.documents.empty()) return wrong("the form has no file and no 'text' field", "documents");
+  if (have_form && out.documents.size() != 1)
+    return wrong("id, title and metadata belong to one document; send one file with them", "id");
+  if (have_form) {
+    auto& d = out.documents[0];
+    if (form.id) d.id = form.id;
+    if (!form.title.empty()) d.title = form.title;
+    if (!form.metadata_json.empty()) d.metadata_json = form.metadata_json;
+  }
+  return std::nullopt;
+}
+
+}  // namespace quire

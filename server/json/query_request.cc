@@ -1,0 +1,119 @@
+#include "server/json/query_request.h"
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+
+#include "server/json/generation_codec.h"
+#include "server/json/parse.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+void read_messages(ObjectReader& parent, QueryBody& out) {
+  const auto* list = parent.array("messages", 1, 1024);
+  if (!list || !parent.ok()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    ObjectReader r((*list)[i], "messages[" + std::to_string(i) + "]");
+    ChatMessage m;
+    if (r.ok()) {
+      r.one_of("role", m.role, {"system", "user", "assistant"});
+      if (r.ok() && m.role.empty())
+        r.fail("role", r.path_of("role") + " is missing; use system, user or assistant");
+      r.string("content", m.content);
+      if (r.ok() && !r.has("content")) r.fail("content", r.path_of("content") + " is missing");
+      r.finish();
+      if (r.ok() && m.role == "system" && i > 0)
+        r.fail("role", r.path_of("role") + " is system; only the first message may be");
+      if (r.ok() && m.role == "system" && out.system)
+        r.fail("role", "system is given twice: beside messages and in them");
+    }
+    parent.adopt(r.error());
+    if (!parent.ok()) return;
+    if (m.role == "system") {
+      out.system = m.content;
+      out.system_param = r.path_of("role");
+      continue;
+    }
+    out.messages.push_back(std::move(m));
+    out.message_index.push_back(i);
+  }
+  if (out.messages.empty()) parent.fail("messages", "messages has no turn of the user");
+}
+
+void read_inline_documents(ObjectReader& parent, std::size_t max_documents, QueryBody& out) {
+  const auto* list = parent.array("documents", 0, max_documents);
+  if (!list || !parent.ok()) return;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    ObjectReader r((*list)[i], "documents[" + std::to_string(i) + "]");
+    InlineDocument d;
+    if (r.ok()) {
+      r.string("title", d.title, 64 << 10);
+      r.string("text", d.text);
+      if (r.ok() && d.text.empty()) r.fail("text", r.path_of("text") + " is missing or empty");
+      r.finish();
+    }
+    parent.adopt(r.error());
+    if (!parent.ok()) return;
+    d.after_ids = out.document_ids.size();
+    out.documents.push_back(std::move(d));
+  }
+}
+
+}  // namespace
+
+std::optional<ReadError> read_query(const json::value& body, const QueryDefaults& defaults,
+                                    QueryBody& out) {
+  out.cache.strategy = defaults.strategy;
+  out.cache.compress = defaults.compress;
+  out.cache.decode = defaults.decode;
+  ObjectReader r(body, "");
+  if (!r.ok()) return r.error();
+  if (r.has("query")) {
+    std::string q;
+    r.string("query", q);
+    if (r.ok() && q.empty()) r.fail("query", "query is empty");
+    out.query = std::move(q);
+  }
+  if (r.has("system")) {
+    std::string s;
+    r.string("system", s);
+    out.system = std::move(s);
+  }
+  read_messages(r, out);
+  if (r.ok() && out.query.has_value() == !out.messages.empty())
+    r.fail("query", out.query ? "query and messages are both given; give one"
+                              : "query is missing; give query or messages");
+  out.document_ids = r.strings("document_ids", defaults.max_documents);
+  for (std::size_t i = 0; i < out.document_ids.size(); ++i)
+    out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
+  read_inline_documents(r, defaults.max_documents, out);
+  if (r.ok() && out.document_ids.size() + out.documents.size() > defaults.max_documents)
+    r.fail("documents",
+           "the query names " + std::to_string(out.document_ids.size() + out.documents.size()) +
+               " documents; at most " + std::to_string(defaults.max_documents) + " are taken");
+  read_query_retrieval(r, defaults.max_documents, out.retrieve);
+  const bool named = r.has("document_ids") || r.has("documents");
+  if (r.ok() && named && out.retrieve)
+    r.fail("retrieve",
+           "retrieve chooses the documents of a query that names none; leave it or document_ids "
+           "and documents out");
+  if (!named && !out.retrieve) {
+    out.retrieve.emplace();
+    out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));
+  }
+  r.string("model", out.model, 256);
+  r.boolean("stream", out.stream);
+  std::int64_t max_tokens = out.sampling.max_tokens;
+  r.integer("max_tokens", max_tokens, 1, 1 << 20);
+  out.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
+  read_sampling(r, out.sampling);
+  read_logprobs(r, out.sampling);
+  read_response_format(r, out.sampling);
+  read_cache_and_policies(r, out);
+  r.integer("timeout_ms", out.timeout_ms, 1, 3'600'000);
+  r.finish();
+  return r.error();
+}
+
+}  // namespace quire

@@ -1,0 +1,65 @@
+/// Reads what a query asks for from JSON.
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/api/plan.h"
+#include "engine/engine.h"
+#include "server/json/reader.h"
+#include "server/json/retrieve_codec.h"
+
+namespace quire {
+
+enum class OnNotReady : std::uint8_t { kWait, kError, kCompute };
+enum class ExplainLevel : std::uint8_t { kNone, kSummary, kBlocks };
+
+struct InlineDocument {
+  std::string title, text;
+  std::size_t after_ids = 0;  ///< how many of document_ids precede it in the prompt
+};
+
+/// RawPrompt is a prompt used as it is, without a template: text that may spell out control tokens,
+/// or token ids.
+struct RawPrompt {
+  std::string text;
+  std::vector<std::int32_t> token_ids;  ///< used when not empty
+};
+
+/// QueryBody says what to generate: the checked body of POST /v1/query, or the equivalent of an
+/// OpenAI-style body.
+struct QueryBody {
+  std::optional<std::string> query;
+  std::vector<ChatMessage> messages;       ///< without the system message
+  std::vector<std::size_t> message_index;  ///< place of each of `messages` in the request
+  /// If there are no documents, messages are rendered by the model's own chat template instead of
+  /// the form for documents.
+  bool chat_template = false;
+  std::vector<RawPrompt> prompts;  ///< instead of query and messages
+  std::vector<std::string> document_ids;
+  /// Place of each of document_ids in the request, for error messages.
+  std::vector<std::string> document_params;
+  std::vector<InlineDocument> documents;
+  /// Set if the body names neither document_ids nor documents.
+  std::optional<QueryRetrieval> retrieve;
+  std::optional<std::string> system;
+  std::string system_param = "system";  ///< its place in the request, for error messages
+  std::string model;
+  bool stream = false, skip_missing = false, citations = true;
+  OnNotReady on_not_ready = OnNotReady::kWait;
+  ExplainLevel explain = ExplainLevel::kSummary;
+  std::int64_t timeout_ms = 30000;
+  std::string cache_salt;
+  SamplingOptions sampling;
+  CacheOptions cache;
+};
+struct QueryDefaults {
+  std::string strategy, compress, decode;
+  std::size_t max_documents = 64;
+};
+std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults,
+                                    QueryBody& out);
+
+}  // namespace quire

@@ -1,0 +1,44 @@
+/// What the service keeps of a query, from which its replies are made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/api/plan.h"
+#include "engine/api/query_stats.h"
+#include "server/reply/citation_reply.h"
+
+namespace quire {
+
+/// QueryDocument is the reply's entry for one document of the prompt.
+struct QueryDocument {
+  std::string id;  ///< empty: inline
+  std::string title, content_hash;
+  /// A miss known before the engine looked the document up (other model, other salt).
+  MissReason miss = MissReason::kNone;
+  std::size_t first_context = 0, num_contexts = 0;
+  std::optional<double> score;  ///< retrieval score, if the service chose the document
+};
+
+/// QueryRecord is one finished (or planned) query. The reply, the explanation and the ring are made
+/// from it.
+struct QueryRecord {
+  std::string id, ns, model, question, answer;
+  std::int64_t created_ms = 0;
+  bool finished = false;
+  Plan plan;
+  QueryStats stats;
+  std::vector<QueryDocument> documents;
+  std::string finish_reason;
+  std::vector<double> token_ms;  ///< arrival of each token, in milliseconds since the request
+  std::vector<Citation> citations;
+  double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
+  /// Why `auto` takes no approximation although the model has a certificate for one. It is shown if
+  /// `auto` took `exact`.
+  std::string exact_note;
+};
+
+}  // namespace quire
