@@ -14,6 +14,7 @@
 #include "kernels/attention_stats.h"
 #include "kernels/candidates.h"
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/op_list.h"
 #include "kernels/cuda/runtime/properties.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/kv_gather.h"
@@ -22,49 +23,31 @@
 
 namespace quire::cuda {
 
-Status rms_norm(const ResidualRmsNormArgs& args, StreamHandle stream);
-Status swiglu(const SwigluArgs& args, StreamHandle stream);
-Status embedding(const EmbeddingArgs& args, StreamHandle stream);
-Status convert(const ConvertArgs& args, StreamHandle stream);
-Status add_bias(const AddBiasArgs& args, StreamHandle stream);
-Status column_sums(const ColumnSumsArgs& args, StreamHandle stream);
+#define QUIRE_PLAIN(code, Args, function) Status function(const Args& args, StreamHandle stream);
+QUIRE_CUDA_OPS(QUIRE_PLAIN, QUIRE_CUDA_NO_ROW, QUIRE_CUDA_NO_ROW)
+#undef QUIRE_PLAIN
+
 Status rope_rotate(const DeviceRopeTable& table, const RopeRotateArgs& args, StreamHandle stream);
 Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHandle stream);
-Status kv_pack(const KvPackArgs& args, StreamHandle stream);
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,
                        StreamHandle stream);
-Status top_k(const TopKArgs& args, StreamHandle stream);
-Status argmax(const ArgmaxArgs& args, StreamHandle stream);
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
 /// Computes attention() for many query rows on tensor cores. Queries and softmax weights are
 /// rounded to the type of the KV, f16 or bf16. A row's result does not depend on the other rows.
 /// Pages and strides are multiples of 16 bytes.
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream);
-Status attention_scores(const AttentionScoresArgs& args, StreamHandle stream);
 Status merge_attention(const MergeAttentionArgs& args, StreamHandle stream);
-Status attention_mass(const AttentionMassArgs& args, StreamHandle stream);
-Status attention_stats(const AttentionStatsArgs& args, StreamHandle stream);
-Status qkv_split(const QkvSplitArgs& args, StreamHandle stream);
 Status int8_gemv(const Int8GemvArgs& args, StreamHandle stream);
-Status int8_expand(const Int8ExpandArgs& args, StreamHandle stream);
 /// Returns the best Int8GemvArgs::warps for n outputs of k inputs on this device. It is more than
 /// one where one warp per output leaves the device idle.
 std::int32_t int8_gemv_warps(const DeviceProperties& device, std::int64_t n, std::int64_t k);
 Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
-Status grouped_expand(const GroupedExpandArgs& args, StreamHandle stream);
 /// Returns the best GroupedGemvArgs::warps in the same way.
 std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
                                 std::int64_t k);
-Status key_products(const KeyProductsArgs& args, StreamHandle stream);
-Status candidate_votes(const CandidateVotesArgs& args, StreamHandle stream);
-Status candidate_rows(const CandidateRowsArgs& args, StreamHandle stream);
-Status list_union(const ListUnionArgs& args, StreamHandle stream);
-Status page_bounds(const PageBoundsArgs& args, StreamHandle stream);
-Status page_scores(const PageScoresArgs& args, StreamHandle stream);
 Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args,
                        StreamHandle stream);
 Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
-Status sample(const SampleArgs& args, StreamHandle stream);
 
 }  // namespace quire::cuda

@@ -16,6 +16,7 @@
 #include "kernels/attention_stats.h"
 #include "kernels/candidates.h"
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/op_list.h"
 #include "kernels/cuda/runtime/driver.h"
 #include "kernels/kv_gather.h"
 #include "kernels/page_bounds.h"
@@ -106,89 +107,17 @@ struct StepArgs {
 };
 
 enum class OpCode : std::uint32_t {
-  kCopy = 1,
-  kRmsNorm,
-  kSwiglu,
-  kEmbedding,
-  kConvert,
-  kAddBias,
-  kMatmul,
-  kQkvSplit,
-  kRotateRows,
-  kKvPack,
-  kPlaceRows,
-  kDecodeAttention,
-  kPrefillAttention,
-  kCopyAsync,
-  kRecordEvent,
-  kHold,
-  kWaitEvent,
-  kStep,
-  kInt8Gemv,
-  kInt8Expand,
-  kArgmax,
-  kSample,
-  kColumnSums,
-  kSamkvScores,
-  kRecomputedRows,
-  kAttentionScores,
-  kAttentionMass,
-  kAttentionStats,
-  kBlockSummaries,
-  kPageBounds,
-  kPageScores,
-  kKeyProducts,
-  kCandidateVotes,
-  kTopK,
-  kCandidateRows,
-  kGatherRows,
-  kListUnion,
-  kGroupedGemv,
-  kGroupedExpand
+  kNone,  ///< no operation
+#define QUIRE_ROW(code, ...) code,
+  QUIRE_CUDA_OPS(QUIRE_ROW, QUIRE_ROW, QUIRE_ROW)
+#undef QUIRE_ROW
 };
 
-/// Returns the operation code of these arguments.
-constexpr OpCode op_code(const CopyArgs*) { return OpCode::kCopy; }
-constexpr OpCode op_code(const ResidualRmsNormArgs*) { return OpCode::kRmsNorm; }
-constexpr OpCode op_code(const SwigluArgs*) { return OpCode::kSwiglu; }
-constexpr OpCode op_code(const EmbeddingArgs*) { return OpCode::kEmbedding; }
-constexpr OpCode op_code(const ConvertArgs*) { return OpCode::kConvert; }
-constexpr OpCode op_code(const AddBiasArgs*) { return OpCode::kAddBias; }
-constexpr OpCode op_code(const MatmulArgs*) { return OpCode::kMatmul; }
-constexpr OpCode op_code(const QkvSplitArgs*) { return OpCode::kQkvSplit; }
-constexpr OpCode op_code(const RotateRowsArgs*) { return OpCode::kRotateRows; }
-constexpr OpCode op_code(const KvPackArgs*) { return OpCode::kKvPack; }
-constexpr OpCode op_code(const PlaceRowsArgs*) { return OpCode::kPlaceRows; }
-constexpr OpCode op_code(const DecodeAttentionArgs*) { return OpCode::kDecodeAttention; }
-constexpr OpCode op_code(const PrefillAttentionArgs*) { return OpCode::kPrefillAttention; }
-constexpr OpCode op_code(const CopyAsyncArgs*) { return OpCode::kCopyAsync; }
-constexpr OpCode op_code(const RecordEventArgs*) { return OpCode::kRecordEvent; }
-constexpr OpCode op_code(const HoldArgs*) { return OpCode::kHold; }
-constexpr OpCode op_code(const WaitEventArgs*) { return OpCode::kWaitEvent; }
-constexpr OpCode op_code(const StepArgs*) { return OpCode::kStep; }
-/// `warps` may be 0, which chooses the best number for the device.
-constexpr OpCode op_code(const Int8GemvArgs*) { return OpCode::kInt8Gemv; }
-constexpr OpCode op_code(const Int8ExpandArgs*) { return OpCode::kInt8Expand; }
-constexpr OpCode op_code(const ArgmaxArgs*) { return OpCode::kArgmax; }
-constexpr OpCode op_code(const SampleArgs*) { return OpCode::kSample; }
-constexpr OpCode op_code(const ColumnSumsArgs*) { return OpCode::kColumnSums; }
-constexpr OpCode op_code(const ScoreDocumentsArgs*) { return OpCode::kSamkvScores; }
-constexpr OpCode op_code(const PlaceRecomputedArgs*) { return OpCode::kRecomputedRows; }
-constexpr OpCode op_code(const AttentionScoresArgs*) { return OpCode::kAttentionScores; }
-constexpr OpCode op_code(const AttentionMassArgs*) { return OpCode::kAttentionMass; }
-constexpr OpCode op_code(const AttentionStatsArgs*) { return OpCode::kAttentionStats; }
-constexpr OpCode op_code(const SummariseBlocksArgs*) { return OpCode::kBlockSummaries; }
-constexpr OpCode op_code(const PageBoundsArgs*) { return OpCode::kPageBounds; }
-constexpr OpCode op_code(const PageScoresArgs*) { return OpCode::kPageScores; }
-constexpr OpCode op_code(const KeyProductsArgs*) { return OpCode::kKeyProducts; }
-constexpr OpCode op_code(const CandidateVotesArgs*) { return OpCode::kCandidateVotes; }
-constexpr OpCode op_code(const TopKArgs*) { return OpCode::kTopK; }
-constexpr OpCode op_code(const CandidateRowsArgs*) { return OpCode::kCandidateRows; }
-constexpr OpCode op_code(const GatherRowsArgs*) { return OpCode::kGatherRows; }
-constexpr OpCode op_code(const ListUnionArgs*) { return OpCode::kListUnion; }
-/// `warps` may be 0 here as well.
-constexpr OpCode op_code(const GroupedGemvArgs*) { return OpCode::kGroupedGemv; }
-constexpr OpCode op_code(const GroupedExpandArgs*) { return OpCode::kGroupedExpand; }
+/// op_code() returns the operation code of arguments.
+#define QUIRE_ROW(code, Args, ...) \
+  constexpr OpCode op_code(const Args*) { return OpCode::code; }
+QUIRE_CUDA_OPS(QUIRE_ROW, QUIRE_ROW, QUIRE_ROW)
+#undef QUIRE_ROW
 
 /// Calls visit(const Args&) with the arguments of `code`. Errors: kInvalidArgument (an unknown
 /// code, or arguments of another size), those of visit.
@@ -202,84 +131,13 @@ Status visit_op(OpCode code, const void* args, std::int64_t bytes, Visit&& visit
     return visit(*static_cast<const Args*>(args));
   };
   switch (code) {
-    case OpCode::kCopy:
-      return as(static_cast<const CopyArgs*>(nullptr));
-    case OpCode::kRmsNorm:
-      return as(static_cast<const ResidualRmsNormArgs*>(nullptr));
-    case OpCode::kSwiglu:
-      return as(static_cast<const SwigluArgs*>(nullptr));
-    case OpCode::kEmbedding:
-      return as(static_cast<const EmbeddingArgs*>(nullptr));
-    case OpCode::kConvert:
-      return as(static_cast<const ConvertArgs*>(nullptr));
-    case OpCode::kAddBias:
-      return as(static_cast<const AddBiasArgs*>(nullptr));
-    case OpCode::kMatmul:
-      return as(static_cast<const MatmulArgs*>(nullptr));
-    case OpCode::kQkvSplit:
-      return as(static_cast<const QkvSplitArgs*>(nullptr));
-    case OpCode::kRotateRows:
-      return as(static_cast<const RotateRowsArgs*>(nullptr));
-    case OpCode::kKvPack:
-      return as(static_cast<const KvPackArgs*>(nullptr));
-    case OpCode::kPlaceRows:
-      return as(static_cast<const PlaceRowsArgs*>(nullptr));
-    case OpCode::kDecodeAttention:
-      return as(static_cast<const DecodeAttentionArgs*>(nullptr));
-    case OpCode::kPrefillAttention:
-      return as(static_cast<const PrefillAttentionArgs*>(nullptr));
-    case OpCode::kCopyAsync:
-      return as(static_cast<const CopyAsyncArgs*>(nullptr));
-    case OpCode::kRecordEvent:
-      return as(static_cast<const RecordEventArgs*>(nullptr));
-    case OpCode::kHold:
-      return as(static_cast<const HoldArgs*>(nullptr));
-    case OpCode::kWaitEvent:
-      return as(static_cast<const WaitEventArgs*>(nullptr));
-    case OpCode::kStep:
-      return as(static_cast<const StepArgs*>(nullptr));
-    case OpCode::kInt8Gemv:
-      return as(static_cast<const Int8GemvArgs*>(nullptr));
-    case OpCode::kInt8Expand:
-      return as(static_cast<const Int8ExpandArgs*>(nullptr));
-    case OpCode::kArgmax:
-      return as(static_cast<const ArgmaxArgs*>(nullptr));
-    case OpCode::kSample:
-      return as(static_cast<const SampleArgs*>(nullptr));
-    case OpCode::kColumnSums:
-      return as(static_cast<const ColumnSumsArgs*>(nullptr));
-    case OpCode::kSamkvScores:
-      return as(static_cast<const ScoreDocumentsArgs*>(nullptr));
-    case OpCode::kRecomputedRows:
-      return as(static_cast<const PlaceRecomputedArgs*>(nullptr));
-    case OpCode::kAttentionScores:
-      return as(static_cast<const AttentionScoresArgs*>(nullptr));
-    case OpCode::kAttentionMass:
-      return as(static_cast<const AttentionMassArgs*>(nullptr));
-    case OpCode::kAttentionStats:
-      return as(static_cast<const AttentionStatsArgs*>(nullptr));
-    case OpCode::kBlockSummaries:
-      return as(static_cast<const SummariseBlocksArgs*>(nullptr));
-    case OpCode::kPageBounds:
-      return as(static_cast<const PageBoundsArgs*>(nullptr));
-    case OpCode::kPageScores:
-      return as(static_cast<const PageScoresArgs*>(nullptr));
-    case OpCode::kKeyProducts:
-      return as(static_cast<const KeyProductsArgs*>(nullptr));
-    case OpCode::kCandidateVotes:
-      return as(static_cast<const CandidateVotesArgs*>(nullptr));
-    case OpCode::kTopK:
-      return as(static_cast<const TopKArgs*>(nullptr));
-    case OpCode::kCandidateRows:
-      return as(static_cast<const CandidateRowsArgs*>(nullptr));
-    case OpCode::kGatherRows:
-      return as(static_cast<const GatherRowsArgs*>(nullptr));
-    case OpCode::kListUnion:
-      return as(static_cast<const ListUnionArgs*>(nullptr));
-    case OpCode::kGroupedGemv:
-      return as(static_cast<const GroupedGemvArgs*>(nullptr));
-    case OpCode::kGroupedExpand:
-      return as(static_cast<const GroupedExpandArgs*>(nullptr));
+    case OpCode::kNone:
+      break;
+#define QUIRE_ROW(code, Args, ...) \
+  case OpCode::code:               \
+    return as(static_cast<const Args*>(nullptr));
+      QUIRE_CUDA_OPS(QUIRE_ROW, QUIRE_ROW, QUIRE_ROW)
+#undef QUIRE_ROW
   }
   return Status::invalid(
       "code", "there is no operation " + std::to_string(static_cast<std::uint32_t>(code)));

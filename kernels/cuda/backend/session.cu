@@ -24,6 +24,13 @@ struct Execute {
       return Status::invalid("event", "there is no event " + std::to_string(i));
     return events[static_cast<std::size_t>(i)].get();
   }
+#define QUIRE_PLAIN(code, Args, function) \
+  Status operator()(const Args& a) const { return function(a, stream); }
+#define QUIRE_TABLE(code, Args, function, member) \
+  Status operator()(const Args& a) const { return function(a.table, a.member, stream); }
+  QUIRE_CUDA_OPS(QUIRE_PLAIN, QUIRE_TABLE, QUIRE_CUDA_NO_ROW)
+#undef QUIRE_PLAIN
+#undef QUIRE_TABLE
   Status operator()(const CopyAsyncArgs& a) const {
     return driver.copy(a.to, a.from, a.bytes, copies);
   }
@@ -47,52 +54,19 @@ struct Execute {
     });
   }
   Status operator()(const CopyArgs& a) const { return driver.copy(a.to, a.from, a.bytes, stream); }
-  Status operator()(const ResidualRmsNormArgs& a) const { return rms_norm(a, stream); }
-  Status operator()(const SwigluArgs& a) const { return swiglu(a, stream); }
-  Status operator()(const EmbeddingArgs& a) const { return embedding(a, stream); }
-  Status operator()(const ConvertArgs& a) const { return convert(a, stream); }
-  Status operator()(const AddBiasArgs& a) const { return add_bias(a, stream); }
   Status operator()(const MatmulArgs& a) const { return matmul.run(a, stream); }
   Status operator()(const Int8GemvArgs& a) const {
     Int8GemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = int8_gemv_warps(device, a.n, a.k);
     return int8_gemv(chosen, stream);
   }
-  Status operator()(const Int8ExpandArgs& a) const { return int8_expand(a, stream); }
   Status operator()(const GroupedGemvArgs& a) const {
     GroupedGemvArgs chosen = a;
     const GroupedWeights& w = a.weight;
     if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, w.n, w.k);
     return grouped_gemv(chosen, stream);
   }
-  Status operator()(const GroupedExpandArgs& a) const { return grouped_expand(a, stream); }
-  Status operator()(const QkvSplitArgs& a) const { return qkv_split(a, stream); }
-  Status operator()(const RotateRowsArgs& a) const { return rope_rotate(a.table, a.rows, stream); }
-  Status operator()(const KvPackArgs& a) const { return kv_pack(a, stream); }
-  Status operator()(const PlaceRowsArgs& a) const { return kv_place(a.table, a.rows, stream); }
   Status operator()(const DecodeAttentionArgs& a) const { return decode_attention(a, stream); }
-  Status operator()(const ArgmaxArgs& a) const { return argmax(a, stream); }
-  Status operator()(const SampleArgs& a) const { return sample(a, stream); }
-  Status operator()(const ColumnSumsArgs& a) const { return column_sums(a, stream); }
-  Status operator()(const ScoreDocumentsArgs& a) const {
-    return samkv_scores(a.table, a.scores, stream);
-  }
-  Status operator()(const PlaceRecomputedArgs& a) const {
-    return recomputed_rows(a.table, a.rows, stream);
-  }
-  Status operator()(const AttentionScoresArgs& a) const { return attention_scores(a, stream); }
-  Status operator()(const AttentionMassArgs& a) const { return attention_mass(a, stream); }
-  Status operator()(const AttentionStatsArgs& a) const { return attention_stats(a, stream); }
-  Status operator()(const SummariseBlocksArgs& a) const {
-    return block_summaries(a.table, a.blocks, stream);
-  }
-  Status operator()(const PageBoundsArgs& a) const { return page_bounds(a, stream); }
-  Status operator()(const PageScoresArgs& a) const { return page_scores(a, stream); }
-  Status operator()(const KeyProductsArgs& a) const { return key_products(a, stream); }
-  Status operator()(const CandidateVotesArgs& a) const { return candidate_votes(a, stream); }
-  Status operator()(const TopKArgs& a) const { return top_k(a, stream); }
-  Status operator()(const CandidateRowsArgs& a) const { return candidate_rows(a, stream); }
-  Status operator()(const ListUnionArgs& a) const { return list_union(a, stream); }
   Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
   Status operator()(const PrefillAttentionArgs& a) const {
     return prefill_attention(a.attention, stream);

@@ -264,96 +264,26 @@ class EmulatedDevice final : public EmulatedOps {
     Launcher launcher(global_);
     return launch(launcher);
   }
-  Status execute(const ResidualRmsNormArgs& a) {
-    return kernel([&](Launcher& l) { return launch_rms_norm(l, a); });
+#define QUIRE_PLAIN(code, Args, function)                                \
+  Status execute(const Args& a) {                                        \
+    return kernel([&](Launcher& l) { return launch_##function(l, a); }); \
   }
-  Status execute(const SwigluArgs& a) {
-    return kernel([&](Launcher& l) { return launch_swiglu(l, a); });
+#define QUIRE_TABLE(code, Args, function, member)                                        \
+  Status execute(const Args& a) {                                                        \
+    return kernel([&](Launcher& l) { return launch_##function(l, a.table, a.member); }); \
   }
-  Status execute(const EmbeddingArgs& a) {
-    return kernel([&](Launcher& l) { return launch_embedding(l, a); });
-  }
-  Status execute(const ConvertArgs& a) {
-    return kernel([&](Launcher& l) { return launch_convert(l, a); });
-  }
-  Status execute(const AddBiasArgs& a) {
-    return kernel([&](Launcher& l) { return launch_add_bias(l, a); });
-  }
+  QUIRE_CUDA_OPS(QUIRE_PLAIN, QUIRE_TABLE, QUIRE_CUDA_NO_ROW)
+#undef QUIRE_PLAIN
+#undef QUIRE_TABLE
   Status execute(const Int8GemvArgs& a) {
     Int8GemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = 2;
     return kernel([&](Launcher& l) { return launch_int8_gemv(l, chosen); });
   }
-  Status execute(const Int8ExpandArgs& a) {
-    return kernel([&](Launcher& l) { return launch_int8_expand(l, a); });
-  }
   Status execute(const GroupedGemvArgs& a) {
     GroupedGemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = 2;
     return kernel([&](Launcher& l) { return launch_grouped_gemv(l, chosen); });
-  }
-  Status execute(const GroupedExpandArgs& a) {
-    return kernel([&](Launcher& l) { return launch_grouped_expand(l, a); });
-  }
-  Status execute(const QkvSplitArgs& a) {
-    return kernel([&](Launcher& l) { return launch_qkv_split(l, a); });
-  }
-  Status execute(const RotateRowsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_rope_rotate(l, a.table, a.rows); });
-  }
-  Status execute(const KvPackArgs& a) {
-    return kernel([&](Launcher& l) { return launch_kv_pack(l, a); });
-  }
-  Status execute(const PlaceRowsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_kv_place(l, a.table, a.rows); });
-  }
-  Status execute(const ArgmaxArgs& a) {
-    return kernel([&](Launcher& l) { return launch_argmax(l, a); });
-  }
-  Status execute(const SampleArgs& a) {
-    return kernel([&](Launcher& l) { return launch_sample(l, a); });
-  }
-  Status execute(const ColumnSumsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_column_sums(l, a); });
-  }
-  Status execute(const ScoreDocumentsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_samkv_scores(l, a.table, a.scores); });
-  }
-  Status execute(const PlaceRecomputedArgs& a) {
-    return kernel([&](Launcher& l) { return launch_recomputed_rows(l, a.table, a.rows); });
-  }
-  Status execute(const AttentionScoresArgs& a) {
-    return kernel([&](Launcher& l) { return launch_attention_scores(l, a); });
-  }
-  Status execute(const AttentionMassArgs& a) {
-    return kernel([&](Launcher& l) { return launch_attention_mass(l, a); });
-  }
-  Status execute(const AttentionStatsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_attention_stats(l, a); });
-  }
-  Status execute(const SummariseBlocksArgs& a) {
-    return kernel([&](Launcher& l) { return launch_block_summaries(l, a.table, a.blocks); });
-  }
-  Status execute(const PageBoundsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_page_bounds(l, a); });
-  }
-  Status execute(const PageScoresArgs& a) {
-    return kernel([&](Launcher& l) { return launch_page_scores(l, a); });
-  }
-  Status execute(const KeyProductsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_key_products(l, a); });
-  }
-  Status execute(const CandidateVotesArgs& a) {
-    return kernel([&](Launcher& l) { return launch_candidate_votes(l, a); });
-  }
-  Status execute(const TopKArgs& a) {
-    return kernel([&](Launcher& l) { return launch_top_k(l, a); });
-  }
-  Status execute(const CandidateRowsArgs& a) {
-    return kernel([&](Launcher& l) { return launch_candidate_rows(l, a); });
-  }
-  Status execute(const ListUnionArgs& a) {
-    return kernel([&](Launcher& l) { return launch_list_union(l, a); });
   }
   Status execute(const GatherRowsArgs& a) {
     return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); });
