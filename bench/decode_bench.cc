@@ -36,7 +36,7 @@
 #include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 
 namespace quire::bench {

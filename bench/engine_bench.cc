@@ -15,8 +15,8 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/model/model.h"
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
+#include "kernels/attention/attention.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/parallel.h"
 
 namespace quire::bench {

@@ -21,11 +21,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
+#include "kernels/attention/attention.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/parallel.h"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/norm.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace {

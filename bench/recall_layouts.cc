@@ -10,7 +10,7 @@
 #include "engine/residency/device_pool.h"
 #include "engine/residency/resident_pages.h"
 #include "engine/residency/retrieval_pages.h"
-#include "kernels/kv_gather.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire::bench {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/select/block_scores.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace {
 

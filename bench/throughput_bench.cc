@@ -23,7 +23,7 @@
 #include "engine/answer/decode_batch.h"
 #include "engine/engine_parts.h"
 #include "engine/model/forward.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 
 namespace quire::bench {

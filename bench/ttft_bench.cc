@@ -14,7 +14,7 @@
 #include "bench/cached_documents.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 
 namespace quire::bench {

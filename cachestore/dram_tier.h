@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cachestore/eviction.h"
-#include "cachestore/record.h"
+#include "cachestore/format/record.h"
+#include "cachestore/format/value_buffer.h"
 #include "cachestore/store.h"
 #include "cachestore/store_stats.h"
-#include "cachestore/value_buffer.h"
 
 namespace quire {
 

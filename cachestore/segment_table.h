@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cachestore/eviction.h"
-#include "cachestore/segment.h"
+#include "cachestore/format/segment.h"
 #include "cachestore/store.h"
 
 namespace quire {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/document.h"
-#include "cachestore/segment.h"
+#include "cachestore/format/document.h"
+#include "cachestore/format/segment.h"
 #include "cachestore/store_stats.h"
 
 namespace quire {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cachestore/rocksdb_disk_tier.h"
-#include "cachestore/store_folder.h"
+#include "cachestore/disk/rocksdb_disk_tier.h"
+#include "cachestore/disk/store_folder.h"
 
 namespace quire {
 namespace {

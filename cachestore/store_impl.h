@@ -15,9 +15,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cachestore/disk_tier.h"
+#include "cachestore/disk/disk_tier.h"
+#include "cachestore/disk/io_pool.h"
 #include "cachestore/dram_tier.h"
-#include "cachestore/io_pool.h"
 #include "cachestore/segment_table.h"
 #include "cachestore/store_admin.h"
 

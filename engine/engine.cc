@@ -29,8 +29,8 @@
 #include "engine/schedule/scheduler.h"
 #include "engine/select/resident_means.h"
 #include "engine/stages/prompt_stage.h"
-#include "kernels/attention.h"
-#include "kernels/matmul.h"
+#include "kernels/attention/attention.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/parallel.h"
 
 namespace quire {

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "engine/model/config.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire {
 

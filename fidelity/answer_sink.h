@@ -13,7 +13,7 @@
 
 #include "engine/engine.h"
 #include "fidelity/measurement.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 

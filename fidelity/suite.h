@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 namespace quire {
 

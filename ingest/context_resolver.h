@@ -7,7 +7,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/document_types.h"
+#include "ingest/document/document_types.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "ingest/document_types.h"
+#include "ingest/document/document_types.h"
 
 namespace quire {
 

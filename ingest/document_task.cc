@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "ingest/metadata.h"
-#include "ingest/names.h"
+#include "ingest/document/metadata.h"
+#include "ingest/document/names.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/chunker.h"
+#include "ingest/document/chunker.h"
 #include "ingest/job_table.h"
 #include "ingest/pin_gate.h"
 #include "ingest/prepared_text.h"

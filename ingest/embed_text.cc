@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "ingest/prepared_text.h"
 
 namespace quire {

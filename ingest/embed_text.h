@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/document.h"
+#include "cachestore/format/document.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -21,9 +21,9 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "ingest/chunk_hit.h"
-#include "ingest/embedding_record.h"
-#include "ingest/vector_index.h"
+#include "ingest/index/chunk_hit.h"
+#include "ingest/index/embedding_record.h"
+#include "ingest/index/vector_index.h"
 
 namespace quire {
 
@@ -31,7 +31,7 @@ struct EmbeddingOptions {
   /// Limit for all vectors in memory; documents past it are not found. 0: no limit.
   std::int64_t max_bytes = 512ll << 20;
   std::int64_t exact_vectors =
-      10'000;  ///< a namespace with more is searched through lists (ingest/vector_index.h)
+      10'000;  ///< a namespace with more is searched through lists (ingest/index/vector_index.h)
 };
 
 struct EmbeddingStats {

@@ -18,9 +18,9 @@
 #include "base/status.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "ingest/document/document_types.h"
+#include "ingest/document/job.h"
 #include "ingest/document_catalog.h"
-#include "ingest/document_types.h"
-#include "ingest/job.h"
 #include "ingest/job_board.h"
 #include "ingest/pin_gate.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "ingest/job.h"
+#include "ingest/document/job.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cachestore/byte_io.h"
+#include "cachestore/format/byte_io.h"
 
 namespace quire {
 namespace {

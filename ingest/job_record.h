@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/key.h"
-#include "ingest/document_types.h"
-#include "ingest/job.h"
+#include "cachestore/format/key.h"
+#include "ingest/document/document_types.h"
+#include "ingest/document/job.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "ingest/names.h"
+#include "ingest/document/names.h"
 
 namespace quire {
 namespace {}  // namespace

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "cachestore/store.h"
+#include "ingest/document/job.h"
 #include "ingest/ingest_service.h"
-#include "ingest/job.h"
 #include "ingest/job_board.h"
 #include "ingest/job_record.h"
 

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/document.h"
+#include "cachestore/format/document.h"
 #include "engine/engine.h"
-#include "ingest/chunker.h"
+#include "ingest/document/chunker.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_record.h"
 

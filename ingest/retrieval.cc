@@ -12,11 +12,11 @@
 #include <thread>
 
 #include "base/log.h"
-#include "ingest/embedding_record.h"
-#include "ingest/lexical_index.h"
-#include "ingest/metadata.h"
-#include "ingest/utf8.h"
-#include "ingest/words.h"
+#include "ingest/document/metadata.h"
+#include "ingest/document/utf8.h"
+#include "ingest/index/embedding_record.h"
+#include "ingest/index/lexical_index.h"
+#include "ingest/index/words.h"
 
 namespace quire {
 namespace {

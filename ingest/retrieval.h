@@ -57,9 +57,9 @@ struct RetrievalStats {
   std::optional<EmbeddingStats> embeddings;  ///< none: off
 };
 
-/// Okapi BM25 (ingest/lexical_index.h) over title and text of every chunk of every ready document.
-/// The index lives in memory. start() reads it from the store in the background, and the store's
-/// watcher keeps it up to date. A search sees every change that ended before it began.
+/// Okapi BM25 (ingest/index/lexical_index.h) over title and text of every chunk of every ready
+/// document. The index lives in memory. start() reads it from the store in the background, and the
+/// store's watcher keeps it up to date. A search sees every change that ended before it began.
 ///
 /// With embeddings, EmbeddingIndex does the same for vectors, but later: a document is found by its
 /// words at once, and by its meaning once it is embedded.

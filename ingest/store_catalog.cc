@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "ingest/metadata.h"
-#include "ingest/names.h"
+#include "ingest/document/metadata.h"
+#include "ingest/document/names.h"
+#include "ingest/document/utf8.h"
 #include "ingest/prepared_text.h"
-#include "ingest/utf8.h"
 
 namespace quire {
 namespace {

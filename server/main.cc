@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/backend/loader.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/reader.h"

@@ -19,7 +19,7 @@
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/cuda/backend/loader.h"
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 namespace quire::cuda::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "bench/gpu/row.h"
 #include "bench/gpu/sections.h"
 #include "kernels/cuda/runtime/memory_pool.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire::cuda::bench {
 

@@ -4,7 +4,7 @@
 
 #include "bench/gpu/measure.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire::cuda::bench {
 namespace {

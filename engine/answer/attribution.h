@@ -8,7 +8,7 @@
 
 #include "engine/api/query_sink.h"
 #include "engine/query/query_run.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

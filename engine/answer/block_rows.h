@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "engine/compress/compressor.h"
 #include "engine/query/query_run.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 namespace quire {
 

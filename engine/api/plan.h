@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/segment.h"
+#include "cachestore/format/segment.h"
 #include "engine/plug/plug_options.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "cachestore/segment.h"
+#include "cachestore/format/segment.h"
 
 namespace quire {
 

@@ -14,7 +14,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

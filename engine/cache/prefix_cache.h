@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
 

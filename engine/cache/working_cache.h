@@ -14,8 +14,8 @@
 
 #include "base/status.h"
 #include "engine/cache/page_pool.h"
-#include "kernels/kv.h"
-#include "kernels/rope.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

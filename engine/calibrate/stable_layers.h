@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "cachestore/store.h"
 #include "engine/record/sketch.h"
 #include "engine/record/stable_layers.h"

@@ -14,8 +14,8 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/plug/plug_registry.h"
-#include "kernels/attention_mass.h"
-#include "kernels/rope.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 
@@ -107,7 +107,10 @@ class Compressor : public NamedPlug<Compressor> {
   virtual Result<RetainedRows> compress(const CompressInput& input) = 0;
 };
 
+void register_plugs(PlugRegistry<Compressor>& plugs);
 /// The compressors of this build: the files in engine/compress/plugs.
-const PlugRegistry<Compressor>& compressors();
+inline const PlugRegistry<Compressor>& compressors() {
+  return built_plugs<Compressor>({.field = "cache.compress"});
+}
 
 }  // namespace quire

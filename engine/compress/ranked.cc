@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/attention_vslash.h"
+#include "kernels/attention/attention_vslash.h"
 
 namespace quire {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention_vslash.h"
-#include "kernels/topk.h"
+#include "kernels/attention/attention_vslash.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
-#include "kernels/attention_scores.h"
+#include "kernels/attention/attention_scores.h"
 
 namespace quire {
 

@@ -6,12 +6,12 @@
 #include <span>
 
 #include "base/status.h"
-#include "kernels/attention.h"
-#include "kernels/attention_mass.h"
-#include "kernels/attention_rows.h"
-#include "kernels/attention_scores.h"
-#include "kernels/attention_stats.h"
-#include "kernels/rope.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/attention/attention_scores.h"
+#include "kernels/attention/attention_stats.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 
@@ -35,7 +35,7 @@ class AttentionOps {
   virtual ~AttentionOps() = default;
   /// The table is one that the Compute registered.
   virtual Status rotate(const RopeTable& table, const RopeRotateArgs& args) = 0;
-  /// Computes attention for the rows of a pass (kernels/attention.h).
+  /// Computes attention for the rows of a pass (kernels/attention/attention.h).
   virtual Status attend(const AttentionArgs& args) = 0;
   /// Computes attention of row i of `args` over sequences[i]. It ignores args.kv,
   /// args.query_positions and args.lse. Where the host computes, several threads may call it.

@@ -6,10 +6,10 @@
 #include <span>
 
 #include "base/status.h"
-#include "kernels/candidates.h"
-#include "kernels/page_bounds.h"
-#include "kernels/rope.h"
-#include "kernels/row_products.h"
+#include "kernels/choice/candidates.h"
+#include "kernels/choice/page_bounds.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -20,8 +20,8 @@
 #include "engine/compute/kv_ops.h"
 #include "engine/compute/linear_ops.h"
 #include "engine/sample/draw.h"
-#include "kernels/matmul.h"
-#include "kernels/rope.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/topk.h"
 
 namespace quire {
 namespace {

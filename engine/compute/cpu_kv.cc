@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/block_summary.h"
-#include "kernels/fusion.h"
 #include "kernels/parallel.h"
-#include "kernels/raw_rows.h"
+#include "kernels/rows/block_summary.h"
+#include "kernels/rows/fusion.h"
+#include "kernels/rows/raw_rows.h"
 
 namespace quire {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "kernels/kv.h"
-#include "kernels/kv_gather.h"
-#include "kernels/rope.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/kv_gather.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 
@@ -41,8 +41,8 @@ struct BlendStoredArgs {
 };
 
 /// BlockMeansArgs describes means of consecutive blocks of raw rows with K rotated
-/// (kernels/block_summary.h). Block b has rows [b * block_tokens, (b + 1) * block_tokens); the last
-/// one has the rest.
+/// (kernels/rows/block_summary.h). Block b has rows [b * block_tokens, (b + 1) * block_tokens); the
+/// last one has the rest.
 struct BlockMeansArgs {
   RawKvView raw;  ///< in the Compute's memory
   std::int32_t num_kv_heads, head_dim;

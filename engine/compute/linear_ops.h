@@ -7,8 +7,8 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "kernels/activation.h"
-#include "kernels/norm.h"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/norm.h"
 
 namespace quire {
 
@@ -56,7 +56,7 @@ class LinearOps {
   /// Copies out[r, :dim] = x[r, :dim]; x has row stride ldx, out is contiguous.
   virtual Status copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
                            float* out) = 0;
-  /// Adds rows to sums, one after the other, as kernels/activation.h defines.
+  /// Adds rows to sums, one after the other, as kernels/rows/activation.h defines.
   virtual Status sum_columns(const ColumnSumsArgs& args) = 0;
 };
 

@@ -7,7 +7,7 @@
 
 #include "engine/device/device_memory.h"
 #include "kernels/cuda/args.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/group_of_blocks.h"
+#include "kernels/matmul/group_of_blocks.h"
 #include "kernels/parallel.h"
 
 namespace quire {

@@ -5,7 +5,7 @@
 
 #include "engine/device/device_memory.h"
 #include "kernels/cuda/args.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

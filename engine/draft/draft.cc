@@ -15,8 +15,8 @@
 #include "engine/draft/short_head.h"
 #include "engine/model/forward.h"
 #include "engine/prompt/prompt_scores.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/topk.h"
 
 namespace quire {
 

@@ -16,7 +16,7 @@
 #include "cachestore/store.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

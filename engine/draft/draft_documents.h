@@ -15,7 +15,7 @@
 #include "engine/model/model.h"
 #include "engine/prefill/pass_resources.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

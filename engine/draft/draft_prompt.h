@@ -9,7 +9,7 @@
 
 #include "engine/prompt/retokenization.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "kernels/quant_blocks.h"
+#include "kernels/matmul/quant_blocks.h"
 
 namespace quire {
 

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

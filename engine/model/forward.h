@@ -16,7 +16,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/compute/compute.h"
 #include "engine/model/model.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 
 namespace quire {
 

@@ -9,7 +9,7 @@ namespace {
 
 /// The rows that the projections and the feed-forward part process at once. Their activations are
 /// the widest of the model, and stay in the CPU caches between products. Products read their
-/// weights once per kBlockRows rows in any case (kernels/cpu/packed_matrix.cc).
+/// weights once per kBlockRows rows in any case (kernels/matmul/cpu/packed_matrix.cc).
 constexpr std::int64_t kPieceRows = 256;
 
 class LlamaModel final : public Model {

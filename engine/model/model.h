@@ -13,8 +13,8 @@
 #include "base/status.h"
 #include "engine/compute/compute.h"
 #include "engine/model/config.h"
-#include "kernels/matmul.h"
-#include "kernels/rope.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "engine/model/config.h"
 #include "engine/model/safetensors.h"
-#include "kernels/quant_blocks.h"
+#include "kernels/matmul/quant_blocks.h"
 
 namespace quire {
 

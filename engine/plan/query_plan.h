@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cachestore/segment.h"
+#include "cachestore/format/segment.h"
 #include "engine/api/plan.h"
 #include "engine/plan/strategy.h"
 #include "engine/record/kv_layout.h"

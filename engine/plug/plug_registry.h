@@ -107,6 +107,18 @@ class PlugRegistry {
   std::vector<Entry> entries_;  ///< by name
 };
 
+/// Returns the registry of this build's plugs, made at the first call. The socket's header declares
+/// `void register_plugs(PlugRegistry<Plug>&)`, which the build defines (cmake/plugs.cmake).
+template <class Plug>
+const PlugRegistry<Plug>& built_plugs(PlugWords words) {
+  static const PlugRegistry<Plug> kRegistry = [&] {
+    PlugRegistry<Plug> plugs(words);
+    register_plugs(plugs);
+    return plugs;
+  }();
+  return kRegistry;
+}
+
 /// The base of every socket: a plug knows the name that it was made by.
 template <class Plug>
 class NamedPlug {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "engine/compute/compute.h"
-#include "kernels/attention_stats.h"
+#include "kernels/attention/attention_stats.h"
 
 namespace quire {
 namespace {

@@ -10,8 +10,8 @@
 #include "engine/cache/compute_memory.h"
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
-#include "kernels/kv.h"
-#include "kernels/rope.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

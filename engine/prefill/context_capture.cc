@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 namespace {

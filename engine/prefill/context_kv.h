@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/value_buffer.h"
+#include "cachestore/format/value_buffer.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"

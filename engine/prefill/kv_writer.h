@@ -13,7 +13,7 @@
 
 #include "cachestore/store.h"
 #include "engine/prefill/context_kv.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -57,8 +57,11 @@ class RecordKind : public NamedPlug<RecordKind> {
                                  const RecordOwner& owner) const = 0;
 };
 
+void register_plugs(PlugRegistry<RecordKind>& plugs);
 /// The kinds of this build: the files in engine/prefill/plugs.
-const PlugRegistry<RecordKind>& record_kinds();
+inline const PlugRegistry<RecordKind>& record_kinds() {
+  return built_plugs<RecordKind>({.field = "records"});
+}
 /// Returns every kind, by ascending index.
 std::span<const std::unique_ptr<RecordKind>> all_record_kinds();
 /// Returns the kind with this index, such as kSketchIndex; it must exist.

@@ -5,17 +5,6 @@
 
 namespace quire {
 
-void register_plugs(PlugRegistry<RecordKind>& plugs);
-
-const PlugRegistry<RecordKind>& record_kinds() {
-  static const PlugRegistry<RecordKind> kRegistry = [] {
-    PlugRegistry<RecordKind> plugs({.field = "records"});
-    register_plugs(plugs);
-    return plugs;
-  }();
-  return kRegistry;
-}
-
 std::span<const std::unique_ptr<RecordKind>> all_record_kinds() {
   static const std::vector<std::unique_ptr<RecordKind>> kKinds = [] {
     std::vector<std::unique_ptr<RecordKind>> kinds;

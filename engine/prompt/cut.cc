@@ -6,7 +6,7 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -13,8 +13,8 @@
 #include "engine/model/config.h"
 #include "engine/model/forward.h"
 #include "engine/plug/plug_registry.h"
-#include "kernels/attention_mass.h"
-#include "kernels/rope.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 
@@ -70,7 +70,11 @@ class PromptCompressor : public NamedPlug<PromptCompressor> {
   virtual std::vector<std::int32_t> kept(const CuttablePrompt&) const { return {}; }
 };
 
+void register_plugs(PlugRegistry<PromptCompressor>& plugs);
 /// The prompt compressors of this build: the files in engine/prompt/plugs.
-const PlugRegistry<PromptCompressor>& prompt_compressors();
+inline const PlugRegistry<PromptCompressor>& prompt_compressors() {
+  return built_plugs<PromptCompressor>(
+      {.field = "cache.prompt_compression", .options_field = "cache.prompt_compression"});
+}
 
 }  // namespace quire

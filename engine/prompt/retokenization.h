@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/attention_vslash.h"
+#include "kernels/attention/attention_vslash.h"
 
 namespace quire {
 

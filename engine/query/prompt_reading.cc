@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/attention.h"
-#include "kernels/topk.h"
+#include "kernels/attention/attention.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -12,7 +12,7 @@
 #include "engine/api/requests.h"
 #include "engine/draft/draft.h"
 #include "engine/query/query_resources.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 namespace quire {
 

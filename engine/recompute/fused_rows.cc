@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/raw_rows.h"
+#include "kernels/rows/raw_rows.h"
 
 namespace quire {
 Status FusedRows::add(const LayerPass& pass, std::int64_t most, std::vector<Row> rows) {

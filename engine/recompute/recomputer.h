@@ -105,7 +105,10 @@ class Recomputer : public NamedPlug<Recomputer> {
   virtual bool has_pass() const { return false; }
 };
 
+void register_plugs(PlugRegistry<Recomputer>& plugs);
 /// The recomputers of this build: the files in engine/recompute/plugs.
-const PlugRegistry<Recomputer>& recomputers();
+inline const PlugRegistry<Recomputer>& recomputers() {
+  return built_plugs<Recomputer>({.field = "recomputer"});
+}
 
 }  // namespace quire

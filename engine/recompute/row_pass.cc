@@ -9,8 +9,8 @@
 #include "engine/recompute/fused_rows.h"
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
-#include "kernels/kv.h"
-#include "kernels/raw_rows.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/raw_rows.h"
 
 namespace quire {
 namespace {

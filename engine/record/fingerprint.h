@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -7,8 +7,8 @@
 #include <span>
 
 #include "base/dtype.h"
-#include "cachestore/segment.h"
-#include "kernels/kv.h"
+#include "cachestore/format/segment.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

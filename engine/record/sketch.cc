@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/block_summary.h"
+#include "kernels/rows/block_summary.h"
 
 namespace quire {
 namespace {

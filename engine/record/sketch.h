@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cachestore/value_buffer.h"
+#include "cachestore/format/value_buffer.h"
 #include "engine/record/kv_layout.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

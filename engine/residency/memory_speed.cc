@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/compute/compute.h"
-#include "kernels/kv_gather.h"
 #include "kernels/parallel.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire {
 namespace {

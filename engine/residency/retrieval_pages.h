@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

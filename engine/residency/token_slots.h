@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "engine/residency/device_pool.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

@@ -7,7 +7,7 @@
 #include "engine/cache/compute_memory.h"
 #include "engine/compute/compute.h"
 #include "engine/retrieve/choosing_memory.h"
-#include "kernels/candidates.h"
+#include "kernels/choice/candidates.h"
 
 namespace quire {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/dtype.h"
-#include "kernels/page_bounds.h"
+#include "kernels/choice/page_bounds.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "engine/cache/host_slab.h"
-#include "kernels/key_codes.h"
+#include "kernels/choice/key_codes.h"
 
 namespace quire {
 

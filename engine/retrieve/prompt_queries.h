@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/model/forward.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

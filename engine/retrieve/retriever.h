@@ -198,7 +198,10 @@ inline std::int64_t choosing_bytes(const std::optional<RetrieveShape>& on,
   return budgeted->choosing_need(shape).bytes(rows);
 }
 
+void register_plugs(PlugRegistry<Retriever>& plugs);
 /// The retrievers of this build: the files in engine/retrieve/plugs.
-const PlugRegistry<Retriever>& retrievers();
+inline const PlugRegistry<Retriever>& retrievers() {
+  return built_plugs<Retriever>({.field = "cache.decode", .also = "auto, "});
+}
 
 }  // namespace quire

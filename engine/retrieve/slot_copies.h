@@ -12,7 +12,7 @@
 #include "engine/compute/kv_ops.h"
 #include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/retriever.h"
-#include "kernels/kv_gather.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire {
 

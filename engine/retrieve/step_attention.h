@@ -6,7 +6,7 @@
 #include "engine/compute/compute.h"
 #include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/retriever.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 
 namespace quire {
 

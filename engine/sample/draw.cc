@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

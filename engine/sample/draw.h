@@ -29,9 +29,9 @@ struct SampleScratch {
 /// Samples a token: the first id at which the running sum of the remaining weights, in order of
 /// ids, exceeds uniform * total. Weights are exp((logit - largest) / temperature) in f32, rounded
 /// to whole units of 2^-40, so that no sum depends on its order. A device that sums in another
-/// order (kernels/cuda/sampling.cuh) samples the same token if its exponential has the same bits.
-/// Ties of top-k and top-p go to lower ids. Logits that are NaN or -inf are never sampled, the
-/// first +inf always is; without any valid logit the result is 0.
+/// order (kernels/cuda/choice/sampling.cuh) samples the same token if its exponential has the same
+/// bits. Ties of top-k and top-p go to lower ids. Logits that are NaN or -inf are never sampled,
+/// the first +inf always is; without any valid logit the result is 0.
 std::int32_t sample_token(std::span<const float> logits, const SampleRule& rule,
                           SampleScratch& scratch);
 

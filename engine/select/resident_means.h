@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "engine/compute/compute.h"
 #include "engine/select/selector.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

@@ -15,7 +15,7 @@
 #include "engine/record/sketch.h"
 #include "engine/record/stable_layers.h"
 #include "engine/select/selection.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 
@@ -98,8 +98,11 @@ class Selector : public NamedPlug<Selector> {
   virtual Result<Selection> select(const SelectionInput& input) const = 0;
 };
 
+void register_plugs(PlugRegistry<Selector>& plugs);
 /// The selectors of this build: the files in engine/select/plugs.
-const PlugRegistry<Selector>& selectors();
+inline const PlugRegistry<Selector>& selectors() {
+  return built_plugs<Selector>({.field = "selector"});
+}
 
 /// Returns the first block and the last two of a context of `num_blocks`, each once.
 std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);

@@ -1,15 +1,16 @@
 /// This file declares arguments of operations that differ in shape from their CPU versions: fused,
 /// or many at once. All pointers are device memory; nothing is read or written on the host. Other
-/// operations take the arguments of their own headers (kernels/norm.h, kernels/attention.h, ...).
+/// operations take the arguments of their own headers (kernels/rows/norm.h,
+/// kernels/attention/attention.h, ...).
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 #include "kernels/cuda/grouped_weights.h"
-#include "kernels/kv.h"
-#include "kernels/norm.h"
-#include "kernels/rope.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/norm.h"
+#include "kernels/rows/rope.h"
 
 namespace quire::cuda {
 

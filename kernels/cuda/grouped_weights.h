@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "kernels/cuda/device.h"
-#include "kernels/group_of_blocks.h"
+#include "kernels/matmul/group_of_blocks.h"
 
 namespace quire::cuda {
 

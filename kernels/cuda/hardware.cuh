@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace quire::cuda {
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "cachestore/byte_io.h"
+#include "cachestore/format/byte_io.h"
 
 namespace quire {
 namespace {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "base/status.h"
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "server/http/http_message.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
 #include "server/commands/fidelity_identity.h"
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 namespace quire {
 namespace {

@@ -1,4 +1,4 @@
-// Exports documents and their KV and imports them, as a stream. See cachestore/pack.h.
+// Exports documents and their KV and imports them, as a stream. See cachestore/pack/pack.h.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "cachestore/pack_transfer.h"
+#include "cachestore/pack/pack_transfer.h"
 #include "engine/engine.h"
-#include "ingest/names.h"
+#include "ingest/document/names.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"

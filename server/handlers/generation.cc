@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "engine/plan/strategy.h"
 #include "server/handlers/common.h"
 #include "server/handlers/prompt.h"

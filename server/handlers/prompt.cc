@@ -3,7 +3,7 @@
 #include <charconv>
 #include <utility>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 namespace quire {
 namespace {

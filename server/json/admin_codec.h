@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cachestore/segment.h"
+#include "cachestore/format/segment.h"
 #include "server/json/reader.h"
 
 namespace quire {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ingest/document_types.h"
+#include "ingest/document/document_types.h"
 #include "server/json/reader.h"
 
 namespace quire {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cachestore/pack_transfer.h"
+#include "cachestore/pack/pack_transfer.h"
 #include "cachestore/store_admin.h"
 #include "engine/api/request_info.h"
 #include "server/reply/reply.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingest/document_types.h"
+#include "ingest/document/document_types.h"
 #include "server/reply/reply.h"
 
 namespace quire {

@@ -3,7 +3,7 @@
 
 #include <boost/json/object.hpp>
 
-#include "ingest/job.h"
+#include "ingest/document/job.h"
 #include "server/reply/reply.h"
 
 namespace quire {

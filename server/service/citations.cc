@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "engine/answer/cited_blocks.h"
+#include "ingest/document/utf8.h"
 #include "ingest/ingest_service.h"
-#include "ingest/utf8.h"
 #include "server/reply/explain_reply.h"
 #include "server/service/services.h"
 

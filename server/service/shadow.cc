@@ -2,7 +2,7 @@
 
 #include "base/log.h"
 #include "fidelity/score.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

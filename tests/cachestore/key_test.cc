@@ -1,4 +1,4 @@
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 
 #include <gtest/gtest.h>
 

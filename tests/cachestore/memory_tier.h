@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/disk_tier.h"
+#include "cachestore/disk/disk_tier.h"
 
 namespace quire::test {
 

@@ -1,10 +1,10 @@
 // Packs are read back as they were written, refused when damaged, and move documents between stores
 // with their KV.
-#include "cachestore/pack.h"
+#include "cachestore/pack/pack.h"
 
 #include <gtest/gtest.h>
 
-#include "cachestore/pack_transfer.h"
+#include "cachestore/pack/pack_transfer.h"
 #include "tests/cachestore/test_store.h"
 
 namespace quire {

@@ -1,8 +1,8 @@
-#include "cachestore/record.h"
+#include "cachestore/format/record.h"
 
 #include <gtest/gtest.h>
 
-#include "cachestore/value_hash.h"
+#include "cachestore/format/value_hash.h"
 #include "tests/cachestore/test_store.h"
 
 namespace quire {

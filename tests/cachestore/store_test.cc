@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <thread>
 
-#include "cachestore/value_buffer.h"
+#include "cachestore/format/value_buffer.h"
 #include "tests/cachestore/test_store.h"
 
 namespace quire {

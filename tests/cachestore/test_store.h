@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/disk_tier.h"
+#include "cachestore/disk/disk_tier.h"
 #include "cachestore/store.h"
 #include "cachestore/store_impl.h"
 #include "tests/cachestore/memory_tier.h"

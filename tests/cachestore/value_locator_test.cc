@@ -1,4 +1,4 @@
-#include "cachestore/rocksdb_value_locator.h"
+#include "cachestore/disk/rocksdb_value_locator.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <thread>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "server/service/route_table.h"
 #include "tests/support/service_process.h"
 

@@ -4,7 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <fstream>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {

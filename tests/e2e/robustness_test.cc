@@ -1,7 +1,7 @@
 // Malicious or broken clients get the right status or a closed connection, and the service goes on.
 #include <fstream>
 
-#include "cachestore/key.h"
+#include "cachestore/format/key.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {

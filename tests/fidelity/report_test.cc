@@ -8,9 +8,9 @@
 #include <cmath>
 #include <set>
 
-#include "fidelity/html_report.h"
 #include "fidelity/json_util.h"
-#include "fidelity/svg_plot.h"
+#include "fidelity/report/html_report.h"
+#include "fidelity/report/svg_plot.h"
 
 namespace quire {
 namespace {

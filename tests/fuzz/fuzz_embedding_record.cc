@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "ingest/embedding_record.h"
+#include "ingest/index/embedding_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "ingest/document/metadata.h"
+#include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
-#include "ingest/metadata.h"
-#include "ingest/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;

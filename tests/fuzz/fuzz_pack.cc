@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "cachestore/pack.h"
+#include "cachestore/pack/pack.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "cachestore/record.h"
+#include "cachestore/format/record.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "cachestore/rocksdb_value_locator.h"
+#include "cachestore/disk/rocksdb_value_locator.h"
 
 namespace {
 

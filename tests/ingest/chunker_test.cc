@@ -1,6 +1,6 @@
-#include "ingest/chunker.h"
+#include "ingest/document/chunker.h"
 
-#include "ingest/utf8.h"
+#include "ingest/document/utf8.h"
 #include "tests/ingest/ingest_fixture.h"
 
 namespace quire {

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "ingest/embedding_record.h"
+#include "ingest/index/embedding_record.h"
 #include "ingest/retrieval.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/fake_engine.h"

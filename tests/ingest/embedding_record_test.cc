@@ -1,4 +1,4 @@
-#include "ingest/embedding_record.h"
+#include "ingest/index/embedding_record.h"
 
 #include <gtest/gtest.h>
 

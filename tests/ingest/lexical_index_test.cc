@@ -1,11 +1,11 @@
-#include "ingest/lexical_index.h"
+#include "ingest/index/lexical_index.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "ingest/words.h"
+#include "ingest/index/words.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,7 @@
+#include "ingest/document/metadata.h"
+#include "ingest/document/names.h"
+#include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
-#include "ingest/metadata.h"
-#include "ingest/names.h"
-#include "ingest/utf8.h"
 #include "tests/ingest/ingest_fixture.h"
 
 namespace quire {

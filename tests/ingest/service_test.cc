@@ -2,7 +2,7 @@
 // cancellation, failures of store and engine.
 #include <thread>
 
-#include "ingest/chunker.h"
+#include "ingest/document/chunker.h"
 #include "tests/ingest/ingest_fixture.h"
 
 namespace quire {

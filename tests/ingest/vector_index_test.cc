@@ -1,4 +1,4 @@
-#include "ingest/vector_index.h"
+#include "ingest/index/vector_index.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ingest/words.h"
+#include "ingest/index/words.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <tuple>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/kernel_test_support.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 
 #include <limits>
 #include <numeric>

@@ -1,10 +1,10 @@
-#include "kernels/attention_scores.h"
+#include "kernels/attention/attention_scores.h"
 
 #include <limits>
 #include <numeric>
 #include <tuple>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/kernel_test_support.h"
 

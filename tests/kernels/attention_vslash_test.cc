@@ -1,4 +1,4 @@
-#include "kernels/attention_vslash.h"
+#include "kernels/attention/attention_vslash.h"
 
 #include <limits>
 #include <numeric>

@@ -4,9 +4,9 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/cpu/grouped_kernels.h"
-#include "kernels/matmul.h"
-#include "kernels/round_weights.h"
+#include "kernels/matmul/cpu/grouped_kernels.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/round_weights.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire::cpu {

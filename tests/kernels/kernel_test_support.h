@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "kernels/kv.h"
-#include "kernels/rope.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/rope.h"
 #include "tests/support/status_matchers.h"
 
 namespace quire {

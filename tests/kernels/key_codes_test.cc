@@ -1,4 +1,4 @@
-#include "kernels/key_codes.h"
+#include "kernels/choice/key_codes.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,8 +1,8 @@
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 #include <cstring>
 
-#include "kernels/block_summary.h"
+#include "kernels/rows/block_summary.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

@@ -1,11 +1,11 @@
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 
 #include <cstring>
 #include <limits>
 #include <tuple>
 
+#include "kernels/matmul/round_weights.h"
 #include "kernels/parallel.h"
-#include "kernels/round_weights.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

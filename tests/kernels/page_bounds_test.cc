@@ -1,4 +1,4 @@
-#include "kernels/page_bounds.h"
+#include "kernels/choice/page_bounds.h"
 
 #include <tuple>
 

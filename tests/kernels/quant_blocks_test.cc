@@ -1,6 +1,6 @@
 // Expanded blocks equal those of the Python package gguf, bit for bit
 // (make_quant_blocks_golden.py).
-#include "kernels/quant_blocks.h"
+#include "kernels/matmul/quant_blocks.h"
 
 #include <bit>
 #include <cstring>

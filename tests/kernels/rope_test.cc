@@ -1,4 +1,4 @@
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 #include <map>
 #include <numbers>

@@ -1,4 +1,4 @@
-#include "kernels/row_products.h"
+#include "kernels/choice/row_products.h"
 
 #include <tuple>
 

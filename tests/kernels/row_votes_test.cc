@@ -1,4 +1,4 @@
-#include "kernels/row_votes.h"
+#include "kernels/choice/row_votes.h"
 
 #include <limits>
 #include <tuple>

@@ -2,10 +2,10 @@
 #include <limits>
 #include <thread>
 
-#include "kernels/activation.h"
-#include "kernels/norm.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/topk.h"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/norm.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

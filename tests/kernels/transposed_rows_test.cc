@@ -1,8 +1,8 @@
-#include "kernels/transposed_rows.h"
+#include "kernels/choice/transposed_rows.h"
 
 #include <tuple>
 
-#include "kernels/page_bounds.h"
+#include "kernels/choice/page_bounds.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/kernel_test_support.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cachestore/store_admin.h"
-#include "ingest/job.h"
+#include "ingest/document/job.h"
 #include "ingest/retrieval.h"
 #include "server/reply/query_record.h"
 

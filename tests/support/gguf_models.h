@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quant_blocks.h"
+#include "kernels/matmul/quant_blocks.h"
 #include "tests/support/gguf_files.h"
 #include "tests/support/model_files.h"
 

@@ -7,7 +7,7 @@
 #include "engine/prompt/cut.h"
 #include "engine/prompt/prompt_scores.h"
 #include "engine/prompt/short_reading.h"
-#include "kernels/attention_vslash.h"
+#include "kernels/attention/attention_vslash.h"
 
 namespace quire {
 namespace {

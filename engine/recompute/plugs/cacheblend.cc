@@ -5,8 +5,8 @@
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/row_pass.h"
 #include "engine/recompute/stored_row.h"
-#include "kernels/raw_rows.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
+#include "kernels/rows/raw_rows.h"
 
 namespace quire {
 namespace {

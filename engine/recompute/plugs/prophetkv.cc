@@ -7,7 +7,7 @@
 #include "engine/compress/window_scores.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/recompute/row_pass.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

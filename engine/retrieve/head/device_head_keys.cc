@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 #include "engine/compute/compute.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

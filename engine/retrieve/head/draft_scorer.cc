@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/retrieve/head/head_selection.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "engine/retrieve/head/head_selection.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/retrieve/key_codes.h"
-#include "kernels/kv.h"
-#include "kernels/transposed_rows.h"
+#include "kernels/choice/transposed_rows.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 
@@ -22,8 +22,8 @@ struct TransposedKeys {
 };
 
 /// HeadKeys stores bf16 rows in the order in which their tokens were added. Keys are transposed. If
-/// codes pay (kernels/key_codes.h) they are row-major instead, and their codes lie on the host.
-/// Threads: one at a time.
+/// codes pay (kernels/choice/key_codes.h) they are row-major instead, and their codes lie on the
+/// host. Threads: one at a time.
 class HeadKeys {
  public:
   /// Makes an empty object. Both arguments must outlive it.

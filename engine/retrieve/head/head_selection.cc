@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "base/dtype.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/row_products.h"
-#include "kernels/topk.h"
 
 namespace quire {
 namespace {

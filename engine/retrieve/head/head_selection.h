@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "engine/retrieve/head/head_keys.h"
 #include "engine/retrieve/key_codes.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

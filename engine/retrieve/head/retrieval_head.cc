@@ -8,8 +8,8 @@
 
 #include "engine/model/json_fields.h"
 #include "engine/model/weights.h"
-#include "kernels/matmul.h"
-#include "kernels/norm.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/rows/norm.h"
 
 namespace quire {
 namespace {

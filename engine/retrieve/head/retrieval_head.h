@@ -20,7 +20,7 @@
 
 #include "base/status.h"
 #include "engine/model/model.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 

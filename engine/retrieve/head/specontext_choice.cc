@@ -6,7 +6,7 @@
 #include "engine/retrieve/head/specontext.h"
 #include "engine/retrieve/query_turn.h"
 #include "kernels/parallel.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 
 namespace quire {
 namespace {

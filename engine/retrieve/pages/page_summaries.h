@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "engine/compute/compute.h"
-#include "kernels/page_bounds.h"
-#include "kernels/transposed_rows.h"
+#include "kernels/choice/page_bounds.h"
+#include "kernels/choice/transposed_rows.h"
 
 namespace quire {
 

@@ -18,8 +18,8 @@
 #include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/slot_copies.h"
-#include "kernels/candidates.h"
-#include "kernels/page_bounds.h"
+#include "kernels/choice/candidates.h"
+#include "kernels/choice/page_bounds.h"
 
 namespace quire {
 

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "engine/retrieve/pages/paged.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/row_products.h"
-#include "kernels/topk.h"
 
 namespace quire {
 

@@ -2,7 +2,7 @@
 
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 
 namespace quire {
 namespace {

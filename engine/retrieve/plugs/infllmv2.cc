@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "engine/retrieve/pages/paged.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/stopwatch.h"
 #include "engine/retrieve/rows/row_retriever.h"
 #include "engine/retrieve/rows/sim_hash.h"
+#include "kernels/choice/row_products.h"
 #include "kernels/parallel.h"
-#include "kernels/row_products.h"
 
 namespace quire {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/dtype.h"
 #include "engine/retrieve/pages/paged.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/topk.h"
 
 namespace quire {
 namespace {

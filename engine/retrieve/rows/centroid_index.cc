@@ -8,11 +8,11 @@
 #include <mutex>
 
 #include "base/dtype.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/choice/row_votes.h"
+#include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
-#include "kernels/row_products.h"
-#include "kernels/row_votes.h"
-#include "kernels/topk.h"
 
 namespace quire {
 namespace {

@@ -11,8 +11,8 @@
 #include "engine/cache/compute_memory.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
-#include "kernels/attention_mass.h"
-#include "kernels/kv.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/row_products.h"
-#include "kernels/topk.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/stopwatch.h"
 #include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
 
 namespace quire {

@@ -12,7 +12,7 @@
 #include "engine/retrieve/choosing_memory.h"
 #include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
-#include "kernels/attention_mass.h"
+#include "kernels/attention/attention_mass.h"
 
 namespace quire {
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "base/dtype.h"
-#include "kernels/row_products.h"
+#include "kernels/choice/row_products.h"
 
 namespace quire {
 namespace {

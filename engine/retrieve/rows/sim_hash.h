@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/attention_mass.h"
-#include "kernels/kv.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/rows/kv.h"
 
 namespace quire {
 

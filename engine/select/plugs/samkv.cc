@@ -5,7 +5,7 @@
 #include "engine/select/lexical_scores.h"
 #include "engine/select/samkv_scores.h"
 #include "engine/select/selector.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {

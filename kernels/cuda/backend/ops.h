@@ -9,18 +9,18 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/activation.h"
-#include "kernels/attention.h"
-#include "kernels/attention_mass.h"
-#include "kernels/attention_scores.h"
-#include "kernels/attention_stats.h"
-#include "kernels/candidates.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_mass.h"
+#include "kernels/attention/attention_scores.h"
+#include "kernels/attention/attention_stats.h"
+#include "kernels/choice/candidates.h"
+#include "kernels/choice/page_bounds.h"
+#include "kernels/choice/row_products.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/op_list.h"
 #include "kernels/cuda/runtime/driver.h"
-#include "kernels/kv_gather.h"
-#include "kernels/page_bounds.h"
-#include "kernels/row_products.h"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire::cuda {
 

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "kernels/cuda/runtime/properties.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace quire::cuda {
 

@@ -9,7 +9,7 @@
 #include "engine/compute/compute.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/record/tail_record.h"
-#include "kernels/block_summary.h"
+#include "kernels/rows/block_summary.h"
 #include "tests/engine/device/device_side.h"
 #include "tests/engine/model/model_harness.h"
 #include "tests/engine/prefill/ingest_harness.h"

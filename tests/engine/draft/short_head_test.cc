@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 #include "tests/support/model_files.h"
 
 namespace quire::testing {

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "tests/engine/model/model_harness.h"
 #include "tests/support/model_files.h"
 

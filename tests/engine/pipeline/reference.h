@@ -9,8 +9,8 @@
 
 #include "engine/cache/page_pool.h"
 #include "engine/model/forward.h"
-#include "kernels/kv.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
+#include "kernels/rows/kv.h"
 
 namespace quire::testing {
 

@@ -15,8 +15,8 @@
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/select/selector.h"
-#include "kernels/attention.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_rows.h"
 #include "tests/support/host_compute.h"
 #include "tests/support/model_files.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/fusion.h"
+#include "kernels/rows/fusion.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/recompute/stored_row.h"
-#include "kernels/kv.h"
-#include "kernels/raw_rows.h"
+#include "kernels/rows/kv.h"
+#include "kernels/rows/raw_rows.h"
 
 namespace quire {
 namespace {

@@ -17,7 +17,7 @@
 #include "engine/cache/working_cache.h"
 #include "engine/model/forward.h"
 #include "engine/recompute/recomputer.h"
-#include "kernels/kv.h"
+#include "kernels/rows/kv.h"
 #include "tests/support/model_files.h"
 
 namespace quire::testing {

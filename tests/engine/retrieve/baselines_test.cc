@@ -2,8 +2,8 @@
 #include <tuple>
 
 #include "engine/retrieve/pages/paged.h"
-#include "kernels/page_bounds.h"
-#include "kernels/topk.h"
+#include "kernels/choice/page_bounds.h"
+#include "kernels/choice/topk.h"
 #include "tests/engine/retrieve/row_harness.h"
 
 namespace quire::testing {

@@ -8,7 +8,7 @@
 #include "engine/retrieve/head/draft_scorer.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
-#include "kernels/rope.h"
+#include "kernels/rows/rope.h"
 #include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/host_compute.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/retrieve/rows/row_choice.h"
-#include "kernels/row_products.h"
-#include "kernels/topk.h"
+#include "kernels/choice/row_products.h"
+#include "kernels/choice/topk.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace quire {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "engine/model/hook_chain.h"
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "tests/engine/model/model_harness.h"
 #include "tests/support/host_compute.h"
 #include "tests/support/model_files.h"

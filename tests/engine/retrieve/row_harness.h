@@ -15,7 +15,7 @@
 #include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 #include "tests/engine/retrieve/random_row.h"
 #include "tests/support/host_compute.h"
 

@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
-#include "kernels/rope.h"
+#include "kernels/attention/attention_rows.h"
+#include "kernels/rows/rope.h"
 #include "tests/engine/retrieve/specontext_harness.h"
 
 namespace quire::testing {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/retrieve/step_attention.h"
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 #include "tests/engine/retrieve/specontext_harness.h"
 
 namespace quire::testing {

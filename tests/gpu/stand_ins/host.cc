@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "cachestore/rocksdb_disk_tier.h"
+#include "cachestore/disk/rocksdb_disk_tier.h"
 #include "engine/model/gguf_model.h"
 #include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/tokenizer.h"

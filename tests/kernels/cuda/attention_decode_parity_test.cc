@@ -1,10 +1,10 @@
 // Reference, CPU and CUDA (emulated) agree on attention of few query rows, row lists and merging.
-#include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/attention/attention_decode.cuh"
 
 #include <limits>
 #include <memory>
 
-#include "kernels/attention_rows.h"
+#include "kernels/attention/attention_rows.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,5 +1,5 @@
 // Reference, CPU and CUDA (emulated) agree on attention of many query rows on tensor cores.
-#include "kernels/cuda/attention_prefill.cuh"
+#include "kernels/cuda/attention/attention_prefill.cuh"
 
 #include <limits>
 

@@ -1,7 +1,7 @@
 // Reference, CPU and CUDA (emulated) agree on how much attention each cached row gets.
-#include "kernels/cuda/attention_scores.cuh"
+#include "kernels/cuda/attention/attention_scores.cuh"
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

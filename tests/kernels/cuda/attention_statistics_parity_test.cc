@@ -1,8 +1,8 @@
 // Reference, CPU and CUDA (emulated) agree on attention over ranges of rows and on column
 // statistics of a prefill.
-#include "kernels/cuda/attention_statistics.cuh"
+#include "kernels/cuda/attention/attention_statistics.cuh"
 
-#include "kernels/attention.h"
+#include "kernels/attention/attention.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,11 +1,11 @@
 // Reference, CPU and CUDA (emulated) agree on the values of candidates for KV heads and on the rows
 // of the chosen ones.
-#include "kernels/cuda/candidates.cuh"
+#include "kernels/cuda/choice/candidates.cuh"
 
 #include <random>
 #include <string>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,8 +1,8 @@
 // Reference and CUDA (emulated) agree on weights in groups of 32, of four and eight bits.
 #include <cstring>
 
-#include "kernels/cuda/four_bits.cuh"
-#include "kernels/matmul.h"
+#include "kernels/cuda/matmul/four_bits.cuh"
+#include "kernels/matmul/matmul.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,6 +1,6 @@
 // Reference, CPU and CUDA (emulated) agree on copying rows between paged caches of every pair of
 // layouts.
-#include "kernels/cuda/kv_gather.cuh"
+#include "kernels/cuda/rows/kv_gather.cuh"
 
 #include <algorithm>
 #include <numeric>

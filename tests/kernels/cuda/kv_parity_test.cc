@@ -1,8 +1,8 @@
 // Reference, CPU and CUDA (emulated) agree on rotating, placing and packing KV rows and on
 // summaries of blocks.
-#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/rows/kv.cuh"
 
-#include "kernels/block_summary.h"
+#include "kernels/rows/block_summary.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,5 +1,5 @@
 // Reference, CPU and CUDA (emulated) agree on bounds of pages and on scores of pages.
-#include "kernels/cuda/pages.cuh"
+#include "kernels/cuda/choice/pages.cuh"
 
 #include <limits>
 

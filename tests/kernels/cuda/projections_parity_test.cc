@@ -1,10 +1,10 @@
 // Reference and CUDA (emulated) agree on splitting a stacked projection and on int8 products of few
 // rows.
-#include "kernels/cuda/projections.cuh"
+#include "kernels/cuda/matmul/projections.cuh"
 
 #include <limits>
 
-#include "kernels/matmul.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,12 +1,12 @@
 // Reference, CPU and CUDA (emulated) agree on the same rows.
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 
 #include <limits>
 
-#include "kernels/activation.h"
-#include "kernels/cuda/select.cuh"
-#include "kernels/norm.h"
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
+#include "kernels/cuda/choice/select.cuh"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/norm.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

@@ -1,6 +1,6 @@
 // Reference and CUDA (emulated) agree on SamKV's scores of blocks, and on recomputed rows that
 // overwrite or blend with stored ones.
-#include "kernels/cuda/samkv.cuh"
+#include "kernels/cuda/rows/samkv.cuh"
 
 #include "tests/kernels/cuda/test_device.h"
 

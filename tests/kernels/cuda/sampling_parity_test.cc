@@ -1,10 +1,10 @@
 // Reference and CUDA (emulated) agree on sampling a token, given a uniform number.
-#include "kernels/cuda/sampling.cuh"
+#include "kernels/cuda/choice/sampling.cuh"
 
 #include <limits>
 #include <numeric>
 
-#include "kernels/topk.h"
+#include "kernels/choice/topk.h"
 #include "tests/kernels/cuda/test_device.h"
 
 namespace quire::cuda {

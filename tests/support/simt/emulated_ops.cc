@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention_decode.cuh"
-#include "kernels/cuda/attention_prefill.cuh"
-#include "kernels/cuda/attention_scores.cuh"
-#include "kernels/cuda/attention_statistics.cuh"
-#include "kernels/cuda/candidates.cuh"
-#include "kernels/cuda/four_bits.cuh"
-#include "kernels/cuda/kv.cuh"
-#include "kernels/cuda/kv_gather.cuh"
-#include "kernels/cuda/pages.cuh"
-#include "kernels/cuda/projections.cuh"
-#include "kernels/cuda/rows.cuh"
-#include "kernels/cuda/samkv.cuh"
-#include "kernels/cuda/sampling.cuh"
+#include "kernels/cuda/attention/attention_decode.cuh"
+#include "kernels/cuda/attention/attention_prefill.cuh"
+#include "kernels/cuda/attention/attention_scores.cuh"
+#include "kernels/cuda/attention/attention_statistics.cuh"
+#include "kernels/cuda/choice/candidates.cuh"
+#include "kernels/cuda/choice/pages.cuh"
+#include "kernels/cuda/choice/sampling.cuh"
+#include "kernels/cuda/matmul/four_bits.cuh"
+#include "kernels/cuda/matmul/projections.cuh"
+#include "kernels/cuda/rows/kv.cuh"
+#include "kernels/cuda/rows/kv_gather.cuh"
+#include "kernels/cuda/rows/rows.cuh"
+#include "kernels/cuda/rows/samkv.cuh"
 #include "tests/support/simt/simt.h"
 
 namespace quire::simt {

@@ -1,0 +1,103 @@
+/// This file declares what the store needs of a disk: atomic synced records, and segments that are
+/// written and deleted as a whole. It is internal to cachestore. The RocksDB tier implements it;
+/// tests implement it in memory and with faults.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cachestore/format/record.h"
+#include "cachestore/format/value_buffer.h"
+
+namespace quire {
+
+enum class Family : std::uint8_t { kCatalog = 0, kJobs, kMeta };
+
+/// A change of one record; without a value the key is deleted.
+struct RecordWrite {
+  Family family = Family::kCatalog;
+  std::string key;
+  std::optional<std::string> value;
+};
+
+enum class Sync : std::uint8_t { kNo, kYes };
+
+/// Sizes in bytes as `du` counts them.
+struct DiskUsage {
+  std::uint64_t segment_bytes = 0;         ///< files of live segments
+  std::uint64_t pending_delete_bytes = 0;  ///< files of deleted segments that still exist
+  std::uint64_t catalog_bytes = 0;         ///< everything else in the folder, directories included
+  /// the most that background work (flush, compaction, rolling logs) may take in addition
+  std::uint64_t headroom_bytes = 0;
+  std::uint64_t total() const { return segment_bytes + pending_delete_bytes + catalog_bytes; }
+};
+
+/// The files on disk that belong to one segment.
+struct StoredSegment {
+  SegmentId id = 0;
+  bool has_values = false, has_sketches = false;
+  std::uint64_t disk_bytes = 0;
+};
+
+/// Threads: all methods concurrently, but at most one write_segment / delete_segment per segment id
+/// at a time. All may wait on disk. Errors: kResourceExhausted (disk full), kIo, kCorruption (the
+/// disk format is damaged).
+class DiskTier {
+ public:
+  struct Value {
+    record::ValueName name;
+    /// stored() is what to write; the tier may use the bytes before it
+    std::shared_ptr<ValueBuffer> buffer;
+  };
+  /// Receives a record; returns false to stop the scan.
+  using ScanFn = std::function<bool(std::string_view key, std::string_view value)>;
+
+  virtual ~DiskTier() = default;
+
+  /// Writes all records or none. With Sync::kYes they are on stable storage on return.
+  virtual Status write(std::span<const RecordWrite> writes, Sync sync) = 0;
+  /// Returns a record. Errors: kNotFound is an ordinary miss.
+  virtual Result<std::string> get(Family family, std::string_view key) = 0;
+  /// Calls fn for keys in [begin, end) in order, or from the end if `descending`. An empty `end` is
+  /// no bound.
+  virtual Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
+                      const ScanFn& fn) = 0;
+
+  struct Written {
+    std::uint64_t disk_bytes = 0;
+    std::string locator;  ///< lets read() access values directly; opaque, may be empty
+  };
+  /// Writes `values`, which are ordered by (part, block, group). They are durable on return; an
+  /// error leaves nothing behind.
+  virtual Result<Written> write_segment(SegmentId id, std::span<const Value> values) = 0;
+  /// Returns the stored bytes of one value, unchecked. `position` is the value's place in the
+  /// locator: block * values_per_block + group. If bytes read with a locator fail their check, the
+  /// caller must read again without one. Errors: kNotFound (the segment or value is missing).
+  virtual Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& name,
+                                                    std::string_view locator = {},
+                                                    std::size_t position = 0) = 0;
+  /// Deletes a segment; a missing one is no error. Readers may delay the release of its space, see
+  /// usage() and wait_for_deletes().
+  virtual Status delete_segment(SegmentId id) = 0;
+  virtual Result<std::vector<StoredSegment>> list_segments() = 0;
+
+  virtual DiskUsage usage() = 0;
+  /// Waits until a pending delete is done or the time is over. Returns false if none is pending.
+  virtual bool wait_for_deletes(std::chrono::milliseconds at_most) = 0;
+  /// Returns the free bytes of the file system for this process.
+  virtual std::uint64_t free_bytes() = 0;
+  /// Moves the written records out of the write-ahead log.
+  virtual Status flush_records() = 0;
+  /// Rewrites the records without deleted ones.
+  virtual Status compact_records() = 0;
+};
+
+}  // namespace quire

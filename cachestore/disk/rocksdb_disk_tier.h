@@ -1,0 +1,24 @@
+/// This file declares the disk tier over RocksDB. It includes no RocksDB type, because RocksDB
+/// compiles slowly.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cachestore/disk/disk_tier.h"
+#include "cachestore/disk/store_folder.h"
+
+namespace quire {
+
+struct RocksDbTierOptions {
+  bool direct_io = true;
+  bool read_only = false;
+  std::uint64_t max_bytes = 0;  ///< the store's budget, which bounds the manifest
+};
+
+/// Opens the tier and takes ownership of the folder and its lock. Errors: kCorruption, kIo,
+/// kResourceExhausted, each naming the folder.
+Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder folder,
+                                                    const RocksDbTierOptions& options);
+
+}  // namespace quire

@@ -1,0 +1,133 @@
+#include "cachestore/disk/rocksdb_options.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+#include "base/log.h"
+#include "cachestore/disk/rocksdb_value_locator.h"
+
+namespace quire::rocksdb_internal {
+namespace {
+
+/// Logs only RocksDB's errors, to this program's log. RocksDB's own log would grow outside the byte
+/// budget.
+class ErrorLogger final : public ::rocksdb::Logger {
+ public:
+  ErrorLogger() : Logger(::rocksdb::InfoLogLevel::ERROR_LEVEL) {}
+  using Logger::Logv;
+  void Logv(const char* format, va_list ap) override {
+    char line[512];
+    std::vsnprintf(line, sizeof line, format, ap);
+    for (char* c = line; *c; ++c) {
+      if (*c == '\n' || *c == '"') *c = ' ';
+    }
+    log_warning("disk engine", {{"text", '"' + std::string(line) + '"'}});
+  }
+};
+
+/// Returns how many files may stay open: half of the process limit; the rest is for connections.
+int open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 8192;
+  return static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur / 2, 64, 8192));
+}
+
+}  // namespace
+
+std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
+  if (options.max_bytes == 0) return 32u << 20;
+  return std::clamp<std::uint64_t>(options.max_bytes / 32, 3u << 20, 32u << 20);
+}
+
+::rocksdb::DBOptions db_options(const RocksDbTierOptions& options) {
+  ::rocksdb::DBOptions o;
+  o.create_if_missing = true;
+  o.create_missing_column_families = true;
+  // A torn last record of the log is an unacknowledged write; any other damage must be reported.
+  o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  o.track_and_verify_wals_in_manifest = true;
+  o.max_total_wal_size = kMaxWalBytes;
+  o.db_write_buffer_size = 3 * kWriteBufferBytes;
+  o.max_manifest_file_size = manifest_limit(options);
+  o.manifest_preallocation_size = 4096;
+  o.allow_fallocate = false;  // preallocated blocks would count against the byte budget
+  o.use_direct_reads = options.direct_io;
+  o.max_open_files = open_files();
+  o.max_background_jobs = 2;
+  o.skip_stats_update_on_db_open = true;
+  o.stats_dump_period_sec = 0;
+  o.stats_persist_period_sec = 0;
+  o.write_dbid_to_manifest = true;
+  o.info_log = std::make_shared<ErrorLogger>();
+  return o;
+}
+
+std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache(32u << 20); }
+
+::rocksdb::ColumnFamilyOptions record_options(const std::shared_ptr<::rocksdb::Cache>& cache) {
+  ::rocksdb::ColumnFamilyOptions o;
+  o.write_buffer_size = kWriteBufferBytes;
+  o.max_write_buffer_number = 2;
+  o.level0_file_num_compaction_trigger = 4;
+  o.level0_slowdown_writes_trigger = 8;
+  o.level0_stop_writes_trigger = 12;
+  o.target_file_size_base = 2u << 20;
+  o.max_bytes_for_level_base = 8u << 20;
+  o.max_compaction_bytes = kCompactionBytes;
+  o.compression = ::rocksdb::kLZ4Compression;
+  ::rocksdb::BlockBasedTableOptions t;
+  t.block_cache = cache;
+  t.filter_policy.reset(::rocksdb::NewBloomFilterPolicy(10));
+  t.cache_index_and_filter_blocks = true;
+  t.format_version = 5;
+  o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
+  return o;
+}
+
+::rocksdb::ColumnFamilyOptions segment_options(const std::string& folder) {
+  ::rocksdb::ColumnFamilyOptions o;
+  o.disable_auto_compactions = true;
+  o.compression = ::rocksdb::kNoCompression;
+  o.write_buffer_size = 64u << 10;  // not used for writes
+  o.cf_paths.emplace_back(folder, UINT64_MAX);
+  ::rocksdb::BlockBasedTableOptions t;
+  t.no_block_cache = true;
+  t.block_size = kBlockBytes;
+  // Values carry their own checksum and are read without this one. It protects the index and the
+  // properties, which RocksDB trusts when it opens the file.
+  t.checksum = ::rocksdb::kXXH3;
+  t.format_version = 5;
+  o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
+  return o;
+}
+
+::rocksdb::Options sst_options(const RocksDbTierOptions& options) {
+  ::rocksdb::Options o(::rocksdb::DBOptions(), segment_options("."));
+  o.cf_paths.clear();
+  o.allow_fallocate = false;
+  o.use_direct_io_for_flush_and_compaction = options.direct_io;
+  o.writable_file_max_buffer_size = 1u << 20;
+  return o;
+}
+
+Status to_status(const ::rocksdb::Status& s, std::string_view what) {
+  if (s.ok()) return {};
+  const std::string message = "cannot " + std::string(what) + ": " + s.ToString();
+  if (s.IsNotFound()) return Status::not_found(message);
+  if (s.IsNoSpace() || s.subcode() == ::rocksdb::Status::kSpaceLimit) {
+    return Status::exhausted("cannot " + std::string(what) +
+                             ": the disk is full; free some space or lower disk.max_bytes");
+  }
+  if (s.IsCorruption()) return Status::corruption(message);
+  if (s.IsShutdownInProgress()) return Status::unavailable(message);
+  return Status::io(message);
+}
+
+}  // namespace quire::rocksdb_internal

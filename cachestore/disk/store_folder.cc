@@ -1,0 +1,332 @@
+#include "cachestore/disk/store_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kMarkerName = "/STORE";
+constexpr std::string_view kMarkerHead = "quire store layout ";
+
+std::string reason(int error) {
+  return std::strerror(error);
+}  // NOLINT: only used on the opening thread
+
+Status cannot(const std::string& what, const std::string& path, int error) {
+  const std::string message = "cannot " + what + " '" + path + "': " + reason(error);
+  if (error == ENOSPC || error == EDQUOT)
+    return Status(Code::kResourceExhausted, message + "; free some disk space", "disk.path");
+  return Status(Code::kIo, message, "disk.path");
+}
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// Returns whether a folder holds only what a file system creates itself.
+bool is_empty_folder(const std::string& path) {
+  DIR* dir = ::opendir(path.c_str());
+  if (!dir) return false;
+  bool empty = true;
+  while (const dirent* e = ::readdir(dir)) {
+    const std::string_view name = e->d_name;
+    if (name != "." && name != ".." && name != "lost+found" && name != "LOCK" &&
+        name != "STORE.tmp")
+      empty = false;
+  }
+  ::closedir(dir);
+  return empty;
+}
+
+Status make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0750) == 0 || errno == EEXIST) return {};
+  return cannot("create the store folder", path, errno);
+}
+
+Status sync_folder(const std::string& path) {
+  File dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (dir.fd() < 0 || ::fsync(dir.fd()) != 0) return cannot("sync the store folder", path, errno);
+  return {};
+}
+
+Status write_marker(const std::string& root) {
+  const std::string path = root + std::string(kMarkerName), tmp = path + ".tmp";
+  const std::string text = std::string(kMarkerHead) + std::to_string(kStoreLayoutVersion) + "\n";
+  {
+    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+    if (f.fd() < 0) return cannot("write to the store folder", root, errno);
+    if (::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::fsync(f.fd()) != 0) {
+      return cannot("write to the store folder", root, errno);
+    }
+  }
+  if (::rename(tmp.c_str(), path.c_str()) != 0)
+    return cannot("write to the store folder", root, errno);
+  return sync_folder(root);
+}
+
+/// Returns the status of the marker; kNotFound if there is none.
+Status check_marker(const std::string& root) {
+  const std::string path = root + std::string(kMarkerName);
+  File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (f.fd() < 0 && errno == ENOENT) return Status::not_found("no marker");
+  char buffer[64] = {};
+  const ssize_t n = f.fd() < 0 ? -1 : ::read(f.fd(), buffer, sizeof buffer - 1);
+  if (n < 0) return cannot("read", path, errno);
+  const std::string_view text(buffer, static_cast<std::size_t>(n));
+  const int version = text.starts_with(kMarkerHead) && text.ends_with('\n')
+                          ? std::atoi(buffer + kMarkerHead.size())
+                          : 0;
+  if (version <= 0) {
+    return Status(Code::kCorruption,
+                  "'" + path + "' is damaged: it should read \"" + std::string(kMarkerHead) + "1\"",
+                  "disk.path");
+  }
+  if (version > kStoreLayoutVersion) {
+    return Status(Code::kFailedPrecondition,
+                  "the store in '" + root + "' was made by a newer version (layout " +
+                      std::to_string(version) + ", this program knows " +
+                      std::to_string(kStoreLayoutVersion) + "): upgrade, or choose another folder",
+                  "disk.path");
+  }
+  return {};
+}
+
+std::optional<std::string> read_file(const std::string& path) {
+  File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (f.fd() < 0) return std::nullopt;
+  std::string out;
+  char chunk[65536];
+  ssize_t n;
+  while ((n = ::read(f.fd(), chunk, sizeof chunk)) > 0)
+    out.append(chunk, static_cast<std::size_t>(n));
+  if (n < 0) return std::nullopt;
+  return out;
+}
+
+std::string hex_hash(std::string_view bytes) {
+  char out[17];
+  std::snprintf(out, sizeof out, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
+  return out;
+}
+
+/// Returns name, size and hash, one line each, of every database file whose records are not read
+/// back through checksummed tables.
+std::string seal_text(const std::string& db) {
+  std::vector<std::string> lines;
+  std::error_code ignored;
+  for (const auto& e : std::filesystem::directory_iterator(db, ignored)) {
+    const std::string name = e.path().filename().string();
+    if (!name.starts_with("MANIFEST-") && name != "CURRENT" && !name.ends_with(".log")) continue;
+    const auto bytes = read_file(e.path().string());
+    lines.push_back(name + " " +
+                    (bytes ? std::to_string(bytes->size()) + " " + hex_hash(*bytes)
+                           : std::string("unreadable")) +
+                    "\n");
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string text;
+  for (const auto& line : lines) text += line;
+  return text;
+}
+
+Result<int> lock_folder(const std::string& root) {
+  const std::string path = root + "/LOCK";
+  File f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  if (f.fd() < 0) return cannot("write to the store folder", root, errno);
+  if (::flock(f.fd(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return cannot("lock", path, errno);
+    char pid[32] = {};
+    const ssize_t n = ::pread(f.fd(), pid, sizeof pid - 1, 0);
+    const std::string who = n > 0 ? "process " + std::string(pid, static_cast<std::size_t>(n))
+                                  : std::string("another process");
+    return Status(
+        Code::kFailedPrecondition,
+        "the store in '" + root + "' is in use by " + who + ": stop it, or choose another folder",
+        "disk.path");
+  }
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(f.fd(), 0) != 0 ||
+      ::pwrite(f.fd(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return cannot("write to the store folder", root, errno);
+  }
+  return f.release();
+}
+
+Status check_folder(const std::string& root, bool read_only) {
+  struct stat st;
+  if (::stat(root.c_str(), &st) != 0) {
+    if (errno != ENOENT) return cannot("open the store folder", root, errno);
+    if (read_only)
+      return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
+    std::filesystem::path parent = std::filesystem::path(root).parent_path();
+    if (parent.empty()) parent = ".";
+    if (::stat(parent.c_str(), &st) != 0 && errno == ENOENT) {
+      return Status(
+          Code::kNotFound,
+          "the folder '" + parent.string() + "' does not exist: create it, or change disk.path",
+          "disk.path");
+    }
+    QUIRE_RETURN_IF_ERROR(make_folder(root));
+    if (::stat(root.c_str(), &st) != 0) return cannot("open the store folder", root, errno);
+  }
+  if (!S_ISDIR(st.st_mode))
+    return Status::invalid("disk.path", "'" + root + "' is a file; it must be a folder");
+  if (::faccessat(AT_FDCWD, root.c_str(), R_OK | X_OK | (read_only ? 0 : W_OK), AT_EACCESS) != 0) {
+    const char* verb = read_only ? "read" : "write to";
+    return Status(Code::kIo,
+                  std::string("cannot ") + verb + " the store folder '" + root + "': " +
+                      reason(errno) + "; give this user the right, or choose another folder",
+                  "disk.path");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::uint64_t allocated_bytes(const std::string& path) {
+  struct stat st;
+  return ::lstat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_blocks) * 512 : 0;
+}
+
+std::uint64_t directory_bytes(const std::string& path) {
+  std::uint64_t total = allocated_bytes(path);
+  DIR* dir = ::opendir(path.c_str());
+  if (!dir) return total;
+  while (const dirent* e = ::readdir(dir)) {
+    struct stat st;
+    if (e->d_name[0] == '.' && (e->d_name[1] == 0 || (e->d_name[1] == '.' && e->d_name[2] == 0)))
+      continue;
+    if (::fstatat(::dirfd(dir), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode)) {
+      total += static_cast<std::uint64_t>(st.st_blocks) * 512;
+    }
+  }
+  ::closedir(dir);
+  return total;
+}
+
+Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
+  if (path.empty()) return Status::invalid("disk.path", "must name a folder");
+  std::string root = path;
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
+
+  Status marker = check_marker(root);
+  if (read_only) {
+    if (marker.code() == Code::kNotFound)
+      return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
+    if (!marker.ok()) return marker;
+    StoreFolder folder(std::move(root), -1);
+    QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
+    return folder;
+  }
+  if (marker.code() == Code::kNotFound && !is_empty_folder(root)) {
+    return Status::invalid(
+        "disk.path",
+        "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
+  }
+  if (!marker.ok() && marker.code() != Code::kNotFound) return marker;
+  QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
+  StoreFolder folder(std::move(root), fd);
+  if (marker.code() == Code::kNotFound) QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
+  QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
+  for (const auto& sub : {folder.db(), folder.values(), folder.sketches(), folder.staging()})
+    QUIRE_RETURN_IF_ERROR(make_folder(sub));
+  std::error_code ignored;  // remaining files are found and counted again at the next open
+  for (const auto& left : std::filesystem::directory_iterator(folder.staging(), ignored))
+    std::filesystem::remove(left.path(), ignored);
+  return folder;
+}
+
+StoreFolder::StoreFolder(StoreFolder&& other) noexcept
+    : root_(std::move(other.root_)), lock_fd_(std::exchange(other.lock_fd_, -1)) {}
+
+StoreFolder::~StoreFolder() {
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+}
+
+Status StoreFolder::check_seal(bool read_only) const {
+  const std::string path = root_ + "/SEAL";
+  const auto sealed = read_file(path);
+  if (!sealed) return {};
+  // A seal that does not match its own digest is damaged itself and says nothing about the rest.
+  const auto end = sealed->rfind("end ");
+  const bool whole = end != std::string::npos &&
+                     sealed->substr(end) == "end " + hex_hash(sealed->substr(0, end)) + "\n";
+  if (whole && sealed->substr(0, end) != seal_text(db()) &&
+      (!read_only || ::access(path.c_str(), F_OK) == 0)) {
+    return Status(Code::kCorruption,
+                  "the catalog in '" + db() +
+                      "' is damaged: its manifest is not what was written when the store was "
+                      "closed; restore the "
+                      "folder from a backup, or move it away and ingest again",
+                  "disk.path");
+  }
+  if (!read_only && ::unlink(path.c_str()) != 0)
+    return cannot("write to the store folder", root_, errno);
+  return read_only ? Status() : sync_folder(root_);
+}
+
+void StoreFolder::seal() const {
+  std::string text = seal_text(db());
+  text += "end " + hex_hash(text) + "\n";
+  const std::string path = root_ + "/SEAL", tmp = path + ".tmp";
+  {
+    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+    if (f.fd() < 0 ||
+        ::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        ::fsync(f.fd()) != 0) {
+      ::unlink(tmp.c_str());  // a missing seal loses nothing
+      return;
+    }
+  }
+  if (::rename(tmp.c_str(), path.c_str()) != 0) ::unlink(tmp.c_str());
+}
+
+std::uint64_t StoreFolder::catalog_bytes() const {
+  return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(values()) +
+         allocated_bytes(sketches()) + allocated_bytes(staging());
+}
+
+std::uint64_t StoreFolder::free_bytes() const {
+  struct statvfs st;
+  if (::statvfs(root_.c_str(), &st) != 0) return UINT64_MAX;
+  return static_cast<std::uint64_t>(st.f_bavail) * st.f_frsize;
+}
+
+bool StoreFolder::supports_direct_io() const {
+  const std::string path = root_ + std::string(kMarkerName);
+  File f(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  return f.fd() >= 0;
+}
+
+}  // namespace quire

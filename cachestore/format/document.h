@@ -1,0 +1,97 @@
+/// This file declares what the store knows about one document. Text and token ids are the record;
+/// KV is only cache.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cachestore/format/key.h"
+
+namespace quire {
+
+enum class DocumentStatus : std::uint8_t {
+  kQueued = 0,
+  kTokenizing,
+  kPrefilling,
+  kStoring,
+  kReady,
+  kFailed,
+  kDeleting,
+};
+/// Returns "queued", "tokenizing", ... as the API spells them.
+std::string_view document_status_name(DocumentStatus status);
+std::optional<DocumentStatus> parse_document_status(std::string_view name);
+
+enum class TtlAnchor : std::uint8_t { kCreated = 0, kLastUsed };
+
+/// One context of a document: a byte range of the text, its token ids, and the name of its KV.
+struct DocumentChunk {
+  /// half-open range of the document's text (UTF-8 bytes)
+  std::uint64_t byte_begin = 0, byte_end = 0;
+  /// set by the store from token_ids at every commit
+  std::uint32_t num_tokens = 0;
+  std::uint32_t block_tokens = 0;       ///< tokens of one KV block: 16, 32 or 64
+  ContextKey key;                       ///< all zero: no KV was computed yet
+  std::vector<std::int32_t> token_ids;  ///< empty in heads and lists, complete in get_document
+
+  friend bool operator==(const DocumentChunk&, const DocumentChunk&) = default;
+};
+
+/// The only source of truth about a document. The text is stored separately (Store::get_text).
+struct DocumentManifest {
+  std::string ns;  ///< namespace (tenant), 1 to 128 bytes without NUL
+  std::string id;  ///< unique in the namespace, 1 to 128 bytes without NUL
+  /// set by the store: 1 when new, incremented with each change of text, chunks or settings
+  std::uint64_t version = 0;
+  std::string title;
+  std::string metadata_json;  ///< a JSON object as text; empty means {}
+  std::string content_hash;   ///< "sha256:<hex>", computed by ingest
+  std::uint64_t text_bytes = 0;
+  std::uint64_t num_tokens = 0;  ///< sum over the chunks, set by the store
+  DocumentStatus status = DocumentStatus::kQueued;
+  std::string error_code, error_message;  ///< set with kFailed
+  bool pinned = false;                    ///< the byte budgets do not evict its KV
+  std::optional<std::uint64_t> ttl_seconds;
+  TtlAnchor ttl_anchor = TtlAnchor::kCreated;
+  std::optional<std::int64_t> expires_at_ms;    ///< an explicit end; overrides ttl_seconds
+  std::int64_t created_ms = 0, updated_ms = 0;  ///< Unix milliseconds, set by the store
+  /// last commit of text or chunks, set by the store; the anchor of TTL kCreated
+  std::int64_t committed_ms = 0;
+  std::int64_t last_used_ms = 0;  ///< 0: never used by a query
+  std::uint64_t hits = 0;         ///< queries that used it
+  /// ingest settings as text: equal text and settings need no recomputation
+  std::string chunking;
+  std::string fingerprint;  ///< model fingerprint of the KV named in the chunks
+  Digest salt_digest;       ///< digest of cache_salt, never the salt; all zero without one
+  std::string job_id;       ///< the job that created or is creating it
+  std::vector<DocumentChunk> chunks;
+  /// Further segments that are kept with the document but not needed by it: KV of its chunks under
+  /// another model
+  std::vector<ContextKey> companions;
+
+  /// Returns when the document expires, by expires_at_ms or the TTL and its anchor (last commit or
+  /// last use); empty: never.
+  std::optional<std::int64_t> effective_expiry_ms() const;
+  friend bool operator==(const DocumentManifest&, const DocumentManifest&) = default;
+};
+
+/// Largest accepted sizes. Errors name the field.
+inline constexpr std::size_t kMaxIdBytes = 128;
+inline constexpr std::size_t kMaxTitleBytes = 64 << 10;
+inline constexpr std::size_t kMaxMetadataBytes = 1 << 20;
+inline constexpr std::size_t kMaxTextBytes = 64u << 20;
+inline constexpr std::size_t kMaxDocumentTokens = 64u << 20;
+inline constexpr std::size_t kMaxChunks = 1u << 20;
+inline constexpr std::size_t kMaxCompanions = 1u << 20;
+
+/// Returns the keys of all segments that the document names, without zero keys.
+std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
+
+/// Checks names, lengths, ranges and order of chunks. Errors: kInvalidArgument with the field.
+Status validate_manifest(const DocumentManifest& manifest);
+
+}  // namespace quire

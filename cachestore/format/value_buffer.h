@@ -1,0 +1,61 @@
+/// This file declares one value in memory in its stored form (header and payload, contiguous). The
+/// payload is aligned to 64 bytes, so the same buffer serves disk writes and the engine's reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "cachestore/format/record.h"
+
+namespace quire {
+
+class ValueBuffer {
+ public:
+  static constexpr std::size_t kAlign = 64;
+  /// Room before the payload for the header and for bytes that a disk tier puts before it.
+  static constexpr std::size_t kLead = 128;
+  static constexpr std::size_t kPage = 4096;
+
+  /// Allocates a buffer. Throws std::bad_alloc.
+  explicit ValueBuffer(std::size_t payload_bytes)
+      : ValueBuffer(kAlign, kLead, payload_bytes, kLead + payload_bytes) {}
+  /// Returns a buffer for reading whole file pages. `memory()` is page-aligned, the payload starts
+  /// `lead` bytes in (a multiple of 64, at least the header's 32), and there are `total` bytes.
+  static std::shared_ptr<ValueBuffer> for_pages(std::size_t lead, std::size_t payload_bytes,
+                                                std::size_t total) {
+    return std::shared_ptr<ValueBuffer>(new ValueBuffer(kPage, lead, payload_bytes, total));
+  }
+  static constexpr std::size_t allocated_bytes(std::size_t payload_bytes) {
+    return rounded(kLead + payload_bytes, kAlign);
+  }
+
+  std::size_t allocated_bytes() const { return allocated_; }
+  std::byte* memory() { return data_.get(); }
+  std::span<std::byte> payload() { return {data_.get() + lead_, size_}; }
+  std::span<const std::byte> payload() const { return {data_.get() + lead_, size_}; }
+  /// Returns 32 bytes of header, then the payload.
+  std::span<std::byte> stored() {
+    return {data_.get() + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_};
+  }
+  std::span<const std::byte> stored() const { return const_cast<ValueBuffer*>(this)->stored(); }
+
+ private:
+  static constexpr std::size_t rounded(std::size_t n, std::size_t unit) {
+    return (n + unit - 1) / unit * unit;
+  }
+  ValueBuffer(std::size_t align, std::size_t lead, std::size_t payload_bytes, std::size_t total)
+      : lead_(lead), size_(payload_bytes), allocated_(rounded(total, align)) {
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, allocated_)));
+    if (!data_) throw std::bad_alloc();
+  }
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t lead_, size_, allocated_;
+};
+
+}  // namespace quire

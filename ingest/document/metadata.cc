@@ -1,0 +1,86 @@
+#include "ingest/document/metadata.h"
+
+#include <boost/json.hpp>
+
+#include "ingest/document/utf8.h"
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+
+Result<json::object> parse_object(std::string_view text) {
+  if (text.empty()) return json::object();
+  if (const auto bad = find_invalid_utf8(text)) {
+    return Status::invalid("metadata", "not valid UTF-8 at byte " + std::to_string(*bad));
+  }
+  json::parse_options options;
+  options.max_depth = 32;
+  boost::system::error_code error;
+  json::value value = json::parse(text, error, {}, options);
+  if (error) return Status::invalid("metadata", "not valid JSON: " + error.message());
+  if (!value.is_object()) return Status::invalid("metadata", "must be a JSON object");
+  return std::move(value.get_object());
+}
+
+Result<std::string> bounded(const json::object& object, std::size_t max_bytes) {
+  std::string text = json::serialize(object);
+  if (text.size() > max_bytes) {
+    return Status::invalid("metadata", "has " + std::to_string(text.size()) +
+                                           " bytes, the limit is " + std::to_string(max_bytes));
+  }
+  return text;
+}
+
+void merge(json::object& base, const json::object& patch) {
+  for (const auto& [key, value] : patch) {
+    if (value.is_null()) {
+      base.erase(key);
+    } else if (value.is_object()) {
+      json::value& old = base[key];
+      if (!old.is_object()) old = json::object();
+      merge(old.get_object(), value.get_object());
+    } else {
+      base[key] = value;
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::string> normalize_metadata(std::string_view text, std::size_t max_bytes) {
+  QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_object(text));
+  return bounded(object, max_bytes);
+}
+
+Result<std::string> merge_metadata(std::string_view base, std::string_view patch,
+                                   std::size_t max_bytes) {
+  QUIRE_ASSIGN_OR_RETURN(json::object object, parse_object(base));
+  QUIRE_ASSIGN_OR_RETURN(const json::object change, parse_object(patch));
+  merge(object, change);
+  return bounded(object, max_bytes);
+}
+
+bool metadata_matches(std::string_view text,
+                      const std::vector<std::pair<std::string, std::string>>& filter) {
+  if (filter.empty()) return true;
+  auto object = parse_object(text);
+  if (!object.ok()) return false;
+  for (const auto& [key, wanted] : filter) {
+    const json::value* value = object->if_contains(key);
+    if (value == nullptr || value->is_structured()) return false;
+    const std::string have = value->is_string() ? std::string(value->get_string())
+                                                : json::serialize(*value);
+    if (have == wanted) continue;
+    // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
+    if (!value->is_number()) return false;
+    boost::system::error_code error;
+    const json::value number = json::parse(wanted, error);
+    if (error || !number.is_number() ||
+        number.to_number<double>(error) != value->to_number<double>(error))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace quire

@@ -1,0 +1,12 @@
+#include "kernels/cuda/attention/attention_by_dtype.h"
+#include "kernels/cuda/attention/attention_prefill.cuh"
+#include "kernels/cuda/hardware.cuh"
+
+namespace quire::cuda {
+
+Status prefill_attention_bf16(const AttentionArgs& args, StreamHandle stream) {
+  HardwareLauncher launcher(stream);
+  return launch_prefill_attention<BF16>(launcher, args);
+}
+
+}  // namespace quire::cuda

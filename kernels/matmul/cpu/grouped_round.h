@@ -1,0 +1,35 @@
+/// This file declares the sums that products with grouped weights keep between two records. Only
+/// .cc files of this folder include it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/matmul/cpu/matmul_kernels.h"
+
+namespace quire::cpu {
+
+inline constexpr std::int64_t kGroupedRoundRows = 32;  ///< rows that use a record while it is in L1
+
+/// Sums [row][output] of one round of rows. Outputs past the last are zero.
+struct GroupedRoundSums {
+  alignas(64) float of[kGroupedRoundRows][kPanelColumns];
+
+  /// Initializes rows [row, row + rows) of `out` from its bias or from y.
+  void begin(const PanelOutput& out, std::int64_t row, std::int64_t rows) {
+    const auto bytes = static_cast<std::size_t>(out.columns) * sizeof(float);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* from = out.first ? out.bias : out.y + (row + r) * out.ldy;
+      if (from == nullptr || out.columns < kPanelColumns) std::memset(of[r], 0, sizeof of[r]);
+      if (from != nullptr) std::memcpy(of[r], from, bytes);
+    }
+  }
+  void end(const PanelOutput& out, std::int64_t row, std::int64_t rows) const {
+    const auto bytes = static_cast<std::size_t>(out.columns) * sizeof(float);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(out.y + (row + r) * out.ldy, of[r], bytes);
+    }
+  }
+};
+
+}  // namespace quire::cpu

@@ -1,0 +1,138 @@
+// This file holds products with grouped weights on AVX-512 with VNNI: four products of bytes per
+// output and instruction. The tests also compile this file over an emulation of the instructions.
+#include "kernels/matmul/cpu/grouped_avx512-inl.h"
+
+#include <algorithm>
+
+#if defined(__x86_64__) || defined(QUIRE_EMULATE_AVX512)
+
+namespace quire::cpu {
+namespace {
+
+constexpr int kMaxRows = 8;                 // 16 sums and their operands fit the registers
+constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
+constexpr int kVectors = 2;                 // vectors of 16 outputs each, side by side
+
+/// Computes sums += four bytes of weights (unsigned) times four inputs (signed). It is asm, because
+/// around the builtin GCC 12 copies sums and reloads weights for every row.
+QUIRE_INLINE_512 void add_products(__m512i& sums, __m512i weights, __m512i inputs) {
+#if defined(QUIRE_EMULATE_AVX512)
+  sums = _mm512_dpbusd_epi32(sums, weights, inputs);
+#else
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(inputs));
+#endif
+}
+
+/// Integer sums of a group for R rows x 32 outputs.
+template <int R>
+struct WholeSums {
+  __m512i of[R][kVectors];
+
+  QUIRE_INLINE_512 void begin(const GroupedRows& x, std::int64_t first, std::int32_t zero_point) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      of[r][0] = of[r][1] = _mm512_set1_epi32(-zero_point * x.sums[first + r]);
+    }
+  }
+  QUIRE_INLINE_512 void add(int r, const __m512i (&weights)[kVectors], const std::int8_t* quad) {
+    const __m512i inputs = broadcast_quad(quad);
+    add_products(of[r][0], weights[0], inputs);
+    add_products(of[r][1], weights[1], inputs);
+  }
+};
+
+template <int R, GroupKind kKind>
+QUIRE_TARGET_512 void add_group(const GroupedRows& x, std::int64_t first, const std::byte* record,
+                                float* sums) {
+  const std::byte* w = record + group_head_bytes(kKind);
+  const std::int8_t* inputs = x.q + first * kGroupInputs;
+  WholeSums<R> whole;
+  if constexpr (kKind == GroupKind::kEight) {
+    whole.begin(x, first, 128);
+#pragma GCC unroll 1  // prefetches in bursts stall
+    for (int quad = 0; quad < kGroupQuads; ++quad, w += 128, inputs += 4) {
+      __builtin_prefetch(w + kFetchAhead);
+      __builtin_prefetch(w + kFetchAhead + 64);
+      const __m512i weights[kVectors] = {_mm512_loadu_si512(w), _mm512_loadu_si512(w + 64)};
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) whole.add(r, weights, inputs + r * kGroupInputs);
+    }
+  } else {
+    const __m512i mask = _mm512_set1_epi8(15);
+    whole.begin(x, first, kKind == GroupKind::kFour ? 8 : 0);
+#pragma GCC unroll 1
+    for (int pair = 0; pair < 4; ++pair, w += 128, inputs += 8) {
+      __builtin_prefetch(w + kFetchAhead);
+      __builtin_prefetch(w + kFetchAhead + 64);
+      const __m512i both[kVectors] = {_mm512_loadu_si512(w), _mm512_loadu_si512(w + 64)};
+      const __m512i even[kVectors] = {_mm512_and_si512(both[0], mask),
+                                      _mm512_and_si512(both[1], mask)};
+      const __m512i odd[kVectors] = {_mm512_and_si512(_mm512_srli_epi16(both[0], 4), mask),
+                                     _mm512_and_si512(_mm512_srli_epi16(both[1], 4), mask)};
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        whole.add(r, even, inputs + r * kGroupInputs);
+        whole.add(r, odd, inputs + r * kGroupInputs + 4);
+      }
+    }
+  }
+  const GroupScales<kKind> scales(record);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    scales.add(x, first + r, whole.of[r][0], whole.of[r][1], sums + r * kPanelColumns);
+  }
+}
+
+template <GroupKind kKind>
+void add_rows(const GroupedRows& x, std::int64_t first, std::int64_t rows, const std::byte* record,
+              float* sums) {
+  switch (rows) {
+    case 1:
+      return add_group<1, kKind>(x, first, record, sums);
+    case 2:
+      return add_group<2, kKind>(x, first, record, sums);
+    case 3:
+      return add_group<3, kKind>(x, first, record, sums);
+    case 4:
+      return add_group<4, kKind>(x, first, record, sums);
+    case 5:
+      return add_group<5, kKind>(x, first, record, sums);
+    case 6:
+      return add_group<6, kKind>(x, first, record, sums);
+    case 7:
+      return add_group<7, kKind>(x, first, record, sums);
+    default:
+      return add_group<kMaxRows, kKind>(x, first, record, sums);
+  }
+}
+
+template <GroupKind kKind>
+void multiply(const GroupedRows& x, std::int64_t row, std::int64_t group, const std::byte* records,
+              std::int64_t groups, const PanelOutput& out) {
+  GroupedRoundSums sums;
+  for (std::int64_t first = 0; first < out.rows; first += kGroupedRoundRows) {
+    const std::int64_t rows = std::min(kGroupedRoundRows, out.rows - first);
+    sums.begin(out, first, rows);
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::byte* record = records + g * group_bytes(kKind);
+      for (std::int64_t r = 0; r < rows; r += kMaxRows) {
+        add_rows<kKind>(x, x.at(row + first + r, group + g),
+                        std::min<std::int64_t>(kMaxRows, rows - r), record, sums.of[r]);
+      }
+    }
+    sums.end(out, first, rows);
+  }
+}
+
+}  // namespace
+
+void QUIRE_EMULATED_NAME(grouped_multiply_vnni)(const GroupedRows& x, std::int64_t row,
+                                                std::int64_t group, const std::byte* records,
+                                                std::int64_t groups, GroupKind kind,
+                                                const PanelOutput& out) {
+  with_kind(kind, [&]<GroupKind kKind>() { multiply<kKind>(x, row, group, records, groups, out); });
+}
+
+}  // namespace quire::cpu
+
+#endif
