@@ -21,10 +21,6 @@ namespace quire {
 ///
 /// Rows are gathered once per call, so this is meant for few query rows. Errors: kInvalidArgument.
 /// Allocates only thread-local scratch.
-enum class RowOrder : std::uint8_t {
-  kAscending,  ///< strictly ascending; checked
-  kAny         ///< no row occurs twice; the caller guarantees it
-};
 struct AttentionRowsArgs {
   AttentionArgs attention;
   const RowList* lists;  ///< [kv.num_kv_heads]

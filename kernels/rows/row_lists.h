@@ -16,4 +16,10 @@ struct RowList {
   std::int64_t length;
 };
 
+/// The order of the rows in a RowList.
+enum class RowOrder : std::uint8_t {
+  kAscending,  ///< strictly ascending; checked
+  kAny         ///< no row occurs twice; the caller guarantees it
+};
+
 }  // namespace quire
