@@ -62,6 +62,6 @@ inline void compiler_barrier() { __asm__ volatile("" ::: "memory"); }
 #define QUIRE_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 /// c += a * b, a [16 rows][32], b [16 pairs of rows][16 columns][2].
 #define QUIRE_TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-/// c += a * b in integers, a [rows][32 signed bytes], b [8][16 columns][4 unsigned bytes].
+/// c += a * b in integers, a [rows][32 signed bytes], b [8][16 columns][4 signed bytes].
 #define QUIRE_TILE_DOT_BYTES(c, a, b) \
-  __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+  __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)

@@ -111,19 +111,23 @@ struct GroupScales {
     }
   }
 
-  /// Adds the integer sums of one row and group (index `at`) to `sums` [32].
+  /// Adds the integer sums of one row and group (index `at`) to the row's 32 sums.
   QUIRE_INLINE_512 void add(const GroupedRows& x, std::int64_t at, __m512i low, __m512i high,
-                            float* sums) const {
+                            __m512& first, __m512& second) const {
     const __m512 x_scale = _mm512_set1_ps(x.scales[at]);
-    __m512 first = multiply_add(to_floats(low), _mm512_mul_ps(scale[0], x_scale),
-                                _mm512_loadu_ps(sums));
-    __m512 second = multiply_add(to_floats(high), _mm512_mul_ps(scale[1], x_scale),
-                                 _mm512_loadu_ps(sums + 16));
+    first = multiply_add(to_floats(low), _mm512_mul_ps(scale[0], x_scale), first);
+    second = multiply_add(to_floats(high), _mm512_mul_ps(scale[1], x_scale), second);
     if constexpr (kKind == GroupKind::kFourMin) {
       const __m512 weighted = _mm512_set1_ps(x.scales[at] * static_cast<float>(x.sums[at]));
       first = multiply_add(minimum[0], weighted, first);
       second = multiply_add(minimum[1], weighted, second);
     }
+  }
+  /// Adds them to `sums` [32].
+  QUIRE_INLINE_512 void add(const GroupedRows& x, std::int64_t at, __m512i low, __m512i high,
+                            float* sums) const {
+    __m512 first = _mm512_loadu_ps(sums), second = _mm512_loadu_ps(sums + 16);
+    add(x, at, low, high, first, second);
     _mm512_storeu_ps(sums, first);
     _mm512_storeu_ps(sums + 16, second);
   }

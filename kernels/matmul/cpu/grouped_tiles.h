@@ -35,11 +35,11 @@ struct GroupedTiles {
   inline static thread_local TileConfig config;
   inline static thread_local std::int32_t sums[4][16][16];
   inline static thread_local std::int8_t rows[2][16][kGroupInputs];
-  inline static thread_local std::uint8_t weights[2][kGroupQuads][64];
+  inline static thread_local std::int8_t weights[2][kGroupQuads][64];
 
   static void zero_all() { std::memset(sums, 0, sizeof sums); }
   template <int kTile>
-  static void load_weights(const std::uint8_t* at) {
+  static void load_weights(const std::int8_t* at) {
     std::memcpy(weights[kTile - 6], at, sizeof weights[0]);
   }
   template <int kTile>
@@ -79,7 +79,7 @@ struct GroupedTiles {
     QUIRE_TILE_ZERO(3);
   }
   template <int kTile>
-  static void load_weights(const std::uint8_t* at) {
+  static void load_weights(const std::int8_t* at) {
     if constexpr (kTile == 6)
       QUIRE_TILE_LOAD(6, at, 64);
     else
