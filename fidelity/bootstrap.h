@@ -21,5 +21,9 @@ struct BootstrapOptions {
 /// Returns the mean of `values` and its interval, deterministic for a seed. With one value, or
 /// equal values, the interval is that value.
 Interval bootstrap_mean(std::span<const double> values, const BootstrapOptions& options);
+/// Returns the mean without the `trim` share of the smallest and of the largest values, and its
+/// interval. A few questions whose likelihood collapses then do not decide. `trim` is below 0.5.
+Interval bootstrap_trimmed_mean(std::span<const double> values, double trim,
+                                const BootstrapOptions& options);
 
 }  // namespace quire

@@ -20,6 +20,10 @@ struct Measurement {
   std::string skipped;
   bool has_answers = false;  ///< em and f1 are meaningful
   double em = 0, f1 = 0;
+  double contains = 0;  ///< 1: the answer contains a reference, both normalised
+  /// The negative log-likelihood of the first reference in nats a token, with its tokens forced;
+  /// none: there is no reference, or the window has no room for it.
+  std::optional<double> nll;
   double agreement = 1;  ///< share of positions with the same token as full recompute
   double kl = 0;  ///< mean over the first answer positions, in nats, with recompute's tokens forced
   double sequence_ratio = 1;   ///< attended share of the (document token, layer) pairs

@@ -19,12 +19,16 @@ struct SpanValues {
   Values agreement, kl;
 };
 
+/// The share of questions left out at either end of a difference of likelihoods.
+constexpr double kTrimmed = 0.1;
+
 /// Every measure of every row has its own random stream, so that rows do not depend on which others
 /// were requested.
-Interval mean_of(const Values& values, const BootstrapOptions& base, const std::string& name) {
+Interval mean_of(const Values& values, const BootstrapOptions& base, const std::string& name,
+                 double trim = 0) {
   BootstrapOptions options = base;
   options.seed = Random(base.seed, name).next();
-  return bootstrap_mean(values, options);
+  return bootstrap_trimmed_mean(values, trim, options);
 }
 
 ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string& task,
@@ -36,7 +40,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
   Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft,
-      decode, cited, moved, corrected;
+      decode, cited, moved, corrected, contains, contains_difference, nll, nll_difference;
   std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
@@ -52,6 +56,9 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     decode.push_back(m.decode_ms);
     if (m.moved) moved.push_back(*m.moved);
     if (m.corrected) corrected.push_back(*m.corrected);
+    if (m.nll && std::isfinite(*m.nll)) nll.push_back(*m.nll);
+    if (m.nll && reference.nll && std::isfinite(*m.nll) && std::isfinite(*reference.nll))
+      nll_difference.push_back(*m.nll - *reference.nll);
     spans.resize(std::max(spans.size(), m.spans.size()));
     for (std::size_t i = 0; i < m.spans.size(); ++i) {
       spans[i].agreement.push_back(m.spans[i].agreement);
@@ -62,9 +69,11 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     ++row.n_answers;
     em.push_back(m.em);
     f1.push_back(m.f1);
+    contains.push_back(m.contains);
     if (!reference.skipped.empty()) continue;
     em_difference.push_back(m.em - reference.em);
     f1_difference.push_back(m.f1 - reference.f1);
+    contains_difference.push_back(m.contains - reference.contains);
   }
   const std::string prefix = spec.text + "\n" + task + "\n";
   const auto mean = [&](const Values& values, const char* name) {
@@ -74,6 +83,10 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.f1 = mean(f1, "f1");
   row.em_difference = mean(em_difference, "em_difference");
   row.f1_difference = mean(f1_difference, "f1_difference");
+  row.contains = mean(contains, "contains");
+  row.contains_difference = mean(contains_difference, "contains_difference");
+  row.nll = mean(nll, "nll");
+  row.nll_difference = mean_of(nll_difference, bootstrap, prefix + "nll_difference", kTrimmed);
   row.agreement = mean(agreement, "agreement");
   row.kl = mean(kl, "kl");
   row.sequence_ratio = mean(sequence, "sequence_ratio");
@@ -124,6 +137,13 @@ std::string signed_points(const Interval& i) {
   char text[64];
   std::snprintf(text, sizeof text, "%+.1f [%+.1f, %+.1f]", i.value * 100, i.low * 100,
                 i.high * 100);
+  return text;
+}
+
+std::string signed_nats(const Interval& i) {
+  if (!std::isfinite(i.value)) return "-";
+  char text[64];
+  std::snprintf(text, sizeof text, "%+.2f [%+.2f, %+.2f]", i.value, i.low, i.high);
   return text;
 }
 
@@ -278,8 +298,12 @@ std::string report_json(const Report& r) {
     d["cited"] = interval_json(row.cited);
     d["moved"] = interval_json(row.moved);
     d["corrected"] = interval_json(row.corrected);
+    d["contains"] = interval_json(row.contains);
+    d["nll"] = interval_json(row.nll);
     d["em_difference"] = interval_json(row.em_difference);
     d["f1_difference"] = interval_json(row.f1_difference);
+    d["contains_difference"] = interval_json(row.contains_difference);
+    d["nll_difference"] = interval_json(row.nll_difference);
     if (!row.spans.empty()) {
       json::array spans;
       for (const auto& s : row.spans)
@@ -301,7 +325,8 @@ std::string report_table(const Report& r) {
   std::size_t name = 10;
   for (const auto& s : r.strategies) name = std::max(name, s.size() + 2);
   std::string out = cell("strategy", name, false) + cell("n", 6) + cell("EM", 9) + cell("F1", 9) +
-                    cell("EM - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
+                    cell("EM - recompute", 23) + cell("contains", 10) + cell("NLL", 8) +
+                    cell("NLL - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
                     cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) +
                     cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + "\n";
   for (const auto& s : r.strategies) {
@@ -310,6 +335,8 @@ std::string report_table(const Report& r) {
     out += cell(s, name, false) + cell(std::to_string(row->n), 6) +
            cell(percent(row->em.value), 9) + cell(percent(row->f1.value), 9) +
            cell(s == "recompute" ? "" : signed_points(row->em_difference), 23) +
+           cell(percent(row->contains.value), 10) + cell(fixed(row->nll.value, 2), 8) +
+           cell(s == "recompute" ? "" : signed_nats(row->nll_difference), 23) +
            cell(percent(row->agreement.value), 9) + cell(fixed(row->kl.value, 4), 10) +
            cell(percent(row->sequence_ratio.value), 10) +
            cell(percent(row->recompute_ratio.value), 9) +

@@ -23,6 +23,8 @@ struct ReportRow {
   /// names one.
   Interval cited;
   Interval moved, corrected;  ///< over the questions that have them
+  Interval contains;
+  Interval nll;  ///< nats a token of the first reference
   struct Span {
     Interval agreement, kl;
   };
@@ -30,7 +32,9 @@ struct ReportRow {
   /// has.
   std::vector<Span> spans;
   /// Paired differences: this strategy minus recompute, question by question.
-  Interval em_difference, f1_difference;
+  Interval em_difference, f1_difference, contains_difference;
+  /// The same of nll, as a mean without a tenth of the questions at either end; below 0: better.
+  Interval nll_difference;
 };
 
 /// ReportContext describes what was measured, and with which model and settings.

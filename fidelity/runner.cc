@@ -57,6 +57,10 @@ std::string document_id(const SuiteDocument& d) {
   return "f" + sha256(std::to_string(d.title.size()) + ":" + d.title + d.text).hex().substr(0, 39);
 }
 
+/// The most tokens of an answer whose likelihood is measured: longer ones are texts, of which
+/// many wordings are right.
+constexpr std::int32_t kNllTokens = 64;
+
 class Runner {
  public:
   Runner(Engine& engine, IngestService& ingest, std::string ns, const Suite& suite,
@@ -141,7 +145,10 @@ class Runner {
       Measurement m;
       if (skipped.empty() && i == 0) {
         QUIRE_ASSIGN_OR_RETURN(reference, answer(request, spec, {}, skipped));
-        if (skipped.empty()) m = measured(record, *reference, *reference, reference->text);
+        if (skipped.empty()) {
+          m = measured(record, *reference, *reference, reference->text);
+          QUIRE_ASSIGN_OR_RETURN(m.nll, answer_nll(record, request, spec));
+        }
         if (skipped.empty() && long_answers())
           m.spans = spans_of(*reference, *reference, options_.span_tokens);
       } else if (skipped.empty()) {
@@ -180,6 +187,7 @@ class Runner {
       m.spans = spans_of(reference, *forced, options_.span_tokens);
       return m;
     }
+    QUIRE_ASSIGN_OR_RETURN(m.nll, answer_nll(record, request, spec));
     // Without forced tokens it would give the same answer, token for token.
     if (forced->choices == reference.choices) return m;
     QUIRE_ASSIGN_OR_RETURN(const Answer own, answer(request, spec, {}, skipped));
@@ -213,6 +221,33 @@ class Runner {
         break;
     }
     m.f1 = f1_score(m.answer, record.answers);
+    m.contains = contains_answer(m.answer, record.answers);
+  }
+
+  /// Returns Measurement::nll of the record's first answer under the strategy.
+  Result<std::optional<double>> answer_nll(const SuiteRecord& record, const QueryRequest& request,
+                                           const StrategySpec& spec) {
+    std::optional<double> none;
+    if (record.answers.empty() || long_answers()) return none;
+    const std::vector<std::int32_t> gold = engine_.tokenizer().encode(record.answers.front());
+    const auto n = static_cast<std::int32_t>(gold.size());
+    if (n == 0 || n > kNllTokens) return none;
+    QueryRequest forced = request;
+    forced.attribute = false;
+    forced.sampling.max_tokens = n;
+    forced.sampling.ignore_eos = true;
+    forced.sampling.stop.clear();
+    forced.sampling.stop_token_ids.clear();
+    std::string skipped;
+    QUIRE_ASSIGN_OR_RETURN(const Answer run, answer(forced, spec, gold, skipped, gold.size()));
+    if (!skipped.empty() || run->first_logits.size() < gold.size()) return none;
+    double sum = 0;
+    std::vector<float> log_p;
+    for (std::size_t i = 0; i < gold.size(); ++i) {
+      log_softmax(run->first_logits[i], log_p);
+      sum -= log_p[static_cast<std::size_t>(gold[i])];
+    }
+    return std::optional<double>(sum / n);
   }
 
   /// Sets whether a right answer cites a supporting document first.
@@ -254,7 +289,8 @@ class Runner {
   }
 
   Result<Answer> answer(const QueryRequest& prompt, const StrategySpec& spec,
-                        const std::vector<std::int32_t>& forced, std::string& skipped) {
+                        const std::vector<std::int32_t>& forced, std::string& skipped,
+                        std::size_t logits_kept = kKlPositions) {
     QueryRequest request = prompt;
     request.id = "fidelity";
     request.cache = spec.cache;
@@ -264,7 +300,7 @@ class Runner {
     }
     request.sampling.forced_tokens = forced;
     auto sink = std::make_shared<AnswerSink>(
-        long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : kKlPositions);
+        long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : logits_kept);
     auto handle = engine_.query(std::move(request), sink);
     Status status = handle.status();
     if (status.ok()) {

@@ -52,7 +52,8 @@ struct RunResult {
 /// Measures each question. Its documents are ingested, and those that no later question needs are
 /// removed again. Recompute answers greedily; then every other strategy runs once with recompute's
 /// tokens forced (KL, times, bytes). If its own choice differs anywhere, it runs once more freely
-/// (answer, agreement), except for long answers.
+/// (answer, agreement), except for long answers. Each strategy also runs once with the tokens of
+/// the record's first answer forced (nll).
 ///
 /// A prompt beyond the window is a skipped row. Rows are read from and written to `state`. `ns` is
 /// the namespace that holds the documents during the run. Errors: kCancelled; kInvalidArgument (no

@@ -128,6 +128,14 @@ double exact_match(std::string_view answer, std::span<const std::string> referen
              : 0;
 }
 
+double contains_answer(std::string_view answer, std::span<const std::string> references) {
+  const std::string text = " " + normalize_answer(answer) + " ";
+  return std::any_of(references.begin(), references.end(), [&](const std::string& reference) {
+    const std::string words = normalize_answer(reference);
+    return !words.empty() && text.find(" " + words + " ") != std::string::npos;
+  });
+}
+
 double f1_score(std::string_view answer, std::span<const std::string> references) {
   const auto words = words_of(answer);
   double best = 0;

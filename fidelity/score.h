@@ -19,6 +19,9 @@ std::string normalize_answer(std::string_view text);
 /// Returns 1 if the normalised answer equals a normalised reference, else 0. Without references it
 /// is 0.
 double exact_match(std::string_view answer, std::span<const std::string> references);
+/// Returns 1 if the normalised answer contains the words of a normalised reference one behind the
+/// other, else 0. It sees right answers in sentences, which exact_match() does not.
+double contains_answer(std::string_view answer, std::span<const std::string> references);
 /// Returns the harmonic mean of word precision and recall of normalised texts (counted with
 /// multiplicity), the best over the references.
 double f1_score(std::string_view answer, std::span<const std::string> references);

@@ -17,7 +17,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-3";
+constexpr std::string_view kFormat = "quire-fidelity-state-4";
 
 /// Formats numbers as text. The JSON library's reader may be off by the last bit, and rows must be
 /// read back exactly as measured.
@@ -44,6 +44,8 @@ std::string row_text(const std::string& question, const std::string& strategy,
   o["has_answers"] = m.has_answers;
   o["em"] = exact(m.em);
   o["f1"] = exact(m.f1);
+  o["contains"] = exact(m.contains);
+  if (m.nll) o["nll"] = exact(*m.nll);
   o["agreement"] = exact(m.agreement);
   o["kl"] = exact(m.kl);
   o["sequence_ratio"] = exact(m.sequence_ratio);
@@ -117,13 +119,14 @@ std::optional<Row> parse_row(std::string_view line) {
   else
     ok = ok && cited && cited->is_null();
   for (const auto& [name, out] :
-       {std::pair{"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
+       {std::pair{"nll", &row.m.nll}, {"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
     *out = from_exact(o.if_contains(name));
   }
   if (const auto* spans = o.if_contains("spans")) ok = parse_spans(*spans, row.m.spans) && ok;
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em},
                                   {"f1", &row.m.f1},
+                                  {"contains", &row.m.contains},
                                   {"agreement", &row.m.agreement},
                                   {"kl", &row.m.kl},
                                   {"sequence_ratio", &row.m.sequence_ratio},

@@ -37,6 +37,11 @@ Made made() {
     full.has_answers = reuse.has_answers = i < 40;
     full.em = full.f1 = i < 40 ? 1 : 0;
     reuse.em = reuse.f1 = i < 40 && i % 2 == 0 ? 1 : 0;
+    full.nll = 2;
+    // Two collapsed answers of forty are among those that the trimmed difference leaves out.
+    if (i < 40) reuse.nll = i < 2 ? 50.0 : 1.5;
+    reuse.contains = i < 40 && i % 4 == 0 ? 1 : 0;
+    full.contains = i < 40 ? 1 : 0;
     reuse.agreement = 0.5;
     reuse.kl = 0.25;
     full.ttft_ms = 100;
@@ -90,6 +95,11 @@ TEST(Report, MeansAndPairedDifferences) {
   EXPECT_EQ(a->n, 40);
   EXPECT_DOUBLE_EQ(a->em.value, 0.5);
   EXPECT_DOUBLE_EQ(a->em_difference.value, -0.5);
+  EXPECT_DOUBLE_EQ(a->contains.value, 0.25);
+  EXPECT_DOUBLE_EQ(a->contains_difference.value, -0.75);
+  EXPECT_NEAR(a->nll.value, (2 * 50.0 + 38 * 1.5) / 40, 1e-12);
+  EXPECT_DOUBLE_EQ(a->nll_difference.value, -0.5);
+  EXPECT_TRUE(std::isnan(r.find("reuse", "b")->nll.value)) << "no answer is known there";
   EXPECT_LT(a->em_difference.high, -0.3);
   EXPECT_GT(a->em_difference.low, -0.7);
   const ReportRow* b = r.find("reuse", "b");

@@ -93,6 +93,11 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   EXPECT_EQ(exact->agreement.value, 1);
   EXPECT_EQ(exact->kl.value, 0);
   EXPECT_EQ(exact->em.value, full->em.value);
+  EXPECT_EQ(exact->nll_difference.value, 0);
+  EXPECT_EQ(full->contains_difference.value, 0);
+  EXPECT_GE(full->contains.value, full->em.value);
+  EXPECT_LT(full->nll.value, reuse->nll.value) << "the answer is less likely without its context";
+  EXPECT_GT(reuse->nll_difference.low, 0);
   EXPECT_LT(exact->recompute_ratio.value, 1);
   EXPECT_GT(exact->bytes_loaded.value, 0);
   // The strategy `reuse` does not, and its loss shows where the subject is in an earlier chunk.

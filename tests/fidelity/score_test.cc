@@ -47,6 +47,15 @@ TEST(Score, F1CountsWordsWithMultiplicity) {
   EXPECT_DOUBLE_EQ(f1_score("one", Texts{"One!"}), 1);
 }
 
+TEST(Score, ASentenceContainsAnAnswerByWholeWords) {
+  EXPECT_EQ(contains_answer("The Canadian rock band Rush released it.", Texts{"Rush"}), 1);
+  EXPECT_EQ(contains_answer("It was released by the Beatles", Texts{"Wings", "The Beatles"}), 1);
+  EXPECT_EQ(contains_answer("They rushed home", Texts{"rush"}), 0);
+  EXPECT_EQ(contains_answer("New Orleans and York", Texts{"New York"}), 0);
+  EXPECT_EQ(contains_answer("anything", Texts{"the"}), 0) << "nothing is left of it";
+  EXPECT_EQ(contains_answer("anything", Texts{}), 0);
+}
+
 TEST(Score, RulerCountsReferencesFoundInTheAnswer) {
   EXPECT_DOUBLE_EQ(ruler_match_all("They are ABC, def and 12.", Texts{"abc", "DEF", "34", "12"}),
                    0.75);
@@ -90,6 +99,9 @@ TEST(Bootstrap, EqualValuesHaveNoWidthAndNothingIsNaN) {
   EXPECT_EQ(one.low, 1);
   EXPECT_EQ(one.high, 1);
   EXPECT_TRUE(std::isnan(bootstrap_mean({}, {}).value));
+  std::vector<double> ten = {9, 2, 3, 1, 4, 2, 3, 4, -50, 5};
+  EXPECT_DOUBLE_EQ(bootstrap_trimmed_mean(ten, 0.1, {}).value, 3) << "without -50 and 9";
+  EXPECT_DOUBLE_EQ(bootstrap_trimmed_mean(ten, 0, {}).value, bootstrap_mean(ten, {}).value);
 }
 
 TEST(Bootstrap, AgreesWithTheNormalApproximationOfAShare) {
