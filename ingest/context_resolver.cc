@@ -1,6 +1,6 @@
 #include "ingest/context_resolver.h"
 
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "ingest/prepared_text.h"
 
 namespace quire {

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "ingest/document/metadata.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 
 namespace quire {
 namespace {

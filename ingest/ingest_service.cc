@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "ingest/context_resolver.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
 #include "ingest/store_catalog.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 
 namespace quire {
 namespace {}  // namespace

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "ingest/job_table.h"
 
 namespace quire {

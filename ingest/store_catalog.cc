@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ingest/document/metadata.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "ingest/document/utf8.h"
 #include "ingest/prepared_text.h"
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "cachestore/pack/pack_transfer.h"
 #include "engine/engine.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/admin_codec.h"

@@ -1,5 +1,5 @@
 #include "ingest/document/metadata.h"
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
 #include "tests/ingest/ingest_fixture.h"

@@ -1,4 +1,4 @@
-#include "ingest/document/names.h"
+#include "ingest/names.h"
 
 #include <algorithm>
 #include <random>

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ingest/document/document_types.h"
+#include "ingest/ingest_service.h"
 
 namespace quire {
 
