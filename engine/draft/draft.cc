@@ -64,13 +64,14 @@ class ModelDraft final : public Draft {
 
   std::shared_ptr<LookAhead> ask(DraftRequest request) override {
     auto answer = std::make_shared<LookAhead>();
+    const std::function<void()> on_progress = request.on_progress;
     std::string refused;
     bool queued = false;
     {
       std::lock_guard lock(mu_);
       if (const auto same = find_same(request, answer)) {
         if (!answer->done()) {
-          same->askers.push_back(std::move(request.on_progress));
+          same->askers.push_back(on_progress);
           return answer;
         }
       } else if (stopping_) {
@@ -79,7 +80,7 @@ class ModelDraft final : public Draft {
         refused = "the draft's queue is full";
       } else {
         auto job = std::make_shared<Job>();
-        job->askers.push_back(std::move(request.on_progress));
+        job->askers.push_back(on_progress);
         job->request = std::move(request);
         job->answer = answer;
         job->asked = answer;
@@ -93,7 +94,7 @@ class ModelDraft final : public Draft {
       return answer;
     }
     if (!refused.empty()) answer->finish({}, std::move(refused));
-    if (request.on_progress) request.on_progress();
+    if (on_progress) on_progress();
     return answer;
   }
 

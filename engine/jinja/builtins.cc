@@ -326,7 +326,8 @@ Value filter_map(Interpreter& run, const Value& v, Arguments& args) {
     const Value fallback = args.take(1, "default");
     for (const Value& one : run.items(v)) {
       Value got = member(run, one, by.as_text()->bytes);
-      all.push_back(got.is_undefined() && !fallback.is_undefined() ? fallback : std::move(got));
+      if (got.is_undefined() && !fallback.is_undefined()) got = fallback;
+      all.push_back(std::move(got));
     }
     return Value::list(std::move(all));
   }
