@@ -23,7 +23,7 @@ void EmbedQueue::submit(EmbedRequest request, EmbedTask::Done done) {
       refused = Status::exhausted("the queue is full: " + std::to_string(max_waiting_) +
                                   " texts are waiting to be embedded");
     } else {
-      waiting_.push_back(std::move(task));
+      waiting_.push_back(task);
     }
   }
   if (!refused.ok()) return task->fail(refused);

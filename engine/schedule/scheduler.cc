@@ -85,7 +85,7 @@ void Scheduler::submit(const ContextKey& key, PrefillRequest request, PrefillTas
                                   std::to_string(limits_.max_prefills) + " contexts are waiting");
     } else {
       prefill_count_.fetch_add(1);
-      new_prefills_.push_back({key, std::move(request), std::move(done)});
+      new_prefills_.push_back({key, std::move(request), done});
     }
   }
   if (!refused.ok()) return done(std::move(refused));

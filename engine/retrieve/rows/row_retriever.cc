@@ -158,7 +158,8 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   };
   order_.resize(at(kv_heads));
   std::iota(order_.begin(), order_.end(), std::int64_t{0});
-  std::ranges::stable_partition(order_, [&](std::int64_t m) { return chooses(host_step(m)); });
+  std::stable_partition(order_.begin(), order_.end(),
+                        [&](std::int64_t m) { return chooses(host_step(m)); });
   const Stopwatch watch;
   parallel_tasks(kv_heads, [&](std::int64_t i) {
     const std::int64_t m = order_[at(i)];
