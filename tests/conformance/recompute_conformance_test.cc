@@ -1,5 +1,5 @@
 // Requirements on every recomputer of this build.
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

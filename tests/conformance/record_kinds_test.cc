@@ -3,7 +3,7 @@
 #include <set>
 
 #include "engine/retrieve/head/retrieval_head.h"
-#include "tests/engine/prefill/ingest_harness.h"
+#include "tests/support/harness/ingest_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "cachestore/format/value_buffer.h"
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -8,8 +8,8 @@
 #include "engine/retrieve/choosing_memory.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/retrieve/retriever.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/retrieve/head_files.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/head_files.h"
 
 namespace quire::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include "engine/device/device_compute.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 #include "tests/support/simt/emulated_ops.h"
 

@@ -6,8 +6,8 @@
 #include "engine/device/device_compute.h"
 #include "engine/engine_parts.h"
 #include "engine/plan/strategy.h"
-#include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
 #include "tests/support/simt/emulated_ops.h"
 #include "tests/support/smollm2.h"
 

@@ -10,9 +10,9 @@
 #include "engine/prefill/context_kv.h"
 #include "engine/record/tail_record.h"
 #include "kernels/rows/block_summary.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/model/model_harness.h"
-#include "tests/engine/prefill/ingest_harness.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/ingest_harness.h"
+#include "tests/support/harness/model_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include "engine/compute/compute.h"
 #include "engine/residency/memory_speed.h"
 #include "engine/retrieve/slot_copies.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/retrieve/head_files.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/head_files.h"
 
 namespace quire::testing {
 namespace {

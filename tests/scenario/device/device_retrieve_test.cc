@@ -8,9 +8,9 @@
 
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/pages/paged.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/retrieve/head_files.h"
-#include "tests/engine/retrieve/random_row.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/head_files.h"
+#include "tests/support/harness/random_row.h"
 
 namespace quire::testing {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "engine/select/resident_means.h"
 #include "engine/select/samkv_scores.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/select/sketch_maker.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/sketch_maker.h"
 
 namespace quire::testing {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cachestore/store.h"
 #include "ingest/ingest_service.h"
-#include "tests/ingest/crash_texts.h"
+#include "tests/scenario/ingest/crash_texts.h"
 #include "tests/support/fake_engine.h"
 
 namespace {

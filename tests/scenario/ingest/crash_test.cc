@@ -7,8 +7,8 @@
 #include <map>
 #include <sstream>
 
-#include "tests/ingest/crash_texts.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/scenario/ingest/crash_texts.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 extern char** environ;
 

@@ -1,5 +1,5 @@
 // The document service works over the real engine and the embedded model.
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

@@ -1,8 +1,8 @@
 // On a full disk, documents are refused or fail with one clear error. Stored documents stay, and
 // the service recovers by itself.
 #include "cachestore/store_impl.h"
-#include "tests/cachestore/memory_tier.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
+#include "tests/support/harness/memory_tier.h"
 
 namespace quire::test {
 namespace {

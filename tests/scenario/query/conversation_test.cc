@@ -2,8 +2,8 @@
 // computed, and their answers do not change.
 #include <gtest/gtest.h>
 
-#include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
 
 namespace quire::testing {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/retrieve/pages/paged.h"
 #include "engine/retrieve/plugs/ctkvr.h"
-#include "tests/engine/retrieve/row_harness.h"
+#include "tests/support/harness/row_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "engine/record/sketch.h"
 #include "engine/sample/json_schema_grammar.h"
-#include "tests/engine/pipeline/reference.h"
+#include "tests/scenario/query/reference.h"
 #include "tests/support/engine_harness.h"
 
 namespace quire::testing {

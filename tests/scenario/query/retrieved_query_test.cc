@@ -4,8 +4,8 @@
 #include <map>
 
 #include "engine/retrieve/retriever.h"
-#include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
 
 namespace quire::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention/attention_rows.h"
 #include "kernels/rows/rope.h"
-#include "tests/engine/retrieve/specontext_harness.h"
+#include "tests/support/harness/specontext_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/compress/compressor.h"
-#include "tests/engine/schedule/schedule_harness.h"
+#include "tests/support/harness/schedule_harness.h"
 
 namespace quire::testing {
 namespace {

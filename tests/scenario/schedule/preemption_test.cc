@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "tests/engine/retrieve/head_files.h"
-#include "tests/engine/schedule/schedule_harness.h"
+#include "tests/support/harness/head_files.h"
+#include "tests/support/harness/schedule_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "tests/cachestore/crash_history.h"
+#include "tests/scenario/store/crash_history.h"
 
 namespace quire::test {
 namespace {

@@ -1,7 +1,7 @@
 /// Says what the crash test's child writes and what its parent expects to find.
 #pragma once
 
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire::test {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "tests/cachestore/crash_history.h"
+#include "tests/scenario/store/crash_history.h"
 
 namespace quire {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/record_kind.h"
-#include "tests/engine/device/device_side.h"
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/model_harness.h"
 
 namespace quire::testing {
 

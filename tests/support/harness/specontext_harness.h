@@ -14,9 +14,9 @@
 
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/head/specontext.h"
-#include "tests/engine/retrieve/head_files.h"
-#include "tests/kernels/kernel_test_support.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
+#include "tests/support/harness/kernel_test_support.h"
 #include "tests/support/host_compute.h"
 
 namespace quire::testing {

@@ -19,7 +19,7 @@
 #include "cachestore/disk/disk_tier.h"
 #include "cachestore/store.h"
 #include "cachestore/store_impl.h"
-#include "tests/cachestore/memory_tier.h"
+#include "tests/support/harness/memory_tier.h"
 #include "tests/support/status_matchers.h"
 
 namespace quire::test {

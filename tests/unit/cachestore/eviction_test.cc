@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

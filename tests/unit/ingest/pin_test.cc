@@ -1,7 +1,7 @@
 // Pins keep to their share, through the gate and through every caller of it.
 #include "ingest/pin_gate.h"
 
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

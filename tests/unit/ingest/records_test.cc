@@ -2,7 +2,7 @@
 #include "ingest/document/names.h"
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

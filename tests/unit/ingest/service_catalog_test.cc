@@ -1,7 +1,7 @@
 // Documents can be read, listed, patched, deleted and expired.
 #include <set>
 
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

@@ -1,7 +1,7 @@
 // After a restart, unfinished jobs go on, finished ones are reported, and deleted documents stay
 // deleted.
 #include "ingest/job_record.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

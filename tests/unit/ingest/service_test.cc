@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "ingest/document/chunker.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

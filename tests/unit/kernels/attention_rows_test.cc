@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "kernels/parallel.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

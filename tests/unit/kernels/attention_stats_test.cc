@@ -6,7 +6,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/parallel.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

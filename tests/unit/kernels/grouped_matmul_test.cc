@@ -7,7 +7,7 @@
 #include "kernels/matmul/cpu/grouped_kernels.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/matmul/round_weights.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire::cpu {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/rows/block_summary.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "kernels/matmul/round_weights.h"
 #include "kernels/parallel.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <tuple>
 
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -30,7 +30,7 @@ struct GoldenCase {
 };
 
 std::vector<GoldenCase> golden() {
-  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/tests/kernels/quant_blocks_golden.bin",
+  std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/tests/unit/kernels/quant_blocks_golden.bin",
                    std::ios::binary);
   const auto number = [&in] {
     std::uint32_t n = 0;

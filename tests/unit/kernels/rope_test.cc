@@ -3,7 +3,7 @@
 #include <map>
 #include <numbers>
 
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

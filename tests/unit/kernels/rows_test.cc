@@ -6,7 +6,7 @@
 #include "kernels/parallel.h"
 #include "kernels/rows/activation.h"
 #include "kernels/rows/norm.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/choice/page_bounds.h"
 #include "kernels/parallel.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

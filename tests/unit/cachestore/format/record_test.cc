@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cachestore/format/value_hash.h"
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cachestore/pack/pack_transfer.h"
-#include "tests/cachestore/test_store.h"
+#include "tests/support/harness/test_store.h"
 
 namespace quire {
 namespace {

@@ -4,14 +4,14 @@
 #include <map>
 
 #include "engine/chat/chat_template.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {
 
 namespace json = boost::json;
 
-const char* const kHere = QUIRE_SOURCE_DIR "/tests/engine/tokenizer/";
+const char* const kHere = QUIRE_SOURCE_DIR "/tests/unit/engine/chat/";
 
 /// R1-Distill-Llama renames Llama-3's reserved tokens.
 constexpr std::string_view kDeepSeekTokens = R"({"added_tokens_decoder": {

@@ -1,6 +1,6 @@
 // Prompts over documents consist of parts that are prefilled separately and joined as ids.
 #include "engine/chat/chat_template.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {

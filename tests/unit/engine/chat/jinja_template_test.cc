@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <map>
 
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {
@@ -15,7 +15,7 @@ using tokenizer_internal::jinja_value_of_json;
 using tokenizer_internal::JinjaLimits;
 using tokenizer_internal::JinjaTemplate;
 
-const std::string kHere = QUIRE_SOURCE_DIR "/tests/engine/tokenizer/";
+const std::string kHere = QUIRE_SOURCE_DIR "/tests/unit/engine/chat/";
 
 const json::value& golden() {
   static const json::value value = json::parse(*test::slurp(kHere + "template_golden.json"));

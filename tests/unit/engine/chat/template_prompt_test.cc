@@ -4,7 +4,7 @@
 
 #include "engine/chat/chat_template.h"
 #include "engine/chat/jinja_template.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {
@@ -14,7 +14,7 @@ using Messages = std::vector<ChatMessage>;
 
 std::string published(const std::string& name) {
   return *test::slurp(
-      std::string(QUIRE_SOURCE_DIR "/tests/engine/tokenizer/chat_templates/published/") + name +
+      std::string(QUIRE_SOURCE_DIR "/tests/unit/engine/chat/chat_templates/published/") + name +
       ".jinja");
 }
 
@@ -37,7 +37,7 @@ std::string text_of(const Tokenizer& tokenizer, const Result<Ids>& ids) {
 std::vector<std::string> all_published() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(
-           QUIRE_SOURCE_DIR "/tests/engine/tokenizer/chat_templates/published")) {
+           QUIRE_SOURCE_DIR "/tests/unit/engine/chat/chat_templates/published")) {
     const std::string name = entry.path().stem().string();
     if (name != "fireworks-ai-llama-3-firefunction-v2") names.push_back(name);
   }

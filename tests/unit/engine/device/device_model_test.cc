@@ -4,7 +4,7 @@
 #include <random>
 
 #include "engine/device/device_compute.h"
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 #include "tests/support/simt/emulated_ops.h"
 

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 
 namespace quire {

@@ -3,8 +3,8 @@
 #include <numbers>
 #include <random>
 
-#include "tests/engine/model/model_harness.h"
 #include "tests/support/gguf_models.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 
 namespace quire {

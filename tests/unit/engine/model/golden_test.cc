@@ -7,7 +7,7 @@
 #include <set>
 
 #include "engine/model/safetensors.h"
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 
 namespace quire {

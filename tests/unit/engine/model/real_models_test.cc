@@ -4,7 +4,7 @@
 
 #include <boost/json.hpp>
 
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/llama2c_files.h"
 #include "tests/support/model_files.h"
 

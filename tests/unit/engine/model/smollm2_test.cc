@@ -4,7 +4,7 @@
 
 #include <boost/json.hpp>
 
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 
 namespace quire {
@@ -21,7 +21,7 @@ std::vector<std::int32_t> ids_of(const json::value& list) {
 
 json::array golden() {
   const std::string text = read_file(fs::path(QUIRE_SOURCE_DIR) /
-                                     "tests/engine/model/smollm2_greedy.json");
+                                     "tests/unit/engine/model/smollm2_greedy.json");
   return json::parse(text).as_array();
 }
 

@@ -8,8 +8,8 @@
 #include <random>
 
 #include "engine/prefill/context_kv.h"
-#include "tests/kernels/kernel_test_support.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/kernel_test_support.h"
 #include "tests/support/host_compute.h"
 
 namespace quire::testing {

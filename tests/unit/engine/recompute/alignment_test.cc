@@ -4,7 +4,7 @@
 
 #include "engine/recompute/row_pass.h"
 #include "engine/recompute/samkv_rows.h"
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/dtype.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -10,7 +10,7 @@
 #include "engine/residency/device_pool.h"
 #include "engine/residency/resident_pages.h"
 #include "engine/residency/transfer_streams.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

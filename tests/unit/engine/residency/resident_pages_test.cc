@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/residency/device_pool.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

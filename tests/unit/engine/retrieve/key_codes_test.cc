@@ -12,7 +12,7 @@
 #include "engine/retrieve/rows/row_choice.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/topk.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "engine/model/hook_chain.h"
 #include "kernels/attention/attention.h"
-#include "tests/engine/model/model_harness.h"
+#include "tests/support/harness/model_harness.h"
 #include "tests/support/host_compute.h"
 #include "tests/support/model_files.h"
 

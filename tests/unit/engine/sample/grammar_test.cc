@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include "tests/engine/sample/answer_maker.h"
+#include "tests/unit/engine/sample/answer_maker.h"
 
 namespace quire::testing {
 namespace {

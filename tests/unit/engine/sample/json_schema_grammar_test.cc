@@ -5,8 +5,8 @@
 #include <boost/json.hpp>
 #include <random>
 
-#include "tests/engine/sample/answer_maker.h"
 #include "tests/support/json_schema.h"
+#include "tests/unit/engine/sample/answer_maker.h"
 
 namespace quire::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "tests/engine/schedule/schedule_harness.h"
+#include "tests/support/harness/schedule_harness.h"
 
 namespace quire::testing {
 namespace {

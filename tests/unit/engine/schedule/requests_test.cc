@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "tests/engine/schedule/schedule_harness.h"
+#include "tests/support/harness/schedule_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "engine/select/samkv_scores.h"
-#include "tests/engine/select/sketch_maker.h"
+#include "tests/support/harness/sketch_maker.h"
 
 namespace quire::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/gguf/gguf.h"
 #include "engine/tokenizer/gguf_pretokenizers.h"
 #include "engine/tokenizer/pretokenizer.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
 #include "tests/support/gguf_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 #include <boost/json.hpp>
 
 #include "engine/chat/chat_template.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 json::object golden() {
   const auto text = test::slurp(fs::path(QUIRE_SOURCE_DIR) /
-                                "tests/engine/tokenizer/smollm2_tokens.json");
+                                "tests/unit/engine/tokenizer/smollm2_tokens.json");
   return text ? json::parse(*text).as_object() : json::object();
 }
 

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "engine/tokenizer/stream_decoder.h"
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {

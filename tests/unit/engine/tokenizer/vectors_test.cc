@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tests/engine/tokenizer/tokenizer_files.h"
+#include "tests/support/harness/tokenizer_files.h"
 
 namespace quire {
 namespace {

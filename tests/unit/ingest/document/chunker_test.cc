@@ -1,7 +1,7 @@
 #include "ingest/document/chunker.h"
 
 #include "ingest/document/utf8.h"
-#include "tests/ingest/ingest_fixture.h"
+#include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/attention/attention_rows.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/attention/attention_statistics.cuh"
 
 #include "kernels/attention/attention.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/choice/topk.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/args.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 #include "tests/support/simt/simt.h"
 
 namespace quire::cuda {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/matmul/four_bits.cuh"
 #include "kernels/matmul/matmul.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

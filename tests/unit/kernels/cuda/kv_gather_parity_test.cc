@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

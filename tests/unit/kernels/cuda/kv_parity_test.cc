@@ -3,7 +3,7 @@
 #include "kernels/cuda/rows/kv.cuh"
 
 #include "kernels/rows/block_summary.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

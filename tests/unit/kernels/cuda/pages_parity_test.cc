@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/matmul/matmul.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

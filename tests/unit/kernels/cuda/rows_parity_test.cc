@@ -7,7 +7,7 @@
 #include "kernels/cuda/choice/select.cuh"
 #include "kernels/rows/activation.h"
 #include "kernels/rows/norm.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

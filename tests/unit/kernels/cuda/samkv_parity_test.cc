@@ -2,7 +2,7 @@
 // overwrite or blend with stored ones.
 #include "kernels/cuda/rows/samkv.cuh"
 
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "kernels/choice/topk.h"
-#include "tests/kernels/cuda/test_device.h"
+#include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {

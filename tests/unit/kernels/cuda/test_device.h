@@ -5,5 +5,5 @@
 #ifdef __CUDACC__
 #include "tests/gpu/hardware_device.h"
 #else
-#include "tests/kernels/cuda/emulated_device.h"
+#include "tests/unit/kernels/cuda/emulated_device.h"
 #endif

@@ -20,8 +20,8 @@
 #include "server/reply/retrieve_reply.h"
 #include "server/reply/timings_reply.h"
 #include "server/service/route_table.h"
-#include "tests/server/reply_records.h"
 #include "tests/support/json_schema.h"
+#include "tests/unit/server/reply/reply_records.h"
 
 namespace quire {
 namespace {
@@ -29,10 +29,10 @@ namespace {
 namespace json = boost::json;
 namespace values = quire::testing;
 
-/// The replies of tests/server/replies_golden.txt: a name, a colon, and the JSON text. Where a reply
-/// is meant to change, its line is the text that the failed test shows.
+/// The replies of tests/unit/server/reply/replies_golden.txt: a name, a colon, and the JSON text.
+/// Where a reply is meant to change, its line is the text that the failed test shows.
 std::map<std::string, std::string> golden() {
-  std::ifstream file(std::string(QUIRE_SOURCE_DIR) + "/tests/server/replies_golden.txt");
+  std::ifstream file(std::string(QUIRE_SOURCE_DIR) + "/tests/unit/server/reply/replies_golden.txt");
   std::map<std::string, std::string> out;
   for (std::string line; std::getline(file, line);)
     out[line.substr(0, line.find(": "))] = line.substr(line.find(": ") + 2);

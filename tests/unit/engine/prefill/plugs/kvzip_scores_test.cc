@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "engine/record/kvzip_scores.h"
-#include "tests/engine/prefill/ingest_harness.h"
+#include "tests/support/harness/ingest_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -1,7 +1,7 @@
 // CacheBlend: which tokens are chosen, what they leave in the cache, and shares of zero and one.
 #include <cmath>
 
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

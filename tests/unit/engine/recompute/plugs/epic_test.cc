@@ -1,5 +1,5 @@
 // EPIC's LegoLink recomputes k tokens of every document but the first.
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

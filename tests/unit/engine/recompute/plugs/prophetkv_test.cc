@@ -1,7 +1,7 @@
 // ProphetKV: the tokens that the question attends to most are computed again.
 #include <cmath>
 
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

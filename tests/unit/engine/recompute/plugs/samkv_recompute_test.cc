@@ -1,7 +1,7 @@
 // The two SamKV recomputers as plugs: their invariants, and degenerate and hostile inputs.
 #include "engine/record/kv_layout.h"
 #include "engine/record/sketch.h"
-#include "tests/engine/recompute/recompute_harness.h"
+#include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/retriever.h"
 #include "kernels/rows/rope.h"
-#include "tests/engine/retrieve/head_files.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
 #include "tests/support/host_compute.h"
 
 namespace quire::testing {

@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "engine/residency/token_slots.h"
 #include "engine/retrieve/head/head_selection.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire {
 namespace {

@@ -10,9 +10,9 @@
 #include "engine/retrieve/head/head_selection.h"
 #include "engine/retrieve/head/head_track.h"
 #include "engine/retrieve/head/retrieval_head.h"
-#include "tests/engine/retrieve/head_files.h"
-#include "tests/engine/retrieve/random_row.h"
 #include "tests/support/engine_harness.h"
+#include "tests/support/harness/head_files.h"
+#include "tests/support/harness/random_row.h"
 
 namespace quire::testing {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/pages/paged.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 #include "tests/support/host_compute.h"
 
 namespace quire {

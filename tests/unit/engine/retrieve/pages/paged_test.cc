@@ -15,7 +15,7 @@
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention/attention_rows.h"
-#include "tests/engine/retrieve/random_row.h"
+#include "tests/support/harness/random_row.h"
 #include "tests/support/host_compute.h"
 
 namespace quire {

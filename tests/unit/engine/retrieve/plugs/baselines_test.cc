@@ -4,7 +4,7 @@
 #include "engine/retrieve/pages/paged.h"
 #include "kernels/choice/page_bounds.h"
 #include "kernels/choice/topk.h"
-#include "tests/engine/retrieve/row_harness.h"
+#include "tests/support/harness/row_harness.h"
 
 namespace quire::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "tests/engine/retrieve/row_harness.h"
+#include "tests/support/harness/row_harness.h"
 #include "tests/support/host_compute.h"
 
 namespace quire::testing {

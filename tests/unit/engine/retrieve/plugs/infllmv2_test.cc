@@ -1,6 +1,6 @@
 // InfLLM-V2: blocks by the best of the mean-pooled kernels that touch them, against plain loops.
 #include "engine/retrieve/pages/paged.h"
-#include "tests/engine/retrieve/row_harness.h"
+#include "tests/support/harness/row_harness.h"
 
 namespace quire::testing {
 namespace {

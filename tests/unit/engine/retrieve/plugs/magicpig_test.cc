@@ -1,6 +1,6 @@
 // Sampling by hash codes: which rows are sampled, and that the sample represents all rows.
 #include "engine/retrieve/rows/sim_hash.h"
-#include "tests/engine/retrieve/row_harness.h"
+#include "tests/support/harness/row_harness.h"
 
 namespace quire::testing {
 namespace {

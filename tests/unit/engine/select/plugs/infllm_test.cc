@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tests/engine/select/sketch_maker.h"
+#include "tests/support/harness/sketch_maker.h"
 
 namespace quire::testing {
 namespace {

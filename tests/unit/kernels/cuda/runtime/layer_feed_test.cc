@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "tests/kernels/cuda/runtime/fake_driver.h"
+#include "tests/unit/kernels/cuda/runtime/fake_driver.h"
 
 namespace quire::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tests/kernels/cuda/runtime/fake_driver.h"
+#include "tests/unit/kernels/cuda/runtime/fake_driver.h"
 
 namespace quire::cuda {
 namespace {

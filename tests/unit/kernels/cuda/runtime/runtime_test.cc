@@ -4,7 +4,7 @@
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/guarded_driver.h"
 #include "kernels/cuda/runtime/properties.h"
-#include "tests/kernels/cuda/runtime/fake_driver.h"
+#include "tests/unit/kernels/cuda/runtime/fake_driver.h"
 
 namespace quire::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/runtime/guarded_driver.h"
-#include "tests/kernels/cuda/runtime/fake_driver.h"
+#include "tests/unit/kernels/cuda/runtime/fake_driver.h"
 
 namespace quire::cuda {
 namespace {
