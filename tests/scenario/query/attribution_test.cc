@@ -62,7 +62,7 @@ class AttributionTest : public ::testing::Test {
 };
 
 class AttributionByStrategy : public AttributionTest,
-                              public ::testing::WithParamInterface<const char*> {};
+                              public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(AttributionByStrategy, CoversEveryTokenAndBlockAndChangesNoAnswer) {
   QueryRequest plain = request(GetParam());
@@ -94,9 +94,8 @@ TEST_P(AttributionByStrategy, CoversEveryTokenAndBlockAndChangesNoAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, AttributionByStrategy,
-                         ::testing::Values("recompute", "exact", "reuse", "anchors", "epic",
-                                           "cacheblend", "samkv", "multi_infllm"));
+INSTANTIATE_TEST_SUITE_P(Strategies, AttributionByStrategy, ::testing::ValuesIn(strategy_names()),
+                         [](const auto& strategy) { return strategy.param; });
 
 /// Steps of rows do not change the attribution of a token.
 TEST_F(AttributionTest, ALongAnswerIsAttributedLikeItsBeginning) {

@@ -128,8 +128,7 @@ TEST_F(CompressedQueryTest, AnswersTheSameTwiceAndWhateverTheChunks) {
 }
 
 TEST_F(CompressedQueryTest, ComposesWithEveryStrategy) {
-  for (const char* strategy : {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors",
-                               "samkv", "multi_infllm", "auto"}) {
+  for (const std::string& strategy : strategy_names_and_auto()) {
     for (const std::string& name : ranking_compressors()) {
       const Outcome o = ask(strategy, name,
                             {{"capacity", "48"}, {"window", "8"}, {"drop_mode", "drop"}});

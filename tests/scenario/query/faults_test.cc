@@ -2,6 +2,7 @@
 /// same.
 #include <gtest/gtest.h>
 
+#include "engine/plan/strategy.h"
 #include "engine/record/kv_layout.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/faulty_store.h"
@@ -111,7 +112,9 @@ TEST_F(FaultsTest, KvOfOtherTokensUnderARightKeyIsAMissForEveryRecomputePass) {
   const auto ids = random_ids(rng_, 40);
   const ContextKey key = engine_->names().context_key(ids, "t", {});
   const KvLayout layout({3, 2, 16, DType::kF16}, 40, 16);
-  for (const std::string strategy : {"epic", "cacheblend"}) {
+  for (const Strategy& known : strategies()) {
+    if (known.selector != "all" || !known.takes_recompute_ratio) continue;
+    const std::string strategy(known.name);
     auto writer = real_->begin_segment(key, layout.segment(), 1 << 16, "t", "x");
     ASSERT_TRUE(writer.ok()) << writer.status().to_string();
     for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {

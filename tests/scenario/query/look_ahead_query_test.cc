@@ -137,8 +137,7 @@ TEST_F(LookAheadQueryTest, TheWindowsShareIsItsOwn) {
 
 TEST_F(LookAheadQueryTest, ComposesWithEveryStrategyAndAnswersTheSameTwice) {
   start(model_.path().string());
-  for (const char* strategy :
-       {"recompute", "exact", "reuse", "epic", "cacheblend", "samkv", "multi_infllm"}) {
+  for (const std::string& strategy : strategy_names()) {
     const Options options = {
         {"capacity", "48"}, {"window", "8"}, {"lookahead", "6"}, {"drop_mode", "drop"}};
     const Outcome first = ask(strategy, "ada_speckv", options),

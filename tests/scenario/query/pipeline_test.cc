@@ -242,7 +242,7 @@ TEST_P(PipelineTest, DegenerateRequests) {
   const auto docs = random_docs({40, 25});
   const auto question = random_ids(rng_, 6);
   // Without documents there is an ordinary prefill, and all counters are zero.
-  for (const char* strategy : {"recompute", "exact", "reuse", "anchors", "auto"}) {
+  for (const std::string& strategy : strategy_names_and_auto()) {
     const auto request = make_request(*engine_, {}, question, strategy);
     const Outcome o = run_query(*engine_, request);
     ASSERT_TRUE(o.status.ok()) << strategy << o.status.to_string();

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "engine/plan/strategy.h"
 #include "engine/record/kv_layout.h"
 #include "engine/select/selector.h"
 #include "tests/support/engine_harness.h"
@@ -16,6 +17,15 @@ namespace quire::testing {
 
 using test::FaultyStore;
 namespace {
+
+/// Returns the strategies that choose blocks by the question.
+std::vector<std::string> choosing_strategies() {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : strategies()) {
+    if (strategy.takes_keep_ratio) names.emplace_back(strategy.name);
+  }
+  return names;
+}
 
 class SparseQueryTest : public ::testing::Test {
  protected:
@@ -342,7 +352,7 @@ TEST_F(SparseQueryTest, ThePlanAloneSaysWhatIsPendingAndAPlanQueryCompletesIt) {
 // Requests without documents, with short ones, or with an empty one work.
 TEST_F(SparseQueryTest, DegenerateRequests) {
   const auto documents = docs_;
-  for (const char* strategy : {"samkv", "samkv_words", "multi_infllm"}) {
+  for (const std::string& strategy : choosing_strategies()) {
     docs_ = {};
     EXPECT_EQ(run(request(strategy)).ids, run(request("recompute")).ids) << strategy;
     // Documents of up to three blocks are all kept.
@@ -371,7 +381,7 @@ TEST_F(SparseQueryTest, DegenerateRequests) {
 TEST_F(SparseQueryTest, AQuestionLongerThanItsDocuments) {
   question_ = random_ids(rng_, 500);
   docs_ = {docs_[1], docs_[3]};
-  for (const char* strategy : {"samkv", "samkv_words", "multi_infllm"}) {
+  for (const std::string& strategy : choosing_strategies()) {
     const Outcome o = run(request(strategy));
     EXPECT_EQ(o.ids.size(), 12u) << strategy;
     EXPECT_EQ(o.plan.suffix_tokens, 500) << strategy;

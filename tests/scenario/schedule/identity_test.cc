@@ -44,14 +44,13 @@ class IdentityTest : public ScheduleTest, public ::testing::WithParamInterface<c
     }
   }
   std::vector<QueryRequest> requests() {
-    const char* strategies[] = {"recompute", "exact", "reuse",        "epic", "cacheblend",
-                                "anchors",   "samkv", "multi_infllm", "auto"};
+    const std::vector<std::string> names = strategy_names_and_auto();
     const std::vector<std::string> compress = compressors().names(), decode = headless_retrievers();
     std::vector<QueryRequest> out;
     for (int i = 0; i < 64; ++i) {
       QueryRequest r = make_request(*engine_, documents(i),
                                     random_ids(rng_, static_cast<std::size_t>(1 + (i * 13) % 90)),
-                                    strategies[i % 9]);
+                                    names[static_cast<std::size_t>(i) % names.size()]);
       r.id = "qry_" + std::to_string(i);
       r.cache.write = false;
       r.sampling.max_tokens = 1 + (i * 7) % 40;

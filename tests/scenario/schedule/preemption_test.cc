@@ -79,8 +79,7 @@ TEST_F(PreemptionTest, EveryStrategyGoesOnAsItWas) {
     docs.push_back(doc);
   }
   std::vector<QueryRequest> requests;
-  for (const char* strategy :
-       {"recompute", "exact", "reuse", "epic", "cacheblend", "anchors", "samkv", "multi_infllm"}) {
+  for (const std::string& strategy : strategy_names()) {
     QueryRequest r = make_request(*engine_, docs, random_ids(rng_, 20), strategy);
     r.sampling.max_tokens = 240;
     requests.push_back(r);
