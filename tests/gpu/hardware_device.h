@@ -1,5 +1,5 @@
 /// The TestDevice of the parity tests on a GPU. It has the calls of
-/// tests/kernels/cuda/emulated_device.h, on device memory.
+/// tests/unit/kernels/cuda/emulated_device.h, on device memory.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/hardware.cuh"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire::cuda {
 

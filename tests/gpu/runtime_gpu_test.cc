@@ -1,5 +1,5 @@
-// Tests the device runtime on a GPU, where the fake device of tests/kernels/cuda/runtime is not
-// enough.
+// Tests the device runtime on a GPU, where the fake device of tests/unit/kernels/cuda/runtime is
+// not enough.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "kernels/cuda/runtime/guarded_driver.h"
 #include "kernels/cuda/runtime/layer_feed.h"
 #include "kernels/cuda/runtime/memory_pool.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire::cuda {
 namespace {

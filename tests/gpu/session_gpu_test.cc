@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/backend/loader.h"
-#include "tests/kernels/kernel_test_support.h"
+#include "tests/support/harness/kernel_test_support.h"
 
 namespace quire::cuda {
 namespace {

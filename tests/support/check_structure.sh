@@ -56,15 +56,28 @@ while read -r header; do
   complain "$header (a public header) includes a third-party library"
 done < <(grep -lE '^#include <(rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash)' base/*.h kernels/*.h kernels/{rows,matmul,choice,attention}/*.h cachestore/{store,store_stats}.h cachestore/format/{segment,document,key}.h engine/*.h engine/*/*.h ingest/*.h ingest/document/*.h 2>/dev/null)
 
-# Every source is compiled into something. Folders plugs/ are compiled whole (cmake/plugs.cmake), and
-# a folder of tests may glob its *_test.cc.
+# A unit test stands at the path of its source.
+while read -r folder; do
+  [ -d "${folder#tests/unit/}" ] || complain "$folder: tests/unit mirrors the sources, and there is no folder ${folder#tests/unit/}"
+done < <(find tests/unit -name '*_test.cc' -printf '%h\n' | sort -u)
+while read -r file; do
+  complain "$file: a test stands in tests/unit, tests/conformance or tests/scenario, or with the kinds of tests/README.md"
+done < <(find base kernels cachestore engine ingest fidelity server tests -name '*_test.cc' | grep -vE '^tests/(unit|conformance|scenario|e2e|gpu|support)/')
+
+# Every source is compiled into something. Folders plugs/ are compiled whole (cmake/plugs.cmake). A
+# folder of tests may glob its *_test.cc, and with GLOB_RECURSE those of the folders below it.
 while read -r file; do
   name="$(basename "$file")"
   dir="$(dirname "$file")"
   found=0
   [ "${dir##*/}" = plugs ] && [ "${name##*.}" = cc ] && continue
-  [[ "$name" = *_test.cc ]] && grep -qs 'GLOB tests .*\*_test\.cc' "$dir/CMakeLists.txt" && continue
+  if [[ "$name" = *_test.cc ]]; then
+    pattern="$(sed -n 's/.*(GLOB tests .*SOURCE_DIR}\/\([^"/]*_test\.cc\)".*/\1/p' "$dir/CMakeLists.txt" 2>/dev/null)"
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [ -n "$pattern" ] && [[ "$name" = $pattern ]] && continue
+  fi
   while [ "$dir" != . ]; do
+    if [[ "$name" = *_test.cc ]] && grep -qs 'GLOB_RECURSE tests .*/\*_test\.cc' "$dir/CMakeLists.txt"; then found=1; break; fi
     if [ -f "$dir/CMakeLists.txt" ] && grep -qE "(^|[ /(])${name//./\\.}([ )]|$)|${name%.*}" "$dir/CMakeLists.txt"; then found=1; break; fi
     dir="$(dirname "$dir")"
   done
@@ -73,7 +86,7 @@ done < <(find base kernels cachestore engine ingest fidelity server tests bench 
 
 # Every error code a client can meet is met by a test.
 while read -r code; do
-  grep -rqF "\"$code\"" --include='*.cc' tests/server tests/e2e || complain "no test reaches the error code $code of server/support/problem.cc"
+  grep -rqF "\"$code\"" --include='*.cc' tests/unit/server tests/e2e || complain "no test reaches the error code $code of server/support/problem.cc"
 done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/support/problem.cc)
 
 for folder in base kernels cachestore engine ingest fidelity server clients tests configs models bench; do

@@ -17,6 +17,7 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
+#include "engine/plan/strategy.h"
 #include "engine/retrieve/retriever.h"
 #include "tests/support/model_files.h"
 
@@ -239,6 +240,20 @@ inline std::map<std::string, std::string, std::less<>> options_of(
                         [&](const PlugOption& known) { return known.name == given.first; });
   });
   return options;
+}
+
+/// Returns the strategies of this build, without "auto".
+inline std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const Strategy& strategy : strategies()) names.emplace_back(strategy.name);
+  return names;
+}
+
+/// Returns what a request may name as its strategy: those of this build and "auto".
+inline std::vector<std::string> strategy_names_and_auto() {
+  std::vector<std::string> names = strategy_names();
+  names.emplace_back("auto");
+  return names;
 }
 
 /// Returns the retrievers that need only the model.

@@ -1,5 +1,5 @@
 // Two tests pass, and in one every check fails once. The caller counts them
-// (tests/kernels/CMakeLists.txt).
+// (tests/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <cmath>

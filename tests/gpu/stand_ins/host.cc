@@ -11,7 +11,7 @@
 #include "engine/model/gguf_model.h"
 #include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/cachestore/memory_tier.h"
+#include "tests/support/harness/memory_tier.h"
 
 namespace quire {
 

@@ -1,0 +1,278 @@
+/// Retrieval of decode steps on a device: it chooses the CPU's rows where the scores are. No layer
+/// waits for the host where votes alone decide.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "engine/residency/device_pool.h"
+#include "engine/retrieve/pages/paged.h"
+#include "tests/support/harness/device_side.h"
+#include "tests/support/harness/head_files.h"
+#include "tests/support/harness/random_row.h"
+
+namespace quire::testing {
+namespace {
+
+using cuda::OpCode;
+using Options = std::map<std::string, std::string, std::less<>>;
+
+/// The prompt is a few tokens longer than the budgets here.
+constexpr std::initializer_list<std::size_t> kShort = {45, 40};
+
+bool knows(const std::string& retriever, std::string_view option) {
+  return std::ranges::any_of(retrievers().options(retriever),
+                             [&](const PlugOption& o) { return o.name == option; });
+}
+
+class DeviceRetrieveTest : public DeviceSideTest {
+ protected:
+  DeviceRetrieveTest() { head_path_ = head_.path(); }
+  const HeadFolder head_;
+};
+
+/// Retrievers that choose on the device wait in no layer; all their layers are sparse.
+TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
+  TwoDepths depths = two_depths(kShort);
+  for (const auto& [name, used] :
+       std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kTopK},
+                                                   {"arkvale", OpCode::kTopK},
+                                                   {"flat", OpCode::kTopK},
+                                                   {"specontext", OpCode::kKeyProducts}}) {
+    SCOPED_TRACE(name);
+    const auto edit = [&, name = name](QueryRequest& r, std::int32_t) {
+      r.cache.decode = name;
+      Options options = small_budget("64");
+      options["decode_dense_layers"] = "0";
+      // Otherwise the states of a prompt are read in every layer that differs.
+      options["decode_head"] = "embed";
+      options.erase("decode_resident");
+      r.cache.options = PlugOptions(options_of(name, options));
+    };
+    expect_no_wait_for_a_layer(depths, "reuse", 3, used, edit);
+  }
+}
+
+/// The wait of the last layer does not depend on the number of layers before it, which attend to
+/// everything.
+TEST_F(DeviceRetrieveTest, DenseLayersOfAnyRetrieverWaitForNobody) {
+  TwoDepths depths = two_depths(kShort);
+  for (const std::string& name : headless_retrievers()) {
+    if (!knows(name, "decode_dense_layers")) continue;
+    SCOPED_TRACE(name);
+    const auto edit = [&](QueryRequest& r, std::int32_t layers) {
+      r.cache.decode = name;
+      Options options = small_budget("64");
+      options["decode_dense_layers"] = std::to_string(layers - 1);
+      options.erase("decode_resident");
+      r.cache.options = PlugOptions(options_of(name, options));
+    };
+    expect_no_wait_for_a_layer(depths, "reuse", 3, OpCode::kDecodeAttention, edit);
+  }
+}
+
+TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots) {
+  const RandomModelFolder model;
+  const auto ops = simt::make_emulated_ops();
+  const auto cpu = side(model.path(), "cpu", nullptr, kShort),
+             device = side(model.path(), "device", make_device_compute(ops), kShort);
+  for (const std::string& name : retrievers().names()) {
+    for (const char* residency : {"fit", "none"}) {
+      if (residency == std::string("none") && !knows(name, "decode_resident")) continue;
+      for (const char* rerank : {"1", "2"}) {
+        // The option does not exist or means something else there.
+        if (rerank == std::string("2") && (name == "ctkvr" || !knows(name, "decode_rerank")))
+          continue;
+        SCOPED_TRACE(name + " " + residency + " rerank " + rerank);
+        const auto edit = [&](QueryRequest& r) {
+          r.cache.decode = name;
+          Options options = small_budget("64");
+          if (residency == std::string("fit")) options.erase("decode_resident");
+          if (name != "ctkvr") options["decode_rerank"] = rerank;
+          r.cache.options = PlugOptions(options_of(name, options));
+        };
+        const std::int64_t products = ops->runs(OpCode::kKeyProducts);
+        const Outcome got = ask(*device, "reuse", 6, edit), expected = ask(*cpu, "reuse", 6, edit);
+        EXPECT_EQ(got.ids, expected.ids);
+        EXPECT_GT(expected.stats.retrieve.sparse_steps, name == "dense" ? -1 : 0);
+        const bool multiplies = name == "flat" || name == "ctkvr" || name == "specontext";
+        EXPECT_EQ(ops->runs(OpCode::kKeyProducts) > products, multiplies)
+            << "rows, centroids, keys of the head";
+        EXPECT_EQ(got.stats.retrieve.sparse_steps, expected.stats.retrieve.sparse_steps);
+        EXPECT_EQ(got.stats.retrieve.selections, expected.stats.retrieve.selections);
+      }
+    }
+  }
+}
+
+/// If a choice serves several steps, scores are made only where a choice is due or a query turned.
+TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
+  const RandomModelFolder model;
+  const auto ops = simt::make_emulated_ops();
+  const auto cpu = side(model.path(), "cpu", nullptr, kShort),
+             device = side(model.path(), "device", make_device_compute(ops), kShort);
+  for (const char* tau : {"-1", "0.8"}) {
+    std::int64_t scores[2] = {}, steps = 0;
+    for (const int reuse : {1, 4}) {
+      SCOPED_TRACE(std::string("tau ") + tau + ", reuse " + std::to_string(reuse));
+      const auto edit = [&](QueryRequest& r) {
+        r.cache.decode = "freekv";
+        Options options = small_budget("64");
+        options.erase("decode_resident");
+        options["decode_rerank"] = "1";
+        options["decode_tau"] = tau;
+        options["decode_reuse"] = std::to_string(reuse);
+        r.cache.options = PlugOptions(options_of("freekv", options));
+      };
+      const std::int64_t before = ops->runs(OpCode::kPageScores);
+      const Outcome got = ask(*device, "reuse", 9, edit), expected = ask(*cpu, "reuse", 9, edit);
+      scores[reuse == 4] = ops->runs(OpCode::kPageScores) - before;
+      steps = got.stats.retrieve.sparse_steps;
+      EXPECT_EQ(got.ids, expected.ids);
+      EXPECT_EQ(got.stats.retrieve.selections, expected.stats.retrieve.selections);
+      EXPECT_EQ(scores[reuse == 4], got.stats.retrieve.selections) << "each selection scores once";
+    }
+    EXPECT_EQ(scores[0], steps);
+    EXPECT_LE(scores[1], scores[0]);
+    EXPECT_TRUE(scores[1] < scores[0] || tau == std::string("0.8"))
+        << "queries that turn again and again are all there is";
+  }
+}
+
+/// Pages of a growing cache, chosen by a retriever on the host and one on a device with the same
+/// queries.
+class ChosenPagesTest : public ::testing::Test {
+ protected:
+  static constexpr std::int32_t kLayers = 2, kHeads = 6, kKvHeads = 2, kDim = 16, kPrompt = 203;
+
+  static const RopeTable& rope() {
+    static const RopeTable table = [] {
+      RopeConfig config;
+      config.head_dim = config.rotary_dim = kDim;
+      return std::move(*RopeTable::build(config, 512));
+    }();
+    return table;
+  }
+
+  struct Decoding {
+    Decoding(const std::string& name, const Options& given, std::shared_ptr<Compute> who,
+             DType dtype)
+        : compute(std::move(who)),
+          pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
+          cache(pool, kLayers),
+          retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))) {
+      for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
+      SequenceContext context;
+      AssembledPrompt assembled;
+      context.cache = &cache;
+      assembled.contexts = contexts;
+      context.device = &slots;
+      context.compute = compute.get();
+      assembled.num_tokens = kPrompt;
+      context.num_layers = kLayers;
+      context.num_heads = kHeads;
+      context.num_kv_heads = kKvHeads;
+      context.head_dim = kDim;
+      EXPECT_TRUE(retriever->prepare(context, assembled).ok());
+      EXPECT_TRUE(query.reserve(compute->memory(), kHeads * kDim).ok());
+      EXPECT_TRUE(out.reserve(compute->memory(), kHeads * kDim).ok());
+    }
+    ~Decoding() { retriever->synchronize(); }
+    void add_row(std::int32_t position) {
+      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+        EXPECT_TRUE(cache.add_rows(layer, std::span(&position, 1)).ok());
+        const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer),
+                                    kKvHeads * 2 * kDim);
+        EXPECT_TRUE(cache
+                        .place(layer, rope(),
+                               {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                               cache.num_rows(layer) - 1)
+                        .ok());
+      }
+    }
+    /// Returns the layers' outputs.
+    std::vector<float> token(int n) {
+      const auto position = static_cast<std::int32_t>(cache.num_rows(0));
+      EXPECT_TRUE(retriever->begin_step(0, position).ok());
+      add_row(position);
+      std::vector<float> outs;
+      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+        const auto q = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * n), kHeads * kDim);
+        std::ranges::copy(q, query.data());
+        RetrieveStep step{layer,  query.data(), position,   &cache,
+                          kHeads, kDim,         out.data(), compute.get()};
+        const Status s = retriever->attend(step);
+        EXPECT_TRUE(s.ok()) << s.to_string();
+        EXPECT_TRUE(compute->synchronize().ok());
+        outs.insert(outs.end(), out.data(), out.data() + kHeads * kDim);
+      }
+      return outs;
+    }
+    PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
+
+    std::shared_ptr<Compute> compute;
+    PagePool pool;
+    WorkingCache cache;
+    DevicePool slots{0};
+    std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
+    std::unique_ptr<Retriever> retriever;
+    ComputeBuffer<float> query, out;
+  };
+};
+
+TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
+  constexpr int kSteps = 20;  // fills a page
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    for (const auto& [name, pool] :
+         std::vector<std::pair<std::string, std::string>>{{"quest", "max_score"},
+                                                          {"quest", "avg_softmax"},
+                                                          {"arkvale", "avg_score"},
+                                                          {"arkvale", "max_softmax"}}) {
+      SCOPED_TRACE(name + " " + pool);
+      const Options options = {{"decode_page", "16"},        {"decode_budget", "96"},
+                               {"decode_sink", "16"},        {"decode_window", "32"},
+                               {"decode_dense_layers", "0"}, {"decode_pool", pool}};
+      const auto ops = simt::make_emulated_ops();
+      Decoding there(name, options, make_device_compute(ops), dtype),
+          here(name, options, make_cpu_compute(), dtype);
+      for (int n = 0; n < kSteps; ++n) {
+        const std::vector<float> got = there.token(n), expected = here.token(n);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], 2e-3) << "step " << n;
+        for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+          for (std::int32_t head = 0; head < kKvHeads; ++head) {
+            const auto pages = here.paged().attended_pages(layer, head);
+            EXPECT_EQ(there.paged().attended_pages(layer, head), pages)
+                << "step " << n << ", layer " << layer << ", head " << head;
+            EXPECT_FALSE(pages.empty());
+          }
+        }
+      }
+      EXPECT_EQ(ops->runs(OpCode::kTopK), kSteps * kLayers);
+      EXPECT_EQ(ops->runs(OpCode::kCopyAsync), 0) << "nothing is fetched";
+    }
+  }
+}
+
+TEST_F(ChosenPagesTest, ABudgetAtTheContextIsDense) {
+  const Options options = {{"decode_page", "16"},
+                           {"decode_budget", "208"},
+                           {"decode_sink", "0"},
+                           {"decode_window", "0"},
+                           {"decode_dense_layers", "0"}};
+  const auto ops = simt::make_emulated_ops();
+  Decoding there("quest", options, make_device_compute(ops), DType::kF32),
+      dense("dense", {}, make_cpu_compute(), DType::kF32);
+  for (int n = 0; n < 208 - kPrompt; ++n) {
+    const std::vector<float> got = there.token(n), expected = dense.token(n);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(got[i], expected[i], 1e-5) << "step " << n;
+  }
+  EXPECT_EQ(ops->runs(OpCode::kTopK), 0);
+  (void)there.token(208 - kPrompt);
+  EXPECT_EQ(ops->runs(OpCode::kTopK), kLayers) << "one row more";
+}
+
+}  // namespace
+}  // namespace quire::testing

@@ -1,0 +1,192 @@
+#include "cachestore/format/record.h"
+
+#include <gtest/gtest.h>
+
+#include "cachestore/format/value_hash.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+using namespace record;  // NOLINT
+
+DocumentManifest full_manifest() {
+  DocumentManifest m = test::manifest_of("doc-1", {1, 2, 3}, 1000);
+  m.version = 77;
+  m.num_tokens = 60;
+  for (auto& c : m.chunks) c.num_tokens = 20;
+  m.chunks[1].token_ids = {0, -1, 2147483647, -2147483648, 128, 127};
+  m.chunks[1].num_tokens = 6;
+  m.status = DocumentStatus::kFailed;
+  m.error_code = "out_of_memory";
+  m.error_message = "the model's window is too small";
+  m.pinned = true;
+  m.ttl_seconds = 86400;
+  m.ttl_anchor = TtlAnchor::kLastUsed;
+  m.expires_at_ms = -5;
+  m.created_ms = 1;
+  m.updated_ms = 2;
+  m.committed_ms = 3;
+  m.last_used_ms = 4;
+  m.hits = UINT64_MAX;
+  m.salt_digest = sha256("salt");
+  m.job_id = "job_1";
+  return m;
+}
+
+TEST(Record, DocumentRoundTrip) {
+  const DocumentManifest m = full_manifest();
+  auto back = decode_head(encode_head(m));
+  ASSERT_OK(back);
+  DocumentManifest head = m;
+  for (auto& c : head.chunks) c.token_ids.clear();
+  EXPECT_EQ(*back, head);
+  ASSERT_OK(decode_tokens(encode_tokens(m), &*back));
+  EXPECT_EQ(*back, m);
+  DocumentManifest accompanied = m;
+  accompanied.companions = {sha256("a"), sha256("b")};
+  EXPECT_EQ(decode_head(encode_head(accompanied))->companions, accompanied.companions);
+  EXPECT_EQ(encode_head(accompanied).size(), encode_head(m).size() + 1 + 64);
+  DocumentManifest empty;
+  empty.ns = empty.id = "x";
+  EXPECT_EQ(*decode_head(encode_head(empty)), empty);
+}
+
+TEST(Record, SegmentTextAndOpaqueRoundTrip) {
+  SegmentInfo s;
+  s.key = sha256("k");
+  s.id = 1ull << 60;
+  s.layout = {5, 3, 2};
+  s.value_bytes = 123456789012;
+  s.created_ms = 42;
+  s.tenant = "default";
+  s.fingerprint = "m-1";
+  s.locator = std::string("\0\1", 2);
+  auto back = decode_segment(encode_segment(s));
+  ASSERT_OK(back);
+  EXPECT_EQ(back->key, s.key);
+  EXPECT_EQ(back->id, s.id);
+  EXPECT_EQ(back->layout, s.layout);
+  EXPECT_EQ(back->value_bytes, s.value_bytes);
+  EXPECT_EQ(back->fingerprint, s.fingerprint);
+  EXPECT_EQ(back->locator, s.locator);
+  const std::string zeros("a\0b\xff", 4);
+  EXPECT_EQ(*decode_text(encode_text(zeros)), zeros);
+  EXPECT_EQ(*decode_opaque(encode_opaque("")), "");
+  EXPECT_EQ(decode_text(encode_opaque("x")).code(), Code::kCorruption)
+      << "kinds are not interchangeable";
+}
+
+TEST(Record, EverySingleBitFlipAndEveryTruncationIsCaught) {
+  const DocumentManifest m = full_manifest();
+  for (std::string bytes :
+       {encode_head(m), encode_tokens(m), encode_segment({sha256("k"), 9, {1, 1, 0}})}) {
+    const bool tokens = bytes[2] == 2;
+    auto decode = [&](const std::string& b) {
+      DocumentManifest copy = m;
+      if (tokens) return decode_tokens(b, &copy);
+      return bytes[2] == 1 ? decode_head(b).status() : decode_segment(b).status();
+    };
+    ASSERT_OK(decode(bytes));
+    for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      std::string flipped = bytes;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+      EXPECT_EQ(decode(flipped).code(), Code::kCorruption) << "bit " << bit;
+    }
+    for (std::size_t n = 0; n < bytes.size(); ++n)
+      EXPECT_EQ(decode(bytes.substr(0, n)).code(), Code::kCorruption) << n;
+    EXPECT_EQ(decode(bytes + "x").code(), Code::kCorruption);
+  }
+}
+
+TEST(Record, TokensOfAnotherManifestAreRefused) {
+  DocumentManifest a = full_manifest(), b = full_manifest();
+  b.chunks.pop_back();
+  EXPECT_EQ(decode_tokens(encode_tokens(a), &b).code(), Code::kCorruption);
+  b = full_manifest();
+  b.chunks[0].num_tokens = 19;
+  EXPECT_EQ(decode_tokens(encode_tokens(a), &b).code(), Code::kCorruption);
+}
+
+TEST(Record, AValueOnlyPassesUnderItsOwnName) {
+  const ValueName name{7, Part::kValue, 3, 1};
+  ValueBuffer buffer(100);
+  const auto bytes = test::random_bytes(100, 1);
+  std::memcpy(buffer.payload().data(), bytes.data(), 100);
+  write_value_header(name, buffer.payload(), buffer.stored().data());
+  EXPECT_OK(check_value(name, buffer.stored()));
+  for (const ValueName& other :
+       {ValueName{8, Part::kValue, 3, 1}, ValueName{7, Part::kSketch, 3, 1},
+        ValueName{7, Part::kValue, 1, 3}, ValueName{7, Part::kValue, 3, 0}}) {
+    EXPECT_EQ(check_value(other, buffer.stored()).code(), Code::kCorruption);
+  }
+  for (std::size_t bit = 0; bit < buffer.stored().size() * 8; ++bit) {
+    buffer.stored()[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_EQ(check_value(name, buffer.stored()).code(), Code::kCorruption) << "bit " << bit;
+    buffer.stored()[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+  }
+  EXPECT_EQ(check_value(name, buffer.stored().first(131)).code(), Code::kCorruption);
+  EXPECT_EQ(check_value(name, {}).code(), Code::kCorruption);
+}
+
+TEST(ValueHash, AllVariantsAgree) {
+  const auto bytes = test::random_bytes(5000, 3);
+  for (std::size_t n :
+       {0u, 1u, 3u, 8u, 16u, 17u, 128u, 129u, 240u, 241u, 1023u, 1024u, 1025u, 4999u}) {
+    for (std::uint64_t seed : {0ull, 1ull, 0x9e3779b97f4a7c15ull}) {
+      const auto want = value_hash128_base(bytes.data() + 1, n, seed);  // unaligned on purpose
+      EXPECT_EQ(value_hash128(bytes.data() + 1, n, seed), want) << n;
+#if defined(__x86_64__)
+      if (__builtin_cpu_supports("avx2")) {
+        EXPECT_EQ(value_hash128_avx2(bytes.data() + 1, n, seed), want) << n;
+      }
+      if (__builtin_cpu_supports("avx512f")) {
+        EXPECT_EQ(value_hash128_avx512(bytes.data() + 1, n, seed), want) << n;
+      }
+#endif
+    }
+  }
+}
+
+TEST(Document, BadManifestsNameTheField) {
+  const auto field = [](auto change) {
+    DocumentManifest m = full_manifest();
+    change(m);
+    return validate_manifest(m).field();
+  };
+  EXPECT_EQ(field([](auto& m) { m.id.clear(); }), "id");
+  EXPECT_EQ(field([](auto& m) { m.id = std::string("a\0b", 3); }), "id");
+  EXPECT_EQ(field([](auto& m) { m.ns = std::string(200, 'x'); }), "namespace");
+  EXPECT_EQ(field([](auto& m) { m.metadata_json = std::string(2 << 20, 'x'); }), "metadata");
+  EXPECT_EQ(field([](auto& m) { m.chunks[2].byte_end = 5000; }), "chunks[2]");
+  EXPECT_EQ(field([](auto& m) { m.text_bytes = 1ull << 40; }), "text");
+  EXPECT_OK(validate_manifest(full_manifest()));
+}
+
+TEST(Document, ExpiryFollowsItsAnchor) {
+  DocumentManifest m;
+  EXPECT_FALSE(m.effective_expiry_ms());
+  m.ttl_seconds = 10;
+  m.created_ms = 100;
+  m.committed_ms = 5000;
+  m.last_used_ms = 9000;
+  EXPECT_EQ(m.effective_expiry_ms(), 15000);
+  m.ttl_anchor = TtlAnchor::kLastUsed;
+  EXPECT_EQ(m.effective_expiry_ms(), 19000);
+  m.expires_at_ms = 7;
+  EXPECT_EQ(m.effective_expiry_ms(), 7);
+  m.expires_at_ms.reset();
+  m.ttl_seconds = UINT64_MAX;
+  EXPECT_EQ(m.effective_expiry_ms(), INT64_MAX) << "no overflow";
+}
+
+TEST(Document, StatusNamesRoundTrip) {
+  for (int i = 0; i <= 6; ++i) {
+    const auto s = static_cast<DocumentStatus>(i);
+    EXPECT_EQ(parse_document_status(document_status_name(s)), s);
+  }
+  EXPECT_FALSE(parse_document_status("done"));
+}
+
+}  // namespace
+}  // namespace quire

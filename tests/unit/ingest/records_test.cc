@@ -1,0 +1,184 @@
+#include "ingest/document/metadata.h"
+#include "ingest/names.h"
+#include "ingest/document/utf8.h"
+#include "ingest/job_record.h"
+#include "tests/support/harness/ingest_fixture.h"
+
+namespace quire {
+namespace {
+
+using test::doc;
+
+TEST(Utf8Test, NamesTheFirstBrokenByte) {
+  EXPECT_FALSE(find_invalid_utf8("plain text, \xC3\xA9, \xE4\xB8\xAD, \xF0\x9F\x98\x80"));
+  EXPECT_EQ(find_invalid_utf8("abc\xFF"), 3u);
+  EXPECT_EQ(find_invalid_utf8("12345678901234567\x80x"), 17u);
+  EXPECT_EQ(find_invalid_utf8("\xC0\xAF"), 0u) << "overlong";
+  EXPECT_EQ(find_invalid_utf8("\xE0\x80\xAF"), 0u);
+  EXPECT_EQ(find_invalid_utf8("a\xED\xA0\x80"), 1u) << "surrogate";
+  EXPECT_EQ(find_invalid_utf8("\xF4\x90\x80\x80"), 0u) << "above U+10FFFF";
+  EXPECT_EQ(find_invalid_utf8("ab\xE4\xB8"), 2u) << "cut short";
+}
+
+TEST(Utf8Test, CountsCodePointsAndBlanks) {
+  EXPECT_EQ(count_code_points("a\xC3\xA9\xF0\x9F\x98\x80"), 3u);
+  EXPECT_TRUE(is_blank(" \t\r\n\v\f\xC2\xA0\xE3\x80\x80\xEF\xBB\xBF"));
+  EXPECT_FALSE(is_blank(" x"));
+  CodePointCounter counter("\xC3\xA9x\xC3\xA9");
+  EXPECT_EQ(counter.at(2), 1u);
+  EXPECT_EQ(counter.at(5), 3u);
+  EXPECT_EQ(counter.at(3), 2u) << "going back";
+}
+
+TEST(MetadataTest, KeepsObjectsOnly) {
+  EXPECT_EQ(*normalize_metadata("", 100), "{}");
+  EXPECT_EQ(*normalize_metadata(R"( { "a" : 1 } )", 100), R"({"a":1})");
+  for (const char* bad : {"[]", "1", "{", "{\"a\":}", "{\"a\":\"\xFF\"}", "{} x"}) {
+    const auto r = normalize_metadata(bad, 100);
+    EXPECT_EQ(r.code(), Code::kInvalidArgument) << bad;
+    EXPECT_EQ(r.status().field(), "metadata");
+  }
+  EXPECT_FALSE(normalize_metadata(R"({"a":"0123456789"})", 10).ok());
+  EXPECT_FALSE(
+      normalize_metadata("{\"a\":" + std::string(40, '[') + std::string(40, ']') + "}", 1000).ok());
+}
+
+TEST(MetadataTest, MergesAsJsonMergePatch) {
+  EXPECT_EQ(*merge_metadata(R"({"a":1,"b":{"c":2,"d":3}})",
+                            R"({"a":null,"b":{"c":null,"e":4},"f":[null]})", 100),
+            R"({"b":{"d":3,"e":4},"f":[null]})");
+  EXPECT_EQ(*merge_metadata(R"({"a":1})", R"({"a":{"b":null,"c":2}})", 100), R"({"a":{"c":2}})");
+}
+
+TEST(MetadataTest, ComparesScalarsAsText) {
+  const std::string m = R"({"s":"abc","i":2025,"d":0.5,"t":true,"n":null,"o":{}})";
+  EXPECT_TRUE(metadata_matches(
+      m, {{"s", "abc"}, {"i", "2025"}, {"d", "0.5"}, {"t", "true"}, {"n", "null"}}));
+  EXPECT_FALSE(metadata_matches(m, {{"s", "abd"}}));
+  EXPECT_FALSE(metadata_matches(m, {{"o", "{}"}}));
+  EXPECT_FALSE(metadata_matches(m, {{"missing", ""}}));
+}
+
+TEST(NamesTest, IdsAndNamespaces) {
+  for (const char* good : {"a", "handbook-7", "A.b_c:d-9"})
+    EXPECT_TRUE(check_document_id(good).ok()) << good;
+  for (const std::string& bad :
+       {std::string(), std::string("-a"), std::string("a b"), std::string("a/b"),
+        std::string(129, 'a'), std::string("\xC3\xA9")}) {
+    EXPECT_FALSE(check_document_id(bad).ok()) << bad;
+  }
+  EXPECT_TRUE(check_namespace("team-a").ok());
+  EXPECT_FALSE(check_namespace("").ok());
+  EXPECT_FALSE(check_namespace("a/b").ok());
+  EXPECT_FALSE(check_salt("short").ok());
+  EXPECT_TRUE(check_salt("long enough").ok());
+  EXPECT_NE(salt_digest_of("long enough"), salt_digest_of("long enougg"));
+  EXPECT_TRUE(salt_digest_of("").is_zero());
+}
+
+TEST(NamesTest, ContentHashTellsTitleTextAndBordersApart) {
+  DocumentInput chunks;
+  chunks.chunks = {"ab", "c"};
+  DocumentInput other = chunks;
+  other.chunks = {"a", "bc"};
+  EXPECT_NE(content_hash(chunks), content_hash(other));
+  EXPECT_NE(content_hash(doc("", "abc")), content_hash(chunks));
+  EXPECT_NE(content_hash(doc("", "abc")), content_hash(doc("", "abc", "", "title")));
+  EXPECT_EQ(content_hash(doc("x", "abc", "{\"a\":1}")), content_hash(doc("y", "abc")));
+  EXPECT_EQ(id_from_hash(content_hash(doc("", "abc"))).size(), 36u);
+}
+
+TEST(NamesTest, JobIdsAscend) {
+  std::string last;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string id = make_job_id(1000 - i, last);  // the clock goes back
+    EXPECT_EQ(id.size(), 30u);
+    EXPECT_GT(id, last);
+    last = id;
+  }
+}
+
+TEST(NamesTest, ErrorsNameTheirPlace) {
+  const IngestOptions options;
+  const auto param = [&](DocumentInput d) {
+    const auto e = check_document(d, options, "documents[1]");
+    return e ? e->code + " " + e->param : std::string("fine");
+  };
+  EXPECT_EQ(param(doc("a", "text")), "fine");
+  EXPECT_EQ(param(doc("a b", "text")), "invalid_value documents[1].id");
+  EXPECT_EQ(param(doc("a", " \n")), "empty_document documents[1].text");
+  EXPECT_EQ(param(doc("a", "x\xFF")), "invalid_value documents[1].text");
+  EXPECT_EQ(param(doc("a", "x", "[]")), "invalid_value documents[1].metadata");
+  EXPECT_EQ(param(doc("a", "x", "{\"k\":\"" + std::string(17000, 'v') + "\"}")),
+            "invalid_value documents[1].metadata");
+  EXPECT_EQ(param(doc("a", "x", "", std::string(5000, 't'))), "invalid_value documents[1].title");
+  DocumentInput d;
+  EXPECT_EQ(param(d), "invalid_value documents[1].text");
+  d.chunks.emplace();
+  EXPECT_EQ(param(d), "empty_document documents[1].chunks");
+  d.chunks = {"a", ""};
+  EXPECT_EQ(param(d), "empty_document documents[1].chunks[1]");
+  d.chunks = {"a", "\xC0"};
+  EXPECT_EQ(param(d), "invalid_value documents[1].chunks[1]");
+  d.text = "both";
+  EXPECT_EQ(param(d), "invalid_value documents[1].text");
+}
+
+JobRecord sample_job() {
+  JobRecord job;
+  job.id = "job_01ABC";
+  job.ns = "team";
+  job.status = JobStatus::kRunning;
+  job.created_ms = 5;
+  job.cancelled = true;
+  job.num_packs = 3;
+  job.settings.chunking = {ChunkStrategy::kSeparator, 77, 0, "\n\n"};
+  job.settings.ttl_seconds = 9;
+  job.settings.salt_digest = salt_digest_of("some salt");
+  job.settings.if_match = "sha256:0";
+  ItemRecord item;
+  item.view.id = "a";
+  item.view.result = ItemResult::kFailed;
+  item.view.error = ItemError{"c", "m", "p"};
+  item.content_hash = "sha256:1";
+  item.pack = 2;
+  job.items = {item, item};
+  job.items[1].view.index = 1;
+  return job;
+}
+
+TEST(JobRecordTest, ReadsBackWhatItWrote) {
+  const JobRecord job = sample_job();
+  auto back = decode_job(encode_job(job));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(encode_job(*back), encode_job(job));
+  EXPECT_EQ(back->settings.chunking, job.settings.chunking);
+  EXPECT_EQ(back->items[1].view.error->param, "p");
+}
+
+TEST(JobRecordTest, EveryCutAndManyFlipsAreRefusedOrWhole) {
+  const std::string bytes = encode_job(sample_job());
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_EQ(decode_job(bytes.substr(0, n)).code(), Code::kCorruption) << n;
+  std::mt19937_64 rng(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::string broken = bytes;
+    broken[rng() % broken.size()] ^= static_cast<char>(1 << (rng() % 8));
+    (void)decode_job(broken);  // must not read past the end (sanitizers) or allocate too much
+  }
+}
+
+TEST(JobRecordTest, InputsComeBackByIndex) {
+  DocumentInput a = doc("a", "text \xC3\xA9", "{}", "t"), b;
+  b.chunks = {"one", "two"};
+  const std::string bytes = encode_inputs({{3, &a}, {7, &b}});
+  EXPECT_EQ(decode_input(bytes, 3)->text, a.text);
+  EXPECT_EQ(decode_input(bytes, 7)->chunks, b.chunks);
+  EXPECT_FALSE(decode_input(bytes, 7)->id);
+  EXPECT_EQ(decode_input(bytes, 4).code(), Code::kNotFound);
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_FALSE(decode_input(bytes.substr(0, n), 7).ok()) << n;
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,321 @@
+// Documents can be read, listed, patched, deleted and expired.
+#include <set>
+
+#include "tests/support/harness/ingest_fixture.h"
+
+namespace quire {
+namespace {
+
+using namespace test;
+using testing::ElementsAre;
+
+class CatalogTest : public IngestTest {
+ protected:
+  void SetUp() override { open(); }
+  std::vector<std::string> ids(const DocumentListOptions& o) {
+    std::vector<std::string> out;
+    const auto page = service_->documents().list("default", o);
+    EXPECT_OK(page);
+    for (const DocumentInfo& d : page->documents) out.push_back(d.id);
+    return out;
+  }
+};
+
+TEST_F(CatalogTest, PagesThroughTenThousandDocumentsInBothOrders) {
+  for (int i = 0; i < 10'000; ++i) {  // writes directly to the store, because this tests lists
+    DocumentManifest m;
+    m.ns = "default";
+    char name[16];
+    std::snprintf(name, sizeof name, "d%05d", i);
+    m.id = name;
+    m.status = DocumentStatus::kReady;
+    m.metadata_json = i % 100 == 7 ? R"({"kind":"rare"})" : "{}";
+    ASSERT_OK(store_->commit_document(m, std::string_view("x")));
+  }
+  for (const bool descending : {false, true}) {
+    DocumentListOptions o;
+    o.limit = 100;
+    o.descending = descending;
+    o.with_cache = false;
+    std::set<std::string> seen;
+    std::string last;
+    while (true) {
+      const auto page = service_->documents().list("default", o);
+      ASSERT_OK(page);
+      for (const DocumentInfo& d : page->documents) {
+        ASSERT_TRUE(last.empty() || (descending ? d.id < last : d.id > last));
+        last = d.id;
+        ASSERT_TRUE(seen.insert(d.id).second);
+      }
+      if (!page->has_more) break;
+      o.after = last;
+    }
+    EXPECT_EQ(seen.size(), 10'000u);
+  }
+  DocumentListOptions rare;
+  rare.limit = 100;
+  rare.filter.metadata = {{"kind", "rare"}};
+  EXPECT_EQ(ids(rare).size(), 100u);
+  EXPECT_FALSE(service_->documents().list("default", rare)->has_more);
+  EXPECT_EQ(service_->documents().counts("default")->ready, 10'000u);
+}
+
+TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
+  for (const char* id : {"b", "d", "f"}) put(one(doc(id, std::string("text ") + id, R"({"n":1})")));
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  for (const char* id : {"a", "c", "e", "g"}) batch.push_back(doc(id, std::string("text ") + id));
+  const auto job = service_->submit("default", std::move(batch), {});
+  engine_->wait_for_one();
+  DocumentListOptions o;
+  o.descending = false;
+  EXPECT_THAT(ids(o), ElementsAre("a", "b", "c", "d", "e", "f", "g"));
+  o.limit = 2;
+  std::vector<std::string> all;
+  while (true) {
+    const auto page = service_->documents().list("default", o);
+    for (const DocumentInfo& d : page->documents) all.push_back(d.id);
+    if (!page->has_more) break;
+    o.after = all.back();
+  }
+  EXPECT_THAT(all, ElementsAre("a", "b", "c", "d", "e", "f", "g"));
+  DocumentListOptions ready;
+  ready.filter.status = DocumentStatus::kReady;
+  EXPECT_THAT(ids(ready), ElementsAre("f", "d", "b"));
+  ready.filter.status.reset();
+  ready.filter.metadata = {{"n", "1"}};
+  EXPECT_THAT(ids(ready), ElementsAre("f", "d", "b"));
+  const auto counts = service_->documents().counts("default");
+  EXPECT_EQ(counts->total, 7u);
+  EXPECT_EQ(counts->in_progress, 4u);
+  EXPECT_EQ(counts->ready, 3u);
+  engine_->open();
+  wait(job);
+  EXPECT_EQ(service_->documents().counts("default")->ready, 7u);
+  EXPECT_EQ(service_->documents().list("default", {.limit = 0}).status().field(), "limit");
+}
+
+TEST_F(CatalogTest, BlocksTileTheTokensAndTheText) {
+  const std::string text = "\xC3\x89t\xC3\xA9. " + prose(500, 4);
+  put(one(doc("a", text, "", "Title")));
+  const auto d = service_->documents().get("default", "a");
+  const auto blocks = service_->documents().blocks("default", "a");
+  const auto chunks = service_->documents().chunks("default", "a");
+  ASSERT_OK(blocks);
+  ASSERT_OK(chunks);
+  EXPECT_EQ(blocks->size(), d->cache.blocks);
+  std::uint64_t tokens = 0;
+  std::set<std::string> names;
+  for (const BlockInfo& b : *blocks) {
+    tokens += b.token_end - b.token_begin;
+    names.insert(b.block_id);
+    ASSERT_TRUE(b.char_begin && b.char_end);
+    EXPECT_LE(*b.char_begin, *b.char_end);
+    const ChunkInfo& c = (*chunks)[static_cast<std::size_t>(b.chunk)];
+    EXPECT_GE(*b.char_end, c.char_begin);
+    EXPECT_LE(*b.char_end, c.char_end);
+    if (b.token_end == c.tokens) {
+      EXPECT_EQ(*b.char_end, c.char_end);
+    }
+  }
+  EXPECT_EQ(tokens, d->tokens);
+  EXPECT_EQ(names.size(), blocks->size());
+  EXPECT_EQ(blocks->front().char_begin, 0u);
+  EXPECT_EQ(blocks->front().block_id.substr(0, 2), "b-");
+  EXPECT_EQ(chunks->back().char_end, [&] {
+    std::uint64_t n = 0;
+    for (char c : text) n += (c & 0xC0) != 0x80;
+    return n;
+  }());
+  EXPECT_EQ(service_->documents().blocks("default", "none").code(), Code::kNotFound);
+}
+
+TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
+  put(one(doc("a", "text", R"({"x":1,"y":2})", "Old")));
+  const auto hash = service_->documents().get("default", "a")->content_hash;
+  DocumentPatch p;
+  p.metadata_json = R"({"x":null,"z":3})";
+  p.title = "New";
+  p.pinned = true;
+  p.ttl_seconds = 60;
+  const auto d = service_->documents().patch("default", "a", p);
+  ASSERT_OK(d);
+  EXPECT_EQ(d->metadata_json, R"({"y":2,"z":3})");
+  EXPECT_EQ(d->title, "New");
+  EXPECT_EQ(d->content_hash, hash);
+  EXPECT_TRUE(d->pinned);
+  EXPECT_EQ(*d->expires_at_ms, d->updated_ms + 60'000);
+  EXPECT_TRUE(service_->documents().blocks("default", "a")->front().char_begin)
+      << "KV keeps the title it was made with";
+  EXPECT_EQ(engine_->prefills(), 1);
+  EXPECT_EQ(service_->documents().patch("default", "none", p).code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().patch("default", "a", {.metadata_json = "[]"}).status().field(),
+            "metadata");
+  EXPECT_EQ(service_->documents().patch("default", "a", {.title = "\xFF"}).status().field(),
+            "title");
+  DocumentPatch past;
+  past.expires_at_ms = 1;
+  EXPECT_EQ(service_->documents().patch("default", "a", past).status().field(), "expires_at");
+  DocumentPatch off;
+  off.ttl_seconds = std::optional<std::uint64_t>();
+  EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
+}
+
+TEST_F(CatalogTest, WithoutATtlThereIsNoEndHoweverItWasSet) {
+  put(one(doc("a", "text")));
+  DocumentPatch end, off;
+  end.expires_at_ms = clock_ms_ + 5000;
+  EXPECT_EQ(*service_->documents().patch("default", "a", end)->expires_at_ms, clock_ms_ + 5000);
+  off.ttl_seconds = std::optional<std::uint64_t>();
+  EXPECT_FALSE(service_->documents().patch("default", "a", off)->expires_at_ms);
+  off.expires_at_ms = clock_ms_ + 7000;
+  EXPECT_EQ(*service_->documents().patch("default", "a", off)->expires_at_ms, clock_ms_ + 7000)
+      << "given beside, it counts";
+}
+
+TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
+  BatchOptions o;
+  o.ttl_seconds = 100;
+  put(one(doc("created", "text one")), o);
+  o.ttl_anchor = TtlAnchor::kLastUsed;
+  put(one(doc("used", "text two")), o);
+  clock_ms_ += 90'000;
+  const std::vector<std::string> both = {"created", "used"};
+  EXPECT_EQ(service_->resolve("default", both, {})->documents.size(), 2u);
+  clock_ms_ += 20'000;
+  EXPECT_EQ(service_->documents().get("default", "created").code(), Code::kNotFound);
+  EXPECT_OK(service_->documents().get("default", "used"));
+  ASSERT_OK(service_->run_maintenance());
+  EXPECT_EQ(service_->stats().documents_expired, 1);
+  EXPECT_EQ(service_->documents().counts("default")->total, 1u);
+  clock_ms_ += 100'000;
+  ASSERT_OK(service_->run_maintenance());
+  EXPECT_EQ(service_->documents().counts("default")->total, 0u);
+}
+
+TEST_F(CatalogTest, UsesAreCountedUnlessOnlyPlanned) {
+  put(one(doc("a", "text")));
+  const std::vector<std::string> a = {"a"};
+  (void)service_->resolve("default", a, {});
+  ResolveOptions plan;
+  plan.touch = false;
+  (void)service_->resolve("default", a, plan);
+  ASSERT_OK(store_->flush());
+  const auto d = service_->documents().get("default", "a");
+  EXPECT_EQ(d->hits, 1u);
+  EXPECT_EQ(d->last_used_ms, clock_ms_.load());
+}
+
+TEST_F(CatalogTest, ResolveKeepsOrderKeysAndSalts) {
+  put(one(doc("a", prose(300, 1))));
+  BatchOptions salted;
+  salted.cache_salt = "pepper and salt";
+  put(one(doc("s", "salted text")), salted);
+  const std::vector<std::string> asked = {"s", "a", "s"};
+  const auto r = service_->resolve("default", asked, {});
+  ASSERT_OK(r);
+  ASSERT_EQ(r->documents.size(), 3u);
+  EXPECT_EQ(r->documents[0].id, "s");
+  EXPECT_TRUE(r->documents[0].other_salt);
+  EXPECT_FALSE(r->documents[1].other_salt);
+  EXPECT_EQ(r->documents[1].byte_ranges.size(), r->documents[1].contexts.size());
+  EXPECT_EQ(*r->documents[1].contexts[0].key,
+            engine_->names().context_key(r->documents[1].contexts[0].token_ids, "default", {}));
+  ResolveOptions with;
+  with.cache_salt = "pepper and salt";
+  const auto same = service_->resolve("default", asked, with);
+  EXPECT_FALSE(same->documents[0].other_salt);
+  EXPECT_EQ(same->salt_digest, service_->salt_digest("pepper and salt"));
+  EXPECT_EQ(*same->documents[0].contexts[0].key,
+            engine_->names().context_key(same->documents[0].contexts[0].token_ids, "default",
+                                         same->salt_digest));
+  with.cache_salt = "x";
+  EXPECT_EQ(service_->resolve("default", asked, with).status().field(), "cache_salt");
+}
+
+TEST_F(CatalogTest, NamespacesShareKvOnlyWhenTold) {
+  put(one(doc("a", "shared words")));
+  put(one(doc("a", "shared words")), {}, "team-b");
+  EXPECT_EQ(engine_->prefills(), 2);
+  service_->stop();
+  options_.share_across_namespaces = true;
+  make_service();
+  put(one(doc("x", "other words")));
+  const JobSnapshot job = put(one(doc("x", "other words")), {}, "team-b");
+  EXPECT_EQ(engine_->prefills(), 3);
+  EXPECT_EQ(job.usage.deduplicated_tokens, job.usage.tokens);
+  ASSERT_OK(service_->documents().remove("default", "x"));
+  EXPECT_EQ(service_->documents().get("team-b", "x")->cache.state, "resident")
+      << "still referenced";
+}
+
+TEST_F(CatalogTest, BulkDeleteByIdsAndFilter) {
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 6; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i),
+                        i % 2 ? R"({"odd":true})" : "{}"));
+  put(std::move(batch));
+  BulkDelete dry;
+  dry.filter = DocumentFilter{.status = {}, .metadata = {{"odd", "true"}}};
+  dry.dry_run = true;
+  EXPECT_THAT(service_->documents().remove_many("default", dry)->deleted,
+              ElementsAre("d1", "d3", "d5"));
+  EXPECT_EQ(service_->documents().counts("default")->total, 6u);
+  dry.dry_run = false;
+  EXPECT_EQ(service_->documents().remove_many("default", dry)->deleted.size(), 3u);
+  BulkDelete named;
+  named.ids = {"d0", "none", "d0"};
+  const auto r = service_->documents().remove_many("default", named);
+  EXPECT_THAT(r->deleted, ElementsAre("d0"));
+  EXPECT_THAT(r->not_found, ElementsAre("none"));
+  EXPECT_EQ(service_->documents().counts("default")->total, 2u);
+  EXPECT_EQ(service_->documents().remove_many("default", {}).status().field(), "ids");
+  BulkDelete everything;
+  everything.filter.emplace();
+  EXPECT_EQ(service_->documents().remove_many("default", everything).status().field(), "filter");
+}
+
+TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  put(one(doc("a", prose(300, 1))), o);
+  const auto tokens = service_->documents().get("default", "a")->tokens;
+  // A segment with damaged bytes is quarantined. A manifest without KV has the same effect here.
+  auto m = store_->get_document("default", "a");
+  ASSERT_OK(m);
+  for (DocumentChunk& c : m->chunks) c.key = sha256("gone " + c.key.hex());
+  ASSERT_OK(store_->commit_document(*m, std::nullopt));
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "evicted");
+  const JobSnapshot job = put(one(doc("a", prose(300, 1))), o);
+  EXPECT_EQ(job.results[0].result, ItemResult::kUnchanged);
+  EXPECT_EQ(job.usage.tokens, static_cast<std::int64_t>(tokens));
+  EXPECT_GT(job.usage.cache_write_tokens, 0);
+}
+
+TEST_F(CatalogTest, JobsAreListedByTimeStatusAndNamespace) {
+  std::vector<std::string> made;
+  for (int i = 0; i < 5; ++i)
+    made.push_back(put(one(doc("d", i == 2 ? "" : "text " + std::to_string(i)))).id);
+  put(one(doc("d", "x")), {}, "other");
+  JobListOptions o;
+  o.limit = 2;
+  auto page = service_->jobs().list_jobs("default", o);
+  ASSERT_OK(page);
+  EXPECT_TRUE(page->has_more);
+  EXPECT_EQ(page->jobs[0].id, made[4]);
+  o.after = page->jobs[1].id;
+  page = service_->jobs().list_jobs("default", o);
+  EXPECT_EQ(page->jobs[0].id, made[2]);
+  o = {};
+  o.descending = false;
+  EXPECT_EQ(service_->jobs().list_jobs("default", o)->jobs[0].id, made[0]);
+  o.status = JobStatus::kFailed;
+  page = service_->jobs().list_jobs("default", o);
+  ASSERT_EQ(page->jobs.size(), 1u);
+  EXPECT_EQ(page->jobs[0].id, made[2]);
+  EXPECT_EQ(page->jobs[0].error->code, "empty_document");
+  EXPECT_EQ(service_->jobs().job("other", made[0]).code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,191 @@
+// After a restart, unfinished jobs go on, finished ones are reported, and deleted documents stay
+// deleted.
+#include "ingest/job_record.h"
+#include "tests/support/harness/ingest_fixture.h"
+
+namespace quire {
+namespace {
+
+using namespace test;
+
+class RestartTest : public IngestTest {
+ protected:
+  void SetUp() override { open(); }
+  /// Returns the current job records. Putting them back after a clean stop simulates a crash.
+  std::vector<NamedRecord> records() { return *store_->list_jobs(); }
+  void restore(const std::vector<NamedRecord>& saved) {
+    for (const auto now = records(); const NamedRecord& r : now)
+      ASSERT_OK(store_->delete_job(r.name));
+    for (const NamedRecord& r : saved) ASSERT_OK(store_->put_job(r.name, r.value));
+  }
+  void crash_to(const std::vector<NamedRecord>& saved) {
+    engine_->open();
+    service_->stop();
+    service_.reset();
+    restore(saved);
+    make_service();
+  }
+  JobSnapshot wait_id(const std::string& job_id) {
+    return wait(service_->jobs().job("default", job_id));
+  }
+};
+
+TEST_F(RestartTest, AJobGoesOnWhereItStopped) {
+  engine_->close();
+  engine_->permit(3);
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 12; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  shut();
+  open();
+  const JobSnapshot end = wait_id(job->id);
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  EXPECT_EQ(end.counts.completed, 12);
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(*service_->documents().content("default", "d" + std::to_string(i)),
+              "text " + std::to_string(i));
+  EXPECT_EQ(store_->list_jobs("input/", 1)->front().name.substr(0, 4), "job/")
+      << "inputs are gone once the job has ended";
+}
+
+TEST_F(RestartTest, ARepeatedItemTellsTheSameResultAndComputesNothing) {
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "text")), {});
+  engine_->wait_for_one();
+  const auto saved = records();
+  engine_->open();
+  wait(job);
+  const auto computed = engine_->prefills();
+  ASSERT_OK(service_->documents().patch("default", "a", {.metadata_json = R"({"later":1})"}));
+  crash_to(saved);
+  const JobSnapshot end = wait_id(job->id);
+  EXPECT_EQ(end.results[0].result, ItemResult::kCreated);
+  EXPECT_EQ(engine_->prefills(), computed);
+  EXPECT_EQ(service_->documents().get("default", "a")->metadata_json, R"({"later":1})")
+      << "a later change stays";
+}
+
+TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "first")), {});
+  engine_->wait_for_one();
+  const auto saved = records();
+  engine_->open();
+  wait(job);
+  put(one(doc("a", "second")));
+  crash_to(saved);
+  wait_id(job->id);
+  EXPECT_EQ(*service_->documents().content("default", "a"), "second");
+}
+
+TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
+  service_->stop();
+  // One document at a time makes "done" reach the gate before "working".
+  options_.max_documents_in_flight = 1;
+  make_service();
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("done", "text one"));
+  batch.push_back(doc("working", "text two"));
+  engine_->permit(1);
+  const auto job = service_->submit("default", std::move(batch), {});
+  engine_->wait_for_one();
+  ASSERT_OK(service_->documents().remove("default", "working"));
+  const std::vector<std::string> ids = {"done"};
+  std::promise<void> settled;
+  const auto s = service_->jobs().when_synchronized("default", ids, [&] { settled.set_value(); });
+  settled.get_future().get();
+  ASSERT_OK(service_->documents().remove("default", "done"));
+  crash_to(records());  // every deletion was on disk at once
+  wait_id(job->id);
+  EXPECT_EQ(service_->documents().get("default", "done").code(), Code::kNotFound);
+  EXPECT_EQ(service_->documents().get("default", "working").code(), Code::kNotFound);
+}
+
+TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
+  // Input, job, segment and document are written, but the record that says "finished" is not.
+  faulty_->fail_at(4, Status::io("injected"));
+  EXPECT_EQ(put(one(doc("a", "older"))).status, JobStatus::kSucceeded);
+  ASSERT_TRUE(faulty_->failed());
+  std::vector<NamedRecord> saved;
+  EXPECT_EQ(put(one(doc("a", "newer"))).status, JobStatus::kSucceeded);
+  faulty_->on_deleted([&] { saved = records(); });
+  ASSERT_OK(service_->documents().remove("default", "a"));
+  ASSERT_FALSE(saved.empty());
+  crash_to(saved);
+  std::promise<void> settled;
+  const std::vector<std::string> ids = {"a"};
+  const Subscription s = service_->jobs().when_synchronized("default", ids,
+                                                            [&] { settled.set_value(); });
+  settled.get_future().get();
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
+}
+
+TEST_F(RestartTest, ACancelledJobStaysCancelled) {
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 3; ++i) batch.push_back(doc("d" + std::to_string(i), "text"));
+  const auto job = service_->submit("default", std::move(batch), {});
+  engine_->wait_for_one();
+  ASSERT_OK(service_->jobs().cancel_job("default", job->id));
+  crash_to(records());
+  const JobSnapshot end = wait_id(job->id);
+  EXPECT_EQ(end.status, JobStatus::kCancelled);
+  EXPECT_EQ(end.counts.cancelled, 3);
+  EXPECT_EQ(service_->documents().counts("default")->total, 0u);
+}
+
+TEST_F(RestartTest, InputsWithoutAJobAreDropped) {
+  const DocumentInput d = doc("a", "text");
+  ASSERT_OK(store_->put_job(input_record_name("job_00000000000000000000000000", 0),
+                            encode_inputs({{0, &d}})));
+  ASSERT_OK(store_->put_job(job_record_name("job_00000000000000000000000001"), "garbage"));
+  crash_to(records());
+  EXPECT_EQ(store_->get_job(input_record_name("job_00000000000000000000000000", 0)).code(),
+            Code::kNotFound);
+  EXPECT_EQ(put(one(doc("b", "fine"))).status, JobStatus::kSucceeded)
+      << "a damaged record does not stop the service";
+}
+
+TEST_F(RestartTest, FinishedJobsAreToldUntilTheRetentionIsOver) {
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("a", "text"));
+  batch.push_back(doc("b", ""));
+  const JobSnapshot job = put(std::move(batch));
+  shut();
+  open();
+  auto again = service_->jobs().job("default", job.id);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->status, JobStatus::kPartial);
+  ASSERT_EQ(again->results.size(), 2u);
+  EXPECT_EQ(again->results[1].error->code, "empty_document");
+  EXPECT_EQ(again->usage.tokens, job.usage.tokens);
+  EXPECT_EQ(service_->jobs().list_jobs("default", {})->jobs[0].counts.failed, 1);
+  clock_ms_ += options_.job_retention_ms + 1;
+  ASSERT_OK(service_->run_maintenance());
+  EXPECT_EQ(service_->jobs().job("default", job.id).code(), Code::kNotFound);
+  EXPECT_TRUE(store_->list_jobs()->empty());
+}
+
+TEST_F(RestartTest, AnotherModelMakesDocumentsStaleUntilWarmed) {
+  put(one(doc("a", prose(300, 1), "", "Title")));
+  shut();
+  open("m-00000002");
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "stale");
+  const std::vector<std::string> ids = {"a"};
+  const auto resolved = service_->resolve("default", ids, {});
+  ASSERT_OK(resolved);
+  EXPECT_TRUE(resolved->documents[0].stale);
+  EXPECT_FALSE(resolved->documents[0].contexts.empty());
+  const JobSnapshot job = wait(service_->warm("default", "a"));
+  EXPECT_EQ(job.results[0].result, ItemResult::kWarmed);
+  EXPECT_EQ(service_->documents().get("default", "a")->cache.state, "resident");
+  EXPECT_EQ(*service_->documents().content("default", "a"), prose(300, 1));
+  EXPECT_FALSE(service_->resolve("default", ids, {})->documents[0].stale);
+}
+
+}  // namespace
+}  // namespace quire

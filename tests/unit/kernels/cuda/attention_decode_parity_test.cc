@@ -1,0 +1,250 @@
+// Reference, CPU and CUDA (emulated) agree on attention of few query rows, row lists and merging.
+#include "kernels/cuda/attention/attention_decode.cuh"
+
+#include <limits>
+#include <memory>
+
+#include "kernels/attention/attention_rows.h"
+#include "tests/unit/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+struct Shape {
+  std::int64_t keys, queries;
+  std::int32_t kv_heads, group, dim;
+  DType dtype;
+  TestLayout layout;
+};
+const Shape kShapes[] = {
+    {1, 1, 1, 1, 8, DType::kF32, TestLayout::kHeadMajor},
+    {35, 2, 2, 3, 24, DType::kF16, TestLayout::kTokenMajor},
+    {300, 1, 1, 16, 64, DType::kBF16, TestLayout::kHeadMajor},
+    {257, 3, 2, 7, 128, DType::kBF16, TestLayout::kTokenMajor},
+    {530, 1, 2, 4, 96, DType::kF16, TestLayout::kHeadMajor},
+    {70, 2, 1, 5, 256, DType::kF32, TestLayout::kTokenMajor},
+};
+
+/// Query rows over a cache whose positions are shuffled, so that masks cut anywhere.
+struct Scene {
+  explicit Scene(const Shape& shape)
+      : s(shape),
+        heads(s.kv_heads * s.group),
+        kv(s.keys, s.kv_heads, s.dim, s.dtype, s.layout, 25),
+        q(random_floats(s.queries * heads * s.dim, 26)) {
+    std::shuffle(kv.positions().begin(), kv.positions().end(), std::mt19937(27));
+    for (std::int64_t t = 0; t < s.queries; ++t)
+      positions.push_back(static_cast<std::int32_t>(s.keys - 1 - t * s.keys / 3));
+  }
+  AttentionArgs arguments(std::vector<float>& out, std::vector<float>& lse) const {
+    out.assign(q.size(), std::numeric_limits<float>::quiet_NaN());
+    lse.assign(static_cast<std::size_t>(s.queries * heads),
+               std::numeric_limits<float>::quiet_NaN());
+    const std::int64_t width = std::int64_t{heads} * s.dim;
+    return {q.data(),       positions.data(),
+            s.queries,      width,
+            heads,          1.0f / std::sqrt(static_cast<float>(s.dim)),
+            kv.view(false), out.data(),
+            width,          lse.data()};
+  }
+  Shape s;
+  std::int32_t heads;
+  PagedKv kv;
+  std::vector<float> q;
+  std::vector<std::int32_t> positions;
+};
+
+/// Runs the kernels. An empty `lists` means the whole cache; `first` and `count` choose query rows.
+Status run_on_device(const Scene& scene, const std::vector<std::vector<std::int32_t>>& lists,
+                     std::int64_t first, std::int64_t count, std::vector<float>& out,
+                     std::vector<float>& lse) {
+  TestDevice device;
+  DecodeAttentionArgs args{scene.arguments(out, lse), nullptr, 0, nullptr, nullptr};
+  AttentionArgs& a = args.attention;
+  const std::int64_t n = count * a.ldq;
+  a.q = device.upload(scene.q, "q") + first * a.ldq;
+  a.query_positions = device.upload(scene.positions, "query positions") + first;
+  a.rows = count;
+  a.kv = device.upload(scene.kv.view(false));
+  a.out = device.output(n, "out");
+  a.lse = device.output(count * scene.heads, "lse");
+  if (!lists.empty()) {
+    std::vector<RowList> views;
+    for (const auto& list : lists) {
+      views.push_back({device.upload(list, "list"), static_cast<std::int64_t>(list.size())});
+      args.longest_list = std::max(args.longest_list, views.back().length);
+    }
+    args.lists = device.upload(views, "lists");
+  }
+  args.scratch = device.output(decode_attention_scratch_bytes(args) / 4, "scratch");
+  auto launcher = device.launcher();
+  QUIRE_RETURN_IF_ERROR(with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+    return launch_decode_attention<E>(launcher, args);
+  }));
+  out = TestDevice::download(a.out, n);
+  lse = TestDevice::download(a.lse, count * scene.heads);
+  return {};
+}
+
+/// bf16 may run on AMX, which rounds queries and weights, so its tolerance is larger.
+double cpu_tolerance(DType t) { return t == DType::kBF16 ? 2e-2 : 2e-4; }
+constexpr double kTolerance = 2e-5;
+
+TEST(CudaParity, DecodeAttention) {
+  for (const Shape& s : kShapes) {
+    const Scene scene(s);
+    std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
+    ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
+    ASSERT_OK(attention(scene.arguments(cpu, cpu_lse)));
+    ASSERT_OK(run_on_device(scene, {}, 0, s.queries, cuda, cuda_lse));
+    const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
+                             std::to_string(s.dim);
+    expect_close(cpu, expected, cpu_tolerance(s.dtype), cpu_tolerance(s.dtype), what + " cpu");
+    expect_close(cuda, expected, kTolerance, kTolerance, what);
+    expect_close(cuda_lse, expected_lse, kTolerance, kTolerance, what + " lse");
+  }
+}
+
+TEST(CudaParity, DecodeAttentionOverRowLists) {
+  for (const Shape& s : kShapes) {
+    const Scene scene(s);
+    std::vector<std::vector<std::int32_t>> lists(static_cast<std::size_t>(s.kv_heads));
+    for (std::int32_t m = 0; m < s.kv_heads; ++m) {
+      for (std::int32_t j = m; j < s.keys; j += 2 * m + 1)
+        lists[static_cast<std::size_t>(m)].push_back(j);
+    }
+    if (s.kv_heads > 1 && s.dim == 24) lists[1].clear();  // a head without a visible key
+    std::vector<RowList> views;
+    for (const auto& list : lists)
+      views.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+    std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
+    ASSERT_OK(attention_rows_reference({scene.arguments(expected, expected_lse), views.data()}));
+    ASSERT_OK(attention_rows({scene.arguments(cpu, cpu_lse), views.data()}));
+    ASSERT_OK(run_on_device(scene, lists, 0, s.queries, cuda, cuda_lse));
+    expect_close(cpu, expected, cpu_tolerance(s.dtype), cpu_tolerance(s.dtype), "cpu");
+    expect_close(cuda, expected, kTolerance, kTolerance, "out");
+    expect_close(cuda_lse, expected_lse, kTolerance, kTolerance, "lse");
+  }
+}
+
+TEST(CudaParity, ADecodeRowHasTheSameBitsAlone) {
+  const Scene scene(kShapes[3]);
+  std::vector<float> all, all_lse, one, one_lse;
+  ASSERT_OK(run_on_device(scene, {}, 0, scene.s.queries, all, all_lse));
+  ASSERT_OK(run_on_device(scene, {}, 1, 1, one, one_lse));
+  const std::int64_t width = std::int64_t{scene.heads} * scene.s.dim;
+  EXPECT_EQ(one, std::vector<float>(all.begin() + width, all.begin() + 2 * width));
+  EXPECT_EQ(one_lse,
+            std::vector<float>(all_lse.begin() + scene.heads, all_lse.begin() + 2 * scene.heads));
+}
+
+TEST(CudaParity, ARowThatSeesNothingIsZero) {
+  Scene scene(kShapes[1]);
+  scene.positions = {-1, 40};
+  std::vector<float> out, lse;
+  ASSERT_OK(run_on_device(scene, {}, 0, 2, out, lse));
+  for (std::int64_t i = 0; i < scene.heads * scene.s.dim; ++i)
+    EXPECT_EQ(out[static_cast<std::size_t>(i)], 0.0f);
+  for (std::int64_t h = 0; h < scene.heads; ++h)
+    EXPECT_EQ(lse[static_cast<std::size_t>(h)], -kInfinity);
+  EXPECT_NE(out.back(), 0.0f);
+}
+
+TEST(CudaParity, SequencesOfABatchHaveTheBitsOfEachAlone) {
+  // The caches have other lengths, one of them is empty, and the third uses lists.
+  const Shape shapes[] = {{300, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor},
+                          {17, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor},
+                          {530, 1, 2, 3, 64, DType::kF16, TestLayout::kHeadMajor}};
+  const std::vector<std::vector<std::int32_t>> lists = {{1, 2, 300, 529}, {0}};
+  const std::int64_t heads = 6, width = heads * 64;
+  std::vector<float> expected, expected_lse, q, out, lse;
+  std::vector<std::int32_t> positions;
+  TestDevice device;
+  std::vector<SequenceKv> sequences;
+  std::vector<std::unique_ptr<Scene>> scenes;
+  for (const Shape& shape : shapes) {
+    scenes.push_back(std::make_unique<Scene>(shape));
+    const Scene& scene = *scenes.back();
+    const bool listed = shape.keys == 530;
+    ASSERT_OK(run_on_device(scene, listed ? lists : std::vector<std::vector<std::int32_t>>{}, 0, 1,
+                            out, lse));
+    expected.insert(expected.end(), out.begin(), out.end());
+    expected_lse.insert(expected_lse.end(), lse.begin(), lse.end());
+    q.insert(q.end(), scene.q.begin(), scene.q.begin() + width);
+    positions.push_back(scene.positions[0]);
+    const KvView kv = device.upload(scene.kv.view(false));
+    const std::vector<RowList> views = {{device.upload(lists[0], "list"), 4},
+                                        {device.upload(lists[1], "list"), 1}};
+    sequences.push_back(
+        {kv.pages, kv.positions, kv.num_rows, listed ? device.upload(views, "lists") : nullptr});
+  }
+  sequences.push_back({nullptr, nullptr, 0, nullptr});
+  q.insert(q.end(), q.begin(), q.begin() + width);
+  positions.push_back(9);
+  expected.insert(expected.end(), static_cast<std::size_t>(width), 0.0f);
+  expected_lse.insert(expected_lse.end(), static_cast<std::size_t>(heads), -kInfinity);
+
+  DecodeAttentionArgs args{scenes[0]->arguments(out, lse), nullptr, 300, nullptr,
+                           device.upload(sequences, "sequences")};
+  args.attention.q = device.upload(q, "q");
+  args.attention.query_positions = device.upload(positions, "query positions");
+  args.attention.rows = 4;
+  args.attention.out = device.output(4 * width, "out");
+  args.attention.lse = device.output(4 * heads, "lse");
+  args.scratch = device.output(decode_attention_scratch_bytes(args) / 4, "scratch");
+  auto launcher = device.launcher();
+  ASSERT_OK(launch_decode_attention<F16>(launcher, args));
+  EXPECT_EQ(device.download(args.attention.out, 4 * width), expected);
+  EXPECT_EQ(device.download(args.attention.lse, 4 * heads), expected_lse);
+}
+
+TEST(CudaParity, MergeAttentionInOrderWithEmptyParts) {
+  const std::int64_t parts = 4, rows = 6, dim = 33;
+  const auto part_out = random_floats(parts * rows * dim, 28);
+  auto part_lse = random_floats(parts * rows, 29, 20.0f);
+  for (std::int64_t p = 0; p < parts; ++p)
+    part_lse[static_cast<std::size_t>(p * rows + 2)] = -kInfinity;
+  part_lse[static_cast<std::size_t>(rows + 3)] = part_lse[0] = -kInfinity;
+  std::vector<float> expected(part_out.begin(), part_out.begin() + rows * dim),
+      expected_lse(part_lse.begin(), part_lse.begin() + rows);
+  for (std::int64_t p = 1; p < parts; ++p)
+    merge_attention(expected.data(), expected_lse.data(), part_out.data() + p * rows * dim,
+                    part_lse.data() + p * rows, rows, dim);
+  TestDevice device;
+  auto launcher = device.launcher();
+  float *out = device.output(rows * dim, "out"), *lse = device.output(rows, "lse");
+  ASSERT_OK(launch_merge_attention(
+      launcher, {device.upload(part_out, "parts"), device.upload(part_lse, "part lse"), parts, rows,
+                 dim, out, 2, 2 * dim, lse}));
+  expect_close(device.download(out, rows * dim), expected, 2e-6, 2e-6, "out");
+  expect_close(device.download(lse, rows), expected_lse, 2e-6, 2e-6, "lse");
+}
+
+TEST(CudaParity, DecodeAttentionRefusesBadShapes) {
+  const Scene scene(kShapes[1]);
+  std::vector<float> out, lse;
+  const DecodeAttentionArgs good{scene.arguments(out, lse), nullptr, 0, out.data(), nullptr};
+  TestDevice device;
+  auto launcher = device.launcher();
+  const auto field_of = [&](DecodeAttentionArgs args) {
+    return launch_decode_attention<F16>(launcher, args).field();
+  };
+  DecodeAttentionArgs bad = good;
+  bad.scratch = nullptr;
+  EXPECT_EQ(field_of(bad), "scratch");
+  bad = good;
+  bad.attention.num_heads = 5;
+  EXPECT_EQ(field_of(bad), "num_heads");
+  bad = good;
+  bad.attention.ldo = 1;
+  EXPECT_EQ(field_of(bad), "ldq");
+  bad = good;
+  bad.attention.kv.token_stride = 24;
+  EXPECT_EQ(field_of(bad), "kv");
+  bad = good;
+  bad.attention.rows = 70000;
+  EXPECT_EQ(field_of(bad), "rows");
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,129 @@
+// Reference, CPU and CUDA (emulated) agree on attention of many query rows on tensor cores.
+#include "kernels/cuda/attention/attention_prefill.cuh"
+
+#include <limits>
+
+#include "tests/unit/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+struct Shape {
+  std::int64_t keys, queries;
+  std::int32_t kv_heads, group, dim;
+  DType dtype;
+  TestLayout layout;
+  bool sorted;
+};
+const Shape kShapes[] = {
+    {1, 1, 1, 1, 8, DType::kF16, TestLayout::kHeadMajor, true},
+    {70, 33, 2, 3, 64, DType::kF16, TestLayout::kTokenMajor, true},
+    {150, 9, 1, 7, 96, DType::kBF16, TestLayout::kHeadMajor, false},
+    {129, 20, 2, 4, 128, DType::kBF16, TestLayout::kTokenMajor, true},
+    {65, 5, 1, 2, 256, DType::kF16, TestLayout::kHeadMajor, false},
+    {80, 16, 1, 5, 72, DType::kBF16, TestLayout::kHeadMajor, true},
+};
+
+/// Query rows spread over the cache's positions; they are unordered when the cache is.
+struct Scene {
+  explicit Scene(const Shape& shape)
+      : s(shape),
+        heads(s.kv_heads * s.group),
+        kv(s.keys, s.kv_heads, s.dim, s.dtype, s.layout, 35),
+        q(random_floats(s.queries * heads * s.dim, 36)) {
+    std::mt19937 rng(37);
+    for (std::int64_t t = 0; t < s.queries; ++t)
+      positions.push_back(static_cast<std::int32_t>((t + 1) * s.keys / s.queries - 1));
+    if (s.sorted) return;
+    std::shuffle(kv.positions().begin(), kv.positions().end(), rng);
+    std::shuffle(positions.begin(), positions.end(), rng);
+  }
+  AttentionArgs arguments(std::vector<float>& out, std::vector<float>& lse) const {
+    out.assign(q.size(), std::numeric_limits<float>::quiet_NaN());
+    lse.assign(static_cast<std::size_t>(s.queries * heads),
+               std::numeric_limits<float>::quiet_NaN());
+    const std::int64_t width = std::int64_t{heads} * s.dim;
+    return {q.data(),
+            positions.data(),
+            s.queries,
+            width,
+            heads,
+            1.0f / std::sqrt(static_cast<float>(s.dim)),
+            kv.view(s.sorted),
+            out.data(),
+            width,
+            lse.data()};
+  }
+  Status run_on_device(std::int64_t first, std::int64_t count, std::vector<float>& out,
+                       std::vector<float>& lse) const {
+    TestDevice device;
+    AttentionArgs a = arguments(out, lse);
+    const std::int64_t n = count * a.ldq;
+    a.q = device.upload(q, "q") + first * a.ldq;
+    a.query_positions = device.upload(positions, "query positions") + first;
+    a.rows = count;
+    a.kv = device.upload(a.kv);
+    a.out = device.output(n, "out");
+    a.lse = device.output(count * heads, "lse");
+    auto launcher = device.launcher();
+    QUIRE_RETURN_IF_ERROR(s.dtype == DType::kF16 ? launch_prefill_attention<F16>(launcher, a)
+                                                 : launch_prefill_attention<BF16>(launcher, a));
+    out = TestDevice::download(a.out, n);
+    lse = TestDevice::download(a.lse, count * heads);
+    return {};
+  }
+  Shape s;
+  std::int32_t heads;
+  PagedKv kv;
+  std::vector<float> q;
+  std::vector<std::int32_t> positions;
+};
+
+TEST(CudaParity, PrefillAttention) {
+  for (const Shape& s : kShapes) {
+    const Scene scene(s);
+    std::vector<float> expected, expected_lse, cpu, cpu_lse, cuda, cuda_lse;
+    ASSERT_OK(attention_reference(scene.arguments(expected, expected_lse)));
+    ASSERT_OK(attention(scene.arguments(cpu, cpu_lse)));
+    ASSERT_OK(scene.run_on_device(0, s.queries, cuda, cuda_lse));
+    // Queries and weights are rounded to the type of the KV. Scores are off by a few of its half
+    // units, and sums by fewer.
+    const double tolerance = 5 * epsilon_of(s.dtype);
+    const std::string what = "keys " + std::to_string(s.keys) + " head_dim " +
+                             std::to_string(s.dim);
+    expect_close(cpu, expected, tolerance, tolerance, what + " cpu");
+    expect_close(cuda, expected, tolerance, tolerance, what);
+    expect_close(cuda_lse, expected_lse, tolerance, tolerance, what + " lse");
+  }
+}
+
+TEST(CudaParity, APrefillRowHasTheSameBitsAlone) {
+  for (const int shape : {1, 2}) {
+    const Scene scene(kShapes[shape]);
+    std::vector<float> all, all_lse, one, one_lse;
+    ASSERT_OK(scene.run_on_device(0, scene.s.queries, all, all_lse));
+    const std::int64_t width = std::int64_t{scene.heads} * scene.s.dim;
+    for (const std::int64_t t : {std::int64_t{0}, std::int64_t{4}, scene.s.queries - 1}) {
+      ASSERT_OK(scene.run_on_device(t, 1, one, one_lse));
+      EXPECT_EQ(one, std::vector<float>(all.begin() + t * width, all.begin() + (t + 1) * width));
+      EXPECT_EQ(one_lse, std::vector<float>(all_lse.begin() + t * scene.heads,
+                                            all_lse.begin() + (t + 1) * scene.heads));
+    }
+  }
+}
+
+TEST(CudaParity, APrefillRowThatSeesNothingIsZero) {
+  Scene scene(kShapes[1]);
+  scene.positions[3] = -1;
+  std::vector<float> out, lse;
+  ASSERT_OK(scene.run_on_device(0, scene.s.queries, out, lse));
+  const std::int64_t width = std::int64_t{scene.heads} * scene.s.dim;
+  for (std::int64_t i = 0; i < width; ++i)
+    EXPECT_EQ(out[static_cast<std::size_t>(3 * width + i)], 0.0f);
+  for (std::int64_t h = 0; h < scene.heads; ++h)
+    EXPECT_EQ(lse[static_cast<std::size_t>(3 * scene.heads + h)], -kInfinity);
+  EXPECT_NE(out[0], 0.0f);
+}
+
+}  // namespace
+}  // namespace quire::cuda

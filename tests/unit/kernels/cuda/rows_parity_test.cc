@@ -1,0 +1,264 @@
+// Reference, CPU and CUDA (emulated) agree on the same rows.
+#include "kernels/cuda/rows/rows.cuh"
+
+#include <limits>
+
+#include "kernels/choice/topk.h"
+#include "kernels/cuda/choice/select.cuh"
+#include "kernels/rows/activation.h"
+#include "kernels/rows/norm.h"
+#include "tests/unit/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(CudaParity, RmsNorm) {
+  for (const std::int64_t dim : {1, 7, 33, 256, 896}) {
+    for (const std::int64_t rows : {0, 1, 5}) {
+      const auto x = random_floats(rows * dim, 1, 3.0f), weight = random_floats(dim, 2);
+      std::vector<float> expected(x.size()), cpu(x.size());
+      ASSERT_OK(rms_norm_reference({x.data(), weight.data(), expected.data(), rows, dim, 1e-6f}));
+      ASSERT_OK(rms_norm({x.data(), weight.data(), cpu.data(), rows, dim, 1e-6f}));
+      TestDevice device;
+      float* out = device.output(rows * dim, "out");
+      auto launcher = device.launcher();
+      ASSERT_OK(launch_rms_norm(launcher, {{device.upload(x, "x"), device.upload(weight, "weight"),
+                                            out, rows, dim, 1e-6f},
+                                           nullptr}));
+      expect_close(cpu, expected, 1e-7, 2e-6, "cpu");
+      expect_close(device.download(out, rows * dim), expected, 1e-7, 2e-6, "cuda");
+    }
+  }
+}
+
+TEST(CudaParity, RmsNormInPlaceAndWithAResidual) {
+  const std::int64_t rows = 3, dim = 129;
+  const auto x = random_floats(rows * dim, 1), residual = random_floats(rows * dim, 2),
+             weight = random_floats(dim, 3);
+  auto sum = x;
+  add_inplace(sum.data(), residual.data(), rows * dim);
+  std::vector<float> of_x(x.size()), of_sum(x.size());
+  ASSERT_OK(rms_norm_reference({x.data(), weight.data(), of_x.data(), rows, dim, 1e-5f}));
+  ASSERT_OK(rms_norm_reference({sum.data(), weight.data(), of_sum.data(), rows, dim, 1e-5f}));
+  TestDevice device;
+  auto launcher = device.launcher();
+  const float* w = device.upload(weight, "weight");
+  float* in_place = device.output(x, "x and out");
+  ASSERT_OK(launch_rms_norm(launcher, {{in_place, w, in_place, rows, dim, 1e-5f}, nullptr}));
+  expect_close(device.download(in_place, rows * dim), of_x, 1e-7, 2e-6, "in place");
+  float *summed = device.output(x, "x"), *out = device.output(rows * dim, "out");
+  const float* r = device.upload(residual, "residual");
+  ASSERT_OK(launch_rms_norm(launcher, {{summed, w, out, rows, dim, 1e-5f}, r}));
+  EXPECT_EQ(device.download(summed, rows * dim), sum);
+  expect_close(device.download(out, rows * dim), of_sum, 1e-7, 2e-6, "with residual");
+  EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, summed, rows, dim, 1e-5f}, r}).field(), "out");
+  EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, out, rows, 0, 1e-5f}, nullptr}).field(), "dim");
+}
+
+TEST(CudaParity, SumsOfColumnsHaveTheBitsOfTheCpu) {
+  for (const std::int64_t dim : {1, 7, 129, 1000}) {
+    for (const std::int64_t rows : {0, 1, 5, 8, 19}) {
+      const std::int64_t ld = dim + 3;
+      const auto x = random_floats(rows * ld, 1, 3.0f), before = random_floats(dim, 2);
+      std::vector<float> expected = before, cpu = before;
+      ASSERT_OK(column_sums_reference({x.data(), rows, dim, ld, expected.data()}));
+      ASSERT_OK(column_sums({x.data(), rows, dim, ld, cpu.data()}));
+      TestDevice device;
+      auto launcher = device.launcher();
+      float* sums = device.output(before, "sums");
+      ASSERT_OK(launch_column_sums(launcher, {device.upload(x, "x"), rows, dim, ld, sums}));
+      expect_close(cpu, expected, 1e-5, 1e-5, "cpu");
+      EXPECT_EQ(device.download(sums, dim), cpu);
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_column_sums(launcher, {nullptr, 1, 4, 3, nullptr}).field(), "ldx");
+  EXPECT_EQ(column_sums({nullptr, 1, 4, 3, nullptr}).field(), "ldx");
+}
+
+TEST(CudaParity, SwigluAlsoFarOut) {
+  for (const std::int64_t dim : {1, 7, 129, 1000}) {
+    for (const std::int64_t rows : {0, 1, 5}) {
+      auto x = random_floats(rows * 2 * dim, 1, 5.0f);
+      if (rows > 0) x[0] = -200.0f;
+      if (rows > 1) x[static_cast<std::size_t>(2 * dim)] = 200.0f;
+      std::vector<float> expected(static_cast<std::size_t>(rows * dim)), cpu = expected;
+      ASSERT_OK(swiglu_reference({x.data(), expected.data(), rows, dim}));
+      ASSERT_OK(swiglu({x.data(), cpu.data(), rows, dim}));
+      TestDevice device;
+      float* out = device.output(rows * dim, "out");
+      auto launcher = device.launcher();
+      ASSERT_OK(launch_swiglu(launcher, {device.upload(x, "gate_up"), out, rows, dim}));
+      expect_close(cpu, expected, 1e-30, 2e-6, "cpu");
+      expect_close(device.download(out, rows * dim), expected, 1e-30, 2e-6, "cuda");
+    }
+  }
+}
+
+TEST(CudaParity, EmbeddingTakesRowsAndZerosForUnknownIds) {
+  const std::int64_t vocab = 7, dim = 33;
+  const std::vector<std::int32_t> ids = {6, 0, 3, 3, -1, 7};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const auto values = rounded(random_floats(vocab * dim, 4), dtype);
+    TestDevice device;
+    float* out = device.output(6 * dim, "out");
+    auto launcher = device.launcher();
+    ASSERT_OK(launch_embedding(launcher, {device.upload(to_bytes(values, dtype), "table"), dtype,
+                                          device.upload(ids, "ids"), 6, dim, vocab, out}));
+    const auto actual = device.download(out, 6 * dim);
+    for (std::int64_t r = 0; r < 6; ++r) {
+      for (std::int64_t c = 0; c < dim; ++c) {
+        const bool known = ids[static_cast<std::size_t>(r)] >= 0 &&
+                           ids[static_cast<std::size_t>(r)] < vocab;
+        ASSERT_EQ(actual[static_cast<std::size_t>(r * dim + c)],
+                  known
+                      ? values[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * dim + c)]
+                      : 0.0f);
+      }
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(
+      launch_embedding(launcher, {nullptr, DType::kI8, nullptr, 0, dim, vocab, nullptr}).field(),
+      "dtype");
+}
+
+TEST(CudaParity, EmbeddingTakesColumnsOfWiderRows) {
+  const std::int64_t rows = 5, dim = 7, ld = 12;
+  const auto table = random_floats(rows * ld, 4);
+  const std::vector<std::int32_t> ids = {4, 0, 2};
+  TestDevice device;
+  float* out = device.output(3 * dim, "out");
+  auto launcher = device.launcher();
+  EmbeddingArgs args{
+      device.upload(table, "table"), DType::kF32, device.upload(ids, "ids"), 3, dim, rows, out, ld};
+  ASSERT_OK(launch_embedding(launcher, args));
+  const auto actual = device.download(out, 3 * dim);
+  for (std::int64_t r = 0; r < 3; ++r) {
+    for (std::int64_t c = 0; c < dim; ++c)
+      EXPECT_EQ(actual[static_cast<std::size_t>(r * dim + c)],
+                table[static_cast<std::size_t>(ids[static_cast<std::size_t>(r)] * ld + c)]);
+  }
+  args.ld = dim - 1;
+  EXPECT_EQ(launch_embedding(launcher, args).field(), "ld");
+}
+
+TEST(CudaParity, ConvertRoundsToNearestEven) {
+  for (const std::int64_t dim : {1, 31, 300}) {
+    for (const std::int64_t rows : {0, 1, 4}) {
+      const std::int64_t ldx = dim + 3;
+      const auto x = random_floats(rows * ldx, 5, 100.0f);
+      for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        TestDevice device;
+        auto launcher = device.launcher();
+        auto* out = device.output(
+            std::vector<std::uint8_t>(static_cast<std::size_t>(rows * dim) * dtype_bytes(dtype)),
+            "out");
+        ASSERT_OK(launch_convert(launcher, {device.upload(x, "x"), rows, dim, ldx, dtype, out}));
+        const auto bytes = device.download(
+            out, rows * dim * static_cast<std::int64_t>(dtype_bytes(dtype)));
+        const auto expected = rounded(x, dtype);
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t c = 0; c < dim; ++c)
+            ASSERT_EQ(load_f32(bytes.data(), dtype, r * dim + c),
+                      expected[static_cast<std::size_t>(r * ldx + c)]);
+        }
+      }
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_convert(launcher, {nullptr, 1, 4, 3, DType::kF32, nullptr}).field(), "ldx");
+}
+
+TEST(CudaParity, AddBias) {
+  for (const std::int64_t dim : {1, 33, 300}) {
+    const std::int64_t rows = 3, ldx = dim + 2;
+    const auto x = random_floats(rows * ldx, 6), bias = random_floats(dim, 7);
+    auto expected = x;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < dim; ++c)
+        expected[static_cast<std::size_t>(r * ldx + c)] += bias[static_cast<std::size_t>(c)];
+    }
+    TestDevice device;
+    auto launcher = device.launcher();
+    float* out = device.output(x, "x");
+    ASSERT_OK(launch_add_bias(launcher, {out, device.upload(bias, "bias"), rows, dim, ldx}));
+    EXPECT_EQ(device.download(out, rows * ldx), expected);
+    EXPECT_EQ(launch_add_bias(launcher, {out, nullptr, rows, dim, dim - 1}).field(), "ldx");
+  }
+}
+
+/// Returns scores with ties, both zeros, infinities and NaN, or plain ones.
+std::vector<float> scores_of(std::int64_t n, bool ties) {
+  auto out = random_floats(n, 5);
+  std::mt19937 rng(3);
+  for (float& s : out) {
+    const auto pick = rng() % 12;
+    if (ties)
+      s = pick == 0   ? kNan
+          : pick == 1 ? kInfinity
+          : pick == 2 ? -kInfinity
+          : pick == 3 ? -0.0f
+                      : static_cast<float>(pick % 5);
+  }
+  return out;
+}
+
+TEST(CudaParity, TopKWithTiesAndNan) {
+  for (const bool ties : {false, true}) {
+    for (const std::int64_t n : {1, 33, 256, 300}) {
+      const auto one = scores_of(n, ties), other = scores_of(n + 1, ties);
+      std::vector<float> scores = one;
+      scores.insert(scores.end(), other.begin() + 1, other.end());
+      for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 1, n, n + 5}) {
+        const std::int64_t count = std::min(k, n);
+        for (const TopKOrder order : {TopKOrder::kAscendingIndex, TopKOrder::kDescendingScore}) {
+          TestDevice device;
+          std::int32_t* out = device.output(
+              std::vector<std::int32_t>(static_cast<std::size_t>(2 * count), -1), "out");
+          auto launcher = device.launcher();
+          ASSERT_OK(launch_top_k(launcher, {device.upload(scores, "scores"), 2, n, k, order, out}));
+          for (std::int64_t r = 0; r < 2; ++r) {
+            const auto row = std::span(scores).subspan(static_cast<std::size_t>(r * n),
+                                                       static_cast<std::size_t>(n));
+            auto expected = top_k_reference(row, k);
+            ASSERT_EQ(top_k(row, k), expected);
+            if (order == TopKOrder::kAscendingIndex) std::sort(expected.begin(), expected.end());
+            EXPECT_EQ(device.download(out + r * count, count), expected)
+                << "n " << n << " k " << k << " row " << r;
+          }
+        }
+      }
+    }
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(launch_top_k(launcher, {nullptr, 1, 5000, 4000, TopKOrder::kDescendingScore, nullptr})
+                .field(),
+            "k");
+}
+
+TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
+  for (const std::int64_t n : {1, 5, 33, 1000}) {
+    auto x = random_floats(4 * n, 6);
+    x[static_cast<std::size_t>(n + n / 2)] = x[static_cast<std::size_t>(2 * n - 1)] = 100.0f;
+    if (n > 1) x[static_cast<std::size_t>(2 * n)] = kNan;
+    std::fill(x.begin() + 3 * n, x.end(), kNan);
+    TestDevice device;
+    std::int32_t* out = device.output(std::vector<std::int32_t>(4, -1), "out");
+    auto launcher = device.launcher();
+    ASSERT_OK(launch_argmax(launcher, {device.upload(x, "x"), 4, n, out}));
+    const auto actual = device.download(out, 4);
+    for (std::int64_t r = 0; r < 4; ++r)
+      EXPECT_EQ(actual[static_cast<std::size_t>(r)], argmax(x.data() + r * n, n))
+          << "n " << n << " row " << r;
+  }
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,160 @@
+// Reference and CUDA (emulated) agree on sampling a token, given a uniform number.
+#include "kernels/cuda/choice/sampling.cuh"
+
+#include <limits>
+#include <numeric>
+
+#include "kernels/choice/topk.h"
+#include "tests/unit/kernels/cuda/test_device.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Draw {
+  float temperature;
+  std::int32_t top_k;
+  float top_p, min_p;
+  double uniform;
+};
+
+/// Returns the probability of every id as args.h defines it, in f64; empty where the largest logit
+/// is taken directly.
+std::vector<double> distribution(const std::vector<float>& logits, const Draw& d) {
+  const auto order = top_k_reference(logits, static_cast<std::int64_t>(logits.size()));
+  const float top = logits[static_cast<std::size_t>(order[0])];
+  if (d.temperature <= 0 || !std::isfinite(top)) return {};
+  std::vector<double> out(logits.size());
+  std::size_t kept = d.top_k > 0
+                         ? std::min<std::size_t>(static_cast<std::size_t>(d.top_k), order.size())
+                         : order.size();
+  const auto weight = [&](std::int32_t id) {
+    const float x = logits[static_cast<std::size_t>(id)];
+    return std::isnan(x) ? 0.0 : std::exp((double{x} - top) / d.temperature);
+  };
+  double total = 0, reached = 0;
+  for (std::size_t i = 0; i < kept; ++i) total += weight(order[i]);
+  for (std::size_t i = 0; i < kept; ++i) {
+    if (d.top_p < 1 && reached >= total * d.top_p) break;
+    const double w = weight(order[i]);
+    reached += w;
+    out[static_cast<std::size_t>(order[i])] = w < d.min_p ? 0 : w;
+  }
+  const double sum = std::accumulate(out.begin(), out.end(), 0.0);
+  for (double& p : out) p /= sum;
+  return out;
+}
+
+std::vector<std::int32_t> on_device(const std::vector<float>& logits, std::int64_t n,
+                                    const std::vector<Draw>& draws) {
+  std::vector<float> temperature, top_p, min_p;
+  std::vector<double> uniform;
+  std::vector<std::int32_t> top_k;
+  for (const Draw& d : draws) {
+    temperature.push_back(d.temperature);
+    top_k.push_back(d.top_k);
+    top_p.push_back(d.top_p);
+    min_p.push_back(d.min_p);
+    uniform.push_back(d.uniform);
+  }
+  TestDevice device;
+  auto launcher = device.launcher();
+  const auto rows = static_cast<std::int64_t>(draws.size());
+  std::int32_t* out = device.output(std::vector<std::int32_t>(draws.size(), -1), "out");
+  const Status status = launch_sample(
+      launcher,
+      {device.upload(logits, "logits"), rows, n, device.upload(temperature, "temperature"),
+       device.upload(top_k, "top_k"), device.upload(top_p, "top_p"), device.upload(min_p, "min_p"),
+       device.upload(uniform, "uniform"), out});
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  return device.download(out, rows);
+}
+
+TEST(CudaParity, ATokenIsDrawnWhereTheRunningSumPassesTheUniformNumber) {
+  for (const std::int64_t n : {1, 7, 290}) {
+    std::vector<Draw> draws;
+    std::vector<float> logits;
+    std::mt19937 rng(5);
+    for (const float temperature : {0.3f, 1.0f, 4.0f}) {
+      for (const std::int32_t top_k : {0, 1, 5, 1000}) {
+        for (const float top_p : {1.0f, 0.9f, 0.2f, 1e-6f}) {
+          draws.push_back({temperature, top_k, top_p, rng() % 3 == 0 ? 0.3f : 0.0f,
+                           static_cast<double>(rng() % 1000) / 1000});
+          const auto row = random_floats(n, static_cast<std::uint32_t>(draws.size()), 2.0f);
+          for (std::int64_t i = 0; i < n; ++i)
+            logits.push_back(i > 0 && rng() % 17 == 0 ? (rng() % 2 == 0 ? kNan : -kInfinity)
+                             : rng() % 9 == 0         ? 1.0f
+                                                      : row[static_cast<std::size_t>(i)]);
+        }
+      }
+    }
+    const auto drawn = on_device(logits, n, draws);
+    for (std::size_t r = 0; r < draws.size(); ++r) {
+      const std::vector<float> row(logits.begin() + static_cast<std::int64_t>(r) * n,
+                                   logits.begin() + static_cast<std::int64_t>(r + 1) * n);
+      const auto p = distribution(row, draws[r]);
+      ASSERT_TRUE(drawn[r] >= 0 && drawn[r] < n) << drawn[r];
+      const auto id = static_cast<std::size_t>(drawn[r]);
+      EXPECT_GT(p[id], 0.0) << "n " << n << " draw " << r << " is out of what is left";
+      const double before = std::accumulate(p.begin(), p.begin() + drawn[r], 0.0);
+      // The uniform number falls into the token's share of [0, 1), up to the rounding of weights.
+      EXPECT_LE(before, draws[r].uniform + 1e-5) << "n " << n << " draw " << r;
+      EXPECT_GE(before + p[id], draws[r].uniform - 1e-5) << "n " << n << " draw " << r;
+    }
+  }
+}
+
+TEST(CudaParity, SharesOfManyDrawsAreThoseOfTheDistribution) {
+  const std::int64_t n = 12, count = 80;
+  const auto one = random_floats(n, 3);
+  const Draw shape{0.8f, 8, 0.95f, 0.02f, 0};
+  const auto p = distribution(one, shape);
+  std::vector<float> logits;
+  std::vector<Draw> draws;
+  for (std::int64_t i = 0; i < count; ++i) {
+    logits.insert(logits.end(), one.begin(), one.end());
+    draws.push_back(shape);
+    // The numbers are evenly spaced, so counts are exact to one.
+    draws.back().uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(count);
+  }
+  std::vector<int> seen(static_cast<std::size_t>(n));
+  for (const std::int32_t id : on_device(logits, n, draws)) ++seen[static_cast<std::size_t>(id)];
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_NEAR(seen[i], p[i] * count, 1.01) << i;
+}
+
+TEST(CudaParity, EdgesOfSampling) {
+  const std::int64_t n = 300;
+  std::vector<float> plain = random_floats(n, 9), nothing(static_cast<std::size_t>(n), kNan),
+                     low(static_cast<std::size_t>(n), -kInfinity), high = plain,
+                     ties(static_cast<std::size_t>(n), 2.0f);
+  high[70] = high[290] = kInfinity;
+  plain[200] = plain[290] = 50.0f;
+  std::vector<float> logits;
+  for (const auto* row : {&plain, &nothing, &low, &high, &ties, &ties, &ties})
+    logits.insert(logits.end(), row->begin(), row->end());
+  const auto drawn = on_device(logits, n,
+                               {{0, 3, 0.5f, 0.5f, 0.9f},
+                                {1, 0, 1, 0, 0.5f},
+                                {1, 0, 0.5f, 0, 0.5f},
+                                {1, 0, 1, 0, 0.99f},
+                                {1, 3, 1, 0, 0.99999f},
+                                {1, 0, 0.01f, 0, 0.99999f},
+                                {1, 0, 1, 1, 0.5f}});
+  EXPECT_EQ(drawn[0], 200) << "the first of the largest";
+  EXPECT_EQ(drawn[1], 0);
+  EXPECT_EQ(drawn[2], 0);
+  EXPECT_EQ(drawn[3], 70);
+  EXPECT_EQ(drawn[4], 2) << "ties of top-k go to lower ids";
+  EXPECT_EQ(drawn[5], 2) << "three of 300 equal ones weigh a hundredth";
+  EXPECT_EQ(drawn[6], 150);
+  TestDevice device;
+  auto launcher = device.launcher();
+  EXPECT_EQ(
+      launch_sample(launcher, {nullptr, 1, 0, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr})
+          .field(),
+      "n");
+}
+
+}  // namespace
+}  // namespace quire::cuda
