@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "ingest/context_resolver.h"
-#include "ingest/names.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
+#include "ingest/names.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 

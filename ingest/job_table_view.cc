@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "ingest/names.h"
 #include "ingest/job_table.h"
+#include "ingest/names.h"
 
 namespace quire {
 namespace {

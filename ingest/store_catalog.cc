@@ -4,8 +4,8 @@
 #include <set>
 
 #include "ingest/document/metadata.h"
-#include "ingest/names.h"
 #include "ingest/document/utf8.h"
+#include "ingest/names.h"
 #include "ingest/prepared_text.h"
 
 namespace quire {

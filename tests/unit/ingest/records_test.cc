@@ -1,7 +1,7 @@
 #include "ingest/document/metadata.h"
-#include "ingest/names.h"
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
+#include "ingest/names.h"
 #include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
