@@ -23,10 +23,10 @@ void EmbedQueue::submit(EmbedRequest request, EmbedTask::Done done) {
       refused = Status::exhausted("the queue is full: " + std::to_string(max_waiting_) +
                                   " texts are waiting to be embedded");
     } else {
-      waiting_.push_back(task);
+      waiting_.emplace_back().swap(task);
     }
   }
-  if (!refused.ok()) return task->fail(refused);
+  if (task != nullptr) return task->fail(refused);
   core_.waker->wake();
 }
 
