@@ -4,6 +4,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/index.h"
+
 namespace quire {
 namespace json = boost::json;
 
@@ -38,7 +40,7 @@ Result<std::string> read_json_file(const std::filesystem::path& path) {
   if (size > kMaxBytes)
     return Status::invalid(name, path.string() + " is larger than any model configuration");
   std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
+  std::string text(to_size(size), '\0');
   file.read(text.data(), static_cast<std::streamsize>(size));
   if (!file) return Status(Code::kIo, "cannot read " + path.string(), name);
   return text;

@@ -2,6 +2,8 @@
 
 #include <openssl/evp.h>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -14,8 +16,7 @@ int hex_digit(char c) {
 
 std::array<std::byte, 8> le64(std::uint64_t value) {
   std::array<std::byte, 8> out;
-  for (int i = 0; i < 8; ++i)
-    out[static_cast<std::size_t>(i)] = static_cast<std::byte>(value >> (8 * i));
+  for (int i = 0; i < 8; ++i) out[at(i)] = static_cast<std::byte>(value >> (8 * i));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/index.h"
 #include "base/status.h"
 
 namespace quire {
@@ -33,7 +34,7 @@ struct DigestHash {
   std::size_t operator()(const Digest& d) const {
     std::uint64_t h;
     std::memcpy(&h, d.bytes.data(), sizeof h);
-    return static_cast<std::size_t>(h);
+    return to_size(h);
   }
 };
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire::tokenizer_internal {
 
 int decode_utf8(std::string_view text, char32_t& code_point) {
@@ -65,7 +67,7 @@ std::size_t valid_utf8_prefix(std::string_view text) {
     char32_t cp = 0;
     const int n = decode_utf8(text.substr(i), cp);
     if (n == 0) break;
-    i += static_cast<std::size_t>(n);
+    i += to_size(n);
   }
   return i;
 }

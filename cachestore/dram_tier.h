@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/index.h"
 #include "cachestore/eviction.h"
 #include "cachestore/format/record.h"
 #include "cachestore/format/value_buffer.h"
@@ -23,7 +24,7 @@ struct ValueNameHash {
     h ^= (std::uint64_t{n.block} << 34) ^ (std::uint64_t{n.group} << 2) ^
          static_cast<std::uint64_t>(n.part);
     h *= 0xff51afd7ed558ccdull;
-    return static_cast<std::size_t>(h ^ (h >> 32));
+    return to_size(h ^ (h >> 32));
   }
 };
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
@@ -298,11 +299,11 @@ Status EngineImpl::make_head(const EngineOptions& options) {
 /// One pass before the first request: kernels prepare their buffers, and predictions have a speed
 /// to start from.
 Status EngineImpl::warm_up() {
-  const auto n = static_cast<std::size_t>(std::min<std::int64_t>(64, core_.facts.window));
+  const auto n = to_size(std::min<std::int64_t>(64, core_.facts.window));
   const std::vector<std::int32_t> ids(n, 0);
   std::vector<std::int32_t> positions(n);
   std::iota(positions.begin(), positions.end(), 0);
-  std::vector<float> logits(static_cast<std::size_t>(core_.facts.vocab_size));
+  std::vector<float> logits(to_size(core_.facts.vocab_size));
   const auto last = static_cast<std::int32_t>(n) - 1;
   for (int round = 0; round < 2; ++round) {
     WorkingCache cache(*pool_, core_.facts.shape.num_layers);
@@ -388,12 +389,11 @@ void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<Prefi
   const auto rows = static_cast<std::int64_t>(request.token_ids.size() +
                                               facts.ingest_prefix.size());
   if (rows > facts.window) {
-    return done(Status::invalid(
-        "token_ids",
-        "the context has " + std::to_string(request.token_ids.size()) +
-            " tokens, the model's window holds " +
-            std::to_string(facts.window - static_cast<std::int64_t>(facts.ingest_prefix.size())) +
-            ": cut it into smaller chunks"));
+    return done(Status::invalid("token_ids",
+                                "the context has " + std::to_string(request.token_ids.size()) +
+                                    " tokens, the model's window holds " +
+                                    std::to_string(facts.window - count_of(facts.ingest_prefix)) +
+                                    ": cut it into smaller chunks"));
   }
   for (std::int32_t id : request.token_ids) {
     if (id < 0 || id >= facts.vocab_size)
@@ -419,9 +419,8 @@ void EngineImpl::embed(EmbedRequest request, std::function<void(Result<std::vect
   const EngineFacts& facts = core_.facts;
   if (request.token_ids.empty())
     return done(Status::invalid("input", "there is nothing to embed: the input has no tokens"));
-  if (static_cast<std::int64_t>(request.token_ids.size()) > facts.window) {
-    return done(window_exceeded_status(
-        {facts.window, static_cast<std::int64_t>(request.token_ids.size())}, "input"));
+  if (count_of(request.token_ids) > facts.window) {
+    return done(window_exceeded_status({facts.window, count_of(request.token_ids)}, "input"));
   }
   for (const std::int32_t id : request.token_ids) {
     if (id < 0 || id >= facts.vocab_size)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "fidelity/score.h"
 
 namespace quire {
@@ -9,7 +10,7 @@ namespace quire {
 std::vector<AnswerSpan> spans_of(const AnswerSink& reference, const AnswerSink& run,
                                  std::int32_t span_tokens) {
   const std::size_t all = std::min(reference.first_logits.size(), run.first_logits.size()),
-                    each = static_cast<std::size_t>(span_tokens);
+                    each = to_size(span_tokens);
   std::vector<AnswerSpan> out;
   std::vector<float> log_p, log_q;
   for (std::size_t begin = 0; begin < all; begin += each) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/engine.h"
 #include "fidelity/measurement.h"
 #include "kernels/choice/topk.h"
@@ -26,8 +27,7 @@ class AnswerSink final : public QuerySink {
   void on_plan(const Plan&) override {}
   bool wants_logits() const override { return true; }
   void on_logits(std::span<const float> logits) override {
-    choices.push_back(
-        static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
+    choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), count_of(logits))));
     if (first_logits.size() < logits_kept_) first_logits.emplace_back(logits.begin(), logits.end());
   }
   bool on_token(std::int32_t token_id, std::string_view piece) override {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/index.h"
 #include "fidelity/random.h"
 
 namespace quire {
@@ -47,7 +48,7 @@ Interval bootstrap_trimmed_mean(std::span<const double> values, double trim,
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   if (*least == *most) return {*least, *least, *least};
   Random random(options.seed);
-  std::vector<double> means(static_cast<std::size_t>(options.resamples));
+  std::vector<double> means(to_size(options.resamples));
   for (double& mean : means) {
     for (double& x : sample) x = values[random.below(values.size())];
     mean = trimmed_mean(sample, trim);

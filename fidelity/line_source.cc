@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -62,7 +64,7 @@ class FileLines final : public BufferedLines {
     const std::size_t before = buffer.size();
     buffer.resize(before + kPiece);
     const int got = gzread(file_, buffer.data() + before, static_cast<unsigned>(kPiece));
-    buffer.resize(before + static_cast<std::size_t>(got > 0 ? got : 0));
+    buffer.resize(before + to_size(got > 0 ? got : 0));
     int code = Z_OK;
     const char* text = gzerror(file_, &code);
     // A truncated gzip stream gives a short count and Z_BUF_ERROR.
@@ -73,7 +75,7 @@ class FileLines final : public BufferedLines {
                                              ? "the gzip file ends early"
                                              : std::string("the gzip file is damaged: ") + text));
     }
-    return static_cast<std::size_t>(got);
+    return to_size(got);
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "base/index.h"
 #include "fidelity/random.h"
 
 namespace quire {
@@ -294,7 +295,7 @@ class Maker {
                                     : "VAR " + name + " = VAR " + names.back());
       names.push_back(name);
     }
-    Texts hay(static_cast<std::size_t>(units),
+    Texts hay(to_size(units),
               joined(Texts(std::begin(kNoiseSentences), std::end(kNoiseSentences)), " "));
     const std::string text =
         "Memorize and track the chain of variable assignment hidden in the following text.\n" +
@@ -346,9 +347,7 @@ class Maker {
       }
       if (rank >= 2 && rank <= 4) answers.push_back(w);
       // The counts of the three differ from each other and from the rest, also in short texts.
-      list.insert(list.end(),
-                  static_cast<std::size_t>(std::max<std::int64_t>(count, rank <= 4 ? 6 - rank : 1)),
-                  w);
+      list.insert(list.end(), to_size(std::max<std::int64_t>(count, rank <= 4 ? 6 - rank : 1)), w);
     }
     r.shuffle(list);
     const std::string text =
@@ -368,12 +367,10 @@ class Maker {
     for (const auto* q : task == "qa_1" ? single_ : multi_)
       if (!q->answers.empty()) questions.push_back(q);
     const SuiteRecord& q =
-        *questions[(static_cast<std::size_t>(index) * 7919 + r.below(questions.size())) %
-                   questions.size()];
+        *questions[(to_size(index) * 7919 + r.below(questions.size())) % questions.size()];
     std::vector<SuiteDocument> documents = *q.documents;
     std::size_t at = r.below(passages_.size());
-    for (std::int64_t i = 1, tried = 0;
-         i < units && tried < static_cast<std::int64_t>(passages_.size()); ++tried) {
+    for (std::int64_t i = 1, tried = 0; i < units && tried < count_of(passages_); ++tried) {
       const SuiteDocument& p = passages_[at];
       at = (at + 1) % passages_.size();
       const bool own = std::any_of(q.documents->begin(), q.documents->end(), [&](const auto& d) {

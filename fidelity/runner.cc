@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "base/index.h"
 #include "engine/answer/cited_blocks.h"
 #include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
@@ -256,17 +257,15 @@ class Runner {
     if (record.supporting_ids.empty() || !m.has_answers || m.em < 1) return;
     const auto citations = cite(run.plan, run.attribution, run.text, run.token_ends);
     m.cited = !citations.empty() &&
-              std::any_of(
-                  record.documents->begin(), record.documents->end(), [&](const SuiteDocument& d) {
-                    const bool supports = std::find(record.supporting_ids.begin(),
-                                                    record.supporting_ids.end(),
-                                                    d.id) != record.supporting_ids.end();
-                    return supports &&
-                           document_id(d) ==
-                               run.plan
-                                   .contexts[static_cast<std::size_t>(citations.front().context)]
-                                   .document_id;
-                  });
+              std::any_of(record.documents->begin(), record.documents->end(),
+                          [&](const SuiteDocument& d) {
+                            const bool supports = std::find(record.supporting_ids.begin(),
+                                                            record.supporting_ids.end(),
+                                                            d.id) != record.supporting_ids.end();
+                            return supports &&
+                                   document_id(d) ==
+                                       run.plan.contexts[at(citations.front().context)].document_id;
+                          });
   }
 
   Measurement measured(const SuiteRecord& record, const AnswerSink& run,
@@ -299,8 +298,8 @@ class Runner {
       for (QueryContext& c : request.contexts) c.key.reset();
     }
     request.sampling.forced_tokens = forced;
-    auto sink = std::make_shared<AnswerSink>(
-        long_answers() ? static_cast<std::size_t>(request.sampling.max_tokens) : logits_kept);
+    auto sink = std::make_shared<AnswerSink>(long_answers() ? to_size(request.sampling.max_tokens)
+                                                            : logits_kept);
     auto handle = engine_.query(std::move(request), sink);
     Status status = handle.status();
     if (status.ok()) {
@@ -344,7 +343,7 @@ class Runner {
     std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
                                                     request.suffix_ids.size()) +
                           request.sampling.max_tokens;
-    for (const auto& c : request.contexts) tokens += static_cast<std::int64_t>(c.token_ids.size());
+    for (const auto& c : request.contexts) tokens += count_of(c.token_ids);
     const std::int64_t window = engine_.info().max_model_len;
     if (tokens > window)
       return Status::invalid("suite", "needs " + std::to_string(tokens) +
@@ -356,7 +355,7 @@ class Runner {
   Status ingest_documents(const SuiteRecord& record) {
     std::vector<DocumentInput> batch;
     std::set<std::string> in_batch;
-    const std::size_t most = static_cast<std::size_t>(ingest_.options().max_documents_per_call);
+    const std::size_t most = to_size(ingest_.options().max_documents_per_call);
     for (const auto& d : *record.documents) {
       std::string id = document_id(d);
       if (present_.contains(id) || !in_batch.insert(id).second) continue;
@@ -452,8 +451,7 @@ Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& reco
   for (const auto& d : *record.documents) {
     QUIRE_ASSIGN_OR_RETURN(const auto whole, format.document(d.title, d.text));
     QUIRE_ASSIGN_OR_RETURN(const auto header, format.document(d.title, ""));
-    const auto n = static_cast<std::int64_t>(whole.ids.size()),
-               head = static_cast<std::int64_t>(header.ids.size());
+    const auto n = count_of(whole.ids), head = count_of(header.ids);
     // Chunks end at sentences, slightly before they are full.
     const std::int64_t room = std::max<std::int64_t>(1, (chunk_tokens - head) * 9 / 10);
     const std::int64_t chunks = n <= chunk_tokens ? 1 : (n - head + room - 1) / room;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/index.h"
 #include "fidelity/random.h"
 
 namespace quire {
@@ -41,7 +42,7 @@ std::vector<std::size_t> select_records(const Suite& suite, std::int64_t per_kin
     if (per_kind > 0 && indices.size() > static_cast<std::size_t>(per_kind)) {
       Random random(seed, kind);
       random.shuffle(indices);
-      indices.resize(static_cast<std::size_t>(per_kind));
+      indices.resize(to_size(per_kind));
     }
     out.insert(out.end(), indices.begin(), indices.end());
   }

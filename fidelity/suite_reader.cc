@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/index.h"
 #include "fidelity/json_util.h"
 
 namespace quire {
@@ -280,8 +281,7 @@ class Reader {
       const auto digits = what.find("at byte ");
       std::size_t byte = text.size();
       if (digits != std::string::npos)
-        byte = begin +
-               static_cast<std::size_t>(std::strtoull(what.c_str() + digits + 8, nullptr, 10)) - 1;
+        byte = begin + to_size(std::strtoull(what.c_str() + digits + 8, nullptr, 10)) - 1;
       const auto line = static_cast<std::int64_t>(
                             std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) -
                         1;

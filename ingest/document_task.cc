@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "ingest/document/metadata.h"
 #include "ingest/names.h"
@@ -174,9 +175,7 @@ void DocumentTask::find_missing() {
   if (!whole.ok()) return fail(whole.status(), path(""));
   existing_ = std::move(*whole);
   for (DocumentChunk& c : existing_->chunks) {
-    chunks_.push_back(
-        {{static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)},
-         std::move(c.token_ids)});
+    chunks_.push_back({{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids)});
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
     } else {
@@ -231,7 +230,7 @@ void DocumentTask::prefill_all() {
 /// Submits as many chunks to the engine as this document may have in flight. It continues with
 /// after_prefill() after the last one.
 void DocumentTask::launch() {
-  const auto window = static_cast<std::size_t>(
+  const auto window = to_size(
       std::max(1, context_.options.max_prefills_in_flight /
                       std::max(1, context_.options.max_documents_in_flight)));
   while (true) {
@@ -278,8 +277,7 @@ void DocumentTask::add_tokens(std::size_t i, std::int64_t done) {
 }
 
 void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
-  if (result.ok())
-    add_tokens(i, static_cast<std::int64_t>(chunks_[todo_[i].chunk].token_ids.size()));
+  if (result.ok()) add_tokens(i, count_of(chunks_[todo_[i].chunk].token_ids));
   {
     const std::lock_guard lock(mu_);
     if (result.ok()) {
@@ -347,8 +345,8 @@ void DocumentTask::commit() {
     DocumentChunk c;
     c.byte_begin = chunks_[i].range.begin;
     c.byte_end = chunks_[i].range.end;
-    c.block_tokens = static_cast<std::uint32_t>(context_.engine.names().block_tokens_for(
-        static_cast<std::int64_t>(chunks_[i].token_ids.size())));
+    c.block_tokens = static_cast<std::uint32_t>(
+        context_.engine.names().block_tokens_for(count_of(chunks_[i].token_ids)));
     c.key = todo_[i].result->key;
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
     c.token_ids = std::move(chunks_[i].token_ids);

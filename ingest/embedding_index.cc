@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "ingest/embed_text.h"
 
@@ -21,7 +22,7 @@ constexpr std::int64_t kGrowth = 4;
 constexpr std::size_t kSpareMatches = 32;
 
 std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
-  ids.resize(std::min(ids.size(), static_cast<std::size_t>(engine.info().max_model_len)));
+  ids.resize(std::min(ids.size(), to_size(engine.info().max_model_len)));
   return ids;
 }
 
@@ -354,7 +355,7 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
       return place != space.places.end() && wanted.contains(place->second.document);
     };
   }
-  const auto all = static_cast<std::size_t>(space.vectors->size());
+  const auto all = to_size(space.vectors->size());
   // Several chunks of one document count once, and outdated ones not at all, so the search requests
   // more until there are enough.
   for (std::size_t asked = search.limit + kSpareMatches;; asked *= 4) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "ingest/names.h"
 
@@ -146,7 +147,7 @@ void JobTable::set_status(const Work& work, DocumentStatus status) {
   const std::lock_guard lock(mu_);
   const JobPtr job = find(work.ns, work.job_id);
   if (!job) return;
-  JobItem& view = job->record.items[static_cast<std::size_t>(work.item.view.index)].view;
+  JobItem& view = job->record.items[at(work.item.view.index)].view;
   if (view.finished()) return;  // cancelled
   view.status = status;
   mark_progress(job);
@@ -155,14 +156,14 @@ void JobTable::set_status(const Work& work, DocumentStatus status) {
 void JobTable::set_tokens_total(const Work& work, std::uint64_t tokens) {
   const std::lock_guard lock(mu_);
   if (const JobPtr job = find(work.ns, work.job_id))
-    job->states[static_cast<std::size_t>(work.item.view.index)].tokens_total = tokens;
+    job->states[at(work.item.view.index)].tokens_total = tokens;
 }
 
 void JobTable::set_tokens_done(const Work& work, std::uint64_t tokens) {
   const std::lock_guard lock(mu_);
   const JobPtr job = find(work.ns, work.job_id);
   if (!job) return;
-  job->states[static_cast<std::size_t>(work.item.view.index)].tokens_done = tokens;
+  job->states[at(work.item.view.index)].tokens_done = tokens;
   mark_progress(job);
 }
 
@@ -171,7 +172,7 @@ bool JobTable::begin_commit(const Work& work) {
   if (work.cancelled->load()) return false;
   const JobPtr job = find(work.ns, work.job_id);
   if (!job) return false;
-  job->states[static_cast<std::size_t>(work.item.view.index)].stage = Stage::kCommitting;
+  job->states[at(work.item.view.index)].stage = Stage::kCommitting;
   return true;
 }
 
@@ -181,7 +182,7 @@ void JobTable::finish(const Work& work, ItemOutcome outcome) {
     const std::lock_guard lock(mu_);
     const JobPtr job = find(work.ns, work.job_id);
     if (!job) return;
-    const auto i = static_cast<std::size_t>(work.item.view.index);
+    const auto i = to_size(work.item.view.index);
     // The caller was already told that it is cancelled.
     if (job->record.items[i].view.finished()) outcome = cancelled_outcome();
     end_item(job, i, std::move(outcome));
@@ -196,7 +197,7 @@ bool JobTable::requeue(const Work& work) {
   {
     const std::lock_guard lock(mu_);
     const JobPtr job = find(work.ns, work.job_id);
-    const auto i = static_cast<std::size_t>(work.item.view.index);
+    const auto i = to_size(work.item.view.index);
     if (!job || job->record.items[i].view.finished()) return false;
     ItemState& state = job->states[i];
     state = {Stage::kQueued, 0, 0, std::make_shared<std::atomic<bool>>(false)};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "ingest/job_table.h"
 #include "ingest/names.h"
@@ -74,7 +75,7 @@ JobSnapshot JobTable::make_snapshot(const Job& job, bool with_results) const {
   s.created_ms = job.record.created_ms;
   s.started_ms = job.record.started_ms;
   s.finished_ms = job.record.finished_ms;
-  s.counts.total = static_cast<std::int64_t>(job.record.items.size());
+  s.counts.total = count_of(job.record.items);
   for (std::size_t i = 0; i < job.record.items.size(); ++i) {
     const ItemRecord& item = job.record.items[i];
     switch (item.view.result) {

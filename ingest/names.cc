@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/index.h"
 #include "cachestore/format/key.h"
 #include "ingest/document/chunker.h"
 #include "ingest/document/metadata.h"
@@ -110,8 +111,7 @@ std::optional<ItemError> check_document(DocumentInput& input, const IngestOption
                          std::to_string(kMaxTextBytes),
                      join_path(path, input.text ? "text" : "chunks")};
   }
-  auto metadata = normalize_metadata(input.metadata_json,
-                                     static_cast<std::size_t>(options.max_metadata_bytes));
+  auto metadata = normalize_metadata(input.metadata_json, to_size(options.max_metadata_bytes));
   if (!metadata.ok())
     return ItemError{"invalid_value", metadata.status().message(), join_path(path, "metadata")};
   input.metadata_json = std::move(*metadata);

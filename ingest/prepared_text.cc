@@ -1,5 +1,7 @@
 #include "ingest/prepared_text.h"
 
+#include "base/index.h"
+
 namespace quire {
 
 PreparedText prepare_text(DocumentInput input) {
@@ -46,8 +48,7 @@ Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManife
   for (const DocumentChunk& c : manifest.chunks) {
     if (c.byte_begin > c.byte_end || c.byte_end > text.size())
       return Status::corruption("chunks of " + manifest.id + " reach past its text");
-    ranges.push_back(
-        {static_cast<std::size_t>(c.byte_begin), static_cast<std::size_t>(c.byte_end)});
+    ranges.push_back({to_size(c.byte_begin), to_size(c.byte_end)});
   }
   return chunk_given(engine.prompt_format(), header_title(manifest), text, ranges, limits);
 }

@@ -11,6 +11,7 @@
 #include <span>
 #include <thread>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
@@ -344,7 +345,7 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   p.score = hit.score;
   std::size_t begin = 0, end = text->size();
   if (unit == RetrieveUnit::kChunk) {
-    const DocumentChunk& c = head->chunks.at(static_cast<std::size_t>(hit.chunk));
+    const DocumentChunk& c = head->chunks.at(at(hit.chunk));
     begin = std::min<std::size_t>(c.byte_begin, end);
     end = std::clamp<std::size_t>(c.byte_end, begin, end);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/index.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/names.h"
@@ -241,8 +242,8 @@ Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::st
     info.index = static_cast<std::int32_t>(out.size());
     info.byte_begin = c.byte_begin;
     info.byte_end = c.byte_end;
-    info.char_begin = begin.at(static_cast<std::size_t>(c.byte_begin));
-    info.char_end = end.at(static_cast<std::size_t>(c.byte_end));
+    info.char_begin = begin.at(at(c.byte_begin));
+    info.char_end = end.at(at(c.byte_end));
     info.tokens = c.num_tokens;
     info.blocks = blocks_of(c);
     info.block_tokens = static_cast<std::int32_t>(c.block_tokens);
@@ -323,9 +324,8 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
     if (m.status != DocumentStatus::kReady)
       return Status::precondition("document " + m.id + " is not ready");
     if (patch.metadata_json) {
-      QUIRE_ASSIGN_OR_RETURN(m.metadata_json,
-                             merge_metadata(m.metadata_json, *patch.metadata_json,
-                                            static_cast<std::size_t>(options_.max_metadata_bytes)));
+      QUIRE_ASSIGN_OR_RETURN(m.metadata_json, merge_metadata(m.metadata_json, *patch.metadata_json,
+                                                             to_size(options_.max_metadata_bytes)));
     }
     if (patch.title) m.title = *patch.title;
     if (patch.pinned && *patch.pinned && !m.pinned) {

@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/disk/rocksdb_options.h"
 #include "cachestore/disk/rocksdb_segment_files.h"
@@ -344,7 +345,7 @@ Result<DiskTier::Written> RocksDbTier::write_segment(SegmentId id, std::span<con
   resume_after_failure();
   const auto split = std::find_if(values.begin(), values.end(),
                                   [](const Value& v) { return v.name.part == Part::kSketch; });
-  const auto num_values = static_cast<std::size_t>(split - values.begin());
+  const auto num_values = to_size(split - values.begin());
   std::vector<::rocksdb::IngestExternalFileArg> args;
   Status failure;
   Written written;

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire::rocksdb_internal {
 namespace {
 
@@ -67,7 +69,7 @@ void write_filler(std::byte* begin, std::size_t length) {
 
 std::span<const std::byte> skip_filler(std::span<const std::byte> entry) {
   if (entry.empty()) return {};
-  const auto first = static_cast<std::size_t>(entry[0]);
+  const auto first = at(entry[0]);
   if (first >= 64) return entry;
   if (first == 0 || first > entry.size()) return {};
   return entry.subspan(first);
@@ -90,16 +92,16 @@ Result<std::shared_ptr<ValueBuffer>> read_located(const std::string& path, std::
   if (file.fd() < 0) return Status::not_found("no file");
   const std::uint64_t begin = header / ValueBuffer::kPage * ValueBuffer::kPage,
                       end = header + record::kValueHeaderBytes + payload;
-  const std::size_t lead = static_cast<std::size_t>(header + record::kValueHeaderBytes - begin);
-  const std::size_t total = (static_cast<std::size_t>(end - begin) + ValueBuffer::kPage - 1) /
-                            ValueBuffer::kPage * ValueBuffer::kPage;
+  const std::size_t lead = to_size(header + record::kValueHeaderBytes - begin);
+  const std::size_t total = (to_size(end - begin) + ValueBuffer::kPage - 1) / ValueBuffer::kPage *
+                            ValueBuffer::kPage;
   auto out = ValueBuffer::for_pages(lead, payload, total);
   // The end of the file may shorten the last page
   for (std::size_t got = 0; got < end - begin;) {
     const ssize_t n = ::pread(file.fd(), out->memory() + got, total - got,
                               static_cast<off_t>(begin + got));
     if (n <= 0) return Status::io("short read");
-    got += static_cast<std::size_t>(n);
+    got += to_size(n);
   }
   return out;
 }

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -101,7 +103,7 @@ Status check_marker(const std::string& root) {
   char buffer[64] = {};
   const ssize_t n = f.fd() < 0 ? -1 : ::read(f.fd(), buffer, sizeof buffer - 1);
   if (n < 0) return cannot("read", path, errno);
-  const std::string_view text(buffer, static_cast<std::size_t>(n));
+  const std::string_view text(buffer, to_size(n));
   const int version = text.starts_with(kMarkerHead) && text.ends_with('\n')
                           ? std::atoi(buffer + kMarkerHead.size())
                           : 0;
@@ -126,8 +128,7 @@ std::optional<std::string> read_file(const std::string& path) {
   std::string out;
   char chunk[65536];
   ssize_t n;
-  while ((n = ::read(f.fd(), chunk, sizeof chunk)) > 0)
-    out.append(chunk, static_cast<std::size_t>(n));
+  while ((n = ::read(f.fd(), chunk, sizeof chunk)) > 0) out.append(chunk, to_size(n));
   if (n < 0) return std::nullopt;
   return out;
 }
@@ -167,7 +168,7 @@ Result<int> lock_folder(const std::string& root) {
     if (errno != EWOULDBLOCK) return cannot("lock", path, errno);
     char pid[32] = {};
     const ssize_t n = ::pread(f.fd(), pid, sizeof pid - 1, 0);
-    const std::string who = n > 0 ? "process " + std::string(pid, static_cast<std::size_t>(n))
+    const std::string who = n > 0 ? "process " + std::string(pid, to_size(n))
                                   : std::string("another process");
     return Status(
         Code::kFailedPrecondition,

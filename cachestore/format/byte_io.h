@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/index.h"
 #include "cachestore/format/key.h"
 
 namespace quire {
@@ -129,8 +130,8 @@ class ByteReader {
       fail();
       return {};
     }
-    const std::string_view bytes = in_.substr(0, static_cast<std::size_t>(n));
-    in_.remove_prefix(static_cast<std::size_t>(n));
+    const std::string_view bytes = in_.substr(0, to_size(n));
+    in_.remove_prefix(to_size(n));
     return bytes;
   }
   std::string_view in_;

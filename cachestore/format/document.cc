@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -31,7 +33,7 @@ Status check_size(std::string_view field, std::size_t size, std::size_t limit) {
 }  // namespace
 
 std::string_view document_status_name(DocumentStatus status) {
-  const auto i = static_cast<std::size_t>(status);
+  const auto i = at(status);
   return i < kStatusNames.size() ? kStatusNames[i] : "unknown";
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 
 Digest BlockKeyChain::append(std::span<const std::int32_t> token_ids) {
@@ -16,7 +18,7 @@ Digest BlockKeyChain::append(std::span<const std::int32_t> token_ids) {
     }
     h.update(std::span<const std::byte>(chunk.data(), 4 * n));
   }
-  num_tokens_ += static_cast<std::int64_t>(token_ids.size());
+  num_tokens_ += count_of(token_ids);
   last_ = h.finish();
   return last_;
 }
@@ -33,7 +35,7 @@ ContextKey BlockKeyChain::context_key(std::int32_t block_tokens) const {
 ContextKey BlockKeyChain::context_key(const Digest& seed, std::span<const std::int32_t> token_ids,
                                       std::int32_t block_tokens) {
   BlockKeyChain chain(seed);
-  const auto step = static_cast<std::size_t>(block_tokens > 0 ? block_tokens : 1);
+  const auto step = to_size(block_tokens > 0 ? block_tokens : 1);
   for (std::size_t i = 0; i < token_ids.size(); i += step)
     chain.append(token_ids.subspan(i, std::min(step, token_ids.size() - i)));
   return chain.context_key(block_tokens);

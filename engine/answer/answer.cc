@@ -1,5 +1,6 @@
 #include "engine/answer/answer.h"
 
+#include "base/index.h"
 #include "engine/api/query_sink.h"
 
 #include <algorithm>
@@ -33,7 +34,7 @@ Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
 std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
   if (sink_.wants_logits()) sink_.on_logits(logits);
   const auto& forced = run_.request.sampling.forced_tokens;
-  const auto at = static_cast<std::size_t>(run_.stats.completion_tokens);
+  const auto at = to_size(run_.stats.completion_tokens);
   const std::int32_t token_id = at < forced.size() ? forced[at] : choose(logits);
   if (token_id < 0)
     return End{Status::unimplemented(
@@ -54,8 +55,7 @@ bool Answer::prefers_withheld(std::span<const float> logits) const {
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const bool open = id / 64 < allowed_.size() && (allowed_[id / 64] >> (id % 64) & 1) != 0;
     if (!open && !matcher_->withheld(static_cast<std::int32_t>(id))) continue;
-    if (best < 0 || logits[id] > logits[static_cast<std::size_t>(best)])
-      best = static_cast<std::int32_t>(id);
+    if (best < 0 || logits[id] > logits[at(best)]) best = static_cast<std::int32_t>(id);
   }
   return matcher_->withheld(best);
 }
@@ -70,7 +70,7 @@ std::int32_t Answer::choose(std::span<const float> logits) {
   allowed_.assign(allowed.begin(), allowed.end());
   // Ids that end an answer are allowed only where the answer is complete.
   const auto may_end = [&](std::int32_t id) {
-    const auto word = static_cast<std::size_t>(id) / 64;
+    const auto word = to_size(id) / 64;
     if (word >= allowed_.size()) return;
     const std::uint64_t bit = std::uint64_t{1} << (id % 64);
     allowed_[word] = matcher_->complete() ? allowed_[word] | bit : allowed_[word] & ~bit;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/answer/block_rows.h"
 #include "engine/compute/compute.h"
 
@@ -18,8 +19,6 @@ constexpr std::size_t kChunkRows = 64;
 constexpr std::int64_t kSinkTokens = 1;
 /// Largest result, in f32 values.
 constexpr std::int64_t kMostShares = std::int64_t{16} << 20;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
@@ -38,7 +37,7 @@ class AttributionPass::Hook final : public ForwardHook {
   Status after_attention(LayerPass& pass) override {
     const EngineFacts& facts = pass_.run_.core.facts;
     const LayerMap& map = pass_.map(pass.layer);
-    const std::int64_t rows = pass.qkv.rows, ranges = static_cast<std::int64_t>(map.ranges.size());
+    const std::int64_t rows = pass.qkv.rows, ranges = count_of(map.ranges);
     const std::int64_t width = std::int64_t{facts.num_heads} * facts.shape.head_dim;
     const RopeTable& rope = pass_.run_.core.model->rope();
     QUIRE_RETURN_IF_ERROR(q_.reserve(pass.compute->memory(), rows * width));
@@ -96,9 +95,8 @@ bool AttributionPass::possible(const QueryRun& run, std::span<const std::int32_t
 AttributionPass::AttributionPass(QueryRun& run, std::vector<std::int32_t> answer,
                                  std::int32_t first_position)
     : run_(run), answer_(std::move(answer)), first_position_(first_position) {
-  result_.num_tokens = static_cast<std::int64_t>(answer_.size());
-  for (const PlannedContext& c : run.plan.contexts)
-    result_.num_blocks += static_cast<std::int64_t>(c.blocks.size());
+  result_.num_tokens = count_of(answer_);
+  for (const PlannedContext& c : run.plan.contexts) result_.num_blocks += count_of(c.blocks);
 }
 
 Result<AttributionPass::LayerMap> AttributionPass::map_layer(std::int32_t layer) const {
@@ -131,8 +129,7 @@ Status AttributionPass::map_layers() {
 /// Adds the shares of one layer; every layer and every head counts equally.
 void AttributionPass::add(std::int32_t layer, std::span<const float> mass, std::int64_t rows) {
   const LayerMap& m = map(layer);
-  const std::int64_t heads = run_.core.facts.num_heads,
-                     ranges = static_cast<std::int64_t>(m.blocks.size());
+  const std::int64_t heads = run_.core.facts.num_heads, ranges = count_of(m.blocks);
   const float scale = 1.0f / static_cast<float>(heads * run_.core.facts.shape.num_layers);
   for (std::int64_t r = 0; r < rows; ++r) {
     float* share = result_.share.data() +

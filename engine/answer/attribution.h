@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/api/query_sink.h"
 #include "engine/query/query_run.h"
 #include "kernels/attention/attention_mass.h"
@@ -41,9 +42,7 @@ class AttributionPass {
   void add(std::int32_t layer, std::span<const float> mass, std::int64_t rows);
   Status map_layers();
   Result<LayerMap> map_layer(std::int32_t layer) const;
-  const LayerMap& map(std::int32_t layer) const {
-    return maps_[maps_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
-  }
+  const LayerMap& map(std::int32_t layer) const { return maps_[maps_.size() == 1 ? 0 : at(layer)]; }
 
   QueryRun& run_;
   const std::vector<std::int32_t> answer_;

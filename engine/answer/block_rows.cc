@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t layer,
                                           std::int64_t rows_after) {
   std::vector<BlockRows> out;
@@ -18,8 +14,7 @@ Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t laye
   bool whole = true;
   const auto add = [&](std::int32_t context, std::int32_t block, std::int64_t tokens,
                        std::int64_t position) {
-    whole = whole && row + tokens <= static_cast<std::int64_t>(positions.size()) &&
-            positions[at(row)] == position;
+    whole = whole && row + tokens <= count_of(positions) && positions[at(row)] == position;
     out.push_back({context, block, {row, row + tokens}});
     row += tokens;
   };
@@ -36,7 +31,7 @@ Result<std::vector<BlockRows>> block_rows(const QueryRun& run, std::int32_t laye
         add(i, b, context.blocks[at(b)].num_tokens, work.block_position[at(b)]);
     }
   }
-  if (!whole || row + rows_after > static_cast<std::int64_t>(positions.size())) {
+  if (!whole || row + rows_after > count_of(positions)) {
     return Status::internal("layer " + std::to_string(layer) +
                             " of the working cache does not hold the rows of the plan");
   }

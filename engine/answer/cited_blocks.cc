@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -26,7 +28,7 @@ std::size_t sentence_mark(std::string_view text, std::size_t at) {
 std::vector<double> sentence_shares(const Attribution& a,
                                     std::span<const std::int32_t> sentence_of_token,
                                     std::int32_t sentence) {
-  std::vector<double> sums(static_cast<std::size_t>(a.num_blocks));
+  std::vector<double> sums(to_size(a.num_blocks));
   for (std::size_t t = 0; t < sentence_of_token.size(); ++t) {
     if (sentence_of_token[t] != sentence) continue;
     for (std::size_t b = 0; b < sums.size(); ++b) sums[b] += double{a.share[t * sums.size() + b]};
@@ -92,10 +94,8 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
     for (std::size_t b = 0; b < plan.contexts[c].blocks.size(); ++b)
       places.push_back({static_cast<std::int32_t>(c), static_cast<std::int32_t>(b)});
   }
-  const auto tokens = static_cast<std::size_t>(attribution.num_tokens);
-  if (static_cast<std::int64_t>(places.size()) != attribution.num_blocks ||
-      token_ends.size() < tokens)
-    return {};
+  const auto tokens = to_size(attribution.num_tokens);
+  if (count_of(places) != attribution.num_blocks || token_ends.size() < tokens) return {};
   const auto sentences = answer_sentences(answer, rule.shortest_sentence);
   if (sentences.empty()) return {};
   std::vector<std::int32_t> sentence_of_token(tokens);
@@ -119,7 +119,7 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
       return a.weight > b.weight;
     });
     if (runs.size() > static_cast<std::size_t>(rule.most_per_sentence))
-      runs.resize(static_cast<std::size_t>(rule.most_per_sentence));
+      runs.resize(to_size(rule.most_per_sentence));
     for (CitedBlocks& r : runs) {
       r.answer_begin = sentences[s].first;
       r.answer_end = sentences[s].second;

@@ -7,6 +7,7 @@
 #include <new>
 #include <numeric>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/compute/compute.h"
 #include "engine/retrieve/head/retrieval_head.h"
@@ -54,20 +55,19 @@ struct Took {
 /// Calls fn(i) for every i in [0, n). As many calls as there are threads run at once, each on one
 /// thread; the remaining ones run one after another with all threads.
 std::vector<Took> beside_each_other(std::int64_t n, const std::function<void(std::int64_t)>& fn) {
-  std::vector<Took> took(static_cast<std::size_t>(n));
+  std::vector<Took> took(to_size(n));
   const std::int64_t together = num_threads() > 1 ? n - n % num_threads() : 0;
   const auto timed = [&](std::int64_t i) {
     const Stopwatch watch;
     fn(i);
-    took[static_cast<std::size_t>(i)].ms = took[static_cast<std::size_t>(i)].wall_ms = watch.ms();
+    took[at(i)].ms = took[at(i)].wall_ms = watch.ms();
   };
   const Stopwatch all;
   parallel_tasks(together, timed);
   const double passed = all.ms(),
                sum = std::accumulate(took.begin(), took.end(), 0.0,
                                      [](double ms, const Took&t) { return ms + t.ms; });
-  for (std::int64_t i = 0; i < together; ++i)
-    took[static_cast<std::size_t>(i)].wall_ms *= sum > 0 ? passed / sum : 1;
+  for (std::int64_t i = 0; i < together; ++i) took[at(i)].wall_ms *= sum > 0 ? passed / sum : 1;
   for (std::int64_t i = together; i < n; ++i) timed(i);
   return took;
 }
@@ -103,9 +103,9 @@ void DecodeBatch::project_heads(std::span<DecodeRow> rows) {
     const TokenInput one = token_input(rows[first]);
     if (one.head == nullptr || done[first]) continue;
     const Stopwatch watch;
-    const auto features = static_cast<std::size_t>(one.head->feature_dim()),
-               queries = static_cast<std::size_t>(one.head->config().query_dim()),
-               keys = static_cast<std::size_t>(one.head->config().key_dim());
+    const auto features = to_size(one.head->feature_dim()),
+               queries = to_size(one.head->config().query_dim()),
+               keys = to_size(one.head->config().key_dim());
     std::vector<std::size_t> members;
     std::vector<std::int32_t> ids;
     head_features_.clear();
@@ -151,9 +151,8 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
     begin(row);
     row.retriever->took_to_choose(watch.ms());
   }
-  const auto took = beside_each_other(
-      static_cast<std::int64_t>(beside.size()),
-      [&](std::int64_t i) { begin(*beside[static_cast<std::size_t>(i)]); });
+  const auto took = beside_each_other(count_of(beside),
+                                      [&](std::int64_t i) { begin(*beside[at(i)]); });
   for (std::size_t i = 0; i < beside.size(); ++i)
     beside[i]->retriever->took_to_choose(took[i].wall_ms);
 }
@@ -161,8 +160,7 @@ void DecodeBatch::begin_rows(std::span<DecodeRow> rows) {
 Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   const ModelConfig& config = model_.config();
   const std::size_t n = rows.size();
-  const auto heads = static_cast<std::size_t>(config.num_heads) *
-                     static_cast<std::size_t>(config.head_dim);
+  const auto heads = to_size(config.num_heads) * to_size(config.head_dim);
   ids_.clear();
   positions_.clear();
   for (const DecodeRow* row : rows) {
@@ -172,7 +170,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(x_.reserve(memory_, static_cast<std::int64_t>(n) * config.hidden_size));
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
   QUIRE_RETURN_IF_ERROR(attention_.reserve(memory_, static_cast<std::int64_t>(n * heads)));
-  const auto vocab = static_cast<std::size_t>(config.vocab_size);
+  const auto vocab = to_size(config.vocab_size);
   QUIRE_RETURN_IF_ERROR(logits_.reserve(memory_, static_cast<std::int64_t>(n * vocab)));
   rules_.clear();
   if (compute_.samples() && vocab < std::size_t{1} << 22 &&
@@ -202,7 +200,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
 
 /// Reads the sampled tokens, and the logits of the other rows.
 Status DecodeBatch::read_results(std::span<DecodeRow*> rows) {
-  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  const auto vocab = to_size(model_.config().vocab_size);
   const std::size_t n = rows.size();
   if (!rules_.empty()) {
     ids_.resize(n);
@@ -230,12 +228,12 @@ Status DecodeBatch::run_layers(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(model_.embed(ids_, x_.data()));
   for (std::int32_t layer = 0; layer < model_.config().num_layers; ++layer)
     QUIRE_RETURN_IF_ERROR(run_layer(layer, rows));
-  return model_.logits(x_.data(), static_cast<std::int64_t>(rows.size()), logits_.data());
+  return model_.logits(x_.data(), count_of(rows), logits_.data());
 }
 
 Status DecodeBatch::run_layer(std::int32_t layer, std::span<DecodeRow*> rows) {
   const ModelConfig& config = model_.config();
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   QUIRE_RETURN_IF_ERROR(show_hidden(layer, rows));
   QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, x_.data(), n));
@@ -259,9 +257,9 @@ Status DecodeBatch::show_hidden(std::int32_t layer, std::span<DecodeRow*> rows) 
     if (driven == nullptr) continue;
     const auto wanted = driven->hidden_layers();
     if (std::ranges::find(wanted, layer) == wanted.end()) continue;
-    QUIRE_RETURN_IF_ERROR(compute_.linear().copy_rows(
-        x_.data() + static_cast<std::int64_t>(i) * size, 1, size, size,
-        hidden_.data() + static_cast<std::int64_t>(shown_.size()) * size));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.linear().copy_rows(x_.data() + static_cast<std::int64_t>(i) * size, 1, size, size,
+                                    hidden_.data() + count_of(shown_) * size));
     shown_.push_back({driven, layer});
   }
   return {};
@@ -297,7 +295,7 @@ Status DecodeBatch::write_rows(std::int32_t layer, std::span<DecodeRow*> rows, c
     }
     if (from_.empty()) continue;
     all.pages = pages_.data();
-    all.num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens;
+    all.num_rows = count_of(pages_) * kPageTokens;
     // Keys are rounded before RoPE, exactly as stored KV is.
     QUIRE_RETURN_IF_ERROR(
         compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
@@ -326,7 +324,7 @@ AttentionArgs DecodeBatch::attention_args(std::int64_t first, std::int64_t rows)
 }
 
 Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   const auto to_all = [](const DecodeRow* row) {
     return row->status.ok() && row->retriever->traits().attends_all;
   };
@@ -334,31 +332,28 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   std::vector<std::int64_t> beside;
   for (std::int64_t i = 0; i < n;) {
     std::int64_t end = i;  // a range of rows that attend in one call
-    while (end < n && to_all(rows[static_cast<std::size_t>(end)])) ++end;
+    while (end < n && to_all(rows[at(end)])) ++end;
     if (end > i) {
-      QUIRE_RETURN_IF_ERROR(attend_to_all(
-          layer, rows.subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(end - i)), i));
+      QUIRE_RETURN_IF_ERROR(attend_to_all(layer, rows.subspan(at(i), at(end - i)), i));
       i = end;
       continue;
     }
     if (compute_.on_host())
       beside.push_back(i);
     else
-      QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[static_cast<std::size_t>(i)], i, nullptr));
+      QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[at(i)], i, nullptr));
     ++i;
   }
   std::vector<double> choose_ms(beside.size());
   std::vector<Status> status(beside.size());
   const auto took = beside_each_other(std::ssize(beside), [&](std::int64_t k) {
-    const auto at = static_cast<std::size_t>(k);
-    status[at] = attend_to_some(layer, *rows[static_cast<std::size_t>(beside[at])], beside[at],
-                                &choose_ms[at]);
+    const std::int64_t row = beside[at(k)];
+    status[at(k)] = attend_to_some(layer, *rows[at(row)], row, &choose_ms[at(k)]);
   });
   for (std::size_t k = 0; k < beside.size(); ++k) {
     QUIRE_RETURN_IF_ERROR(status[k]);
     if (took[k].ms > 0)
-      rows[static_cast<std::size_t>(beside[k])]->retriever->took_to_choose(
-          choose_ms[k] * took[k].wall_ms / took[k].ms);
+      rows[at(beside[k])]->retriever->took_to_choose(choose_ms[k] * took[k].wall_ms / took[k].ms);
   }
   return {};
 }
@@ -391,7 +386,7 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
 /// Attends densely; `rows` begin at row `first` of the step.
 Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows,
                                   std::int64_t first) {
-  const auto kv_heads = static_cast<std::size_t>(model_.config().num_kv_heads);
+  const auto kv_heads = to_size(model_.config().num_kv_heads);
   sequences_.assign(rows.size(), {});
   head_rows_.resize(rows.size() * kv_heads);
   lists_.resize(rows.size() * kv_heads);
@@ -403,11 +398,11 @@ Status DecodeBatch::attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows
     for (std::size_t m = 0; m < kv_heads; ++m) {
       auto& list = head_rows_[i * kv_heads + m];
       cache.head_rows(layer, static_cast<std::int32_t>(m), list);
-      lists_[i * kv_heads + m] = {list.data(), static_cast<std::int64_t>(list.size())};
+      lists_[i * kv_heads + m] = {list.data(), count_of(list)};
     }
     sequences_[i].lists = lists_.data() + i * kv_heads;
   }
-  AttentionArgs args = attention_args(first, static_cast<std::int64_t>(rows.size()));
+  AttentionArgs args = attention_args(first, count_of(rows));
   args.kv = sequences_.front().kv;
   return compute_.attention().attend_each(args, sequences_);
 }

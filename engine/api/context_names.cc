@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire {
 
 std::int32_t ContextNames::block_tokens_for(std::int64_t num_tokens) const {
@@ -25,14 +27,13 @@ Digest ContextNames::key_seed(std::string_view tenant, const SaltDigest& salt) c
 ContextKey ContextNames::context_key(std::span<const std::int32_t> token_ids,
                                      std::string_view tenant, const SaltDigest& salt) const {
   return BlockKeyChain::context_key(key_seed(tenant, salt), token_ids,
-                                    block_tokens_for(static_cast<std::int64_t>(token_ids.size())));
+                                    block_tokens_for(count_of(token_ids)));
 }
 
 std::vector<BlockId> ContextNames::block_ids(std::span<const std::int32_t> token_ids,
                                              std::string_view tenant,
                                              const SaltDigest& salt) const {
-  const auto step = static_cast<std::size_t>(
-      block_tokens_for(static_cast<std::int64_t>(token_ids.size())));
+  const auto step = to_size(block_tokens_for(count_of(token_ids)));
   BlockKeyChain chain(key_seed(tenant, salt));
   std::vector<BlockId> ids;
   for (std::size_t first = 0; first < token_ids.size(); first += step) {

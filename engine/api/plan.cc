@@ -3,6 +3,8 @@
 #include <charconv>
 #include <string_view>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 constexpr std::string_view kWindowCode = "context_length_exceeded: limit ";
@@ -82,7 +84,7 @@ std::optional<WindowExceeded> parse_window_exceeded(const Status& status) {
   WindowExceeded window;
   auto parsed = std::from_chars(text.data(), text.data() + text.size(), window.limit);
   if (parsed.ec != std::errc()) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(parsed.ptr - text.data()));
+  text.remove_prefix(to_size(parsed.ptr - text.data()));
   if (!text.starts_with(kWindowActual)) return std::nullopt;
   text.remove_prefix(kWindowActual.size());
   parsed = std::from_chars(text.data(), text.data() + text.size(), window.actual);

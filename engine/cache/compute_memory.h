@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 
 namespace quire {
@@ -72,7 +73,7 @@ class ComputeBuffer {
     drop();
     memory_ = memory;
     if (memory_ == nullptr) {
-      host_.resize(static_cast<std::size_t>(n));
+      host_.resize(to_size(n));
       data_ = host_.data();
     } else {
       QUIRE_ASSIGN_OR_RETURN(void* p, memory_->allocate(n * static_cast<std::int64_t>(sizeof(T))));

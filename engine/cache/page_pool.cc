@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/index.h"
 #include "engine/cache/host_slab.h"
 
 namespace quire {
@@ -25,7 +26,7 @@ struct PagePool::Slab {
   Slab(std::int64_t size, ComputeMemory* from, MemoryPlace where)
       : bytes(size), memory(from), place(where) {
     if (memory == nullptr) {
-      data = host.emplace(static_cast<std::size_t>(size)).data();
+      data = host.emplace(to_size(size)).data();
     } else if (const Result<void*> given = memory->allocate(size, place); given.ok()) {
       data = *given;
     }
@@ -79,7 +80,7 @@ Result<void*> PagePool::take(Tier& tier) {
           " bytes asked)");
     }
     // There is room for every page, so that release() never allocates.
-    tier.free.reserve(static_cast<std::size_t>(tier.pages_owned + pages));
+    tier.free.reserve(to_size(tier.pages_owned + pages));
     auto* base = static_cast<std::byte*>(slab->data);
     for (std::int64_t i = pages - 1; i >= 0; --i) tier.free.push_back(base + i * page);
     tier.slabs.emplace(base, std::move(slab));
@@ -94,7 +95,7 @@ Result<void*> PagePool::take(Tier& tier) {
 
 Result<void*> PagePool::allocate_of(PageTier tier) {
   std::lock_guard lock(mu_);
-  return take(tiers_[static_cast<std::size_t>(tier)]);
+  return take(tiers_[at(tier)]);
 }
 
 Result<void*> PagePool::allocate(PageTier first) {
@@ -142,7 +143,7 @@ std::int64_t PagePool::bytes_in_use() const {
 
 std::int64_t PagePool::bytes_in_use(PageTier tier) const {
   std::lock_guard lock(mu_);
-  return tiers_[static_cast<std::size_t>(tier)].pages_in_use * format_.page_bytes();
+  return tiers_[at(tier)].pages_in_use * format_.page_bytes();
 }
 
 std::int64_t PagePool::peak_bytes() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "kernels/rows/kv.h"
@@ -78,9 +79,7 @@ class PagePool {
   std::int64_t bytes_in_use(PageTier tier) const;
   std::int64_t peak_bytes() const;
   /// Returns the tier's limit; 0: the first tier has no limit, or there is no second tier.
-  std::int64_t max_bytes(PageTier tier) const {
-    return tiers_[static_cast<std::size_t>(tier)].max_bytes;
-  }
+  std::int64_t max_bytes(PageTier tier) const { return tiers_[at(tier)].max_bytes; }
   std::int64_t max_bytes() const {
     return tiers_[0].max_bytes > 0 ? tiers_[0].max_bytes + tiers_[1].max_bytes : 0;
   }

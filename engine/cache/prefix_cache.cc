@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -15,7 +17,7 @@ std::vector<std::int32_t> page_positions(std::int64_t page) {
 /// Returns whether the page's rows have its positions in every layer.
 bool holds_page(const WorkingCache& cache, std::int64_t page) {
   const std::vector<std::int32_t> wanted = page_positions(page);
-  const auto first = static_cast<std::size_t>(page * kPageTokens);
+  const auto first = to_size(page * kPageTokens);
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
     const auto held = cache.positions(layer);
     if (held.size() < first + kPageTokens ||
@@ -43,31 +45,29 @@ std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t>
                                std::int64_t max_tokens, WorkingCache& cache) {
   BlockKeyChain chain(seed);
   std::vector<Entries::iterator> path;
-  const auto most = static_cast<std::size_t>(
-      std::clamp<std::int64_t>(max_tokens, 0, static_cast<std::int64_t>(tokens.size())));
+  const auto most = to_size(std::clamp<std::int64_t>(max_tokens, 0, count_of(tokens)));
   for (std::size_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
     const auto ids = tokens.subspan(at, kPageTokens);
     const auto found = by_key_.find(chain.append(ids));
     if (found == by_key_.end() ||
         !std::equal(ids.begin(), ids.end(), found->second->token_ids.begin()))
       break;
-    cache.append_shared(found->second->pages,
-                        page_positions(static_cast<std::int64_t>(path.size())));
+    cache.append_shared(found->second->pages, page_positions(count_of(path)));
     path.push_back(found->second);
   }
   touch(path);
-  return static_cast<std::int64_t>(path.size()) * kPageTokens;
+  return count_of(path) * kPageTokens;
 }
 
 void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens,
                       WorkingCache& cache) {
   BlockKeyChain chain(seed);
   std::vector<Entries::iterator> path;
-  const auto most = static_cast<std::size_t>(max_bytes_ / column_bytes_);
+  const auto most = to_size(max_bytes_ / column_bytes_);
   for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most;
        at += kPageTokens) {
     const auto ids = tokens.subspan(at, kPageTokens);
-    const auto page = static_cast<std::int64_t>(path.size());
+    const auto page = count_of(path);
     const Digest key = chain.append(ids);
     auto found = by_key_.find(key);
     if (found == by_key_.end()) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/index.h"
 #include "cachestore/format/key.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
@@ -37,7 +38,7 @@ class PrefixCache {
   void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache);
 
   /// Returns the bytes of all pages kept, including those with other holders.
-  std::int64_t bytes() const { return static_cast<std::int64_t>(entries_.size()) * column_bytes_; }
+  std::int64_t bytes() const { return count_of(entries_) * column_bytes_; }
   std::int64_t max_bytes() const { return max_bytes_; }
   /// Evicts pages until at most `bytes` are kept.
   void shrink(std::int64_t bytes);

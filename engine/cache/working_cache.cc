@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -31,7 +33,7 @@ struct Strides {
 }  // namespace
 
 WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers)
-    : pool_(&pool), layers_(static_cast<std::size_t>(num_layers)) {}
+    : pool_(&pool), layers_(to_size(num_layers)) {}
 
 WorkingCache::WorkingCache(WorkingCache&& other) noexcept
     : pool_(other.pool_),
@@ -45,30 +47,29 @@ WorkingCache::WorkingCache(WorkingCache&& other) noexcept
 WorkingCache::~WorkingCache() { truncate_all(0); }
 
 std::int64_t WorkingCache::num_rows(std::int32_t layer) const {
-  return static_cast<std::int64_t>(layers_.at(static_cast<std::size_t>(layer)).positions.size());
+  return count_of(layers_.at(at(layer)).positions);
 }
 
 std::span<const std::int32_t> WorkingCache::positions(std::int32_t layer) const {
-  return layers_.at(static_cast<std::size_t>(layer)).positions;
+  return layers_.at(at(layer)).positions;
 }
 
 std::int64_t WorkingCache::bytes() const {
   std::int64_t pages = 0;
-  for (const Layer& layer : layers_) pages += static_cast<std::int64_t>(layer.pages.size());
+  for (const Layer& layer : layers_) pages += count_of(layer.pages);
   return pages * pool_->format().page_bytes();
 }
 
 Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx,
                                             std::span<const std::int32_t> positions) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  const auto first = static_cast<std::int64_t>(layer.positions.size());
+  Layer& layer = layers_.at(at(layer_idx));
+  const auto first = count_of(layer.positions);
   if (positions.empty()) return first;
   // New rows join the last page if it has room.
   if (first % kPageTokens != 0)
-    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(first / kPageTokens)));
+    QUIRE_RETURN_IF_ERROR(own_page(layer, to_size(first / kPageTokens)));
   const auto old_pages = layer.pages.size();
-  const auto new_pages = static_cast<std::size_t>(
-      pages_for(first + static_cast<std::int64_t>(positions.size())));
+  const auto new_pages = to_size(pages_for(first + count_of(positions)));
   layer.pages.reserve(new_pages);
   // Double the capacity, because decode adds one row at a time.
   if (const std::size_t need = layer.positions.size() + positions.size();
@@ -92,11 +93,11 @@ Result<std::int64_t> WorkingCache::add_rows(std::int32_t layer_idx,
 }
 
 void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  Layer& layer = layers_.at(at(layer_idx));
   if (num_rows < 0) num_rows = 0;
-  if (num_rows >= static_cast<std::int64_t>(layer.positions.size())) return;
-  layer.positions.resize(static_cast<std::size_t>(num_rows));
-  const auto keep = static_cast<std::size_t>(pages_for(num_rows));
+  if (num_rows >= count_of(layer.positions)) return;
+  layer.positions.resize(to_size(num_rows));
+  const auto keep = to_size(pages_for(num_rows));
   for (; layer.pages.size() > keep; layer.pages.pop_back()) pool_->release(layer.pages.back());
   layer.shared = std::min(layer.shared, keep);
   if (!layer.sorted) layer.sorted = ascends_strictly(layer.positions);
@@ -112,7 +113,7 @@ Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
   QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   QUIRE_ASSIGN_OR_RETURN(void* copy, new_page(layer));
-  std::memcpy(copy, layer.pages[page], static_cast<std::size_t>(pool_->format().page_bytes()));
+  std::memcpy(copy, layer.pages[page], to_size(pool_->format().page_bytes()));
   pool_->release(layer.pages[page]);
   layer.pages[page] = copy;
   return {};
@@ -147,19 +148,19 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
   std::vector<void*> out;
   out.reserve(layers_.size());
   for (Layer& layer : layers_) {
-    QUIRE_CHECK((page + 1) * kPageTokens <= static_cast<std::int64_t>(layer.positions.size()),
+    QUIRE_CHECK((page + 1) * kPageTokens <= count_of(layer.positions),
                 "only whole pages are shared");
-    out.push_back(layer.pages[static_cast<std::size_t>(page)]);
-    layer.shared = std::max(layer.shared, static_cast<std::size_t>(page) + 1);
+    out.push_back(layer.pages[at(page)]);
+    layer.shared = std::max(layer.shared, to_size(page) + 1);
     pool_->share(out.back());
   }
   return out;
 }
 
 void WorkingCache::move_out() {
-  const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
+  const auto page_bytes = to_size(pool_->format().page_bytes());
   (void)pool_->synchronize();  // the next step of the computation reports a lost device
-  std::vector<std::byte> moved(static_cast<std::size_t>(bytes()));
+  std::vector<std::byte> moved(to_size(bytes()));
   std::byte* to = moved.data();
   for (Layer& layer : layers_) {
     for (void* page : layer.pages) {
@@ -174,12 +175,11 @@ void WorkingCache::move_out() {
 }
 
 Status WorkingCache::move_in() {
-  const auto page_bytes = static_cast<std::size_t>(pool_->format().page_bytes());
+  const auto page_bytes = to_size(pool_->format().page_bytes());
   const std::byte* from = moved_.data();
   QUIRE_RETURN_IF_ERROR(pool_->synchronize());  // enqueued work may still read released pages
   for (Layer& layer : layers_) {
-    const auto count = static_cast<std::size_t>(
-        pages_for(static_cast<std::int64_t>(layer.positions.size())));
+    const auto count = to_size(pages_for(count_of(layer.positions)));
     layer.pages.reserve(count);
     while (layer.pages.size() < count) {
       Result<void*> page = new_page(layer);
@@ -205,8 +205,8 @@ void WorkingCache::truncate_all(std::int64_t num_rows) {
 
 Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw,
                            std::int64_t first_row) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  const auto rows = static_cast<std::int64_t>(layer.positions.size());
+  Layer& layer = layers_.at(at(layer_idx));
+  const auto rows = count_of(layer.positions);
   if (first_row < 0 || raw.num_rows < 0 || first_row > rows - raw.num_rows) {
     return Status::invalid("first_row", "rows " + std::to_string(first_row) + " to " +
                                             std::to_string(first_row + raw.num_rows) +
@@ -215,7 +215,7 @@ Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const 
   }
   for (std::int64_t page = first_row / kPageTokens; page * kPageTokens < first_row + raw.num_rows;
        ++page) {
-    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(page)));
+    QUIRE_RETURN_IF_ERROR(own_page(layer, to_size(page)));
   }
   QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   return kv_place(rope, KvPlaceArgs{.src = raw,
@@ -227,15 +227,14 @@ Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const 
 
 Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw,
                                 std::span<const std::int32_t> rows) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  if (static_cast<std::int64_t>(rows.size()) != raw.num_rows) {
+  Layer& layer = layers_.at(at(layer_idx));
+  if (count_of(rows) != raw.num_rows) {
     return Status::invalid("rows", std::to_string(rows.size()) + " rows for " +
                                        std::to_string(raw.num_rows) + " raw rows");
   }
   QUIRE_RETURN_IF_ERROR(own_rows(layer, rows));
   std::vector<std::int32_t> positions(rows.size());
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    positions[i] = layer.positions[static_cast<std::size_t>(rows[i])];
+  for (std::size_t i = 0; i < rows.size(); ++i) positions[i] = layer.positions[at(rows[i])];
   QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   return kv_place(rope, KvPlaceArgs{.src = raw,
                                     .dst = mutable_view(layer_idx),
@@ -250,20 +249,20 @@ Status WorkingCache::own_rows(Layer& layer, std::span<const std::int32_t> rows) 
       return Status::invalid("rows", "row " + std::to_string(row) + " is not among the cache's " +
                                          std::to_string(layer.positions.size()));
     }
-    QUIRE_RETURN_IF_ERROR(own_page(layer, static_cast<std::size_t>(row / kPageTokens)));
+    QUIRE_RETURN_IF_ERROR(own_page(layer, to_size(row / kPageTokens)));
   }
   return {};
 }
 
 Result<MutableKvView> WorkingCache::writable(std::int32_t layer,
                                              std::span<const std::int32_t> rows) {
-  QUIRE_RETURN_IF_ERROR(own_rows(layers_.at(static_cast<std::size_t>(layer)), rows));
+  QUIRE_RETURN_IF_ERROR(own_rows(layers_.at(at(layer)), rows));
   return mutable_view(layer);
 }
 
 Status WorkingCache::keep_rows(std::int32_t layer_idx,
                                std::span<const std::vector<std::int32_t>> rows) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  Layer& layer = layers_.at(at(layer_idx));
   const PageFormat& format = pool_->format();
   const auto held = static_cast<std::int32_t>(layer.positions.size());
   if (rows.size() != static_cast<std::size_t>(format.num_kv_heads) || !layer.head_rows.empty()) {
@@ -289,11 +288,11 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx,
              static_cast<std::int64_t>(row % kPageTokens) * strides.token;
     };
     for (std::size_t i = 0; i < rows[head].size(); ++i) {
-      const auto from = static_cast<std::size_t>(rows[head][i]);  // never before i: lists ascend
+      const auto from = to_size(rows[head][i]);  // never before i: lists ascend
       positions[i] = std::max(positions[i], layer.positions[from]);
       if (from == i) continue;
       for (const std::int64_t kv : {0, 1})
-        std::memcpy(at(i, kv), at(from, kv), static_cast<std::size_t>(strides.row));
+        std::memcpy(at(i, kv), at(from, kv), to_size(strides.row));
     }
   }
   truncate(layer_idx, static_cast<std::int64_t>(most));
@@ -302,21 +301,19 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx,
   if (std::all_of(rows.begin(), rows.end(),
                   [most](const auto& list) { return list.size() == most; }))
     return {};
-  for (const auto& list : rows) layer.head_rows.push_back(static_cast<std::int64_t>(list.size()));
+  for (const auto& list : rows) layer.head_rows.push_back(count_of(list));
   layer.ragged_rows = static_cast<std::int64_t>(most);
   return {};
 }
 
 bool WorkingCache::ragged(std::int32_t layer) const {
-  return !layers_.at(static_cast<std::size_t>(layer)).head_rows.empty();
+  return !layers_.at(at(layer)).head_rows.empty();
 }
 
 void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head,
                              std::vector<std::int32_t>& out) const {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  const std::int64_t own = layer.head_rows.empty()
-                               ? 0
-                               : layer.head_rows.at(static_cast<std::size_t>(kv_head));
+  const Layer& layer = layers_.at(at(layer_idx));
+  const std::int64_t own = layer.head_rows.empty() ? 0 : layer.head_rows.at(at(kv_head));
   out.clear();
   for (std::int64_t row = 0; row < own; ++row) out.push_back(static_cast<std::int32_t>(row));
   for (std::int64_t row = layer.ragged_rows; row < num_rows(layer_idx); ++row)
@@ -324,12 +321,12 @@ void WorkingCache::head_rows(std::int32_t layer_idx, std::int32_t kv_head,
 }
 
 KvView WorkingCache::view(std::int32_t layer_idx) const {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const Layer& layer = layers_.at(at(layer_idx));
   const PageFormat& format = pool_->format();
   const Strides strides(format, layer.layout);
   return KvView{.pages = layer.pages.data(),
                 .positions = layer.positions.data(),
-                .num_rows = static_cast<std::int64_t>(layer.positions.size()),
+                .num_rows = count_of(layer.positions),
                 .num_kv_heads = format.num_kv_heads,
                 .head_dim = format.head_dim,
                 .dtype = format.dtype,
@@ -340,8 +337,8 @@ KvView WorkingCache::view(std::int32_t layer_idx) const {
 }
 
 MutableKvView WorkingCache::mutable_view(std::int32_t layer_idx) {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
-  return mutable_view(layer.pages, static_cast<std::int64_t>(layer.positions.size()), layer.layout);
+  const Layer& layer = layers_.at(at(layer_idx));
+  return mutable_view(layer.pages, count_of(layer.positions), layer.layout);
 }
 
 MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int64_t rows,
@@ -359,7 +356,7 @@ MutableKvView WorkingCache::mutable_view(std::span<void* const> pages, std::int6
 }
 
 Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, const CopyRows& copy) {
-  Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  Layer& layer = layers_.at(at(layer_idx));
   if (!pool_->has_host_tier() || layer.on_host) return {};
   std::vector<void*> pages;
   const auto drop = [this](std::vector<void*>& held) {
@@ -374,9 +371,8 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
     }
     pages.push_back(*page);
   }
-  if (const Status copied = copy(
-          view(layer_idx),
-          mutable_view(pages, static_cast<std::int64_t>(layer.positions.size()), layout));
+  if (const Status copied = copy(view(layer_idx),
+                                 mutable_view(pages, count_of(layer.positions), layout));
       !copied.ok()) {
     (void)pool_->synchronize();  // what was enqueued before the error
     drop(pages);
@@ -391,7 +387,7 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
 }
 
 std::int64_t WorkingCache::find_row(std::int32_t layer_idx, std::int32_t position) const {
-  const Layer& layer = layers_.at(static_cast<std::size_t>(layer_idx));
+  const Layer& layer = layers_.at(at(layer_idx));
   const auto& p = layer.positions;
   const auto it = layer.sorted ? std::lower_bound(p.begin(), p.end(), position)
                                : std::find(p.begin(), p.end(), position);

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/cache/page_pool.h"
 #include "kernels/rows/kv.h"
@@ -61,7 +62,7 @@ class WorkingCache {
   /// (nothing changes).
   Status move_in();
   /// Returns the bytes of ordinary memory that move_out() holds; 0: nothing is moved out.
-  std::int64_t bytes_out() const { return static_cast<std::int64_t>(moved_.size()); }
+  std::int64_t bytes_out() const { return count_of(moved_); }
 
   /// Copies raw rows (stored K before RoPE, V) into rows first_row.. and rotates K to those rows'
   /// positions.
@@ -95,12 +96,8 @@ class WorkingCache {
   /// (the host tier is full), those of `copy`; nothing changes then.
   using CopyRows = std::function<Status(const KvView& from, const MutableKvView& to)>;
   Status leave_device(std::int32_t layer, PageLayout layout, const CopyRows& copy);
-  bool on_host(std::int32_t layer) const {
-    return layers_.at(static_cast<std::size_t>(layer)).on_host;
-  }
-  PageLayout layout(std::int32_t layer) const {
-    return layers_.at(static_cast<std::size_t>(layer)).layout;
-  }
+  bool on_host(std::int32_t layer) const { return layers_.at(at(layer)).on_host; }
+  PageLayout layout(std::int32_t layer) const { return layers_.at(at(layer)).layout; }
   /// Returns whether every layer's pages have the layout that holders of shared pages expect.
   bool shareable() const;
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -41,14 +43,13 @@ bool stands_out(std::span<const BlockStats> blocks, std::size_t block) {
 }  // namespace
 
 bool StableLayerCalibration::add(std::span<const BlockStats> stats, std::int32_t num_blocks) {
-  const auto blocks = static_cast<std::size_t>(num_blocks);
+  const auto blocks = to_size(num_blocks);
   if (num_blocks < kCalibrationBlocks || stats.size() != scores_.size() * blocks) return false;
   std::vector<std::int64_t> ranks(blocks, 0);
   for (std::size_t layer = 0; layer < scores_.size(); ++layer)
     add_ranks(stats.subspan(layer * blocks, blocks), ranks);
   // The sum of ranks orders blocks as their mean does.
-  const auto best = static_cast<std::size_t>(std::min_element(ranks.begin(), ranks.end()) -
-                                             ranks.begin());
+  const auto best = to_size(std::min_element(ranks.begin(), ranks.end()) - ranks.begin());
   for (std::size_t layer = 0; layer < scores_.size(); ++layer)
     scores_[layer] += stands_out(stats.subspan(layer * blocks, blocks), best);
   ++documents_;
@@ -74,8 +75,7 @@ Result<StableLayers> StableLayerCalibration::result() const {
   const auto layers = static_cast<std::int32_t>(scores_.size());
   const std::int64_t highest = *std::max_element(scores_.begin(), scores_.end());
   for (std::int32_t layer = layers - (layers + 3) / 4; highest > 0 && layer < layers; ++layer) {
-    if (2 * scores_[static_cast<std::size_t>(layer)] >= highest)
-      return StableLayers{layer, layers - 1};
+    if (2 * scores_[at(layer)] >= highest) return StableLayers{layer, layers - 1};
   }
   return Status::precondition(
       "no layer of the last quarter singles out a block in these documents: the default stays");

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "cachestore/format/key.h"
 #include "cachestore/store.h"
@@ -23,8 +24,7 @@ inline constexpr std::int32_t kCalibrationBlocks = 11;
 /// standard deviations below the layer's mean.
 class StableLayerCalibration {
  public:
-  explicit StableLayerCalibration(std::int32_t num_layers)
-      : scores_(static_cast<std::size_t>(num_layers)) {}
+  explicit StableLayerCalibration(std::int32_t num_layers) : scores_(to_size(num_layers)) {}
 
   /// False: not counted (too few blocks, no statistics, or of another model).
   bool add(const SketchView& sketch);

@@ -6,12 +6,11 @@
 #include <limits>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/attention/attention_vslash.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kUsualBand = 2048, kUsualColumns = 2048;
 
@@ -160,7 +159,7 @@ std::vector<std::int32_t> RankedCompressor::best_of_head(std::int32_t layer, std
                                                          std::int64_t budget) const {
   if (options_.window_share == 0 || observed_ == nullptr || !observed_->saw_ahead())
     return best_rows(scores, c.ranked, budget);
-  budget = std::min(budget, static_cast<std::int64_t>(c.ranked.size()));
+  budget = std::min(budget, count_of(c.ranked));
   const auto of_window = static_cast<std::int64_t>(options_.window_share *
                                                    static_cast<double>(budget));
   std::vector<std::int32_t> best = best_rows(scores, c.ranked, budget - of_window), left,

@@ -5,12 +5,11 @@
 #include <limits>
 #include <numeric>
 
+#include "base/index.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t length(const RowRange& s) { return s.end - s.begin; }
 
@@ -52,7 +51,7 @@ Candidates candidates(const LayerRows& rows, std::int64_t capacity, std::int64_t
       if (!stays[at(row)]) out.ranked.push_back(static_cast<std::int32_t>(row));
     }
   }
-  out.budget = std::max<std::int64_t>(0, capacity - static_cast<std::int64_t>(out.kept.size()));
+  out.budget = std::max<std::int64_t>(0, capacity - count_of(out.kept));
   return out;
 }
 

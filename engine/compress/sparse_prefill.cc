@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "kernels/attention/attention_vslash.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 AttentionArgs rows_from(const AttentionArgs& args, std::int64_t first, std::int64_t rows) {
   AttentionArgs out = args;
@@ -60,19 +59,18 @@ Result<bool> SparsePrefillScores::attend(LayerPass& pass, const AttentionArgs& d
                              dense.query_positions;
   const AttentionArgs last = rows_from(dense, first, dense.rows - first);
   QUIRE_RETURN_IF_ERROR(attention(last));
-  QUIRE_RETURN_IF_ERROR(
-      for_scoring(std::span(dense.query_positions, static_cast<std::size_t>(dense.rows)),
-                  [&](Scoring kind, std::int64_t begin, std::int64_t end) {
-                    return score(kind, pass.layer, rows_from(dense, begin, end - begin));
-                  }));
+  QUIRE_RETURN_IF_ERROR(for_scoring(std::span(dense.query_positions, to_size(dense.rows)),
+                                    [&](Scoring kind, std::int64_t begin, std::int64_t end) {
+                                      return score(kind, pass.layer,
+                                                   rows_from(dense, begin, end - begin));
+                                    }));
   if (first == 0) return true;
   const AttentionArgs sparse = rows_from(dense, 0, first);
   std::vector<std::vector<std::int32_t>> chosen;
   std::vector<RowList> lists;
   for (std::int32_t m = 0; m < setup().num_kv_heads; ++m)
     chosen.push_back(columns(pass.layer, m, dense.kv.num_rows));
-  for (const auto& list : chosen)
-    lists.push_back({list.data(), static_cast<std::int64_t>(list.size())});
+  for (const auto& list : chosen) lists.push_back({list.data(), count_of(list)});
   count(sparse, chosen);
   QUIRE_RETURN_IF_ERROR(attention_vslash({sparse, lists.data(), settings_.rule.band}));
   return true;

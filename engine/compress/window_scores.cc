@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 
 namespace quire {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 Status RowScorer::add(const LayerPass& pass, std::int64_t first, std::int64_t end, const float* lse,
                       float* scores, std::int64_t ld_scores) {
   const std::int64_t rows = end - first, width = std::int64_t{shape_.num_heads} * shape_.head_dim;

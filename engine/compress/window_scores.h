@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/compress/compressor.h"
 #include "kernels/attention/attention_scores.h"
 
@@ -80,7 +81,7 @@ class WindowScores : public ForwardHook {
     };
     const std::int64_t first = index_of(first_position_),
                        ahead = index_of(std::max(first_position_, setup_.question_end)),
-                       end = static_cast<std::int64_t>(positions.size());
+                       end = count_of(positions);
     if (ahead > first) QUIRE_RETURN_IF_ERROR(add(Scoring::kPrompt, first, ahead));
     if (end <= ahead) return {};
     saw_ahead_ = true;

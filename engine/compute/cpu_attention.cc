@@ -1,11 +1,13 @@
 #include "engine/compute/cpu_attention.h"
 
+#include "base/index.h"
+
 namespace quire {
 
 Status CpuAttention::attend_each(const AttentionArgs& args,
                                  std::span<const SequenceAttention> sequences) {
   for (std::int64_t i = 0; i < args.rows; ++i) {
-    const SequenceAttention& s = sequences[static_cast<std::size_t>(i)];
+    const SequenceAttention& s = sequences[at(i)];
     AttentionArgs one = args;
     one.q = args.q + i * args.ldq;
     one.out = args.out + i * args.ldo;

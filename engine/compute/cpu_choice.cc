@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
 
@@ -12,8 +13,8 @@ namespace {
 /// Calls fn(m) for every KV head, on several threads, and returns the first error by head.
 template <class Fn>
 Status for_heads(std::int64_t kv_heads, const Fn& fn) {
-  std::vector<Status> status(static_cast<std::size_t>(std::max<std::int64_t>(0, kv_heads)));
-  parallel_tasks(kv_heads, [&](std::int64_t m) { status[static_cast<std::size_t>(m)] = fn(m); });
+  std::vector<Status> status(to_size(std::max<std::int64_t>(0, kv_heads)));
+  parallel_tasks(kv_heads, [&](std::int64_t m) { status[at(m)] = fn(m); });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};
 }
@@ -35,7 +36,7 @@ Status CpuChoice::best_candidates(const float* scores, std::int64_t rows, std::i
                                   std::int64_t k, std::int32_t* chosen) {
   const std::int64_t each = std::min(k, n);
   parallel_tasks(rows, [&](std::int64_t r) {
-    const auto best = top_k_sorted({scores + r * n, static_cast<std::size_t>(n)}, k);
+    const auto best = top_k_sorted({scores + r * n, to_size(n)}, k);
     std::copy(best.begin(), best.end(), chosen + r * each);
   });
   return {};

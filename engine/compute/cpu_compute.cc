@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "engine/compute/cpu_attention.h"
 #include "engine/compute/cpu_choice.h"
@@ -27,8 +28,7 @@ class CpuCompute final : public Compute {
   Result<ComputeValues> upload(std::span<const std::byte> values) override {
     auto copy = std::make_shared<std::vector<std::byte>>(values.begin(), values.end());
     const auto* data = copy->data();
-    return ComputeValues{std::shared_ptr<const void>(std::move(copy), data),
-                         static_cast<std::int64_t>(values.size())};
+    return ComputeValues{std::shared_ptr<const void>(std::move(copy), data), count_of(values)};
   }
   Result<std::shared_ptr<const void>> register_rope(const RopeTable&) override {
     return std::shared_ptr<const void>();
@@ -41,7 +41,7 @@ class CpuCompute final : public Compute {
   FetchOps& fetch() override { return fetch_; }
 
   Status read_bytes(const void* x, std::int64_t bytes, void* out) override {
-    if (bytes > 0) std::memcpy(out, x, static_cast<std::size_t>(bytes));
+    if (bytes > 0) std::memcpy(out, x, to_size(bytes));
     return {};
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/compute/fetch_ops.h"
 
 namespace quire {
@@ -13,7 +14,7 @@ namespace quire {
 class CpuFetch final : public FetchOps {
  public:
   Result<std::byte*> place(std::int64_t bytes) override {
-    const auto lines = static_cast<std::size_t>((bytes + kAlignment - 1) / kAlignment);
+    const auto lines = to_size((bytes + kAlignment - 1) / kAlignment);
     if (buffer().size() < lines) buffer().resize(lines);
     return buffer().front().bytes;
   }

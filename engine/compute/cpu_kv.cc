@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/block_summary.h"
 #include "kernels/rows/fusion.h"
@@ -13,7 +14,7 @@ namespace {
 
 template <class T>
 void reserve(std::vector<T>& values, std::int64_t n) {
-  if (values.size() < static_cast<std::size_t>(n)) values.resize(static_cast<std::size_t>(n));
+  if (values.size() < static_cast<std::size_t>(n)) values.resize(to_size(n));
 }
 
 }  // namespace
@@ -48,7 +49,7 @@ Status CpuKv::round_and_place(const RopeTable& table, const NewRows& n, DType ra
 }
 
 Status CpuKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
-  const auto n = static_cast<std::int64_t>(a.from.size());
+  const auto n = count_of(a.from);
   if (n == 0) return {};
   NewRows rows{a.k, a.v, n, a.ld, a.positions, a.dst_rows};
   // The rows are scattered: gather those to write.
@@ -63,8 +64,8 @@ Status CpuKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
 }
 
 void CpuKv::gather_new(const WriteRowsArgs& a, std::int64_t kv_dim) {
-  reserve(gathered_, static_cast<std::int64_t>(a.from.size()) * 2 * kv_dim);
-  const auto bytes = static_cast<std::size_t>(kv_dim) * sizeof(float);
+  reserve(gathered_, count_of(a.from) * 2 * kv_dim);
+  const auto bytes = to_size(kv_dim) * sizeof(float);
   float* to = gathered_.data();
   for (const std::int32_t row : a.from) {
     std::memcpy(to, a.k + row * a.ld, bytes);
@@ -98,15 +99,15 @@ Status CpuKv::blend_stored(const RopeTable& table, const BlendStoredArgs& a) {
     positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
     dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
   }
-  const auto n = static_cast<std::int64_t>(old.size());
+  const auto n = count_of(old);
   if (n == 0) return {};
   reserve(gathered_, n * 2 * kv_dim);
   parallel_for(n, 8, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> stored(static_cast<std::size_t>(2 * kv_dim));
+    std::vector<float> stored(to_size(2 * kv_dim));
     const std::span<const float> before(stored);
-    const auto width = static_cast<std::size_t>(kv_dim);
+    const auto width = to_size(kv_dim);
     for (std::int64_t i = begin; i < end; ++i) {
-      const Row& row = old[static_cast<std::size_t>(i)];
+      const Row& row = old[at(i)];
       load_raw_row(*row.raw, row.index, kv_heads, dim, stored.data(), stored.data() + kv_dim);
       float* out = gathered_.data() + i * 2 * kv_dim;
       std::memcpy(out, a.k + i * a.ld, width * sizeof(float));

@@ -3,26 +3,24 @@
 #include <cstring>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 
 Status CpuLinear::embed(const void* table, DType dtype, std::int64_t, std::int64_t dim,
                         std::span<const std::int32_t> ids, float* x) {
-  parallel_for(static_cast<std::int64_t>(ids.size()), 64,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t r = begin; r < end; ++r) {
-                   const std::int64_t base = ids[static_cast<std::size_t>(r)] * dim;
-                   float* out = x + r * dim;
-                   if (dtype == DType::kF32) {
-                     std::memcpy(out, static_cast<const float*>(table) + base,
-                                 static_cast<std::size_t>(dim) * sizeof(float));
-                   } else {
-                     for (std::int64_t c = 0; c < dim; ++c)
-                       out[c] = load_f32(table, dtype, base + c);
-                   }
-                 }
-               });
+  parallel_for(count_of(ids), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::int64_t base = ids[at(r)] * dim;
+      float* out = x + r * dim;
+      if (dtype == DType::kF32) {
+        std::memcpy(out, static_cast<const float*>(table) + base, to_size(dim) * sizeof(float));
+      } else {
+        for (std::int64_t c = 0; c < dim; ++c) out[c] = load_f32(table, dtype, base + c);
+      }
+    }
+  });
   return {};
 }
 
@@ -43,7 +41,7 @@ Status CpuLinear::add_product(const ProductArgs& a, float* scratch) {
 
 /// Normalises each token's heads, which are dense as rms_norm() requires.
 Status CpuLinear::norm_heads(const HeadNormArgs& a) {
-  std::vector<Status> failed(static_cast<std::size_t>(a.rows));
+  std::vector<Status> failed(to_size(a.rows));
   parallel_for(a.rows, 16, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       float* q = a.qkv + r * a.ld;
@@ -61,7 +59,7 @@ Status CpuLinear::norm_heads(const HeadNormArgs& a) {
                       .rows = a.num_kv_heads,
                       .dim = a.head_dim,
                       .eps = a.eps});
-      failed[static_cast<std::size_t>(r)] = std::move(s);
+      failed[at(r)] = std::move(s);
     }
   });
   for (const Status& s : failed) QUIRE_RETURN_IF_ERROR(s);
@@ -71,7 +69,7 @@ Status CpuLinear::norm_heads(const HeadNormArgs& a) {
 Status CpuLinear::take_rows(const float* x, std::int64_t ldx, std::span<const std::int32_t> rows,
                             std::int64_t dim, float* out) {
   for (const std::int32_t row : rows) {
-    std::memcpy(out, x + row * ldx, static_cast<std::size_t>(dim) * sizeof(float));
+    std::memcpy(out, x + row * ldx, to_size(dim) * sizeof(float));
     out += dim;
   }
   return {};
@@ -80,7 +78,7 @@ Status CpuLinear::take_rows(const float* x, std::int64_t ldx, std::span<const st
 Status CpuLinear::copy_rows(const float* x, std::int64_t rows, std::int64_t dim, std::int64_t ldx,
                             float* out) {
   for (std::int64_t r = 0; r < rows; ++r)
-    std::memcpy(out + r * dim, x + r * ldx, static_cast<std::size_t>(dim) * sizeof(float));
+    std::memcpy(out + r * dim, x + r * ldx, to_size(dim) * sizeof(float));
   return {};
 }
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 
 Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_heads,
@@ -19,7 +21,7 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
   QUIRE_RETURN_IF_ERROR(scores_.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(stage_.begin());
-  const auto dim = static_cast<std::size_t>(num_heads) * static_cast<std::size_t>(table.head_dim);
+  const auto dim = to_size(num_heads) * to_size(table.head_dim);
   std::map<const float*, const float*> sent;
   std::vector<cuda::SamkvDocument> each;
   auto* score = reinterpret_cast<float*>(scores_.data());
@@ -41,7 +43,7 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
                              .num_kv_heads = num_kv_heads,
                              .head_dim = table.head_dim,
                              .documents = nullptr,
-                             .num_documents = static_cast<std::int64_t>(each.size()),
+                             .num_documents = count_of(each),
                              .most_blocks = most};
   QUIRE_ASSIGN_OR_RETURN(args.documents, stage_.put(std::span<const cuda::SamkvDocument>(each)));
   QUIRE_RETURN_IF_ERROR(stage_.send());
@@ -50,7 +52,7 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
   QUIRE_RETURN_IF_ERROR(memory_->synchronize());
   const auto* results = reinterpret_cast<const float*>(pinned_.data());
   for (const ScoredBlocks& d : documents) {
-    const std::size_t n = static_cast<std::size_t>(d.num_blocks) * sizeof(float);
+    const std::size_t n = to_size(d.num_blocks) * sizeof(float);
     std::memcpy(d.score, results, n);
     std::memcpy(d.comparable, results + total, n);
     results += d.num_blocks;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/device/staged_view.h"
 
 namespace quire {
@@ -17,8 +18,7 @@ Status DeviceAttention::rotate(const RopeTable& table, const RopeRotateArgs& arg
   if (args.rows == 0) return {};
   RopeRotateArgs rows = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
-  QUIRE_ASSIGN_OR_RETURN(
-      rows.positions, stage_.put(std::span(args.positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(rows.positions, stage_.put(std::span(args.positions, to_size(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(cuda::RotateRowsArgs{tables_->of(table), rows});
 }
@@ -28,9 +28,8 @@ Status DeviceAttention::attend(const AttentionArgs& args) {
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   AttentionArgs a = args;
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(
-      a.query_positions,
-      stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(a.query_positions,
+                         stage_.put(std::span(args.query_positions, to_size(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   if (args.kv.dtype != DType::kF32) return memory_->run(cuda::PrefillAttentionArgs{a});
   // f32 has no tensor-core kernel: process as many rows at once as their partial results have room.
@@ -75,7 +74,7 @@ Status DeviceAttention::attend_each(const AttentionArgs& args,
       for (RowList& list : lists) {
         longest = std::max(longest, list.length);
         QUIRE_ASSIGN_OR_RETURN(
-            list.rows, stage_.put(std::span(list.rows, static_cast<std::size_t>(list.length)),
+            list.rows, stage_.put(std::span(list.rows, to_size(list.length)),
                                   kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
       }
       QUIRE_ASSIGN_OR_RETURN(one.lists, stage_.put(std::span<const RowList>(lists)));
@@ -107,9 +106,8 @@ Status DeviceAttention::scores(const AttentionScoresArgs& args) {
   AttentionScoresArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(
-      a.query_positions,
-      stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(a.query_positions,
+                         stage_.put(std::span(args.query_positions, to_size(args.rows))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -119,11 +117,9 @@ Status DeviceAttention::mass(const AttentionMassArgs& args) {
   AttentionMassArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(
-      a.query_positions,
-      stage_.put(std::span(args.query_positions, static_cast<std::size_t>(args.rows))));
-  QUIRE_ASSIGN_OR_RETURN(
-      a.ranges, stage_.put(std::span(args.ranges, static_cast<std::size_t>(args.num_ranges))));
+  QUIRE_ASSIGN_OR_RETURN(a.query_positions,
+                         stage_.put(std::span(args.query_positions, to_size(args.rows))));
+  QUIRE_ASSIGN_OR_RETURN(a.ranges, stage_.put(std::span(args.ranges, to_size(args.num_ranges))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }

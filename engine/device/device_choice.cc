@@ -1,5 +1,6 @@
 #include "engine/device/device_choice.h"
 
+#include "base/index.h"
 #include "engine/device/staged_view.h"
 
 namespace quire {
@@ -15,8 +16,7 @@ Status DeviceChoice::page_bounds(const PageBoundsArgs& args) {
   PageBoundsArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.kv, staged_view(stage_, args.kv));
-  QUIRE_ASSIGN_OR_RETURN(
-      a.pages, stage_.put(std::span(args.pages, static_cast<std::size_t>(args.num_pages))));
+  QUIRE_ASSIGN_OR_RETURN(a.pages, stage_.put(std::span(args.pages, to_size(args.num_pages))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
   return memory_->run(a);
 }
@@ -27,7 +27,7 @@ Status DeviceChoice::key_products(const KeyProductsArgs& args) {
   const std::int64_t pages = (args.first_row + args.num_rows + kPageTokens - 1) / kPageTokens;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(
-      a.kv.pages, stage_.put(std::span(args.kv.pages, static_cast<std::size_t>(pages)),
+      a.kv.pages, stage_.put(std::span(args.kv.pages, to_size(pages)),
                              kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
   a.kv.positions = nullptr;
   QUIRE_RETURN_IF_ERROR(stage_.send());
@@ -48,9 +48,9 @@ Status DeviceChoice::candidate_rows(const CandidateRowsArgs& args) {
   CandidateRowsArgs a = args;
   if (args.units != nullptr) {
     QUIRE_RETURN_IF_ERROR(stage_.begin());
-    QUIRE_ASSIGN_OR_RETURN(
-        a.units, stage_.put(std::span(args.units, static_cast<std::size_t>(args.num_units)),
-                            kUnitsRoom * static_cast<std::int64_t>(sizeof(RowRange))));
+    QUIRE_ASSIGN_OR_RETURN(a.units,
+                           stage_.put(std::span(args.units, to_size(args.num_units)),
+                                      kUnitsRoom * static_cast<std::int64_t>(sizeof(RowRange))));
     QUIRE_RETURN_IF_ERROR(stage_.send());
   }
   return memory_->run(a);

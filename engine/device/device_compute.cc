@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/device/device_attention.h"
 #include "engine/device/device_choice.h"
 #include "engine/device/device_kv.h"
@@ -45,7 +46,7 @@ class DeviceCompute final : public Compute {
   }
   Result<ComputeValues> upload(std::span<const std::byte> values) override {
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<const void> data, quire::upload(memory_, values));
-    return ComputeValues{std::move(data), static_cast<std::int64_t>(values.size())};
+    return ComputeValues{std::move(data), count_of(values)};
   }
   Result<std::shared_ptr<const void>> register_rope(const RopeTable& table) override {
     return tables_->add(table);
@@ -62,7 +63,7 @@ class DeviceCompute final : public Compute {
     QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
     QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{pinned_.data(), x, bytes}));
     QUIRE_RETURN_IF_ERROR(memory_->synchronize());
-    std::memcpy(out, pinned_.data(), static_cast<std::size_t>(bytes));
+    std::memcpy(out, pinned_.data(), to_size(bytes));
     return {};
   }
   bool samples() const override { return true; }
@@ -88,7 +89,7 @@ class DeviceCompute final : public Compute {
 
 Status DeviceCompute::sample(const float* logits, std::int64_t vocab,
                              std::span<const SampleRule> rules, std::int32_t* tokens) {
-  const auto rows = static_cast<std::int64_t>(rules.size());
+  const auto rows = count_of(rules);
   if (rows == 0) return {};
   if (std::ranges::all_of(rules, [](const SampleRule& r) { return !(r.temperature > 0); }))
     return memory_->run(cuda::ArgmaxArgs{logits, rows, vocab, tokens});

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -32,7 +34,7 @@ DeviceKv::DeviceKv(const std::shared_ptr<DeviceMemory>& memory,
 }
 
 Status DeviceKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
-  const auto n = static_cast<std::int64_t>(a.from.size());
+  const auto n = count_of(a.from);
   if (n == 0) return {};
   const std::int64_t kv_dim = std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim,
                      size = static_cast<std::int64_t>(dtype_bytes(a.raw_dtype)),
@@ -78,9 +80,9 @@ Result<DeviceKv::Target> DeviceKv::target(const MutableKvView& dst,
   for (std::int32_t& r : rows) r -= first_page * kPageTokens;
   Target out{dst, nullptr, nullptr};
   out.dst.num_rows = dst.num_rows - first_page * kPageTokens;
-  QUIRE_ASSIGN_OR_RETURN(out.dst.pages, stage_.put(std::span<void* const>(
-                                            dst.pages + first_page,
-                                            static_cast<std::size_t>(last_page - first_page + 1))));
+  QUIRE_ASSIGN_OR_RETURN(out.dst.pages,
+                         stage_.put(std::span<void* const>(dst.pages + first_page,
+                                                           to_size(last_page - first_page + 1))));
   QUIRE_ASSIGN_OR_RETURN(out.positions, stage_.put(positions));
   QUIRE_ASSIGN_OR_RETURN(out.dst_rows, stage_.put(std::span<const std::int32_t>(rows)));
   return out;
@@ -174,8 +176,8 @@ Result<KvGatherArgs> DeviceKv::staged(const KvGatherArgs& args) {
     pages_of(args.dst.pages, move.to, move.rows, targets);
   }
   KvGatherArgs a = args;
-  a.src.num_rows = static_cast<std::int64_t>(sources.size()) * kPageTokens;
-  a.dst.num_rows = static_cast<std::int64_t>(targets.size()) * kPageTokens;
+  a.src.num_rows = count_of(sources) * kPageTokens;
+  a.dst.num_rows = count_of(targets) * kPageTokens;
   a.src.positions = nullptr;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   QUIRE_ASSIGN_OR_RETURN(a.src.pages, stage_.put(std::span<const void* const>(sources)));
@@ -198,8 +200,8 @@ Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
   const std::int64_t copy = copies_++;
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{
-      copied_[static_cast<std::size_t>(copy) % copied_.size()], cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::RecordEventArgs{copied_[at(copy) % copied_.size()], cuda::Lane::kCopies}));
   return copy;
 }
 
@@ -207,8 +209,7 @@ Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
 /// later, which is correct and rarely delays anything.
 Status DeviceKv::wait_for(std::int64_t copy) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
-  return memory_->run(cuda::HoldArgs{copied_[static_cast<std::size_t>(copy) % copied_.size()],
-                                     cuda::Lane::kCompute});
+  return memory_->run(cuda::HoldArgs{copied_[at(copy) % copied_.size()], cuda::Lane::kCompute});
 }
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "engine/device/device_memory.h"
 #include "engine/device/device_weights.h"
@@ -25,7 +26,7 @@ class DeviceLinear final : public LinearOps {
     return gather({.table = table,
                    .dtype = dtype,
                    .ids = nullptr,
-                   .rows = static_cast<std::int64_t>(ids.size()),
+                   .rows = count_of(ids),
                    .dim = dim,
                    .vocab = vocab,
                    .out = x},
@@ -63,7 +64,7 @@ class DeviceLinear final : public LinearOps {
     return gather({.table = x,
                    .dtype = DType::kF32,
                    .ids = nullptr,
-                   .rows = static_cast<std::int64_t>(rows.size()),
+                   .rows = count_of(rows),
                    .dim = dim,
                    .vocab = n,
                    .out = out,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 
@@ -98,8 +99,7 @@ Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, s
   if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes())
     QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
   Chunk& chunk = *chunks_.back();
-  if (bytes > 0)
-    std::memcpy(chunk.pinned.data() + chunk.used, values, static_cast<std::size_t>(bytes));
+  if (bytes > 0) std::memcpy(chunk.pinned.data() + chunk.used, values, to_size(bytes));
   void* at = chunk.device.data() + chunk.used;
   chunk.used += rounded;
   return at;

@@ -3,14 +3,14 @@
 #include <span>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/device/device_weights.h"
 
 namespace quire {
 
 Result<std::shared_ptr<const void>> DeviceTables::add(const RopeTable& table) {
   const RopeConfig& c = table.config();
-  const std::size_t n = static_cast<std::size_t>(table.max_positions()) *
-                        static_cast<std::size_t>(c.rotary_dim / 2);
+  const std::size_t n = to_size(table.max_positions()) * to_size(c.rotary_dim / 2);
   using Halves = std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>;
   Halves halves;
   QUIRE_ASSIGN_OR_RETURN(halves.first,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/matmul/group_of_blocks.h"
 #include "kernels/parallel.h"
 
@@ -22,7 +23,7 @@ void each_row(std::span<const WeightPart> parts, std::int64_t k, DType dtype, Ta
   std::int64_t first = 0;
   for (const WeightPart& part : parts) {
     parallel_for(part.n, 1 + (1 << 16) / k, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> values(static_cast<std::size_t>(k));
+      std::vector<float> values(to_size(k));
       for (std::int64_t row = begin; row < end; ++row) {
         read_weight_row(part, row, k, dtype, values.data());
         take(first + row, values.data());
@@ -35,7 +36,7 @@ void each_row(std::span<const WeightPart> parts, std::int64_t k, DType dtype, Ta
 template <class T, class Round>
 std::vector<std::byte> converted(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k,
                                  DType dtype, Round round) {
-  std::vector<std::byte> out(static_cast<std::size_t>(n * k) * sizeof(T));
+  std::vector<std::byte> out(to_size(n * k) * sizeof(T));
   auto* to = reinterpret_cast<T*>(out.data());
   each_row(parts, k, dtype, [&](std::int64_t row, const float* values) {
     std::transform(values, values + k, to + row * k, round);
@@ -51,15 +52,15 @@ struct Int8Values {
 Int8Values quantised(std::span<const WeightPart> parts, std::int64_t n, std::int64_t k,
                      DType dtype) {
   constexpr std::int64_t kGroup = cuda::kGemvGroup;
-  Int8Values out{std::vector<std::int8_t>(static_cast<std::size_t>(n * k)),
-                 std::vector<float>(static_cast<std::size_t>(n * (k / kGroup)))};
+  Int8Values out{std::vector<std::int8_t>(to_size(n * k)),
+                 std::vector<float>(to_size(n * (k / kGroup)))};
   each_row(parts, k, dtype, [&](std::int64_t row, const float* values) {
     for (std::int64_t begin = 0; begin < k; begin += kGroup) {
-      const std::span group(values + begin, static_cast<std::size_t>(kGroup));
+      const std::span group(values + begin, to_size(kGroup));
       float largest = 0;
       for (const float x : group) largest = std::max(largest, std::abs(x));
       const float scale = largest / 127.0f;
-      out.scales[static_cast<std::size_t>((row * k + begin) / kGroup)] = scale;
+      out.scales[at((row * k + begin) / kGroup)] = scale;
       std::int8_t* codes = out.codes.data() + row * k + begin;
       for (const float x : group) {
         *codes++ = scale > 0 ? static_cast<std::int8_t>(std::lround(x / scale)) : std::int8_t{0};
@@ -102,7 +103,7 @@ GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, 
     if (m.kind != GroupKind::kFourMin) continue;
     m.minimums = section(cuda::grouped_scale_bytes(m.kind, m.n, k));
   }
-  out.bytes.resize(static_cast<std::size_t>(size));
+  out.bytes.resize(to_size(size));
 
   std::atomic<bool> fits{true};
   std::size_t at = 0;
@@ -114,7 +115,7 @@ GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, 
     auto* scales = reinterpret_cast<std::uint16_t*>(out.bytes.data() + m.scales);
     auto* minimums = reinterpret_cast<std::uint16_t*>(out.bytes.data() + m.minimums);
     parallel_for(part.n, 1 + (1 << 14) / k, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> values(static_cast<std::size_t>(k));
+      std::vector<float> values(to_size(k));
       for (std::int64_t row = begin; row < end; ++row) {
         const auto put = [&](std::int64_t g, const WeightGroup& group) {
           cuda::put_group(m.kind, first + row, g, k, group, numbers, scales, minimums);
@@ -150,7 +151,7 @@ Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<Devi
 
 Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory,
                                            std::span<const std::byte> bytes) {
-  const auto size = static_cast<std::int64_t>(bytes.size());
+  const auto size = count_of(bytes);
   QUIRE_ASSIGN_OR_RETURN(
       void* p, memory->ops().allocate(cuda::MemoryKind::kDevice, std::max<std::int64_t>(1, size)));
   std::shared_ptr<const void> owner(p, [memory](const void* data) {
@@ -161,7 +162,7 @@ Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& 
     const std::int64_t n = std::min(kPiece, size - begin);
     QUIRE_RETURN_IF_ERROR(memory->synchronize());
     QUIRE_RETURN_IF_ERROR(pinned.reserve(n));
-    std::memcpy(pinned.data(), bytes.data() + begin, static_cast<std::size_t>(n));
+    std::memcpy(pinned.data(), bytes.data() + begin, to_size(n));
     QUIRE_RETURN_IF_ERROR(
         memory->run(cuda::CopyArgs{static_cast<std::byte*>(p) + begin, pinned.data(), n}));
   }
@@ -201,7 +202,7 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
   const DType kept = format == WeightFormat::kF32 ? DType::kF32 : DType::kBF16;
   std::shared_ptr<const void> data;
   if (dtype == kept && parts.size() == 1 && !parts[0].blocks) {
-    const std::size_t bytes = static_cast<std::size_t>(n * k) * dtype_bytes(kept);
+    const std::size_t bytes = to_size(n * k) * dtype_bytes(kept);
     QUIRE_ASSIGN_OR_RETURN(data,
                            upload(memory, {static_cast<const std::byte*>(parts[0].data), bytes}));
   } else if (kept == DType::kBF16) {

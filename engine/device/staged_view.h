@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "base/index.h"
 #include "engine/device/device_memory.h"
 #include "kernels/cuda/args.h"
 #include "kernels/rows/kv.h"
@@ -18,10 +19,10 @@ inline constexpr std::int64_t kRowsRoom = cuda::kDecodeChunk;
 inline Result<KvView> staged_view(ArgumentStage& stage, KvView kv) {
   const std::int64_t pages = (kv.num_rows + kPageTokens - 1) / kPageTokens;
   QUIRE_ASSIGN_OR_RETURN(
-      kv.pages, stage.put(std::span<const void* const>(kv.pages, static_cast<std::size_t>(pages)),
+      kv.pages, stage.put(std::span<const void* const>(kv.pages, to_size(pages)),
                           kRowsRoom / kPageTokens * static_cast<std::int64_t>(sizeof(void*))));
   QUIRE_ASSIGN_OR_RETURN(kv.positions,
-                         stage.put(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)),
+                         stage.put(std::span(kv.positions, to_size(kv.num_rows)),
                                    kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
   return kv;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/index.h"
 #include "base/log.h"
 
 namespace quire {
@@ -12,8 +13,8 @@ constexpr std::size_t kAlignment = 16;  // of arguments within a list
 
 void OpList::add(cuda::OpCode code, const void* args, std::int64_t bytes) {
   const std::size_t begin = (args_.size() + kAlignment - 1) / kAlignment * kAlignment;
-  args_.resize(begin + static_cast<std::size_t>(bytes));
-  std::memcpy(args_.data() + begin, args, static_cast<std::size_t>(bytes));
+  args_.resize(begin + to_size(bytes));
+  std::memcpy(args_.data() + begin, args, to_size(bytes));
   ops_.push_back({code, begin, bytes});
 }
 
@@ -62,8 +63,7 @@ Status StepRecording::run_singly(cuda::DeviceOps& ops, const OpList& list) {
 
 Status StepRecording::run_graph(cuda::DeviceOps& ops, const Known& known) {
   const std::vector<cuda::StepOp> list = known.list.view();
-  const Status status = ops.run(
-      cuda::StepArgs{rows_, known.version, list.data(), static_cast<std::int64_t>(list.size())});
+  const Status status = ops.run(cuda::StepArgs{rows_, known.version, list.data(), count_of(list)});
   if (status.ok()) {
     failures_in_a_row_ = 0;
     ++stats_.graphs;

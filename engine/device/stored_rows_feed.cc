@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -18,12 +19,11 @@ void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, st
       const std::byte* from = data + h * piece.head_stride + kv * piece.kv_stride;
       std::byte* to = out + ((h * 2 + kv) * total + first) * row_bytes;
       if (piece.row_stride == row_bytes) {
-        std::memcpy(to, from, static_cast<std::size_t>(piece.num_rows * row_bytes));
+        std::memcpy(to, from, to_size(piece.num_rows * row_bytes));
         continue;
       }
       for (std::int64_t r = 0; r < piece.num_rows; ++r)
-        std::memcpy(to + r * row_bytes, from + r * piece.row_stride,
-                    static_cast<std::size_t>(row_bytes));
+        std::memcpy(to + r * row_bytes, from + r * piece.row_stride, to_size(row_bytes));
     }
   }
 }
@@ -47,12 +47,10 @@ Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::WaitEventArgs{slot.arrived}));
   QUIRE_RETURN_IF_ERROR(slot.pinned.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
-  parallel_for(static_cast<std::int64_t>(rows.size()), 4,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i)
-                   pack(rows[static_cast<std::size_t>(i)].raw, num_kv_heads, row_bytes, total,
-                        first[static_cast<std::size_t>(i)], slot.pinned.data());
-               });
+  parallel_for(count_of(rows), 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      pack(rows[at(i)].raw, num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
+  });
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used, cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(
       memory_->run(cuda::CopyAsyncArgs{slot.device.data(), slot.pinned.data(), bytes}));

@@ -7,6 +7,7 @@
 #include <span>
 #include <thread>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
@@ -327,8 +328,7 @@ class ModelDraft final : public Draft {
       if (!placed)
         QUIRE_RETURN_IF_ERROR(
             read_piece(job, piece, positions, cache, last, scores ? &*scores : nullptr));
-      position += gaps == Gaps::kStay ? static_cast<std::int64_t>(piece.ids.size())
-                                      : static_cast<std::int64_t>(positions.size());
+      position += gaps == Gaps::kStay ? count_of(piece.ids) : count_of(positions);
     }
     if (!scores) return position;
     job.answer->give_scores(prompt.bring_back(scores->scores()));
@@ -356,9 +356,7 @@ class ModelDraft final : public Draft {
                                                 std::int64_t begin) {
     std::vector<std::int32_t> out;
     for (const RowRange& s : piece.kept) {
-      const std::int64_t first = begin + (gaps == Gaps::kStay
-                                              ? s.begin
-                                              : static_cast<std::int64_t>(out.size()));
+      const std::int64_t first = begin + (gaps == Gaps::kStay ? s.begin : count_of(out));
       for (std::int64_t i = 0; i < s.end - s.begin; ++i)
         out.push_back(static_cast<std::int32_t>(first + i));
     }
@@ -369,7 +367,7 @@ class ModelDraft final : public Draft {
                     std::span<const std::int32_t> positions, WorkingCache& cache, bool last,
                     PromptScores* scores) {
     const std::vector<std::int32_t> ids = kept_ids(piece);
-    const auto chunk = static_cast<std::size_t>(options_.chunk_tokens);
+    const auto chunk = to_size(options_.chunk_tokens);
     for (std::size_t at = 0; at < ids.size(); at += chunk) {
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
       const std::size_t n = std::min(chunk, ids.size() - at);
@@ -391,8 +389,7 @@ class ModelDraft final : public Draft {
           std::binary_search(ends.begin(), ends.end(), out.back()))
         break;
       if (unwanted(job)) return Status::cancelled("the look-ahead is not wanted any more");
-      const auto position = static_cast<std::int32_t>(begin +
-                                                      static_cast<std::int64_t>(out.size()) - 1);
+      const auto position = static_cast<std::int32_t>(begin + count_of(out) - 1);
       QUIRE_RETURN_IF_ERROR(
           pass(std::span(out).last(1), std::span(&position, 1), cache, true, nullptr));
     }
@@ -416,8 +413,7 @@ class ModelDraft final : public Draft {
     request.hook = hook;
     if (result) {
       request.logit_rows = std::span(&last, 1);
-      result_.resize(static_cast<std::size_t>(head_ ? model_->config().hidden_size
-                                                    : model_->config().vocab_size));
+      result_.resize(to_size(head_ ? model_->config().hidden_size : model_->config().vocab_size));
       (head_ ? request.hidden : request.logits) = result_.data();
     }
     return forward(*model_, request, workspace_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/record/fingerprint.h"
@@ -15,8 +16,6 @@ SegmentLayout without_sketches(const KvLayout& layout) {
   out.num_sketches = 0;
   return out;
 }
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Rows of one stored block that are placed.
 struct BlockPart {
@@ -54,7 +53,7 @@ Result<std::vector<PinnedBytes>> read_parts(Store& store, const SegmentHandle& s
       QUIRE_ASSIGN_OR_RETURN(PinnedBytes value,
                              store.read_value(segment, static_cast<std::uint32_t>(part.block),
                                               static_cast<std::uint32_t>(g)));
-      if (static_cast<std::int64_t>(value.size()) != layout.value_bytes(part.block, g))
+      if (count_of(value) != layout.value_bytes(part.block, g))
         return Status::corruption(
             "a value of the draft's KV has another length than its layout says");
       values.push_back(std::move(value));
@@ -109,8 +108,7 @@ Result<SegmentHandle> DraftDocuments::keep(std::span<const std::int32_t> token_i
   const auto found = [&]() -> std::optional<SegmentHandle> {
     auto segment = store_.peek_segment(key);
     return segment && (*segment)->layout ==
-                          without_sketches(
-                              kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size())))
+                          without_sketches(kv_layout(core_.facts, count_of(token_ids)))
                ? segment
                : std::nullopt;
   };
@@ -149,7 +147,7 @@ Result<SegmentHandle> DraftDocuments::write(const ContextKey& key,
 bool DraftDocuments::place(std::span<const std::int32_t> token_ids, std::span<const RowRange> kept,
                            const Owner& owner, std::span<const std::int32_t> positions,
                            WorkingCache& cache) {
-  const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids.size()));
+  const KvLayout layout = kv_layout(core_.facts, count_of(token_ids));
   const auto segment = store_.find_segment(
       core_.facts.names.context_key(token_ids, owner.tenant, owner.salt_digest));
   if (!segment || (*segment)->layout != without_sketches(layout)) return false;

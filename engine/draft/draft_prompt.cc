@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Returns the parts of `ranges` within one range, relative to its beginning; touching ones are
 /// joined.
@@ -46,7 +46,7 @@ std::vector<std::int32_t> spell_document(std::span<const std::int32_t> token_ids
 
 DraftPrompt::DraftPrompt(std::span<const std::int32_t> token_ids, const Ranges& ranges,
                          const Tokenizer& target, const Tokenizer& draft, bool spelled_alike) {
-  const RowRange all{0, static_cast<std::int64_t>(token_ids.size())};
+  const RowRange all{0, count_of(token_ids)};
   const std::span<const RowRange> kept = ranges.kept.empty() ? std::span(&all, 1) : ranges.kept;
   std::int64_t done = 0;
   const auto take = [&](std::int64_t end, bool document) {
@@ -76,20 +76,19 @@ void DraftPrompt::add(std::span<const std::int32_t> ids, std::vector<RowRange> k
     piece.ids.assign(piece.retokenization->ids().begin() + piece.own_begin,
                      piece.retokenization->ids().end());
     std::vector<RowRange> spelled = {{0, leading_bos(*piece.retokenization, draft)}};
-    if (total(kept) == static_cast<std::int64_t>(ids.size())) {
-      spelled.back().end = static_cast<std::int64_t>(piece.retokenization->ids().size());
+    if (total(kept) == count_of(ids)) {
+      spelled.back().end = count_of(piece.retokenization->ids());
     } else {
       for (const RowRange& s : piece.retokenization->bring_over(kept)) spelled.push_back(s);
     }
-    piece.kept = within(
-        spelled, {piece.own_begin, static_cast<std::int64_t>(piece.retokenization->ids().size())});
+    piece.kept = within(spelled, {piece.own_begin, count_of(piece.retokenization->ids())});
   }
   pieces_.push_back(std::move(piece));
 }
 
 std::int64_t DraftPrompt::num_tokens() const {
   std::int64_t n = 0;
-  for (const Piece& p : pieces_) n += static_cast<std::int64_t>(p.ids.size());
+  for (const Piece& p : pieces_) n += count_of(p.ids);
   return n;
 }
 
@@ -113,7 +112,7 @@ std::vector<float> DraftPrompt::bring_back(std::span<const float> scores) const 
     at += p.ids.size();
     std::vector<float> back;
     if (p.retokenization) {
-      std::vector<float> padded(static_cast<std::size_t>(p.own_begin), 0.0f);
+      std::vector<float> padded(to_size(p.own_begin), 0.0f);
       padded.insert(padded.end(), own.begin(), own.end());
       back = p.retokenization->bring_back(padded);
     } else {

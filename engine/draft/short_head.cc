@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
@@ -31,7 +32,7 @@ Result<std::unique_ptr<ShortHead>> ShortHead::make(Model& model, std::int32_t vo
                                                    std::span<const std::int32_t> always) {
   if (common <= 0 || vocab_size < kWorthwhile * common) return std::unique_ptr<ShortHead>();
   std::unique_ptr<ShortHead> head(new ShortHead(model, vocab_size));
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(common));
+  std::vector<std::int32_t> ids(to_size(common));
   std::iota(ids.begin(), ids.end(), 0);
   ids.insert(ids.end(), always.begin(), always.end());
   QUIRE_ASSIGN_OR_RETURN(head->common_, head->part_of(std::move(ids)));
@@ -49,17 +50,17 @@ Status ShortHead::add_only(std::span<const std::int32_t> token_ids) {
 }
 
 Result<std::int32_t> ShortHead::best(const float* hidden) {
-  normed_.resize(static_cast<std::size_t>(model_.config().hidden_size));
+  normed_.resize(to_size(model_.config().hidden_size));
   QUIRE_RETURN_IF_ERROR(model_.final_norm(hidden, 1, normed_.data()));
   std::int32_t best = -1;
   float most = 0;
   for (Part* part : {&common_, &own_}) {
     if (part->weights == nullptr) continue;
-    const auto n = static_cast<std::int64_t>(part->ids.size());
+    const auto n = count_of(part->ids);
     QUIRE_RETURN_IF_ERROR(model_.compute().linear().product({part->weights.get(), normed_.data(), 1,
                                                              model_.config().hidden_size, nullptr,
                                                              part->logits.data(), n}));
-    const auto first = static_cast<std::size_t>(argmax(part->logits.data(), n));
+    const auto first = to_size(argmax(part->logits.data(), n));
     if (best >= 0 && part->logits[first] <= most) continue;
     best = part->ids[first];
     most = part->logits[first];

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "base/index.h"
 #include "engine/gguf/gguf_types.h"
 
 namespace quire {
@@ -78,7 +79,7 @@ class Cursor {
   bool take_string(std::uint64_t most, std::string_view& out) {
     std::uint64_t size = 0;
     if (!take(size) || size > left() || size > most) return false;
-    out = {reinterpret_cast<const char*>(bytes_.data()) + at_, static_cast<std::size_t>(size)};
+    out = {reinterpret_cast<const char*>(bytes_.data()) + at_, to_size(size)};
     at_ += size;
     return true;
   }
@@ -360,7 +361,7 @@ Result<GgufHeader> parse_gguf(std::span<const std::byte> file) {
   QUIRE_RETURN_IF_ERROR(take_metadata(in, num_keys, out.metadata));
   QUIRE_ASSIGN_OR_RETURN(const std::uint64_t alignment, alignment_of(out.metadata));
   std::set<std::string_view> names;
-  out.tensors.reserve(static_cast<std::size_t>(num_tensors));  // the views in `names` stay valid
+  out.tensors.reserve(to_size(num_tensors));  // the views in `names` stay valid
   for (std::uint64_t i = 0; i < num_tensors; ++i) {
     QUIRE_ASSIGN_OR_RETURN(GgufTensor tensor, take_tensor(in));
     out.tensors.push_back(std::move(tensor));

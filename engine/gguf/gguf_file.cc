@@ -10,6 +10,7 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/index.h"
 #include "engine/gguf/gguf.h"
 
 namespace quire {
@@ -89,7 +90,7 @@ Status GgufFile::add_part(const fs::path& path) {
     ::close(fd);
     return Status(Code::kIo, path.string() + " is not a regular file", path.filename().string());
   }
-  part->bytes = static_cast<std::size_t>(info.st_size);
+  part->bytes = to_size(info.st_size);
   if (part->bytes > 0) {
     void* map = ::mmap(nullptr, part->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     const Status failed = map == MAP_FAILED ? io_error(path, "cannot map") : Status();
@@ -156,8 +157,7 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::open(const fs::path& path) {
   QUIRE_RETURN_IF_ERROR(out->add_other_parts(path));
   for (const auto& part : out->parts_) {
     for (const GgufTensor& t : part->header.tensors) {
-      const GgufView view{
-          &t, {part->data + t.begin, static_cast<std::size_t>(t.end - t.begin)}, &part->path};
+      const GgufView view{&t, {part->data + t.begin, to_size(t.end - t.begin)}, &part->path};
       if (!out->tensors_.emplace(t.name, view).second) {
         return Status::invalid(
             fs::path(part->path).filename().string(),
@@ -166,7 +166,7 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::open(const fs::path& path) {
     }
   }
   GgufFields in(out->metadata());
-  const auto tensors = static_cast<std::int64_t>(out->tensors_.size());
+  const auto tensors = count_of(out->tensors_);
   const std::int64_t said = in.integer("split.tensors.count", 0, std::int64_t{1} << 32, tensors);
   if (out->parts_.size() > 1 && said != tensors) {
     return Status::invalid(path.filename().string(),

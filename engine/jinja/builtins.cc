@@ -5,6 +5,7 @@
 #include <ctime>
 #include <limits>
 
+#include "base/index.h"
 #include "engine/jinja/interpreter.h"
 #include "engine/jinja/text_methods.h"
 
@@ -109,7 +110,7 @@ Value filter_indent(Interpreter& run, const Value& v, Arguments& args) {
                                    ? 4
                                    : std::max<std::int64_t>(width.to_int("the width of indent"), 0);
     run.charge(static_cast<std::uint64_t>(count));
-    margin = Text(std::string(static_cast<std::size_t>(count), ' '));
+    margin = Text(std::string(to_size(count), ' '));
   }
   Text text = run.str(v);
   text.append("\n");  // the last line's break, which split_lines takes away again
@@ -187,8 +188,8 @@ Value filter_length(Interpreter& run, const Value& v, Arguments&) {
     run.step(v.weight());
     return static_cast<std::int64_t>(num_characters(text->bytes));
   }
-  if (const List* list = v.as_list()) return static_cast<std::int64_t>(list->items.size());
-  if (const Dict* dict = v.as_dict()) return static_cast<std::int64_t>(dict->items.size());
+  if (const List* list = v.as_list()) return count_of(list->items);
+  if (const Dict* dict = v.as_dict()) return count_of(dict->items);
   if (v.is_undefined()) return std::int64_t{0};
   throw Error("a value of type " + v.type_name() + " has no length");
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/index.h"
 #include "engine/jinja/builtins.h"
 
 namespace quire::jinja {
@@ -623,8 +624,8 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
   const Value object = evaluate(*e.args[0], scope);
   Value parts[3];
   for (int i = 0; i < 3; ++i) {
-    if (e.args[static_cast<std::size_t>(i) + 1] != nullptr) {
-      parts[i] = evaluate(*e.args[static_cast<std::size_t>(i) + 1], scope);
+    if (e.args[at(i) + 1] != nullptr) {
+      parts[i] = evaluate(*e.args[at(i) + 1], scope);
       if (parts[i].is_none()) parts[i] = Value();
     }
   }
@@ -649,15 +650,15 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
                      to = place(parts[1], by > 0 ? size : -1);
   if (text != nullptr && by == 1) {
     if (to <= from) return Value(Text());
-    const std::size_t begin = offset_of_character(text->bytes, static_cast<std::size_t>(from));
+    const std::size_t begin = offset_of_character(text->bytes, to_size(from));
     const std::size_t length = offset_of_character(std::string_view(text->bytes).substr(begin),
-                                                   static_cast<std::size_t>(to - from));
+                                                   to_size(to - from));
     return this->text(text->substr(begin, length));
   }
   const std::vector<Value> all = items(object);
   std::vector<Value> chosen;
   for (std::int64_t i = from; by > 0 ? i < to : i > to;) {
-    chosen.push_back(all[static_cast<std::size_t>(i)]);
+    chosen.push_back(all[at(i)]);
     if (__builtin_add_overflow(i, by, &i)) break;
   }
   if (text == nullptr) return Value::list(std::move(chosen), list->tuple);
@@ -669,8 +670,7 @@ Value Interpreter::evaluate_slice(const Expression& e, Scope& scope) {
 Value Interpreter::attribute(const Value& object, std::string_view name) {
   if (object.is_undefined()) undefined(object);
   if (const LoopState* loop = object.as_loop()) {
-    const auto n = static_cast<std::int64_t>(loop->items.size()),
-               i = static_cast<std::int64_t>(loop->index0);
+    const auto n = count_of(loop->items), i = static_cast<std::int64_t>(loop->index0);
     if (name == "index") return i + 1;
     if (name == "index0") return i;
     if (name == "first") return i == 0;
@@ -724,16 +724,16 @@ Value Interpreter::item(const Value& object, const Value& key) {
   if (!key.is_int() && !key.is_bool()) return Value::undefined("item");
   std::int64_t i = key.to_int("");
   if (const List* list = object.as_list()) {
-    const auto n = static_cast<std::int64_t>(list->items.size());
+    const auto n = count_of(list->items);
     if (i < 0) i += n;
-    return i >= 0 && i < n ? list->items[static_cast<std::size_t>(i)] : Value::undefined("item");
+    return i >= 0 && i < n ? list->items[at(i)] : Value::undefined("item");
   }
   if (const Text* text = object.as_text()) {
     step(object.weight());
     const auto n = static_cast<std::int64_t>(num_characters(text->bytes));
     if (i < 0) i += n;
     if (i < 0 || i >= n) return Value::undefined("item");
-    const std::size_t begin = offset_of_character(text->bytes, static_cast<std::size_t>(i));
+    const std::size_t begin = offset_of_character(text->bytes, to_size(i));
     return Value(text->substr(begin, character_at(text->bytes, begin).end - begin));
   }
   return Value::undefined("item");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "base/utf8.h"
 
 namespace quire::jinja {
@@ -42,7 +43,7 @@ Character character_at(std::string_view text, std::size_t at) {
   char32_t code_point = 0xFFFD;
   const int length = tokenizer_internal::decode_utf8(text.substr(at), code_point);
   if (length == 0) return {at, at + 1, 0xFFFD};
-  return {at, at + static_cast<std::size_t>(length), code_point};
+  return {at, at + to_size(length), code_point};
 }
 
 std::size_t num_characters(std::string_view text) {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/index.h"
 #include "base/utf8.h"
 #include "engine/jinja/interpreter.h"
 
@@ -57,7 +58,7 @@ std::vector<Value> split_at_space(const Text& text, std::int64_t most) {
     }
   };
   for (skip(true); at < text.size(); skip(true)) {
-    if (most >= 0 && static_cast<std::int64_t>(parts.size()) >= most) {
+    if (most >= 0 && count_of(parts) >= most) {
       parts.emplace_back(strip(text.substr(at), false, true));
       break;
     }
@@ -74,7 +75,7 @@ std::vector<Value> split_at(const Text& text, const std::string& separator, std:
   std::vector<std::size_t> cuts;
   if (from_right) {
     std::size_t end = text.size();
-    while (most < 0 || static_cast<std::int64_t>(cuts.size()) < most) {
+    while (most < 0 || count_of(cuts) < most) {
       if (end < separator.size()) break;
       const std::size_t cut = text.bytes.rfind(separator, end - separator.size());
       if (cut == std::string::npos) break;
@@ -84,7 +85,7 @@ std::vector<Value> split_at(const Text& text, const std::string& separator, std:
     std::reverse(cuts.begin(), cuts.end());
   } else {
     std::size_t begin = 0;
-    while (most < 0 || static_cast<std::int64_t>(cuts.size()) < most) {
+    while (most < 0 || count_of(cuts) < most) {
       const std::size_t cut = text.bytes.find(separator, begin);
       if (cut == std::string::npos) break;
       cuts.push_back(cut);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/index.h"
+
 namespace quire::jinja {
 namespace {
 
@@ -122,7 +124,7 @@ class Writer {
   void line_break(int level) {
     if (json_ == nullptr || json_->indent < 0) return;
     put("\n");
-    for (int i = 0; i < level; ++i) put(std::string(static_cast<std::size_t>(json_->indent), ' '));
+    for (int i = 0; i < level; ++i) put(std::string(to_size(json_->indent), ' '));
   }
   void separator(int level) {
     put(json_ == nullptr ? std::string_view(", ") : std::string_view(json_->item_separator));

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 
 namespace quire {
@@ -16,7 +17,7 @@ namespace {
 constexpr std::int64_t kLogitRows = 64;
 
 Status check_request(const Model& model, const ForwardRequest& r) {
-  const auto n = static_cast<std::int64_t>(r.token_ids.size());
+  const auto n = count_of(r.token_ids);
   if (!r.cache) return Status::invalid("cache", "a pass needs a cache");
   if (r.positions.size() != r.token_ids.size())
     return Status::invalid("positions", "one position per token is needed");
@@ -87,17 +88,17 @@ class ForwardPass::Impl {
 
   Status begin() {
     QUIRE_RETURN_IF_ERROR(check_request(model_, request_));
-    const auto n = static_cast<std::int64_t>(request_.token_ids.size());
+    const auto n = count_of(request_.token_ids);
     QUIRE_RETURN_IF_ERROR(w_.x.reserve(memory_, n * c_.hidden_size));
     QUIRE_RETURN_IF_ERROR(model_.embed(request_.token_ids, w_.x.data()));
-    w_.rows.resize(static_cast<std::size_t>(n));
+    w_.rows.resize(to_size(n));
     std::iota(w_.rows.begin(), w_.rows.end(), 0);
     w_.positions.assign(request_.positions.begin(), request_.positions.end());
     return {};
   }
 
   Status run_layer(std::int32_t layer) {
-    const auto m = static_cast<std::int64_t>(w_.rows.size());
+    const auto m = count_of(w_.rows);
     if (request_.tap != nullptr &&
         std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
       QUIRE_RETURN_IF_ERROR(compute_.synchronize());
@@ -144,8 +145,7 @@ class ForwardPass::Impl {
     } else {
       compact_rows();
     }
-    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(),
-                               static_cast<std::int64_t>(w_.rows.size()));
+    return model_.finish_layer(layer, w_.x.data(), w_.attention.data(), count_of(w_.rows));
   }
 
   bool looks(std::int32_t layer, HookPoint point) const {
@@ -165,7 +165,7 @@ class ForwardPass::Impl {
       return {};
     }
     for (std::size_t i = 0; i < w_.rows.size(); ++i)
-      w_.cache_rows[i] = request_.cache_rows[static_cast<std::size_t>(w_.rows[i])];
+      w_.cache_rows[i] = request_.cache_rows[at(w_.rows[i])];
     return {};
   }
 
@@ -193,8 +193,7 @@ class ForwardPass::Impl {
     for (std::size_t i = 0; i < w_.rows.size(); ++i) {
       const std::int64_t row = w_.cache_rows[i];
       if (!w_.write[i] || row < 0) continue;
-      if (row >= static_cast<std::int64_t>(held.size()) ||
-          held[static_cast<std::size_t>(row)] != w_.positions[i]) {
+      if (row >= count_of(held) || held[at(row)] != w_.positions[i]) {
         return Status::invalid("cache_rows",
                                "row " + std::to_string(row) + " of layer " + std::to_string(layer) +
                                    " does not hold position " + std::to_string(w_.positions[i]));
@@ -205,7 +204,7 @@ class ForwardPass::Impl {
     if (written_.empty()) return {};
     written_positions_.resize(written_.size());
     for (std::size_t i = 0; i < written_.size(); ++i)
-      written_positions_[i] = w_.positions[static_cast<std::size_t>(written_[i])];
+      written_positions_[i] = w_.positions[at(written_[i])];
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, request_.cache->writable(layer, write_rows_));
     return compute_.kv().write_rows(model_.rope(), {.k = qkv.k,
                                                     .v = qkv.v,
@@ -221,13 +220,12 @@ class ForwardPass::Impl {
   /// contiguously.
   Status attend(LayerPass& pass) {
     const QkvRows& qkv = pass.qkv;
-    const auto m = static_cast<std::int64_t>(w_.rows.size());
+    const auto m = count_of(w_.rows);
     attending_.clear();
     for (std::int64_t i = 0; i < m; ++i) {
-      if (w_.carry_on[static_cast<std::size_t>(i)])
-        attending_.push_back(static_cast<std::int32_t>(i));
+      if (w_.carry_on[at(i)]) attending_.push_back(static_cast<std::int32_t>(i));
     }
-    const auto n = static_cast<std::int64_t>(attending_.size());
+    const auto n = count_of(attending_);
     const bool wants_lse = looks(pass.layer, HookPoint::kAttend) ||
                            looks(pass.layer, HookPoint::kAttention) ||
                            (request_.hook != nullptr && request_.hook->wants_lse(pass.layer));
@@ -238,7 +236,7 @@ class ForwardPass::Impl {
     QUIRE_RETURN_IF_ERROR(w_.q.reserve(memory_, m * q_dim_));
     query_positions_.resize(attending_.size());
     for (std::size_t i = 0; i < attending_.size(); ++i)
-      query_positions_[i] = w_.positions[static_cast<std::size_t>(attending_[i])];
+      query_positions_[i] = w_.positions[at(attending_[i])];
     const bool whole = n == m;
     if (!whole)
       QUIRE_RETURN_IF_ERROR(
@@ -272,8 +270,8 @@ class ForwardPass::Impl {
 
   /// Keeps only these rows of `values`, contiguously at the front.
   Status keep(ComputeBuffer<float>& values, std::int64_t dim, std::span<const std::int32_t> rows) {
-    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(
-        memory_, std::max<std::int64_t>(1, static_cast<std::int64_t>(rows.size())) * dim));
+    QUIRE_RETURN_IF_ERROR(
+        w_.kept.reserve(memory_, std::max<std::int64_t>(1, count_of(rows)) * dim));
     QUIRE_RETURN_IF_ERROR(
         compute_.linear().take_rows(values.data(), dim, rows, dim, w_.kept.data()));
     values.swap(w_.kept);
@@ -283,16 +281,15 @@ class ForwardPass::Impl {
   /// Moves each attending row's lse to its own row: all others take a row of NaNs appended to those
   /// that attended.
   Status spread_lse() {
-    const auto m = static_cast<std::int64_t>(w_.rows.size());
+    const auto m = count_of(w_.rows);
     const std::int64_t heads = c_.num_heads;
     const auto n = static_cast<std::int32_t>(attending_.size());
     if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing enqueued uses it
       QUIRE_RETURN_IF_ERROR(w_.no_lse.reserve(memory_, heads));
       std::fill_n(w_.no_lse.data(), heads, std::numeric_limits<float>::quiet_NaN());
     }
-    std::vector<std::int32_t> from(static_cast<std::size_t>(m), n);
-    for (std::int32_t i = 0; i < n; ++i)
-      from[static_cast<std::size_t>(attending_[static_cast<std::size_t>(i)])] = i;
+    std::vector<std::int32_t> from(to_size(m), n);
+    for (std::int32_t i = 0; i < n; ++i) from[at(attending_[at(i)])] = i;
     const std::int32_t first = 0;
     QUIRE_RETURN_IF_ERROR(compute_.linear().take_rows(w_.no_lse.data(), heads, std::span(&first, 1),
                                                       heads, w_.lse.data() + n * heads));
@@ -343,7 +340,7 @@ class ForwardPass::Impl {
                     request_.logit_rows.end())) {
       return Status::invalid("logit_rows", "a hook dropped a row whose logits are wanted");
     }
-    const auto n = static_cast<std::int64_t>(w_.rows.size());
+    const auto n = count_of(w_.rows);
     if (n == 0) return {};
     if (request_.hidden)
       QUIRE_RETURN_IF_ERROR(compute_.read(w_.x.data(), n * c_.hidden_size, request_.hidden));

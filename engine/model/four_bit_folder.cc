@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -155,7 +156,7 @@ class FourBitWeights final : public WeightSource {
     const BlockType type = symmetric ? BlockType::kQ4_0 : BlockType::kQ4_1;
     const std::int64_t bytes = block_bytes(type), per_row = m.k / kBlock;
     std::vector<std::byte>& out = blocks_[name];
-    out.resize(static_cast<std::size_t>(m.n * per_row * bytes));
+    out.resize(to_size(m.n * per_row * bytes));
     parallel_for(m.n, 8, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t c = begin; c < end; ++c) {
         for (std::int64_t b = 0; b < per_row; ++b) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/model/gguf_model.h"
 #include "kernels/parallel.h"
 
@@ -53,7 +54,7 @@ LayerName layer_name(std::string_view name, std::string_view prefix) {
   name.remove_prefix(prefix.size());
   LayerName out;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), out.layer);
-  const auto digits = static_cast<std::size_t>(end - name.data());
+  const auto digits = to_size(end - name.data());
   if (error != std::errc() || out.layer < 0 || digits >= name.size() || name[digits] != '.')
     return {};
   out.rest = name.substr(digits + 1);
@@ -179,13 +180,12 @@ class GgufWeights final : public WeightSource {
   /// Reorders rows: within a head, row 2i + j of the file is row j * head_dim / 2 + i of a folder.
   void turn_rows(std::span<const std::byte> from, std::int64_t heads,
                  std::vector<std::byte>& to) const {
-    const std::size_t row = from.size() / static_cast<std::size_t>(heads * head_dim_);
+    const std::size_t row = from.size() / to_size(heads * head_dim_);
     parallel_for(heads, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin * head_dim_; r < end * head_dim_; ++r) {
         const std::int64_t in_head = r % head_dim_, half = head_dim_ / 2;
         const std::int64_t source = r - in_head + 2 * (in_head % half) + in_head / half;
-        std::memcpy(to.data() + static_cast<std::size_t>(r) * row,
-                    from.data() + static_cast<std::size_t>(source) * row, row);
+        std::memcpy(to.data() + at(r) * row, from.data() + at(source) * row, row);
       }
     });
   }
@@ -233,8 +233,7 @@ std::int64_t gguf_extra_bytes(const GgufFile& file, const ModelConfig& config,
   std::int64_t extra = 0;
   if (!config.tie_word_embeddings)
     extra -= static_cast<std::int64_t>(static_cast<double>(table) * bytes_per_weight);
-  if (embedding.bytes.size() <= kCopyEmbeddingBytes)
-    extra += static_cast<std::int64_t>(embedding.bytes.size());
+  if (embedding.bytes.size() <= kCopyEmbeddingBytes) extra += count_of(embedding.bytes);
   std::int64_t widest = 0;  // the most weights that are f32 at one time
   const auto widened = [&](const char* name, std::int64_t weights) {
     const GgufView view = file.find(name);

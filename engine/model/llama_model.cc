@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -45,7 +46,7 @@ class LlamaModel final : public Model {
   std::int64_t memory_bytes() const override {
     const std::int64_t rope = rope_.max_positions() * rope_.config().rotary_dim *
                               static_cast<std::int64_t>(sizeof(float));
-    return decode_weight_bytes() + static_cast<std::int64_t>(w_.embedding.bytes().size()) + rope;
+    return decode_weight_bytes() + count_of(w_.embedding.bytes()) + rope;
   }
 
   std::unique_ptr<Model> twin() const override {
@@ -58,17 +59,15 @@ class LlamaModel final : public Model {
       std::span<const std::int32_t> token_ids) const override {
     if (!config_.tie_word_embeddings || memory_ != nullptr) return std::unique_ptr<ComputeMatrix>();
     QUIRE_RETURN_IF_ERROR(check(token_ids));
-    const std::size_t row_bytes = w_.embedding.bytes().size() /
-                                  static_cast<std::size_t>(config_.vocab_size);
+    const std::size_t row_bytes = w_.embedding.bytes().size() / to_size(config_.vocab_size);
     std::vector<std::byte> rows(token_ids.size() * row_bytes);
     for (std::size_t i = 0; i < token_ids.size(); ++i) {
-      const auto row = w_.embedding.bytes().subspan(
-          static_cast<std::size_t>(token_ids[i]) * row_bytes, row_bytes);
+      const auto row = w_.embedding.bytes().subspan(at(token_ids[i]) * row_bytes, row_bytes);
       std::copy(row.begin(), row.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * row_bytes));
     }
     WeightTensor some = w_.embedding;
     some.data = rows.data();
-    some.shape[0] = static_cast<std::int64_t>(token_ids.size());
+    some.shape[0] = count_of(token_ids);
     some.num_elements = some.shape[0] * config_.hidden_size;
     const WeightTensor* one = &some;
     return pack_stacked(*compute_, {&one, 1}, matrix_format(config_, options_.weights, true));
@@ -159,14 +158,13 @@ class LlamaModel final : public Model {
     const BlockType type = *w_.embedding.blocks;
     const std::int64_t row_blocks = config_.hidden_size / block_weights(type);
     const auto* table = static_cast<const std::byte*>(w_.embedding.data);
-    parallel_for(static_cast<std::int64_t>(ids.size()), 64,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t r = begin; r < end; ++r) {
-                     const std::int64_t row = ids[static_cast<std::size_t>(r)];
-                     dequantise_blocks(type, table + row * row_blocks * block_bytes(type),
-                                       row_blocks, x + r * config_.hidden_size);
-                   }
-                 });
+    parallel_for(count_of(ids), 64, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int64_t row = ids[at(r)];
+        dequantise_blocks(type, table + row * row_blocks * block_bytes(type), row_blocks,
+                          x + r * config_.hidden_size);
+      }
+    });
     return {};
   }
 
@@ -181,9 +179,7 @@ class LlamaModel final : public Model {
     }
     return {};
   }
-  const LlamaLayer& layer(std::int32_t i) const {
-    return w_.layers.at(static_cast<std::size_t>(i));
-  }
+  const LlamaLayer& layer(std::int32_t i) const { return w_.layers.at(at(i)); }
 
   Status norm_into(const float* x, const ComputeValues& weight, std::int64_t rows, float* out) {
     return compute_->linear().norm({.x = x,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/model/llama_model.h"
 #include "kernels/parallel.h"
@@ -14,10 +15,10 @@ namespace {
 constexpr std::int64_t kProgressBytes = std::int64_t{1} << 30;
 
 std::vector<float> to_f32(const WeightTensor& tensor) {
-  std::vector<float> out(static_cast<std::size_t>(tensor.num_elements));
+  std::vector<float> out(to_size(tensor.num_elements));
   if (!tensor.blocks) {
     for (std::int64_t i = 0; i < tensor.num_elements; ++i)
-      out[static_cast<std::size_t>(i)] = load_f32(tensor.data, tensor.dtype, i);
+      out[at(i)] = load_f32(tensor.data, tensor.dtype, i);
     return out;
   }
   const BlockType type = *tensor.blocks;

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <set>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -219,7 +221,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::span<const std::b
     return bad("the file is too short to hold a safetensors header");
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i)
-    length = (length << 8) | std::to_integer<std::uint64_t>(start[static_cast<std::size_t>(i)]);
+    length = (length << 8) | std::to_integer<std::uint64_t>(start[at(i)]);
   if (length > kMaxHeaderBytes)
     return bad("the header claims " + std::to_string(length) +
                " bytes; this is no safetensors file");
@@ -227,8 +229,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::span<const std::b
     return bad("the header claims " + std::to_string(length) +
                " bytes, but the file ends before that: it is truncated");
   }
-  const std::string_view text(reinterpret_cast<const char*>(start.data()) + 8,
-                              static_cast<std::size_t>(length));
+  const std::string_view text(reinterpret_cast<const char*>(start.data()) + 8, to_size(length));
   try {
     return parse_header_text(text, file_bytes);
   } catch (const std::bad_alloc&) {
@@ -292,7 +293,7 @@ Status TensorFolder::add_file(const std::filesystem::path& path) {
     ::close(fd);
     return Status(Code::kIo, path.string() + " is not a regular file", file->name);
   }
-  file->bytes = static_cast<std::size_t>(info.st_size);
+  file->bytes = to_size(info.st_size);
   if (file->bytes > 0) {
     void* map = ::mmap(nullptr, file->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     const Status failed = map == MAP_FAILED ? io_error(path, "cannot map") : Status();
@@ -307,9 +308,7 @@ Status TensorFolder::add_file(const std::filesystem::path& path) {
   file->entries = std::move(*entries);
   for (const TensorEntry& entry : file->entries) {
     const TensorView view{
-        &entry,
-        {file->data + entry.begin, static_cast<std::size_t>(entry.end - entry.begin)},
-        &file->name};
+        &entry, {file->data + entry.begin, to_size(entry.end - entry.begin)}, &file->name};
     if (!tensors_.emplace(entry.name, view).second) {
       return Status::invalid(file->name, path.string() + ": tensor " + show_name(entry.name) +
                                              " is also in another file of the model");
@@ -339,7 +338,7 @@ Result<std::unique_ptr<TensorFolder>> TensorFolder::open(const std::filesystem::
   const std::string index_name = index_path.filename().string();
   if (size > kMaxIndexBytes)
     return Status::invalid(index_name, index_path.string() + " is larger than any index");
-  std::string text(static_cast<std::size_t>(size), '\0');
+  std::string text(to_size(size), '\0');
   std::ifstream stream(index_path, std::ios::binary);
   if (!stream.read(text.data(), static_cast<std::streamsize>(size)))
     return io_error(index_path, "cannot read");

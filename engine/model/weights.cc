@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -104,7 +105,7 @@ class RandomWeights final : public WeightSource {
     WeightTensor tensor{.name = name, .dtype = DType::kBF16, .shape = std::move(shape)};
     tensor.num_elements = count(tensor.shape);
     std::vector<std::uint16_t>& values = values_[name];
-    values.resize(static_cast<std::size_t>(tensor.num_elements));
+    values.resize(to_size(tensor.num_elements));
     tensor.data = values.data();
     std::uint64_t stream = seed_;
     for (char c : name) stream = mix(stream ^ static_cast<unsigned char>(c));
@@ -117,7 +118,7 @@ class RandomWeights final : public WeightSource {
         const std::uint64_t word = mix(stream + static_cast<std::uint64_t>(i) / 4) >>
                                    (16 * (i % 4));
         const auto unit = static_cast<float>(static_cast<std::int16_t>(word & 0xffff)) / 32768.0f;
-        values[static_cast<std::size_t>(i)] = f32_to_bf16(center + limit * unit);
+        values[at(i)] = f32_to_bf16(center + limit * unit);
       }
     });
     return tensor;
@@ -225,13 +226,12 @@ WeightsDigest::~WeightsDigest() = default;
 Status WeightsDigest::add(std::span<const WeightTensor> tensors) {
   std::vector<Digest> digests(tensors.size());
   std::vector<std::int64_t> bad(tensors.size(), -1);
-  parallel_for(
-      static_cast<std::int64_t>(tensors.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-          digests[i] = sha256(tensors[i].bytes());
-          bad[i] = first_not_finite(tensors[i]);
-        }
-      });
+  parallel_for(count_of(tensors), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = at(begin); i < static_cast<std::size_t>(end); ++i) {
+      digests[i] = sha256(tensors[i].bytes());
+      bad[i] = first_not_finite(tensors[i]);
+    }
+  });
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const WeightTensor& t = tensors[i];
     if (bad[i] >= 0) {

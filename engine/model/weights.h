@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/model/config.h"
 #include "engine/model/safetensors.h"
@@ -32,10 +33,9 @@ struct WeightTensor {
   std::optional<BlockType> blocks;
 
   std::span<const std::byte> bytes() const {
-    const auto elements = static_cast<std::size_t>(num_elements);
+    const auto elements = to_size(num_elements);
     return {static_cast<const std::byte*>(data),
-            blocks ? elements / static_cast<std::size_t>(block_weights(*blocks)) *
-                         static_cast<std::size_t>(block_bytes(*blocks))
+            blocks ? elements / to_size(block_weights(*blocks)) * to_size(block_bytes(*blocks))
                    : elements * dtype_bytes(dtype)};
   }
   /// "f32", "Q4_K", ...

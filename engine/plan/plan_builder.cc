@@ -4,16 +4,13 @@
 #include <limits>
 #include <map>
 
+#include "base/index.h"
 #include "engine/plan/plan_choices.h"
 #include "engine/plan/plug_inputs.h"
 #include "engine/plan/request_checks.h"
 
 namespace quire {
 namespace {
-
-std::int64_t count(const std::vector<std::int32_t>& ids) {
-  return static_cast<std::int64_t>(ids.size());
-}
 
 MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
                           const QueryContext& context, const ContextKey& expected) {
@@ -37,7 +34,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, Qu
     planned.index = static_cast<std::int32_t>(i);
     planned.document_id = context.document_id;
     planned.chunk = context.chunk;
-    planned.num_tokens = count(context.token_ids);
+    planned.num_tokens = count_of(context.token_ids);
     planned.duplicate = planned.num_tokens > 0 && first[i] != i;
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
@@ -153,9 +150,7 @@ Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
     for (PlannedBlock& b : qp.plan.contexts[i].blocks) b.recomputed_tokens = 0;
     if (i >= again.size()) continue;
     for (const std::int32_t token : again[i])
-      ++qp.plan.contexts[i]
-            .blocks[static_cast<std::size_t>(token / qp.plan.contexts[i].block_tokens)]
-            .recomputed_tokens;
+      ++qp.plan.contexts[i].blocks[at(token / qp.plan.contexts[i].block_tokens)].recomputed_tokens;
   }
   return {};
 }
@@ -188,7 +183,7 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
           break;
         // This is its position at ingest, where the prefix stood before it.
         case PositionMode::kLocalNaive:
-          w.block_position[b] = static_cast<std::int32_t>(count(facts.ingest_prefix) + local);
+          w.block_position[b] = static_cast<std::int32_t>(count_of(facts.ingest_prefix) + local);
           break;
       }
       rank += block.num_tokens;
@@ -221,13 +216,12 @@ void fit_window(const EngineFacts& facts, const Selection& fixed, Selection& sel
     const auto context = static_cast<std::int32_t>(i);
     const auto stay = fixed.kept_in_any_layer(context);
     for (const std::int32_t block : selection.kept_in_any_layer(context)) {
-      const std::int64_t tokens =
-          plan.contexts[i].blocks[static_cast<std::size_t>(block)].num_tokens;
+      const std::int64_t tokens = plan.contexts[i].blocks[at(block)].num_tokens;
       over += tokens;
       if (std::binary_search(stay.begin(), stay.end(), block)) continue;
       const bool scored = i < selection.scores.size() &&
                           static_cast<std::size_t>(block) < selection.scores[i].size();
-      const float score = scored ? selection.scores[i][static_cast<std::size_t>(block)] : 0;
+      const float score = scored ? selection.scores[i][at(block)] : 0;
       chosen.push_back({score == score ? score : -std::numeric_limits<float>::infinity(), context,
                         block, tokens});
     }
@@ -251,9 +245,9 @@ QueryPlan described(const EngineFacts& facts, const QueryRequest& request) {
   Plan& plan = qp.plan;
   plan.query_id = request.id;
   plan.num_layers = facts.shape.num_layers;
-  plan.prefix_tokens = count(request.prefix_ids);
-  plan.suffix_tokens = count(request.suffix_ids);
-  for (const QueryContext& c : request.contexts) plan.document_tokens += count(c.token_ids);
+  plan.prefix_tokens = count_of(request.prefix_ids);
+  plan.suffix_tokens = count_of(request.suffix_ids);
+  for (const QueryContext& c : request.contexts) plan.document_tokens += count_of(c.token_ids);
   plan.prompt_tokens = plan.prefix_tokens + plan.document_tokens + plan.suffix_tokens;
   describe_contexts(facts, request, qp);
   qp.execution.end_of_documents = assign_offsets(qp);
@@ -321,12 +315,12 @@ CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
   for (std::size_t i = 0; i < qp.execution.work.size(); ++i) {
     if (qp.execution.work[i].source == ContextSource::kNothing) continue;
     if (qp.execution.work[i].source != ContextSource::kInPlace ||
-        qp.plan.contexts[i].offset != count(front.token_ids))
+        qp.plan.contexts[i].offset != count_of(front.token_ids))
       return front;
     front.token_ids.insert(front.token_ids.end(), request.contexts[i].token_ids.begin(),
                            request.contexts[i].token_ids.end());
   }
-  if (qp.execution.suffix_position != count(front.token_ids)) return front;
+  if (qp.execution.suffix_position != count_of(front.token_ids)) return front;
   front.token_ids.insert(front.token_ids.end(), request.suffix_ids.begin(),
                          request.suffix_ids.end());
   front.whole = true;
@@ -334,8 +328,8 @@ CausalFront causal_front(const QueryRequest& request, const QueryPlan& qp) {
 }
 
 void turn_into_miss(QueryPlan& qp, std::int32_t context, MissReason reason) {
-  PlannedContext& c = qp.plan.contexts[static_cast<std::size_t>(context)];
-  ContextWork& w = qp.execution.work[static_cast<std::size_t>(context)];
+  PlannedContext& c = qp.plan.contexts[at(context)];
+  ContextWork& w = qp.execution.work[at(context)];
   c.cached = false;
   c.miss = reason;
   for (PlannedBlock& b : c.blocks) b.tier = Tier::kNone;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/api/speed_meter.h"
 #include "engine/plan/plan_builder.h"
 
@@ -16,8 +17,7 @@ void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
     const ContextWork& w = qp.execution.work[i];
     if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace)
       computed += c.num_tokens;
-    if (w.source == ContextSource::kAlone)
-      computed += static_cast<std::int64_t>(facts.ingest_prefix.size());
+    if (w.source == ContextSource::kAlone) computed += count_of(facts.ingest_prefix);
     if (w.source != ContextSource::kStored) continue;
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       if (c.blocks[b].kept_layers == 0) continue;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/index.h"
 #include "cachestore/format/segment.h"
 #include "engine/api/plan.h"
 #include "engine/plan/strategy.h"
@@ -54,7 +55,7 @@ struct QueryPlan {
 
   /// Returns the assembled position of the context's first token.
   std::int64_t first_position(std::int32_t context) const {
-    const auto i = static_cast<std::size_t>(context);
+    const auto i = to_size(context);
     const auto& at = execution.work[i].block_position;
     return at.empty() || at.front() < 0 ? plan.contexts[i].offset : at.front();
   }

@@ -3,15 +3,12 @@
 #include <span>
 #include <string>
 
+#include "base/index.h"
 #include "engine/plan/strategy.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
 namespace {
-
-std::int64_t count(const std::vector<std::int32_t>& ids) {
-  return static_cast<std::int64_t>(ids.size());
-}
 
 Status check_ids(const EngineFacts& facts, std::span<const std::int32_t> ids,
                  const std::string& field) {
@@ -40,8 +37,7 @@ Status check_head(const EngineFacts& facts, const QueryRequest& request) {
   std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
                                                   request.suffix_ids.size()) +
                         request.sampling.max_tokens;
-  for (const QueryContext& c : request.contexts)
-    tokens += static_cast<std::int64_t>(c.token_ids.size());
+  for (const QueryContext& c : request.contexts) tokens += count_of(c.token_ids);
   if (tokens <= facts.draft_window) return {};
   return Status::invalid("cache.decode",
                          "without a retrieval head " + request.cache.decode +
@@ -60,11 +56,11 @@ Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.prefix_ids, "system"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.suffix_ids, "query"));
   QUIRE_RETURN_IF_ERROR(check_ids(facts, request.sampling.forced_tokens, "forced_tokens"));
-  std::int64_t total = count(request.prefix_ids) + count(request.suffix_ids);
+  std::int64_t total = count_of(request.prefix_ids) + count_of(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     QUIRE_RETURN_IF_ERROR(
         check_ids(facts, request.contexts[i].token_ids, "documents[" + std::to_string(i) + "]"));
-    total += count(request.contexts[i].token_ids);
+    total += count_of(request.contexts[i].token_ids);
   }
   if (total == 0) return Status::invalid("query", "the prompt is empty: give a question");
   return {};
@@ -73,7 +69,8 @@ Status validate_uncut(const EngineFacts& facts, const QueryRequest& request) {
 Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate_uncut(facts, request));
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    const std::int64_t alone = count(facts.ingest_prefix) + count(request.contexts[i].token_ids);
+    const std::int64_t alone = count_of(facts.ingest_prefix) +
+                               count_of(request.contexts[i].token_ids);
     if (alone > facts.window)
       return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");
   }

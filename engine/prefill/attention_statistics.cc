@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "kernels/attention/attention_stats.h"
 
@@ -14,8 +15,6 @@ constexpr double kFewestSamples = 16, kLeastSpread = 1e-6;  // limits of a valid
 constexpr std::int32_t kLateDistance = 64;    // sustained attention ignores nearer rows
 constexpr std::int64_t kFewestLateRows = 32;  // unless fewer rows are that far away
 constexpr std::int64_t kMostRows = 8192;
-
-std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
@@ -67,9 +66,9 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
   AttentionOps& ops = chunk.compute->attention();
   const std::shared_ptr<ComputeMemory> memory = chunk.compute->memory();
   if (!begun_) QUIRE_RETURN_IF_ERROR(begin(memory, chunk.prefix_rows));
-  positions_.resize(index(rows));
+  positions_.resize(at(rows));
   for (std::int64_t r = 0; r < rows; ++r)
-    positions_[index(r)] = chunk.kv.positions[chunk.prefix_rows + first + r * step_];
+    positions_[at(r)] = chunk.kv.positions[chunk.prefix_rows + first + r * step_];
   const std::int64_t width = std::int64_t{num_heads_} * shape.head_dim;
   QUIRE_RETURN_IF_ERROR(q_rotated_.reserve(memory, rows * width));
   const RopeRotateArgs rotate{.x = chunk.q + skip * chunk.ldq,
@@ -105,23 +104,23 @@ Status AttentionStatistics::add(const RopeTable& rope, const Chunk& chunk) {
 std::vector<BlockStats> AttentionStatistics::finish() const {
   const std::int64_t tokens = layout_.num_tokens();
   // Sums of log distances over last, last - step, ... >= 1, indexed by `last`.
-  std::vector<double> log_x(index(tokens)), log_x_squared(index(tokens));
+  std::vector<double> log_x(at(tokens)), log_x_squared(at(tokens));
   for (std::int64_t last = 1; last < tokens; ++last) {
     const double l = std::log(static_cast<double>(last));
-    log_x[index(last)] = l + (last > step_ ? log_x[index(last - step_)] : 0.0);
-    log_x_squared[index(last)] = l * l + (last > step_ ? log_x_squared[index(last - step_)] : 0.0);
+    log_x[at(last)] = l + (last > step_ ? log_x[at(last - step_)] : 0.0);
+    log_x_squared[at(last)] = l * l + (last > step_ ? log_x_squared[at(last - step_)] : 0.0);
   }
   std::vector<BlockStats> out;
-  out.reserve(index(layout_.shape().num_layers) * index(layout_.num_blocks()));
+  out.reserve(at(layout_.shape().num_layers) * at(layout_.num_blocks()));
   for (std::int32_t layer = 0; layer < layout_.shape().num_layers; ++layer) {
-    const std::size_t sums = index(layer) * index(tokens);
+    const std::size_t sums = at(layer) * at(tokens);
     for (std::int32_t block = 0; block < layout_.num_blocks(); ++block) {
       const std::int64_t begin = layout_.first_token(block), end = begin + layout_.tokens_in(block);
       std::int64_t best = begin;
       double most = -1;
       for (std::int64_t j = begin; j < end; ++j) {
         const std::int64_t rows = rows_at_least(j, late_distance_.data()[j]);
-        const double sustained = rows > 0 ? sum_late()[sums + index(j)] / static_cast<double>(rows)
+        const double sustained = rows > 0 ? sum_late()[sums + at(j)] / static_cast<double>(rows)
                                           : 0.0;
         if (sustained > most) {
           most = sustained;
@@ -129,10 +128,9 @@ std::vector<BlockStats> AttentionStatistics::finish() const {
         }
       }
       const std::int64_t last = tokens - 1 - best;
-      const double alpha = power_law_alpha({static_cast<double>(rows_at_least(best, 1)),
-                                            log_x[index(last)], log_x_squared[index(last)],
-                                            sum_log()[sums + index(best)],
-                                            sum_x_log()[sums + index(best)]});
+      const double alpha = power_law_alpha(
+          {static_cast<double>(rows_at_least(best, 1)), log_x[at(last)], log_x_squared[at(last)],
+           sum_log()[sums + at(best)], sum_x_log()[sums + at(best)]});
       out.push_back({static_cast<float>(alpha), static_cast<float>(std::max(most, 0.0)),
                      static_cast<std::int32_t>(best)});
     }

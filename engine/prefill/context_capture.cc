@@ -4,12 +4,12 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "kernels/rows/kv.h"
 
 namespace quire {
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
@@ -167,7 +167,7 @@ Status ContextCapture::add_statistics(const LayerPass& pass) {
   chunk.rows = pass.qkv.rows - skip_;
   chunk.ldq = pass.qkv.ld;
   chunk.first_token = first_token_;
-  chunk.prefix_rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size());
+  chunk.prefix_rows = count_of(core_.facts.ingest_prefix);
   chunk.kv = pass.cache->view(pass.layer);
   chunk.compute = pass.compute;
   QUIRE_RETURN_IF_ERROR(statistics_->add(core_.model->rope(), chunk));

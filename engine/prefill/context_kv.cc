@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/prefill/context_capture.h"
 #include "engine/prefill/record_kind.h"
 
@@ -17,15 +18,13 @@ ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t
       kv_(std::make_shared<ContextKv>()),
       cache_(*core.pool, core.facts.shape.num_layers),
       keep_statistics_(records != PrefillRecords::kNone),
-      statistics_(kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size())),
-                  core.facts.num_heads) {
+      statistics_(kv_layout(core.facts, count_of(token_ids)), core.facts.num_heads) {
   QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
-  kv_->layout = kv_layout(core.facts, static_cast<std::int64_t>(token_ids.size()));
+  kv_->layout = kv_layout(core.facts, count_of(token_ids));
   const KvLayout& layout = kv_->layout;
-  kv_->values.resize(static_cast<std::size_t>(layout.num_blocks() * layout.num_groups()));
-  kv_->local_query.resize(static_cast<std::size_t>(layout.shape().num_layers) *
-                          static_cast<std::size_t>(core.facts.num_heads) *
-                          static_cast<std::size_t>(layout.shape().head_dim));
+  kv_->values.resize(to_size(layout.num_blocks() * layout.num_groups()));
+  kv_->local_query.resize(to_size(layout.shape().num_layers) * to_size(core.facts.num_heads) *
+                          to_size(layout.shape().head_dim));
   if (records == PrefillRecords::kNone) return;
   for (const auto& kind : all_record_kinds()) {
     const auto& more = core.more_records;
@@ -52,27 +51,24 @@ struct ContextPrefill::Chunk {
 
 void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   const KvLayout& layout = kv_->layout;
-  const auto prefix = next_ == 0 ? static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) : 0;
+  const auto prefix = next_ == 0 ? count_of(core_.facts.ingest_prefix) : 0;
   const std::int64_t most = std::max(layout.block_tokens(),
                                      std::min(core_.chunk_tokens, max_tokens));
   chunk_ = std::make_unique<Chunk>();
   chunk_->tokens = std::min<std::int64_t>(most - most % layout.block_tokens(),
-                                          static_cast<std::int64_t>(token_ids_.size()) - next_);
+                                          count_of(token_ids_) - next_);
   std::vector<std::int32_t>& ids = chunk_->ids;
   if (prefix > 0) ids = core_.facts.ingest_prefix;
   ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk_->tokens);
   chunk_->positions.resize(ids.size());
-  const auto before = next_ == 0
-                          ? std::int64_t{0}
-                          : static_cast<std::int64_t>(core_.facts.ingest_prefix.size()) + next_;
+  const auto before = next_ == 0 ? std::int64_t{0} : count_of(core_.facts.ingest_prefix) + next_;
   std::iota(chunk_->positions.begin(), chunk_->positions.end(), static_cast<std::int32_t>(before));
   const std::int64_t end = next_ + chunk_->tokens;
   for (std::int64_t b = next_ / layout.block_tokens();
        b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < end; ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      kv_->values[static_cast<std::size_t>(b * layout.num_groups() + g)] =
-          std::make_shared<ValueBuffer>(
-              static_cast<std::size_t>(layout.value_bytes(static_cast<std::int32_t>(b), g)));
+      kv_->values[at(b * layout.num_groups() + g)] = std::make_shared<ValueBuffer>(
+          to_size(layout.value_bytes(static_cast<std::int32_t>(b), g)));
     }
   }
   chunk_->capture.emplace(core_, kv_, keep_statistics_ ? &statistics_ : nullptr, observers_,
@@ -88,7 +84,7 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
 
 Status ContextPrefill::step(const PieceLimit& limit) {
   const auto started = Clock::now();
-  if (next_ == static_cast<std::int64_t>(token_ids_.size())) return run_more(limit);
+  if (next_ == count_of(token_ids_)) return run_more(limit);
   if (!chunk_) begin_chunk(limit.max_tokens);
   double ms = 0;
   do {
@@ -109,11 +105,9 @@ Status ContextPrefill::end_chunk() {
     QUIRE_RETURN_IF_ERROR(record.observer->end_chunk(chunk_->ids, chunk_->positions));
   const double statistics_ms = chunk_->capture->statistics_ms();
   statistics_ms_ += statistics_ms;
-  core_.meter->add_prefill(static_cast<std::int64_t>(chunk_->ids.size()),
-                           chunk_->ms - statistics_ms);
+  core_.meter->add_prefill(count_of(chunk_->ids), chunk_->ms - statistics_ms);
   chunk_.reset();
-  if (next_ == static_cast<std::int64_t>(token_ids_.size()) && rows_left() == 0)
-    QUIRE_RETURN_IF_ERROR(finish());
+  if (next_ == count_of(token_ids_) && rows_left() == 0) QUIRE_RETURN_IF_ERROR(finish());
   compute_ms_ += ms_between(started, Clock::now());
   return {};
 }

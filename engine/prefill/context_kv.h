@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "cachestore/format/value_buffer.h"
 #include "engine/cache/compute_memory.h"
@@ -38,7 +39,7 @@ struct ContextKv {
   std::map<std::uint32_t, std::vector<std::byte>> records;
 
   std::span<const std::byte> value(std::int32_t block, std::int32_t group) const {
-    return values[static_cast<std::size_t>(block * layout.num_groups() + group)]->payload();
+    return values[at(block * layout.num_groups() + group)]->payload();
   }
 };
 

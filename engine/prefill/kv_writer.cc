@@ -1,6 +1,7 @@
 #include "engine/prefill/kv_writer.h"
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/record_kind.h"
 #include "kernels/parallel.h"
@@ -72,7 +73,7 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
     records.resize(kind->index() + 1, std::vector<std::byte>(1));
     records.back() = std::move(record);
   }
-  for (const auto& record : records) out.sketch_bytes += static_cast<std::int64_t>(record.size());
+  for (const auto& record : records) out.sketch_bytes += count_of(record);
   const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
   auto writer = store_.begin_segment(job.key,
                                      layout.segment(static_cast<std::uint32_t>(records.size()) - 1),
@@ -89,9 +90,9 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   }
   for (std::int32_t b = 0; b < layout.num_blocks(); ++b) {
     for (std::int32_t g = 0; g < layout.num_groups(); ++g) {
-      QUIRE_RETURN_IF_ERROR((*writer)->take_value(
-          static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(g),
-          job.kv->values[static_cast<std::size_t>(b * layout.num_groups() + g)]));
+      QUIRE_RETURN_IF_ERROR((*writer)->take_value(static_cast<std::uint32_t>(b),
+                                                  static_cast<std::uint32_t>(g),
+                                                  job.kv->values[at(b * layout.num_groups() + g)]));
     }
   }
   for (std::uint32_t i = 0; i < records.size(); ++i)

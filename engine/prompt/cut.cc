@@ -6,12 +6,11 @@
 #include <numeric>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kUsualCapacity = 2048;
 
@@ -24,8 +23,8 @@ class Taken {
   bool full() const { return count_ >= most_; }
   std::int64_t left() const { return most_ - count_; }
   void take(std::int64_t token) {
-    if (full() || token < 0 || token >= static_cast<std::int64_t>(taken_.size()) ||
-        !cuttable_[at(token)] || taken_[at(token)])
+    if (full() || token < 0 || token >= count_of(taken_) || !cuttable_[at(token)] ||
+        taken_[at(token)])
       return;
     taken_[at(token)] = 1;
     ++count_;
@@ -87,7 +86,7 @@ std::int64_t CutOptions::capacity_of(std::int64_t tokens) const {
 std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std::int32_t kernel) {
   std::vector<float> out(scores.begin(), scores.end());
   if (pooling == Pooling::kNone || kernel <= 1) return out;
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const auto n = count_of(scores);
   const std::int64_t before = (kernel - 1) / 2, after = kernel - 1 - before;
   for (std::int64_t j = 0; j < n; ++j) {
     const auto begin = scores.begin() + std::max<std::int64_t>(0, j - before),
@@ -100,7 +99,7 @@ std::vector<float> smoothed(std::span<const float> scores, Pooling pooling, std:
 }
 
 std::vector<std::int32_t> kept_tokens(const CuttablePrompt& prompt, const CutSettings& settings) {
-  const auto n = static_cast<std::int64_t>(prompt.cuttable.size());
+  const auto n = count_of(prompt.cuttable);
   Taken taken(prompt.cuttable, settings.capacity);
   for (std::int64_t t = std::max<std::int64_t>(0, n - settings.window); t < n; ++t) taken.take(t);
   for (const RowRange& s : prompt.stays) {

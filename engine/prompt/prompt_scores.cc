@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
+
 namespace quire {
 
 PromptScores::PromptScores(const ModelConfig& draft, const RopeTable& rope, std::int64_t num_tokens,
@@ -16,7 +18,7 @@ PromptScores::PromptScores(const ModelConfig& draft, const RopeTable& rope, std:
       scorer_({&rope, draft.num_heads, draft.head_dim, settings.reduction}),
       num_kv_heads_(draft.num_kv_heads),
       reduction_(settings.reduction),
-      scores_(static_cast<std::size_t>(num_kv_heads_ * width_), 0.0f) {}
+      scores_(to_size(num_kv_heads_ * width_), 0.0f) {}
 
 Status PromptScores::after_attention(LayerPass& pass) {
   if (pass.layer < first_layer_) return {};
@@ -28,8 +30,8 @@ Status PromptScores::after_attention(LayerPass& pass) {
   // weight * exp(s - lse) = exp(s - (lse - log weight))
   lse_.assign(pass.lse + first * heads, pass.lse + (first + rows) * heads);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float shift = std::log(weight(pass.positions[static_cast<std::size_t>(first + r)]));
-    for (std::int64_t h = 0; h < heads; ++h) lse_[static_cast<std::size_t>(r * heads + h)] -= shift;
+    const float shift = std::log(weight(pass.positions[at(first + r)]));
+    for (std::int64_t h = 0; h < heads; ++h) lse_[at(r * heads + h)] -= shift;
   }
   return scorer_.add(pass, first, pass.qkv.rows, lse_.data(), scores_.data(), width_);
 }

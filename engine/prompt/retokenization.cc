@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
 
 Retokenization::Retokenization(const Tokenizer& from, std::span<const std::int32_t> ids,
@@ -46,8 +48,7 @@ std::vector<RowRange> Retokenization::bring_over(std::span<const RowRange> range
   std::size_t first = 0;
   for (const RowRange& s : ranges) {
     if (s.end <= s.begin) continue;
-    const TokenSpan bytes{from_spans_[static_cast<std::size_t>(s.begin)].begin,
-                          from_spans_[static_cast<std::size_t>(s.end - 1)].end};
+    const TokenSpan bytes{from_spans_[at(s.begin)].begin, from_spans_[at(s.end - 1)].end};
     if (bytes.end <= bytes.begin) continue;
     while (first < to_spans_.size() && to_spans_[first].end <= bytes.begin) ++first;
     std::size_t end = first;

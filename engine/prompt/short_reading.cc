@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "kernels/attention/attention_vslash.h"
 
 namespace quire {
@@ -37,7 +38,7 @@ Result<bool> ShortReading::attend(LayerPass&, const AttentionArgs& dense) {
   AttentionArgs part = dense;
   part.rows = near;
   const RowList first{first_rows_.data(), std::min<std::int64_t>(kFirstRows, dense.kv.num_rows)};
-  const std::vector<RowList> columns(static_cast<std::size_t>(num_kv_heads_), first);
+  const std::vector<RowList> columns(to_size(num_kv_heads_), first);
   QUIRE_RETURN_IF_ERROR(attention_vslash({part, columns.data(), settings_.band}));
   if (near == dense.rows) return true;
   part = dense;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
 #include "kernels/attention/attention.h"
 #include "kernels/choice/topk.h"
 
@@ -74,7 +75,7 @@ Status PromptReading::read_chunk(std::int32_t chunk_tokens) {
   const bool all_logits = compressor_.wants_logits();
   const std::int64_t vocab = model_.config().vocab_size;
   if (all_logits) most = std::min(most, std::max<std::int64_t>(16, kMostLogits / vocab));
-  const std::size_t n = std::min(static_cast<std::size_t>(most), prompt_.size() - read_);
+  const std::size_t n = std::min(to_size(most), prompt_.size() - read_);
   const bool last = read_ + n == prompt_.size();
   std::vector<std::int32_t> rows;
   if (all_logits) {
@@ -90,10 +91,10 @@ Status PromptReading::read_chunk(std::int32_t chunk_tokens) {
                                    prompt_.begin() + static_cast<std::ptrdiff_t>(read_ + n));
     next.push_back(last ? -1 : prompt_[read_ + n]);
     compressor_.on_logits(static_cast<std::int64_t>(read_),
-                          std::span(logits_).first(n * static_cast<std::size_t>(vocab)), next);
+                          std::span(logits_).first(n * to_size(vocab)), next);
   }
   read_ += n;
-  if (last && wants_more()) pick(static_cast<std::int64_t>(rows.size()) - 1);
+  if (last && wants_more()) pick(count_of(rows) - 1);
   return {};
 }
 
@@ -101,8 +102,7 @@ Status PromptReading::run(std::span<const std::int32_t> ids, std::int64_t first_
                           std::span<const std::int32_t> logit_rows) {
   std::vector<std::int32_t> positions(ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(first_position));
-  const std::size_t wanted = logit_rows.size() *
-                             static_cast<std::size_t>(model_.config().vocab_size);
+  const std::size_t wanted = logit_rows.size() * to_size(model_.config().vocab_size);
   if (logits_.size() < wanted) logits_.resize(wanted);
   ForwardRequest request{};
   request.token_ids = ids;

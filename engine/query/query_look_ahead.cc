@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -10,11 +12,11 @@ std::vector<std::int32_t> whole_prompt(const QueryRequest& request, const Plan& 
                                        std::vector<RowRange>& contexts) {
   std::vector<std::int32_t> ids = request.prefix_ids;
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    const auto begin = static_cast<std::int64_t>(ids.size());
+    const auto begin = count_of(ids);
     if (!plan.contexts[i].duplicate)
       ids.insert(ids.end(), request.contexts[i].token_ids.begin(),
                  request.contexts[i].token_ids.end());
-    contexts.push_back({begin, static_cast<std::int64_t>(ids.size())});
+    contexts.push_back({begin, count_of(ids)});
   }
   ids.insert(ids.end(), request.suffix_ids.begin(), request.suffix_ids.end());
   return ids;
@@ -110,8 +112,7 @@ QueryLookAhead::QueryLookAhead(QueryResources& core, const QueryRequest& request
     if (request.contexts[i].key && contexts_[i].end > contexts_[i].begin)
       asked.documents.push_back(contexts_[i]);
   }
-  if (wanted.score_window == 0)
-    asked.kept = attended(plan, contexts_, static_cast<std::int64_t>(asked.prompt_ids.size()));
+  if (wanted.score_window == 0) asked.kept = attended(plan, contexts_, count_of(asked.prompt_ids));
   asked.on_progress = [waker = core.waker] { waker->wake(); };
   answer_ = core.draft->ask(std::move(asked));
 }
@@ -169,16 +170,14 @@ std::vector<std::span<const float>> QueryLookAhead::scores() const {
   if (!scores_settled_ || !score_reason_.empty() || !answer_) return {};
   const std::span<const float> all = answer_->scores();
   std::vector<std::span<const float>> out;
-  for (const RowRange& c : contexts_)
-    out.push_back(
-        all.subspan(static_cast<std::size_t>(c.begin), static_cast<std::size_t>(c.end - c.begin)));
+  for (const RowRange& c : contexts_) out.push_back(all.subspan(at(c.begin), at(c.end - c.begin)));
   return all.empty() ? std::vector<std::span<const float>>() : out;
 }
 
 std::span<const std::int32_t> QueryLookAhead::tokens(std::int64_t most) const {
   if (!wants_tokens_ || !settled_ || !reason_.empty()) return {};
   const std::span<const std::int32_t> ids = answer_->token_ids();
-  return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, most))));
+  return ids.first(std::min(ids.size(), to_size(std::max<std::int64_t>(0, most))));
 }
 
 }  // namespace quire

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/api/query_stats.h"
 #include "engine/api/requests.h"
 #include "engine/compress/compressor.h"
@@ -45,14 +46,10 @@ struct QueryRun : QueryPlan {
   double place_ms = 0;
 
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(execution.work.size()); }
-  const ContextWork& work(std::int32_t context) const {
-    return execution.work[static_cast<std::size_t>(context)];
-  }
-  PlannedContext& planned(std::int32_t context) {
-    return plan.contexts[static_cast<std::size_t>(context)];
-  }
+  const ContextWork& work(std::int32_t context) const { return execution.work[at(context)]; }
+  PlannedContext& planned(std::int32_t context) { return plan.contexts[at(context)]; }
   const std::vector<std::int32_t>& ids(std::int32_t context) const {
-    return request.contexts[static_cast<std::size_t>(context)].token_ids;
+    return request.contexts[at(context)].token_ids;
   }
 
   /// Returns how many tokens of a look-ahead the compressor wants; 0 if only the plan is wanted.

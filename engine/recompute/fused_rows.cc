@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/index.h"
 #include "kernels/rows/raw_rows.h"
 
 namespace quire {
@@ -11,7 +12,7 @@ Status FusedRows::add(const LayerPass& pass, std::int64_t most, std::vector<Row>
   QUIRE_RETURN_IF_ERROR(fresh_.reserve(pass.compute->memory(), most * 2 * kv_dim()));
   std::vector<std::int32_t> from;
   for (const Row& row : to.rows) from.push_back(row.pass_row);
-  const auto n = static_cast<std::int64_t>(from.size());
+  const auto n = count_of(from);
   float* k = fresh_.data() + to.first * 2 * kv_dim();
   held_ += n;
   QUIRE_CHECK(held_ <= most, "more rows are fused than were announced");
@@ -42,12 +43,9 @@ Status FusedRows::write_layer(WorkingCache& cache, Compute& compute, const Layer
   }
   QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, cache.writable(from.layer, rows));
   const float* k = fresh_.data() + from.first * 2 * kv_dim();
-  return compute.kv().blend_stored(rope_,
-                                   {.k = k,
-                                    .v = k + static_cast<std::int64_t>(rows.size()) * kv_dim(),
-                                    .ld = kv_dim(),
-                                    .stored = stored,
-                                    .dst = pages});
+  return compute.kv().blend_stored(
+      rope_,
+      {.k = k, .v = k + count_of(rows) * kv_dim(), .ld = kv_dim(), .stored = stored, .dst = pages});
 }
 
 void FusedRows::clear() {

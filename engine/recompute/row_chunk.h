@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/model/forward.h"
 #include "engine/recompute/recompute_pass.h"
 #include "engine/recompute/row_set.h"
@@ -20,7 +21,7 @@ class RowChunk {
   /// chunk is done.
   void begin(const RowSet& rows, std::size_t first, std::int64_t max_rows, Model& model,
              WorkingCache& cache, ForwardHook& hook, ForwardWorkspace& workspace) {
-    const std::size_t n = std::min(rows.size() - first, static_cast<std::size_t>(max_rows));
+    const std::size_t n = std::min(rows.size() - first, to_size(max_rows));
     num_rows_ = n;
     token_ids_.resize(n);
     positions_.resize(n);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/index.h"
 #include "engine/model/hook_chain.h"
 #include "engine/recompute/fused_rows.h"
 #include "engine/recompute/row_chunk.h"
@@ -14,8 +15,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t idx(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 class RowPass final : public RecomputePass, private ForwardHook {
  public:
@@ -67,11 +66,11 @@ class RowPass final : public RecomputePass, private ForwardHook {
 
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));
-    report_.projected += static_cast<std::int64_t>(pass.rows.size());
+    report_.projected += count_of(pass.rows);
     padding_.clear();
     written_.clear();
     for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-      const std::size_t r = next_ + idx(pass.rows[i]);
+      const std::size_t r = next_ + at(pass.rows[i]);
       const std::int64_t held = finder_.find(*pass.cache, pass.layer, pass.positions[i]);
       const bool replaced = rows_.replaced(r, pass.layer);
       if (replaced && held < 0) {
@@ -84,7 +83,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
       if (replaced) written_.push_back(static_cast<std::int32_t>(i));
       if (held < 0) padding_.push_back(r);
     }
-    report_.replaced += static_cast<std::int64_t>(written_.size());
+    report_.replaced += count_of(written_);
     QUIRE_RETURN_IF_ERROR(add_padding(pass));
     return write_back_ == WriteBack::kFusion ? keep_fresh(pass) : Status();
   }
@@ -93,7 +92,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
     QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
                            find_wrong_row(input_, rows_, next_, pass.qkv));
     if (wrong < 0) return {};
-    report_.wrong_context = rows_[next_ + idx(wrong)].context;
+    report_.wrong_context = rows_[next_ + at(wrong)].context;
     return wrong_context_status(report_.wrong_context);
   }
 
@@ -133,10 +132,10 @@ class RowPass final : public RecomputePass, private ForwardHook {
   Status keep_fresh(const LayerPass& pass) {
     std::vector<FusedRows::Row> rows;
     for (const std::int32_t i : written_) {
-      const RecomputeRow& row = rows_[next_ + idx(pass.rows[idx(i)])];
+      const RecomputeRow& row = rows_[next_ + at(pass.rows[at(i)])];
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored(row, pass.layer));
-      rows.push_back({block, row.block_row, i,
-                      static_cast<std::int32_t>((*pass.cache_rows)[idx(i)]), row.position});
+      rows.push_back({block, row.block_row, i, static_cast<std::int32_t>((*pass.cache_rows)[at(i)]),
+                      row.position});
     }
     return fused_.add(pass, num_replaced_, std::move(rows));
   }
@@ -183,10 +182,10 @@ Result<RowFinder> RowFinder::make(const WorkingCache& cache) {
 }
 
 std::int64_t RowFinder::find(const WorkingCache& cache, std::int32_t layer, std::int32_t position) {
-  const auto held = cache.positions(layer).first(idx(end_[idx(layer)]));
-  const auto at = std::lower_bound(held.begin() + next_[idx(layer)], held.end(), position);
-  next_[idx(layer)] = at - held.begin();
-  return at != held.end() && *at == position ? at - held.begin() : -1;
+  const auto held = cache.positions(layer).first(at(end_[at(layer)]));
+  const auto found = std::lower_bound(held.begin() + next_[at(layer)], held.end(), position);
+  next_[at(layer)] = found - held.begin();
+  return found != held.end() && *found == position ? found - held.begin() : -1;
 }
 
 Result<std::unique_ptr<RecomputePass>> make_row_pass(const RecomputeInput& input, RowSet rows,
@@ -209,9 +208,9 @@ Result<RawKvView> stored_block(const StoredKv& stored, const RecomputeRow& row,
 Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& rows,
                                     std::size_t first, const QkvRows& qkv) {
   const std::int64_t kv_dim = std::int64_t{input.num_kv_heads} * input.head_dim;
-  std::vector<float> old(idx(2 * kv_dim));
+  std::vector<float> old(at(2 * kv_dim));
   for (std::int64_t i = 0; i < qkv.rows; ++i) {
-    const RecomputeRow& row = rows[first + idx(i)];
+    const RecomputeRow& row = rows[first + at(i)];
     QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored_block(*input.stored, row, 0));
     load_raw_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(),
                  old.data() + kv_dim);

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/recompute/recompute_pass.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/recompute/row_set.h"
@@ -39,7 +40,7 @@ class RowFinder {
   /// Returns the row of `position`, or -1. Within one layer, calls must not descend in position.
   std::int64_t find(const WorkingCache& cache, std::int32_t layer, std::int32_t position);
   /// Returns the number of rows the layer had at the beginning.
-  std::int64_t num_rows(std::int32_t layer) const { return end_[static_cast<std::size_t>(layer)]; }
+  std::int64_t num_rows(std::int32_t layer) const { return end_[at(layer)]; }
 
  private:
   std::vector<std::int64_t> next_, end_;  // [layer]

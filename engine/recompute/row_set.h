@@ -6,15 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/select/selection.h"
 
 namespace quire {
 
 /// Returns the number of 64-bit words that hold one bit per layer.
-inline std::size_t layer_words(std::int32_t num_layers) {
-  return static_cast<std::size_t>((num_layers + 63) / 64);
-}
+inline std::size_t layer_words(std::int32_t num_layers) { return to_size((num_layers + 63) / 64); }
 inline bool has_layer(const std::uint64_t* layers, std::int32_t layer) {
   return (layers[layer / 64] >> (layer % 64) & 1) != 0;
 }

@@ -2,15 +2,10 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/select/selector.h"
 
 namespace quire {
-namespace {
-
-std::size_t idx(std::int32_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantTokens& important) {
   RowSet rows(input.num_layers, input.contexts.size());
   const std::size_t words = layer_words(input.num_layers);
@@ -20,15 +15,15 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
     const auto n = static_cast<std::int32_t>(c.token_ids.size());
     if (c.exact || n == 0) continue;
     const std::vector<std::uint64_t> kept = kept_layers(input, context);
-    std::vector<std::uint8_t> whole(idx(c.num_blocks), which == SamkvRows::kKept);
-    for (const std::int32_t block : anchor_blocks(c.num_blocks)) whole[idx(block)] = 1;
+    std::vector<std::uint8_t> whole(at(c.num_blocks), which == SamkvRows::kKept);
+    for (const std::int32_t block : anchor_blocks(c.num_blocks)) whole[at(block)] = 1;
 
     // Holds, by token, the layers in which it is important itself.
     std::vector<std::pair<std::int32_t, std::int32_t>> single;
     for (std::int32_t layer = 0;
          layer < input.num_layers && which == SamkvRows::kAnchorsAndImportant; ++layer) {
       for (const std::int32_t token : important(context, layer)) {
-        if (token >= 0 && token < n && !whole[idx(token / c.block_tokens)])
+        if (token >= 0 && token < n && !whole[at(token / c.block_tokens)])
           single.emplace_back(token, layer);
       }
     }
@@ -37,9 +32,9 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
     std::vector<std::uint64_t> layers(words);
     auto next = single.begin();
     for (std::int32_t block = 0; block < c.num_blocks; ++block) {
-      const std::uint64_t* block_layers = kept.data() + idx(block) * words;
+      const std::uint64_t* block_layers = kept.data() + at(block) * words;
       const std::int32_t first = block * c.block_tokens, end = std::min(first + c.block_tokens, n);
-      if (whole[idx(block)]) {
+      if (whole[at(block)]) {
         for (std::int32_t token = first; token < end; ++token)
           rows.add(input, context, token, block_layers);
         continue;

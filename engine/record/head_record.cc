@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "base/index.h"
 
 namespace quire {
 namespace {
@@ -60,7 +61,7 @@ void HeadRecordView::keys(std::int64_t first, std::int64_t count, std::vector<fl
   QUIRE_CHECK(first >= 0 && count >= 0 && first + count <= shape_.num_tokens,
               "keys of tokens that the record has");
   const std::int64_t row = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
-  std::vector<std::uint16_t> stored(static_cast<std::size_t>(count * row));
+  std::vector<std::uint16_t> stored(to_size(count * row));
   std::memcpy(stored.data(), values_.data() + 2 * first * row, stored.size() * 2);
   for (std::size_t i = 0; i < stored.size(); ++i) {
     const float x = load_f32(stored.data(), DType::kF16, static_cast<std::int64_t>(i));
@@ -71,8 +72,7 @@ void HeadRecordView::keys(std::int64_t first, std::int64_t count, std::vector<fl
 std::vector<std::byte> build_head_record(const HeadRecordShape& shape,
                                          std::span<const float> keys) {
   QUIRE_CHECK(keys.size() == static_cast<std::size_t>(shape.num_tokens) *
-                                 static_cast<std::size_t>(shape.num_kv_heads) *
-                                 static_cast<std::size_t>(shape.head_dim),
+                                 to_size(shape.num_kv_heads) * to_size(shape.head_dim),
               "a key for every token");
   std::vector<std::byte> out(kHeaderBytes + 2 * keys.size());
   write(out, 0, kMagic);

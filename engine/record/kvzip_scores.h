@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 
 namespace quire {
@@ -60,10 +61,10 @@ class KvzipScoresView {
   const KvzipScoresShape& shape() const { return shape_; }
   /// Returns the most attention that a token of the repetition pays to this token.
   float score(std::int32_t layer, std::int32_t kv_head, std::int64_t token) const {
-    const std::int64_t at = (std::int64_t{layer} * shape_.num_kv_heads + kv_head) *
-                                shape_.num_tokens +
-                            token;
-    const auto code = static_cast<int>(codes_[static_cast<std::size_t>(at)]);
+    const std::int64_t code_index = (std::int64_t{layer} * shape_.num_kv_heads + kv_head) *
+                                        shape_.num_tokens +
+                                    token;
+    const auto code = static_cast<int>(codes_[at(code_index)]);
     return code == 0 ? 0.0f : std::exp2(static_cast<float>(code - 255) / 10);
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/rows/block_summary.h"
 
 namespace quire {
@@ -154,7 +155,7 @@ void put_local_query(std::byte*& scales, std::byte*& integers, std::span<const f
 }
 
 Status put_stats(std::byte*& out, std::span<const BlockStats> stats, const KvLayout& layout) {
-  const auto blocks = static_cast<std::size_t>(layout.num_blocks());
+  const auto blocks = to_size(layout.num_blocks());
   for (const BlockStats& s : stats)
     put(out, std::isfinite(s.alpha) ? s.alpha : std::numeric_limits<float>::quiet_NaN());
   for (const BlockStats& s : stats) put(out, finite_or_zero(s.sustained));
@@ -170,21 +171,19 @@ Status put_stats(std::byte*& out, std::span<const BlockStats> stats, const KvLay
 
 Status check_shapes(const SketchInput& input) {
   const KvShape& s = input.layout->shape();
-  const auto layers = static_cast<std::size_t>(s.num_layers);
+  const auto layers = to_size(s.num_layers);
   if (s.head_dim % 8 != 0) return Status::invalid("head_dim", "must be a multiple of 8");
   if ((input.parts & kSketchLocalQuery) &&
-      input.local_query.size() != layers * static_cast<std::size_t>(input.num_heads) *
-                                      static_cast<std::size_t>(s.head_dim)) {
+      input.local_query.size() != layers * to_size(input.num_heads) * to_size(s.head_dim)) {
     return Status::invalid("local_query", "must be [num_layers, num_heads * head_dim]");
   }
-  if (!input.means.empty() &&
-      input.means.size() != layers * static_cast<std::size_t>(input.layout->num_blocks()) *
-                                static_cast<std::size_t>(s.num_kv_heads) *
-                                static_cast<std::size_t>(s.head_dim)) {
+  if (!input.means.empty() && input.means.size() != layers * to_size(input.layout->num_blocks()) *
+                                                        to_size(s.num_kv_heads) *
+                                                        to_size(s.head_dim)) {
     return Status::invalid("means", "must be [num_layers, num_blocks, num_kv_heads * head_dim]");
   }
   if ((input.parts & kSketchStats) &&
-      input.stats.size() != layers * static_cast<std::size_t>(input.layout->num_blocks())) {
+      input.stats.size() != layers * to_size(input.layout->num_blocks())) {
     return Status::invalid("stats", "must be [num_layers, num_blocks]");
   }
   return {};
@@ -254,7 +253,7 @@ Status SketchView::check_values() const {
   }
   const std::size_t n = stats_.size() / kBlockStatsBytes;
   for (std::size_t i = 0; i < n; ++i) {
-    const auto block = static_cast<std::int64_t>(i % static_cast<std::size_t>(num_blocks_));
+    const auto block = static_cast<std::int64_t>(i % to_size(num_blocks_));
     const std::int64_t rows = std::min<std::int64_t>(block_tokens_,
                                                      num_tokens_ - block * block_tokens_);
     if (get<std::uint16_t>(stats_.subspan(8 * n), i) >= rows)
@@ -269,9 +268,8 @@ Status SketchView::check_values() const {
 
 void SketchView::read_mean(std::int32_t layer, std::int32_t block, float* out) const {
   const std::size_t n = width();
-  const std::byte* scales = mean_scales_.data() + static_cast<std::size_t>(layer) * n * 2;
-  const std::byte* from = means_.data() +
-                          at(layer, block) * (n / 8 * static_cast<std::size_t>(mean_bits_));
+  const std::byte* scales = mean_scales_.data() + to_size(layer) * n * 2;
+  const std::byte* from = means_.data() + at(layer, block) * (n / 8 * to_size(mean_bits_));
   const auto scale = [scales](std::size_t c) {
     std::uint16_t x;
     std::memcpy(&x, scales + 2 * c, sizeof x);
@@ -303,10 +301,9 @@ void SketchView::mean(std::int32_t layer, std::int32_t block, std::span<float> o
 void SketchView::means(std::int32_t layer, std::span<float> out) const {
   const std::size_t n = width();
   QUIRE_CHECK(has(kSketchMeans) && layer >= 0 && layer < num_layers_ &&
-                  out.size() == n * static_cast<std::size_t>(num_blocks_),
+                  out.size() == n * to_size(num_blocks_),
               "sketch means");
-  for (std::int32_t b = 0; b < num_blocks_; ++b)
-    read_mean(layer, b, out.data() + static_cast<std::size_t>(b) * n);
+  for (std::int32_t b = 0; b < num_blocks_; ++b) read_mean(layer, b, out.data() + to_size(b) * n);
 }
 
 void SketchView::bound(std::int32_t layer, std::int32_t block, int which,
@@ -315,14 +312,13 @@ void SketchView::bound(std::int32_t layer, std::int32_t block, int which,
   QUIRE_CHECK(has(kSketchMinMax) && layer >= 0 && layer < num_layers_ && block >= 0 &&
                   block < num_blocks_ && out.size() == n,
               "sketch bound");
-  const std::size_t first = (at(layer, block) * 2 + static_cast<std::size_t>(which)) * n;
+  const std::size_t first = (at(layer, block) * 2 + to_size(which)) * n;
   for (std::size_t i = 0; i < n; ++i) out[i] = get_bf16(bounds_, first + i);
 }
 
 void SketchView::local_query(std::int32_t layer, std::span<float> out) const {
-  const auto dim = static_cast<std::size_t>(head_dim_);
-  const std::size_t n = static_cast<std::size_t>(num_heads_) * dim,
-                    first = static_cast<std::size_t>(layer) * n;
+  const auto dim = to_size(head_dim_);
+  const std::size_t n = to_size(num_heads_) * dim, first = to_size(layer) * n;
   QUIRE_CHECK(has(kSketchLocalQuery) && layer >= 0 && layer < num_layers_ && out.size() == n,
               "sketch local query");
   for (std::size_t i = 0; i < n; ++i)
@@ -341,7 +337,7 @@ BlockStats SketchView::stats(std::int32_t layer, std::int32_t block) const {
 
 std::vector<std::int32_t> SketchView::pauta_tokens(std::int32_t layer) const {
   std::vector<BlockStats> blocks;
-  blocks.reserve(static_cast<std::size_t>(num_blocks_));
+  blocks.reserve(to_size(num_blocks_));
   for (std::int32_t b = 0; b < num_blocks_; ++b) blocks.push_back(stats(layer, b));
   return quire::pauta_tokens(blocks);
 }
@@ -377,7 +373,7 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   const KvShape& s = layout.shape();
   const std::uint64_t bits = mean_bits_for(layout, input.num_heads);
   const PartSizes sizes = part_sizes(layout, input.num_heads, input.parts, bits);
-  std::vector<std::byte> record(static_cast<std::size_t>(sizes.total()));
+  std::vector<std::byte> record(to_size(sizes.total()));
   Header h{};
   h.magic = kMagic;
   h.version = kSketchVersion;
@@ -392,9 +388,8 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   h.mean_bits = static_cast<std::uint32_t>(bits);
   std::memcpy(record.data(), &h, sizeof h);
 
-  const std::size_t n = static_cast<std::size_t>(s.num_kv_heads) *
-                        static_cast<std::size_t>(s.head_dim);
-  const auto blocks = static_cast<std::size_t>(layout.num_blocks());
+  const std::size_t n = to_size(s.num_kv_heads) * to_size(s.head_dim);
+  const auto blocks = to_size(layout.num_blocks());
   std::byte* mean_scales = record.data() + sizeof h;
   std::byte* integers = mean_scales + sizes.mean_scales;
   std::byte* bounds = integers + sizes.means;
@@ -406,21 +401,17 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
   for (std::int32_t layer = 0;
        layer < s.num_layers && (input.parts & (kSketchMeans | kSketchMinMax)); ++layer) {
     if (known)
-      std::copy_n(input.means.begin() +
-                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(layer) * means.size()),
+      std::copy_n(input.means.begin() + static_cast<std::ptrdiff_t>(to_size(layer) * means.size()),
                   means.size(), means.begin());
     for (std::int32_t block = 0;
          block < layout.num_blocks() && (!known || (input.parts & kSketchMinMax)); ++block) {
-      const auto value = input.values[static_cast<std::size_t>(block * layout.num_groups() +
-                                                               layout.group_of(layer))];
+      const auto value = input.values[at(block * layout.num_groups() + layout.group_of(layer))];
       BlockSummaryArgs args{};
       args.raw = layout.view(value, block, layer);
       args.num_kv_heads = s.num_kv_heads;
       args.head_dim = s.head_dim;
       args.first_position = static_cast<std::int32_t>(layout.first_token(block));
-      args.mean = (input.parts & kSketchMeans) && !known
-                      ? means.data() + static_cast<std::size_t>(block) * n
-                      : nullptr;
+      args.mean = (input.parts & kSketchMeans) && !known ? means.data() + at(block) * n : nullptr;
       args.min = (input.parts & kSketchMinMax) ? lo.data() : nullptr;
       args.max = (input.parts & kSketchMinMax) ? hi.data() : nullptr;
       QUIRE_RETURN_IF_ERROR(block_summary(*input.rope, args));
@@ -432,7 +423,7 @@ Result<std::vector<std::byte>> build_sketch(const SketchInput& input) {
     if (input.parts & kSketchMeans) put_means(mean_scales, integers, means, n, bits);
   }
   if (input.parts & kSketchLocalQuery)
-    put_local_query(query_scales, queries, input.local_query, static_cast<std::size_t>(s.head_dim));
+    put_local_query(query_scales, queries, input.local_query, to_size(s.head_dim));
   if (input.parts & kSketchStats) QUIRE_RETURN_IF_ERROR(put_stats(stats, input.stats, layout));
   return record;
 }

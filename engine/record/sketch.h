@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "cachestore/format/value_buffer.h"
 #include "engine/record/kv_layout.h"
@@ -96,12 +97,9 @@ class SketchView {
   std::vector<std::int32_t> pauta_tokens(std::int32_t layer) const;
 
  private:
-  std::size_t width() const {
-    return static_cast<std::size_t>(num_kv_heads_) * static_cast<std::size_t>(head_dim_);
-  }
+  std::size_t width() const { return to_size(num_kv_heads_) * to_size(head_dim_); }
   std::size_t at(std::int32_t layer, std::int32_t block) const {
-    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(num_blocks_) +
-           static_cast<std::size_t>(block);
+    return to_size(layer) * to_size(num_blocks_) + to_size(block);
   }
   void bound(std::int32_t layer, std::int32_t block, int which, std::span<float> out) const;
   void read_mean(std::int32_t layer, std::int32_t block, float* out) const;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -58,8 +60,8 @@ std::int64_t tail_rows(const TailRecordShape& shape, std::int64_t kv_bytes) {
 std::vector<std::byte> begin_tail_record(const TailRecordShape& shape) {
   QUIRE_CHECK(shape.num_rows > 0 && shape.num_rows <= std::min(kMostTailRows, shape.num_tokens),
               "a record of the last tokens, kMostTailRows at most");
-  std::vector<std::byte> out(static_cast<std::size_t>(
-      kHeaderBytes + shape.num_layers * shape.num_rows * row_bytes(shape)));
+  std::vector<std::byte> out(
+      to_size(kHeaderBytes + shape.num_layers * shape.num_rows * row_bytes(shape)));
   write(std::span(out), 0, kMagic);
   write(std::span(out), 4, kTailRecordVersion);
   write(std::span(out), 8, static_cast<std::uint32_t>(shape.num_layers));
@@ -81,10 +83,10 @@ void put_tail_query(std::span<std::byte> record, const TailRecordShape& shape, s
       largest = std::max(largest, std::abs(finite(query[c])));
     const float scale = largest / 127.0f;
     write(record, scale_at(shape, layer, row, head), scale);
-    const std::int64_t at = values_at(shape, layer, row, head);
+    const std::int64_t first = values_at(shape, layer, row, head);
     for (std::int32_t c = 0; c < shape.head_dim; ++c)
       write(
-          record, at + c,
+          record, first + c,
           static_cast<std::int8_t>(
               scale > 0 ? std::lround(std::clamp(finite(query[c]) / scale, -127.0f, 127.0f)) : 0));
   }
@@ -123,15 +125,14 @@ Result<TailRecordView> TailRecordView::parse(std::span<const std::byte> record) 
 void TailRecordView::query(std::int32_t layer, std::int64_t row, std::span<float> out) const {
   QUIRE_CHECK(layer >= 0 && layer < shape_.num_layers && row >= 0 && row < shape_.num_rows,
               "a row of the record");
-  QUIRE_CHECK(out.size() == static_cast<std::size_t>(shape_.num_heads) *
-                                static_cast<std::size_t>(shape_.head_dim),
+  QUIRE_CHECK(out.size() == static_cast<std::size_t>(shape_.num_heads) * to_size(shape_.head_dim),
               "room for one query");
   for (std::int32_t head = 0; head < shape_.num_heads; ++head) {
     const auto scale = read<float>(record_, scale_at(shape_, layer, row, head));
-    const std::int64_t at = values_at(shape_, layer, row, head);
+    const std::int64_t first = values_at(shape_, layer, row, head);
     for (std::int32_t c = 0; c < shape_.head_dim; ++c) {
-      const float x = scale * static_cast<float>(read<std::int8_t>(record_, at + c));
-      out[static_cast<std::size_t>(head * shape_.head_dim + c)] = std::isfinite(x) ? x : 0.0f;
+      const float x = scale * static_cast<float>(read<std::int8_t>(record_, first + c));
+      out[at(head * shape_.head_dim + c)] = std::isfinite(x) ? x : 0.0f;
     }
   }
 }

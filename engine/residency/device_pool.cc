@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 constexpr std::align_val_t kAlignment{64};
@@ -78,8 +80,7 @@ Result<PoolMemory> DevicePool::allocate(std::int64_t bytes) {
     buffer.size_ = bytes;
     return buffer;
   }
-  buffer.data_ = static_cast<std::byte*>(
-      ::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+  buffer.data_ = static_cast<std::byte*>(::operator new(to_size(bytes), kAlignment, std::nothrow));
   if (buffer.data_ == nullptr) {
     give_back(bytes);
     return Status::exhausted("no memory for " + std::to_string(bytes) +
@@ -87,7 +88,7 @@ Result<PoolMemory> DevicePool::allocate(std::int64_t bytes) {
   }
   buffer.pool_ = this;
   buffer.size_ = bytes;
-  std::memset(buffer.data_, 0, static_cast<std::size_t>(bytes));
+  std::memset(buffer.data_, 0, to_size(bytes));
   return buffer;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/rows/kv.h"
 
 namespace quire {
@@ -41,8 +42,7 @@ MemoryManager MemoryManager::offload_all(const MemoryModel& model) {
 Status MemoryManager::grow(std::int64_t rows) {
   if (thresholds_.empty()) return {};
   std::int32_t offloaded = offloaded_;
-  while (offloaded < num_layers_ && rows >= thresholds_[static_cast<std::size_t>(offloaded)])
-    ++offloaded;
+  while (offloaded < num_layers_ && rows >= thresholds_[at(offloaded)]) ++offloaded;
   if (offloaded == num_layers_ && rows >= thresholds_.back()) {
     return Status::exhausted("the device holds at most " +
                              std::to_string(std::max<std::int64_t>(0, thresholds_.back())) +

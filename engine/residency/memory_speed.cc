@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/kv_gather.h"
@@ -28,7 +29,7 @@ MemorySpeed of_host(TransferStreams& stream) {
   for (int round = 0; round < 2; ++round) {  // the first maps the pages
     const auto started = Clock::now();
     parallel_for(kBytes, kPiece, [&](std::int64_t begin, std::int64_t end) {
-      std::memcpy(to.data() + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
+      std::memcpy(to.data() + begin, from.data() + begin, to_size(end - begin));
     });
     speed.read_bytes_per_ms = 2 * kBytes / ms_since(started);
     const auto copied = stream.wait(stream.submit([&] {
@@ -57,7 +58,7 @@ class Pages {
   }
   MutableKvView target() const {
     return {.pages = pages_.data(),
-            .num_rows = static_cast<std::int64_t>(pages_.size()) * kPageTokens,
+            .num_rows = count_of(pages_) * kPageTokens,
             .num_kv_heads = 1,
             .head_dim = kDim,
             .dtype = DType::kBF16,
@@ -96,9 +97,8 @@ Result<double> copy_ms(Compute& compute, std::int64_t bytes, MemoryPlace place) 
   double ms = 0;
   for (int round = 0; round < 2; ++round) {
     const auto started = Clock::now();
-    QUIRE_RETURN_IF_ERROR(
-        compute.kv().gather({from.source(), to.target(), moves.data(),
-                             static_cast<std::int64_t>(moves.size()), kPageTokens}));
+    QUIRE_RETURN_IF_ERROR(compute.kv().gather(
+        {from.source(), to.target(), moves.data(), count_of(moves), kPageTokens}));
     QUIRE_RETURN_IF_ERROR(compute.synchronize());
     ms = ms_since(started);
   }

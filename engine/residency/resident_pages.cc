@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/index.h"
+
 namespace quire {
 
 std::int64_t ResidentPages::bytes_for(std::int32_t num_kv_heads, std::int32_t head_dim, DType dtype,
@@ -25,14 +27,12 @@ Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_k
   QUIRE_ASSIGN_OR_RETURN(
       r.memory_, pool.allocate(bytes_for(num_kv_heads, head_dim, dtype, page_tokens, num_slots)));
   for (std::int64_t p = 0; p < parts; ++p) r.parts_.push_back(r.memory_.data() + p * part_bytes);
-  r.no_positions_.assign(
-      static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), 0);
-  r.heads_.resize(static_cast<std::size_t>(num_kv_heads));
+  r.no_positions_.assign(to_size(num_slots) * to_size(page_tokens), 0);
+  r.heads_.resize(to_size(num_kv_heads));
   for (std::int32_t m = 0; m < num_kv_heads; ++m) {
-    Head& head = r.heads_[static_cast<std::size_t>(m)];
-    head.page_of.assign(static_cast<std::size_t>(num_slots), -1);
-    head.positions.assign(
-        static_cast<std::size_t>(num_slots) * static_cast<std::size_t>(page_tokens), kNowhere);
+    Head& head = r.heads_[at(m)];
+    head.page_of.assign(to_size(num_slots), -1);
+    head.positions.assign(to_size(num_slots) * to_size(page_tokens), kNowhere);
     for (std::int64_t p = 0; p < parts; ++p)
       head.pages.push_back(r.memory_.data() + (m * parts + p) * part_bytes);
   }
@@ -40,8 +40,8 @@ Result<ResidentPages> ResidentPages::create(DevicePool& pool, std::int32_t num_k
 }
 
 std::int32_t ResidentPages::slot_of(std::int32_t head, std::int32_t page) const {
-  const auto& slots = heads_[static_cast<std::size_t>(head)].slot_of;
-  return static_cast<std::size_t>(page) < slots.size() ? slots[static_cast<std::size_t>(page)] : -1;
+  const auto& slots = heads_[at(head)].slot_of;
+  return static_cast<std::size_t>(page) < slots.size() ? slots[at(page)] : -1;
 }
 
 void ResidentPages::set_positions(Head& head, std::int32_t slot, const RowRange& rows,
@@ -54,8 +54,7 @@ void ResidentPages::set_positions(Head& head, std::int32_t slot, const RowRange&
 std::vector<std::pair<std::int32_t, std::int64_t>> ResidentPages::in_use(const Head& head) const {
   std::vector<std::pair<std::int32_t, std::int64_t>> used;  // page, slot
   for (std::int64_t slot = 0; slot < num_slots_; ++slot) {
-    if (const std::int32_t page = head.page_of[static_cast<std::size_t>(slot)]; page >= 0)
-      used.emplace_back(page, slot);
+    if (const std::int32_t page = head.page_of[at(slot)]; page >= 0) used.emplace_back(page, slot);
   }
   std::sort(used.begin(), used.end());
   return used;
@@ -80,30 +79,29 @@ void ResidentPages::order(const Head& head) const {
 void ResidentPages::want(std::int32_t head_index, std::span<const std::int32_t> wanted,
                          const RetrievalPages& pages, std::span<const std::int32_t> positions,
                          std::vector<PageCopy>& copies) {
-  Head& head = heads_[static_cast<std::size_t>(head_index)];
-  head.slot_of.resize(static_cast<std::size_t>(pages.size()), -1);
-  std::vector<bool> keep(static_cast<std::size_t>(num_slots_), false);
+  Head& head = heads_[at(head_index)];
+  head.slot_of.resize(to_size(pages.size()), -1);
+  std::vector<bool> keep(to_size(num_slots_), false);
   for (const std::int32_t page : wanted) {
-    if (const std::int32_t slot = head.slot_of[static_cast<std::size_t>(page)]; slot >= 0)
-      keep[static_cast<std::size_t>(slot)] = true;
+    if (const std::int32_t slot = head.slot_of[at(page)]; slot >= 0) keep[at(slot)] = true;
   }
   std::int32_t next = 0;
   for (const std::int32_t page : wanted) {
-    if (head.slot_of[static_cast<std::size_t>(page)] >= 0) continue;
-    while (keep[static_cast<std::size_t>(next)]) ++next;
-    std::int32_t& holds = head.page_of[static_cast<std::size_t>(next)];
-    if (holds >= 0) head.slot_of[static_cast<std::size_t>(holds)] = -1;
+    if (head.slot_of[at(page)] >= 0) continue;
+    while (keep[at(next)]) ++next;
+    std::int32_t& holds = head.page_of[at(next)];
+    if (holds >= 0) head.slot_of[at(holds)] = -1;
     holds = page;
-    head.slot_of[static_cast<std::size_t>(page)] = next;
-    keep[static_cast<std::size_t>(next)] = true;
+    head.slot_of[at(page)] = next;
+    keep[at(next)] = true;
     set_positions(head, next, pages[page], positions);
     copies.push_back({head_index, page, next});
   }
   // Unwanted pages must not be visible.
   for (std::int32_t slot = 0; slot < num_slots_; ++slot) {
-    std::int32_t& holds = head.page_of[static_cast<std::size_t>(slot)];
-    if (keep[static_cast<std::size_t>(slot)] || holds < 0) continue;
-    head.slot_of[static_cast<std::size_t>(holds)] = -1;
+    std::int32_t& holds = head.page_of[at(slot)];
+    if (keep[at(slot)] || holds < 0) continue;
+    head.slot_of[at(holds)] = -1;
     holds = -1;
     set_positions(head, slot, {0, 0}, positions);
   }
@@ -123,21 +121,21 @@ void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::
                            std::vector<KvMove>& moves) {
   const RowRange& rows = pages[page];
   const auto row = static_cast<std::int32_t>(rows.end - 1),
-             at = static_cast<std::int32_t>(row - rows.begin);
+             offset = static_cast<std::int32_t>(row - rows.begin);
   for (std::int32_t m = 0; m < static_cast<std::int32_t>(heads_.size()); ++m) {
     const std::int32_t slot = slot_of(m, page);
     if (slot < 0) continue;
-    const std::int32_t to = slot * page_tokens_ + at;
+    const std::int32_t to = slot * page_tokens_ + offset;
     moves.push_back({m, row, to, 1});
-    heads_[static_cast<std::size_t>(m)].positions[static_cast<std::size_t>(to)] = position;
-    heads_[static_cast<std::size_t>(m)].ordered = false;
+    heads_[at(m)].positions[at(to)] = position;
+    heads_[at(m)].ordered = false;
   }
 }
 
 MutableKvView ResidentPages::slots() const {
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) *
                          static_cast<std::int64_t>(dtype_bytes(dtype_));
-  const auto parts = static_cast<std::int64_t>(parts_.size());
+  const auto parts = count_of(parts_);
   return MutableKvView{.pages = parts_.data(),
                        .num_rows = parts * kPageTokens,
                        .num_kv_heads = static_cast<std::int32_t>(heads_.size()),
@@ -163,24 +161,23 @@ KvView ResidentPages::listed() const {
 }
 
 void ResidentPages::append_rows(std::int32_t head_index, std::vector<std::int32_t>& rows) const {
-  const Head& head = heads_[static_cast<std::size_t>(head_index)];
+  const Head& head = heads_[at(head_index)];
   for (const auto& [page, slot] : in_use(head)) {
     const std::int64_t first = slot * page_tokens_;
     for (std::int64_t row = first;
-         row < first + page_tokens_ && head.positions[static_cast<std::size_t>(row)] != kNowhere;
-         ++row)
+         row < first + page_tokens_ && head.positions[at(row)] != kNowhere; ++row)
       rows.push_back(static_cast<std::int32_t>(row));
   }
 }
 
 KvView ResidentPages::view(std::int32_t head_index) const {
-  const Head& head = heads_[static_cast<std::size_t>(head_index)];
+  const Head& head = heads_[at(head_index)];
   order(head);
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) *
                          static_cast<std::int64_t>(dtype_bytes(dtype_));
   return KvView{.pages = head.ordered_pages.data(),
                 .positions = head.ordered_positions.data(),
-                .num_rows = static_cast<std::int64_t>(head.ordered_positions.size()),
+                .num_rows = count_of(head.ordered_positions),
                 .num_kv_heads = 1,
                 .head_dim = head_dim_,
                 .dtype = dtype_,

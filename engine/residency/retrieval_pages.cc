@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 
 RetrievalPages::Key RetrievalPages::key_of(std::int32_t position) const {
@@ -17,8 +19,8 @@ RetrievalPages::Key RetrievalPages::key_of(std::int32_t position) const {
 }
 
 void RetrievalPages::extend(std::span<const std::int32_t> positions) {
-  for (; num_rows_ < static_cast<std::int64_t>(positions.size()); ++num_rows_) {
-    const Key key = key_of(positions[static_cast<std::size_t>(num_rows_)]);
+  for (; num_rows_ < count_of(positions); ++num_rows_) {
+    const Key key = key_of(positions[at(num_rows_)]);
     if (pages_.empty() || full(pages_.back()) || !(key == last_))
       pages_.push_back({num_rows_, num_rows_});
     ++pages_.back().end;

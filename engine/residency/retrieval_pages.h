@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/attention/attention_mass.h"
 
 namespace quire {
@@ -35,9 +36,7 @@ class RetrievalPages {
   std::int32_t complete() const {
     return pages_.empty() || full(pages_.back()) ? size() : size() - 1;
   }
-  const RowRange& operator[](std::int32_t page) const {
-    return pages_[static_cast<std::size_t>(page)];
-  }
+  const RowRange& operator[](std::int32_t page) const { return pages_[at(page)]; }
   std::span<const RowRange> all() const { return pages_; }
 
  private:

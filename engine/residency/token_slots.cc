@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -14,16 +16,16 @@ std::int64_t num_pages(std::int32_t num_slots) {
 void SlotMap::want(std::span<const std::int32_t> rows, std::vector<SlotLoad>& loads) {
   QUIRE_CHECK(rows.size() <= row_of_.size(), "more rows are wanted than there are slots");
   if (!rows.empty() && static_cast<std::size_t>(rows.back()) >= slot_of_.size())
-    slot_of_.resize(static_cast<std::size_t>(rows.back()) + 1, -1);
+    slot_of_.resize(to_size(rows.back()) + 1, -1);
   slots_.assign(rows.size(), -1);
   std::vector<bool> keep(row_of_.size(), false);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    slots_[i] = slot_of_[static_cast<std::size_t>(rows[i])];
-    if (slots_[i] >= 0) keep[static_cast<std::size_t>(slots_[i])] = true;
+    slots_[i] = slot_of_[at(rows[i])];
+    if (slots_[i] >= 0) keep[at(slots_[i])] = true;
   }
   for (std::size_t slot = 0; slot < row_of_.size(); ++slot) {
     if (keep[slot] || row_of_[slot] < 0) continue;
-    slot_of_[static_cast<std::size_t>(row_of_[slot])] = -1;
+    slot_of_[at(row_of_[slot])] = -1;
     row_of_[slot] = -1;
   }
   std::size_t next = 0;
@@ -31,8 +33,8 @@ void SlotMap::want(std::span<const std::int32_t> rows, std::vector<SlotLoad>& lo
     if (slots_[i] >= 0) continue;
     while (keep[next]) ++next;
     const auto slot = static_cast<std::int32_t>(next++);
-    row_of_[static_cast<std::size_t>(slot)] = rows[i];
-    slot_of_[static_cast<std::size_t>(rows[i])] = slots_[i] = slot;
+    row_of_[at(slot)] = rows[i];
+    slot_of_[at(rows[i])] = slots_[i] = slot;
     loads.push_back({rows[i], slot});
   }
 }
@@ -55,14 +57,14 @@ Result<TokenSlots> TokenSlots::create(DevicePool& pool, std::int32_t num_kv_head
   const std::int64_t page_bytes = 2 * num_kv_heads * kPageTokens * out.half_row_bytes_;
   for (std::int64_t p = 0; p < num_pages(num_slots); ++p)
     out.pages_.push_back(out.memory_.data() + p * page_bytes);
-  out.positions_.assign(static_cast<std::size_t>(num_pages(num_slots) * kPageTokens), 0);
+  out.positions_.assign(to_size(num_pages(num_slots) * kPageTokens), 0);
   return out;
 }
 
 KvView TokenSlots::view() const {
   return KvView{.pages = pages_.data(),
                 .positions = positions_.data(),
-                .num_rows = static_cast<std::int64_t>(positions_.size()),
+                .num_rows = count_of(positions_),
                 .num_kv_heads = num_kv_heads_,
                 .head_dim = head_dim_,
                 .dtype = dtype_,

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/residency/device_pool.h"
 #include "kernels/rows/kv.h"
@@ -21,7 +22,7 @@ struct SlotLoad {
 /// same rows, because the wanted rows do not depend on the layer.
 class SlotMap {
  public:
-  explicit SlotMap(std::int32_t num_slots) : row_of_(static_cast<std::size_t>(num_slots), -1) {}
+  explicit SlotMap(std::int32_t num_slots) : row_of_(to_size(num_slots), -1) {}
 
   /// Assigns slots to `rows` (ascending, at most as many as slots): rows with a slot keep it, the
   /// others take slots of unwanted rows, both ascending. Those slots count as holding them from now

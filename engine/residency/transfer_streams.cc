@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -42,7 +43,7 @@ TransferStreams::~TransferStreams() {
 TransferStreams::Ticket TransferStreams::submit(std::function<Status()> copy, std::int32_t stream) {
   auto ticket = std::make_shared<Transfer>();
   ticket->copy = std::move(copy);
-  Stream& to = *streams_[static_cast<std::size_t>(stream)];
+  Stream& to = *streams_[at(stream)];
   const std::lock_guard lock(mu_);
   to.queue.push_back(ticket);
   to.work.notify_one();

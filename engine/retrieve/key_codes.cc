@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "kernels/choice/page_bounds.h"
 
 namespace quire {
@@ -20,14 +21,13 @@ constexpr float kLargestCode = 255;
 Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
   num_kv_heads_ = kv.num_kv_heads;
   head_dim_ = kv.head_dim;
-  const auto dim = static_cast<std::size_t>(kv.head_dim),
-             width = static_cast<std::size_t>(kv.num_kv_heads) * dim;
+  const auto dim = to_size(kv.head_dim), width = to_size(kv.num_kv_heads) * dim;
   std::vector<RowRange> ranges;
   for (std::int64_t row = 0; row < end; row += kRangeRows)
     ranges.push_back({row, std::min(end, row + kRangeRows)});
   std::vector<std::uint16_t> bounds(ranges.size() * 2 * width);
-  QUIRE_RETURN_IF_ERROR(page_bounds({kv, ranges.data(), static_cast<std::int64_t>(ranges.size()),
-                                     bounds.data(), PageSummary::kExtremes}));
+  QUIRE_RETURN_IF_ERROR(
+      page_bounds({kv, ranges.data(), count_of(ranges), bounds.data(), PageSummary::kExtremes}));
   lows_.resize(width);
   steps_.resize(width);
   for (std::size_t i = 0; i < width; ++i) {
@@ -45,11 +45,10 @@ Status KeyCodes::find_ranges(const KvView& kv, std::int64_t end) {
 
 /// Allocates a prompt's blocks in one piece, and an answer's in pieces of kAnswerBlocks.
 Status KeyCodes::make_room(std::int64_t rows) {
-  const std::int64_t have = static_cast<std::int64_t>(blocks_.size()),
-                     missing = (rows + kCodeRows - 1) / kCodeRows - have;
+  const std::int64_t have = count_of(blocks_), missing = (rows + kCodeRows - 1) / kCodeRows - have;
   if (missing <= 0) return {};
   const std::int64_t more = std::max(missing, have > 0 ? kAnswerBlocks : 1);
-  HostSlab slab(static_cast<std::size_t>(more * block_bytes()));
+  HostSlab slab(to_size(more * block_bytes()));
   if (slab.data() == nullptr)
     return Status::exhausted("the system gives no memory for codes of keys (" +
                              std::to_string(more * block_bytes()) + " bytes asked)");
@@ -78,7 +77,7 @@ float KeyCodes::constant(std::int32_t kv_head, const float* query, float scale) 
 
 Status KeyCodes::score(std::int32_t kv_head, const float* query, std::int32_t group, float scale,
                        std::span<const std::int32_t> rows, float* scores) const {
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   return code_scores({query,
                       group,
                       head_dim_,

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/cache/host_slab.h"
 #include "kernels/choice/key_codes.h"
@@ -36,7 +37,7 @@ class KeyCodes {
   float constant(std::int32_t kv_head, const float* query, float scale) const;
 
   std::int64_t num_rows() const { return num_rows_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(blocks_.size()) * block_bytes(); }
+  std::int64_t bytes() const { return count_of(blocks_) * block_bytes(); }
 
  private:
   Status find_ranges(const KvView& kv, std::int64_t end);

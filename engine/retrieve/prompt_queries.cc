@@ -6,12 +6,11 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "engine/compute/compute.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Returns `count` of the positions below n, ascending.
 std::vector<std::int32_t> wanted_positions(const WantedQueries& wanted, std::int64_t n) {
@@ -31,9 +30,9 @@ std::vector<std::int32_t> wanted_positions(const WantedQueries& wanted, std::int
       // Each position is sampled with the probability that is left for it: the same rows on every
       // machine.
       std::mt19937_64 random(static_cast<std::uint64_t>(n));
-      for (std::int64_t p = 0; p < n && static_cast<std::int64_t>(out.size()) < count; ++p) {
+      for (std::int64_t p = 0; p < n && count_of(out) < count; ++p) {
         if (static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n - p)) <
-            count - static_cast<std::int64_t>(out.size()))
+            count - count_of(out))
           out.push_back(static_cast<std::int32_t>(p));
       }
     }
@@ -63,7 +62,7 @@ std::int32_t PromptQueries::slot_for(Layer& layer, std::int32_t position) const 
   auto place = std::lower_bound(rows.begin(), rows.end(), position,
                                 [](const Row& r, std::int32_t p) { return r.position < p; });
   if (place != rows.end() && place->position == position) return place->slot;
-  if (static_cast<std::int64_t>(rows.size()) < wanted_.count) {
+  if (count_of(rows) < wanted_.count) {
     const auto slot = static_cast<std::int32_t>(rows.size());
     rows.insert(place, {position, slot});
     layer.queries.resize(rows.size() * rotated_.size());
@@ -86,7 +85,7 @@ Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t positio
   rotate.positions = &position;
   rotate.rows = 1;
   rotate.num_heads = shape_.num_heads;
-  rotate.ldx = rotate.ldo = static_cast<std::int64_t>(rotated_.size());
+  rotate.ldx = rotate.ldo = count_of(rotated_);
   QUIRE_RETURN_IF_ERROR(rope_rotate(rope_, rotate));
   std::transform(rotated_.begin(), rotated_.end(),
                  layer.queries.begin() + slot * static_cast<std::ptrdiff_t>(rotated_.size()),
@@ -101,7 +100,7 @@ Status PromptQueries::keep(Layer& layer, std::int32_t slot, std::int32_t positio
 
 Status PromptQueries::after_attention(LayerPass& pass) {
   QUIRE_RETURN_IF_ERROR(failed_);
-  const auto n = static_cast<std::int64_t>(pass.positions.size());
+  const auto n = count_of(pass.positions);
   // Positions ascend within a pass, so at most its last `count` rows can stay.
   const std::int64_t first = wanted_.rows == WantedQueries::Rows::kLast
                                  ? std::max<std::int64_t>(0, n - wanted_.count)
@@ -124,9 +123,7 @@ Status PromptQueries::take_row(std::int32_t layer_index, std::int32_t position, 
 Status PromptQueries::fetch_rows(const LayerPass& pass, std::span<const std::int32_t> rows) {
   FetchOps& fetch = pass.compute->fetch();
   LinearOps& linear = pass.compute->linear();
-  const auto n = static_cast<std::int64_t>(rows.size()),
-             width = static_cast<std::int64_t>(rotated_.size()),
-             heads = std::int64_t{shape_.num_heads};
+  const auto n = count_of(rows), width = count_of(rotated_), heads = std::int64_t{shape_.num_heads};
   const std::int64_t bytes = n * (width + heads) * static_cast<std::int64_t>(sizeof(float));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, fetch.place(bytes));
   auto* const queries = reinterpret_cast<float*>(to);

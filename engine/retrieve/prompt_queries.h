@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/model/forward.h"
 #include "kernels/rows/rope.h"
 
@@ -57,9 +58,7 @@ class PromptQueries final : public ForwardHook {
   bool needs_whole_prompt() const { return wanted_.rows != WantedQueries::Rows::kLast; }
   const WantedQueries& wanted() const { return wanted_; }
 
-  std::int64_t num_rows(std::int32_t layer) const {
-    return static_cast<std::int64_t>(layers_[static_cast<std::size_t>(layer)].rows.size());
-  }
+  std::int64_t num_rows(std::int32_t layer) const { return count_of(layers_[at(layer)].rows); }
   /// Returns the position of the i-th row by position, i below num_rows(layer).
   std::int32_t position(std::int32_t layer, std::int64_t i) const { return row(layer, i).position; }
   /// Returns the row's query, [num_heads, head_dim] bf16, post-RoPE; valid until the next row is
@@ -69,7 +68,7 @@ class PromptQueries final : public ForwardHook {
   /// heads: it did not attend, because no later layer needed its output.
   std::span<const float> lse(std::int32_t layer, std::int64_t i) const;
   /// Frees the layer's rows.
-  void release(std::int32_t layer) { layers_[static_cast<std::size_t>(layer)] = {}; }
+  void release(std::int32_t layer) { layers_[at(layer)] = {}; }
 
  private:
   struct Row {
@@ -85,7 +84,7 @@ class PromptQueries final : public ForwardHook {
   Status keep(Layer& layer, std::int32_t slot, std::int32_t position, const float* raw,
               const float* lse);
   const Row& row(std::int32_t layer, std::int64_t i) const {
-    return layers_[static_cast<std::size_t>(layer)].rows[static_cast<std::size_t>(i)];
+    return layers_[at(layer)].rows[at(i)];
   }
   bool wanted(std::int32_t position) const;
   std::int32_t slot_for(Layer& layer, std::int32_t position) const;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/compute/compute.h"
 
 namespace quire {
@@ -11,7 +12,7 @@ namespace {
 
 KvGatherArgs gather(const KvView& cache, const MutableKvView& slots,
                     const std::vector<KvMove>& moves) {
-  KvGatherArgs args{cache, slots, moves.data(), static_cast<std::int64_t>(moves.size()), 0};
+  KvGatherArgs args{cache, slots, moves.data(), count_of(moves), 0};
   for (const KvMove& move : moves) args.most_rows = std::max(args.most_rows, move.rows);
   return args;
 }

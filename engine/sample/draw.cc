@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/index.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
@@ -45,8 +46,7 @@ void keep_most_likely(std::vector<Candidate>& candidates, float top_p) {
 std::int32_t sample_token(std::span<const float> logits, const SampleRule& rule,
                           SampleScratch& scratch) {
   if (!(rule.temperature > 0))
-    return static_cast<std::int32_t>(
-        argmax(logits.data(), static_cast<std::int64_t>(logits.size())));
+    return static_cast<std::int32_t>(argmax(logits.data(), count_of(logits)));
   std::vector<Candidate>& candidates = scratch.candidates;
   candidates.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -59,7 +59,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleRule& rule,
   if (!std::isfinite(top)) return best->id;
   if (rule.top_k > 0 && static_cast<std::size_t>(rule.top_k) < candidates.size()) {
     std::nth_element(candidates.begin(), candidates.begin() + rule.top_k, candidates.end(), before);
-    candidates.resize(static_cast<std::size_t>(rule.top_k));
+    candidates.resize(to_size(rule.top_k));
   }
   const auto share_of = [&](const Candidate& c) { return std::exp((c.logit - top) * scale); };
   for (Candidate& c : candidates) c.weight = static_cast<std::uint64_t>(share_of(c) * kOne + 0.5f);

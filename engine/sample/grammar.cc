@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/index.h"
+
 namespace quire {
 
 using Kind = Grammar::Kind;
@@ -57,14 +59,12 @@ GrammarBuilder::Part GrammarBuilder::repeat(Part part, std::int32_t min, std::in
 
 GrammarBuilder::Part GrammarBuilder::forward() { return choice({}); }
 
-void GrammarBuilder::define(Part forward, Part meaning) {
-  nodes_[static_cast<std::size_t>(forward)].parts = {meaning};
-}
+void GrammarBuilder::define(Part forward, Part meaning) { nodes_[at(forward)].parts = {meaning}; }
 
 Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
   // Parts that match at least one finite text, computed as the least fixed point.
   std::vector<bool> finite(nodes_.size(), false);
-  const auto known = [&](Part p) { return static_cast<bool>(finite[static_cast<std::size_t>(p)]); };
+  const auto known = [&](Part p) { return static_cast<bool>(finite[at(p)]); };
   const auto matches_something = [&](const Grammar::Node& n) {
     switch (n.kind) {
       case Kind::kBytes:

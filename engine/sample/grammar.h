@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 
 namespace quire {
@@ -38,7 +39,7 @@ class Grammar {
     std::int32_t min = 0, max = 0;
   };
 
-  const Node& node(Part part) const { return nodes_[static_cast<std::size_t>(part)]; }
+  const Node& node(Part part) const { return nodes_[at(part)]; }
   Part root() const { return root_; }
   Part num_parts() const { return static_cast<Part>(nodes_.size()); }
 

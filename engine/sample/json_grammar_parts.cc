@@ -4,6 +4,8 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/string.hpp>
 
+#include "base/index.h"
+
 namespace quire {
 
 using Part = Grammar::Part;
@@ -76,8 +78,8 @@ Part JsonParts::boolean() {
 }
 
 Part JsonParts::any(int depth) {
-  any_.resize(std::max(any_.size(), static_cast<std::size_t>(depth) + 1));
-  if (const auto made = any_[static_cast<std::size_t>(depth)]) return *made;
+  any_.resize(std::max(any_.size(), to_size(depth) + 1));
+  if (const auto made = any_[at(depth)]) return *made;
   std::vector<Part> kinds = {string(), number(), boolean(), null()};
   if (depth > 0) {
     const Part inner = any(depth - 1);
@@ -85,7 +87,7 @@ Part JsonParts::any(int depth) {
     kinds.push_back(map(inner));
   }
   const Part part = b_.choice(std::move(kinds));
-  any_[static_cast<std::size_t>(depth)] = part;
+  any_[at(depth)] = part;
   return part;
 }
 
@@ -107,7 +109,7 @@ Part JsonParts::tuple(const std::vector<Part>& first, std::optional<Part> rest, 
     after = b_.repeat(b_.sequence({comma(), *rest}), std::max(0, min - fixed),
                       max == Grammar::kUnbounded ? max : max - fixed);
   for (std::int32_t i = std::min(fixed, max) - 1; i >= 0; --i) {
-    const Part item = first[static_cast<std::size_t>(i)];
+    const Part item = first[at(i)];
     const Part here = b_.sequence({i > 0 ? b_.sequence({comma(), item}) : item, after});
     after = i < min ? here : b_.optional(here);
   }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -105,7 +107,7 @@ TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_i
     total += std::isnan(x) ? 0 : std::exp(static_cast<double>(x) - largest);
   const double log_total = std::log(total);
   const auto logprob = [&](std::int32_t id) {
-    const float x = logits[static_cast<std::size_t>(id)];
+    const float x = logits[at(id)];
     // The floor keeps the value finite, as JSON requires.
     const double p = std::isnan(x) || !std::isfinite(largest)
                          ? kLogprobFloor
@@ -113,7 +115,7 @@ TokenLogprobs token_logprobs(std::span<const float> logits, std::int32_t token_i
     return TokenLogprob{id, static_cast<float>(std::max(p, kLogprobFloor))};
   };
   out.chosen = logprob(token_id);
-  const auto count = std::min(static_cast<std::size_t>(std::max(num_top, 0)), logits.size());
+  const auto count = std::min(to_size(std::max(num_top, 0)), logits.size());
   if (count == 0) return out;
   // A heap with the worst of the best at the front.
   std::vector<std::pair<float, std::int32_t>> best;
@@ -147,12 +149,10 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits) {
   if (options_.logit_bias.empty() && counts_.empty()) return logits;
   adjusted_.assign(logits.begin(), logits.end());
   for (const auto& [id, count] : counts_) {
-    adjusted_[static_cast<std::size_t>(id)] -= options_.frequency_penalty *
-                                                   static_cast<float>(count) +
-                                               options_.presence_penalty;
+    adjusted_[at(id)] -= options_.frequency_penalty * static_cast<float>(count) +
+                         options_.presence_penalty;
   }
-  for (const auto& [id, bias] : options_.logit_bias)
-    adjusted_[static_cast<std::size_t>(id)] += bias;
+  for (const auto& [id, bias] : options_.logit_bias) adjusted_[at(id)] += bias;
   return adjusted_;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/index.h"
 #include "engine/sample/token_mask.h"
 
 namespace quire {
@@ -37,7 +38,7 @@ std::int64_t ShortestEnd::repeated(std::int64_t tokens, std::int32_t times) {
 }
 
 ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
-    : tokens_(static_cast<std::size_t>(grammar.num_parts()), kNever) {
+    : tokens_(to_size(grammar.num_parts()), kNever) {
   ByteSet single;  // bytes that are a token
   for (unsigned b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
@@ -45,11 +46,9 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
   }
   for (Part p = 0; p < grammar.num_parts(); ++p) {
     const Grammar::Node& n = grammar.node(p);
-    if (n.kind == Kind::kBytes && (n.bytes & single).any())
-      tokens_[static_cast<std::size_t>(p)] = 1;
+    if (n.kind == Kind::kBytes && (n.bytes & single).any()) tokens_[at(p)] = 1;
     if (n.kind == Kind::kLiteral)
-      tokens_[static_cast<std::size_t>(p)] = literals_.emplace(p, spell(n.text, trie))
-                                                 .first->second.front();
+      tokens_[at(p)] = literals_.emplace(p, spell(n.text, trie)).first->second.front();
   }
   // Computes the least fixed point; most parts come after those they consist of.
   for (bool changed = true; changed;) {
@@ -58,7 +57,7 @@ ShortestEnd::ShortestEnd(const Grammar& grammar, const TokenTrie& trie)
       const Grammar::Node& n = grammar.node(p);
       if (n.kind == Kind::kBytes || n.kind == Kind::kLiteral) continue;
       const std::int64_t now = whole(n);
-      std::int64_t& known = tokens_[static_cast<std::size_t>(p)];
+      std::int64_t& known = tokens_[at(p)];
       if (now >= known) continue;
       known = now;
       changed = true;
@@ -76,7 +75,7 @@ std::int64_t ShortestEnd::whole(const Grammar::Node& n) const {
 
 std::int64_t ShortestEnd::of_rest(Part part, std::int32_t offset) const {
   const auto literal = literals_.find(part);
-  return literal == literals_.end() ? of(part) : literal->second[static_cast<std::size_t>(offset)];
+  return literal == literals_.end() ? of(part) : literal->second[at(offset)];
 }
 
 }  // namespace quire

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/sample/grammar.h"
 
 namespace quire {
@@ -22,7 +23,7 @@ class ShortestEnd {
 
   ShortestEnd(const Grammar& grammar, const TokenTrie& trie);
 
-  std::int64_t of(Grammar::Part part) const { return tokens_[static_cast<std::size_t>(part)]; }
+  std::int64_t of(Grammar::Part part) const { return tokens_[at(part)]; }
   /// Returns the value for a byte set, or for a literal from byte `offset` on.
   std::int64_t of_rest(Grammar::Part part, std::int32_t offset) const;
 

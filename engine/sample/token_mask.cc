@@ -4,16 +4,17 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.h"
+
 namespace quire {
 
 using Kind = Grammar::Kind;
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer)
     : strips_first_space_(tokenizer.strips_first_space()) {
-  bytes_of_.resize(static_cast<std::size_t>(tokenizer.vocab_size()));
+  bytes_of_.resize(to_size(tokenizer.vocab_size()));
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    if (!tokenizer.is_special(id))
-      bytes_of_[static_cast<std::size_t>(id)] = tokenizer.token_bytes(id);
+    if (!tokenizer.is_special(id)) bytes_of_[at(id)] = tokenizer.token_bytes(id);
   }
   build();
 }
@@ -33,7 +34,7 @@ void TokenTrie::build() {
   std::vector<std::int32_t> path;  // the node of each byte of the previous token
   const auto close = [&](std::size_t depth) {
     for (; path.size() > depth; path.pop_back())
-      nodes_[static_cast<std::size_t>(path.back())].next = static_cast<std::int32_t>(nodes_.size());
+      nodes_[at(path.back())].next = static_cast<std::int32_t>(nodes_.size());
   };
   std::string_view before;
   for (std::size_t i = 0; i < token_ids_.size(); ++i) {
@@ -43,9 +44,8 @@ void TokenTrie::build() {
       nodes_.back().tokens_end = at + 1;
       continue;
     }
-    close(static_cast<std::size_t>(
-        std::mismatch(bytes.begin(), bytes.end(), before.begin(), before.end()).first -
-        bytes.begin()));
+    close(to_size(std::mismatch(bytes.begin(), bytes.end(), before.begin(), before.end()).first -
+                  bytes.begin()));
     while (path.size() < bytes.size()) {
       Node n{};
       n.byte = static_cast<std::uint8_t>(bytes[path.size()]);
@@ -80,7 +80,7 @@ GrammarMatcher::FrameId GrammarMatcher::frame(Grammar::Part part, std::int32_t i
   const auto [it, fresh] = frame_ids_.emplace(f, static_cast<FrameId>(frames_.size()));
   if (fresh) {
     const Grammar::Node& n = grammar_.node(part);
-    std::int64_t left = below == kBottom ? 0 : frame_tokens_[static_cast<std::size_t>(below)];
+    std::int64_t left = below == kBottom ? 0 : frame_tokens_[at(below)];
     if (n.kind == Kind::kRepeat) {
       left = ShortestEnd::joined(left,
                                  ShortestEnd::repeated(shortest_.of(n.parts[0]), n.min - index));
@@ -131,10 +131,10 @@ void GrammarMatcher::leave(FrameId id, StateKey& out) {
     return;
   }
   if (!first_time(-1, id)) return;
-  const Frame f = frames_[static_cast<std::size_t>(id)];
+  const Frame f = frames_[at(id)];
   const Grammar::Node& n = grammar_.node(f.part);
   if (n.kind == Kind::kRepeat) return repeat(f.part, f.index, f.below, out);
-  const auto next = static_cast<std::size_t>(f.index);
+  const auto next = to_size(f.index);
   enter(n.parts[next], next + 1 == n.parts.size() ? f.below : frame(f.part, f.index + 1, f.below),
         out);
 }
@@ -163,22 +163,21 @@ GrammarMatcher::StateId GrammarMatcher::intern(StateKey key) {
 }
 
 std::int64_t GrammarMatcher::tokens_left(const Way& way) const {
-  const std::int64_t then = way.then == kBottom ? 0
-                                                : frame_tokens_[static_cast<std::size_t>(way.then)];
+  const std::int64_t then = way.then == kBottom ? 0 : frame_tokens_[at(way.then)];
   return ShortestEnd::joined(shortest_.of_rest(way.part, way.offset), then);
 }
 
 GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
-  const StateId known = states_[static_cast<std::size_t>(from)].next[byte];
+  const StateId known = states_[at(from)].next[byte];
   if (known != kUnknown) return known;
   StateKey key{false, false, {}};
   seen_.clear();
-  for (const Way& way : states_[static_cast<std::size_t>(from)].ways) {
+  for (const Way& way : states_[at(from)].ways) {
     const Grammar::Node& n = grammar_.node(way.part);
     if (n.kind == Kind::kBytes) {
       if (n.bytes.test(byte)) leave(way.then, key);
-    } else if (static_cast<std::uint8_t>(n.text[static_cast<std::size_t>(way.offset)]) == byte) {
-      if (static_cast<std::size_t>(way.offset) + 1 == n.text.size()) {
+    } else if (static_cast<std::uint8_t>(n.text[at(way.offset)]) == byte) {
+      if (to_size(way.offset) + 1 == n.text.size()) {
         leave(way.then, key);
       } else {
         add({way.part, way.offset + 1, way.then}, key);
@@ -186,31 +185,31 @@ GrammarMatcher::StateId GrammarMatcher::step(StateId from, std::uint8_t byte) {
     }
   }
   const StateId to = intern(std::move(key));
-  states_[static_cast<std::size_t>(from)].next[byte] = to;
+  states_[at(from)].next[byte] = to;
   return to;
 }
 
 GrammarMatcher::Mask GrammarMatcher::walk(StateId from, std::int64_t most_left) {
   Mask mask;
-  mask.tokens.resize((static_cast<std::size_t>(trie_.vocab_size()) + 63) / 64);
-  std::vector<StateId> at(static_cast<std::size_t>(trie_.max_depth()) + 1);
-  at[0] = from;
+  mask.tokens.resize((to_size(trie_.vocab_size()) + 63) / 64);
+  std::vector<StateId> reached(to_size(trie_.max_depth()) + 1);
+  reached[0] = from;
   const auto& nodes = trie_.nodes();
   for (std::size_t i = 0; i < nodes.size();) {
     const TokenTrie::Node& n = nodes[i];
-    const auto depth = static_cast<std::size_t>(n.depth);
-    at[depth] = step(at[depth - 1], n.byte);
-    if (at[depth] == kDead) {
-      i = static_cast<std::size_t>(n.next);
+    const auto depth = to_size(n.depth);
+    reached[depth] = step(reached[depth - 1], n.byte);
+    if (reached[depth] == kDead) {
+      i = to_size(n.next);
       continue;
     }
     ++i;
-    const std::int64_t left = states_[static_cast<std::size_t>(at[depth])].tokens_left;
+    const std::int64_t left = states_[at(reached[depth])].tokens_left;
     if (n.tokens_begin == n.tokens_end || left > most_left) continue;
     mask.most_left = std::max(mask.most_left, left);
     mask.empty = false;
     for (std::int32_t t = n.tokens_begin; t < n.tokens_end; ++t) {
-      const auto id = static_cast<std::size_t>(trie_.token_ids()[static_cast<std::size_t>(t)]);
+      const auto id = to_size(trie_.token_ids()[at(t)]);
       mask.tokens[id / 64] |= std::uint64_t{1} << (id % 64);
     }
   }
@@ -236,7 +235,7 @@ std::span<const std::uint64_t> GrammarMatcher::allowed(std::int64_t room) {
 
 bool GrammarMatcher::withheld(std::int32_t token_id) const {
   if (!narrowed_ || token_id < 0 || token_id >= trie_.vocab_size()) return false;
-  const auto word = static_cast<std::size_t>(token_id) / 64;
+  const auto word = to_size(token_id) / 64;
   const std::uint64_t bit = std::uint64_t{1} << (token_id % 64);
   return (masks_.at(current_).tokens[word] & ~narrow_.tokens[word] & bit) != 0;
 }
@@ -266,12 +265,10 @@ void GrammarMatcher::forget_all_but_current() {
   masks_.clear();
   for (Way& way : key.ways) {
     std::vector<FrameId> chain;
-    for (FrameId f = way.then; f != kBottom; f = old[static_cast<std::size_t>(f)].below)
-      chain.push_back(f);
+    for (FrameId f = way.then; f != kBottom; f = old[at(f)].below) chain.push_back(f);
     FrameId then = kBottom;
     for (auto f = chain.rbegin(); f != chain.rend(); ++f)
-      then = frame(old[static_cast<std::size_t>(*f)].part, old[static_cast<std::size_t>(*f)].index,
-                   then);
+      then = frame(old[at(*f)].part, old[at(*f)].index, then);
     way.then = then;
   }
   std::sort(key.ways.begin(), key.ways.end());

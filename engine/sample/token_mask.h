@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/sample/grammar.h"
 #include "engine/sample/shortest_end.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -38,9 +39,7 @@ class TokenTrie {
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(bytes_of_.size()); }
   std::int32_t max_depth() const { return max_depth_; }
   /// Returns the token's bytes; empty if it is not in the trie.
-  std::string_view bytes_of(std::int32_t id) const {
-    return bytes_of_[static_cast<std::size_t>(id)];
-  }
+  std::string_view bytes_of(std::int32_t id) const { return bytes_of_[at(id)]; }
   /// Calls `found(length)` for each token that is a prefix of `text`, shortest first.
   template <class Found>
   void for_each_beginning(std::string_view text, Found found) const {
@@ -48,10 +47,10 @@ class TokenTrie {
     std::size_t at = 0, end = nodes_.size();
     for (std::size_t depth = 0; depth < text.size(); ++depth) {
       while (at < end && nodes_[at].byte != static_cast<std::uint8_t>(text[depth]))
-        at = static_cast<std::size_t>(nodes_[at].next);
+        at = to_size(nodes_[at].next);
       if (at >= end) return;
       if (nodes_[at].tokens_begin != nodes_[at].tokens_end) found(depth + 1);
-      end = static_cast<std::size_t>(nodes_[at].next);
+      end = to_size(nodes_[at].next);
       ++at;
     }
   }
@@ -135,7 +134,7 @@ class GrammarMatcher {
     bool empty = true;
   };
 
-  std::size_t current() const { return static_cast<std::size_t>(current_); }
+  std::size_t current() const { return to_size(current_); }
   FrameId frame(Grammar::Part part, std::int32_t index, FrameId below);
   static void add(const Way& way, StateKey& out);
   void enter(Grammar::Part part, FrameId then, StateKey& out);

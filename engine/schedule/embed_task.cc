@@ -1,6 +1,7 @@
 #include "engine/schedule/embed_task.h"
 
 #include "base/clock.h"
+#include "base/index.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,7 @@ EmbedTask::EmbedTask(QueryResources& core, EmbedRequest request, Done done)
     : core_(core), request_(std::move(request)), done_(std::move(done)) {}
 
 std::int64_t EmbedTask::working_bytes() const {
-  const auto rows = static_cast<std::int64_t>(request_.token_ids.size());
+  const auto rows = count_of(request_.token_ids);
   return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() *
          core_.facts.shape.num_layers;
 }
@@ -46,13 +47,12 @@ bool EmbedTask::step() {
 
 Status EmbedTask::run_chunk() {
   const auto started = Clock::now();
-  const auto hidden_size = static_cast<std::size_t>(core_.model->config().hidden_size);
+  const auto hidden_size = to_size(core_.model->config().hidden_size);
   if (!cache_) {
     cache_.emplace(*core_.pool, core_.facts.shape.num_layers);
     sums_.assign(hidden_size, 0.0);
   }
-  const std::size_t n = std::min(static_cast<std::size_t>(core_.chunk_tokens),
-                                 request_.token_ids.size() - next_);
+  const std::size_t n = std::min(to_size(core_.chunk_tokens), request_.token_ids.size() - next_);
   std::vector<std::int32_t> positions(n), rows(n);
   std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(next_));
   std::iota(rows.begin(), rows.end(), 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/draft/draft.h"
 #include "engine/prefill/kv_writer.h"
@@ -60,7 +61,7 @@ bool PrefillTask::drop_cancelled() {
 }
 
 PrefillResult PrefillTask::result_so_far() const {
-  const KvLayout layout = kv_layout(core_.facts, static_cast<std::int64_t>(token_ids_.size()));
+  const KvLayout layout = kv_layout(core_.facts, count_of(token_ids_));
   PrefillResult r;
   r.key = key_;
   r.tokens = layout.num_tokens();

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/api/requests.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/query/query_resources.h"
@@ -29,7 +30,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   const ContextKey& key() const { return key_; }
   const std::string& tenant() const { return tenant_; }
   PrefillPriority priority() const { return priority_; }
-  std::int64_t num_tokens() const { return static_cast<std::int64_t>(token_ids_.size()); }
+  std::int64_t num_tokens() const { return count_of(token_ids_); }
   std::int64_t working_bytes() const;
   /// Adds a caller for the same content. Returns false, with the arguments untouched, if the result
   /// was already delivered.

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/prefill/kv_writer.h"
 #include "kernels/parallel.h"
@@ -37,7 +38,7 @@ Scheduler::Scheduler(QueryResources& core, const SchedulerLimits& limits)
     : core_(core),
       limits_(limits),
       batch_(*core.model),
-      embeds_(core, static_cast<std::size_t>(limits.max_embeds)),
+      embeds_(core, to_size(limits.max_embeds)),
       prefills_(core),
       largest_chunk_(core.chunk_tokens),
       query_chunks_(largest_chunk_),
@@ -234,7 +235,7 @@ bool Scheduler::step_decode() {
     status = Status::exhausted("out of memory");
   }
   const double ms = ms_between(started, Clock::now());
-  core_.meter->add_decode(static_cast<std::int64_t>(rows.size()), ms);
+  core_.meter->add_decode(count_of(rows), ms);
   decode_step_ms_ = decode_step_ms_ == 0 ? ms
                                          : decode_step_ms_ + kNewestStep * (ms - decode_step_ms_);
   query_ms_since_prefill_ += ms;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/residency/device_pool.h"
 #include "engine/schedule/scheduler.h"
@@ -24,8 +25,7 @@ constexpr std::int64_t kMaxOvercommit = 2;
 /// Returns the bytes of stored KV that the query may read.
 std::int64_t bytes_to_read(const QueryResources& core, const QueryRequest& request) {
   std::int64_t tokens = 0;
-  for (const QueryContext& c : request.contexts)
-    tokens += c.key ? static_cast<std::int64_t>(c.token_ids.size()) : 0;
+  for (const QueryContext& c : request.contexts) tokens += c.key ? count_of(c.token_ids) : 0;
   const KvShape& shape = core.facts.shape;
   return tokens * shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim *
          static_cast<std::int64_t>(dtype_bytes(shape.dtype));

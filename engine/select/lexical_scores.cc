@@ -4,14 +4,14 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
 /// The constant k1 of BM25; blocks are equally long, so lengths need no normalisation.
 constexpr float kSaturation = 1.2f;
 constexpr float kFollowing = 0.5f;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// A token, or a bigram.
 std::uint64_t term(std::int32_t token) { return static_cast<std::uint32_t>(token); }

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr std::size_t kFew = 2, kDocumentsPart = 5, kBlocksPart = 8;
 /// Weight of a block's own match with the question, and share of the largest overlap at which a
 /// score saturates.
 constexpr float kRelation = 0.5f, kEnough = 0.5f;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 using Pair = std::uint64_t;
 

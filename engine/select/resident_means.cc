@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -30,10 +32,9 @@ Result<ComputeValues> ResidentMeans::get(const std::optional<ContextKey>& key,
   if (bytes > max_bytes_)
     return Status::exhausted("the means of a document take more than all of them may");
   make_room(bytes);
-  std::vector<float> means(static_cast<std::size_t>(sketch.num_layers() * per_layer));
+  std::vector<float> means(to_size(sketch.num_layers() * per_layer));
   for (std::int32_t layer = 0; layer < sketch.num_layers(); ++layer)
-    sketch.means(layer, std::span(means).subspan(static_cast<std::size_t>(layer * per_layer),
-                                                 static_cast<std::size_t>(per_layer)));
+    sketch.means(layer, std::span(means).subspan(at(layer * per_layer), at(per_layer)));
   QUIRE_ASSIGN_OR_RETURN(ComputeValues kept,
                          compute_.upload(std::as_bytes(std::span<const float>(means))));
   ++stats_.uploads;
@@ -51,7 +52,7 @@ Result<bool> ResidentScorer::score(const Shape& shape, std::span<const Item> ite
   for (const Item& item : items) {
     ComputeValues& of = means[item.context];
     if (of.empty()) {
-      auto got = means_.get(keys_[static_cast<std::size_t>(item.context)], *item.sketch);
+      auto got = means_.get(keys_[at(item.context)], *item.sketch);
       if (got.code() == Code::kResourceExhausted) return false;
       QUIRE_RETURN_IF_ERROR(got.status());
       of = std::move(*got);

@@ -5,12 +5,11 @@
 #include <limits>
 #include <optional>
 
+#include "base/index.h"
 #include "engine/select/block_scores.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Returns the query rotated by `position` and averaged over the heads that share a KV head,
 /// [num_kv_heads * head_dim].
@@ -23,14 +22,13 @@ class QueryFrame {
 
   Result<std::span<const float>> at_distance(std::span<const float> query, std::int64_t position) {
     const auto where = static_cast<std::int32_t>(position);
-    QUIRE_RETURN_IF_ERROR(
-        rope_rotate(*input_.rope, {.x = query.data(),
-                                   .out = turned_.data(),
-                                   .positions = &where,
-                                   .rows = 1,
-                                   .num_heads = input_.num_heads,
-                                   .ldx = static_cast<std::int64_t>(query.size()),
-                                   .ldo = static_cast<std::int64_t>(query.size())}));
+    QUIRE_RETURN_IF_ERROR(rope_rotate(*input_.rope, {.x = query.data(),
+                                                     .out = turned_.data(),
+                                                     .positions = &where,
+                                                     .rows = 1,
+                                                     .num_heads = input_.num_heads,
+                                                     .ldx = count_of(query),
+                                                     .ldo = count_of(query)}));
     const std::int32_t group = input_.num_heads / input_.num_kv_heads, dim = input_.head_dim;
     for (std::int32_t m = 0; m < input_.num_kv_heads; ++m) {
       for (std::int32_t c = 0; c < dim; ++c) {

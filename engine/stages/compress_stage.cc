@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/answer/block_rows.h"
 #include "engine/draft/draft.h"
 #include "engine/plan/plan_builder.h"
@@ -12,8 +13,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Counts a layer's hot rows, of all KV heads, per block.
 void count_hot(std::span<const std::vector<std::int32_t>> hot, std::span<const BlockRows> blocks,
@@ -69,7 +68,7 @@ bool plan_sparse_prefill(QueryRun& run) {
   sparse.band = rule->band;
   sparse.columns = rule->columns;
   const CausalFront front = causal_front(run.request, run);
-  const auto tokens = static_cast<std::int64_t>(front.token_ids.size());
+  const auto tokens = count_of(front.token_ids);
   if (!front.whole || run.recomputer->has_pass()) {
     sparse.note =
         "strategy " + plan.strategy +
@@ -116,8 +115,7 @@ Result<RetainedRows> compress(QueryRun& run) {
     BlockCounts counts(plan);
     for (std::int32_t layer = 0; layer < layers; ++layer) {
       result.rows += rows[at(layer)].num_rows * kv_heads;
-      for (const auto& list : retained.hot[at(layer)])
-        result.hot_rows += static_cast<std::int64_t>(list.size());
+      for (const auto& list : retained.hot[at(layer)]) result.hot_rows += count_of(list);
       for (const BlockRows& b : blocks[at(layer)])
         counts.there[at(b.context)][at(b.block)] += (b.rows.end - b.rows.begin) * kv_heads;
       count_hot(retained.hot[at(layer)], blocks[at(layer)], counts.hot);

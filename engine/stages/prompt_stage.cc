@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/compress/compressor.h"
 #include "engine/plan/plan_builder.h"
 #include "engine/plan/request_checks.h"
@@ -11,11 +12,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-std::int64_t count(const std::vector<std::int32_t>& ids) {
-  return static_cast<std::int64_t>(ids.size());
-}
 
 /// Returns the entries of `kept` (ascending) within the range, as ranges relative to its beginning.
 std::vector<TokenRange> ranges_within(std::span<const std::int32_t> kept, const RowRange& range) {
@@ -41,9 +37,9 @@ void keep_ranges(std::vector<std::int32_t>& ids, std::span<const TokenRange> ran
 /// Returns the number of tokens of the uncached text; copies of a context count once.
 std::int64_t uncached_tokens(const QueryRequest& request) {
   const std::vector<std::size_t> first = first_equal_contexts(request);
-  std::int64_t n = count(request.prefix_ids) + count(request.suffix_ids);
+  std::int64_t n = count_of(request.prefix_ids) + count_of(request.suffix_ids);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
-    if (!request.contexts[i].key && first[i] == i) n += count(request.contexts[i].token_ids);
+    if (!request.contexts[i].key && first[i] == i) n += count_of(request.contexts[i].token_ids);
   }
   return n;
 }
@@ -89,9 +85,9 @@ PromptStage::~PromptStage() {
 
 void PromptStage::add_part(PromptCut::Part part, std::int32_t context,
                            const std::vector<std::int32_t>& ids, bool cuttable) {
-  const std::int64_t begin = count(prompt_);
+  const std::int64_t begin = count_of(prompt_);
   prompt_.insert(prompt_.end(), ids.begin(), ids.end());
-  parts_.push_back({part, context, {begin, count(prompt_)}, cuttable});
+  parts_.push_back({part, context, {begin, count_of(prompt_)}, cuttable});
 }
 
 /// Lays out the prompt in order, each context at its first occurrence.
@@ -136,9 +132,9 @@ std::vector<RowRange> PromptStage::stays() const {
     out = {parts_.front().tokens, parts_.back().tokens};
   } else if (prompt_.size() >= begin.size() &&
              std::equal(begin.begin(), begin.end(), prompt_.begin())) {
-    out = {{0, count(begin)}};
+    out = {{0, count_of(begin)}};
   }
-  for (std::int64_t t = 0; retokenization_ && t < count(prompt_); ++t) {
+  for (std::int64_t t = 0; retokenization_ && t < count_of(prompt_); ++t) {
     if (run_.core.tokenizer->is_special(prompt_[at(t)])) out.push_back({t, t + 1});
   }
   return out;
@@ -177,7 +173,7 @@ Status PromptStage::begin_reading() {
     retokenization_.emplace(*run_.core.tokenizer, prompt_, draft.tokenizer());
   const std::vector<std::int32_t>& read = retokenization_ ? retokenization_->ids() : prompt_;
   if (read.empty()) return Status::invalid("prompt", "the prompt is empty for the draft");
-  if (PromptReading::tokens_over(draft, count(read), ahead) > 0) {
+  if (PromptReading::tokens_over(draft, count_of(read), ahead) > 0) {
     return Status::invalid("prompt",
                            "the prompt has " + std::to_string(read.size()) +
                                " tokens for the draft, whose window holds " +
@@ -187,7 +183,7 @@ Status PromptStage::begin_reading() {
   PromptReadSetup setup;
   setup.draft = &draft.reader().config();
   setup.rope = &draft.reader().rope();
-  setup.num_tokens = count(read);
+  setup.num_tokens = count_of(read);
   setup.num_ahead = ahead;
   compressor_->begin(setup);
   if (const ReadPrompt* known = run_.core.read_prompts.find(reading_key())) {
@@ -246,15 +242,15 @@ void PromptStage::cut_by(const ReadPrompt& read) {
 }
 
 void PromptStage::take_out(std::span<const std::int32_t> kept) {
-  cut_.kept_tokens = static_cast<std::int64_t>(kept.size());
-  cut_.lookahead_tokens = static_cast<std::int64_t>(answer_.size());
+  cut_.kept_tokens = count_of(kept);
+  cut_.lookahead_tokens = count_of(answer_);
   for (const Part& p : parts_) {
     if (!p.cuttable) continue;
     const CutText left{p.tokens.end - p.tokens.begin, ranges_within(kept, p.tokens)};
     cut_.parts.push_back({p.part, p.context, left});
     std::vector<std::int32_t>& ids = ids_of(p);
     keep_ranges(ids, left.kept);
-    cut_.removed_tokens += left.uncut_tokens - count(ids);
+    cut_.removed_tokens += left.uncut_tokens - count_of(ids);
     if (p.context >= 0) contexts_[at(p.context)] = left;
   }
   for (std::size_t i = 0; i < contexts_.size(); ++i) {
@@ -263,7 +259,7 @@ void PromptStage::take_out(std::span<const std::int32_t> kept) {
     // A copy stays a copy.
     contexts_[i] = contexts_[first];
     cut_.removed_tokens += contexts_[i]->uncut_tokens -
-                           count(run_.request.contexts[first].token_ids);
+                           count_of(run_.request.contexts[first].token_ids);
     run_.request.contexts[i].token_ids = run_.request.contexts[first].token_ids;
   }
 }

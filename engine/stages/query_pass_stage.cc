@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/stages/select_stage.h"
 
 namespace quire {
@@ -37,7 +38,7 @@ class QueryPassStage::Capture final : public ForwardHook {
     return {};
   }
   Status read(Compute& compute, std::vector<float>& out) const {
-    return compute.read(sums_.data(), static_cast<std::int64_t>(out.size()), out.data());
+    return compute.read(sums_.data(), count_of(out), out.data());
   }
 
  private:
@@ -53,9 +54,8 @@ QueryPassStage::QueryPassStage(StageResources& shared)
       placement_(shared.run, *shared.supply, Placement::Values::kKeep) {
   const EngineFacts& facts = run_.core.facts;
   const std::int64_t dim = std::int64_t{facts.num_heads} * facts.shape.head_dim;
-  result_.mean_query.resize(static_cast<std::size_t>(facts.shape.num_layers * dim));
-  result_.last_position = run_.execution.suffix_position +
-                          static_cast<std::int64_t>(run_.request.suffix_ids.size()) - 1;
+  result_.mean_query.resize(to_size(facts.shape.num_layers * dim));
+  result_.last_position = run_.execution.suffix_position + count_of(run_.request.suffix_ids) - 1;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i)
     result_.context_position.push_back(run_.first_position(i));
   capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
@@ -74,7 +74,7 @@ bool QueryPassStage::has_work() {
 
 Status QueryPassStage::work() {
   QUIRE_ASSIGN_OR_RETURN(const std::int64_t taken, shared_.take_front());
-  computed_ += static_cast<std::size_t>(taken);
+  computed_ += to_size(taken);
   switch (part_) {
     case Part::kPrefix:
       if (computed_ < run_.request.prefix_ids.size())
@@ -111,8 +111,7 @@ Status QueryPassStage::end_prefix() {
 Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_t first_position,
                                ForwardHook* hook) {
   const auto started = Clock::now();
-  const std::size_t n = std::min(static_cast<std::size_t>(run_.core.chunk_tokens),
-                                 ids.size() - computed_);
+  const std::size_t n = std::min(to_size(run_.core.chunk_tokens), ids.size() - computed_);
   std::vector<std::int32_t> positions(n);
   std::iota(positions.begin(), positions.end(),
             first_position + static_cast<std::int32_t>(computed_));

@@ -1,6 +1,7 @@
 // This file computes the memory that a query holds and may come to hold, and moves it out and back.
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/residency/device_pool.h"
 #include "engine/stages/query_task.h"
 
@@ -8,18 +9,17 @@ namespace quire {
 
 std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryRequest& request,
                                       std::int64_t answer_tokens) {
-  const auto size = [](const auto& v) { return static_cast<std::int64_t>(v.size()); };
-  std::int64_t prompt = size(request.prefix_ids) + size(request.suffix_ids), longest = 0;
+  std::int64_t prompt = count_of(request.prefix_ids) + count_of(request.suffix_ids), longest = 0;
   for (const QueryContext& c : request.contexts) {
-    prompt += size(c.token_ids);
-    longest = std::max(longest, size(c.token_ids));
+    prompt += count_of(c.token_ids);
+    longest = std::max(longest, count_of(c.token_ids));
   }
   const std::int64_t rows = std::min<std::int64_t>(
       prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens),
       std::max(core.facts.window, prompt));
   const auto pages = [](std::int64_t n) { return (n + kPageTokens - 1) / kPageTokens; };
   // A fault may cause the longest document to be computed alone, in its own cache.
-  const std::int64_t alone = longest > 0 ? pages(longest + size(core.facts.ingest_prefix)) : 0;
+  const std::int64_t alone = longest > 0 ? pages(longest + count_of(core.facts.ingest_prefix)) : 0;
   return (pages(rows) + alone) * core.pool->format().page_bytes() * core.facts.shape.num_layers;
 }
 

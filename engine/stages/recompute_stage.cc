@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/index.h"
 #include "engine/plan/plug_inputs.h"
 #include "engine/stages/question_stage.h"
 
@@ -59,7 +60,7 @@ void RecomputeStage::give_up() {
   pass_.reset();
   prepared_ = pass_done_ = false;
   for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
-    run_.cache->truncate(layer, num_rows_[static_cast<std::size_t>(layer)]);
+    run_.cache->truncate(layer, num_rows_[at(layer)]);
 }
 
 Status RecomputeStage::run_chunk() {
@@ -99,8 +100,8 @@ void RecomputeStage::report() {
        i < run_.num_contexts() && i < static_cast<std::int32_t>(report.tokens.size()); ++i) {
     PlannedContext& c = run_.planned(i);
     for (PlannedBlock& b : c.blocks) b.recomputed_tokens = 0;
-    for (const std::int32_t token : report.tokens[static_cast<std::size_t>(i)]) {
-      ++c.blocks[static_cast<std::size_t>(token / c.block_tokens)].recomputed_tokens;
+    for (const std::int32_t token : report.tokens[at(i)]) {
+      ++c.blocks[at(token / c.block_tokens)].recomputed_tokens;
     }
   }
 }

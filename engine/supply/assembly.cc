@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/index.h"
 #include "engine/model/hook_chain.h"
 #include "engine/record/head_record.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 void append(std::vector<std::int32_t>& ids, std::vector<std::int32_t>& positions,
             std::span<const std::int32_t> tokens, std::int64_t first_position) {
@@ -270,7 +269,7 @@ Status Assembly::end_chunk() {
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(c.ahead));
   }
   run_.stats.lookahead_tokens += static_cast<std::int64_t>(c.ahead);
-  run_.core.meter->add_prefill(static_cast<std::int64_t>(c.ids.size()), c.ms);
+  run_.core.meter->add_prefill(count_of(c.ids), c.ms);
   done_tokens_ += c.size;
   const bool last = c.last;
   chunk_.reset();

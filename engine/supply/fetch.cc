@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "base/log.h"
 
 namespace quire {
@@ -35,8 +36,8 @@ struct Fetch::Shared {
     MissReason failure = MissReason::kNone;
   };
   std::size_t& missing(const FetchItem& item) {
-    auto& counts = contexts[static_cast<std::size_t>(item.context)].missing;
-    const auto at = static_cast<std::size_t>(item.group + 1);
+    auto& counts = contexts[at(item.context)].missing;
+    const auto at = to_size(item.group + 1);
     if (at >= counts.size()) counts.resize(at + 1);
     return counts[at];
   }
@@ -65,8 +66,7 @@ void Fetch::start(std::vector<FetchItem> items) {
     for (const FetchItem& item : items) {
       ++shared_->missing(item);
       const bool record = item.group == FetchItem::kRecord;
-      reads.push_back({segments_[static_cast<std::size_t>(item.context)],
-                       static_cast<std::uint32_t>(item.block),
+      reads.push_back({segments_[at(item.context)], static_cast<std::uint32_t>(item.block),
                        record ? 0u : static_cast<std::uint32_t>(item.group),
                        record ? ReadKind::kSketch : ReadKind::kValue});
     }
@@ -78,7 +78,7 @@ void Fetch::start(std::vector<FetchItem> items) {
     bool settled = false;
     {
       std::lock_guard lock(shared->mu);
-      auto& context = shared->contexts[static_cast<std::size_t>(item.context)];
+      auto& context = shared->contexts[at(item.context)];
       std::size_t& missing = shared->missing(item);
       --missing;
       settled = missing == 0;
@@ -102,8 +102,7 @@ void Fetch::start(std::vector<FetchItem> items) {
                 {{"error", queued.to_string()}});
     std::lock_guard lock(shared_->mu);
     for (const FetchItem& item : *asked)
-      shared_->contexts[static_cast<std::size_t>(item.context)]
-          .failure = MissReason::kTierUnavailable;
+      shared_->contexts[at(item.context)].failure = MissReason::kTierUnavailable;
   }
 }
 
@@ -114,14 +113,14 @@ std::vector<Fetch::Arrived> Fetch::take() {
 
 bool Fetch::complete(std::int32_t context, std::int32_t group) const {
   std::lock_guard lock(shared_->mu);
-  const auto& counts = shared_->contexts[static_cast<std::size_t>(context)].missing;
-  const auto at = static_cast<std::size_t>(group + 1);
+  const auto& counts = shared_->contexts[at(context)].missing;
+  const auto at = to_size(group + 1);
   return at >= counts.size() || counts[at] == 0;
 }
 
 MissReason Fetch::failure(std::int32_t context) const {
   std::lock_guard lock(shared_->mu);
-  return shared_->contexts[static_cast<std::size_t>(context)].failure;
+  return shared_->contexts[at(context)].failure;
 }
 
 }  // namespace quire

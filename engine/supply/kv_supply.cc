@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "engine/api/query_stats.h"
 #include "engine/plan/plan_builder.h"
@@ -14,8 +15,6 @@ namespace {
 /// Most newly computed contexts that wait to be written. Beyond this they are not stored and stay a
 /// miss, so that no query waits for the disk.
 constexpr std::size_t kMaxPendingWrites = 64;
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 std::vector<SegmentHandle> segments_of(const Execution& execution) {
   std::vector<SegmentHandle> segments;
@@ -156,10 +155,8 @@ void KvSupply::poll() {
 void KvSupply::take_value(const Fetch::Arrived& arrived) {
   const FetchItem& item = arrived.item;
   const KvLayout& layout = run_.work(item.context).layout;
-  read_bytes_[static_cast<std::size_t>(arrived.tier)] += static_cast<std::int64_t>(
-      arrived.bytes.size());
-  if (static_cast<std::int64_t>(arrived.bytes.size()) !=
-      layout.value_bytes(item.block, item.group)) {
+  read_bytes_[at(arrived.tier)] += count_of(arrived.bytes);
+  if (count_of(arrived.bytes) != layout.value_bytes(item.block, item.group)) {
     log_warning(
         "cached document has a value of impossible size, computing it again",
         {{"block", std::to_string(item.block)}, {"bytes", std::to_string(arrived.bytes.size())}});
@@ -189,7 +186,7 @@ void KvSupply::take_record(Fetch::Arrived arrived) {
   const auto at_kind = std::ranges::find(kinds_, static_cast<std::uint32_t>(arrived.item.block),
                                          [](const RecordKind* kind) { return kind->index(); });
   const RecordKind& kind = **at_kind;
-  Record& record = entry(context).records[static_cast<std::size_t>(at_kind - kinds_.begin())];
+  Record& record = entry(context).records[at(at_kind - kinds_.begin())];
   auto view = kind.parse(arrived.bytes.bytes(),
                          {run_.core.facts, run_.work(context).layout, run_.core.head});
   if (!view.ok() && kind.required()) return make_useless(context, kind, view.status().message());
@@ -199,7 +196,7 @@ void KvSupply::take_record(Fetch::Arrived arrived) {
     return log_warning("a record of a cached document is of no use, doing without",
                        {{"record", std::string(kind.name())}, {"reason", view.status().message()}});
   }
-  run_.stats.sketch_bytes += static_cast<std::int64_t>(arrived.bytes.size());
+  run_.stats.sketch_bytes += count_of(arrived.bytes);
   record.stored = std::move(arrived.bytes);
   record.view = std::move(*view);
 }
@@ -341,8 +338,8 @@ void KvSupply::report() {
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (run_.work(i).source != ContextSource::kStored) continue;
     for (const PlannedBlock& b : run_.planned(i).blocks) {
-      ++stats.tier_blocks[static_cast<std::size_t>(b.tier)];
-      stats.tier_tokens[static_cast<std::size_t>(b.tier)] += b.num_tokens;
+      ++stats.tier_blocks[at(b.tier)];
+      stats.tier_tokens[at(b.tier)] += b.num_tokens;
     }
   }
   std::copy(std::begin(read_bytes_), std::end(read_bytes_), std::begin(stats.tier_bytes));
@@ -356,8 +353,7 @@ void KvSupply::report() {
     };
     run_.add_span("load", when(r.start_ms), when(r.end_ms));
   }
-  const auto disk = read_bytes_[static_cast<std::size_t>(Tier::kDisk)],
-             dram = read_bytes_[static_cast<std::size_t>(Tier::kDram)];
+  const auto disk = read_bytes_[at(Tier::kDisk)], dram = read_bytes_[at(Tier::kDram)];
   if (disk + dram == 0) return;
   stats.load_ms = std::max(wait, run_.place_ms);
   if (disk > 0)

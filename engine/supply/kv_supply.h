@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/query/query_run.h"
@@ -93,10 +94,8 @@ class KvSupply final : public StoredKv {
   struct Round {
     double start_ms = 0, end_ms = 0;  ///< since the first request; end: the last arrival
   };
-  Entry& entry(std::int32_t context) { return entries_[static_cast<std::size_t>(context)]; }
-  const Entry& entry(std::int32_t context) const {
-    return entries_[static_cast<std::size_t>(context)];
-  }
+  Entry& entry(std::int32_t context) { return entries_[at(context)]; }
+  const Entry& entry(std::int32_t context) const { return entries_[at(context)]; }
   bool has_rows(std::int32_t context) const;
   bool computed_next(std::int32_t context) const;
   void discard(std::int32_t context);

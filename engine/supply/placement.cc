@@ -5,13 +5,12 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "kernels/parallel.h"
 
 namespace quire {
-namespace {
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-}  // namespace
+namespace {}  // namespace
 
 bool Placement::Part::done() const {
   return std::all_of(placed.begin(), placed.end(), [](std::uint8_t p) { return p != 0; });
@@ -109,16 +108,15 @@ Status Placement::place_by_threads(const Part& part, std::span<const std::int32_
   // Layers write different pages, and nobody changes the page tables meanwhile.
   std::mutex mu;
   Status status;
-  parallel_for(static_cast<std::int64_t>(layers.size()), 1,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t i = begin; i < end; ++i) {
-                   Status placed = place_layer(part, layers[static_cast<std::size_t>(i)]);
-                   if (placed.ok()) continue;
-                   std::lock_guard lock(mu);
-                   status = std::move(placed);
-                   return;
-                 }
-               });
+  parallel_for(count_of(layers), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      Status placed = place_layer(part, layers[at(i)]);
+      if (placed.ok()) continue;
+      std::lock_guard lock(mu);
+      status = std::move(placed);
+      return;
+    }
+  });
   return status;
 }
 

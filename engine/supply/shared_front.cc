@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/index.h"
+
 namespace quire {
 
 SharedFront::SharedFront(QueryRun& run)
@@ -11,15 +13,14 @@ SharedFront::SharedFront(QueryRun& run)
       seed_(run.core.facts.names.key_seed(run.request.tenant, run.request.salt_digest)) {
   if (!run_.sparse_prefill()) return;
   // Rows within the band are exact; those after it are not shared with other requests.
-  front_.token_ids.resize(static_cast<std::size_t>(run_.plan.sparse_prefill->band));
+  front_.token_ids.resize(to_size(run_.plan.sparse_prefill->band));
   front_.whole = false;
 }
 
 /// Returns how many tokens of the front need not run. The last one runs, as the answer begins with
 /// its logits, and so do the rows that compressor and retriever observe.
 std::int64_t SharedFront::most_tokens() const {
-  const auto front = static_cast<std::int64_t>(front_.token_ids.size()),
-             question = static_cast<std::int64_t>(run_.request.suffix_ids.size());
+  const auto front = count_of(front_.token_ids), question = count_of(run_.request.suffix_ids);
   // Pages hold no hidden states of their tokens.
   if (run_.head_track && run_.head_track->input() == HeadInput::kFeature) return 0;
   if (run_.sparse_prefill()) {
@@ -47,7 +48,7 @@ Result<std::int64_t> SharedFront::take() {
   const std::int64_t taken = prefixes->take(seed_, front_.token_ids, most, *run_.cache);
   run_.execution.shared_tokens = run_.stats.shared_tokens = taken;
   if (run_.head_track) {
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(taken));
+    std::vector<std::int32_t> positions(to_size(taken));
     std::iota(positions.begin(), positions.end(), 0);
     QUIRE_RETURN_IF_ERROR(run_.head_track->add_computed(
         std::span(front_.token_ids).first(positions.size()), positions));

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -24,7 +26,7 @@ SparsePass::SparsePass(QueryRun& run, std::span<const std::int32_t> ids,
                        std::span<const std::int32_t> positions, std::span<const std::int32_t> ahead,
                        float* logits)
     : run_(run),
-      num_ahead_(static_cast<std::int64_t>(ahead.size())),
+      num_ahead_(count_of(ahead)),
       ids_(joined(ids, ahead)),
       positions_(joined(positions, positions_behind(positions.back(), ahead.size()))),
       last_row_(static_cast<std::int32_t>(ids.size()) - 1),
@@ -55,7 +57,7 @@ Status SparsePass::end() {
   sparse.tokens = report.rows;
   sparse.attended_share = report.attended_share;
   if (!run_.head_track) return {};
-  const auto n = static_cast<std::size_t>(num_rows() - num_ahead_);
+  const auto n = to_size(num_rows() - num_ahead_);
   return run_.head_track->add_computed(std::span(ids_).first(n), std::span(positions_).first(n));
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/model/hook_chain.h"
 #include "engine/query/query_run.h"
 
@@ -26,7 +27,7 @@ class SparsePass {
   Status step();
   bool done() const { return pass_.done(); }
   /// Returns the number of rows in the pass, including those of the answer.
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(ids_.size()); }
+  std::int64_t num_rows() const { return count_of(ids_); }
 
  private:
   Status end();

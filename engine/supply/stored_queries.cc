@@ -1,5 +1,6 @@
 #include "engine/supply/stored_queries.h"
 
+#include "base/index.h"
 #include "engine/record/tail_record.h"
 
 #include <algorithm>
@@ -34,8 +35,7 @@ std::vector<PlacedRow> placed_rows(QueryRun& run, std::int32_t context,
 
 Status add_stored_queries(QueryRun& run, const KvSupply& supply) {
   const EngineFacts& facts = run.core.facts;
-  std::vector<float> query(static_cast<std::size_t>(facts.num_heads) *
-                           static_cast<std::size_t>(facts.shape.head_dim));
+  std::vector<float> query(to_size(facts.num_heads) * to_size(facts.shape.head_dim));
   for (std::int32_t context = run.num_contexts() - 1; context >= 0; --context) {
     const ContextSource source = run.work(context).source;
     const TailRecordView* record = source == ContextSource::kStored ||

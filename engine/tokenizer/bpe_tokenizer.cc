@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/index.h"
 #include "base/utf8.h"
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/pretokenizer.h"
@@ -24,7 +25,7 @@ const std::array<std::int16_t, 324>& byte_level_alphabet() {
     for (int byte = 0; byte < 256; ++byte) {
       const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
                              byte >= 0xAE;
-      t[static_cast<std::size_t>(printable ? byte : next++)] = static_cast<std::int16_t>(byte);
+      t[at(printable ? byte : next++)] = static_cast<std::int16_t>(byte);
     }
     return t;
   }();
@@ -132,14 +133,13 @@ class BpeTokenizer final : public TokenizerBase {
 
   void index_pieces() {
     for (std::int32_t id = 0; id < static_cast<std::int32_t>(spec_.pieces.size()); ++id) {
-      const std::string& piece = spec_.pieces[static_cast<std::size_t>(id)];
+      const std::string& piece = spec_.pieces[at(id)];
       if (!piece.empty() && !pieces().special(id)) plain_ids_.emplace(piece, id);
     }
     for (int byte = 0; byte < 256; ++byte) {
       const auto it = plain_ids_.find(
           spec_.byte_fallback ? byte_piece(byte) : std::string(1, static_cast<char>(byte)));
-      byte_ids_[static_cast<std::size_t>(byte)] = it == plain_ids_.end() ? spec_.unknown_id
-                                                                         : it->second;
+      byte_ids_[at(byte)] = it == plain_ids_.end() ? spec_.unknown_id : it->second;
       if (it == plain_ids_.end() && !spec_.byte_fallback)
         missing_.push_back(static_cast<char>(byte));
     }
@@ -320,15 +320,14 @@ Status check_bytes(const BpeSpec& spec, const PieceTable& table) {
   std::unordered_map<std::string_view, int> names;
   std::array<std::string, 256> byte_names;
   for (int byte = 0; byte < 256; ++byte) {
-    byte_names[static_cast<std::size_t>(byte)] = spec.byte_fallback
-                                                     ? byte_piece(byte)
-                                                     : std::string(1, static_cast<char>(byte));
-    names.emplace(byte_names[static_cast<std::size_t>(byte)], byte);
+    byte_names[at(byte)] = spec.byte_fallback ? byte_piece(byte)
+                                              : std::string(1, static_cast<char>(byte));
+    names.emplace(byte_names[at(byte)], byte);
   }
   for (std::size_t id = 0; id < spec.pieces.size(); ++id) {
     if (table.special(static_cast<std::int32_t>(id))) continue;
     if (const auto it = names.find(spec.pieces[id]); it != names.end())
-      found[static_cast<std::size_t>(it->second)] = true;
+      found[at(it->second)] = true;
   }
   for (std::size_t byte = 0; byte < 256; ++byte) {
     // Some vocabularies over bytes were never taught control characters, or bytes UTF-8 has no use
@@ -355,7 +354,7 @@ std::string bytes_of_byte_level(std::string_view piece) {
     const int n = decode_utf8(rest, cp);
     if (n == 0 || cp >= alphabet.size() || alphabet[cp] < 0) return std::string(piece);
     bytes.push_back(static_cast<char>(alphabet[cp]));
-    rest.remove_prefix(static_cast<std::size_t>(n));
+    rest.remove_prefix(to_size(n));
   }
   return bytes;
 }

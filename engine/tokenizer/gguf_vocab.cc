@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/index.h"
 #include "engine/tokenizer/gguf_pretokenizers.h"
 #include "engine/tokenizer/spm_proto.h"
 #include "engine/tokenizer/tokenizer_base.h"
@@ -42,7 +43,7 @@ struct Vocabulary {
   std::vector<std::int64_t> ends;  ///< eos, end of turn, end of message
   std::optional<bool> add_bos;
 
-  std::string_view text(std::int64_t id) const { return (*tokens)[static_cast<std::size_t>(id)]; }
+  std::string_view text(std::int64_t id) const { return (*tokens)[at(id)]; }
 };
 
 Result<Vocabulary> read_vocabulary(GgufFields& in) {
@@ -57,7 +58,7 @@ Result<Vocabulary> read_vocabulary(GgufFields& in) {
       return bad(kTokens, "has a token of " + std::to_string(token.size()) + " bytes");
   }
   out.tokens = &tokens->strings;
-  const auto count = static_cast<std::int64_t>(tokens->strings.size());
+  const auto count = count_of(tokens->strings);
   out.types.assign(tokens->strings.size(), kNormal);
   if (const GgufArray* types = in.array("tokenizer.ggml.token_type"); types != nullptr) {
     if (types->integers.size() != tokens->strings.size()) {
@@ -93,7 +94,7 @@ Result<Vocabulary> read_vocabulary(GgufFields& in) {
   std::vector<std::int64_t> controls = out.ends;
   if (out.bos) controls.push_back(*out.bos);
   for (const std::int64_t control : controls) {
-    std::int64_t& type = out.types[static_cast<std::size_t>(control)];
+    std::int64_t& type = out.types[at(control)];
     if (type == kNormal || type == kUserDefined) type = kControl;
   }
   return out;
@@ -246,9 +247,8 @@ Result<std::string> spm_pieces(GgufFields& in, const Vocabulary& vocabulary) {
 Result<std::unique_ptr<Tokenizer>> make_spm(GgufFields& in, Vocabulary vocabulary) {
   if (std::count(vocabulary.types.begin(), vocabulary.types.end(), kUnknown) == 0) {
     const std::int64_t unknown = in.integer("tokenizer.ggml.unknown_token_id", 0,
-                                            static_cast<std::int64_t>(vocabulary.types.size()) - 1,
-                                            0);
-    vocabulary.types[static_cast<std::size_t>(unknown)] = kUnknown;
+                                            count_of(vocabulary.types) - 1, 0);
+    vocabulary.types[at(unknown)] = kUnknown;
   }
   QUIRE_ASSIGN_OR_RETURN(std::string bytes, spm_pieces(in, vocabulary));
   // TrainerSpec: model_type 3 (2: BPE), byte_fallback 35, and the spellings 45 to 47 of unknown,
@@ -315,7 +315,7 @@ Result<std::optional<std::string>> gguf_tokenizer_config(const std::filesystem::
     const std::int64_t id = in.integer("tokenizer.ggml." + std::string(name) + "_token_id", 0,
                                        kMaxVocabulary, kMaxVocabulary);
     if (tokens == nullptr || static_cast<std::uint64_t>(id) >= tokens->strings.size()) continue;
-    out[std::string(name) + "_token"] = tokens->strings[static_cast<std::size_t>(id)];
+    out[std::string(name) + "_token"] = tokens->strings[at(id)];
   }
   if (const auto add = in.boolean("tokenizer.ggml.add_bos_token")) out["add_bos_token"] = *add;
   if (const auto text = in.text("tokenizer.chat_template")) out["chat_template"] = *text;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/index.h"
 #include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
@@ -31,7 +32,7 @@ std::string compose(std::string_view segment) {
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t n = utf8proc_map(bytes, size, &result, kOptions);
   if (n < 0) return std::string(segment);
-  std::string out(reinterpret_cast<const char*>(result), static_cast<std::size_t>(n));
+  std::string out(reinterpret_cast<const char*>(result), to_size(n));
   std::free(result);
   return out;
 }
@@ -40,8 +41,7 @@ std::string compose(std::string_view segment) {
 /// below U+0300 or without a decomposition.
 std::size_t segment_end(std::string_view text, std::size_t begin, bool& plain) {
   char32_t cp = 0;
-  std::size_t i = begin +
-                  static_cast<std::size_t>(std::max(1, decode_utf8(text.substr(begin), cp)));
+  std::size_t i = begin + to_size(std::max(1, decode_utf8(text.substr(begin), cp)));
   plain = cp < 0x300 ||
           utf8proc_get_property(static_cast<utf8proc_int32_t>(cp))->decomp_seqindex == UINT16_MAX;
   while (i < text.size()) {
@@ -50,7 +50,7 @@ std::size_t segment_end(std::string_view text, std::size_t begin, bool& plain) {
     const int n = decode_utf8(text.substr(i), cp);
     if (n == 0 || begins_segment(cp)) break;
     plain = false;
-    i += static_cast<std::size_t>(n);
+    i += to_size(n);
   }
   return i;
 }

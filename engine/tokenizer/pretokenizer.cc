@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/index.h"
 #include "base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -43,7 +44,7 @@ void split_by(const pcre2_code* code, pcre2_match_data* match, std::string_view 
       if (at > done) words.push_back(text.substr(done, at - done));
       done = at;
       char32_t cp = 0;
-      at += static_cast<std::size_t>(std::max(1, decode_utf8(text.substr(at), cp)));
+      at += to_size(std::max(1, decode_utf8(text.substr(at), cp)));
       continue;
     }
     if (range[0] > done) words.push_back(text.substr(done, range[0] - done));

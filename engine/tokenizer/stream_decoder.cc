@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -45,7 +47,7 @@ void Utf8Stream::feed(std::string_view bytes, std::string& out) {
       if (fits) {
         pending_[num_pending_++] = c;
         if (num_pending_ == num_wanted_) {
-          out.append(pending_, static_cast<std::size_t>(num_pending_));
+          out.append(pending_, to_size(num_pending_));
           num_pending_ = 0;
         }
         continue;

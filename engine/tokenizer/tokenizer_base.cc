@@ -4,11 +4,13 @@
 #include <bit>
 #include <limits>
 
+#include "base/index.h"
+
 namespace quire::tokenizer_internal {
 
 void PieceTable::set(std::int32_t id, std::string bytes, bool special) {
-  if (id >= size()) pieces_.resize(static_cast<std::size_t>(id) + 1);
-  pieces_[static_cast<std::size_t>(id)] = Piece{std::move(bytes), true, special};
+  if (id >= size()) pieces_.resize(to_size(id) + 1);
+  pieces_[at(id)] = Piece{std::move(bytes), true, special};
 }
 
 void PieceTable::index() {
@@ -16,7 +18,7 @@ void PieceTable::index() {
   by_bytes_.reserve(pieces_.size());
   for (const bool special : {true, false}) {
     for (std::int32_t id = 0; id < size(); ++id) {
-      const Piece& piece = pieces_[static_cast<std::size_t>(id)];
+      const Piece& piece = pieces_[at(id)];
       if (piece.known && piece.special == special && !piece.bytes.empty())
         by_bytes_.emplace(piece.bytes, id);
     }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/index.h"
 #include "base/sha256.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -24,15 +25,10 @@ class PieceTable {
   /// Sets the bytes of `id` (0 <= id < kMaxVocabulary).
   void set(std::int32_t id, std::string bytes, bool special);
   std::int32_t size() const { return static_cast<std::int32_t>(pieces_.size()); }
-  bool known(std::int32_t id) const {
-    return in_range(id) && pieces_[static_cast<std::size_t>(id)].known;
-  }
-  bool special(std::int32_t id) const {
-    return in_range(id) && pieces_[static_cast<std::size_t>(id)].special;
-  }
+  bool known(std::int32_t id) const { return in_range(id) && pieces_[at(id)].known; }
+  bool special(std::int32_t id) const { return in_range(id) && pieces_[at(id)].special; }
   std::string_view bytes(std::int32_t id) const {
-    return in_range(id) ? std::string_view(pieces_[static_cast<std::size_t>(id)].bytes)
-                        : std::string_view();
+    return in_range(id) ? std::string_view(pieces_[at(id)].bytes) : std::string_view();
   }
   /// Builds the way back from bytes to ids; where two ids have the same bytes, special ones and
   /// then lower ids win.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <system_error>
 
+#include "base/index.h"
 #include "engine/gguf/gguf.h"
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/config_files.h"
@@ -87,7 +88,7 @@ Status check_added(const std::string& file, const std::vector<AddedToken>& added
                    std::size_t num_pieces, const std::function<std::string(std::size_t)>& piece) {
   std::vector<std::string_view> texts;
   for (const AddedToken& token : added) {
-    const auto id = static_cast<std::size_t>(token.id);
+    const auto id = to_size(token.id);
     if (id >= num_pieces + added.size() + 65536) {
       return Status::invalid(file, file + ": added token '" + token.text + "' has the absurd id " +
                                        std::to_string(token.id));
@@ -222,7 +223,7 @@ Result<std::unique_ptr<Tokenizer>> finish_spm(const std::string& file, const std
   };
   QUIRE_RETURN_IF_ERROR(check_added(file, added, model.pieces.size(), piece));
   for (const AddedToken& token : added) {  // some models rename the reserved pieces
-    const auto id = static_cast<std::size_t>(token.id);
+    const auto id = to_size(token.id);
     if (id < model.pieces.size() && piece(id).empty()) model.pieces[id].text = token.text;
   }
   const auto text = [&model](std::size_t id) { return model.pieces[id].text; };

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "base/index.h"
 #include "base/json_object.h"
 #include "engine/tokenizer/config_files.h"
 #include "engine/tokenizer/pretokenizer.h"
@@ -91,7 +92,7 @@ Status read_vocabulary(const std::string& file, const json::object& vocab, bool 
     }
     if (piece.size() > kMaxPieceBytes)
       return Status::invalid(file, file + ": piece " + in_quotes(piece) + "... is absurdly long");
-    const auto index = static_cast<std::size_t>(*id);
+    const auto index = to_size(*id);
     if (index >= spec.pieces.size()) spec.pieces.resize(index + 1);
     if (!spec.pieces[index].empty()) {
       return Status::invalid(file, file + ": id " + std::to_string(*id) + " is given twice, to " +
@@ -145,7 +146,7 @@ Result<BpeSpec> parse_ranks(const std::string& file, std::string_view text) {
     if (!decode_base64(line.substr(0, space), bytes))
       return at_line(file, line_idx, "bad base64: " + in_quotes(line.substr(0, space)));
     if (bytes.size() > kMaxPieceBytes) return at_line(file, line_idx, "token is absurdly long");
-    const auto index = static_cast<std::size_t>(rank);
+    const auto index = to_size(rank);
     if (index >= spec.pieces.size()) spec.pieces.resize(index + 1);
     if (!spec.pieces[index].empty())
       return at_line(file, line_idx, "rank " + std::to_string(rank) + " is given twice");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "ingest/document/utf8.h"
 
 namespace quire {
@@ -78,7 +79,7 @@ class Cutter {
     if (range.begin >= range.end) return {};
     if (tokens_in(range) + overhead_ <= budget_ + budget_ / 8) {
       QUIRE_ASSIGN_OR_RETURN(auto ids, ids_of(range));
-      if (static_cast<std::int64_t>(ids.size()) <= budget_) {
+      if (count_of(ids) <= budget_) {
         chunks_.push_back({range, std::move(ids)});
         return {};
       }
@@ -93,7 +94,7 @@ class Cutter {
   std::size_t token_at(std::size_t byte) const {
     const auto it = std::lower_bound(spans_.begin(), spans_.end(), byte,
                                      [](const TokenSpan& s, std::size_t b) { return s.begin < b; });
-    return static_cast<std::size_t>(it - spans_.begin());
+    return to_size(it - spans_.begin());
   }
   std::size_t byte_at(std::size_t token) const {
     return token < spans_.size() ? spans_[token].begin : text_.size();
@@ -119,7 +120,7 @@ class Cutter {
   std::size_t cut_after(std::size_t begin, std::size_t end, std::int64_t limit) const {
     const std::size_t first = token_at(begin);
     const auto at = [&](std::int64_t n) {
-      return std::min(end, code_point_floor(text_, byte_at(first + static_cast<std::size_t>(n))));
+      return std::min(end, code_point_floor(text_, byte_at(first + to_size(n))));
     };
     const std::size_t high = std::max(at(limit), next_code_point(begin));
     const std::size_t low = std::max(at(limit / 2), begin);
@@ -140,7 +141,7 @@ class Cutter {
         if (limit >= full && is_blank(text_.substr(chunk.range.end, range.end - chunk.range.end)))
           chunk.range.end = range.end;
         QUIRE_ASSIGN_OR_RETURN(chunk.token_ids, ids_of(chunk.range));
-        const std::int64_t over = static_cast<std::int64_t>(chunk.token_ids.size()) - budget_;
+        const std::int64_t over = count_of(chunk.token_ids) - budget_;
         if (over <= 0) break;
         if (limit <= 1) {
           return Status::invalid("chunking.max_tokens",
@@ -161,7 +162,7 @@ class Cutter {
   std::size_t next_begin(std::size_t begin, std::size_t end) const {
     if (options_.overlap_tokens <= 0) return end;
     const std::size_t cut = token_at(end);
-    const auto overlap = static_cast<std::size_t>(options_.overlap_tokens);
+    const auto overlap = to_size(options_.overlap_tokens);
     std::size_t back = code_point_floor(text_, byte_at(cut > overlap ? cut - overlap : 0));
     // The chunk moves forward to the next word, if there is one.
     if (back > 0 && back < end && !is_space(text_[back - 1])) {
@@ -226,7 +227,7 @@ Status cut_separator(std::string_view text, std::string_view separator, Cutter& 
 
 Status check_total(const std::vector<Chunk>& chunks, const ChunkLimits& limits) {
   std::int64_t total = 0;
-  for (const Chunk& c : chunks) total += static_cast<std::int64_t>(c.token_ids.size());
+  for (const Chunk& c : chunks) total += count_of(c.token_ids);
   if (limits.document_tokens > 0 && total > limits.document_tokens) {
     return Status::invalid(
         "text", "the document has " + std::to_string(total) + " tokens, the limit is " +
@@ -246,7 +247,7 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
                                       std::string_view title, std::string_view text,
                                       const ChunkingOptions& options, const ChunkLimits& limits) {
   QUIRE_RETURN_IF_ERROR(validate(options));
-  const auto byte_limit = static_cast<std::size_t>(limits.document_tokens) * kMaxBytesPerToken;
+  const auto byte_limit = to_size(limits.document_tokens) * kMaxBytesPerToken;
   if (limits.document_tokens > 0 && text.size() > byte_limit) {
     return Status::invalid("text", "the document has " + std::to_string(text.size()) +
                                        " bytes; no text of more than " +
@@ -256,7 +257,7 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
   }
   if (options.strategy == ChunkStrategy::kNone) {
     QUIRE_ASSIGN_OR_RETURN(auto doc, format.document(title, text));
-    if (static_cast<std::int64_t>(doc.ids.size()) > limits.window_tokens) {
+    if (count_of(doc.ids) > limits.window_tokens) {
       return Status::invalid("text",
                              too_long("the document", doc.ids.size(), limits.window_tokens) +
                                  "; use chunking.strategy tokens");
@@ -267,7 +268,7 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
     return one;
   }
   QUIRE_ASSIGN_OR_RETURN(auto header, format.document(title, ""));
-  const auto overhead = static_cast<std::int64_t>(header.ids.size());
+  const auto overhead = count_of(header.ids);
   const std::int64_t budget = std::min<std::int64_t>(options.max_tokens, limits.window_tokens);
   if (overhead + kMinTextTokens > budget) {
     return Status::invalid(
@@ -302,7 +303,7 @@ Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_v
     QUIRE_ASSIGN_OR_RETURN(
         auto doc,
         format.document(title, text.substr(ranges[i].begin, ranges[i].end - ranges[i].begin)));
-    if (static_cast<std::int64_t>(doc.ids.size()) > limits.window_tokens) {
+    if (count_of(doc.ids) > limits.window_tokens) {
       const std::string name = "chunks[" + std::to_string(i) + "]";
       return Status::invalid(name,
                              too_long(name, doc.ids.size(), limits.window_tokens) + "; split it");

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/index.h"
 #include "ingest/document/job.h"
 
 namespace quire {
@@ -17,7 +18,7 @@ constexpr std::array<std::string_view, 8> kResults = {
 
 template <class Enum, std::size_t N>
 std::string_view name_of(Enum value, const std::array<std::string_view, N>& names) {
-  const auto i = static_cast<std::size_t>(value);
+  const auto i = at(value);
   return i < N ? names[i] : std::string_view("unknown");
 }
 

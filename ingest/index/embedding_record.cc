@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -11,12 +13,10 @@ constexpr std::size_t kHeaderBytes = 4 + 32 + 4 + 4;
 void put_u32(std::string& out, std::uint32_t v) {
   for (int i = 0; i < 4; ++i) out.push_back(static_cast<char>(v >> (8 * i)));
 }
-std::uint32_t u32_at(std::string_view bytes, std::size_t at) {
+std::uint32_t u32_at(std::string_view bytes, std::size_t first) {
   std::uint32_t v = 0;
   for (int i = 0; i < 4; ++i)
-    v |= static_cast<std::uint32_t>(
-             static_cast<unsigned char>(bytes[at + static_cast<std::size_t>(i)]))
-         << (8 * i);
+    v |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[first + at(i)])) << (8 * i);
   return v;
 }
 

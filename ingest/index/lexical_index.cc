@@ -4,6 +4,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -37,7 +39,7 @@ std::int64_t LexicalIndex::add_chunk(std::uint32_t slot, const std::vector<std::
     const auto [at, fresh] = term_ids_.try_emplace(word, static_cast<std::uint32_t>(terms_.size()));
     if (fresh) {
       terms_.emplace_back();
-      term_bytes_ += kTermBytes + static_cast<std::int64_t>(word.size());
+      term_bytes_ += kTermBytes + count_of(word);
     }
     Term& term = terms_[at->second];
     if (!term.postings.empty() && term.postings.back().chunk == slot) {
@@ -106,7 +108,7 @@ void LexicalIndex::compact() {
   for (auto at = term_ids_.begin(); at != term_ids_.end();) {
     Term& term = terms_[at->second];
     if (term.live == 0) {
-      term_bytes_ -= kTermBytes + static_cast<std::int64_t>(at->first.size());
+      term_bytes_ -= kTermBytes + count_of(at->first);
       at = term_ids_.erase(at);
       continue;
     }

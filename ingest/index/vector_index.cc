@@ -11,6 +11,8 @@
 #include <new>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -43,8 +45,7 @@ struct FilteredLabels final : faiss::IDSelector {
 struct VectorIndex::State {
   State(std::int64_t dimension, std::int64_t num_lists)
       : centres(dimension),
-        vectors(&centres, static_cast<std::size_t>(dimension), static_cast<std::size_t>(num_lists),
-                faiss::METRIC_INNER_PRODUCT) {
+        vectors(&centres, to_size(dimension), to_size(num_lists), faiss::METRIC_INNER_PRODUCT) {
     vectors.cp.seed = 1;
     vectors.cp.min_points_per_centroid = 1;
   }
@@ -73,7 +74,7 @@ Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
   QUIRE_RETURN_IF_ERROR(guarded("making an index of vectors", [&] {
     state = std::make_unique<State>(dimension, 1);
     // The single list takes every vector, wherever its centre is.
-    const std::vector<float> centre(static_cast<std::size_t>(dimension), 0.0f);
+    const std::vector<float> centre(to_size(dimension), 0.0f);
     state->centres.add(1, centre.data());
     state->vectors.is_trained = true;
   }));
@@ -83,8 +84,7 @@ Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
 Status VectorIndex::add(std::span<const std::int64_t> labels, std::span<const float> vectors) {
   if (labels.empty()) return {};
   return guarded("entering vectors", [&] {
-    state_->vectors.add_with_ids(static_cast<std::int64_t>(labels.size()), vectors.data(),
-                                 labels.data());
+    state_->vectors.add_with_ids(count_of(labels), vectors.data(), labels.data());
   });
 }
 
@@ -98,7 +98,7 @@ Status VectorIndex::remove(std::span<const std::int64_t> labels) {
 Result<std::vector<VectorMatch>> VectorIndex::search(std::span<const float> query,
                                                      std::size_t limit,
                                                      const Filter& filter) const {
-  const std::size_t most = std::min(limit, static_cast<std::size_t>(size()));
+  const std::size_t most = std::min(limit, to_size(size()));
   std::vector<VectorMatch> out;
   if (most == 0) return out;
   QUIRE_RETURN_IF_ERROR(guarded("searching vectors", [&] {
@@ -106,7 +106,7 @@ Result<std::vector<VectorMatch>> VectorIndex::search(std::span<const float> quer
     std::vector<faiss::Index::idx_t> labels(most);
     FilteredLabels wanted(filter);
     faiss::SearchParametersIVF how;
-    how.nprobe = static_cast<std::size_t>(
+    how.nprobe = to_size(
         filter ? num_lists()
                : std::min(num_lists(), std::max(kLeastRead, num_lists() / kReadPart)));
     if (filter) how.sel = &wanted;
@@ -128,8 +128,8 @@ Result<VectorIndex> VectorIndex::in_lists(std::int64_t num_lists) const {
   std::vector<float> all;
   std::unique_ptr<State> state;
   QUIRE_RETURN_IF_ERROR(guarded("sorting vectors into lists", [&] {
-    labels.reserve(static_cast<std::size_t>(size()));
-    all.reserve(static_cast<std::size_t>(size() * dimension));
+    labels.reserve(to_size(size()));
+    all.reserve(to_size(size() * dimension));
     const faiss::InvertedLists& from = *state_->vectors.invlists;
     for (std::size_t l = 0; l < from.nlist; ++l) {
       faiss::InvertedLists::ScopedIds ids(&from, l);
@@ -137,11 +137,11 @@ Result<VectorIndex> VectorIndex::in_lists(std::int64_t num_lists) const {
       const std::size_t n = from.list_size(l);
       labels.insert(labels.end(), ids.get(), ids.get() + n);
       const auto* vectors = reinterpret_cast<const float*>(codes.get());
-      all.insert(all.end(), vectors, vectors + n * static_cast<std::size_t>(dimension));
+      all.insert(all.end(), vectors, vectors + n * to_size(dimension));
     }
     if (lists <= 1) return;
     state = std::make_unique<State>(dimension, lists);
-    state->vectors.train(static_cast<std::int64_t>(labels.size()), all.data());
+    state->vectors.train(count_of(labels), all.data());
   }));
   if (!state) {
     QUIRE_ASSIGN_OR_RETURN(VectorIndex one, make(dimension));

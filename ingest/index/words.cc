@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/index.h"
 #include "base/utf8.h"
 
 namespace quire {
@@ -45,7 +46,7 @@ std::vector<utf8proc_int32_t> folded(std::string_view text) {
   const auto size = static_cast<utf8proc_ssize_t>(text.size());
   const utf8proc_ssize_t n = utf8proc_decompose(bytes, size, nullptr, 0, kOptions);
   if (n <= 0) return {};
-  std::vector<utf8proc_int32_t> out(static_cast<std::size_t>(n));
+  std::vector<utf8proc_int32_t> out(to_size(n));
   if (utf8proc_decompose(bytes, size, out.data(), n, kOptions) != n) return {};
   return out;
 }

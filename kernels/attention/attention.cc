@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/attention/attention_listed.h"
 #include "kernels/attention/cpu/attention_backend.h"
 #include "kernels/cpu/cpu_features.h"
@@ -97,7 +98,7 @@ struct Driver {
   /// Runs decode with few units: chunks of keys are spread over threads, in waves that bound the
   /// memory, and merged in order.
   void run_split() const {
-    const auto num_units = static_cast<std::int64_t>(units.size());
+    const auto num_units = count_of(units);
     // A wave counts chunks per unit
     const std::int64_t wave = std::max<std::int64_t>(1, 8 * num_threads() / num_units);
     auto* scratch = cpu::thread_scratch<std::byte>(
@@ -118,7 +119,7 @@ struct Driver {
     for (std::int64_t wave_begin = 0; wave_begin < most_rows; wave_begin += wave * kChunkKeys) {
       const std::int64_t chunks = std::min(wave,
                                            (most_rows - wave_begin + kChunkKeys - 1) / kChunkKeys);
-      std::vector<std::uint8_t> done(static_cast<std::size_t>(num_units * chunks), 0);
+      std::vector<std::uint8_t> done(to_size(num_units * chunks), 0);
       parallel_tasks(num_units * chunks, [&](std::int64_t task) {
         const std::int64_t u = task / chunks, c = task % chunks;
         const std::int64_t begin = wave_begin + c * kChunkKeys,
@@ -126,12 +127,11 @@ struct Driver {
         if (begin >= end || nothing_visible(units[u], begin, end)) return;
         void* work = cpu::thread_scratch<std::byte>(cpu::ScratchSlot::kAttention, work_bytes);
         backend.chunk(call, units[u], query(u), begin, end, work, partial(u, c));
-        done[static_cast<std::size_t>(task)] = 1;
+        done[at(task)] = 1;
       });
       parallel_tasks(num_units, [&](std::int64_t u) {
         for (std::int64_t c = 0; c < chunks; ++c) {
-          if (done[static_cast<std::size_t>(u * chunks + c)])
-            backend.merge(call, units[u], total(u), partial(u, c));
+          if (done[at(u * chunks + c)]) backend.merge(call, units[u], total(u), partial(u, c));
         }
       });
     }
@@ -170,8 +170,7 @@ const AttentionBackend& backend_for(const KvView& kv) {
 Status attend(const AttentionArgs& args, const AttentionBackend& backend,
               const ListedRows& listed) {
   const std::int64_t num_tiles = (args.kv.num_rows + kTileKeys - 1) / kTileKeys;
-  std::vector<std::int32_t> tile_min(static_cast<std::size_t>(num_tiles)),
-      tile_max(tile_min.size());
+  std::vector<std::int32_t> tile_min(to_size(num_tiles)), tile_max(tile_min.size());
   for (std::int64_t t = 0; t < num_tiles; ++t) {
     const auto* begin = args.kv.positions + t * kTileKeys;
     const auto* end = args.kv.positions + std::min(args.kv.num_rows, (t + 1) * kTileKeys);
@@ -188,7 +187,7 @@ Status attend(const AttentionArgs& args, const AttentionBackend& backend,
   round_up_bytes(driver.partial_bytes = driver.backend.partial_bytes(driver.call));
   round_up_bytes(driver.work_bytes = driver.backend.work_bytes(driver.call));
 
-  const auto num_units = static_cast<std::int64_t>(driver.units.size());
+  const auto num_units = count_of(driver.units);
   const double work = static_cast<double>(args.rows) * args.num_heads * args.kv.head_dim *
                       static_cast<double>(args.kv.num_rows);
   if (num_threads() == 1 || work < kLeastWork) {

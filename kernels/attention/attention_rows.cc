@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/attention/attention_listed.h"
 #include "kernels/choice/gathered_rows.h"
 #include "kernels/cpu/scratch.h"
@@ -35,9 +36,8 @@ Status attend_listed(AttentionArgs head, std::int32_t m, const RowList& list, Ro
     head.kv = gathered.view(list.length);
     return attention(head);
   }
-  positions.resize(static_cast<std::size_t>(list.length));
-  for (std::int64_t i = 0; i < list.length; ++i)
-    positions[static_cast<std::size_t>(i)] = kv.positions[list.rows[i]];
+  positions.resize(to_size(list.length));
+  for (std::int64_t i = 0; i < list.length; ++i) positions[at(i)] = kv.positions[list.rows[i]];
   head.kv.positions = positions.data();
   head.kv.num_rows = list.length;
   head.kv.sorted = kv.sorted && order == RowOrder::kAscending;
@@ -48,7 +48,7 @@ Status attend_head(const AttentionRowsArgs& args, std::int32_t m) {
   const AttentionArgs& a = args.attention;
   const std::int32_t group = a.num_heads / a.kv.num_kv_heads;
   const RowList& list = args.lists[m];
-  std::vector<float> lse(a.lse != nullptr ? static_cast<std::size_t>(a.rows * group) : 0);
+  std::vector<float> lse(a.lse != nullptr ? to_size(a.rows * group) : 0);
   AttentionArgs head = a;
   head.q = a.q + std::int64_t{m} * group * a.kv.head_dim;
   head.out = a.out + std::int64_t{m} * group * a.kv.head_dim;
@@ -70,9 +70,9 @@ Status attention_rows(const AttentionRowsArgs& args) {
     return {};
   }
   // One thread gathers and reads a head's rows, from its own cache.
-  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  std::vector<Status> status(to_size(kv_heads));
   parallel_tasks(kv_heads, [&](std::int64_t m) {
-    status[static_cast<std::size_t>(m)] = attend_head(args, static_cast<std::int32_t>(m));
+    status[at(m)] = attend_head(args, static_cast<std::int32_t>(m));
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   return {};

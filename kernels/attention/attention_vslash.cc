@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "kernels/choice/gathered_rows.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/kv_checks.h"
@@ -71,10 +72,10 @@ struct Head {
 void prepare(const AttentionVslashArgs& args, std::int32_t index, Head& head) {
   const KvView& kv = args.attention.kv;
   head.index = index;
-  head.pages.resize(static_cast<std::size_t>((kv.num_rows + kPageTokens - 1) / kPageTokens));
+  head.pages.resize(to_size((kv.num_rows + kPageTokens - 1) / kPageTokens));
   for (std::size_t p = 0; p < head.pages.size(); ++p)
     head.pages[p] = static_cast<const std::byte*>(kv.pages[p]) + index * kv.head_stride;
-  head.memory.resize(static_cast<std::size_t>(gathered_bytes(kv, args.columns[index].length)));
+  head.memory.resize(to_size(gathered_bytes(kv, args.columns[index].length)));
   head.columns.gather(kv, index, args.columns[index], RowOrder::kAscending, head.memory.data());
 }
 
@@ -92,8 +93,8 @@ Status run_tile(const AttentionVslashArgs& args, const Head& head, const Tile& t
   const AttentionArgs& a = args.attention;
   const std::int64_t dim = a.kv.head_dim, group = a.num_heads / a.kv.num_kv_heads,
                      width = group * dim, offset = head.index * width;
-  std::vector<float> out(static_cast<std::size_t>(tile.rows * width)),
-      lse(static_cast<std::size_t>(tile.rows * group)), far_out, far_lse;
+  std::vector<float> out(to_size(tile.rows * width)), lse(to_size(tile.rows * group)), far_out,
+      far_lse;
   AttentionArgs part = a;
   part.q = a.q + tile.first * a.ldq + offset;
   part.query_positions = a.query_positions + tile.first;
@@ -135,8 +136,8 @@ Status attention_vslash(const AttentionVslashArgs& args) {
   for (std::int32_t m = 0; m < args.attention.kv.num_kv_heads; ++m) {
     prepare(args, m, head);
     // The last tiles see the most keys and come first.
-    parallel_tasks(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t i) {
-      const auto tile = tiles.size() - 1 - static_cast<std::size_t>(i);
+    parallel_tasks(count_of(tiles), [&](std::int64_t i) {
+      const auto tile = tiles.size() - 1 - to_size(i);
       failed[tile] = run_tile(args, head, tiles[tile]);
     });
     for (const Status& s : failed) QUIRE_RETURN_IF_ERROR(s);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -58,33 +59,33 @@ void GatheredRows::gather(const KvView& kv, std::int32_t head, const RowList& li
                      pages = (list.length + kPageTokens - 1) / kPageTokens;
   // A page that is listed whole is read in place if its layout is that of gathered pages.
   const bool alike = kv.token_stride == row_bytes && kv.kv_stride == kPageTokens * row_bytes;
-  pages_.resize(static_cast<std::size_t>(pages));
-  positions_.resize(static_cast<std::size_t>(list.length));
-  parallel_for(pages, std::max<std::int64_t>(1, 65536 / (row_bytes * kPageTokens)),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t page = begin; page < end; ++page) {
-                   const std::int64_t at = page * kPageTokens,
-                                      n = std::min<std::int64_t>(kPageTokens, list.length - at);
-                   const std::int32_t* rows = list.rows + at;
-                   if (alike && n == kPageTokens && is_page(rows)) {
-                     pages_[static_cast<std::size_t>(page)] = static_cast<const std::byte*>(
-                                                                  kv.pages[rows[0] / kPageTokens]) +
-                                                              head * kv.head_stride;
-                     std::copy_n(kv.positions + rows[0], kPageTokens, positions_.data() + at);
-                     continue;
-                   }
-                   std::byte* to = memory + page * page_bytes;
-                   pages_[static_cast<std::size_t>(page)] = to;
-                   for (std::int64_t i = 0; i < n; ++i) {
-                     if (at + i + kFetchAhead < list.length)
-                       fetch(kv, head, rows[i + kFetchAhead], row_bytes);
-                     const std::byte* from = row_at(kv, head, rows[i]);
-                     copy_row(to + i * row_bytes, from, row_bytes);
-                     copy_row(to + page_bytes / 2 + i * row_bytes, from + kv.kv_stride, row_bytes);
-                     positions_[static_cast<std::size_t>(at + i)] = kv.positions[rows[i]];
-                   }
-                 }
-               });
+  pages_.resize(to_size(pages));
+  positions_.resize(to_size(list.length));
+  parallel_for(
+      pages, std::max<std::int64_t>(1, 65536 / (row_bytes * kPageTokens)),
+      [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t page = begin; page < end; ++page) {
+          const std::int64_t first = page * kPageTokens,
+                             n = std::min<std::int64_t>(kPageTokens, list.length - first);
+          const std::int32_t* rows = list.rows + first;
+          if (alike && n == kPageTokens && is_page(rows)) {
+            pages_[at(page)] = static_cast<const std::byte*>(kv.pages[rows[0] / kPageTokens]) +
+                               head * kv.head_stride;
+            std::copy_n(kv.positions + rows[0], kPageTokens, positions_.data() + first);
+            continue;
+          }
+          std::byte* to = memory + page * page_bytes;
+          pages_[at(page)] = to;
+          for (std::int64_t i = 0; i < n; ++i) {
+            if (first + i + kFetchAhead < list.length)
+              fetch(kv, head, rows[i + kFetchAhead], row_bytes);
+            const std::byte* from = row_at(kv, head, rows[i]);
+            copy_row(to + i * row_bytes, from, row_bytes);
+            copy_row(to + page_bytes / 2 + i * row_bytes, from + kv.kv_stride, row_bytes);
+            positions_[at(first + i)] = kv.positions[rows[i]];
+          }
+        }
+      });
   all_ = KvView{.pages = pages_.data(),
                 .positions = positions_.data(),
                 .num_rows = list.length,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/index.h"
 #include "kernels/choice/cpu/top_marks.h"
 #include "kernels/rows/cpu/rows.h"
 
@@ -25,14 +26,14 @@ struct Better {
 
 /// Returns the k best indices in any order.
 std::vector<std::int32_t> select(std::span<const float> scores, std::int64_t k) {
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const auto n = count_of(scores);
   std::vector<std::int32_t> index(scores.size());
   std::iota(index.begin(), index.end(), 0);
   k = std::clamp<std::int64_t>(k, 0, n);
   if (k < n) {
     if (k > 0)
       std::nth_element(index.begin(), index.begin() + (k - 1), index.end(), Better{scores.data()});
-    index.resize(static_cast<std::size_t>(k));
+    index.resize(to_size(k));
   }
   return index;
 }
@@ -46,17 +47,17 @@ std::vector<std::int32_t> top_k(std::span<const float> scores, std::int64_t k) {
 }
 
 std::int64_t mark_top_k(std::span<const float> scores, std::int64_t k, std::uint64_t* bits) {
-  return cpu::mark_top_k(scores.data(), static_cast<std::int64_t>(scores.size()), k, bits);
+  return cpu::mark_top_k(scores.data(), count_of(scores), k, bits);
 }
 
 std::vector<std::int32_t> top_k_sorted(std::span<const float> scores, std::int64_t k) {
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const auto n = count_of(scores);
   std::vector<std::int32_t> index;
   if (k > 0 && k < n) {
     thread_local std::vector<std::uint64_t> bits;
-    bits.resize(static_cast<std::size_t>((n + 63) / 64));
+    bits.resize(to_size((n + 63) / 64));
     if (mark_top_k(scores, k, bits.data()) == k) {
-      index.reserve(static_cast<std::size_t>(k));
+      index.reserve(to_size(k));
       for (std::size_t word = 0; word < bits.size(); ++word) {
         for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1)
           index.push_back(static_cast<std::int32_t>(word * 64) + std::countr_zero(rest));

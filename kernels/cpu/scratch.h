@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/index.h"
+
 namespace quire::cpu {
 
 /// Owns aligned, uninitialized bytes. Buffers of 4 MiB and more request huge pages. Throws
@@ -44,7 +46,7 @@ void* thread_scratch(ScratchSlot slot, std::size_t bytes);
 
 template <class T>
 T* thread_scratch(ScratchSlot slot, std::int64_t count) {
-  return static_cast<T*>(thread_scratch(slot, static_cast<std::size_t>(count) * sizeof(T)));
+  return static_cast<T*>(thread_scratch(slot, to_size(count) * sizeof(T)));
 }
 
 }  // namespace quire::cpu

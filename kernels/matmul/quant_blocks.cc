@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/dtype.h"
+#include "base/index.h"
 
 // This file is compiled without contraction: a product and a sum round twice, as in the reference
 // implementation.
@@ -32,7 +33,7 @@ constexpr std::array<Layout, kNumBlockTypes> kLayouts = {{
     {"IQ4_NL", 32, 18, 0, -1},
 }};
 
-const Layout& layout(BlockType type) { return kLayouts[static_cast<std::size_t>(type)]; }
+const Layout& layout(BlockType type) { return kLayouts[at(type)]; }
 
 constexpr std::array<float, 16> kUnevenValues = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                  1,    13,   25,  38,  53,  69,  89,  113};

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/index.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/kv_checks.h"
 
@@ -38,14 +39,14 @@ void copy_run(const KvGatherArgs& a, std::int32_t head, std::int64_t from, std::
   const bool whole = a.src.token_stride == row_bytes && a.dst.token_stride == row_bytes;
   // K and V of a whole page are one piece
   if (whole && a.src.kv_stride == rows * row_bytes && a.dst.kv_stride == rows * row_bytes) {
-    std::memcpy(target, source, static_cast<std::size_t>(2 * rows * row_bytes));
+    std::memcpy(target, source, to_size(2 * rows * row_bytes));
     return;
   }
   for (int kv = 0; kv < 2; ++kv) {
     const std::byte* s = source + kv * a.src.kv_stride;
     std::byte* t = target + kv * a.dst.kv_stride;
     if (whole && rows > 1) {
-      std::memcpy(t, s, static_cast<std::size_t>(rows * row_bytes));
+      std::memcpy(t, s, to_size(rows * row_bytes));
       continue;
     }
     for (std::int64_t r = 0; r < rows; ++r)

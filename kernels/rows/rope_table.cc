@@ -1,4 +1,5 @@
 // This file computes rotary frequencies and tables; rope.cc rotates.
+#include "base/index.h"
 #include "kernels/rows/rope.h"
 
 #include <algorithm>
@@ -122,8 +123,8 @@ Result<RopeTable> RopeTable::build(const RopeConfig& config, std::int64_t max_po
   table.max_positions_ = max_positions;
   const std::int64_t half = config.rotary_dim / 2;
   try {
-    table.cos_.resize(static_cast<std::size_t>(max_positions * half));
-    table.sin_.resize(static_cast<std::size_t>(max_positions * half));
+    table.cos_.resize(to_size(max_positions * half));
+    table.sin_.resize(to_size(max_positions * half));
   } catch (const std::bad_alloc&) {
     return Status::exhausted("no memory for a RoPE table of " + std::to_string(max_positions) +
                              " positions");

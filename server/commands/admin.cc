@@ -4,6 +4,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/index.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -111,7 +112,7 @@ int import_pack(const AdminFlags& flags) {
   request.body_source = [&](std::string& piece) {
     piece.resize(1u << 20);
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    piece.resize(static_cast<std::size_t>(file.gcount()));
+    piece.resize(to_size(file.gcount()));
     return !file.bad();
   };
   return show(client_json(flags.client, std::move(request)));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store.h"
 #include "engine/calibrate/stable_layers.h"
@@ -111,7 +112,7 @@ Status run_contexts(Engine& engine, Store& store, Contexts contexts,
 Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_path, Engine& engine,
                            Store& store) {
   const EngineInfo& info = engine.info();
-  const auto longest = std::min(kLongestContext, static_cast<std::size_t>(info.max_model_len) - 1);
+  const auto longest = std::min(kLongestContext, to_size(info.max_model_len) - 1);
   Contexts contexts;
   std::string source = f.documents;
   if (source.empty()) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/index.h"
 #include "server/hub/model_cache.h"
 
 // Defined by embedded_model.S; both are the same address if nothing is embedded.
@@ -40,7 +41,7 @@ Result<std::vector<Entry>> entries_of(std::string_view archive) {
     std::size_t size = 0;
     for (const char c : text(124, 12)) {
       if (c < '0' || c > '7') break;
-      size = size * 8 + static_cast<std::size_t>(c - '0');
+      size = size * 8 + to_size(c - '0');
     }
     const std::size_t blocks = (size + 511) / 512 * 512;
     if (archive.size() - 512 < blocks) return bad();
@@ -107,8 +108,8 @@ Status unpack(const fs::path& folder, const std::vector<Entry>& entries) {
 }  // namespace
 
 Result<std::string> unpack_embedded_model() {
-  const std::string_view archive(
-      quire_embedded_begin, static_cast<std::size_t>(quire_embedded_end - quire_embedded_begin));
+  const std::string_view archive(quire_embedded_begin,
+                                 to_size(quire_embedded_end - quire_embedded_begin));
   if (archive.empty()) return Status::not_found("this build embeds no model");
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, entries_of(archive));
   const std::string name = "embedded/" + short_hash(archive);

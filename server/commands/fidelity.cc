@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store.h"
 #include "engine/engine.h"
@@ -84,8 +85,7 @@ class ProgressLine {
     const double left = did > 0 ? seconds / did * static_cast<double>(p.total - p.done) : 0;
     if (terminal_) {
       constexpr int kWidth = 32;
-      std::string bar(
-          static_cast<std::size_t>(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
+      std::string bar(to_size(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
       bar.resize(kWidth, '.');
       std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld  %.0f s left  %.40s under %.40s\033[K",
                    bar.c_str(), ratio * 100, static_cast<long long>(p.done),

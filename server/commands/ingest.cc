@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/index.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -76,7 +77,7 @@ Status add_file(const std::string& file, json::array& out) {
 void draw(double ratio, std::int64_t done, std::int64_t total, double speed) {
   constexpr int kWidth = 32;
   const int full = static_cast<int>(ratio * kWidth);
-  std::string bar(static_cast<std::size_t>(std::clamp(full, 0, kWidth)), '#');
+  std::string bar(to_size(std::clamp(full, 0, kWidth)), '#');
   bar.resize(kWidth, '.');
   std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld tokens  %.0f tokens/s ", bar.c_str(), ratio * 100,
                static_cast<long long>(done), static_cast<long long>(total), speed);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/index.h"
 #include "server/hub/model_cache.h"
 
 namespace quire {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
@@ -243,7 +244,7 @@ class Service {
     config.explain = fresh.explain;
     config.metrics = fresh.metrics;
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
-    services_.explain->set_capacity(static_cast<std::size_t>(config.explain.retain));
+    services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
     services_.set_keys(std::move(keys));
     services_.set_config(std::move(config));

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -32,7 +34,7 @@ std::optional<std::int64_t> parse_byte_size(std::string_view text) {
   double number = 0;
   const auto [after, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
   if (error != std::errc() || after == end || !(number >= 0)) return std::nullopt;
-  std::string_view unit = text.substr(static_cast<std::size_t>(after - text.data()));
+  std::string_view unit = text.substr(to_size(after - text.data()));
   if (unit.front() == ' ') unit.remove_prefix(1);
   const double bytes = number * unit_bytes(std::string(unit));
   if (unit_bytes(std::string(unit)) == 0 || bytes >= 9.2e18) return std::nullopt;

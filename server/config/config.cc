@@ -1,4 +1,5 @@
 #include "server/config/config.h"
+#include "base/index.h"
 #include "server/config/byte_size.h"
 
 #include <unistd.h>
@@ -328,7 +329,7 @@ Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
   std::string out;
   char buffer[64 << 10];
   while (in.read(buffer, sizeof buffer) || in.gcount() > 0) {
-    out.append(buffer, static_cast<std::size_t>(in.gcount()));
+    out.append(buffer, to_size(in.gcount()));
     if (out.size() > max_bytes)
       return Status::invalid(path,
                              path + " is larger than " + std::to_string(max_bytes) + " bytes");

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/pack/pack_transfer.h"
 #include "engine/engine.h"
@@ -40,7 +41,7 @@ class SpoolFile {
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0)
         return Status::io(std::string("the body could not be kept: ") + std::strerror(errno));
-      piece.remove_prefix(static_cast<std::size_t>(n));
+      piece.remove_prefix(to_size(n));
     }
     return {};
   }
@@ -53,7 +54,7 @@ class SpoolFile {
       if (n < 0)
         return Status::io(std::string("the body could not be read back: ") + std::strerror(errno));
       at += n;
-      return static_cast<std::size_t>(n);
+      return to_size(n);
     };
   }
 

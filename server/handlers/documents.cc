@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/index.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/document_request.h"
@@ -37,7 +38,7 @@ class NdjsonSink final : public BodySink {
 constexpr std::string_view kNdjson = "application/x-ndjson";
 
 std::size_t max_documents(const Call& call) {
-  return static_cast<std::size_t>(call.services.config()->limits.documents_per_call);
+  return to_size(call.services.config()->limits.documents_per_call);
 }
 
 /// Reads options and id from query parameters, for bodies that are not JSON.
@@ -278,7 +279,7 @@ void list_documents(std::shared_ptr<Call> call) {
   if (!list) return;
   DocumentListOptions options;
   options.after = list->after;
-  options.limit = static_cast<std::size_t>(list->limit);
+  options.limit = to_size(list->limit);
   options.descending = list->descending;
   bool counts = false;
   for (const auto& [name, value] : call->request().query) {

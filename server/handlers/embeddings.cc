@@ -1,5 +1,6 @@
 #include <atomic>
 
+#include "base/index.h"
 #include "engine/engine.h"
 #include "ingest/embed_text.h"
 #include "server/handlers/common.h"
@@ -21,7 +22,7 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
 
   std::int64_t prompt_tokens() const {
     std::int64_t n = 0;
-    for (const auto& x : ids) n += static_cast<std::int64_t>(x.size());
+    for (const auto& x : ids) n += count_of(x);
     return n;
   }
   void next() {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/format/key.h"
 #include "engine/plan/strategy.h"
@@ -28,7 +29,7 @@ double ms_since(SteadyClock::time_point t) {
 }
 
 std::size_t index_of(const std::vector<std::string>& ids, const std::string& id) {
-  return static_cast<std::size_t>(std::find(ids.begin(), ids.end(), id) - ids.begin());
+  return to_size(std::find(ids.begin(), ids.end(), id) - ids.begin());
 }
 
 /// Returns the document's name in the request: "document_ids[1]".
@@ -103,7 +104,7 @@ void fit_chosen(Generation& g, QueryRequest& q,
   }
   std::size_t longest = 0;
   for (const auto& question : questions) longest = std::max(longest, question.size());
-  const auto window = static_cast<std::size_t>(g.call->services.engine->info().max_model_len);
+  const auto window = to_size(g.call->services.engine->info().max_model_len);
   std::size_t tokens = q.prefix_ids.size() + longest + 1;
   const std::size_t fewest = tokens > window ? 0 : 1;
   for (const auto& c : q.contexts) tokens += c.token_ids.size();
@@ -144,7 +145,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   if (!g.chosen.empty()) fit_chosen(g, q, questions);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
-  const std::size_t choices = questions.size() * static_cast<std::size_t>(g.samples);
+  const std::size_t choices = questions.size() * to_size(g.samples);
   for (std::size_t i = 1; i < choices; ++i) {
     g.requests.push_back(g.requests.front());
     g.records.push_back(std::make_shared<QueryRecord>(r));
@@ -152,8 +153,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
     // Each choice samples with its own random numbers, all fixed by the seed.
     if (auto& seed = g.requests.back().sampling.seed) *seed += i;
   }
-  for (std::size_t i = 0; i < choices; ++i)
-    g.requests[i].suffix_ids = questions[i / static_cast<std::size_t>(g.samples)];
+  for (std::size_t i = 0; i < choices; ++i) g.requests[i].suffix_ids = questions[i / at(g.samples)];
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/index.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/reply/job_reply.h"
@@ -16,7 +17,7 @@ void list_jobs(std::shared_ptr<Call> call) {
   if (!list) return;
   JobListOptions options;
   options.after = list->after;
-  options.limit = static_cast<std::size_t>(list->limit);
+  options.limit = to_size(list->limit);
   options.descending = list->descending;
   if (const auto* status = call->request().param("status")) {
     options.status = parse_job_status(*status);

@@ -1,6 +1,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/index.h"
 #include "server/handlers/common.h"
 #include "server/handlers/generation.h"
 #include "server/handlers/handlers.h"
@@ -28,7 +29,7 @@ struct ReplyParts {
   ReplyParts(const Generation& g, OpenAiKind kind, bool usage)
       : call(g.call),
         records(g.records),
-        samples(static_cast<std::size_t>(g.samples)),
+        samples(to_size(g.samples)),
         include_usage(usage),
         explain(g.body.explain),
         wants_logprobs(g.body.sampling.top_logprobs.has_value()),
@@ -173,8 +174,7 @@ void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
   if (!parsed) return;
   const auto config = call->services.config();
   const QueryDefaults defaults{config->policy.strategy, config->policy.compress,
-                               config->policy.decode,
-                               static_cast<std::size_t>(config->limits.documents_per_query)};
+                               config->policy.decode, to_size(config->limits.documents_per_query)};
   OpenAiBody body;
   const auto error = kind == OpenAiKind::kChat
                          ? read_chat_completion(*parsed, defaults,

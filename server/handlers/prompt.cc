@@ -3,6 +3,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/index.h"
 #include "cachestore/format/key.h"
 
 namespace quire {
@@ -51,7 +52,7 @@ Status in_clients_words(const Status& status, const QueryBody& body, std::size_t
   if (ec != std::errc() || index < skipped || index - skipped >= body.message_index.size())
     return status;
   return status.with_field("messages[" + std::to_string(body.message_index[index - skipped]) +
-                           field.substr(static_cast<std::size_t>(end - field.data())));
+                           field.substr(to_size(end - field.data())));
 }
 
 Result<std::vector<std::int32_t>> conversation(const QueryBody& body, const PromptFormat& format) {

@@ -1,5 +1,6 @@
 #include <boost/json/array.hpp>
 
+#include "base/index.h"
 #include "engine/engine.h"
 #include "server/handlers/common.h"
 #include "server/handlers/generation.h"
@@ -134,7 +135,7 @@ void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Gener
   auto g = std::make_shared<Generation>();
   g->call = call;
   QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode,
-                         static_cast<std::size_t>(config->limits.documents_per_query)};
+                         to_size(config->limits.documents_per_query)};
   if (failed(*call, read_query(*body, defaults, g->body))) return;
   g->ready_by = g->deadline = call->start + std::chrono::milliseconds(g->body.timeout_ms);
   g->touches_documents = on_prepared != plan;
@@ -205,8 +206,8 @@ void query_plan(std::shared_ptr<Call> call) { begin(std::move(call), plan); }
 void list_queries(std::shared_ptr<Call> call) {
   const auto list = list_query(*call);
   if (!list) return;
-  const auto page = call->services.explain->list(
-      call->ns, list->after, static_cast<std::size_t>(list->limit), list->descending);
+  const auto page = call->services.explain->list(call->ns, list->after, to_size(list->limit),
+                                                 list->descending);
   if (!page.after_known)
     return call->fail(make_problem(
         "query_expired", "the query 'after' names is no longer remembered; start again without it",

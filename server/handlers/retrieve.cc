@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 
+#include "base/index.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/reply/retrieve_reply.h"
@@ -48,7 +49,7 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   RetrieveRequest request;
   request.query = question;
   request.metadata = retrieval.metadata;
-  request.k = static_cast<std::size_t>(retrieval.k);
+  request.k = to_size(retrieval.k);
   request.unit = RetrieveUnit::kDocument;
   request.scorer = retrieval.scorer;
   const auto found = call.services.retrieval->search(call.ns, request);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -57,7 +59,7 @@ std::size_t ChunkDecoder::feed(std::string_view data, std::string& body) {
   std::size_t used = 0;
   while (used < data.size() && !done() && !failed()) {
     if (state_ == State::kData) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left_, data.size() - used));
+      const auto n = to_size(std::min<std::uint64_t>(left_, data.size() - used));
       body.append(data.substr(used, n));
       used += n;
       left_ -= n;

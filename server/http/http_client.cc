@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -60,7 +62,7 @@ bool send_all(int fd, std::string_view bytes) {
     const auto n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
+    bytes.remove_prefix(to_size(n));
   }
   return true;
 }
@@ -74,7 +76,7 @@ class Reader {
     char buffer[16 << 10];
     const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
     if (n > 0) {
-      data_.append(buffer, static_cast<std::size_t>(n));
+      data_.append(buffer, to_size(n));
       return true;
     }
     if (n < 0 && errno == EINTR) return fill();

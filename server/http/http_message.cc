@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -60,8 +62,8 @@ std::string_view Headers::get(std::string_view name, std::string_view otherwise)
 }
 
 std::size_t Headers::count(std::string_view name) const {
-  return static_cast<std::size_t>(std::count_if(
-      fields_.begin(), fields_.end(), [&](const auto& f) { return iequals(f.first, name); }));
+  return to_size(std::count_if(fields_.begin(), fields_.end(),
+                               [&](const auto& f) { return iequals(f.first, name); }));
 }
 
 const std::string* HttpRequest::param(std::string_view name) const {

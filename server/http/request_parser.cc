@@ -5,6 +5,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 
+#include "base/index.h"
 #include "server/http/chunk_decoder.h"
 
 namespace quire {
@@ -128,7 +129,7 @@ std::size_t RequestParser::Impl::feed_body(std::string_view data, std::string& b
     finished = chunks.done();
     return used;
   }
-  const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left, data.size()));
+  const auto n = to_size(std::min<std::uint64_t>(left, data.size()));
   body.append(data.substr(0, n));
   left -= n;
   finished = left == 0;

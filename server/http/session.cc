@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/index.h"
+
 namespace quire {
 namespace asio = boost::asio;
 using boost::system::error_code;
@@ -37,7 +39,7 @@ std::string http_date() {
 std::string chunk_of(const std::string& bytes) {
   char size[24];
   const int n = std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-  std::string out(size, static_cast<std::size_t>(n));
+  std::string out(size, to_size(n));
   out.append(bytes).append("\r\n");
   return out;
 }
@@ -455,7 +457,7 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
       const bool room = self->in_.size() < kMaxPipelinedBytes;
       const auto n = ::recv(self->socket_.native_handle(), bytes, sizeof bytes,
                             MSG_DONTWAIT | (room ? 0 : MSG_PEEK));
-      if (n > 0 && room) self->in_.append(bytes, static_cast<std::size_t>(n));
+      if (n > 0 && room) self->in_.append(bytes, to_size(n));
       if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) {
         if (room) self->start_watch(channel);
         return;

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <thread>
 
+#include "base/index.h"
 #include "server/hub/file_check.h"
 #include "server/hub/hub_client.h"
 
@@ -325,7 +326,7 @@ class Fetch {
         const ssize_t n = ::write(file.fd(), bytes.data() + done, bytes.size() - done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return disk_error("cannot write", part, errno);
-        done += static_cast<std::size_t>(n);
+        done += to_size(n);
       }
       further = true;
       have += bytes.size();
@@ -366,7 +367,7 @@ class Fetch {
     std::vector<char> buffer(std::size_t{1} << 20);
     std::uint64_t size = 0;
     while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0) {
-      hash.add({buffer.data(), static_cast<std::size_t>(in.gcount())});
+      hash.add({buffer.data(), to_size(in.gcount())});
       size += static_cast<std::uint64_t>(in.gcount());
     }
     if (in.bad()) return disk_error("cannot read", part, EIO);

@@ -5,6 +5,8 @@
 #include <boost/json/array.hpp>
 #include <limits>
 
+#include "base/index.h"
+
 namespace quire {
 namespace json = boost::json;
 namespace {
@@ -67,9 +69,8 @@ std::string base64_of(const std::vector<float>& vector) {
   // little-endian, as all supported machines are
   const auto* bytes = reinterpret_cast<const unsigned char*>(vector.data());
   const int size = static_cast<int>(vector.size() * sizeof(float));
-  std::string out(static_cast<std::size_t>((size + 2) / 3 * 4) + 1, '\0');
-  out.resize(static_cast<std::size_t>(
-      EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes, size)));
+  std::string out(to_size((size + 2) / 3 * 4) + 1, '\0');
+  out.resize(to_size(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes, size)));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/index.h"
 #include "server/http/http_message.h"
 
 namespace quire {
@@ -142,7 +143,7 @@ void write(const json::value& value, std::string& out) {
     case json::kind::double_: {
       char text[40];
       const auto [end, ec] = std::to_chars(text, text + sizeof text, value.get_double());
-      const std::string_view digits(text, static_cast<std::size_t>(end - text));
+      const std::string_view digits(text, to_size(end - text));
       out.append(digits);
       if (digits.find_first_of(".e") == std::string_view::npos) out.append(".0");
       return;
@@ -242,7 +243,7 @@ Result<std::int64_t> parse_rfc3339(std::string_view text) {
   if (year < 1970 || year > 9999 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 ||
       minute > 59 || second > 60)
     return bad();
-  std::size_t i = static_cast<std::size_t>(used);
+  std::size_t i = to_size(used);
   double fraction = 0, scale = 0.1;
   if (i < s.size() && s[i] == '.')
     for (++i; i < s.size() && s[i] >= '0' && s[i] <= '9'; ++i, scale /= 10)

@@ -3,6 +3,8 @@
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "base/index.h"
+
 namespace quire {
 namespace json = boost::json;
 namespace {
@@ -68,7 +70,7 @@ std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest&
   out.document_ids = r.strings("document_ids", kMostRetrieveIds);
   std::int64_t k = static_cast<std::int64_t>(out.k);
   r.integer("k", k, 1, kMostPassages);
-  out.k = static_cast<std::size_t>(k);
+  out.k = to_size(k);
   std::string unit = "chunk";
   r.one_of("unit", unit, {"chunk", "document"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;

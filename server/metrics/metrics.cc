@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 
+#include "base/index.h"
 #include "engine/plan/strategy.h"
 #include "engine/retrieve/retriever.h"
 #include "server/metrics/metrics_scrape.h"
@@ -229,7 +230,7 @@ void Metrics::query_finished(const QueryRecord& r) {
   if (!r.finish_reason.empty()) m.success.Add({{"finish_reason", r.finish_reason}}).Increment();
   m.lookups.Add({}).Increment(static_cast<double>(p.document_tokens));
   for (const Tier tier : {Tier::kGpu, Tier::kDram, Tier::kDisk, Tier::kRemote}) {
-    const auto i = static_cast<std::size_t>(tier);
+    const auto i = at(tier);
     if (i < std::size(r.stats.tier_tokens) && r.stats.tier_tokens[i] > 0)
       m.hits.Add({{"tier", std::string(tier_name(tier))}})
           .Increment(static_cast<double>(r.stats.tier_tokens[i]));

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 namespace json = boost::json;
 namespace {
@@ -207,7 +209,7 @@ Reply<R>::Fields fields() {
 }  // namespace
 
 bool belongs_to(const PlannedContext& context, const QueryDocument& document) {
-  const auto index = static_cast<std::size_t>(context.index);
+  const auto index = to_size(context.index);
   return index >= document.first_context && index < document.first_context + document.num_contexts;
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/index.h"
 #include "server/reply/query_record.h"
 #include "server/reply/reply.h"
 
@@ -17,7 +18,7 @@ struct TierUse {
   const QueryStats& stats;
   Tier tier;
   std::int64_t of(const std::int64_t (&counts)[5]) const {
-    const auto i = static_cast<std::size_t>(tier);
+    const auto i = at(tier);
     return i < std::size(counts) ? counts[i] : 0;
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/index.h"
 #include "server/json/logprobs_json.h"
 #include "server/reply/query_reply.h"
 
@@ -10,7 +11,7 @@ namespace quire {
 namespace json = boost::json;
 
 std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+  return to_size(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0u) != 0x80;
   }));
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/index.h"
 #include "server/reply/cache_reply.h"
 #include "server/reply/timings_reply.h"
 
@@ -32,7 +33,7 @@ DocumentUse use_of(const R& r, const QueryDocument& document) {
   for (const PlannedContext& c : r.plan.contexts) {
     if (!belongs_to(c, document)) continue;
     use.tokens += c.cut ? c.cut->uncut_tokens : c.num_tokens;
-    use.blocks += static_cast<std::int64_t>(c.blocks.size());
+    use.blocks += count_of(c.blocks);
     widen(use.keep_share, c.keep_share);
     widen(use.bias_weight, c.bias_weight);
     for (const PlannedBlock& b : c.blocks) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "base/index.h"
 #include "engine/answer/cited_blocks.h"
 #include "ingest/document/utf8.h"
 #include "ingest/ingest_service.h"
@@ -108,8 +109,8 @@ std::optional<DocumentText> inline_text(Services& services, const QueryRecord& r
     const TokenRange range = uncut_range(context, b);
     for (std::int32_t t = range.begin;
          t < std::min(range.end, static_cast<std::int32_t>(tokens->spans.size())); ++t) {
-      r.begin = std::min<std::size_t>(r.begin, tokens->spans[static_cast<std::size_t>(t)].begin);
-      r.end = std::max<std::size_t>(r.end, tokens->spans[static_cast<std::size_t>(t)].end);
+      r.begin = std::min<std::size_t>(r.begin, tokens->spans[at(t)].begin);
+      r.end = std::max<std::size_t>(r.end, tokens->spans[at(t)].end);
     }
     out.blocks[{0, static_cast<std::uint64_t>(b.first_token)}] = {
         begin.at(code_point_floor(out.text, r.begin)), end.at(code_point_floor(out.text, r.end))};
@@ -119,8 +120,7 @@ std::optional<DocumentText> inline_text(Services& services, const QueryRecord& r
 
 /// Returns the document of a context; documents.size(): none.
 std::size_t document_of(const QueryRecord& record, std::int32_t context) {
-  const auto c = static_cast<std::size_t>(
-      record.plan.contexts[static_cast<std::size_t>(context)].index);
+  const auto c = to_size(record.plan.contexts[at(context)].index);
   std::size_t d = 0;
   while (d < record.documents.size() &&
          (c < record.documents[d].first_context ||
@@ -182,7 +182,7 @@ std::vector<Citation> CitationCollector::make(Services& services, const QueryRec
     const QueryDocument& document = record.documents[d];
     auto text = texts.find(d);
     if (text == texts.end()) {
-      const auto inline_index = static_cast<std::size_t>(std::count_if(
+      const auto inline_index = to_size(std::count_if(
           record.documents.begin(), record.documents.begin() + static_cast<std::ptrdiff_t>(d),
           [](const QueryDocument& x) { return x.id.empty(); }));
       std::optional<DocumentText> found;
@@ -196,9 +196,7 @@ std::vector<Citation> CitationCollector::make(Services& services, const QueryRec
     Citation c;
     c.document_id = document.id;
     c.document_index = d;
-    if (!place(record.plan.contexts[static_cast<std::size_t>(cited.context)], cited, *text->second,
-               c))
-      continue;
+    if (!place(record.plan.contexts[at(cited.context)], cited, *text->second, c)) continue;
     c.answer_start = answer.at(cited.answer_begin);
     c.answer_end = answer.at(cited.answer_end);
     out.push_back(std::move(c));

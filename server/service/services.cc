@@ -1,5 +1,6 @@
 #include "server/service/services.h"
 
+#include "base/index.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
@@ -17,7 +18,7 @@ Services::Services(Config initial)
     : started_ms(unix_ms_now()),
       rate_limiter(std::make_unique<RateLimiter>()),
       idempotency(std::make_unique<IdempotencyStore>(IdempotencyStore::Options{})),
-      explain(std::make_unique<ExplainRing>(static_cast<std::size_t>(initial.explain.retain))),
+      explain(std::make_unique<ExplainRing>(to_size(initial.explain.retain))),
       metrics(std::make_unique<Metrics>()),
       fidelity(std::make_unique<FidelityGate>(initial.policy.shadow_min_agreement)),
       timers(std::make_unique<TimerQueue>()),

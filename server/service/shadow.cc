@@ -1,5 +1,6 @@
 #include "server/service/shadow.h"
 
+#include "base/index.h"
 #include "base/log.h"
 #include "fidelity/score.h"
 #include "kernels/choice/topk.h"
@@ -16,9 +17,7 @@ class RecomputeSink final : public QuerySink {
   void on_logits(std::span<const float> logits) override {
     const std::size_t at = seen++;
     if (at >= sample_.choices.size()) return;
-    same += argmax(logits.data(), static_cast<std::int64_t>(logits.size())) == sample_.choices[at]
-                ? 1
-                : 0;
+    same += argmax(logits.data(), count_of(logits)) == sample_.choices[at] ? 1 : 0;
     if (at >= sample_.first_logits.size()) return;
     log_softmax(logits, log_p_);
     log_softmax(sample_.first_logits[at], log_q_);
@@ -51,8 +50,7 @@ class RecomputeSink final : public QuerySink {
 }  // namespace
 
 void ShadowSample::add(std::span<const float> logits) {
-  choices.push_back(
-      static_cast<std::int32_t>(argmax(logits.data(), static_cast<std::int64_t>(logits.size()))));
+  choices.push_back(static_cast<std::int32_t>(argmax(logits.data(), count_of(logits))));
   if (first_logits.size() < kKlPositions) first_logits.emplace_back(logits.begin(), logits.end());
 }
 

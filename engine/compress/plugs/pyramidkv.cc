@@ -1,5 +1,7 @@
 #include "engine/compress/ranked.h"
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -25,9 +27,8 @@ class PyramidKvCompressor final : public RankedCompressor {
 
  private:
   std::int64_t layer_budget(std::int32_t layer, const Candidates& rows) const override {
-    const auto ranked = static_cast<std::int64_t>(rows.ranked.size());
-    return pyramid_budgets(setup().num_layers, rows.budget, beta_,
-                           ranked)[static_cast<std::size_t>(layer)];
+    const auto ranked = count_of(rows.ranked);
+    return pyramid_budgets(setup().num_layers, rows.budget, beta_, ranked)[at(layer)];
   }
 
   const std::int64_t beta_;

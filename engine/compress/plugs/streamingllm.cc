@@ -1,5 +1,7 @@
 #include "engine/compress/ranked.h"
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -17,7 +19,7 @@ class StreamingLlmCompressor final : public RankedCompressor {
  private:
   /// Gives all rows equal scores, as ties go to the lower row.
   std::vector<float> scores(std::int32_t, std::int32_t, const LayerRows& rows) const override {
-    return std::vector<float>(static_cast<std::size_t>(rows.num_rows), 0.0f);
+    return std::vector<float>(to_size(rows.num_rows), 0.0f);
   }
 };
 

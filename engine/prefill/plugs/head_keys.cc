@@ -1,4 +1,5 @@
 // The keys of a retrieval head that reads the model's states (engine/record/head_record.h).
+#include "base/index.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/record/head_record.h"
 #include "engine/retrieve/head/head_track.h"
@@ -20,8 +21,7 @@ class HeadKeysObserver final : public ContextObserver {
   Result<std::vector<std::byte>> finish() override {
     const RetrievalHeadConfig& c = head_.config();
     // Rows before the context are not part of it.
-    const auto keys = track_.keys().last(static_cast<std::size_t>(num_tokens_) *
-                                         static_cast<std::size_t>(c.key_dim()));
+    const auto keys = track_.keys().last(to_size(num_tokens_) * to_size(c.key_dim()));
     return build_head_record({c.num_kv_heads, c.head_dim, num_tokens_, head_.digest()}, keys);
   }
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/compress/window_scores.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/record/kvzip_scores.h"
@@ -36,10 +37,9 @@ class RepetitionObserver final : public ContextObserver {
  public:
   RepetitionObserver(const PassResources& core, std::span<const std::int32_t> ids,
                      std::int64_t piece)
-      : shape_{core.facts.shape.num_layers, core.facts.shape.num_kv_heads,
-               static_cast<std::int64_t>(ids.size())},
+      : shape_{core.facts.shape.num_layers, core.facts.shape.num_kv_heads, count_of(ids)},
         ids_(ids.begin(), ids.end()),
-        prefix_rows_(static_cast<std::int64_t>(core.facts.ingest_prefix.size())),
+        prefix_rows_(count_of(core.facts.ingest_prefix)),
         piece_(piece),
         scores_(setup_of(core, prefix_rows_ + shape_.num_tokens, piece)) {}
 
@@ -49,12 +49,11 @@ class RepetitionObserver final : public ContextObserver {
                   std::int64_t max_rows) override {
     const std::int64_t done = next_ % piece_,
                        n = std::min({max_rows, piece_ - done, shape_.num_tokens - next_});
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(n));
+    std::vector<std::int32_t> positions(to_size(n));
     std::iota(positions.begin(), positions.end(),
               static_cast<std::int32_t>(prefix_rows_ + shape_.num_tokens + done));
     ForwardRequest request{};
-    request.token_ids = std::span(ids_).subspan(static_cast<std::size_t>(next_),
-                                                static_cast<std::size_t>(n));
+    request.token_ids = std::span(ids_).subspan(at(next_), at(n));
     request.positions = positions;
     request.cache = &cache;
     request.hook = &scores_;
@@ -110,7 +109,7 @@ class KvzipScoresKind final : public RecordKind {
   std::unique_ptr<ContextObserver> observe(const PassResources& core, const KvLayout& layout,
                                            std::span<const std::int32_t> ids) const override {
     const std::int64_t room = core.model->rope().max_positions() - layout.num_tokens() -
-                              static_cast<std::int64_t>(core.facts.ingest_prefix.size());
+                              count_of(core.facts.ingest_prefix);
     if (room < kLeastRoom) return nullptr;
     return std::make_unique<RepetitionObserver>(core, ids, std::min(room, kPieceTokens));
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "engine/prompt/cut.h"
 #include "kernels/parallel.h"
 
@@ -20,24 +21,21 @@ class SurprisalCompressor final : public PromptCompressor {
 
   void begin(const PromptReadSetup& setup) override {
     vocab_ = setup.draft->vocab_size;
-    scores_.assign(static_cast<std::size_t>(setup.num_tokens), 0.0f);
+    scores_.assign(to_size(setup.num_tokens), 0.0f);
     // The first token has no predecessor, so every token is equally likely.
     scores_[0] = std::log(static_cast<float>(vocab_));
   }
   bool wants_logits() const override { return true; }
   void on_logits(std::int64_t first_position, std::span<const float> logits,
                  std::span<const std::int32_t> next_ids) override {
-    parallel_for(static_cast<std::int64_t>(next_ids.size()), 1,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t r = begin; r < end; ++r) {
-                     const std::int32_t next = next_ids[static_cast<std::size_t>(r)];
-                     if (next < 0) continue;
-                     scores_[static_cast<std::size_t>(first_position + r + 1)] = surprisal(
-                         logits.subspan(static_cast<std::size_t>(r * vocab_),
-                                        static_cast<std::size_t>(vocab_)),
-                         next);
-                   }
-                 });
+    parallel_for(count_of(next_ids), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int32_t next = next_ids[at(r)];
+        if (next < 0) continue;
+        scores_[at(first_position + r + 1)] = surprisal(logits.subspan(at(r * vocab_), at(vocab_)),
+                                                        next);
+      }
+    });
   }
   std::vector<float> scores() const override { return scores_; }
   std::vector<std::int32_t> kept(const CuttablePrompt& prompt) const override {
@@ -52,7 +50,7 @@ class SurprisalCompressor final : public PromptCompressor {
     const float most = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
-    return static_cast<float>(std::log(sum)) - (logits[static_cast<std::size_t>(id)] - most);
+    return static_cast<float>(std::log(sum)) - (logits[at(id)] - most);
   }
 
   const CutOptions options_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/row_pass.h"
@@ -10,8 +11,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t idx(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 enum class Deviation : std::uint8_t { kValue, kKey, kBoth };
 
@@ -86,11 +85,11 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
       QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
                              find_wrong_row(input_, candidates_, next_, pass.qkv));
       if (wrong >= 0) {
-        report_.wrong_context = candidates_[next_ + idx(wrong)].context;
+        report_.wrong_context = candidates_[next_ + at(wrong)].context;
         return wrong_context_status(report_.wrong_context);
       }
     }
-    report_.projected += static_cast<std::int64_t>(pass.rows.size());
+    report_.projected += count_of(pass.rows);
     const bool check = pass.layer == options_.check_layer;
     for (std::size_t i = 0; i < pass.rows.size(); ++i) {
       (*pass.cache_rows)[i] = finder_.find(*pass.cache, pass.layer, pass.positions[i]);
@@ -106,9 +105,9 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
 
   Status measure(const LayerPass& pass) {
     const std::int64_t dim = std::int64_t{input_.num_kv_heads} * input_.head_dim;
-    std::vector<float> old(idx(2 * dim));
+    std::vector<float> old(at(2 * dim));
     for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-      const std::size_t r = next_ + idx(pass.rows[i]);
+      const std::size_t r = next_ + at(pass.rows[i]);
       QUIRE_ASSIGN_OR_RETURN(const RawKvView block,
                              stored_block(*input_.stored, candidates_[r], pass.layer));
       load_raw_row(block, candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
@@ -136,7 +135,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
     const RecomputeReport& chosen = chosen_->report();
     report_.tokens = chosen.tokens;
     report_.projected += chosen.projected;
-    const auto all = static_cast<std::int64_t>(candidates_.size());
+    const auto all = count_of(candidates_);
     const std::int64_t refreshed = options_.check_layer + (options_.refresh_all ? 1 : 0);
     report_.replaced = all * refreshed + num_chosen_ * (input_.num_layers - refreshed);
   }
@@ -181,11 +180,11 @@ class CacheBlendRecomputer final : public Recomputer {
         const std::int32_t end = std::min((block + 1) * c.block_tokens,
                                           static_cast<std::int32_t>(c.token_ids.size()));
         for (std::int32_t token = block * c.block_tokens; token < end; ++token)
-          candidates.add(input, context, token, kept.data() + idx(block) * words);
+          candidates.add(input, context, token, kept.data() + at(block) * words);
       }
     }
     const auto chosen = static_cast<std::int64_t>(std::ceil(share * all));
-    const auto most = static_cast<std::int64_t>(candidates.size());
+    const auto most = count_of(candidates);
     // Layer 0 alone cannot deviate.
     if (chosen <= 0 || most == 0 || input.num_layers == 1) return std::unique_ptr<RecomputePass>();
     if (chosen >= most) return make_row_pass(input, std::move(candidates), WriteBack::kOverwrite);

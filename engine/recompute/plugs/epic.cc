@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/recompute/row_pass.h"
 
@@ -39,7 +40,7 @@ class EpicRecomputer final : public Recomputer {
     const std::int64_t k = tokens_per_document(input);
     bool first = true;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const auto n = static_cast<std::int64_t>(input.contexts[i].token_ids.size());
+      const auto n = count_of(input.contexts[i].token_ids);
       if (n == 0) continue;
       for (std::int32_t t = 0; !first && t < std::min(n, k); ++t) tokens[i].push_back(t);
       first = false;
@@ -59,7 +60,7 @@ class EpicRecomputer final : public Recomputer {
     std::vector<std::int64_t> lengths;
     for (const RecomputableContext& c : input.contexts) {
       all += static_cast<double>(c.token_ids.size());
-      if (!c.token_ids.empty()) lengths.push_back(static_cast<std::int64_t>(c.token_ids.size()));
+      if (!c.token_ids.empty()) lengths.push_back(count_of(c.token_ids));
     }
     if (lengths.size() < 2) return 0;
     lengths.erase(lengths.begin());

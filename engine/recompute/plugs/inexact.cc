@@ -1,5 +1,7 @@
 #include "engine/recompute/recomputer.h"
 
+#include "base/index.h"
+
 namespace quire {
 namespace {
 
@@ -8,7 +10,7 @@ namespace {
 class InexactRecomputer final : public Recomputer {
  public:
   bool computes_in_place(const RecomputeInput& input, std::int32_t context) const override {
-    return !input.contexts[static_cast<std::size_t>(context)].exact;
+    return !input.contexts[at(context)].exact;
   }
 };
 

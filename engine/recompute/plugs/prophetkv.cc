@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/compress/window_scores.h"
 #include "engine/recompute/recomputer.h"
 #include "engine/recompute/row_pass.h"
@@ -11,8 +12,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct ProphetOptions {
   std::optional<double> share;
@@ -70,7 +69,7 @@ class ProphetPass final : public RecomputePass {
     }
     const Status status = chosen_->step(model, cache, workspace, max_rows);
     done_ = !status.ok() || chosen_->done();
-    const std::int64_t asked = static_cast<std::int64_t>(question_.size()) * num_scored_;
+    const std::int64_t asked = count_of(question_) * num_scored_;
     report_ = chosen_->report();
     report_.projected += asked;
     return status;
@@ -183,7 +182,7 @@ class ProphetRecomputer final : public Recomputer {
     const auto chosen = static_cast<std::int64_t>(std::ceil(share * all));
     if (chosen <= 0 || candidates.empty() || input.question.empty())
       return std::unique_ptr<RecomputePass>();
-    if (chosen >= static_cast<std::int64_t>(candidates.size()))
+    if (chosen >= count_of(candidates))
       return make_row_pass(input, std::move(candidates), WriteBack::kOverwrite);
     const std::int32_t scored = options_.layers > 0 ? std::min(options_.layers, input.num_layers)
                                                     : input.num_layers;

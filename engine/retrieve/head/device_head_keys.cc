@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "engine/compute/compute.h"
 #include "kernels/rows/rope.h"
 
@@ -19,8 +20,8 @@ ChoosingNeed DeviceHeadKeys::need(const RetrievalHead& head) {
 
 Status DeviceHeadKeys::append(const float* raw, std::span<const std::int32_t> positions) {
   const RetrievalHeadConfig& c = head_.config();
-  const auto n = static_cast<std::int64_t>(positions.size());
-  rotated_.resize(static_cast<std::size_t>(n * row_values()));
+  const auto n = count_of(positions);
+  rotated_.resize(to_size(n * row_values()));
   QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw,
                                                    .out = rotated_.data(),
                                                    .positions = positions.data(),
@@ -28,7 +29,7 @@ Status DeviceHeadKeys::append(const float* raw, std::span<const std::int32_t> po
                                                    .num_heads = c.num_kv_heads,
                                                    .ldx = c.key_dim(),
                                                    .ldo = c.key_dim()}));
-  while (static_cast<std::int64_t>(blocks_.size()) * kBlockRows < num_rows_ + n) {
+  while (count_of(blocks_) * kBlockRows < num_rows_ + n) {
     ComputeBuffer<std::uint16_t> block;
     QUIRE_RETURN_IF_ERROR(block.reserve(memory_, kBlockRows * row_values()));
     std::fill_n(block.data(), kBlockRows * row_values(), std::uint16_t{0});
@@ -38,7 +39,7 @@ Status DeviceHeadKeys::append(const float* raw, std::span<const std::int32_t> po
   }
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t row = num_rows_ + i;
-    std::uint16_t* const to = blocks_[static_cast<std::size_t>(row / kBlockRows)].data() +
+    std::uint16_t* const to = blocks_[at(row / kBlockRows)].data() +
                               row % kBlockRows * row_values();
     std::transform(rotated_.begin() + i * row_values(), rotated_.begin() + (i + 1) * row_values(),
                    to, f32_to_bf16);
@@ -90,7 +91,7 @@ Status DeviceHeadKeys::score(const float* query, std::int32_t target_kv_heads,
                                                 .group = c.num_heads / voters,
                                                 .vote = CandidateVote::kMaxLogSoftmax,
                                                 .votes = reinterpret_cast<float*>(votes)}));
-  scores.resize(static_cast<std::size_t>(target_kv_heads * n));
+  scores.resize(to_size(target_kv_heads * n));
   QUIRE_RETURN_IF_ERROR(
       fetch.fetch(bytes, [&scores, n, voters, target_kv_heads](const std::byte* from) {
         const auto* of_voters = reinterpret_cast<const float*>(from);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
 #include "engine/compute/compute.h"
@@ -36,7 +37,7 @@ class DeviceHeadKeys {
 
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t bytes() const {
-    return static_cast<std::int64_t>(blocks_.size()) * kBlockRows * row_values() *
+    return count_of(blocks_) * kBlockRows * row_values() *
            static_cast<std::int64_t>(sizeof(std::uint16_t));
   }
 

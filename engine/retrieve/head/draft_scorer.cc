@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/index.h"
 #include "engine/retrieve/head/head_selection.h"
 #include "kernels/rows/rope.h"
 
@@ -48,7 +49,7 @@ Status DraftScorer::check_room(std::int64_t tokens) const {
 }
 
 Status DraftScorer::read(std::span<const std::int32_t> token_ids) {
-  QUIRE_RETURN_IF_ERROR(check_room(static_cast<std::int64_t>(token_ids.size())));
+  QUIRE_RETURN_IF_ERROR(check_room(count_of(token_ids)));
   std::vector<std::int32_t> positions;
   for (std::size_t at = 0; at < token_ids.size(); at += kChunkTokens) {
     const auto ids = token_ids.subspan(at, std::min(kChunkTokens, token_ids.size() - at));

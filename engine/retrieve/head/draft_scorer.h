@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/working_cache.h"
@@ -45,7 +46,7 @@ class DraftScorer {
   class Ending final : public ForwardHook {
    public:
     Ending(std::int32_t layer, std::int64_t query_dim)
-        : layer_(layer), query_(static_cast<std::size_t>(query_dim)) {}
+        : layer_(layer), query_(to_size(query_dim)) {}
     Status after_projection(LayerPass& pass) override;
     std::vector<float>& query() { return query_; }
 

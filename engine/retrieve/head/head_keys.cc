@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "engine/retrieve/head/head_selection.h"
 #include "kernels/rows/rope.h"
 
@@ -37,9 +38,7 @@ std::int64_t HeadKeys::bytes_for(const RetrievalHeadConfig& head, std::int64_t r
   return (rows + kTransposeRows - 1) / kTransposeRows * block_bytes(head);
 }
 
-std::int64_t HeadKeys::bytes() const {
-  return static_cast<std::int64_t>(memory_.size()) * block_bytes(head_.config());
-}
+std::int64_t HeadKeys::bytes() const { return count_of(memory_) * block_bytes(head_.config()); }
 
 HeadKeys::HeadKeys(DevicePool& device, const RetrievalHead& head)
     : device_(device), head_(head), has_codes_(KeyCodes::pay(shape_of(head.config()))) {}
@@ -48,16 +47,15 @@ HeadKeys::HeadKeys(DevicePool& device, const RetrievalHead& head)
 /// TransposedRows.
 std::uint16_t* HeadKeys::pair_at(std::int64_t row, std::int32_t kv_head, std::int32_t pair) const {
   const std::int32_t dim = head_.config().head_dim;
-  auto* block = reinterpret_cast<std::uint16_t*>(
-      memory_[static_cast<std::size_t>(row / kTransposeRows)].data());
+  auto* block = reinterpret_cast<std::uint16_t*>(memory_[at(row / kTransposeRows)].data());
   return block + (has_codes_ ? (kv_head * kPageTokens + row % kPageTokens) * dim + 2 * pair
                              : transposed_at(dim / 2, kv_head, pair, row));
 }
 
 Status HeadKeys::append(const float* raw, std::span<const std::int32_t> positions) {
   const RetrievalHeadConfig& c = head_.config();
-  const auto n = static_cast<std::int64_t>(positions.size());
-  rotated_.resize(static_cast<std::size_t>(n * c.key_dim()));
+  const auto n = count_of(positions);
+  rotated_.resize(to_size(n * c.key_dim()));
   QUIRE_RETURN_IF_ERROR(rope_rotate(head_.rope(), {.x = raw,
                                                    .out = rotated_.data(),
                                                    .positions = positions.data(),
@@ -65,7 +63,7 @@ Status HeadKeys::append(const float* raw, std::span<const std::int32_t> position
                                                    .num_heads = c.num_kv_heads,
                                                    .ldx = c.key_dim(),
                                                    .ldo = c.key_dim()}));
-  while (static_cast<std::int64_t>(memory_.size()) * kTransposeRows < num_rows() + n) {
+  while (count_of(memory_) * kTransposeRows < num_rows() + n) {
     QUIRE_ASSIGN_OR_RETURN(PoolMemory block, device_.allocate(block_bytes(c)));
     blocks_.push_back(reinterpret_cast<const std::uint16_t*>(block.data()));
     pages_.push_back(block.data());

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/index.h"
 #include "base/status.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/head/retrieval_head.h"
@@ -41,7 +42,7 @@ class HeadKeys {
   Status score(const float* query, std::int32_t position, std::int32_t target_kv_heads,
                std::int64_t chosen, const std::vector<bool>* heads, std::vector<float>& scores);
 
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(positions_.size()); }
+  std::int64_t num_rows() const { return count_of(positions_); }
   bool has_codes() const { return has_codes_; }
   /// Returns the transposed keys; only without codes. Valid until the next append().
   TransposedKeys view() const;

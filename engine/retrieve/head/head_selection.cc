@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
@@ -31,8 +32,7 @@ std::vector<float> to_target(std::vector<float> from, std::size_t n, std::size_t
     const auto [begin, end] = heads_that_stand_for(static_cast<std::int32_t>(m),
                                                    static_cast<std::int32_t>(head),
                                                    static_cast<std::int32_t>(target));
-    largest(from, n, static_cast<std::size_t>(begin), static_cast<std::size_t>(end),
-            out.data() + m * n);
+    largest(from, n, to_size(begin), to_size(end), out.data() + m * n);
   }
   return out;
 }
@@ -65,18 +65,18 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
   const std::int64_t n = keys.num_rows;
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   thread_local std::vector<float> products;
-  products.resize(static_cast<std::size_t>(keys.group * n));
+  products.resize(to_size(keys.group * n));
   QUIRE_RETURN_IF_ERROR(keys.multiply(m, products.data()));
   const bool some_behind = keys.any_behind(position);
   thread_local std::vector<float> sums;
-  sums.assign(static_cast<std::size_t>(keys.group), kNothing);
+  sums.assign(to_size(keys.group), kNothing);
   std::fill_n(out, n, kNothing);
   for (std::int64_t g = 0; g < keys.group; ++g) {
     float* z = products.data() + g * n;
     for (std::int64_t j = 0; some_behind && j < n; ++j) {
       if (keys.positions[j] > position) z[j] = kNothing;
     }
-    if (const float lse = sums[static_cast<std::size_t>(g)] = log_sum_exp(z, n); lse != kNothing)
+    if (const float lse = sums[at(g)] = log_sum_exp(z, n); lse != kNothing)
       keep_larger(z, n, lse, out);
   }
   return keys.better ? keys.better(m, products.data(), sums, out) : Status();
@@ -85,15 +85,14 @@ Status score_head(const Keys& keys, std::int32_t position, std::int32_t m, float
 /// Scores the `wanted` KV heads of the target; null: all.
 Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_kv_heads,
                    const std::vector<bool>* wanted, std::vector<float>& scores) {
-  const auto n = static_cast<std::size_t>(keys.num_rows);
+  const auto n = to_size(keys.num_rows);
   const std::int32_t kv_heads = keys.num_kv_heads;
-  scores.resize(static_cast<std::size_t>(kv_heads) * n);
-  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  scores.resize(to_size(kv_heads) * n);
+  std::vector<Status> status(to_size(kv_heads));
   const auto score = [&](std::int64_t m) {
-    if (wanted != nullptr && kv_heads == target_kv_heads && !(*wanted)[static_cast<std::size_t>(m)])
-      return;
-    status[static_cast<std::size_t>(m)] = score_head(keys, position, static_cast<std::int32_t>(m),
-                                                     scores.data() + m * keys.num_rows);
+    if (wanted != nullptr && kv_heads == target_kv_heads && !(*wanted)[at(m)]) return;
+    status[at(m)] = score_head(keys, position, static_cast<std::int32_t>(m),
+                               scores.data() + m * keys.num_rows);
   };
   if (kv_heads < num_threads()) {
     for (std::int32_t m = 0; m < kv_heads; ++m) score(m);
@@ -102,8 +101,7 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
   }
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   if (kv_heads != target_kv_heads)
-    scores = to_target(std::move(scores), n, static_cast<std::size_t>(kv_heads),
-                       static_cast<std::size_t>(target_kv_heads));
+    scores = to_target(std::move(scores), n, to_size(kv_heads), to_size(target_kv_heads));
   return {};
 }
 
@@ -113,8 +111,7 @@ Status score_heads(const Keys& keys, std::int32_t position, std::int32_t target_
 Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* query,
                        std::int32_t group, float scale, std::span<const std::int32_t> rows,
                        std::vector<float>& products) {
-  const auto values = static_cast<std::size_t>(group) * static_cast<std::size_t>(keys.head_dim),
-             sums = static_cast<std::size_t>(group) * rows.size();
+  const auto values = to_size(group) * to_size(keys.head_dim), sums = to_size(group) * rows.size();
   thread_local std::vector<float> halves;
   halves.resize(2 * values);
   for (std::size_t i = 0; i < values; ++i) {
@@ -122,7 +119,7 @@ Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* qu
     halves[values + i] = scale * query[i] - halves[i];
   }
   products.resize(2 * sums);
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   QUIRE_RETURN_IF_ERROR(row_scores({halves.data(),
                                     2 * group,
                                     keys.head_dim,
@@ -139,7 +136,7 @@ Status key_products_of(const KvView& keys, std::int32_t kv_head, const float* qu
 /// with both products. Products by codes lack the query's constant and rounding error, which are
 /// nearly the same for every row.
 float with_keys_of(float lse, std::span<const float> coded, std::span<const float> exact) {
-  const auto n = static_cast<std::int64_t>(coded.size());
+  const auto n = count_of(coded);
   if (n == 0) return lse;
   const float others = 1.0f - std::exp(log_sum_exp(coded.data(), n) - lse),
               of_some = log_sum_exp(exact.data(), n);
@@ -198,17 +195,15 @@ Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
   const auto look = [&](std::int32_t m, const float* by_codes, std::span<const float> lse,
                         float* out) -> Status {
     thread_local std::vector<float> products, coded, best;
-    const std::vector<std::int32_t> near = top_k_sorted({out, static_cast<std::size_t>(n)}, a.most);
-    const auto count = static_cast<std::int64_t>(near.size());
+    const std::vector<std::int32_t> near = top_k_sorted({out, to_size(n)}, a.most);
+    const auto count = count_of(near);
     QUIRE_RETURN_IF_ERROR(key_products_of(a.keys, m, query(m), group, scale, near, products));
     coded.resize(near.size());
     best.assign(near.size(), -std::numeric_limits<float>::infinity());
     for (std::int32_t g = 0; g < group; ++g) {
       for (std::size_t i = 0; i < near.size(); ++i) coded[i] = by_codes[g * n + near[i]];
       const float* exact = products.data() + g * count;
-      keep_larger(exact, count,
-                  with_keys_of(lse[static_cast<std::size_t>(g)], coded, {exact, near.size()}),
-                  best.data());
+      keep_larger(exact, count, with_keys_of(lse[at(g)], coded, {exact, near.size()}), best.data());
     }
     for (std::size_t i = 0; i < near.size(); ++i) out[near[i]] = best[i];
     return {};
@@ -223,7 +218,7 @@ Status head_scores(const CodedHeadScoresArgs& a, std::vector<float>& scores) {
 std::vector<std::int32_t> select_tokens(std::span<const float> scores,
                                         const SelectionBudget& budget) {
   const auto n = static_cast<std::int32_t>(scores.size());
-  std::vector<std::int32_t> out(static_cast<std::size_t>(std::min(n, budget.tokens)));
+  std::vector<std::int32_t> out(to_size(std::min(n, budget.tokens)));
   if (n <= budget.tokens) {
     std::iota(out.begin(), out.end(), 0);
     return out;
@@ -232,9 +227,7 @@ std::vector<std::int32_t> select_tokens(std::span<const float> scores,
                      sink = std::min(budget.sink, budget.tokens - window),
                      chosen = budget.tokens - sink - window;
   std::iota(out.begin(), out.begin() + sink, 0);
-  const auto best = top_k_sorted(
-      scores.subspan(static_cast<std::size_t>(sink), static_cast<std::size_t>(n - sink - window)),
-      chosen);
+  const auto best = top_k_sorted(scores.subspan(at(sink), at(n - sink - window)), chosen);
   std::transform(best.begin(), best.end(), out.begin() + sink,
                  [sink](std::int32_t i) { return i + sink; });
   std::iota(out.end() - window, out.end(), n - window);
@@ -245,11 +238,11 @@ std::vector<std::vector<std::int32_t>> select_for_heads(std::span<const float> s
                                                         std::int32_t num_heads,
                                                         const SelectionBudget& budget,
                                                         const std::vector<bool>* wanted) {
-  const auto heads = static_cast<std::size_t>(num_heads);
+  const auto heads = to_size(num_heads);
   const std::size_t n = scores.size() / heads;
   std::vector<std::vector<std::int32_t>> out(heads);
   parallel_tasks(num_heads, [&](std::int64_t head) {
-    const auto h = static_cast<std::size_t>(head);
+    const auto h = to_size(head);
     if (wanted == nullptr || (*wanted)[h]) out[h] = select_tokens(scores.subspan(h * n, n), budget);
   });
   return out;

@@ -2,20 +2,21 @@
 
 #include <algorithm>
 
+#include "base/index.h"
+
 namespace quire {
 
 void HeadTrack::take(std::int32_t layer, std::span<const std::int32_t> rows, const float* x) {
   if (rows.empty()) return;
-  const auto hidden = static_cast<std::size_t>(head_->config().hidden_size),
-             dim = static_cast<std::size_t>(head_->feature_dim());
-  const std::size_t needed = (static_cast<std::size_t>(rows.back()) + 2) * dim;
+  const auto hidden = to_size(head_->config().hidden_size), dim = to_size(head_->feature_dim());
+  const std::size_t needed = (to_size(rows.back()) + 2) * dim;
   if (features_.size() < needed) features_.resize(needed, 0.0f);
   const auto layers = head_->feature_layers();
   for (std::size_t part = 0; part < layers.size(); ++part) {
     if (layers[part] != layer) continue;
     for (std::size_t i = 0; i < rows.size(); ++i)
       std::copy_n(x + i * hidden, hidden,
-                  features_.data() + (static_cast<std::size_t>(rows[i]) + 1) * dim + part * hidden);
+                  features_.data() + (to_size(rows[i]) + 1) * dim + part * hidden);
   }
 }
 
@@ -32,8 +33,7 @@ Status HeadTrack::add_computed(std::span<const std::int32_t> token_ids,
     append(token_ids, positions);
     return {};
   }
-  const auto key_dim = static_cast<std::size_t>(head_->config().key_dim()),
-             dim = static_cast<std::size_t>(head_->feature_dim());
+  const auto key_dim = to_size(head_->config().key_dim()), dim = to_size(head_->feature_dim());
   const std::size_t before = keys_.size();
   keys_.resize(before + token_ids.size() * key_dim);
   const bool featured = input_ == HeadInput::kFeature;
@@ -62,7 +62,7 @@ Status HeadTrack::add_computed(std::span<const std::int32_t> token_ids,
 Status HeadTrack::add_embedded(std::span<const std::int32_t> token_ids,
                                std::span<const std::int32_t> positions) {
   if (head_ == nullptr) return add_computed(token_ids, positions);
-  std::vector<float> keys(token_ids.size() * static_cast<std::size_t>(head_->config().key_dim()));
+  std::vector<float> keys(token_ids.size() * to_size(head_->config().key_dim()));
   QUIRE_RETURN_IF_ERROR(head_->project(token_ids, nullptr, nullptr, keys.data()));
   add_known(token_ids, positions, keys);
   return {};
@@ -70,9 +70,9 @@ Status HeadTrack::add_embedded(std::span<const std::int32_t> token_ids,
 
 void HeadTrack::add_known(std::span<const std::int32_t> token_ids,
                           std::span<const std::int32_t> positions, std::span<const float> keys) {
-  QUIRE_CHECK(head_ != nullptr && keys.size() == token_ids.size() * static_cast<std::size_t>(
-                                                                        head_->config().key_dim()),
-              "a key for every token");
+  QUIRE_CHECK(
+      head_ != nullptr && keys.size() == token_ids.size() * to_size(head_->config().key_dim()),
+      "a key for every token");
   append(token_ids, positions);
   keys_.insert(keys_.end(), keys.begin(), keys.end());
   last_feature_.clear();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/index.h"
 #include "engine/model/json_fields.h"
 #include "engine/model/weights.h"
 #include "kernels/matmul/matmul.h"
@@ -20,11 +21,10 @@ constexpr std::int64_t kChunkRows = 512;
 
 std::vector<float> to_f32(const WeightTensor& tensor, std::int64_t columns) {
   const std::int64_t rows = tensor.shape[0], width = tensor.num_elements / rows;
-  std::vector<float> out(static_cast<std::size_t>(rows * columns));
+  std::vector<float> out(to_size(rows * columns));
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c)
-      out[static_cast<std::size_t>(r * columns + c)] = load_f32(tensor.data, tensor.dtype,
-                                                                r * width + c);
+      out[at(r * columns + c)] = load_f32(tensor.data, tensor.dtype, r * width + c);
   }
   return out;
 }
@@ -101,14 +101,13 @@ class LoadedHead final : public RetrievalHead {
 
   Status project(std::span<const std::int32_t> token_ids, const float* features, float* queries,
                  float* keys) const override {
-    const std::int64_t rows = static_cast<std::int64_t>(token_ids.size()), width = w_.key->k();
-    std::vector<float> input(static_cast<std::size_t>(std::min(rows, kChunkRows) * width));
-    std::vector<float> part(
-        static_cast<std::size_t>(std::min(rows, kChunkRows) * config_.hidden_size));
+    const std::int64_t rows = count_of(token_ids), width = w_.key->k();
+    std::vector<float> input(to_size(std::min(rows, kChunkRows) * width));
+    std::vector<float> part(to_size(std::min(rows, kChunkRows) * config_.hidden_size));
     for (std::int64_t begin = 0; begin < rows; begin += kChunkRows) {
       const std::int64_t n = std::min(kChunkRows, rows - begin);
       QUIRE_RETURN_IF_ERROR(make_input(
-          token_ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(n)),
+          token_ids.subspan(at(begin), at(n)),
           features == nullptr ? nullptr : features + begin * feature_dim(), part, input));
       if (queries != nullptr)
         QUIRE_RETURN_IF_ERROR(w_.query->multiply(input.data(), n, width, nullptr,
@@ -125,7 +124,7 @@ class LoadedHead final : public RetrievalHead {
   /// Computes input [n, width] = [RMS(emb); RMS(g)].
   Status make_input(std::span<const std::int32_t> ids, const float* features,
                     std::vector<float>& part, std::vector<float>& input) const {
-    const auto n = static_cast<std::int64_t>(ids.size());
+    const auto n = count_of(ids);
     QUIRE_RETURN_IF_ERROR(read_embeddings(ids, part.data()));
     QUIRE_RETURN_IF_ERROR(put_half(part, w_.input_norm, n, 0, input));
     if (!w_.fuse) return {};
@@ -142,7 +141,7 @@ class LoadedHead final : public RetrievalHead {
   Status read_embeddings(std::span<const std::int32_t> ids, float* out) const {
     Compute& compute = target_.compute();
     if (compute.memory() == nullptr) return target_.embed(ids, out);
-    const std::int64_t values = static_cast<std::int64_t>(ids.size()) * config_.hidden_size;
+    const std::int64_t values = count_of(ids) * config_.hidden_size;
     ComputeBuffer<float> rows;
     QUIRE_RETURN_IF_ERROR(rows.reserve(compute.memory(), values));
     QUIRE_RETURN_IF_ERROR(target_.embed(ids, rows.data()));
@@ -160,7 +159,7 @@ class LoadedHead final : public RetrievalHead {
                                     .eps = config_.rms_norm_eps}));
     for (std::int64_t r = 0; r < rows; ++r)
       std::memcpy(input.data() + r * width + column, part.data() + r * h,
-                  static_cast<std::size_t>(h) * sizeof(float));
+                  to_size(h) * sizeof(float));
     return {};
   }
 

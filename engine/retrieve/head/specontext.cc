@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/retrieve/step_attention.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Returns the prompt token of each row. Rows have the order of the prompt, and tokens may be
 /// missing.
@@ -134,7 +133,7 @@ Status SpeContextRetriever::read_prompt(const HeadTrack& track) {
     draft_ = std::make_unique<DraftScorer>(*sequence_.draft, layer);
     scorer_row_bytes_ = DraftScorer::row_bytes(*sequence_.draft, layer);
     const auto prompt = track.token_ids();
-    QUIRE_RETURN_IF_ERROR(draft_->check_room(static_cast<std::int64_t>(prompt.size())));
+    QUIRE_RETURN_IF_ERROR(draft_->check_room(count_of(prompt)));
     unread_.assign(prompt.rbegin(), prompt.rend());
     return {};
   }
@@ -167,7 +166,7 @@ Status SpeContextRetriever::prepare_more() {
 Status SpeContextRetriever::warm_start(const RetainedRows& retained) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) + 1 > budget_.tokens;
+    group.sparse = count_of(group.token_of_row) + 1 > budget_.tokens;
     if (!group.sparse) continue;
     group.maps.assign(at(sequence_.num_kv_heads), SlotMap(budget_.tokens));
     for (std::size_t m = 0; m < group.rows.size(); ++m) {
@@ -267,8 +266,7 @@ Status SpeContextRetriever::bring(std::int32_t index) {
   layer.empty_slots = false;
   const auto rows = static_cast<std::int64_t>(moves->size());
   // The step's own row is appended.
-  for (const auto& of_head : group.rows)
-    stats_.rows_wanted += static_cast<std::int64_t>(of_head.size()) - 1;
+  for (const auto& of_head : group.rows) stats_.rows_wanted += count_of(of_head) - 1;
   stats_.rows_copied += rows;
   stats_.bytes_copied += rows * layer.slots->row_bytes();
   return layer.lane.copy_async(copy_streams(sequence_), sequence_.cache->view(index),
@@ -305,8 +303,7 @@ Status SpeContextRetriever::attend(const RetrieveStep& step) {
 Status SpeContextRetriever::attend_in_place(const Group& group, const RetrieveStep& step,
                                             const KvView& kv) {
   std::vector<RowList> lists;
-  for (const auto& rows : group.rows)
-    lists.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+  for (const auto& rows : group.rows) lists.push_back({rows.data(), count_of(rows)});
   return attend_rows(step, kv, lists.data());
 }
 
@@ -319,12 +316,12 @@ Status SpeContextRetriever::attend_in_slots(Layer& layer, const Group& group,
   for (std::size_t m = 0; m < group.maps.size(); ++m) {
     const auto slots = group.maps[m].slots();
     newest.push_back({static_cast<std::int32_t>(m), group.rows[m].back(), slots.back(), 1});
-    lists.push_back({slots.data(), static_cast<std::int64_t>(slots.size())});
+    lists.push_back({slots.data(), count_of(slots)});
   }
   QUIRE_RETURN_IF_ERROR(
       SlotCopies::bring(copy_streams(sequence_), kv, layer.slots->slots(), newest));
   layer.whole = true;
-  stats_.bytes_appended += static_cast<std::int64_t>(newest.size()) * layer.slots->row_bytes();
+  stats_.bytes_appended += count_of(newest) * layer.slots->row_bytes();
   count_choosing(step, stats_, watch.ms());
   return attend_rows(step, layer.slots->view(), lists.data(), RowOrder::kAny);
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/residency/memory_manager.h"
 #include "engine/residency/token_slots.h"
 #include "engine/retrieve/head/device_head_keys.h"
@@ -119,9 +120,9 @@ class SpeContextRetriever final : public Retriever,
   Status score(std::int32_t token_id, std::int32_t position, bool again);
   void turn_heads(bool again);
   std::size_t num_tokens() const {
-    return static_cast<std::size_t>(draft_         ? draft_->num_tokens()
-                                    : device_keys_ ? device_keys_->num_rows()
-                                                   : keys_->num_rows());
+    return to_size(draft_         ? draft_->num_tokens()
+                   : device_keys_ ? device_keys_->num_rows()
+                                  : keys_->num_rows());
   }
   std::int64_t scorer_bytes() const {
     return draft_ ? draft_->bytes() : device_keys_ ? device_keys_->bytes() : keys_->bytes();

@@ -3,25 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/index.h"
 #include "engine/retrieve/head/specontext.h"
 #include "engine/retrieve/query_turn.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/rope.h"
 
 namespace quire {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 Status SpeContextRetriever::begin_step(std::int32_t token_id, std::int32_t position) {
   synchronize();
   QUIRE_RETURN_IF_ERROR(failed_);
   bool any = false, chosen = true;
   for (Group& group : groups_) {
     group.token_of_row.push_back(static_cast<std::int32_t>(num_tokens()));
-    group.sparse = static_cast<std::int64_t>(group.token_of_row.size()) > budget_.tokens;
+    group.sparse = count_of(group.token_of_row) > budget_.tokens;
     any = any || group.sparse;
     chosen = chosen && (!group.sparse || !group.maps.empty());
   }
@@ -151,7 +146,7 @@ void SpeContextRetriever::move_window(Group& group) const {
 /// Assigns slots to the group's rows.
 void SpeContextRetriever::place(Group& group) {
   group.moves.reset();
-  parallel_tasks(static_cast<std::int64_t>(group.rows.size()), [&](std::int64_t head) {
+  parallel_tasks(count_of(group.rows), [&](std::int64_t head) {
     const std::size_t m = at(head);
     group.loads[m].clear();
     group.maps[m].want(group.rows[m], group.loads[m]);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/retrieve/choosing_memory.h"
 #include "kernels/parallel.h"
 
@@ -13,7 +14,7 @@ Status PageSummaries::extend(Compute& compute, const KvView& kv, std::span<const
   num_kv_heads_ = kv.num_kv_heads;
   head_dim_ = kv.head_dim;
   if (memory_ != nullptr) return extend_bounds(compute, kv, pages, summary);
-  return extend_transposed(kv, pages.subspan(static_cast<std::size_t>(num_pages_)), summary);
+  return extend_transposed(kv, pages.subspan(at(num_pages_)), summary);
 }
 
 Status PageSummaries::extend_bounds(Compute& compute, const KvView& kv,
@@ -26,9 +27,9 @@ Status PageSummaries::extend_bounds(Compute& compute, const KvView& kv,
     QUIRE_RETURN_IF_ERROR(bounds_.reserve(memory_, values_of(room, kv.num_kv_heads, kv.head_dim)));
     most_pages_ = static_cast<std::int32_t>(room);
   }
-  const auto fresh = pages.subspan(static_cast<std::size_t>(num_pages_));
+  const auto fresh = pages.subspan(at(num_pages_));
   QUIRE_RETURN_IF_ERROR(compute.choice().page_bounds(
-      {kv, fresh.data(), static_cast<std::int64_t>(fresh.size()),
+      {kv, fresh.data(), count_of(fresh),
        bounds_.data() + values_of(num_pages_, kv.num_kv_heads, kv.head_dim), summary}));
   num_pages_ = complete;
   return {};
@@ -37,14 +38,13 @@ Status PageSummaries::extend_bounds(Compute& compute, const KvView& kv,
 Status PageSummaries::extend_transposed(const KvView& kv, std::span<const RowRange> pages,
                                         PageSummary summary) {
   const std::int64_t dim = kv.head_dim, heads = kv.num_kv_heads;
-  std::vector<std::uint16_t> bounds(pages.size() * static_cast<std::size_t>(heads * 2 * dim));
-  QUIRE_RETURN_IF_ERROR(page_bounds(
-      {kv, pages.data(), static_cast<std::int64_t>(pages.size()), bounds.data(), summary}));
+  std::vector<std::uint16_t> bounds(pages.size() * to_size(heads * 2 * dim));
+  QUIRE_RETURN_IF_ERROR(page_bounds({kv, pages.data(), count_of(pages), bounds.data(), summary}));
   const std::uint16_t* from = bounds.data();
   for (std::size_t i = 0; i < pages.size(); ++i, ++num_pages_) {
     if (num_pages_ % kTransposeRows == 0) {
-      blocks_memory_.push_back(std::make_unique<std::uint16_t[]>(
-          static_cast<std::size_t>(heads * dim * kTransposeRows * 2)));
+      blocks_memory_.push_back(
+          std::make_unique<std::uint16_t[]>(to_size(heads * dim * kTransposeRows * 2)));
       blocks_.push_back(blocks_memory_.back().get());
     }
     for (std::int64_t m = 0; m < heads; ++m, from += 2 * dim) {
@@ -68,11 +68,11 @@ Status PageSummaries::score(Compute& compute, const Query& q, float* scores) con
   const std::int64_t group = q.num_heads / num_kv_heads_;
   std::vector<std::int64_t> heads;
   for (std::int64_t m = 0; m < num_kv_heads_; ++m) {
-    if (q.kv_heads == nullptr || (*q.kv_heads)[static_cast<std::size_t>(m)]) heads.push_back(m);
+    if (q.kv_heads == nullptr || (*q.kv_heads)[at(m)]) heads.push_back(m);
   }
   std::vector<Status> status(heads.size());
-  parallel_tasks(static_cast<std::int64_t>(heads.size()), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
+  parallel_tasks(count_of(heads), [&](std::int64_t i) {
+    const auto at = to_size(i);
     status[at] = score_head(q, heads[at], scores + heads[at] * group * pages);
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
@@ -84,7 +84,7 @@ Status PageSummaries::score_head(const Query& q, std::int64_t kv_head, float* sc
   const float* query = q.query + kv_head * group * head_dim_;
   // Positive components multiply the high values, negative ones the low values.
   thread_local std::vector<float> pairs;
-  pairs.resize(static_cast<std::size_t>(group) * static_cast<std::size_t>(head_dim_) * 2);
+  pairs.resize(to_size(group) * to_size(head_dim_) * 2);
   for (std::size_t i = 0; i < pairs.size() / 2; ++i) {
     pairs[2 * i] = std::min(query[i], 0.0f);
     pairs[2 * i + 1] = std::max(query[i], 0.0f);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
@@ -64,8 +65,7 @@ Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledP
   for (std::int32_t layer = 0; layer < sequence.num_layers; ++layer) {
     layers_.emplace_back(RetrievalPages(policy_.page_tokens, contexts), device_memory_);
     if (layer >= policy_.dense_layers && policy_.tau)
-      layers_.back().chosen_by.assign(static_cast<std::size_t>(sequence.num_heads) *
-                                          static_cast<std::size_t>(sequence.head_dim),
+      layers_.back().chosen_by.assign(to_size(sequence.num_heads) * to_size(sequence.head_dim),
                                       0.0f);
   }
   return policy_.device && prompt.retained != nullptr && !prompt.retained->hot.empty()
@@ -93,21 +93,21 @@ Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
 
 Status PagedRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(failed_);
-  Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
+  Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   return attends_to_all(step) ? attend_rows(step, kv) : attend_sparse(layer, step, kv);
 }
 
 /// Takes in the cache's new rows and the summaries of pages that are complete now.
 Status PagedRetriever::refresh(Layer& layer, Compute& compute, const KvView& kv) const {
-  layer.pages.extend(std::span(kv.positions, static_cast<std::size_t>(kv.num_rows)));
+  layer.pages.extend(std::span(kv.positions, to_size(kv.num_rows)));
   const std::int32_t complete = layer.pages.complete();
   if (complete == layer.summaries.num_pages()) return {};
   // Codes are made and read by the host.
   if (policy_.rerank > 1 && compute.on_host() && KeyCodes::pay(kv))
     QUIRE_RETURN_IF_ERROR(layer.codes.extend(kv, layer.pages[complete - 1].end));
-  return layer.summaries.extend(
-      compute, kv, layer.pages.all().first(static_cast<std::size_t>(complete)), policy_.summary);
+  return layer.summaries.extend(compute, kv, layer.pages.all().first(to_size(complete)),
+                                policy_.summary);
 }
 
 /// Chooses with this step's query, which was fetched, for these KV heads; the choices of the others
@@ -118,40 +118,36 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
   const std::int32_t first = begin, end = last, n = end - first;
   const std::int32_t kv_heads = sequence_.num_kv_heads, group = step.num_heads / kv_heads;
   ++stats_.selections;
-  choices.assign(static_cast<std::size_t>(kv_heads), {{}, last});
+  choices.assign(to_size(kv_heads), {{}, last});
   if (n == 0) return {};
   std::vector<bool> missing(heads.size());
   for (std::size_t m = 0; m < heads.size(); ++m) missing[m] = heads[m] && !scored_[m];
   if (std::ranges::find(missing, true) != missing.end())
     QUIRE_RETURN_IF_ERROR(fetch(layer, step, &missing));
-  const std::size_t of_group = static_cast<std::size_t>(group) * static_cast<std::size_t>(n);
-  votes_.resize(static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(n));
-  std::vector<Status> status(static_cast<std::size_t>(kv_heads));
+  const std::size_t of_group = to_size(group) * to_size(n);
+  votes_.resize(to_size(kv_heads) * to_size(n));
+  std::vector<Status> status(to_size(kv_heads));
   const auto choose_head = [&](std::int64_t head) -> Status {
-    const auto m = static_cast<std::size_t>(head);
+    const auto m = to_size(head);
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
     const float* query = query_.data() + head * group * step.head_dim;
-    QUIRE_ASSIGN_OR_RETURN(
-        choices[m].pages,
-        choose({step.layer, static_cast<std::int32_t>(head), first, n, group, scores, query, &kv,
-                layer.pages.all().subspan(static_cast<std::size_t>(first),
-                                          static_cast<std::size_t>(n)),
-                layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
+    QUIRE_ASSIGN_OR_RETURN(choices[m].pages,
+                           choose({step.layer, static_cast<std::int32_t>(head), first, n, group,
+                                   scores, query, &kv, layer.pages.all().subspan(at(first), at(n)),
+                                   layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
     for (std::int32_t& page : choices[m].pages) page += first;
     return {};
   };
   std::vector<std::int64_t> choosing;
   for (std::int64_t m = 0; m < kv_heads; ++m) {
-    if (heads[static_cast<std::size_t>(m)]) choosing.push_back(m);
+    if (heads[at(m)]) choosing.push_back(m);
   }
   const auto run = [&](std::int64_t i) {
-    status[static_cast<std::size_t>(choosing[static_cast<std::size_t>(i)])] = choose_head(
-        choosing[static_cast<std::size_t>(i)]);
+    status[at(choosing[at(i)])] = choose_head(choosing[at(i)]);
   };
   // Each thread chooses for one head while there are enough heads; each remaining head, often one
   // that turned, uses all threads.
-  const auto count = static_cast<std::int64_t>(choosing.size()),
-             together = count - count % num_threads();
+  const auto count = count_of(choosing), together = count - count % num_threads();
   parallel_tasks(together, run);
   for (std::int64_t i = together; i < count; ++i) run(i);
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
@@ -175,12 +171,11 @@ void PagedRetriever::keep(Layer& layer, const RetrieveStep& step, const std::vec
 /// Returns the KV heads whose queries turned too far away from those of their choices.
 std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const RetrieveStep& step) const {
   const std::int32_t group = step.num_heads / sequence_.num_kv_heads;
-  std::vector<bool> moved(static_cast<std::size_t>(sequence_.num_kv_heads));
+  std::vector<bool> moved(to_size(sequence_.num_kv_heads));
   const std::int64_t width = std::int64_t{group} * step.head_dim;
   for (std::int64_t m = 0; m < sequence_.num_kv_heads; ++m) {
-    moved[static_cast<std::size_t>(m)] = mean_cosine(query_.data() + m * width,
-                                                     layer.chosen_by.data() + m * width, group,
-                                                     step.head_dim) < *policy_.tau;
+    moved[at(m)] = mean_cosine(query_.data() + m * width, layer.chosen_by.data() + m * width, group,
+                               step.head_dim) < *policy_.tau;
   }
   return moved;
 }
@@ -188,7 +183,7 @@ std::vector<bool> PagedRetriever::moved_heads(const Layer& layer, const Retrieve
 /// Returns the KV heads whose choices have served as many steps as they may. From the second time
 /// on, layers take turns.
 std::vector<bool> PagedRetriever::count_step(Layer& layer, std::int32_t index) const {
-  const auto heads = static_cast<std::size_t>(sequence_.num_kv_heads);
+  const auto heads = to_size(sequence_.num_kv_heads);
   if (layer.head_served.empty()) {
     layer.head_served.assign(heads, index % policy_.reuse);
     return std::vector<bool>(heads, true);
@@ -210,9 +205,8 @@ std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const Retr
 /// Returns sinks, selection, pages that no selection has seen yet (among them the window), and the
 /// page being filled, ascending.
 std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_t head) const {
-  const HeadChoice& choice = layer.choices[static_cast<std::size_t>(head)];
-  std::vector<std::int32_t> pages(
-      static_cast<std::size_t>(std::min(policy_.sink_pages(), layer.pages.size())));
+  const HeadChoice& choice = layer.choices[at(head)];
+  std::vector<std::int32_t> pages(to_size(std::min(policy_.sink_pages(), layer.pages.size())));
   std::iota(pages.begin(), pages.end(), 0);
   pages.insert(pages.end(), choice.pages.begin(), choice.pages.end());
   for (std::int32_t page = std::max<std::int32_t>(
@@ -227,15 +221,14 @@ std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_
 Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                              bool in_background) {
   layer.copies.clear();
-  const std::span<const std::int32_t> positions(kv.positions,
-                                                static_cast<std::size_t>(kv.num_rows));
+  const std::span<const std::int32_t> positions(kv.positions, to_size(kv.num_rows));
   for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
-    std::int32_t& resident_of = layer.choices[static_cast<std::size_t>(m)].resident_of;
+    std::int32_t& resident_of = layer.choices[at(m)].resident_of;
     const bool there = resident_of == layer.pages.size();
     if (there && in_background) continue;
     const auto pages = wanted(layer, m);
     // The next step counts the pages that it wants itself.
-    if (!in_background) stats_.pages_wanted += static_cast<std::int64_t>(pages.size());
+    if (!in_background) stats_.pages_wanted += count_of(pages);
     if (there) continue;
     resident_of = layer.pages.size();
     layer.resident->want(m, pages, layer.pages, positions, layer.copies);
@@ -247,7 +240,7 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
 /// one's.
 Status PagedRetriever::start_copies(Layer& layer, const KvView& kv, std::vector<KvMove> moves,
                                     bool in_background) {
-  stats_.pages_copied += static_cast<std::int64_t>(layer.copies.size());
+  stats_.pages_copied += count_of(layer.copies);
   for (const PageCopy& c : layer.copies) {
     stats_.bytes_copied += layer.resident->copy_bytes(layer.pages[c.page]);
     moves.push_back(layer.resident->move(c, layer.pages[c.page]));
@@ -280,8 +273,7 @@ Status PagedRetriever::attend_brought(Layer& layer, const RetrieveStep& step) {
   if (!leaves) {
     layer.resident->append(layer.pages, layer.pages.size() - 1, kv.positions[kv.num_rows - 1],
                            moves);
-    stats_.bytes_appended += static_cast<std::int64_t>(moves.size()) *
-                             layer.resident->copy_bytes({0, 1});
+    stats_.bytes_appended += count_of(moves) * layer.resident->copy_bytes({0, 1});
   }
   QUIRE_RETURN_IF_ERROR(bring(layer, kv, std::move(moves), /*in_background=*/false));
   return attend_slots(layer, step);
@@ -333,12 +325,12 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
 
 /// Attends to the slots of an offloaded layer, each head to the rows of its own pages.
 Status PagedRetriever::attend_slots(const Layer& layer, const RetrieveStep& step) {
-  std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(sequence_.num_kv_heads));
+  std::vector<std::vector<std::int32_t>> rows(to_size(sequence_.num_kv_heads));
   std::vector<RowList> lists;
   for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
-    std::vector<std::int32_t>& of_head = rows[static_cast<std::size_t>(m)];
+    std::vector<std::int32_t>& of_head = rows[at(m)];
     layer.resident->append_rows(m, of_head);
-    lists.push_back({of_head.data(), static_cast<std::int64_t>(of_head.size())});
+    lists.push_back({of_head.data(), count_of(of_head)});
   }
   const Stopwatch watch;
   const Status attended = attend_rows(step, layer.resident->listed(), lists.data(), RowOrder::kAny);
@@ -358,14 +350,14 @@ Status PagedRetriever::list_rows(Layer& layer, std::size_t head, std::int64_t nu
   CandidateRowsArgs args = rows_wanted(layer, choice.seen);
   RowList list{};
   args.chosen = choice.pages.data();
-  args.num_chosen = static_cast<std::int64_t>(choice.pages.size());
+  args.num_chosen = count_of(choice.pages);
   args.num_kv_heads = 1;
   args.most_rows += args.num_chosen * policy_.page_tokens;
-  choice.rows.resize(static_cast<std::size_t>(args.most_rows));
+  choice.rows.resize(to_size(args.most_rows));
   args.rows = choice.rows.data();
   args.lists = &list;
   QUIRE_RETURN_IF_ERROR(candidate_rows(args));
-  choice.rows.resize(static_cast<std::size_t>(list.length));
+  choice.rows.resize(to_size(list.length));
   return {};
 }
 
@@ -373,10 +365,9 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
   std::vector<RowList> lists(layer.choices.size());
   std::vector<Status> status(lists.size());
   parallel_tasks(sequence_.num_kv_heads, [&](std::int64_t m) {
-    const auto head = static_cast<std::size_t>(m);
+    const auto head = to_size(m);
     status[head] = list_rows(layer, head, kv.num_rows);
-    lists[head] = {layer.choices[head].rows.data(),
-                   static_cast<std::int64_t>(layer.choices[head].rows.size())};
+    lists[head] = {layer.choices[head].rows.data(), count_of(layer.choices[head].rows)};
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
   const Stopwatch watch;
@@ -387,11 +378,11 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
 
 std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index,
                                                          std::int32_t head) const {
-  const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  const Layer& layer = layers_[at(layer_index)];
   if (layer.num_voted < 0)
     return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
   const CandidateRowsArgs rows = rows_wanted(layer, layer.voted_seen);
-  std::vector<std::int32_t> pages(static_cast<std::size_t>(rows.num_first));
+  std::vector<std::int32_t> pages(to_size(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);
   for (std::int64_t i = 0; i < layer.num_voted; ++i)
     pages.push_back(policy_.sink_pages() + layer.voted.data()[head * layer.num_voted + i]);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/topk.h"
@@ -11,9 +12,8 @@
 namespace quire {
 
 std::span<const float> PagedRetriever::votes(const Candidates& candidates) {
-  const auto n = static_cast<std::size_t>(candidates.count);
-  const std::span<float> of_head = std::span(votes_).subspan(
-      static_cast<std::size_t>(candidates.kv_head) * n, n);
+  const auto n = to_size(candidates.count);
+  const std::span<float> of_head = std::span(votes_).subspan(at(candidates.kv_head) * n, n);
   const Status voted = candidate_votes({.scores = candidates.scores.data(),
                                         .n = candidates.count,
                                         .ld_scores = candidates.count,
@@ -39,20 +39,18 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
   thread_local std::vector<float> weights;
   std::int64_t num_rows = 0;
   for (const std::int32_t page : near)
-    num_rows += candidates.rows[static_cast<std::size_t>(page)].end -
-                candidates.rows[static_cast<std::size_t>(page)].begin;
-  rows.resize(static_cast<std::size_t>(num_rows));
+    num_rows += candidates.rows[at(page)].end - candidates.rows[at(page)].begin;
+  rows.resize(to_size(num_rows));
   auto to = rows.begin();
   for (const std::int32_t page : near) {
-    const RowRange& range = candidates.rows[static_cast<std::size_t>(page)];
+    const RowRange& range = candidates.rows[at(page)];
     const auto end = to + (range.end - range.begin);
     std::iota(to, end, static_cast<std::int32_t>(range.begin));
     to = end;
   }
-  const auto n = static_cast<std::int64_t>(rows.size());
-  weights.resize(static_cast<std::size_t>(candidates.group * n));
-  std::vector<float> shares(near.size(), 0.0f),
-      of_heads(static_cast<std::size_t>(candidates.group) * near.size());
+  const auto n = count_of(rows);
+  weights.resize(to_size(candidates.group * n));
+  std::vector<float> shares(near.size(), 0.0f), of_heads(to_size(candidates.group) * near.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   QUIRE_RETURN_IF_ERROR(candidates.codes != nullptr
                             ? candidates.codes->score(candidates.kv_head, candidates.query,
@@ -67,11 +65,11 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
                                           QueryRounding::kAllowed}));
   parallel_tasks(candidates.group, [&, of_group = weights.data()](std::int64_t h) {
     float* weight = of_group + h * n;
-    float* of_pages = of_heads.data() + h * static_cast<std::int64_t>(near.size());
+    float* of_pages = of_heads.data() + h * count_of(near);
     exp_minus(weight, n, largest(weight, n));
     float all = 0;
     for (std::size_t i = 0; i < near.size(); ++i) {
-      const RowRange& range = candidates.rows[static_cast<std::size_t>(near[i])];
+      const RowRange& range = candidates.rows[at(near[i])];
       of_pages[i] = sum_of_values(weight, range.end - range.begin);
       all += of_pages[i];
       weight += range.end - range.begin;
@@ -79,11 +77,11 @@ Result<std::vector<std::int32_t>> PagedRetriever::by_attention(
     for (std::size_t i = 0; i < near.size(); ++i) of_pages[i] = all > 0 ? of_pages[i] / all : 0.0f;
   });
   for (std::int32_t h = 0; h < candidates.group; ++h) {
-    const float* of_head = of_heads.data() + static_cast<std::size_t>(h) * near.size();
+    const float* of_head = of_heads.data() + at(h) * near.size();
     for (std::size_t i = 0; i < near.size(); ++i) shares[i] += of_head[i];
   }
   std::vector<std::int32_t> chosen = top_k_sorted(shares, policy_.selected_pages());
-  for (std::int32_t& i : chosen) i = near[static_cast<std::size_t>(i)];
+  for (std::int32_t& i : chosen) i = near[at(i)];
   return chosen;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/retrieve/pages/paged.h"
 #include "engine/retrieve/step_attention.h"
@@ -60,7 +61,7 @@ Status PagedRetriever::fetch(const Layer& layer, const RetrieveStep& step,
   QUIRE_RETURN_IF_ERROR(fetch.fetch(bytes, [&](const std::byte* from) {
     const auto* values = reinterpret_cast<const float*>(from);
     query_.assign(values + scores, values + scores + width);
-    scores_.resize(std::max(scores_.size(), static_cast<std::size_t>(scores)));
+    scores_.resize(std::max(scores_.size(), to_size(scores)));
     const std::int64_t each = scores / sequence_.num_kv_heads;
     for (std::size_t m = 0; scores > 0 && m < heads->size(); ++m) {
       if (!all && !(*heads)[m]) continue;

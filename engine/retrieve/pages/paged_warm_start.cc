@@ -1,6 +1,7 @@
 // The warm start copies the rows that a compressor ranked as important before decoding begins.
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
@@ -15,7 +16,7 @@ Status PagedRetriever::warm_start(const RetainedRows& retained) {
   QUIRE_RETURN_IF_ERROR(memory_.grow(rows));
   stats_.layers_offloaded = memory_.offloaded();
   for (std::int32_t index = policy_.dense_layers; index < sequence_.num_layers; ++index) {
-    Layer& layer = layers_[static_cast<std::size_t>(index)];
+    Layer& layer = layers_[at(index)];
     KvView kv = sequence_.cache->view(index);
     if (memory_.resident(index - policy_.dense_layers) || kv.num_rows + 1 <= policy_.budget)
       continue;
@@ -23,14 +24,10 @@ Status PagedRetriever::warm_start(const RetainedRows& retained) {
     QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
     kv = sequence_.cache->view(index);
     layer.copies.clear();
-    const std::span<const std::int32_t> positions(kv.positions,
-                                                  static_cast<std::size_t>(kv.num_rows));
+    const std::span<const std::int32_t> positions(kv.positions, to_size(kv.num_rows));
     for (std::int32_t m = 0; m < sequence_.num_kv_heads; ++m) {
-      layer.resident->want(
-          m,
-          hot_pages(layer,
-                    retained.hot[static_cast<std::size_t>(index)][static_cast<std::size_t>(m)]),
-          layer.pages, positions, layer.copies);
+      layer.resident->want(m, hot_pages(layer, retained.hot[at(index)][at(m)]), layer.pages,
+                           positions, layer.copies);
     }
     QUIRE_RETURN_IF_ERROR(start_copies(layer, kv, {}, /*in_background=*/true));
   }
@@ -53,20 +50,20 @@ std::vector<std::int32_t> PagedRetriever::hot_pages(const Layer& layer,
                           all.begin(), all.end(), std::int64_t{*row},
                           [](std::int64_t r, const RowRange& p) { return r < p.begin; }) -
                       all.begin() - 1;
-    if (page < 0 || taken[static_cast<std::size_t>(page)]) continue;
-    taken[static_cast<std::size_t>(page)] = true;
+    if (page < 0 || taken[at(page)]) continue;
+    taken[at(page)] = true;
     --left;
   }
   std::vector<std::int32_t> pages;
   for (std::int32_t page = 0; page < size; ++page) {
-    if (taken[static_cast<std::size_t>(page)]) pages.push_back(page);
+    if (taken[at(page)]) pages.push_back(page);
   }
   return pages;
 }
 
 std::vector<std::int32_t> PagedRetriever::resident_pages(std::int32_t layer_index,
                                                          std::int32_t head) const {
-  const Layer& layer = layers_[static_cast<std::size_t>(layer_index)];
+  const Layer& layer = layers_[at(layer_index)];
   std::vector<std::int32_t> pages;
   for (std::int32_t page = 0; layer.resident && page < layer.pages.size(); ++page) {
     if (layer.resident->resident(head, page)) pages.push_back(page);

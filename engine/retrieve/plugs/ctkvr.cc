@@ -4,14 +4,13 @@
 #include <numeric>
 #include <string>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/compute/compute.h"
 #include "engine/retrieve/query_turn.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr std::int64_t kLeastCentroids = 256, kMostCentroids = 512, kRowsPerCentroid = 16;
 constexpr std::int64_t kShortList = 1280;
@@ -316,7 +315,7 @@ Result<HostCounts> CtkvrRetriever::attend_again(const HostStep& step,
   QUIRE_RETURN_IF_ERROR(head.choice.attend_to(step, rows));
   head.rows.assign(rows.begin(), rows.end());
   head.attended = head.rows;
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   return HostCounts{n, n, 0, 0, 1};
 }
 
@@ -334,9 +333,9 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
   const Stopwatch watch;
   Head& head = heads_[at(step.kv_head)];
   QUIRE_RETURN_IF_ERROR(candidates(step, head));
-  const auto named = static_cast<std::int64_t>(head.rows.size());
+  const auto named = count_of(head.rows);
   QUIRE_RETURN_IF_ERROR(score(step, due, head));
-  const auto n = static_cast<std::int64_t>(head.rows.size());
+  const auto n = count_of(head.rows);
   const auto chosen = head.choice.best(options_.rerank ? policy().chosen : n);
   const Stopwatch attention;
   QUIRE_RETURN_IF_ERROR(head.choice.attend(step, chosen));
@@ -345,8 +344,7 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     // The centroids of all heads are replaced together. Lists leave out rows of the answer, which
     // are always scored.
     std::vector<std::int32_t> list = head.choice.rows_at(
-        static_cast<std::int64_t>(chosen.size()) == list_rows_ ? chosen
-                                                               : head.choice.best(list_rows_));
+        count_of(chosen) == list_rows_ ? chosen : head.choice.best(list_rows_));
     list.erase(
         std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(step.prompt_end)),
         list.end());
@@ -358,8 +356,7 @@ Result<HostCounts> CtkvrRetriever::attend_host(const HostStep& step) {
     const std::int64_t width = step.group * std::int64_t{step.kv.head_dim};
     std::copy_n(step.query, width, made.by.data() + step.kv_head * width);
   }
-  return HostCounts{named, static_cast<std::int64_t>(chosen.size()), watch.ms() - attention_ms,
-                    due ? 0 : 1, 0};
+  return HostCounts{named, count_of(chosen), watch.ms() - attention_ms, due ? 0 : 1, 0};
 }
 
 void CtkvrRetriever::end_step(const HostStep& step) {

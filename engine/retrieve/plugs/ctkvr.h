@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/index.h"
 #include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/paged.h"
@@ -51,16 +52,15 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   /// Returns the host rows that KV head `kv_head` attended to in the last sparse step of any layer,
   /// ascending; candidate_rows() returns those they were chosen from (tests).
   std::span<const std::int32_t> attended_rows(std::int32_t kv_head) const {
-    return heads_[static_cast<std::size_t>(kv_head)].attended;
+    return heads_[at(kv_head)].attended;
   }
   std::span<const std::int32_t> candidate_rows(std::int32_t kv_head) const {
-    return heads_[static_cast<std::size_t>(kv_head)].rows;
+    return heads_[at(kv_head)].rows;
   }
   /// Returns the layer's index; null: the layer has none.
   const CentroidIndex* index_of(std::int32_t layer) const {
-    return static_cast<std::size_t>(layer) < indexes_.size() &&
-                   indexes_[static_cast<std::size_t>(layer)]
-               ? &*indexes_[static_cast<std::size_t>(layer)]
+    return static_cast<std::size_t>(layer) < indexes_.size() && indexes_[at(layer)]
+               ? &*indexes_[at(layer)]
                : nullptr;
   }
 

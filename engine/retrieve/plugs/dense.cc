@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "base/index.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention/attention_rows.h"
@@ -23,12 +24,12 @@ class DenseRetriever final : public Retriever {
  private:
   /// Attends where KV heads hold different numbers of rows.
   Status attend_held(const RetrieveStep& step, const KvView& kv) {
-    rows_.resize(static_cast<std::size_t>(kv.num_kv_heads));
+    rows_.resize(to_size(kv.num_kv_heads));
     lists_.clear();
     for (std::int32_t m = 0; m < kv.num_kv_heads; ++m) {
-      auto& rows = rows_[static_cast<std::size_t>(m)];
+      auto& rows = rows_[at(m)];
       step.cache->head_rows(step.layer, m, rows);
-      lists_.push_back({rows.data(), static_cast<std::int64_t>(rows.size())});
+      lists_.push_back({rows.data(), count_of(rows)});
     }
     return attend_rows(step, kv, lists_.data());
   }

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct InfllmV2Options : PagedPolicy {
   InfllmV2Options() {

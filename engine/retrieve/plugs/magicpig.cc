@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/retrieve/rows/row_retriever.h"
 #include "engine/retrieve/rows/sim_hash.h"
@@ -14,8 +15,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct MagicPigOptions : RowPolicy {
   MagicPigOptions() {
@@ -92,7 +91,7 @@ class MagicPigRetriever final : public RowRetriever {
       for (std::int64_t row = step.prompt_end; row < step.host.end; ++row)
         rows.push_back(static_cast<std::int32_t>(row));
       QUIRE_RETURN_IF_ERROR(attend_sample(step, g, keys, sampled, rows));
-      counts.scored += static_cast<std::int64_t>(rows.size());
+      counts.scored += count_of(rows);
     }
     counts.attended = counts.scored;
     return counts;
@@ -104,7 +103,7 @@ class MagicPigRetriever final : public RowRetriever {
   Status attend_sample(const HostStep& step, std::int32_t g, const HashedKeys* keys,
                        std::size_t sampled, const std::vector<std::int32_t>& rows) const {
     const std::int64_t dim = step.kv.head_dim;
-    const auto n = static_cast<std::int64_t>(rows.size());
+    const auto n = count_of(rows);
     const float* query = step.query + g * dim;
     const ChosenRows chosen{step.kv, step.kv_head, rows.data(), 0, n};
     std::vector<float> weights(rows.size());

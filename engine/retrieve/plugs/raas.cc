@@ -6,12 +6,11 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct RaasOptions : PagedPolicy {
   RaasOptions() {

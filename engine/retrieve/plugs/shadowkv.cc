@@ -8,14 +8,13 @@
 #include <limits>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
 #include "kernels/choice/topk.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct ShadowKvOptions : PagedPolicy {
   ShadowKvOptions() {
@@ -113,7 +112,7 @@ class ShadowKvRetriever final : public PagedRetriever {
     const std::span<const float> all = votes(candidates);
     std::vector<float> rest(all.begin(), all.end());
     for (const std::int32_t page : chosen) rest[at(page)] = -1;  // softmax weights are not negative
-    const auto outliers = static_cast<std::int64_t>(chosen.size()),
+    const auto outliers = count_of(chosen),
                most = std::min<std::int64_t>(policy().selected_pages(), candidates.count) -
                       outliers;
     const auto best = top_k_sorted(rest, most);

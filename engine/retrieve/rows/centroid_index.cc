@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "kernels/attention/attention.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/row_votes.h"
@@ -20,8 +21,6 @@ namespace {
 /// These centroids share a tile of keys, and their votes for every row are in memory together.
 constexpr std::int64_t kCentroidsAtOnce = 32;
 constexpr std::size_t kRowsAtOnce = 64;  ///< rows whose missing lse is computed in one call
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t padded(std::int64_t rows) {
   return (rows + kPageTokens - 1) / kPageTokens * kPageTokens;
@@ -67,7 +66,7 @@ float inverse_length(const float* x, std::int64_t n) {
 
 void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t>& rows) {
   std::size_t count = rows.size();
-  for (const std::uint64_t word : bits) count += static_cast<std::size_t>(std::popcount(word));
+  for (const std::uint64_t word : bits) count += to_size(std::popcount(word));
   const std::size_t had = rows.size();
   rows.resize(count);
   std::int32_t* to = rows.data() + had;
@@ -170,7 +169,7 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
     AttentionArgs args{};
     args.q = queries.data();
     args.query_positions = positions.data();
-    args.rows = static_cast<std::int64_t>(rows.size());
+    args.rows = count_of(rows);
     args.ldq = args.ldo = width;
     args.num_heads = num_heads_;
     args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/index.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/topk.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Makes room for n values, all of which will be written. It never shrinks, so that nothing is
 /// cleared again.
@@ -20,7 +19,7 @@ void make_room(std::vector<float>& values, std::int64_t n) {
 }  // namespace
 
 Status RowChoice::multiply(const HostStep& step, std::span<const std::int32_t> rows) {
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   rows_.assign(rows.begin(), rows.end());
   make_room(products_, step.group * n);
   RowScoresArgs args{};
@@ -43,7 +42,7 @@ void RowChoice::vote(std::span<const float> lse, std::int64_t n) {
 
 Status RowChoice::score(const HostStep& step, std::span<const std::int32_t> rows) {
   QUIRE_RETURN_IF_ERROR(multiply(step, rows));
-  const auto n = static_cast<std::int64_t>(rows.size());
+  const auto n = count_of(rows);
   lse_.clear();
   for (std::int64_t g = 0; g < step.group; ++g)
     lse_.push_back(log_sum_exp(products_.data() + g * n, n));
@@ -68,7 +67,7 @@ Status RowChoice::score_best(const HostStep& step, const KeyCodes& codes, std::i
   for (const std::int32_t i : top_k_sorted(votes_, most)) *to++ = rows[at(i)];
   rows.erase(std::copy(behind, rows.end(), to), rows.end());
   QUIRE_RETURN_IF_ERROR(multiply(step, rows));
-  const auto left = static_cast<std::int64_t>(rows.size());
+  const auto left = count_of(rows);
   for (std::int64_t g = 0; g < step.group; ++g) {
     const float both[] = {
         lse_[at(g)] + codes.constant(step.kv_head, step.query + g * step.kv.head_dim, step.scale),
@@ -89,8 +88,7 @@ std::vector<std::int32_t> RowChoice::rows_at(std::span<const std::int32_t> indic
 }
 
 Status RowChoice::attend(const HostStep& step, std::span<const std::int32_t> chosen) {
-  const auto n = static_cast<std::int64_t>(rows_.size()),
-             k = static_cast<std::int64_t>(chosen.size());
+  const auto n = count_of(rows_), k = count_of(chosen);
   attended_ = rows_at(chosen);
   make_room(weights_, step.group * k);
   for (std::int64_t g = 0; g < step.group; ++g) {
@@ -107,7 +105,7 @@ Status RowChoice::attend_to(const HostStep& step, std::span<const std::int32_t> 
 }
 
 Status RowChoice::weigh(const HostStep& step, std::span<const std::int32_t> rows, float* weights) {
-  const auto k = static_cast<std::int64_t>(rows.size());
+  const auto k = count_of(rows);
   for (std::int64_t g = 0; g < step.group; ++g) {
     step.lse[g] = log_sum_exp(weights + g * k, k);
     exp_minus(weights + g * k, k, step.lse[g]);

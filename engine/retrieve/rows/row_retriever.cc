@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/retrieve/slot_copies.h"
 #include "engine/retrieve/step_attention.h"
@@ -13,8 +14,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Returns rows [begin, end) of a cache; begin is a multiple of kPageTokens.
 KvView part_of(const KvView& kv, std::int64_t begin, std::int64_t end) {

@@ -5,14 +5,13 @@
 #include <random>
 
 #include "base/dtype.h"
+#include "base/index.h"
 #include "kernels/choice/row_products.h"
 
 namespace quire {
 namespace {
 
 constexpr std::int64_t kRowsAtOnce = 256;
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "base/index.h"
 #include "engine/select/selector.h"
 
 namespace quire {
@@ -11,7 +12,7 @@ class AllSelector final : public Selector {
   Result<Selection> select(const SelectionInput& input) const override {
     Selection::ContextBlocks kept;
     for (const SelectableContext& c : input.contexts) {
-      kept.emplace_back(static_cast<std::size_t>(c.num_blocks));
+      kept.emplace_back(to_size(c.num_blocks));
       std::iota(kept.back().begin(), kept.back().end(), 0);
     }
     return Selection::shared(input.num_layers, std::move(kept));

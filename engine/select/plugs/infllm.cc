@@ -2,13 +2,12 @@
 #include <cmath>
 #include <limits>
 
+#include "base/index.h"
 #include "engine/select/block_scores.h"
 #include "engine/select/selector.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 struct InfllmOptions {
   std::int64_t init_tokens = 128, local_tokens = 4096, unit_tokens = 128, units = 16;

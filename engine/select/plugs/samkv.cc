@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/index.h"
 #include "engine/select/lexical_scores.h"
 #include "engine/select/samkv_scores.h"
 #include "engine/select/selector.h"
@@ -9,8 +10,6 @@
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 enum class KeepRule : std::uint8_t { kRetrievedOverD, kTotalOverD, kBudget };
 enum class Ranking : std::uint8_t { kKeys, kWords, kBoth };
@@ -133,7 +132,7 @@ class Filter {
                                   c.num_tokens - std::int64_t{block} * c.block_tokens);
   }
   std::size_t count_for(std::size_t pool) const {
-    if (total_over_documents_) return static_cast<std::size_t>(total_blocks_) / num_documents_;
+    if (total_over_documents_) return to_size(total_blocks_) / num_documents_;
     return (pool + num_documents_ - 1) / num_documents_;
   }
   const SelectionInput& input_;

@@ -1,12 +1,11 @@
 #include <algorithm>
 
+#include "base/index.h"
 #include "engine/select/linked_scores.h"
 #include "engine/select/selector.h"
 
 namespace quire {
 namespace {
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 struct WordsOptions {
   std::int64_t token_budget = 0, least_tokens = 1024;

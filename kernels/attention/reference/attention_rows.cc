@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 
 Status attention_rows_reference(const AttentionRowsArgs& args) {
@@ -17,7 +19,7 @@ Status attention_rows_reference(const AttentionRowsArgs& args) {
         return static_cast<const std::byte*>(a.kv.pages[j / kPageTokens]) + kv * a.kv.kv_stride +
                h / group * a.kv.head_stride + j % kPageTokens * a.kv.token_stride;
       };
-      std::vector<double> out(static_cast<std::size_t>(dim), 0.0);
+      std::vector<double> out(to_size(dim), 0.0);
       double largest = -std::numeric_limits<double>::infinity(), total = 0;
       std::vector<double> scores;
       for (std::int64_t i = 0; i < list.length; ++i) {
@@ -30,18 +32,15 @@ Status attention_rows_reference(const AttentionRowsArgs& args) {
         largest = std::max(largest, scores.back());
       }
       for (std::int64_t i = 0; i < list.length; ++i) {
-        const double p = scores[static_cast<std::size_t>(i)] ==
-                                 -std::numeric_limits<double>::infinity()
+        const double p = scores[at(i)] == -std::numeric_limits<double>::infinity()
                              ? 0.0
-                             : std::exp(scores[static_cast<std::size_t>(i)] - largest);
+                             : std::exp(scores[at(i)] - largest);
         total += p;
         for (std::int64_t c = 0; c < dim; ++c)
-          out[static_cast<std::size_t>(c)] += p * load_f32(row_at(list.rows[i], 1), a.kv.dtype, c);
+          out[at(c)] += p * load_f32(row_at(list.rows[i], 1), a.kv.dtype, c);
       }
       for (std::int64_t c = 0; c < dim; ++c)
-        a.out[t * a.ldo + h * dim + c] = total > 0 ? static_cast<float>(
-                                                         out[static_cast<std::size_t>(c)] / total)
-                                                   : 0.0f;
+        a.out[t * a.ldo + h * dim + c] = total > 0 ? static_cast<float>(out[at(c)] / total) : 0.0f;
       if (a.lse != nullptr) {
         a.lse[t * a.num_heads + h] = total > 0 ? static_cast<float>(largest + std::log(total))
                                                : -std::numeric_limits<float>::infinity();

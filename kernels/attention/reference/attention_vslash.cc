@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 
 Status attention_vslash_reference(const AttentionVslashArgs& args) {
@@ -31,17 +33,16 @@ Status attention_vslash_reference(const AttentionVslashArgs& args) {
         scores.push_back(dot * a.scale);
       }
       const double largest = *std::max_element(scores.begin(), scores.end());
-      std::vector<double> out(static_cast<std::size_t>(dim), 0.0);
+      std::vector<double> out(to_size(dim), 0.0);
       double total = 0;
       for (std::size_t i = 0; i < seen.size(); ++i) {
         const double p = std::exp(scores[i] - largest);
         total += p;
         for (std::int64_t c = 0; c < dim; ++c)
-          out[static_cast<std::size_t>(c)] += p * load_f32(row_at(seen[i], 1), a.kv.dtype, c);
+          out[at(c)] += p * load_f32(row_at(seen[i], 1), a.kv.dtype, c);
       }
       for (std::int64_t c = 0; c < dim; ++c)
-        a.out[t * a.ldo + h * dim + c] = static_cast<float>(out[static_cast<std::size_t>(c)] /
-                                                            total);
+        a.out[t * a.ldo + h * dim + c] = static_cast<float>(out[at(c)] / total);
       if (a.lse != nullptr)
         a.lse[t * a.num_heads + h] = static_cast<float>(largest + std::log(total));
     }

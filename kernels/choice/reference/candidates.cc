@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/index.h"
+
 namespace quire {
 
 Status candidate_votes_reference(const CandidateVotesArgs& a) {
@@ -44,10 +46,10 @@ Status candidate_rows_reference(const CandidateRowsArgs& a) {
       else
         for (std::int64_t row = a.units[u].begin; row < a.units[u].end; ++row) rows.push_back(row);
     }
-    rows.resize(std::min(rows.size(), static_cast<std::size_t>(a.most_rows)));
+    rows.resize(std::min(rows.size(), to_size(a.most_rows)));
     for (std::size_t i = 0; i < rows.size(); ++i)
       a.rows[m * a.most_rows + static_cast<std::int64_t>(i)] = static_cast<std::int32_t>(rows[i]);
-    a.lists[m] = {a.rows + m * a.most_rows, static_cast<std::int64_t>(rows.size())};
+    a.lists[m] = {a.rows + m * a.most_rows, count_of(rows)};
   }
   return {};
 }

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/index.h"
+
 namespace quire {
 
 std::vector<std::int32_t> top_k_reference(std::span<const float> scores, std::int64_t k) {
   // This repeatedly takes the first largest remaining value: slow, but plainly the definition.
-  const auto n = static_cast<std::int64_t>(scores.size());
+  const auto n = count_of(scores);
   std::vector<bool> taken(scores.size(), false);
   std::vector<std::int32_t> out;
-  while (static_cast<std::int64_t>(out.size()) < std::min(k, n)) {
+  while (count_of(out) < std::min(k, n)) {
     std::int64_t best = -1;
     for (std::int64_t i = 0; i < n; ++i) {
       if (taken[i]) continue;

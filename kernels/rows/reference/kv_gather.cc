@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/index.h"
+
 namespace quire {
 
 Status kv_gather_reference(const KvGatherArgs& a) {
-  const std::size_t row_bytes = static_cast<std::size_t>(a.src.head_dim) * dtype_bytes(a.src.dtype);
+  const std::size_t row_bytes = to_size(a.src.head_dim) * dtype_bytes(a.src.dtype);
   for (const KvMove* move = a.moves; move != a.moves + a.num_moves; ++move) {
     for (std::int64_t i = 0; i < move->rows; ++i) {
       for (std::int64_t kv = 0; kv < 2; ++kv) {
