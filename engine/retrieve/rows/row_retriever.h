@@ -86,7 +86,9 @@ class RowRetriever : public Retriever {
   virtual Status index(const AssembledPrompt&) { return {}; }
   /// Computes attention of the query to rows of step.host. Several KV heads call it concurrently in
   /// different threads. It is not called if chooses_by_votes().
-  virtual Result<HostCounts> attend_host(const HostStep&) { return HostCounts{}; }
+  virtual Result<HostCounts> attend_host(const HostStep&) {
+    return Status::unimplemented("attend_by_votes() serves the steps");
+  }
   /// Returns whether attend_host() of the step takes much longer than of steps for which this is
   /// false. Such steps run first, so that threads finish at about the same time.
   virtual bool chooses(const HostStep&) const { return true; }
