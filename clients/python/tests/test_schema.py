@@ -101,8 +101,6 @@ def model_faults(model: type[Model], schema: dict[str, Any], document: dict[str,
 def test_what_the_client_reads_is_what_the_service_describes(service: Service) -> None:
     document = httpx.get(f"{service.url}/openapi.json").json()
     found = [
-        fault
-        for model, component in REPLIES.items()
-        for fault in model_faults(model, resolved({"$ref": f"/{component}"}, document), document, model.__name__)
+        fault for model, component in REPLIES.items() for fault in model_faults(model, resolved({"$ref": f"/{component}"}, document), document, model.__name__)
     ]
     assert found == []
