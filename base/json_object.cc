@@ -5,27 +5,21 @@
 #include <system_error>
 
 #include "base/index.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace json = boost::json;
 
 Result<json::object> parse_json_object(std::string_view file_name, std::string_view text) {
   const std::string file(file_name);
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  json::stream_parser parser;
-  json::error_code error;
-  const std::size_t read = parser.write_some(text.data(), text.size(), error);
-  if (!error && read < text.size() &&
-      text.find_first_not_of(" \t\r\n", read) != std::string_view::npos) {
-    return Status::invalid(
-        file, file + ": more text after the end of the JSON, at byte " + std::to_string(read));
+  json::value value;
+  // Python's json module, with which models are published, accepts repeated keys too.
+  if (const auto error = parse_json(text, value, {.repeated_keys = true})) {
+    const std::string byte = std::to_string(error->byte);
+    if (error->kind == JsonTextError::Kind::kTrailing)
+      return Status::invalid(file, file + ": more text after the end of the JSON, at byte " + byte);
+    return Status::invalid(file, file + ": invalid JSON near byte " + byte + ": " + error->reason);
   }
-  if (!error) parser.finish(error);
-  if (error) {
-    return Status::invalid(
-        file, file + ": invalid JSON near byte " + std::to_string(read) + ": " + error.message());
-  }
-  json::value value = parser.release();
   if (!value.is_object()) return Status::invalid(file, file + ": must hold a JSON object");
   return std::move(value.get_object());
 }

@@ -16,8 +16,9 @@ class array;
 
 namespace quire {
 
-/// Errors: kInvalidArgument (field: file) with the byte it was found at; also if the text is no
-/// JSON object.
+/// Parses the text of a file (base/json_parse.h); of a repeated key the last value stays. Errors:
+/// kInvalidArgument (field: file) with the byte it was found at; also if the text is no JSON
+/// object.
 Result<boost::json::object> parse_json_object(std::string_view file, std::string_view text);
 
 /// A file no larger than any model configuration. Errors: kNotFound, kInvalidArgument (too large),

@@ -1,0 +1,103 @@
+#include "base/json_parse.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+using Kind = JsonTextError::Kind;
+
+std::string message(std::string_view text, const JsonLimits& limits = {}) {
+  const auto v = parse_json(text, limits);
+  if (v.ok()) return "";
+  EXPECT_EQ(v.code(), Code::kInvalidArgument);
+  EXPECT_EQ(v.status().field(), "");
+  return v.status().message();
+}
+
+TEST(ParseJson, ReadsWhatIsValid) {
+  const auto v = parse_json(
+      "\xEF\xBB\xBF {\"a\":[1,-2,3.5,\"\\u00fc\",true,null],\"b\":{}} \r\n\t");
+  ASSERT_TRUE(v.ok()) << v.status().message();
+  const json::value wanted = {{"a", {1, -2, 3.5, "ü", true, nullptr}}, {"b", json::object()}};
+  EXPECT_EQ(*v, wanted);
+  EXPECT_EQ(parse_json("18446744073709551615")->as_uint64(), UINT64_MAX);
+  EXPECT_EQ(parse_json("\"x\"")->as_string(), "x");
+}
+
+TEST(ParseJson, RefusesWhatIsNot) {
+  for (const auto* text :
+       {"{", "{\"a\":}", "[1,]", "{'a':1}", "NaN", "[Infinity]", "1 2", "{\"a\":1}x", "// c\n1",
+        "\"a\nb\"", "01", "{\"a\" 1}", "1e999", "-1e400", "\"\\ud800\"", "tru", "\"a"})
+    EXPECT_NE(message(text), "") << text;
+}
+
+TEST(ParseJson, EveryRefusalHasItsKindAndPlace) {
+  struct Case {
+    std::string text;
+    Kind kind;
+    std::size_t byte;
+  };
+  const Case cases[] = {{"[\"a\xFF\"]", Kind::kUtf8, 3},
+                        {"[\"\xED\xA0\x80\"]", Kind::kUtf8, 2},
+                        {"", Kind::kEmpty, 0},
+                        {" \n", Kind::kEmpty, 0},
+                        {"\xEF\xBB\xBF", Kind::kEmpty, 0},
+                        {"[1,", Kind::kUnfinished, 3},
+                        {"{\"a", Kind::kUnfinished, 3},
+                        {"[x]", Kind::kSyntax, 1},
+                        {std::string(33, '['), Kind::kDepth, 32},
+                        {"[] x", Kind::kTrailing, 3},
+                        {"[]]", Kind::kTrailing, 2}};
+  for (const auto& c : cases) {
+    json::value out = 7;
+    const auto error = parse_json(c.text, out);
+    ASSERT_TRUE(error) << c.text;
+    EXPECT_EQ(error->kind, c.kind) << c.text << ": " << error->reason;
+    EXPECT_EQ(error->byte, c.byte) << c.text;
+    EXPECT_NE(error->reason, "") << c.text;
+    EXPECT_EQ(out, 7) << c.text;
+  }
+}
+
+TEST(ParseJson, RefusesAKeyGivenTwiceAndNamesIt) {
+  const std::string text = "{\"a\":1,\n\"b\":{\"c\":1,\"\\u0063\":2}}";
+  EXPECT_EQ(message(text).find("the key \"c\" stands twice in one object (line 2, column "), 0u)
+      << message(text);
+  json::value out;
+  const auto error = parse_json(text, out);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind, Kind::kRepeatedKey);
+  EXPECT_EQ(error->key, "c");
+  EXPECT_NE(message(R"({"":1,"":2})"), "");
+  EXPECT_EQ(message(R"([{"a":1},{"a":2},{"b":{"a":1}}])"), "");
+}
+
+TEST(ParseJson, TheLastOfRepeatedKeysStaysWhereTheyAreAllowed) {
+  const auto v = parse_json(R"({"a":1,"b":{"a":2,"a":3},"a":4})", {.repeated_keys = true});
+  ASSERT_TRUE(v.ok()) << v.status().message();
+  EXPECT_EQ(v->at("a").as_int64(), 4);
+  EXPECT_EQ(v->at("b").at("a").as_int64(), 3);
+}
+
+TEST(ParseJson, DepthIsBounded) {
+  const auto nested = [](std::size_t n) { return std::string(n, '[') + std::string(n, ']'); };
+  EXPECT_EQ(message(nested(32)), "");
+  EXPECT_NE(message(nested(33)).find("nested deeper than 32 levels"), std::string::npos);
+  EXPECT_NE(message(nested(100000)), "");
+  EXPECT_EQ(message(nested(64), {.max_depth = 64}), "");
+  EXPECT_NE(message(nested(3), {.max_depth = 2}).find("2 levels"), std::string::npos);
+}
+
+TEST(ParseJson, MessagesSayWhere) {
+  EXPECT_EQ(message("{\"a\": 1,\n  \"b\": x}").find("not valid JSON at line 2, column 8: "), 0u);
+  EXPECT_EQ(message("[1]\n\n ]"), "more text after the JSON value at line 3, column 2");
+  EXPECT_EQ(message(" "), "the JSON text is empty");
+  EXPECT_EQ(message("\"\xC0\""), "the JSON text is not valid UTF-8 at byte 1; send UTF-8");
+}
+
+}  // namespace
+}  // namespace quire
