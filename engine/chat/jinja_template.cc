@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 #include <new>
 
+#include "base/json_parse.h"
 #include "engine/jinja/interpreter.h"
 #include "engine/jinja/parser.h"
 
@@ -96,9 +97,9 @@ Result<jinja::Text> JinjaTemplate::render(Inputs inputs, std::size_t input_bytes
 
 Result<jinja::Value> jinja_value_of_json(std::string_view text, jinja::Mark mark,
                                          const std::string& field) {
-  boost::system::error_code error;
-  const json::value parsed = json::parse({text.data(), text.size()}, error);
-  if (error) return Status::invalid(field, "is not valid JSON: " + error.message());
+  json::value parsed;
+  if (const auto error = parse_json(text, parsed))
+    return Status::invalid(field, "is not valid JSON: " + error->reason);
   try {
     return value_of(parsed, mark);
   } catch (const jinja::Error& e) {

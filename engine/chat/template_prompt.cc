@@ -4,6 +4,8 @@
 #include <array>
 #include <boost/json.hpp>
 
+#include "base/json_parse.h"
+
 namespace quire::tokenizer_internal {
 namespace {
 
@@ -42,9 +44,9 @@ void put(jinja::Dict& dict, std::string_view key, jinja::Value value) {
 
 /// OpenAI's API has the arguments of a call as a text that holds JSON; templates want the JSON.
 Result<jinja::Value> tool_calls_value(const std::string& calls, const std::string& field) {
-  boost::system::error_code error;
-  json::value parsed = json::parse(calls, error);
-  if (error || !parsed.is_array()) return Status::invalid(field, "tool_calls must be a JSON array");
+  json::value parsed;
+  if (parse_json(calls, parsed) || !parsed.is_array())
+    return Status::invalid(field, "tool_calls must be a JSON array");
   for (json::value& call : parsed.get_array()) {
     json::object* object = call.if_object();
     json::value* function = object == nullptr ? nullptr : object->if_contains("function");
@@ -53,8 +55,10 @@ Result<jinja::Value> tool_calls_value(const std::string& calls, const std::strin
     }
     json::value* arguments = function->get_object().if_contains("arguments");
     if (arguments == nullptr || !arguments->is_string()) continue;
-    json::value inner = json::parse(arguments->get_string(), error);
-    if (!error && inner.is_object()) *arguments = std::move(inner);
+    json::value inner;
+    // A model wrote this text, so a repeated key is not the client's fault.
+    const auto wrong = parse_json(arguments->get_string(), inner, {.repeated_keys = true});
+    if (!wrong && inner.is_object()) *arguments = std::move(inner);
   }
   return jinja_value_of_json(json::serialize(parsed), kContentMark, field);
 }

@@ -91,9 +91,9 @@ void refuse_unsupported(JsonFields& in, ModelConfig& c) {
     if (!quantised->is_object())
       return in.fail("quantization_config",
                      "must be an object or null, not " + JsonFields::shown(*quantised));
-    JsonFields inner(quantised->get_object(), "quantization_config.");
+    JsonFields inner(quantised->get_object(), "quantization_config");
     read_four_bit_layout(inner);
-    in.adopt(inner.status());
+    in.adopt(inner);
     c.quantised_weights = true;
   }
   if (const std::string act = in.text("hidden_act");
@@ -248,7 +248,7 @@ void read_rope(JsonFields& in, ModelConfig& c) {
     return in.fail(key, "must be an object or null, not " + JsonFields::shown(*scaling));
   if (scaling->get_object().empty()) return;
 
-  JsonFields inner(scaling->get_object(), std::string(key) + ".");
+  JsonFields inner(scaling->get_object(), key);
   if (inner.find("full_attention") || inner.find("sliding_attention")) {
     return in.unsupported(key, "different RoPE settings per layer are not supported");
   }
@@ -261,7 +261,7 @@ void read_rope(JsonFields& in, ModelConfig& c) {
   const std::int64_t original = in.integer("original_max_position_embeddings", 1, kMaxPositions, 0);
   read_rope_scaling(inner, c, original, rope);
   if (!inner.status().ok()) {
-    return in.adopt(inner.status());
+    return in.adopt(inner);
   }
   // Folders that enable YaRN manually keep the trained window in max_position_embeddings.
   if (rope.scaling == RopeScaling::kYarn) {

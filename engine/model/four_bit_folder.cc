@@ -240,7 +240,7 @@ Result<std::optional<FourBitLayout>> four_bit_layout(std::string_view config_jso
   QUIRE_ASSIGN_OR_RETURN(const json::object root, parse_json_object("config.json", config_json));
   const json::value* found = root.if_contains("quantization_config");
   if (found == nullptr || !found->is_object()) return std::optional<FourBitLayout>();
-  JsonFields in(found->get_object(), "quantization_config.");
+  JsonFields in(found->get_object(), "quantization_config");
   const FourBitLayout layout = read_four_bit_layout(in);
   QUIRE_RETURN_IF_ERROR(in.status());
   return std::optional<FourBitLayout>(layout);

@@ -1,87 +1,82 @@
 #include "engine/model/json_fields.h"
 
 #include <boost/json.hpp>
-#include <cmath>
-#include <fstream>
-#include <limits>
 #include <sstream>
-#include <system_error>
+#include <utility>
 
 namespace quire {
-
 namespace json = boost::json;
+namespace {
+
+constexpr const char* kUnsupported = "unsupported";
+
+std::string field_words(const JsonMismatch& m) {
+  const bool integer = m.wanted == JsonType::kInteger;
+  std::ostringstream out;
+  out << m.path;
+  if (m.kind == JsonMismatch::Kind::kMissing) {
+    out << " is missing; " << (integer ? "a whole number" : "a number") << " is needed";
+    return out.str();
+  }
+  if (integer)
+    out << " must be a whole number from " << m.least << " to " << m.most;
+  else if (m.wanted == JsonType::kNumber)
+    out << " must be a number from " << m.low << " to " << m.high;
+  else
+    out << " must be " << (m.wanted == JsonType::kBoolean ? "true or false" : "text");
+  out << ", not " << JsonFields::shown(*m.found);
+  return out.str();
+}
+
+template <class T>
+JsonNeed need_of(const std::optional<T>& fallback) {
+  return fallback ? JsonNeed::kOptional : JsonNeed::kRequired;
+}
+
+}  // namespace
+
+JsonFields::JsonFields(const json::object& object, std::string path)
+    : reader_(object, std::move(path), field_words) {}
+
+Status JsonFields::status() const {
+  if (reader_.ok()) return {};
+  const JsonError& e = *reader_.error();
+  return Status(e.code == kUnsupported ? Code::kUnimplemented : Code::kInvalidArgument, e.message,
+                e.path);
+}
 
 void JsonFields::fail(std::string_view key, std::string message) {
-  if (status_.ok()) status_ = Status::invalid(path(key), path(key) + " " + std::move(message));
+  reader_.fail(key, path(key) + " " + std::move(message));
 }
 
 void JsonFields::unsupported(std::string_view key, std::string message) {
-  if (status_.ok()) status_ = Status(Code::kUnimplemented, std::move(message), path(key));
-}
-
-void JsonFields::adopt(const Status& status) {
-  if (status_.ok()) status_ = status;
-}
-
-const json::value* JsonFields::find(std::string_view key) const {
-  const json::value* v = object_.if_contains(json::string_view(key.data(), key.size()));
-  return v && !v->is_null() ? v : nullptr;
+  reader_.fail(key, std::move(message), kUnsupported);
 }
 
 std::int64_t JsonFields::integer(std::string_view key, std::int64_t low, std::int64_t high,
                                  std::optional<std::int64_t> fallback) {
-  const json::value* v = find(key);
-  if (!v) {
-    if (!fallback) fail(key, "is missing; a whole number is needed");
-    return fallback.value_or(low);
-  }
-  const std::optional<std::int64_t> x = whole_number(*v);
-  if (!x || *x < low || *x > high) {
-    fail(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high) +
-                  ", not " + shown(*v));
-    return fallback.value_or(low);
-  }
-  return *x;
+  std::int64_t out = fallback.value_or(low);
+  reader_.integer(key, out, low, high, need_of(fallback));
+  return out;
 }
 
 double JsonFields::number(std::string_view key, double low, double high,
                           std::optional<double> fallback) {
-  const json::value* v = find(key);
-  if (!v) {
-    if (!fallback) fail(key, "is missing; a number is needed");
-    return fallback.value_or(low);
-  }
-  const double x = v->is_double()   ? v->get_double()
-                   : v->is_int64()  ? static_cast<double>(v->get_int64())
-                   : v->is_uint64() ? static_cast<double>(v->get_uint64())
-                                    : std::numeric_limits<double>::quiet_NaN();
-  if (!(x >= low && x <= high)) {
-    std::ostringstream message;
-    message << "must be a number from " << low << " to " << high << ", not " << shown(*v);
-    fail(key, message.str());
-    return fallback.value_or(low);
-  }
-  return x;
+  double out = fallback.value_or(low);
+  reader_.number(key, out, low, high, need_of(fallback));
+  return out;
 }
 
 bool JsonFields::boolean(std::string_view key, bool fallback) {
-  const json::value* v = find(key);
-  if (!v) return fallback;
-  if (!v->is_bool()) {
-    fail(key, "must be true or false, not " + shown(*v));
-    return fallback;
-  }
-  return v->get_bool();
+  bool out = fallback;
+  reader_.boolean(key, out);
+  return out;
 }
 
 std::string JsonFields::text(std::string_view key) {
-  const json::value* v = find(key);
-  if (!v) return {};
-  if (!v->is_string()) {
-    fail(key, "must be text, not " + shown(*v));
-    return {};
-  }
-  return std::string(v->get_string().data(), v->get_string().size());
+  std::string out;
+  reader_.string(key, out);
+  return out;
 }
 
 std::vector<std::int32_t> JsonFields::indices(std::string_view key, std::int64_t end,
@@ -113,15 +108,6 @@ std::string JsonFields::shown(const json::value& v) {
   std::string text = json::serialize(v);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
-}
-
-std::optional<std::int64_t> JsonFields::whole_number(const json::value& v) {
-  if (v.is_int64()) return v.get_int64();
-  if (v.is_double() && std::abs(v.get_double()) < 9e15 &&
-      v.get_double() == std::floor(v.get_double())) {
-    return static_cast<std::int64_t>(v.get_double());
-  }
-  return std::nullopt;
 }
 
 }  // namespace quire

@@ -3,41 +3,37 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json_object.h"
+#include "base/json_reader.h"
 #include "base/status.h"
-
-namespace boost::json {
-class value;
-class object;
-}  // namespace boost::json
 
 namespace quire {
 
-/// JsonFields reads typed fields of one JSON object and remembers the first error, after which
-/// every read returns its fallback. null counts as missing, as Hugging Face writes it. `object`
-/// must outlive it.
+/// JsonFields is a JsonReader whose getters return values and take fallbacks. It never refuses
+/// unknown fields, because configurations name many that this build does not need. After an error
+/// a read returns its fallback. null counts as missing, as Hugging Face writes it. `object` must
+/// outlive it.
 class JsonFields {
  public:
-  /// Makes a reader whose errors put `prefix` before the names of fields.
-  JsonFields(const boost::json::object& object, std::string prefix)
-      : object_(object), prefix_(std::move(prefix)) {}
+  /// `path` is that of the object; empty: the whole file.
+  JsonFields(const boost::json::object& object, std::string path);
 
-  const Status& status() const { return status_; }
-  std::string path(std::string_view key) const { return prefix_ + std::string(key); }
+  /// The first error, with its field's path.
+  Status status() const;
+  std::string path(std::string_view key) const { return reader_.path_of(key); }
   /// Records kInvalidArgument (fail) or kUnimplemented (unsupported) with field() = the path, if it
   /// is the first error.
   void fail(std::string_view key, std::string message);
   void unsupported(std::string_view key, std::string message);
   /// Takes over the first error of an inner object's reader.
-  void adopt(const Status& status);
+  void adopt(const JsonFields& inner) { reader_.adopt(inner.reader_.error()); }
 
-  const boost::json::value* find(std::string_view key) const;
+  const boost::json::value* find(std::string_view key) { return reader_.raw(key); }
   /// Reads a whole number in [low, high]. Without a fallback the field is required.
   std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high,
                        std::optional<std::int64_t> fallback = {});
@@ -52,11 +48,7 @@ class JsonFields {
   static std::string shown(const boost::json::value& v);
 
  private:
-  static std::optional<std::int64_t> whole_number(const boost::json::value& v);
-
-  const boost::json::object& object_;
-  std::string prefix_;
-  Status status_;
+  JsonReader reader_;
 };
 
 }  // namespace quire

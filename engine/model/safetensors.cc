@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <boost/json/basic_parser_impl.hpp>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <set>
 
 #include "base/index.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {
@@ -38,51 +38,6 @@ constexpr DTypeRow kDTypes[] = {
     {"F8_E8M0", 8, {}},
 };
 
-/// DuplicateKeyHandler finds keys written twice in one object; the parsed tree silently keeps the
-/// last of them.
-struct DuplicateKeyHandler {
-  static constexpr std::size_t max_object_size = std::size_t(-1), max_array_size = std::size_t(-1);
-  static constexpr std::size_t max_key_size = std::size_t(-1), max_string_size = std::size_t(-1);
-  using error_code = json::error_code;
-  using string_view = json::string_view;
-
-  std::vector<std::set<std::string, std::less<>>> open;
-  std::string key, duplicate;
-
-  bool on_document_begin(error_code&) { return true; }
-  bool on_document_end(error_code&) { return true; }
-  bool on_array_begin(error_code&) { return true; }
-  bool on_array_end(std::size_t, error_code&) { return true; }
-  bool on_object_begin(error_code&) {
-    open.emplace_back();
-    return true;
-  }
-  bool on_object_end(std::size_t, error_code&) {
-    open.pop_back();
-    return true;
-  }
-  bool on_string_part(string_view, std::size_t, error_code&) { return true; }
-  bool on_string(string_view, std::size_t, error_code&) { return true; }
-  bool on_key_part(string_view part, std::size_t, error_code&) {
-    key.append(part.data(), part.size());
-    return true;
-  }
-  bool on_key(string_view part, std::size_t, error_code&) {
-    key.append(part.data(), part.size());
-    if (!open.back().insert(key).second && duplicate.empty()) duplicate = key;
-    key.clear();
-    return true;
-  }
-  bool on_number_part(string_view, error_code&) { return true; }
-  bool on_int64(std::int64_t, string_view, error_code&) { return true; }
-  bool on_uint64(std::uint64_t, string_view, error_code&) { return true; }
-  bool on_double(double, string_view, error_code&) { return true; }
-  bool on_bool(bool, error_code&) { return true; }
-  bool on_null(error_code&) { return true; }
-  bool on_comment_part(string_view, error_code&) { return true; }
-  bool on_comment(string_view, error_code&) { return true; }
-};
-
 Status bad(std::string message) { return Status(Code::kInvalidArgument, std::move(message)); }
 
 /// Returns a name from the file in quotes, short and printable for error lines.
@@ -94,15 +49,12 @@ std::string show_name(std::string_view name) {
 }
 
 Result<json::object> parse_object(std::string_view text, std::string_view what) {
-  DuplicateKeyHandler* handler = nullptr;
-  json::basic_parser<DuplicateKeyHandler> scan{json::parse_options()};
-  handler = &scan.handler();
-  json::error_code error;
-  scan.write_some(false, text.data(), text.size(), error);
-  if (!error && !handler->duplicate.empty())
-    return bad(std::string(what) + " holds " + show_name(handler->duplicate) + " twice");
-  json::value value = json::parse(json::string_view(text.data(), text.size()), error);
-  if (error) return bad(std::string(what) + " is not valid JSON: " + error.message());
+  json::value value;
+  if (const auto error = parse_json(text, value)) {
+    if (error->kind == JsonTextError::Kind::kRepeatedKey)
+      return bad(std::string(what) + " holds " + show_name(error->key) + " twice");
+    return bad(std::string(what) + " is not valid JSON: " + error->reason);
+  }
   if (!value.is_object()) return bad(std::string(what) + " is not a JSON object");
   return std::move(value.get_object());
 }

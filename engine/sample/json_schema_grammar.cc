@@ -5,7 +5,6 @@
 #include <bit>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
-#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/system/error_code.hpp>
 #include <charconv>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_parse.h"
 #include "engine/sample/json_grammar_parts.h"
 #include "engine/sample/json_value_parts.h"
 
@@ -457,9 +457,9 @@ Result<std::shared_ptr<const Grammar>> json_schema_grammar(std::string_view sche
     return Status::invalid("", "the schema has " + std::to_string(schema.size()) +
                                    " bytes; at most " + std::to_string(kMaxSchemaBytes) +
                                    " are taken");
-  boost::system::error_code ec;
-  const json::value value = json::parse(json::string_view(schema.data(), schema.size()), ec);
-  if (ec) return Status::invalid("", "the schema is no JSON: " + ec.message());
+  json::value value;
+  if (const auto error = parse_json(schema, value))
+    return Status::invalid("", "the schema is no JSON: " + error->reason);
   return Compiler(value).compile();
 }
 

@@ -2,7 +2,7 @@
 
 #include <boost/json.hpp>
 
-#include "ingest/document/utf8.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {
@@ -11,14 +11,13 @@ namespace json = boost::json;
 
 Result<json::object> parse_object(std::string_view text) {
   if (text.empty()) return json::object();
-  if (const auto bad = find_invalid_utf8(text)) {
-    return Status::invalid("metadata", "not valid UTF-8 at byte " + std::to_string(*bad));
+  json::value value;
+  if (const auto error = parse_json(text, value)) {
+    return Status::invalid("metadata",
+                           error->kind == JsonTextError::Kind::kUtf8
+                               ? "not valid UTF-8 at byte " + std::to_string(error->byte)
+                               : "not valid JSON: " + error->reason);
   }
-  json::parse_options options;
-  options.max_depth = 32;
-  boost::system::error_code error;
-  json::value value = json::parse(text, error, {}, options);
-  if (error) return Status::invalid("metadata", "not valid JSON: " + error.message());
   if (!value.is_object()) return Status::invalid("metadata", "must be a JSON object");
   return std::move(value.get_object());
 }
@@ -74,10 +73,9 @@ bool metadata_matches(std::string_view text,
     if (have == wanted) continue;
     // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
     if (!value->is_number()) return false;
-    boost::system::error_code error;
-    const json::value number = json::parse(wanted, error);
-    if (error || !number.is_number() ||
-        number.to_number<double>(error) != value->to_number<double>(error))
+    json::value number;
+    if (parse_json(wanted, number) || !number.is_number() ||
+        number.to_number<double>() != value->to_number<double>())
       return false;
   }
   return true;

@@ -1,4 +1,5 @@
-/// The part of Boost.JSON with which the engine reads model folders, for machines that have no Boost. json.cc is the parser.
+/// The part of Boost.JSON with which the engine reads model folders, for machines that have no
+/// Boost. The parser is in json/basic_parser_impl.hpp, as Boost's is.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +11,30 @@
 #include <variant>
 #include <vector>
 
-namespace boost::system {
+namespace boost::json {
+
+enum class error : unsigned char {
+  none,
+  syntax,
+  extra_data,
+  incomplete,
+  exponent_overflow,
+  too_deep,
+  not_number
+};
 
 class error_code {
  public:
   error_code() = default;
-  explicit error_code(std::string text) : text_(std::move(text)) {}
-  explicit operator bool() const { return !text_.empty(); }
-  const std::string& message() const { return text_; }
+  error_code(error e) : error_(e) {}  // NOLINT: implicit as Boost's
+  explicit operator bool() const { return error_ != error::none; }
+  const char* message() const;
+  friend bool operator==(const error_code& a, error b) { return a.error_ == b; }
 
  private:
-  std::string text_;  // empty: no error
+  error error_ = error::none;
 };
 
-}  // namespace boost::system
-
-namespace boost::json {
-
-using boost::system::error_code;
 using string = std::string;
 using string_view = std::string_view;
 class value;
@@ -61,7 +68,8 @@ class object {
 
 class value {
  public:
-  using Kinds = std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, string, array, object>;
+  using Kinds = std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, string,
+                             array, object>;
   value() : v_(nullptr) {}
   template <class T>
   explicit value(T v) : v_(std::move(v)) {}
@@ -88,16 +96,18 @@ class value {
   const object* if_object() const { return std::get_if<object>(&v_); }
   object* if_object() { return std::get_if<object>(&v_); }
   template <class T>
-  T to_number(error_code& error) const {
+  T to_number(error_code& ec) const {
     if (is_int64()) return static_cast<T>(get_int64());
     if (is_uint64()) return static_cast<T>(get_uint64());
-    error = error_code("not a whole number");
+    ec = error::not_number;
     return 0;
   }
 
  private:
   template <class T>
-  bool is() const { return std::holds_alternative<T>(v_); }
+  bool is() const {
+    return std::holds_alternative<T>(v_);
+  }
   Kinds v_;
 };
 
@@ -118,37 +128,57 @@ inline bool object::empty() const { return members_.empty(); }
 inline const key_value_pair* object::begin() const { return members_.data(); }
 inline const key_value_pair* object::end() const { return members_.data() + members_.size(); }
 
-/// The value at the beginning of the text, and in `duplicate` the first key that an object holds twice. Returns the bytes read, of trailing white space too.
-std::size_t read_value(string_view text, value& out, std::string& duplicate, error_code& error);
-value parse(string_view text, error_code& error);
 std::string serialize(const value& v);
 
-class stream_parser {
+/// Builds a value from its parts, inner ones first.
+class value_stack {
  public:
-  std::size_t write_some(const char* text, std::size_t bytes, error_code& error) {
-    std::string duplicate;
-    return read_value({text, bytes}, value_, duplicate, error);
+  void reset() {
+    values_.clear();
+    keys_.clear();
+    chars_.clear();
   }
-  void finish(error_code&) {}
-  value release() { return std::move(value_); }
+  value release() { return pop(); }
+  void push_chars(string_view part) { chars_ += part; }
+  void push_key(string_view end) { keys_.push_back(take_chars(end)); }
+  void push_string(string_view end) { values_.emplace_back(take_chars(end)); }
+  void push_int64(std::int64_t v) { values_.emplace_back(v); }
+  void push_uint64(std::uint64_t v) { values_.emplace_back(v); }
+  void push_double(double v) { values_.emplace_back(v); }
+  void push_bool(bool v) { values_.emplace_back(v); }
+  void push_null() { values_.emplace_back(); }
+  /// The last `count` values become one.
+  void push_array(std::size_t count);
+  void push_object(std::size_t count);
 
  private:
-  value value_;
+  std::string take_chars(string_view end) { return std::exchange(chars_, {}) + std::string(end); }
+  value pop() {
+    value v = std::move(values_.back());
+    values_.pop_back();
+    return v;
+  }
+
+  std::vector<value> values_;
+  std::vector<std::string> keys_;
+  std::string chars_;
 };
 
-struct parse_options {};
-/// Knows of its handler only what safetensors.cc asks for: the first key that an object holds twice.
+struct parse_options {
+  std::size_t max_depth = 32;
+};
+
+/// Calls its handler for every part of a text, which must be given whole.
 template <class Handler>
 class basic_parser {
  public:
-  explicit basic_parser(const parse_options&) {}
+  explicit basic_parser(const parse_options& options) : options_(options) {}
   Handler& handler() { return handler_; }
-  void write_some(bool, const char* text, std::size_t bytes, error_code& error) {
-    value ignored;
-    read_value({text, bytes}, ignored, handler_.duplicate, error);
-  }
+  /// Returns the bytes read.
+  std::size_t write_some(bool more, const char* text, std::size_t bytes, error_code& ec);
 
  private:
+  const parse_options options_;
   Handler handler_;
 };
 
