@@ -4,7 +4,7 @@
 
 namespace quire {
 
-bool failed(Call& call, const std::optional<ReadError>& error) {
+bool failed(Call& call, const std::optional<JsonError>& error) {
   if (error) call.fail(problem_of(*error));
   return error.has_value();
 }

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "ingest/ingest_service.h"
-#include "server/json/parse.h"
-#include "server/json/reader.h"
 #include "server/reply/admin_reply.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
@@ -25,6 +24,6 @@ Problem ingest_problem(const Status& status);
 boost::json::object cache_stats_json(
     Services& services, std::optional<std::vector<NamespaceUse>> namespaces = std::nullopt);
 /// Fails the call and returns true if there is an error.
-bool failed(Call& call, const std::optional<ReadError>& error);
+bool failed(Call& call, const std::optional<JsonError>& error);
 
 }  // namespace quire

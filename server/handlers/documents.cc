@@ -53,7 +53,7 @@ bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document)
       document->title = value;
       continue;
     }
-    std::optional<ReadError> error;
+    std::optional<JsonError> error;
     if (!read_option(name, value, options, error)) {
       call.fail(make_problem("unknown_field",
                              "unknown query parameter '" + name.substr(0, 128) + "'",
@@ -378,7 +378,7 @@ void warm_document(std::shared_ptr<Call> call) {
   if (!call->request().body.empty()) {
     const auto body = body_json(*call);
     if (!body) return;
-    ObjectReader r(*body, "");
+    JsonReader r(*body, "");
     std::string tier = "dram";
     if (r.ok()) {
       r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});

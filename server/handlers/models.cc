@@ -215,7 +215,7 @@ void tokenize(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
   const auto& engine = *call->services.engine;
-  ObjectReader r(*body, "");
+  JsonReader r(*body, "");
   std::string prompt, content;
   bool add_special = true;
   std::vector<ChatMessage> messages;
@@ -225,7 +225,7 @@ void tokenize(std::shared_ptr<Call> call) {
     r.boolean("add_special_tokens", add_special);
     if (const auto* list = r.array("messages", 1, 1024)) {
       for (std::size_t i = 0; i < list->size() && r.ok(); ++i) {
-        ObjectReader m((*list)[i], "messages[" + std::to_string(i) + "]");
+        JsonReader m((*list)[i], "messages[" + std::to_string(i) + "]");
         ChatMessage message;
         if (m.ok()) read_openai_message(m, message);
         r.adopt(m.error());
@@ -259,7 +259,7 @@ void detokenize(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
   const Tokenizer& t = call->services.engine->tokenizer();
-  ObjectReader r(*body, "");
+  JsonReader r(*body, "");
   std::vector<std::int32_t> ids;
   const auto* list = r.ok() ? r.array("tokens", 0, 1 << 20) : nullptr;
   if (r.ok() && !list) r.fail("tokens", "tokens is missing; give an array of token ids");

@@ -6,7 +6,7 @@
 #include "server/handlers/generation.h"
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"
-#include "server/json/parse.h"
+#include "server/json/text.h"
 #include "server/reply/cache_reply.h"
 #include "server/reply/openai_reply.h"
 #include "server/reply/query_reply.h"

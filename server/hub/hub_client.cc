@@ -3,14 +3,16 @@
 #include <boost/json.hpp>
 #include <charconv>
 
+#include "base/json_object.h"
+#include "base/json_parse.h"
+
 namespace quire::hub {
 namespace {
 
 namespace json = boost::json;
 
 std::string text_at(const json::object& object, std::string_view key) {
-  const json::value* v = object.if_contains(key);
-  return v != nullptr && v->is_string() ? std::string(v->get_string()) : std::string();
+  return string_at(object, key).value_or("");
 }
 
 std::uint64_t size_at(const json::object& object, std::string_view key) {
@@ -84,9 +86,8 @@ Result<std::vector<HubFile>> HubClient::files(const ModelReference& r) const {
     if (url.starts_with(options_.endpoint + "/")) request.token = options_.token;
     QUIRE_ASSIGN_OR_RETURN(const TransferReply reply, transfer(request));
     if (reply.status != 200) return refusal(reply, r, "");
-    boost::system::error_code error;
-    const json::value list = json::parse(reply.body, error);
-    if (error || !list.is_array())
+    json::value list;
+    if (parse_json(reply.body, list) || !list.is_array())
       return Status::io("hf:" + r.repo + ": " + options_.endpoint +
                         " sent no list of files; is it a hub?");
     for (const json::value& item : list.get_array()) {

@@ -16,6 +16,8 @@
 #include <thread>
 
 #include "base/index.h"
+#include "base/json_object.h"
+#include "base/json_parse.h"
 #include "server/hub/file_check.h"
 #include "server/hub/hub_client.h"
 
@@ -95,15 +97,13 @@ struct Manifest {
 };
 
 std::string text_of(const json::object& object, std::string_view key) {
-  const json::value* v = object.if_contains(key);
-  return v != nullptr && v->is_string() ? std::string(v->get_string()) : std::string();
+  return string_at(object, key).value_or("");
 }
 
 Manifest read_manifest(const fs::path& folder) {
   Manifest m;
-  boost::system::error_code error;
-  const json::value root = json::parse(read_text(folder / kManifest), error);
-  if (error || !root.is_object()) return m;
+  json::value root;
+  if (parse_json(read_text(folder / kManifest), root) || !root.is_object()) return m;
   m.repo = text_of(root.get_object(), "repo");
   m.revision = text_of(root.get_object(), "revision");
   if (const json::value* files = root.get_object().if_contains("files");
@@ -114,6 +114,7 @@ Manifest read_manifest(const fs::path& folder) {
                 .sha256 = text_of(item.get_object(), "sha256"),
                 .git_sha1 = text_of(item.get_object(), "git_sha1")};
       if (const json::value* size = item.get_object().if_contains("size")) {
+        boost::system::error_code error;
         f.size = size->to_number<std::uint64_t>(error);
         if (error) continue;
       }

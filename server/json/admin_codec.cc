@@ -7,7 +7,7 @@ namespace {
 constexpr std::size_t kMaxIds = 100'000;
 constexpr std::int64_t kMost = std::int64_t{1} << 53;
 
-void read_tier(ObjectReader& r, Tier& out) {
+void read_tier(JsonReader& r, Tier& out) {
   std::string tier;
   r.one_of("tier", tier, {"gpu", "dram", "disk", "remote"});
   if (r.ok() && (tier == "gpu" || tier == "remote"))
@@ -18,8 +18,8 @@ void read_tier(ObjectReader& r, Tier& out) {
 
 }  // namespace
 
-std::optional<ReadError> read_evict(const json::value& body, EvictBody& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_evict(const json::value& body, EvictBody& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_tier(r, out.tier);
   out.document_ids = r.strings("document_ids", kMaxIds);
@@ -37,8 +37,8 @@ std::optional<ReadError> read_evict(const json::value& body, EvictBody& out) {
   return r.error();
 }
 
-std::optional<ReadError> read_pin(const json::value& body, PinBody& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_pin(const json::value& body, PinBody& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   out.document_ids = r.strings("document_ids", kMaxIds);
   read_tier(r, out.tier);
@@ -48,9 +48,9 @@ std::optional<ReadError> read_pin(const json::value& body, PinBody& out) {
   return r.error();
 }
 
-std::optional<ReadError> read_export(const json::value& body,
+std::optional<JsonError> read_export(const json::value& body,
                                      std::vector<std::string>& document_ids) {
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   document_ids = r.strings("document_ids", kMaxIds);
   r.finish();

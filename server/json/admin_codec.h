@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "cachestore/format/segment.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
@@ -21,17 +21,17 @@ struct EvictBody {
   std::uint64_t target_bytes = 0;  ///< 0: everything that matches
   bool dry_run = false, force = false;
 };
-std::optional<ReadError> read_evict(const boost::json::value& body, EvictBody& out);
+std::optional<JsonError> read_evict(const boost::json::value& body, EvictBody& out);
 
 /// POST /v1/admin/cache/pin and /unpin.
 struct PinBody {
   std::vector<std::string> document_ids;  ///< at least one
   Tier tier = Tier::kDisk;                ///< kDram: also loaded into memory
 };
-std::optional<ReadError> read_pin(const boost::json::value& body, PinBody& out);
+std::optional<JsonError> read_pin(const boost::json::value& body, PinBody& out);
 
 /// Reads the body of POST /v1/admin/cache/export: ids, or none for all documents.
-std::optional<ReadError> read_export(const boost::json::value& body,
+std::optional<JsonError> read_export(const boost::json::value& body,
                                      std::vector<std::string>& document_ids);
 
 }  // namespace quire

@@ -4,7 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <charconv>
 
-#include "server/json/parse.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxTtl = 10'000'000'000;
 
-void read_chunking(ObjectReader& r, ChunkingOptions& out) {
+void read_chunking(JsonReader& r, ChunkingOptions& out) {
   std::string strategy(chunk_strategy_name(out.strategy));
   std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens;
   r.one_of("strategy", strategy, {"tokens", "markdown", "separator", "none"});
@@ -25,7 +25,7 @@ void read_chunking(ObjectReader& r, ChunkingOptions& out) {
 }
 
 /// Reads the options but those of chunking. Options that are not given keep their value.
-void read_plain_options(ObjectReader& r, BatchOptions& out) {
+void read_plain_options(JsonReader& r, BatchOptions& out) {
   std::string if_exists(if_exists_name(out.if_exists)), tier = out.tier;
   std::string anchor = out.ttl_anchor == TtlAnchor::kLastUsed ? "last_used" : "created";
   r.one_of("if_exists", if_exists, {"upsert", "skip", "error"});
@@ -45,9 +45,9 @@ void read_plain_options(ObjectReader& r, BatchOptions& out) {
   out.tier = tier;
 }
 
-void read_options(ObjectReader& r, BatchOptions& out) {
+void read_options(JsonReader& r, BatchOptions& out) {
   if (const auto* chunking = r.raw("chunking"); chunking && r.ok()) {
-    ObjectReader inner(*chunking, r.path_of("chunking"));
+    JsonReader inner(*chunking, r.path_of("chunking"));
     read_chunking(inner, out.chunking);
     inner.finish();
     r.adopt(inner.error());
@@ -87,7 +87,7 @@ json::value typed(TextOption::Type type, const std::string& text) {
   return json::value(text);
 }
 
-void read_members(ObjectReader& r, DocumentInput& out) {
+void read_members(JsonReader& r, DocumentInput& out) {
   if (r.has("id")) {
     std::string id;
     r.string("id", id, 4096);
@@ -111,17 +111,17 @@ void read_members(ObjectReader& r, DocumentInput& out) {
 
 }  // namespace
 
-std::optional<ReadError> read_document(const json::value& value, const std::string& path,
+std::optional<JsonError> read_document(const json::value& value, const std::string& path,
                                        DocumentInput& out) {
-  ObjectReader r(value, path);
+  JsonReader r(value, path);
   if (r.ok()) read_members(r, out);
   r.finish();
   return r.error();
 }
 
-std::optional<ReadError> read_batch(const json::value& body, std::size_t max_documents,
+std::optional<JsonError> read_batch(const json::value& body, std::size_t max_documents,
                                     DocumentBatch& out) {
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
   if (!body.as_object().contains("documents")) {
@@ -144,11 +144,11 @@ std::optional<ReadError> read_batch(const json::value& body, std::size_t max_doc
   return std::nullopt;
 }
 
-std::optional<ReadError> read_put(const json::value& body, const std::string& id,
+std::optional<JsonError> read_put(const json::value& body, const std::string& id,
                                   DocumentBatch& out) {
   out.options.in_batch = false;
   out.documents.resize(1);
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
   read_members(r, out.documents[0]);
@@ -160,11 +160,11 @@ std::optional<ReadError> read_put(const json::value& body, const std::string& id
 }
 
 bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
-                 std::optional<ReadError>& error) {
+                 std::optional<JsonError>& error) {
   for (const TextOption& option : kTextOptions) {
     if (option.name != name) continue;
     const json::value body = json::object{{name, typed(option.type, value)}};
-    ObjectReader r(body, "");
+    JsonReader r(body, "");
     if (option.chunking)
       read_chunking(r, out.chunking);
     else
@@ -175,8 +175,8 @@ bool read_option(std::string_view name, const std::string& value, BatchOptions& 
   return false;
 }
 
-std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_patch(const json::value& body, DocumentPatch& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   const auto& o = body.as_object();
   if (o.contains("title")) {
@@ -221,12 +221,12 @@ std::optional<ReadError> read_patch(const json::value& body, DocumentPatch& out)
   return r.error();
 }
 
-std::optional<ReadError> read_filter_member(std::string_view name, const std::string& value,
+std::optional<JsonError> read_filter_member(std::string_view name, const std::string& value,
                                             DocumentFilter& out) {
   if (name == "status") {
     out.status = parse_document_status(value);
     if (!out.status)
-      return ReadError{
+      return JsonError{
           "invalid_value",
           "status is '" + value.substr(0, 64) +
               "'; use queued, tokenizing, prefilling, storing, ready, failed or deleting",
@@ -234,7 +234,7 @@ std::optional<ReadError> read_filter_member(std::string_view name, const std::st
   } else if (name.starts_with("metadata.") && name.size() > 9) {
     out.metadata.emplace_back(name.substr(9), value);
   } else {
-    return ReadError{
+    return JsonError{
         "unknown_field",
         "unknown filter '" + std::string(name.substr(0, 128)) + "'; use status or metadata.<key>",
         std::string(name.substr(0, 128))};
@@ -242,8 +242,8 @@ std::optional<ReadError> read_filter_member(std::string_view name, const std::st
   return std::nullopt;
 }
 
-std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_bulk_delete(const json::value& body, BulkDelete& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   r.boolean("dry_run", out.dry_run);
   const bool has_ids = r.has("ids");
@@ -252,7 +252,7 @@ std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& o
   r.finish();
   if (!r.ok()) return r.error();
   if (has_ids == (filter != nullptr))
-    return ReadError{"invalid_value", "give either ids or filter", "ids"};
+    return JsonError{"invalid_value", "give either ids or filter", "ids"};
   if (filter) {
     out.filter.emplace();
     for (const auto& member : *filter) {
@@ -261,7 +261,7 @@ std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& o
       if (v.is_object() && name == "metadata") {
         for (const auto& m : v.as_object()) {
           if (m.value().is_object() || m.value().is_array())
-            return ReadError{"invalid_value", "filter.metadata values must be scalars",
+            return JsonError{"invalid_value", "filter.metadata values must be scalars",
                              "filter.metadata"};
           const std::string text = m.value().is_string() ? std::string(m.value().as_string())
                                                          : to_text(m.value());
@@ -270,15 +270,15 @@ std::optional<ReadError> read_bulk_delete(const json::value& body, BulkDelete& o
         continue;
       }
       if (v.is_object() || v.is_array())
-        return ReadError{"invalid_value", "filter." + name + " must be a scalar", "filter." + name};
+        return JsonError{"invalid_value", "filter." + name + " must be a scalar", "filter." + name};
       const std::string text = v.is_string() ? std::string(v.as_string()) : to_text(v);
       if (auto e = read_filter_member(name, text, *out.filter)) {
-        e->param = "filter." + e->param;
+        e->path = "filter." + e->path;
         return e;
       }
     }
     if (out.filter->empty())
-      return ReadError{"invalid_value", "filter is empty; to delete everything list the ids",
+      return JsonError{"invalid_value", "filter is empty; to delete everything list the ids",
                        "filter"};
   }
   return std::nullopt;

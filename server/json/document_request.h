@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "ingest/document/document_types.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
@@ -19,24 +19,24 @@ struct DocumentBatch {
 
 /// Reads POST /v1/documents: one document object (with options among its members), or {"documents":
 /// [...], options}.
-std::optional<ReadError> read_batch(const boost::json::value& body, std::size_t max_documents,
+std::optional<JsonError> read_batch(const boost::json::value& body, std::size_t max_documents,
                                     DocumentBatch& out);
 /// Reads PUT /v1/documents/{id}: one document object. An `id` inside must equal that of the path.
-std::optional<ReadError> read_put(const boost::json::value& body, const std::string& id,
+std::optional<JsonError> read_put(const boost::json::value& body, const std::string& id,
                                   DocumentBatch& out);
 /// Reads one document object without options, at `path` ("documents[3]").
-std::optional<ReadError> read_document(const boost::json::value& value, const std::string& path,
+std::optional<JsonError> read_document(const boost::json::value& value, const std::string& path,
                                        DocumentInput& out);
 /// Reads an option given as query parameter or form field: if_exists, ttl_seconds, ttl_anchor,
 /// pinned, tier, cache_salt, max_tokens, overlap_tokens, strategy, separator. Returns false for a
 /// name that is not an option.
 bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
-                 std::optional<ReadError>& error);
+                 std::optional<JsonError>& error);
 
-std::optional<ReadError> read_patch(const boost::json::value& body, DocumentPatch& out);
-std::optional<ReadError> read_bulk_delete(const boost::json::value& body, BulkDelete& out);
+std::optional<JsonError> read_patch(const boost::json::value& body, DocumentPatch& out);
+std::optional<JsonError> read_bulk_delete(const boost::json::value& body, BulkDelete& out);
 /// Reads one filter, such as `"status": "..."` or `"metadata.source": "x"`.
-std::optional<ReadError> read_filter_member(std::string_view name, const std::string& value,
+std::optional<JsonError> read_filter_member(std::string_view name, const std::string& value,
                                             DocumentFilter& out);
 
 }  // namespace quire

@@ -4,24 +4,24 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "base/json_parse.h"
 #include "server/http/http_message.h"
-#include "server/json/parse.h"
 
 namespace quire {
 namespace json = boost::json;
 
-std::optional<ReadError> NdjsonReader::line(std::string_view text) {
+std::optional<JsonError> NdjsonReader::line(std::string_view text) {
   ++line_number_;
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
   const std::string path = "documents[" + std::to_string(documents_.size()) + "]";
   if (documents_.size() >= max_documents_)
-    return ReadError{"invalid_value",
+    return JsonError{"invalid_value",
                      "documents has more than the " + std::to_string(max_documents_) +
                          " items that are taken in one call",
                      "documents"};
   auto value = parse_json(text);
   if (!value.ok())
-    return ReadError{
+    return JsonError{
         "invalid_json",
         "line " + std::to_string(line_number_) + " of the body: " + value.status().message(), path};
   DocumentInput input;
@@ -30,14 +30,14 @@ std::optional<ReadError> NdjsonReader::line(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<ReadError> NdjsonReader::feed(std::string_view piece) {
+std::optional<JsonError> NdjsonReader::feed(std::string_view piece) {
   for (;;) {
     const auto newline = piece.find('\n');
     if (newline == std::string_view::npos) {
       rest_.append(piece);
       return std::nullopt;
     }
-    std::optional<ReadError> error;
+    std::optional<JsonError> error;
     if (rest_.empty()) {
       error = line(piece.substr(0, newline));
     } else {
@@ -50,17 +50,17 @@ std::optional<ReadError> NdjsonReader::feed(std::string_view piece) {
   }
 }
 
-std::optional<ReadError> NdjsonReader::finish() {
+std::optional<JsonError> NdjsonReader::finish() {
   if (rest_.empty()) return std::nullopt;
   const std::string last = std::move(rest_);
   rest_.clear();
   return line(last);
 }
 
-std::optional<ReadError> read_multipart(std::string_view body, const std::string& boundary,
+std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out) {
   const auto wrong = [](std::string message, std::string param = {}) {
-    return ReadError{"invalid_value", std::move(message), std::move(param)};
+    return JsonError{"invalid_value", std::move(message), std::move(param)};
   };
   if (boundary.empty() || boundary.size() > 70)
     return wrong("Content-Type lacks its boundary", "Content-Type");
@@ -94,7 +94,7 @@ std::optional<ReadError> read_multipart(std::string_view body, const std::string
     const auto name = header_parameter(disposition, "name"),
                file = header_parameter(disposition, "filename");
     if (!name) return wrong("a part of the multipart body has no name");
-    std::optional<ReadError> error;
+    std::optional<JsonError> error;
     if (file) {
       if (out.documents.size() >= max_documents)
         return wrong("documents has more than the " + std::to_string(max_documents) +
@@ -121,7 +121,7 @@ std::optional<ReadError> read_multipart(std::string_view body, const std::string
       input.text = content;
       out.documents.push_back(std::move(input));
     } else if (!read_option(*name, content, out.options, error)) {
-      return ReadError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'",
+      return JsonError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'",
                        name->substr(0, 128)};
     }
     if (error) return error;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostTokens = 1 << 20;
 
 /// Reads token ids. The engine checks that the vocabulary has them.
-bool read_ids(const json::array& list, const std::string& path, ObjectReader& r,
+bool read_ids(const json::array& list, const std::string& path, JsonReader& r,
               std::vector<std::int32_t>& out) {
   if (list.empty() || list.size() > kMostTokens) {
     r.fail(path, path + " has " + std::to_string(list.size()) + " token ids; 1 to " +
@@ -34,7 +34,7 @@ bool read_ids(const json::array& list, const std::string& path, ObjectReader& r,
   return true;
 }
 
-void read_one(const json::value& v, const std::string& path, ObjectReader& r, EmbeddingBody& out) {
+void read_one(const json::value& v, const std::string& path, JsonReader& r, EmbeddingBody& out) {
   if (v.is_string()) {
     if (v.get_string().empty()) return r.fail(path, path + " is empty");
     out.inputs.emplace_back(std::string(v.get_string()));
@@ -46,7 +46,7 @@ void read_one(const json::value& v, const std::string& path, ObjectReader& r, Em
   }
 }
 
-void read_input(ObjectReader& r, EmbeddingBody& out) {
+void read_input(JsonReader& r, EmbeddingBody& out) {
   const json::value* input = r.raw("input");
   if (!input)
     return r.fail("input",
@@ -76,8 +76,8 @@ std::string base64_of(const std::vector<float>& vector) {
 
 }  // namespace
 
-std::optional<ReadError> read_embedding(const json::value& body, EmbeddingBody& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_embedding(const json::value& body, EmbeddingBody& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_input(r, out);
   r.string("model", out.model, 256);

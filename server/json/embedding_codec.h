@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/json/reader.h"
+#include "base/json_reader.h"
 
 namespace quire {
 
@@ -24,7 +24,7 @@ struct EmbeddingBody {
   std::string model;
   EmbeddingFormat format = EmbeddingFormat::kFloat;
 };
-std::optional<ReadError> read_embedding(const boost::json::value& body, EmbeddingBody& out);
+std::optional<JsonError> read_embedding(const boost::json::value& body, EmbeddingBody& out);
 
 boost::json::object embeddings_json(const std::vector<std::vector<float>>& vectors,
                                     EmbeddingFormat format, const std::string& model,

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMaxBiases = 1024;
 constexpr std::size_t kMaxStopTokens = 64;
 
-void read_stop(ObjectReader& r, SamplingOptions& out) {
+void read_stop(JsonReader& r, SamplingOptions& out) {
   if (const auto* stop = r.raw("stop")) {
     if (stop->is_string())
       out.stop = {std::string(stop->as_string())};
@@ -41,7 +41,7 @@ void read_stop(ObjectReader& r, SamplingOptions& out) {
 }
 
 /// Reads {"token id": bias}. The engine checks that the model has the tokens.
-void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
+void read_logit_bias(JsonReader& r, SamplingOptions& out) {
   const auto* given = r.object("logit_bias");
   if (!given || !r.ok()) return;
   if (given->size() > kMaxBiases)
@@ -68,7 +68,7 @@ void read_logit_bias(ObjectReader& r, SamplingOptions& out) {
 
 /// Reads the words, numbers and booleans in `member`, except the one named `besides`. The engine
 /// checks the names and values that a plug takes.
-PlugOptions read_plug_options(ObjectReader& cache, const std::string& member,
+PlugOptions read_plug_options(JsonReader& cache, const std::string& member,
                               const json::object& given, std::string_view besides = "") {
   std::map<std::string, std::string, std::less<>> options;
   if (given.size() > 32)
@@ -90,13 +90,13 @@ PlugOptions read_plug_options(ObjectReader& cache, const std::string& member,
   return PlugOptions(std::move(options));
 }
 
-void read_options(ObjectReader& cache, CacheOptions& out) {
+void read_options(JsonReader& cache, CacheOptions& out) {
   const auto* given = cache.object("options");
   if (given && cache.ok()) out.options = read_plug_options(cache, "options", *given);
 }
 
 /// Reads a name, or an object with "method" and that method's settings.
-void read_prompt_compression(ObjectReader& cache, CacheOptions& out) {
+void read_prompt_compression(JsonReader& cache, CacheOptions& out) {
   const std::string member = "prompt_compression";
   const auto* value = cache.raw(member);
   if (!value || !cache.ok()) return;
@@ -118,10 +118,10 @@ void read_prompt_compression(ObjectReader& cache, CacheOptions& out) {
   out.prompt_options = read_plug_options(cache, member, given, "method");
 }
 
-void read_cache(ObjectReader& parent, CacheOptions& out) {
+void read_cache(JsonReader& parent, CacheOptions& out) {
   const auto* value = parent.raw("cache");
   if (!value || !parent.ok()) return;
-  ObjectReader r(*value, "cache");
+  JsonReader r(*value, "cache");
   r.string("strategy", out.strategy, 64);
   double ratio = 0;
   if (r.has("keep_ratio")) {
@@ -150,7 +150,7 @@ void read_cache(ObjectReader& parent, CacheOptions& out) {
 }
 
 /// Reads {"name", "strict", "schema"}. Every schema is followed strictly.
-std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
+std::shared_ptr<const Grammar> read_json_schema(JsonReader& format) {
   const auto* given = format.object("json_schema");
   if (!given) {
     format.fail("json_schema", "response_format.json_schema is missing; it holds the schema");
@@ -173,7 +173,7 @@ std::shared_ptr<const Grammar> read_json_schema(ObjectReader& format) {
 
 }  // namespace
 
-void read_sampling(ObjectReader& r, SamplingOptions& out) {
+void read_sampling(JsonReader& r, SamplingOptions& out) {
   std::int64_t top_k = out.top_k, seed = 0;
   double temperature = out.temperature, top_p = out.top_p, min_p = out.min_p, frequency = 0,
          presence = 0;
@@ -200,7 +200,7 @@ void read_sampling(ObjectReader& r, SamplingOptions& out) {
   out.presence_penalty = static_cast<float>(presence);
 }
 
-void read_logprobs(ObjectReader& r, SamplingOptions& out) {
+void read_logprobs(JsonReader& r, SamplingOptions& out) {
   bool wanted = false;
   std::int64_t top = 0;
   r.boolean("logprobs", wanted);
@@ -209,10 +209,10 @@ void read_logprobs(ObjectReader& r, SamplingOptions& out) {
   if (wanted) out.top_logprobs = static_cast<std::int32_t>(top);
 }
 
-void read_response_format(ObjectReader& r, SamplingOptions& out) {
+void read_response_format(JsonReader& r, SamplingOptions& out) {
   const auto* format = r.object("response_format");
   if (!format || !r.ok()) return;
-  ObjectReader f(*r.raw("response_format"), "response_format");
+  JsonReader f(*r.raw("response_format"), "response_format");
   std::string type;
   f.string("type", type, 64);
   if (type == "json_object")
@@ -231,7 +231,7 @@ void read_response_format(ObjectReader& r, SamplingOptions& out) {
            "unsupported_parameter");
 }
 
-void read_cache_and_policies(ObjectReader& r, QueryBody& out) {
+void read_cache_and_policies(JsonReader& r, QueryBody& out) {
   read_cache(r, out.cache);
   r.string("cache_salt", out.cache_salt, 512);
   if (r.ok() && r.has("cache_salt") && (out.cache_salt.size() < 8 || out.cache_salt.size() > 128))

@@ -2,21 +2,21 @@
 /// sampling, cache options, and how to treat documents that are missing or not ready.
 #pragma once
 
+#include "base/json_reader.h"
 #include "engine/sample/sampler.h"
 #include "server/json/query_request.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
 /// Reads temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, frequency_penalty,
 /// presence_penalty, logit_bias.
-void read_sampling(ObjectReader& r, SamplingOptions& out);
+void read_sampling(JsonReader& r, SamplingOptions& out);
 /// Reads logprobs (a boolean) and top_logprobs.
-void read_logprobs(ObjectReader& r, SamplingOptions& out);
+void read_logprobs(JsonReader& r, SamplingOptions& out);
 /// Reads response_format: text, json_object or json_schema. Errors inside a schema name their place
 /// in it.
-void read_response_format(ObjectReader& r, SamplingOptions& out);
+void read_response_format(JsonReader& r, SamplingOptions& out);
 /// Reads cache and cache_salt, on_missing, on_not_ready, explain, citations.
-void read_cache_and_policies(ObjectReader& r, QueryBody& out);
+void read_cache_and_policies(JsonReader& r, QueryBody& out);
 
 }  // namespace quire

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "server/json/generation_codec.h"
-#include "server/json/parse.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -23,7 +22,7 @@ bool is_empty(const json::value& v) {
   return (v.is_array() && v.as_array().empty()) || (v.is_object() && v.as_object().empty());
 }
 
-void refuse(ObjectReader& r, std::initializer_list<Unsupported> fields) {
+void refuse(JsonReader& r, std::initializer_list<Unsupported> fields) {
   for (const auto& [name, harmless] : fields) {
     const auto* v = r.raw(name);
     if (!v || *v == harmless || is_empty(*v)) continue;
@@ -33,13 +32,13 @@ void refuse(ObjectReader& r, std::initializer_list<Unsupported> fields) {
 }
 
 /// Reads a message's content: a string, or parts of type text, which are joined.
-void read_content(ObjectReader& m, std::string& out) {
+void read_content(JsonReader& m, std::string& out) {
   const auto* content = m.raw("content");
   if (!content) return m.fail("content", m.path_of("content") + " is missing");
   if (!content->is_array()) return m.string("content", out);
   const auto& parts = content->as_array();
   for (std::size_t i = 0; i < parts.size() && m.ok(); ++i) {
-    ObjectReader part(parts[i], m.path_of("content") + "[" + std::to_string(i) + "]");
+    JsonReader part(parts[i], m.path_of("content") + "[" + std::to_string(i) + "]");
     std::string type = "text", text;
     part.string("type", type, 64);
     if (part.ok() && type != "text")
@@ -54,20 +53,20 @@ void read_content(ObjectReader& m, std::string& out) {
 
 /// Reads a `documents` item: an id, {"id"} (cached), {"title","text"} (inline), or
 /// {"id","data":{"title","text"}} (inline).
-void read_document_item(ObjectReader& parent, const json::value& item, const std::string& path,
+void read_document_item(JsonReader& parent, const json::value& item, const std::string& path,
                         QueryBody& out) {
   const auto cached = [&](std::string id) {
     out.document_ids.push_back(std::move(id));
     out.document_params.push_back(path);
   };
   if (item.is_string()) return cached(std::string(item.as_string()));
-  ObjectReader r(item, path);
+  JsonReader r(item, path);
   InlineDocument d;
   std::string id;
   if (r.ok()) {
     r.string("id", id, 256);
     if (const auto* data = r.object("data"); data && r.ok()) {
-      ObjectReader inner(*r.raw("data"), r.path_of("data"));
+      JsonReader inner(*r.raw("data"), r.path_of("data"));
       d.title = id;
       inner.string("title", d.title, 64 << 10);
       inner.string("text", d.text);
@@ -89,7 +88,7 @@ void read_document_item(ObjectReader& parent, const json::value& item, const std
   out.documents.push_back(std::move(d));
 }
 
-void read_documents(ObjectReader& r, std::size_t max_documents, QueryBody& out) {
+void read_documents(JsonReader& r, std::size_t max_documents, QueryBody& out) {
   out.document_ids = r.strings("document_ids", max_documents);
   for (std::size_t i = 0; i < out.document_ids.size(); ++i)
     out.document_params.push_back("document_ids[" + std::to_string(i) + "]");
@@ -104,7 +103,7 @@ void read_documents(ObjectReader& r, std::size_t max_documents, QueryBody& out) 
 }
 
 /// Reads the members common to chat and plain completions.
-void read_common(ObjectReader& r, const QueryDefaults& defaults, OpenAiBody& out) {
+void read_common(JsonReader& r, const QueryDefaults& defaults, OpenAiBody& out) {
   QueryBody& q = out.query;
   q.cache.strategy = defaults.strategy;
   q.cache.compress = defaults.compress;
@@ -117,7 +116,7 @@ void read_common(ObjectReader& r, const QueryDefaults& defaults, OpenAiBody& out
   r.boolean("stream", q.stream);
   if (const auto* options = r.object("stream_options"); options && r.ok()) {
     if (!q.stream) r.fail("stream_options", "stream_options needs \"stream\": true");
-    ObjectReader o(*r.raw("stream_options"), "stream_options");
+    JsonReader o(*r.raw("stream_options"), "stream_options");
     o.boolean("include_usage", out.include_usage);
     r.adopt(o.error());
   }
@@ -126,7 +125,7 @@ void read_common(ObjectReader& r, const QueryDefaults& defaults, OpenAiBody& out
   read_cache_and_policies(r, q);
 }
 
-void read_length(ObjectReader& r, std::string_view member, std::int32_t& out) {
+void read_length(JsonReader& r, std::string_view member, std::int32_t& out) {
   std::int64_t tokens = out;
   r.integer(member, tokens, 1, std::numeric_limits<std::int32_t>::max());
   out = static_cast<std::int32_t>(tokens);
@@ -137,7 +136,7 @@ bool is_token_id(const json::value& v) {
          v.get_int64() <= std::numeric_limits<std::int32_t>::max();
 }
 
-RawPrompt prompt_of_ids(ObjectReader& r, const json::array& ids, const std::string& path) {
+RawPrompt prompt_of_ids(JsonReader& r, const json::array& ids, const std::string& path) {
   RawPrompt prompt;
   for (std::size_t i = 0; i < ids.size() && r.ok(); ++i) {
     if (!is_token_id(ids[i]))
@@ -151,7 +150,7 @@ RawPrompt prompt_of_ids(ObjectReader& r, const json::array& ids, const std::stri
 }
 
 /// Reads a text, several texts, the token ids of one, or those of several.
-void read_prompts(ObjectReader& r, std::int64_t n, std::vector<RawPrompt>& out) {
+void read_prompts(JsonReader& r, std::int64_t n, std::vector<RawPrompt>& out) {
   const auto* prompt = r.raw("prompt");
   if (!prompt) return r.fail("prompt", "prompt is missing; give a text, or the token ids of one");
   const auto add_text = [&](const json::value& v, const std::string& path) {
@@ -188,7 +187,7 @@ void read_prompts(ObjectReader& r, std::int64_t n, std::vector<RawPrompt>& out) 
 
 }  // namespace
 
-void read_openai_message(ObjectReader& m, ChatMessage& out) {
+void read_openai_message(JsonReader& m, ChatMessage& out) {
   m.string("role", out.role, 64);
   if (!m.ok()) return;
   if (out.role == "tool" || out.role == "function")
@@ -208,12 +207,12 @@ void read_openai_message(ObjectReader& m, ChatMessage& out) {
   read_content(m, out.content);
 }
 
-void read_openai_messages(ObjectReader& parent, QueryBody& out) {
+void read_openai_messages(JsonReader& parent, QueryBody& out) {
   const auto* list = parent.array("messages", 1, 1024);
   if (!list && parent.ok()) parent.fail("messages", "messages is missing");
   if (!parent.ok()) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
-    ObjectReader m((*list)[i], "messages[" + std::to_string(i) + "]");
+    JsonReader m((*list)[i], "messages[" + std::to_string(i) + "]");
     ChatMessage message;
     if (m.ok()) read_openai_message(m, message);
     if (m.ok() && message.role == "system" && !out.messages.empty())
@@ -235,10 +234,10 @@ void read_openai_messages(ObjectReader& parent, QueryBody& out) {
                 "the last message must be the user's");
 }
 
-std::optional<ReadError> read_chat_completion(const json::value& body,
+std::optional<JsonError> read_chat_completion(const json::value& body,
                                               const QueryDefaults& defaults, std::int64_t window,
                                               OpenAiBody& out) {
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_openai_messages(r, out.query);
   out.query.chat_template = true;
@@ -264,9 +263,9 @@ std::optional<ReadError> read_chat_completion(const json::value& body,
   return r.error();
 }
 
-std::optional<ReadError> read_completion(const json::value& body, const QueryDefaults& defaults,
+std::optional<JsonError> read_completion(const json::value& body, const QueryDefaults& defaults,
                                          OpenAiBody& out) {
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_common(r, defaults, out);
   read_prompts(r, out.n, out.query.prompts);

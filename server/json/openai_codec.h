@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/json_reader.h"
 #include "server/json/query_request.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
@@ -22,16 +22,16 @@ struct OpenAiBody {
 
 /// `window` is the answer's length if the request names none. The temperature defaults to 1, as in
 /// OpenAI's protocol.
-std::optional<ReadError> read_chat_completion(const boost::json::value& body,
+std::optional<JsonError> read_chat_completion(const boost::json::value& body,
                                               const QueryDefaults& defaults, std::int64_t window,
                                               OpenAiBody& out);
 /// The answer's length defaults to 16 tokens, as in OpenAI's protocol.
-std::optional<ReadError> read_completion(const boost::json::value& body,
+std::optional<JsonError> read_completion(const boost::json::value& body,
                                          const QueryDefaults& defaults, OpenAiBody& out);
 /// Reads one message: content as text or as text parts; `developer` becomes `system`.
-void read_openai_message(ObjectReader& message, ChatMessage& out);
+void read_openai_message(JsonReader& message, ChatMessage& out);
 /// Reads messages into out.system, out.messages and out.message_index. Leading system messages are
 /// joined by an empty line.
-void read_openai_messages(ObjectReader& parent, QueryBody& out);
+void read_openai_messages(JsonReader& parent, QueryBody& out);
 
 }  // namespace quire

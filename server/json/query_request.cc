@@ -4,17 +4,16 @@
 #include <boost/json/array.hpp>
 
 #include "server/json/generation_codec.h"
-#include "server/json/parse.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-void read_messages(ObjectReader& parent, QueryBody& out) {
+void read_messages(JsonReader& parent, QueryBody& out) {
   const auto* list = parent.array("messages", 1, 1024);
   if (!list || !parent.ok()) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
-    ObjectReader r((*list)[i], "messages[" + std::to_string(i) + "]");
+    JsonReader r((*list)[i], "messages[" + std::to_string(i) + "]");
     ChatMessage m;
     if (r.ok()) {
       r.one_of("role", m.role, {"system", "user", "assistant"});
@@ -41,11 +40,11 @@ void read_messages(ObjectReader& parent, QueryBody& out) {
   if (out.messages.empty()) parent.fail("messages", "messages has no turn of the user");
 }
 
-void read_inline_documents(ObjectReader& parent, std::size_t max_documents, QueryBody& out) {
+void read_inline_documents(JsonReader& parent, std::size_t max_documents, QueryBody& out) {
   const auto* list = parent.array("documents", 0, max_documents);
   if (!list || !parent.ok()) return;
   for (std::size_t i = 0; i < list->size(); ++i) {
-    ObjectReader r((*list)[i], "documents[" + std::to_string(i) + "]");
+    JsonReader r((*list)[i], "documents[" + std::to_string(i) + "]");
     InlineDocument d;
     if (r.ok()) {
       r.string("title", d.title, 64 << 10);
@@ -62,12 +61,12 @@ void read_inline_documents(ObjectReader& parent, std::size_t max_documents, Quer
 
 }  // namespace
 
-std::optional<ReadError> read_query(const json::value& body, const QueryDefaults& defaults,
+std::optional<JsonError> read_query(const json::value& body, const QueryDefaults& defaults,
                                     QueryBody& out) {
   out.cache.strategy = defaults.strategy;
   out.cache.compress = defaults.compress;
   out.cache.decode = defaults.decode;
-  ObjectReader r(body, "");
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   if (r.has("query")) {
     std::string q;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "engine/api/plan.h"
 #include "engine/engine.h"
-#include "server/json/reader.h"
 #include "server/json/retrieve_codec.h"
 
 namespace quire {
@@ -59,7 +59,7 @@ struct QueryDefaults {
   std::string strategy, compress, decode;
   std::size_t max_documents = 64;
 };
-std::optional<ReadError> read_query(const boost::json::value& body, const QueryDefaults& defaults,
+std::optional<JsonError> read_query(const boost::json::value& body, const QueryDefaults& defaults,
                                     QueryBody& out);
 
 }  // namespace quire

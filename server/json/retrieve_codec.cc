@@ -14,7 +14,7 @@ constexpr std::size_t kMostFilters = 32;
 
 /// Reads conditions on top-level scalars. They compare in text form, as the filters of document
 /// lists do.
-void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::string>>& out) {
+void read_metadata(JsonReader& r, std::vector<std::pair<std::string, std::string>>& out) {
   const auto* metadata = r.object("metadata");
   if (!metadata || !r.ok()) return;
   if (metadata->size() > kMostFilters)
@@ -30,7 +30,7 @@ void read_metadata(ObjectReader& r, std::vector<std::pair<std::string, std::stri
   }
 }
 
-void read_scorer(ObjectReader& r, RetrieveScorer& out) {
+void read_scorer(JsonReader& r, RetrieveScorer& out) {
   std::string name(scorer_name(out));
   r.string("scorer", name, 64);
   if (!r.ok()) return;
@@ -61,8 +61,8 @@ std::string_view scorer_name(RetrieveScorer scorer) {
   return "bm25";
 }
 
-std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest& out) {
-  ObjectReader r(body, "");
+std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest& out) {
+  JsonReader r(body, "");
   if (!r.ok()) return r.error();
   r.string("query", out.query, kLongestQuery);
   if (r.ok() && out.query.empty())
@@ -80,11 +80,11 @@ std::optional<ReadError> read_retrieve(const json::value& body, RetrieveRequest&
   return r.error();
 }
 
-void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
+void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out) {
   const auto* value = query.raw("retrieve");
   if (!value || !query.ok()) return;
-  ObjectReader r(*value, "retrieve");
+  JsonReader r(*value, "retrieve");
   QueryRetrieval read;
   read.asked = true;
   r.integer("k", read.k, 1, static_cast<std::int64_t>(max_documents));

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "ingest/retrieval.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
@@ -26,9 +26,9 @@ struct QueryRetrieval {
 };
 
 /// Reads the body of POST /v1/retrieve.
-std::optional<ReadError> read_retrieve(const boost::json::value& body, RetrieveRequest& out);
+std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveRequest& out);
 /// Reads the member `retrieve` of a query, if present.
-void read_query_retrieval(ObjectReader& query, std::size_t max_documents,
+void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);
 
 /// Returns "bm25", "embedding" or "hybrid".

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 #include "server/reply/reply_schemas.h"
 #include "server/support/version.h"
 

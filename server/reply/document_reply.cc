@@ -2,6 +2,8 @@
 
 #include <boost/json/array.hpp>
 
+#include "base/json_parse.h"
+
 namespace quire {
 namespace json = boost::json;
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/json/parse.h"
+#include "server/json/text.h"
 #include "server/reply/kind.h"
 
 namespace quire {

@@ -4,8 +4,9 @@
 #include <charconv>
 #include <cstdio>
 
-#include "server/json/parse.h"
-#include "server/json/reader.h"
+#include "base/json_parse.h"
+#include "base/nearest_name.h"
+#include "server/json/text.h"
 #include "server/service/services.h"
 
 namespace quire {

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "engine/plan/strategy.h"
-#include "server/json/parse.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -7,7 +7,7 @@
 #include <boost/json/serialize.hpp>
 #include <chrono>
 
-#include "server/json/parse.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace {

@@ -82,8 +82,8 @@ Problem make_problem(std::string code, std::string detail, std::string param) {
   return p;
 }
 
-Problem problem_of(const ReadError& error) {
-  return make_problem(error.code, error.message, error.param);
+Problem problem_of(const JsonError& error) {
+  return make_problem(error.code, error.message, error.path);
 }
 
 Problem problem_of(const Status& status, std::string_view code) {

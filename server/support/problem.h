@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_reader.h"
 #include "base/status.h"
 #include "server/http/http_message.h"
-#include "server/json/reader.h"
 
 namespace quire {
 
@@ -40,7 +40,7 @@ const std::vector<ProblemKind>& problem_kinds();
 const ProblemKind& problem_kind(std::string_view code);
 
 Problem make_problem(std::string code, std::string detail, std::string param = {});
-Problem problem_of(const ReadError& error);
+Problem problem_of(const JsonError& error);
 /// Makes a problem from a Status. `code` replaces the table's code where the caller knows better.
 /// kInternal shows no inner text.
 Problem problem_of(const Status& status, std::string_view code = {});

@@ -1,6 +1,8 @@
-"""A hub for tests: TLS with an authority made on the spot, lists of files, redirects to a second host and port, ranges, and everything
-that can go wrong. Two servers: the hub (localhost) and its store of large files (127.0.0.1), which must never see the token.
+"""A hub for tests: TLS with an authority made on the spot, lists of files, redirects to a second
+host and port, ranges, and everything that can go wrong. Two servers: the hub (localhost) and its
+store of large files (127.0.0.1), which must never see the token.
 """
+
 import hashlib
 import json
 import os
@@ -14,31 +16,81 @@ TOKEN = "hf_secret"
 
 
 def make_authority(folder):
-    """Returns the certificate file of a new authority, and one of a server it vouches for (with its key)."""
+    """Returns the certificate file of a new authority,
+    and one of a server it vouches for (with its key)."""
+
     def run(*args):
         subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
-    run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority",
-        "-addext", "basicConstraints=critical,CA:TRUE")
-    run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
+
+    run(
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test authority",
+        "-addext",
+        "basicConstraints=critical,CA:TRUE",
+    )
+    run(
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "server.key",
+        "-out",
+        "server.csr",
+        "-subj",
+        "/CN=localhost",
+    )
     with open(os.path.join(folder, "san.ext"), "w") as f:
         f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    run("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "server.pem", "-days", "2",
-        "-extfile", "san.ext")
-    return os.path.join(folder, "ca.pem"), os.path.join(folder, "server.pem"), os.path.join(folder, "server.key")
+    run(
+        "x509",
+        "-req",
+        "-in",
+        "server.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-out",
+        "server.pem",
+        "-days",
+        "2",
+        "-extfile",
+        "san.ext",
+    )
+    return (
+        os.path.join(folder, "ca.pem"),
+        os.path.join(folder, "server.pem"),
+        os.path.join(folder, "server.key"),
+    )
 
 
 class FakeHub:
-    """repos: {"org/repo": {"main": {"path": bytes}}}. Files above `large` bytes are LFS and are sent by the second server."""
+    """repos: {"org/repo": {"main": {"path": bytes}}}. Files above `large` bytes are LFS and are
+    sent by the second server."""
 
     def __init__(self, folder, repos, large=1000):
         self.repos, self.large = repos, large
         self.gated = set()
-        self.cut_after = {}       # path -> bytes after which the connection breaks, as a list of breaks still to come
-        self.wrong = {}           # path -> how many replies are changed on the way
-        self.statuses = []        # statuses to answer with before anything else
+        # path -> bytes after which the connection breaks, as a list of breaks still to come
+        self.cut_after = {}
+        self.wrong = {}  # path -> how many replies are changed on the way
+        self.statuses = []  # statuses to answer with before anything else
         self.page = 1000
         self.no_range = False
-        self.log = []             # (server, path, headers)
+        self.log = []  # (server, path, headers)
         self.ca, cert, key = make_authority(folder)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
@@ -94,16 +146,35 @@ class FakeHub:
                         return
                     rows = []
                     for path, data in sorted(files.items()):
-                        row = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
+                        row = {
+                            "type": "file",
+                            "path": path,
+                            "size": len(data),
+                            "oid": git_sha1(data),
+                        }
                         if len(data) > hub.large:
-                            row["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                            row["lfs"] = {
+                                "oid": hashlib.sha256(data).hexdigest(),
+                                "size": len(data),
+                                "pointerSize": 130,
+                            }
                         rows.append(row)
-                    rows.insert(0, {"type": "directory", "path": "folder", "size": 0, "oid": "0" * 40})
+                    rows.insert(
+                        0, {"type": "directory", "path": "folder", "size": 0, "oid": "0" * 40}
+                    )
                     start = int(parse_qs(url.query).get("cursor", ["0"])[0])
                     headers = {}
                     if start + hub.page < len(rows):
-                        headers["Link"] = f'<{hub.hub}{url.path}?recursive=true&cursor={start + hub.page}>; rel="next"'
-                    return self.reply(200, json.dumps(rows[start:start + hub.page]).encode(), Content_Type="application/json", **headers)
+                        headers["Link"] = (
+                            f"<{hub.hub}{url.path}?recursive=true&cursor={start + hub.page}>; "
+                            'rel="next"'
+                        )
+                    return self.reply(
+                        200,
+                        json.dumps(rows[start : start + hub.page]).encode(),
+                        Content_Type="application/json",
+                        **headers,
+                    )
                 repo, revision, path = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
                 files = self.files_of(repo, revision)
                 if files is None:
@@ -112,8 +183,12 @@ class FakeHub:
                     return self.reply(404, b"Entry not found", X_Error_Code="EntryNotFound")
                 if len(files[path]) > hub.large:
                     digest = hashlib.sha256(files[path]).hexdigest()
-                    return self.reply(302, Location=f"{hub.store}/objects/{digest}?signature=x", X_Linked_Etag=f'"{digest}"',
-                                      X_Linked_Size=str(len(files[path])))
+                    return self.reply(
+                        302,
+                        Location=f"{hub.store}/objects/{digest}?signature=x",
+                        X_Linked_Etag=f'"{digest}"',
+                        X_Linked_Size=str(len(files[path])),
+                    )
                 self.send_file((path, files[path]))
 
             def files_of(self, repo, revision):
@@ -136,7 +211,11 @@ class FakeHub:
                     data = bytes([data[0] ^ 1]) + data[1:]
                 start, status = 0, 200
                 wanted = self.headers.get("Range")
-                if wanted and not hub.no_range and self.headers.get("If-Range", f'"{etag}"') == f'"{etag}"':
+                if (
+                    wanted
+                    and not hub.no_range
+                    and self.headers.get("If-Range", f'"{etag}"') == f'"{etag}"'
+                ):
                     start, status = int(wanted.split("=")[1].split("-")[0]), 206
                 self.send_response(status)
                 self.send_header("ETag", f'"{etag}"')
@@ -146,7 +225,7 @@ class FakeHub:
                 self.end_headers()
                 cuts = hub.cut_after.get(path)
                 if cuts:
-                    self.wfile.write(data[start:start + cuts.pop(0)])
+                    self.wfile.write(data[start : start + cuts.pop(0)])
                     self.wfile.flush()
                     self.connection.close()
                     self.close_connection = True

@@ -3,14 +3,15 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "base/json_parse.h"
 #include "server/json/admin_codec.h"
 #include "server/json/document_request.h"
 #include "server/json/document_upload.h"
 #include "server/json/embedding_codec.h"
 #include "server/json/openai_codec.h"
-#include "server/json/parse.h"
 #include "server/json/query_request.h"
 #include "server/json/retrieve_codec.h"
+#include "server/json/text.h"
 
 using namespace quire;
 

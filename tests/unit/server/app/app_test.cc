@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 #include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"

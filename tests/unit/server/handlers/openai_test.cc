@@ -6,8 +6,8 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "base/json_parse.h"
 #include "server/app/app.h"
-#include "server/json/parse.h"
 #include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"

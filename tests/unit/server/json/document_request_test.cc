@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {
 
-std::optional<ReadError> batch(const std::string& text, DocumentBatch& out, std::size_t max = 4) {
+std::optional<JsonError> batch(const std::string& text, DocumentBatch& out, std::size_t max = 4) {
   return read_batch(*parse_json(text), max, out);
 }
 
@@ -67,7 +67,7 @@ TEST(DocumentRequest, ErrorsNameThePath) {
     const auto e = batch(text, b);
     ASSERT_TRUE(e) << text;
     EXPECT_EQ(e->code, code) << text;
-    EXPECT_EQ(e->param, param) << text << e->message;
+    EXPECT_EQ(e->path, param) << text << e->message;
   }
 }
 
@@ -82,7 +82,7 @@ TEST(DocumentRequest, PutTakesItsIdFromThePath) {
 TEST(DocumentRequest, OptionsGivenAsTextAreReadAsThoseInJson) {
   BatchOptions given;
   given.chunking.strategy = ChunkStrategy::kMarkdown;
-  std::optional<ReadError> error;
+  std::optional<JsonError> error;
   const std::pair<const char*, const char*> options[] = {
       {"if_exists", "skip"}, {"ttl_seconds", "5"},    {"ttl_anchor", "last_used"},
       {"pinned", "true"},    {"tier", "dram"},        {"cache_salt", "12345678"},
@@ -109,7 +109,7 @@ TEST(DocumentRequest, OptionsGivenAsTextAreReadAsThoseInJson) {
     EXPECT_TRUE(read_option(name, value, out, error)) << name;
     ASSERT_TRUE(error) << name << " " << value;
     EXPECT_EQ(error->code, "invalid_value");
-    EXPECT_EQ(error->param, name);
+    EXPECT_EQ(error->path, name);
   }
   EXPECT_FALSE(read_option("metadata", "{}", given, error));
 }

@@ -25,7 +25,7 @@ TEST(Ndjson, WrongLinesAreNamedAtOnce) {
   const auto e = a.feed("{\"text\":\"a\"}\n{\"text\":}\n");
   ASSERT_TRUE(e);
   EXPECT_EQ(e->code, "invalid_json");
-  EXPECT_EQ(e->param, "documents[1]");
+  EXPECT_EQ(e->path, "documents[1]");
   EXPECT_NE(e->message.find("line 2"), std::string::npos);
   NdjsonReader b(1);
   EXPECT_TRUE(b.feed("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"));

@@ -5,19 +5,19 @@
 #include <string>
 #include <tuple>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {
 
 QueryDefaults defaults() { return {"auto", "auto", "auto", 4}; }
 
-std::optional<ReadError> chat(const std::string& body, OpenAiBody& out) {
+std::optional<JsonError> chat(const std::string& body, OpenAiBody& out) {
   const auto value = parse_json(body);
   EXPECT_TRUE(value.ok()) << body;
   return read_chat_completion(*value, defaults(), 2048, out);
 }
-std::optional<ReadError> completion(const std::string& body, OpenAiBody& out) {
+std::optional<JsonError> completion(const std::string& body, OpenAiBody& out) {
   const auto value = parse_json(body);
   EXPECT_TRUE(value.ok()) << body;
   return read_completion(*value, defaults(), out);
@@ -174,7 +174,7 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
     const auto e = chat(std::string("{") + members + "}", b);
     ASSERT_TRUE(e) << members;
     EXPECT_EQ(e->code, code) << members << ": " << e->message;
-    EXPECT_EQ(e->param, param) << members << ": " << e->message;
+    EXPECT_EQ(e->path, param) << members << ": " << e->message;
   }
 }
 
@@ -226,7 +226,7 @@ TEST(OpenAiCodec, PromptsAreTextsOrTokenIds) {
     const auto e = completion(body, b);
     ASSERT_TRUE(e) << body;
     EXPECT_EQ(e->code, code) << body << ": " << e->message;
-    EXPECT_EQ(e->param, param) << body;
+    EXPECT_EQ(e->path, param) << body;
   }
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {
@@ -139,7 +139,7 @@ TEST(QueryRequest, ErrorsNameThePath) {
     const auto e = read_query(*parse_json(text), defaults(), q);
     ASSERT_TRUE(e) << text;
     EXPECT_EQ(e->code, code) << text;
-    EXPECT_EQ(e->param, param) << text << e->message;
+    EXPECT_EQ(e->path, param) << text << e->message;
   }
 }
 

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "base/json_parse.h"
 #include "server/json/embedding_codec.h"
-#include "server/json/parse.h"
 #include "server/json/query_request.h"
 #include "server/reply/retrieve_reply.h"
 
@@ -15,7 +15,7 @@ namespace {
 std::string refused(const std::string& body) {
   RetrieveRequest out;
   const auto e = read_retrieve(*parse_json(body), out);
-  return e ? e->code + " " + e->param : "";
+  return e ? e->code + " " + e->path : "";
 }
 
 TEST(RetrieveCodec, ReadsAllMembers) {
@@ -68,7 +68,7 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
   const auto read = [](const std::string& body) {
     QueryBody q;
     const auto e = read_query(*parse_json(body), QueryDefaults{"auto", "auto", "auto", 3}, q);
-    if (e) return e->param;
+    if (e) return e->path;
     return q.retrieve ? "k=" + std::to_string(q.retrieve->k) + (q.retrieve->asked ? " asked" : "")
                       : std::string("named");
   };
@@ -87,7 +87,7 @@ TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {
   const auto read = [](const std::string& body) {
     EmbeddingBody out;
     const auto e = read_embedding(*parse_json(body), out);
-    if (e) return e->code + " " + e->param;
+    if (e) return e->code + " " + e->path;
     std::string shape;
     for (const auto& input : out.inputs)
       shape += std::holds_alternative<std::string>(input)

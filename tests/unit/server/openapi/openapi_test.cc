@@ -5,7 +5,7 @@
 #include <boost/json/serialize.hpp>
 #include <set>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 #include "tests/support/api_check.h"
 #include "tests/support/json_schema.h"
 

@@ -5,7 +5,7 @@
 #include <boost/json/serialize.hpp>
 #include <string>
 
-#include "server/json/parse.h"
+#include "server/json/text.h"
 #include "server/reply/cache_reply.h"
 #include "server/reply/explain_reply.h"
 #include "server/reply/timings_reply.h"

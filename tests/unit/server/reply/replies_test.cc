@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "server/json/parse.h"
+#include "server/json/text.h"
 #include "server/openapi/openapi.h"
 #include "server/reply/admin_reply.h"
 #include "server/reply/cache_reply.h"

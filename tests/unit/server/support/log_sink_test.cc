@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "server/json/parse.h"
+#include <boost/json/object.hpp>
+
+#include "base/json_parse.h"
 
 namespace quire {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 #include "server/support/http_status.h"
 
 namespace quire {

@@ -1,0 +1,29 @@
+#include "server/json/text.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+
+TEST(ToText, WritesCompactJsonWithPlainDecimals) {
+  const json::object o = {{"a", json::array{1, -2, 0.5, 3.0, "ü", true, nullptr}},
+                          {"b", json::object()}};
+  EXPECT_EQ(to_text(o), R"({"a":[1,-2,0.5,3.0,"ü",true,null],"b":{}})");
+}
+
+TEST(Rfc3339, ComesBack) {
+  EXPECT_EQ(rfc3339(1740823500123), "2025-03-01T10:05:00.123Z");
+  EXPECT_EQ(*parse_rfc3339("2025-03-01T10:05:00.123Z"), 1740823500123);
+  EXPECT_EQ(*parse_rfc3339("2025-03-01T12:05:00+02:00"), 1740823500000);
+  for (const auto* bad : {"", "2025-03-01", "2025-13-01T00:00:00Z", "2025-03-01T10:05:00",
+                          "2025-03-01T10:05:00Zx", "x"})
+    EXPECT_FALSE(parse_rfc3339(bad).ok()) << bad;
+}
+
+}  // namespace
+}  // namespace quire
