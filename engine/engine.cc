@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
+#include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/draft/draft.h"
 #include "engine/engine_checks.h"
@@ -129,14 +130,7 @@ class EngineImpl final : public Engine {
 Status EngineImpl::make_core(const EngineOptions& options) {
   const ModelConfig& config = model_->config();
   EngineFacts& facts = core_.facts;
-  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim,
-                 model_->options().kv_dtype};
-  facts.num_heads = config.num_heads;
-  facts.vocab_size = config.vocab_size;
-  facts.window = model_->rope().max_positions();
-  facts.ingest_prefix = ingest_prefix_of(*tokenizer_, format_);
-  facts.names = ContextNames(kv_fingerprint("quire-kv", *model_, *tokenizer_, facts.ingest_prefix),
-                             options.block_tokens);
+  facts = facts_of(*model_, *tokenizer_, format_, options.block_tokens);
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
@@ -147,6 +141,14 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   } else if (calibrated.code() != Code::kNotFound) {
     log_warning("the stored calibration is not readable: run 'quire model calibrate' again",
                 {{"reason", calibrated.status().to_string()}});
+  }
+  if (auto heads = load_selection_heads(store_, facts.names.fingerprint(), config.num_layers,
+                                        config.num_heads);
+      heads.ok()) {
+    facts.selection_heads = std::move(*heads);
+  } else if (heads.status().code() != Code::kNotFound) {
+    log_warning("the stored retrieval heads are not readable: run 'quire model calibrate' again",
+                {{"reason", heads.status().to_string()}});
   }
   const std::shared_ptr<ComputeMemory> memory = model_->compute().memory();
   std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes
@@ -359,6 +361,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
                              config.num_layers;
   info_.config = config;
   info_.stable_layers = core_.facts.stable_layers;
+  info_.selection_heads = core_.facts.selection_heads;
   // The warm-up runs on the calling thread; its team must be as large as the engine thread's will
   // be.
   set_num_threads(options.num_threads);
@@ -456,8 +459,22 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Stor
   return create_engine_on(nullptr, options, store);
 }
 
-Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute,
-                                                 const EngineOptions& options, Store& store) {
+EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const PromptFormat& format,
+                     std::int32_t block_tokens) {
+  const ModelConfig& config = model.config();
+  EngineFacts facts;
+  facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim, model.options().kv_dtype};
+  facts.num_heads = config.num_heads;
+  facts.vocab_size = config.vocab_size;
+  facts.window = model.rope().max_positions();
+  facts.ingest_prefix = ingest_prefix_of(tokenizer, format);
+  facts.names = ContextNames(kv_fingerprint("quire-kv", model, tokenizer, facts.ingest_prefix),
+                             block_tokens);
+  return facts;
+}
+
+Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
+                                      const EngineOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_engine_options(options));
   if (options.model_path.empty()) return Status::invalid("model.path", "no model folder given");
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model_path));
@@ -491,8 +508,13 @@ Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> comput
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                          load_model(options.model_path, model_options, std::move(compute)));
-  return create_engine_from_parts({std::move(model), shared, std::move(format), nullptr, nullptr},
-                                  options, store);
+  return EngineParts{std::move(model), shared, std::move(format), nullptr, nullptr};
+}
+
+Result<std::unique_ptr<Engine>> create_engine_on(std::shared_ptr<Compute> compute,
+                                                 const EngineOptions& options, Store& store) {
+  QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(std::move(compute), options));
+  return create_engine_from_parts(std::move(parts), options, store);
 }
 
 Result<std::unique_ptr<Engine>> create_engine_from_parts(EngineParts parts,

@@ -26,6 +26,7 @@
 #include "engine/api/retrieve_stats.h"
 #include "engine/chat/chat_template.h"
 #include "engine/model/config.h"
+#include "engine/record/selection_heads.h"
 #include "engine/record/stable_layers.h"
 #include "engine/residency/memory_plan.h"
 #include "engine/sample/sampler.h"
@@ -93,8 +94,9 @@ struct EngineInfo {
   /// Additional bytes per document token for the draft's stored KV; 0 if none is stored.
   std::int64_t draft_kv_bytes_per_token = 0;
   ModelConfig config;
-  StableLayers stable_layers;  ///< calibrated, or the default rule
-  std::string draft_path;      ///< path of the draft in use; empty: none
+  StableLayers stable_layers;      ///< calibrated, or the default rule
+  SelectionHeads selection_heads;  ///< calibrated; empty: they are not
+  std::string draft_path;          ///< path of the draft in use; empty: none
   /// Hex digest of the draft's weights, weight format, RoPE and tokenizer; empty: no draft.
   std::string draft_fingerprint;
   std::string retrieval_head_path;  ///< path of the retrieval head in use; empty: none

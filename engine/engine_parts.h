@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "engine/api/facts.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 
@@ -17,6 +18,15 @@ struct EngineParts {
   std::unique_ptr<Model> draft = nullptr;
   std::unique_ptr<Tokenizer> draft_tokenizer = nullptr;
 };
+
+/// Loads the model, its tokenizer and its prompt format as create_engine() does. The model runs on
+/// `compute`; null: the CPU. Errors: those of create_engine_on().
+Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
+                                      const EngineOptions& options);
+
+/// Returns what the parts alone say: shapes, window, ingest prefix and names.
+EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const PromptFormat& format,
+                     std::int32_t block_tokens);
 
 /// Creates an engine like create_engine(), but loads no files. The options model_path, weights,
 /// kv_dtype and max_model_len are ignored. Errors: kInvalidArgument (tokenizer and model do not

@@ -9,6 +9,7 @@
 #include "engine/api/context_names.h"
 #include "engine/api/device_facts.h"
 #include "engine/record/kv_layout.h"
+#include "engine/record/selection_heads.h"
 #include "engine/record/stable_layers.h"
 
 namespace quire {
@@ -21,8 +22,9 @@ struct EngineFacts {
   std::vector<std::int32_t> ingest_prefix;
   ContextNames names;  ///< keys and block ids; holds the digest of everything that changes KV
   std::int64_t small_context_tokens = 1024;
-  StableLayers stable_layers;   ///< calibrated, or the default
-  bool retrieval_head = false;  ///< a retrieval head is loaded
+  StableLayers stable_layers;      ///< calibrated, or the default
+  SelectionHeads selection_heads;  ///< calibrated; empty: they are not
+  bool retrieval_head = false;     ///< a retrieval head is loaded
   /// Context window of a draft that can choose rows instead of a retrieval head, on the host, in
   /// the model's tokens. 0: no such draft.
   std::int64_t draft_window = 0;

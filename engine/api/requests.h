@@ -61,6 +61,11 @@ struct QueryRequest {
   std::vector<std::int32_t> prefix_ids;  ///< BOS, system part
   std::vector<QueryContext> contexts;
   std::vector<std::int32_t> suffix_ids;  ///< question and start of the answer turn
+  /// The range of suffix_ids that is the question itself, without template and instruction; empty:
+  /// unknown, and all of it counts.
+  struct TokenRange {
+    std::size_t begin = 0, end = 0;
+  } question_words;
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
   CacheOptions cache;  ///< strategy, ratios, positions, write (api/plan.h)

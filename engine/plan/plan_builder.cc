@@ -127,6 +127,7 @@ Status select_blocks(const EngineFacts& facts, const QueryRequest& request, Quer
   if (any && !request.suffix_ids.empty()) pass = selector->query_pass_blocks(input);
   execution.needs_query_pass = pass.has_value();
   execution.needs_sketches = any && selector->needs_sketches(input);
+  execution.needs_head_queries = pass && selector->wants_head_queries(input);
   qp.plan.selection_pending = execution.needs_query_pass || execution.needs_sketches;
   if (qp.plan.selection_pending) {
     execution.selection = pass ? std::move(*pass) : nothing_selected(facts, execution.work.size());
@@ -261,6 +262,11 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
   QUIRE_RETURN_IF_ERROR(pick_strategy(facts, request, speeds, qp));
   QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
   QUIRE_RETURN_IF_ERROR(select_blocks(facts, request, qp));
+  if (qp.execution.needs_head_queries && !names_recomputer(qp.execution.strategy, plan.options)) {
+    // What heads choose is no better for being computed again (docs/strategies.md).
+    plan.recomputer = "none";
+    QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
+  }
   const bool too_long = qp.execution.end_of_documents + plan.suffix_tokens + 1 > facts.window;
   plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
   if (plan.positions == PositionMode::kGlobal && too_long && qp.execution.strategy.sparse) {

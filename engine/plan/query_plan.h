@@ -42,8 +42,9 @@ struct Execution {
   Selection selection;
   /// Tokens at the front of the prompt whose KV pages are shared with an earlier request.
   std::int64_t shared_tokens = 0;
-  bool needs_query_pass = false, needs_sketches = false;  ///< what completing the selection needs
-  std::int32_t suffix_position = 0;                       ///< position of the first suffix token
+  /// What completing the selection needs; with head queries the query pass has no documents.
+  bool needs_query_pass = false, needs_sketches = false, needs_head_queries = false;
+  std::int32_t suffix_position = 0;  ///< position of the first suffix token
   /// Position after the last document in the whole concatenation.
   std::int64_t end_of_documents = 0;
 };

@@ -51,13 +51,16 @@ const std::vector<Strategy>& strategies() {
        .recomputer = "samkv_fusion",
        .recompute_choices = {{"fusion", "samkv_fusion"},
                              {"overwrite", "samkv_overwrite"},
+                             {"question", "prophetkv"},
                              {"none", "none"}},
        .sparse = true,
        .takes_keep_ratio = true,
        .typical_load = 0.2,
        .typical_recompute = 0.15,
-       .summary = "first and last blocks of every document and what the question asks for of the "
-                  "rest; first and last blocks are computed again and blended"},
+       .summary =
+           "the blocks that the question asks for: by the model's retrieval heads where they "
+           "are calibrated; else, as published, beside first and last blocks, which are "
+           "computed again and blended"},
       {.name = "samkv_words",
        .selector = "words",
        .recomputer = "samkv_kept",
@@ -75,6 +78,13 @@ const std::vector<Strategy>& strategies() {
        .typical_load = 0.5,
        .summary = "the first and last tokens of all documents and the units in between that the "
                   "question likes best, as they are"},
+      {.name = "random",
+       .selector = "random",
+       .recomputer = "none",
+       .sparse = true,
+       .takes_keep_ratio = true,
+       .typical_load = 0.2,
+       .summary = "blocks drawn at random, as they are: what any choice of blocks must beat"},
       {.name = "anchors",
        .selector = "anchors",
        .recomputer = "none",
@@ -109,7 +119,10 @@ const std::vector<PlugOption>& recompute_table(const Strategy& strategy) {
       if (s.recompute_choices.empty()) continue;
       PlugOption option{.name = kRecomputeOption,
                         .default_value = std::string(s.recompute_choices.front().first),
-                        .summary = "how anchors and outlying tokens are computed again"};
+                        .summary =
+                            "how kept tokens are computed again: anchors and outlying ones, "
+                            "blended or overwritten; those the question attends to; none, "
+                            "which is the default where retrieval heads choose"};
       for (const auto& [word, plug] : s.recompute_choices) option.values.push_back(word);
       table.push_back(std::move(option));
     }
@@ -132,6 +145,13 @@ std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& opti
     if (word != options.given().end() && name == word->second) return plug;
   }
   return strategy.recomputer;
+}
+
+bool names_recomputer(const Strategy& strategy, const PlugOptions& options) {
+  if (options.given().contains(std::string(kRecomputeOption))) return true;
+  return std::ranges::any_of(recomputers().options(strategy.recomputer), [&](const auto& option) {
+    return options.given().contains(std::string(option.name));
+  });
 }
 
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,

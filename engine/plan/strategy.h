@@ -41,6 +41,8 @@ Result<Strategy> find_strategy(std::string_view name);
 
 /// Returns the recomputer that these options select.
 std::string_view recomputer_of(const Strategy& strategy, const PlugOptions& options);
+/// Returns whether the options name a recomputer, or set what only the strategy's own reads.
+bool names_recomputer(const Strategy& strategy, const PlugOptions& options);
 /// Returns the tables of all options that cache.options may set under this strategy with the
 /// recomputer they select. The compressor's options are not included.
 std::vector<std::span<const PlugOption>> option_tables(const Strategy& strategy,

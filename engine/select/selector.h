@@ -12,6 +12,8 @@
 
 #include "base/status.h"
 #include "engine/plug/plug_registry.h"
+#include "engine/record/selection_heads.h"
+#include "engine/record/selection_keys.h"
 #include "engine/record/sketch.h"
 #include "engine/record/stable_layers.h"
 #include "engine/select/selection.h"
@@ -28,8 +30,17 @@ struct SelectableContext {
   std::span<const std::int32_t> token_ids = {};  ///< [num_tokens]; empty if unknown
 };
 
+/// The question's words in the calibrated heads, after a pass over the prompt without documents.
+struct HeadQueries {
+  std::vector<float> queries;  ///< [heads, num_words, head_dim] before RoPE
+  std::vector<float> outside;  ///< [heads, num_words] log-sum-exp of attention in that pass
+  std::int64_t num_words = 0;
+  std::int64_t first_position = 0;  ///< assembled position of the first word
+};
+
 /// Result of running the question over some blocks (the query pass).
 struct QueryPassResult {
+  std::optional<HeadQueries> heads;  ///< set instead of mean_query if wants_head_queries()
   /// [num_layers, num_heads * head_dim], mean raw q of the question's tokens
   std::vector<float> mean_query;
   std::int64_t last_position = 0;  ///< position of the question's last token in the pass
@@ -61,9 +72,16 @@ struct SelectionInput {
   /// The contexts that can be selected from; may be empty.
   std::span<const SelectableContext> contexts;
   std::span<const std::int32_t> question;  ///< token ids after the documents; may be empty
+  /// The part of `question` that is the question itself, without template and instruction; empty:
+  /// unknown.
+  std::span<const std::int32_t> question_words = {};
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::optional<double> keep_ratio;  ///< as requested, if any
   const RopeTable* rope = nullptr;
+  const SelectionHeads* heads = nullptr;  ///< null: the model is not calibrated
+  /// Returns a context's keys in those heads. Null: the selector did not request them
+  /// (wants_head_queries).
+  std::function<const SelectionKeysView*(std::int32_t context)> selection_keys;
   /// Returns a context's sketch. Null: lost, or the selector did not request sketches
   /// (needs_sketches).
   std::function<const SketchView*(std::int32_t context)> sketch;
@@ -92,6 +110,10 @@ class Selector : public NamedPlug<Selector> {
   virtual std::optional<Selection> query_pass_blocks(const SelectionInput&) const {
     return std::nullopt;
   }
+  /// Returns true if select() reads the contexts' keys in the calibrated heads and the question's
+  /// queries there. The query pass then runs the prompt without documents, and only up to the last
+  /// such layer; query_pass_blocks() must name no block.
+  virtual bool wants_head_queries(const SelectionInput&) const { return false; }
   /// Returns true if select() uses draft_scores, so that the pipeline has the draft read the
   /// prompt.
   virtual bool wants_draft_scores(const SelectionInput&) const { return false; }

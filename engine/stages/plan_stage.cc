@@ -8,6 +8,7 @@
 #include "engine/plan/plug_inputs.h"
 #include "engine/plan/store_lookup.h"
 #include "engine/record/head_record.h"
+#include "engine/record/selection_keys.h"
 #include "engine/record/sketch.h"
 #include "engine/record/tail_record.h"
 #include "engine/retrieve/head/specontext.h"
@@ -120,6 +121,7 @@ std::vector<std::uint32_t> PlanStage::records_wanted() const {
   std::vector<std::uint32_t> kinds;
   if (run.execution.needs_sketches || run.recomputer->needs_sketches())
     kinds.push_back(kSketchIndex);
+  if (run.execution.needs_head_queries) kinds.push_back(kSelectionKeysIndex);
   if (run.request.plan_only) return kinds;
   if (run.head_track && run.head_track->input() == HeadInput::kFeature)
     kinds.push_back(kHeadRecordIndex);

@@ -1,6 +1,7 @@
 #include "engine/stages/query_pass_stage.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -10,21 +11,36 @@
 
 namespace quire {
 
-/// Sums the raw queries of all rows per layer where they are computed, so that no layer
-/// synchronizes.
-class QueryPassStage::Capture final : public ForwardHook {
+/// Captures queries of the question's rows where they are computed, so that no layer synchronizes.
+class QueryPassStage::Capture : public ForwardHook {
  public:
-  Capture(std::int64_t dim, std::int32_t num_layers) : dim_(dim), num_layers_(num_layers) {}
+  /// Allocates what the pass needs before the first row. Errors: kResourceExhausted.
+  virtual Status begin(const std::shared_ptr<ComputeMemory>& /*memory*/) { return {}; }
+  /// Is called before the rows of the question from `first` on.
+  virtual void begin_chunk(std::int64_t /*first*/) {}
+  /// Enters the result once the last row has run.
+  virtual Status read(Compute& compute, QueryPassResult& out) = 0;
+  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
 
-  /// Allocates the sums before the first row. Errors: kResourceExhausted.
-  Status begin(const std::shared_ptr<ComputeMemory>& memory) {
+ protected:
+  static void end_pass(LayerPass& pass) {
+    std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+  }
+};
+
+/// Sums the raw queries of all rows per layer.
+class QueryPassStage::MeanCapture final : public Capture {
+ public:
+  MeanCapture(std::int64_t dim, std::int32_t num_layers, std::int64_t rows)
+      : dim_(dim), num_layers_(num_layers), rows_(rows) {}
+
+  Status begin(const std::shared_ptr<ComputeMemory>& memory) override {
     if (begun_) return {};
     QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, num_layers_ * dim_));
     std::fill_n(sums_.data(), num_layers_ * dim_, 0.0f);
     begun_ = true;
     return {};
   }
-  bool needs_host(std::int32_t, HookPoint, Compute&) const override { return false; }
   Status after_projection(LayerPass& pass) override {
     QUIRE_RETURN_IF_ERROR(
         pass.compute->linear().sum_columns({.x = pass.qkv.q,
@@ -33,19 +49,104 @@ class QueryPassStage::Capture final : public ForwardHook {
                                             .ldx = pass.qkv.ld,
                                             .sums = sums_.data() + pass.layer * dim_}));
     // The last layer's output is not used.
-    if (pass.layer == num_layers_ - 1)
-      std::fill(pass.carry_on->begin(), pass.carry_on->end(), std::uint8_t{0});
+    if (pass.layer == num_layers_ - 1) end_pass(pass);
     return {};
   }
-  Status read(Compute& compute, std::vector<float>& out) const {
-    return compute.read(sums_.data(), count_of(out), out.data());
+  Status read(Compute& compute, QueryPassResult& out) override {
+    out.mean_query.resize(to_size(num_layers_ * dim_));
+    QUIRE_RETURN_IF_ERROR(
+        compute.read(sums_.data(), count_of(out.mean_query), out.mean_query.data()));
+    for (float& x : out.mean_query) x /= static_cast<float>(rows_);
+    return {};
   }
 
  private:
   const std::int64_t dim_;
   const std::int32_t num_layers_;
+  const std::int64_t rows_;
   bool begun_ = false;
   ComputeBuffer<float> sums_;  ///< [num_layers, dim]
+};
+
+/// Keeps the asking words' queries of the calibrated heads, and what these attend to; the pass ends
+/// behind the last such layer.
+class QueryPassStage::HeadCapture final : public Capture {
+ public:
+  /// The words are rows [first, first + count) of the question, whose first row has `position`.
+  HeadCapture(const SelectionHeads& heads, std::int32_t num_heads, std::int32_t head_dim,
+              std::int64_t first, std::int64_t count, std::int32_t position)
+      : heads_(heads),
+        num_heads_(num_heads),
+        dim_(head_dim),
+        first_(first),
+        count_(count),
+        last_layer_(heads.last_layer()) {
+    const std::size_t rows = heads.heads.size() * to_size(count);
+    out_.queries.resize(rows * to_size(head_dim));
+    out_.outside.resize(rows);
+    out_.num_words = count;
+    out_.first_position = position + first;
+  }
+
+  void begin_chunk(std::int64_t first) override { chunk_ = first; }
+  bool wants_lse(std::int32_t layer) const override {
+    return std::ranges::any_of(heads_.heads, [layer](const auto& h) { return h.layer == layer; });
+  }
+  Status after_projection(LayerPass& pass) override {
+    return each_head(pass, [&](std::int64_t h, std::int32_t head, const Rows& rows) {
+      return fetch(pass, pass.qkv.q + rows.from * pass.qkv.ld + std::int64_t{head} * dim_,
+                   rows.count, dim_, pass.qkv.ld, &out_.queries, (h * count_ + rows.word) * dim_);
+    });
+  }
+  Status after_attention(LayerPass& pass) override {
+    QUIRE_RETURN_IF_ERROR(each_head(pass, [&](std::int64_t h, std::int32_t head, const Rows& rows) {
+      return fetch(pass, pass.lse + rows.from * num_heads_ + head, rows.count, 1, num_heads_,
+                   &out_.outside, h * count_ + rows.word);
+    }));
+    if (pass.layer == last_layer_) end_pass(pass);
+    return {};
+  }
+  Status read(Compute&, QueryPassResult& out) override {
+    out.heads = std::move(out_);
+    return {};
+  }
+
+ private:
+  /// Rows of a chunk that are asking words.
+  struct Rows {
+    std::int64_t from = 0, count = 0;  ///< within the chunk
+    std::int64_t word = 0;             ///< the word in row `from`
+  };
+  template <class Body>
+  Status each_head(const LayerPass& pass, Body&& body) {
+    Rows rows;
+    rows.from = std::max<std::int64_t>(0, first_ - chunk_);
+    rows.count = std::min(pass.qkv.rows, first_ + count_ - chunk_) - rows.from;
+    rows.word = chunk_ + rows.from - first_;
+    if (rows.count <= 0) return {};
+    for (std::size_t h = 0; h < heads_.heads.size(); ++h) {
+      if (heads_.heads[h].layer != pass.layer) continue;
+      QUIRE_RETURN_IF_ERROR(body(static_cast<std::int64_t>(h), heads_.heads[h].head, rows));
+    }
+    return {};
+  }
+  static Status fetch(const LayerPass& pass, const float* from, std::int64_t rows, std::int64_t dim,
+                      std::int64_t ld, std::vector<float>* to, std::int64_t offset) {
+    FetchOps& fetch = pass.compute->fetch();
+    const std::int64_t bytes = rows * dim * static_cast<std::int64_t>(sizeof(float));
+    QUIRE_ASSIGN_OR_RETURN(std::byte* const there, fetch.place(bytes));
+    QUIRE_RETURN_IF_ERROR(
+        pass.compute->linear().copy_rows(from, rows, dim, ld, reinterpret_cast<float*>(there)));
+    return fetch.fetch(bytes, [to, offset, bytes](const std::byte* data) {
+      std::memcpy(to->data() + offset, data, to_size(bytes));
+    });
+  }
+
+  const SelectionHeads& heads_;
+  const std::int64_t num_heads_, dim_, first_, count_;
+  const std::int32_t last_layer_;
+  std::int64_t chunk_ = 0;  ///< the question's row that is the chunk's first
+  HeadQueries out_;
 };
 
 QueryPassStage::QueryPassStage(StageResources& shared)
@@ -53,12 +154,28 @@ QueryPassStage::QueryPassStage(StageResources& shared)
       run_(shared.run),
       placement_(shared.run, *shared.supply, Placement::Values::kKeep) {
   const EngineFacts& facts = run_.core.facts;
-  const std::int64_t dim = std::int64_t{facts.num_heads} * facts.shape.head_dim;
-  result_.mean_query.resize(to_size(facts.shape.num_layers * dim));
   result_.last_position = run_.execution.suffix_position + count_of(run_.request.suffix_ids) - 1;
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i)
     result_.context_position.push_back(run_.first_position(i));
-  capture_ = std::make_unique<Capture>(dim, facts.shape.num_layers);
+  const std::int64_t rows = count_of(run_.request.suffix_ids);
+  if (!run_.execution.needs_head_queries) {
+    capture_ = std::make_unique<MeanCapture>(std::int64_t{facts.num_heads} * facts.shape.head_dim,
+                                             facts.shape.num_layers, rows);
+    return;
+  }
+  const SelectionHeads& heads = facts.selection_heads;
+  auto begin = static_cast<std::int64_t>(run_.request.question_words.begin),
+       end = static_cast<std::int64_t>(run_.request.question_words.end);
+  if (begin >= end || end > rows) {
+    begin = 0;
+    end = rows;
+  }
+  if (heads.asks == SelectionHeads::Asks::kLastToken) {
+    begin = rows - 1;
+    end = rows;
+  }
+  capture_ = std::make_unique<HeadCapture>(heads, facts.num_heads, facts.shape.head_dim, begin,
+                                           end - begin, run_.execution.suffix_position);
 }
 
 QueryPassStage::~QueryPassStage() = default;
@@ -87,6 +204,7 @@ Status QueryPassStage::work() {
       return {};
     case Part::kQuestion:
       QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
+      capture_->begin_chunk(static_cast<std::int64_t>(computed_));
       QUIRE_RETURN_IF_ERROR(
           compute(run_.request.suffix_ids, run_.execution.suffix_position, capture_.get()));
       return computed_ == run_.request.suffix_ids.size() ? end_question() : Status();
@@ -135,9 +253,7 @@ Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_
 }
 
 Status QueryPassStage::end_question() {
-  const auto n = static_cast<float>(run_.request.suffix_ids.size());
-  QUIRE_RETURN_IF_ERROR(capture_->read(run_.core.model->compute(), result_.mean_query));
-  for (float& x : result_.mean_query) x /= n;
+  QUIRE_RETURN_IF_ERROR(capture_->read(run_.core.model->compute(), result_));
   run_.cache->truncate_all(prefix_rows_);
   part_ = Part::kDone;
   return {};

@@ -30,6 +30,8 @@ class QueryPassStage final : public SuppliedStage {
  private:
   enum class Part { kPrefix, kPlace, kQuestion, kDone };
   class Capture;
+  class MeanCapture;
+  class HeadCapture;
   bool has_work() override;
   Status work() override;
   Status compute(const std::vector<std::int32_t>& ids, std::int32_t first_position,

@@ -31,6 +31,9 @@ Status SelectStage::work() {
   SelectionInput input = inputs.selection();
   input.rope = &run.core.model->rope();
   input.sketch = sketch;
+  input.selection_keys = [this](std::int32_t context) {
+    return shared_.supply->record<SelectionKeysView>(context);
+  };
   input.query_pass = question_ ? &*question_ : nullptr;
   std::vector<std::optional<ContextKey>> keys;
   for (const QueryContext& c : run.request.contexts) keys.push_back(c.key);

@@ -5,6 +5,7 @@
 
 #include "base/index.h"
 #include "cachestore/format/key.h"
+#include "engine/chat/question_words.h"
 
 namespace quire {
 namespace {
@@ -138,6 +139,12 @@ Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& r
   if (!prefix.ok()) return in_clients_words(prefix.status(), body, 0);
   request.prefix_ids = std::move(*prefix);
   QUIRE_ASSIGN_OR_RETURN(suffixes.emplace_back(), question(body, format));
+  if (request.contexts.empty()) return {};
+  const ChatMessage asked{"user", body.query.value_or("")};
+  const auto messages = body.query ? std::span(&asked, 1)
+                                   : std::span<const ChatMessage>(body.messages);
+  QUIRE_ASSIGN_OR_RETURN(const auto words, question_words(format, messages, 0, suffixes.back()));
+  request.question_words = {words.first, words.second};
   return {};
 }
 

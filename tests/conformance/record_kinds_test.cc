@@ -24,6 +24,7 @@ class RecordKindConformance : public ::testing::TestWithParam<std::string> {
     head.head_dim = 8;
     head_ = std::move(*RetrievalHead::random(head, *ingest_.model, 2));
     ingest_.core.head = head_.get();
+    ingest_.core.facts.selection_heads.heads = {{1, 1}, {2, 0}, {1, 0}};
     for (const auto& kind : all_record_kinds()) {
       if (!kind->always()) ingest_.core.more_records.emplace_back(kind->name());
     }

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/index.h"
+#include "engine/select/head_scores.h"
 #include "engine/select/lexical_scores.h"
 #include "engine/select/samkv_scores.h"
 #include "engine/select/selector.h"
@@ -11,8 +13,12 @@
 namespace quire {
 namespace {
 
+enum class Anchors : std::uint8_t { kPublished, kFirst, kNone };
 enum class KeepRule : std::uint8_t { kRetrievedOverD, kTotalOverD, kBudget };
-enum class Ranking : std::uint8_t { kKeys, kWords, kBoth };
+enum class Ranking : std::uint8_t { kAuto, kHeads, kHeadsAndWords, kKeys, kWords, kBoth };
+
+/// The share of the documents' tokens that heads keep unless a request says otherwise.
+constexpr double kHeadShare = 0.2;
 
 struct SamkvOptions {
   bool select = true;
@@ -20,10 +26,19 @@ struct SamkvOptions {
   BiasCos bias_cos = BiasCos::kLayer;
   std::optional<KeepRule> keep_rule;  ///< none: kRetrievedOverD, or kBudget if one is requested
   std::int64_t token_budget = 0;
+  Anchors anchors = Anchors::kPublished;
   bool shared_layers = false;
-  Ranking ranking = Ranking::kKeys;
+  Ranking ranking = Ranking::kAuto;
   SamkvScoreOptions::Frame frame = SamkvScoreOptions::Frame::kRotated;
   float boost = 0;
+
+  /// Returns whether an option is set that only the published form reads.
+  bool published() const {
+    const SamkvOptions usual;
+    return select != usual.select || bias != usual.bias || bias_cos != usual.bias_cos ||
+           keep_rule != usual.keep_rule || anchors != usual.anchors ||
+           shared_layers != usual.shared_layers || frame != usual.frame || boost != usual.boost;
+  }
 };
 
 OptionTable<SamkvOptions> option_table() {
@@ -42,14 +57,27 @@ OptionTable<SamkvOptions> option_table() {
                    "how many of the retrieved blocks stay; keep_ratio asks for budget"),
       number_option("token_budget", &SamkvOptions::token_budget, {0, 1e9},
                     "document tokens per layer under keep_rule budget; 0: from keep_ratio"),
+      words_option("anchors", &SamkvOptions::anchors,
+                   {{"published", Anchors::kPublished},
+                    {"first", Anchors::kFirst},
+                    {"none", Anchors::kNone}},
+                   "blocks that every document keeps: the first and the last two, the first, none"),
       words_option("layer_mode", &SamkvOptions::shared_layers,
                    {{"per_layer", false}, {"shared", true}},
                    "shared: one set of blocks for all layers"),
       words_option(
           "score", &SamkvOptions::ranking,
-          {{"keys", Ranking::kKeys}, {"words", Ranking::kWords}, {"both", Ranking::kBoth}},
-          "what ranks blocks: the question's mean query against mean keys, as published; its "
-          "words in the text; the sum of both, standardised"),
+          {{"auto", Ranking::kAuto},
+           {"heads", Ranking::kHeads},
+           {"heads_words", Ranking::kHeadsAndWords},
+           {"keys", Ranking::kKeys},
+           {"words", Ranking::kWords},
+           {"both", Ranking::kBoth}},
+          "what ranks blocks: the model's calibrated retrieval heads, one set for all layers and "
+          "no block forced; these and the question's words, by fused ranks; the question's mean "
+          "query against mean keys, as published; its words in the text; the sum of both, "
+          "standardised. auto: heads where the model is calibrated and no option of the published "
+          "form is set, else keys"),
       words_option("score_frame", &SamkvOptions::frame,
                    {{"rotated", Frame::kRotated}, {"raw", Frame::kRaw}},
                    "compare query and blocks at their distance, or without positions"),
@@ -58,6 +86,25 @@ OptionTable<SamkvOptions> option_table() {
           "weight of what a draft's reading pays to a block's tokens, beside its score, both "
           "standardised; 0: none"),
   };
+}
+
+/// Returns the blocks that a context keeps in any case.
+std::vector<std::int32_t> anchors_of(const SelectableContext& c, const SamkvOptions& options) {
+  if (options.anchors == Anchors::kPublished) return anchor_blocks(c.num_blocks);
+  if (options.anchors == Anchors::kNone || c.num_blocks == 0) return {};
+  return {0};
+}
+
+/// Returns the blocks that are chosen from: those of the sketch that are no anchors.
+std::vector<std::int32_t> middle_of(const SelectionInput& input,
+                                    const SamkvScores::Document& document,
+                                    const SamkvOptions& options) {
+  if (options.anchors == Anchors::kPublished) return document.middle;
+  const SelectableContext& c = input.contexts[at(document.context)];
+  std::vector<std::int32_t> middle(at(c.num_blocks));
+  std::iota(middle.begin(), middle.end(), 0);
+  for (const std::int32_t a : anchors_of(c, options)) std::erase(middle, a);
+  return middle;
 }
 
 /// A block that may be kept in addition to the anchors.
@@ -103,7 +150,7 @@ class Filter {
         budget_(budget_of(input, options)) {
     for (const SelectableContext& c : input.contexts) {
       total_blocks_ += c.num_blocks;
-      for (const std::int32_t b : anchor_blocks(c.num_blocks)) anchor_tokens_ += tokens_in(c, b);
+      for (const std::int32_t b : anchors_of(c, options)) anchor_tokens_ += tokens_in(c, b);
     }
   }
   bool by_budget() const { return budget_.has_value(); }
@@ -217,16 +264,25 @@ void add_boost(const SelectionInput& input, float boost,
 }
 
 /// Implements SamKV: it keeps the anchors of every document and the other blocks that score best
-/// for the question's personalised query.
+/// for the question's personalised query. Where the model's retrieval heads are calibrated, these
+/// choose instead, without anchors.
 class SamkvSelector final : public Selector {
  public:
   explicit SamkvSelector(const SamkvOptions& options) : options_(options) {}
 
-  bool needs_sketches(const SelectionInput& input) const override { return decides(input); }
+  bool needs_sketches(const SelectionInput& input) const override {
+    return !by_heads(input) && decides(input);
+  }
 
   std::optional<Selection> query_pass_blocks(const SelectionInput& input) const override {
-    if (!decides(input)) return std::nullopt;
+    if (wants_head_queries(input))
+      return Selection::shared(input.num_layers, Selection::ContextBlocks(input.contexts.size()));
+    if (by_heads(input) || !decides(input)) return std::nullopt;
     return anchors(input);
+  }
+
+  bool wants_head_queries(const SelectionInput& input) const override {
+    return by_heads(input) && input.heads != nullptr && head_budget(input) < total_tokens(input);
   }
 
   bool wants_draft_scores(const SelectionInput& input) const override {
@@ -234,20 +290,22 @@ class SamkvSelector final : public Selector {
   }
 
   Result<Selection> select(const SelectionInput& input) const override {
+    if (by_heads(input)) return select_by_heads(input);
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
     if (input.query_pass == nullptr) return select_static(input);
     const SamkvScoreOptions options{options_.bias, options_.bias_cos, options_.frame};
     QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
-    if (options_.ranking != Ranking::kKeys) add_words(input, options_.ranking, scores.documents);
+    for (SamkvScores::Document& d : scores.documents) d.middle = middle_of(input, d, options_);
+    if (ranks_words()) add_words(input, options_.ranking, scores.documents);
     if (wants_draft_scores(input) && !input.draft_scores.empty())
       add_boost(input, options_.boost, scores.documents);
     const auto& documents = scores.documents;
     const Filter filter(input, options_, documents.size());
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
-    const Rest rest = !filter.by_budget()                  ? Rest::kOut
-                      : options_.ranking == Ranking::kKeys ? Rest::kBehind
-                                                           : Rest::kEqual;
+    const Rest rest = !filter.by_budget() ? Rest::kOut
+                      : ranks_words()     ? Rest::kEqual
+                                          : Rest::kBehind;
     const auto pool_of = [&](auto&& own, auto&& comparable) {
       std::vector<Candidate> pool;
       for (std::size_t i = 0; i < documents.size(); ++i)
@@ -287,6 +345,36 @@ class SamkvSelector final : public Selector {
   }
 
  private:
+  /// Returns whether the calibrated heads rank blocks. Without a question they have nothing to ask.
+  bool by_heads(const SelectionInput& input) const {
+    if (options_.ranking == Ranking::kHeads || options_.ranking == Ranking::kHeadsAndWords)
+      return !input.question.empty();
+    return options_.ranking == Ranking::kAuto && input.heads != nullptr &&
+           !input.question.empty() && !options_.published();
+  }
+  std::int64_t head_budget(const SelectionInput& input) const {
+    if (options_.token_budget > 0) return options_.token_budget;
+    return static_cast<std::int64_t>(std::floor(
+        input.keep_ratio.value_or(kHeadShare) * static_cast<double>(total_tokens(input)) + 1e-6));
+  }
+  Result<Selection> select_by_heads(const SelectionInput& input) const {
+    if (options_.published())
+      return Status::invalid(
+          "cache.options",
+          "score " + std::string(options_.ranking == Ranking::kHeads ? "heads" : "heads_words") +
+              " takes keep_ratio and token_budget only; the other options "
+              "belong to score keys");
+    if (input.heads == nullptr)
+      return Status::invalid("cache.options.score",
+                             "the retrieval heads of this model are not known: run 'quire model "
+                             "calibrate' while the service is stopped, or take score keys");
+    const std::int64_t budget = head_budget(input);
+    if (budget >= total_tokens(input) || input.query_pass == nullptr) return everything(input);
+    QUIRE_ASSIGN_OR_RETURN(BlockScores scores, head_scores(input));
+    if (options_.ranking == Ranking::kHeadsAndWords) scores = fuse_with_words(input, scores);
+    return best_blocks(input, std::move(scores), budget);
+  }
+
   bool keeps_all(const SelectionInput& input) const {
     const auto budget = budget_of(input, options_);
     return budget && *budget >= total_tokens(input) && options_.select;
@@ -295,12 +383,18 @@ class SamkvSelector final : public Selector {
   bool decides(const SelectionInput& input) const {
     if (!options_.select || keeps_all(input)) return false;
     return std::any_of(input.contexts.begin(), input.contexts.end(),
-                       [](const SelectableContext& c) { return c.num_blocks > 3; });
+                       [this](const SelectableContext& c) {
+                         return c.num_blocks > std::ssize(anchors_of(c, options_));
+                       });
   }
 
-  static Selection anchors(const SelectionInput& input) {
+  bool ranks_words() const {
+    return options_.ranking == Ranking::kWords || options_.ranking == Ranking::kBoth;
+  }
+
+  Selection anchors(const SelectionInput& input) const {
     Selection::ContextBlocks kept;
-    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchors_of(c, options_));
     return Selection::shared(input.num_layers, std::move(kept));
   }
   static Selection everything(const SelectionInput& input) {
@@ -311,11 +405,11 @@ class SamkvSelector final : public Selector {
     }
     return Selection::shared(input.num_layers, std::move(kept));
   }
-  static Selection::ContextBlocks with_anchors(const SelectionInput& input,
-                                               const std::vector<SamkvScores::Document>& documents,
-                                               const std::vector<Candidate>& chosen) {
+  Selection::ContextBlocks with_anchors(const SelectionInput& input,
+                                        const std::vector<SamkvScores::Document>& documents,
+                                        const std::vector<Candidate>& chosen) const {
     Selection::ContextBlocks kept;
-    for (const SelectableContext& c : input.contexts) kept.push_back(anchor_blocks(c.num_blocks));
+    for (const SelectableContext& c : input.contexts) kept.push_back(anchors_of(c, options_));
     for (const Candidate& c : chosen) kept[at(documents[c.document].context)].push_back(c.block);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
     return kept;
@@ -363,7 +457,8 @@ class SamkvSelector final : public Selector {
   /// Chooses blocks without a question: those with attention over the longest distance in their own
   /// document (smallest alpha), a quarter of an even share.
   Selection select_static(const SelectionInput& input) const {
-    const std::vector<SamkvScores::Document> documents = samkv_documents(input);
+    std::vector<SamkvScores::Document> documents = samkv_documents(input);
+    for (SamkvScores::Document& d : documents) d.middle = middle_of(input, d, options_);
     const Filter filter(input, options_, documents.size());
     std::size_t middle = 0;
     for (const auto& d : documents) middle += d.middle.size();

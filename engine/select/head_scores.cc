@@ -1,0 +1,180 @@
+#include "engine/select/head_scores.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/index.h"
+#include "engine/select/block_scores.h"
+
+namespace quire {
+namespace {
+
+struct BlockRef {
+  std::int32_t context, block;
+  float score;
+};
+
+std::vector<BlockRef> all_blocks(const SelectionInput& input, const BlockScores& scores) {
+  std::vector<BlockRef> blocks;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
+    for (std::int32_t b = 0; b < input.contexts[at(i)].num_blocks; ++b) {
+      const float s = scores[at(i)][at(b)];
+      blocks.push_back({i, b, std::isnan(s) ? -std::numeric_limits<float>::infinity() : s});
+    }
+  }
+  return blocks;
+}
+
+void best_first(std::vector<BlockRef>& blocks) {
+  std::stable_sort(blocks.begin(), blocks.end(),
+                   [](const BlockRef& a, const BlockRef& b) { return a.score > b.score; });
+}
+
+}  // namespace
+
+Status add_head_scores(const RopeTable& rope, std::int32_t head_dim, const AskingHead& head,
+                       std::span<const HeadContext> contexts, float weight, BlockScores& scores) {
+  const std::int64_t words = count_of(head.outside), dim = head_dim;
+  if (words == 0) return {};
+  const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
+  // One word at a time would read every key once a word; one context at a time reads them once.
+  std::vector<std::vector<float>> logits(contexts.size());  // [context][word, token]
+  std::vector<float> rotated(at(words * dim));
+  std::vector<std::int32_t> positions(at(words));
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const HeadContext& c = contexts[i];
+    if (c.num_tokens == 0) continue;
+    const std::int64_t first = std::clamp<std::int64_t>(c.distance, 0,
+                                                        rope.max_positions() - words);
+    std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(first));
+    QUIRE_RETURN_IF_ERROR(rope_rotate(rope, {.x = head.queries.data(),
+                                             .out = rotated.data(),
+                                             .positions = positions.data(),
+                                             .rows = words,
+                                             .num_heads = 1,
+                                             .ldx = dim,
+                                             .ldo = dim}));
+    logits[i].resize(at(words * c.num_tokens));
+    for (std::int64_t w = 0; w < words; ++w) {
+      block_scores(std::span(rotated).subspan(at(w * dim), at(dim)), c.keys,
+                   std::span(logits[i]).subspan(at(w * c.num_tokens), at(c.num_tokens)));
+    }
+  }
+  const float share = weight / static_cast<float>(words);
+  for (std::int64_t w = 0; w < words; ++w) {
+    float largest = head.outside[at(w)];
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      float* const row = logits[i].data() + w * contexts[i].num_tokens;
+      for (std::int64_t t = 0; t < contexts[i].num_tokens; ++t) {
+        row[t] *= scale;
+        largest = std::max(largest, row[t]);
+      }
+    }
+    double sum = std::exp(head.outside[at(w)] - largest);
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      float* const row = logits[i].data() + w * contexts[i].num_tokens;
+      for (std::int64_t t = 0; t < contexts[i].num_tokens; ++t) {
+        row[t] = std::exp(row[t] - largest);
+        sum += row[t];
+      }
+    }
+    const float factor = share / static_cast<float>(sum);
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      const float* const row = logits[i].data() + w * contexts[i].num_tokens;
+      for (std::int64_t t = 0; t < contexts[i].num_tokens; ++t)
+        scores[i][at(t / contexts[i].block_tokens)] += factor * row[t];
+    }
+  }
+  return {};
+}
+
+Result<BlockScores> head_scores(const SelectionInput& input) {
+  const SelectionHeads& heads = *input.heads;
+  const HeadQueries& asked = *input.query_pass->heads;
+  const std::int32_t group = input.num_heads / input.num_kv_heads, dim = input.head_dim;
+  const auto pairs = heads.pairs(group);
+  BlockScores scores;
+  for (const SelectableContext& c : input.contexts) scores.emplace_back(at(c.num_blocks), 0.0f);
+  const std::int64_t words = asked.num_words;
+  const float weight = 1 / static_cast<float>(heads.heads.size());
+  std::vector<std::vector<float>> keys(input.contexts.size());
+  for (std::size_t p = 0; p < pairs.size(); ++p) {
+    std::vector<HeadContext> contexts(input.contexts.size());
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      const SelectableContext& c = input.contexts[i];
+      const SelectionKeysView* view = c.num_blocks > 0
+                                          ? input.selection_keys(static_cast<std::int32_t>(i))
+                                          : nullptr;
+      if (view == nullptr) continue;
+      keys[i].resize(at(c.num_tokens * dim));
+      view->keys(p, 0, c.num_tokens, keys[i]);
+      contexts[i] = {c.num_tokens, c.block_tokens,
+                     // Without gaps a question may stand before documents that are not kept whole.
+                     std::max(asked.first_position - c.offset, c.num_tokens), keys[i]};
+    }
+    for (std::size_t h = 0; h < heads.heads.size(); ++h) {
+      const SelectionHeads::Head& head = heads.heads[h];
+      if (!(SelectionHeads::Pair{head.layer, head.head / group} == pairs[p])) continue;
+      const auto first = static_cast<std::int64_t>(h) * words;
+      QUIRE_RETURN_IF_ERROR(
+          add_head_scores(*input.rope, dim,
+                          {std::span(asked.queries).subspan(at(first * dim), at(words * dim)),
+                           std::span(asked.outside).subspan(at(first), at(words))},
+                          contexts, weight, scores));
+    }
+  }
+  return scores;
+}
+
+Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget) {
+  std::vector<BlockRef> blocks = all_blocks(input, scores);
+  best_first(blocks);
+  Selection::ContextBlocks kept(input.contexts.size());
+  std::int64_t used = 0;
+  for (const BlockRef& b : blocks) {
+    const SelectableContext& c = input.contexts[at(b.context)];
+    const std::int64_t tokens = std::min<std::int64_t>(
+        c.block_tokens, c.num_tokens - std::int64_t{b.block} * c.block_tokens);
+    if (2 * (budget - used) < tokens) break;
+    used += tokens;
+    kept[at(b.context)].push_back(b.block);
+  }
+  for (auto& list : kept) std::sort(list.begin(), list.end());
+  Selection out = Selection::shared(input.num_layers, std::move(kept));
+  out.scores = std::move(scores);
+  return out;
+}
+
+BlockScores fuse_with_words(const SelectionInput& input, const BlockScores& scores) {
+  constexpr float kRankOffset = 10;
+  const auto question = input.question_words.empty() ? input.question : input.question_words;
+  const BlockScores words = lexical_matches(input.contexts, question);
+  std::vector<SelectableContext> whole(input.contexts.begin(), input.contexts.end());
+  for (SelectableContext& c : whole) {
+    c.block_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, c.num_tokens));
+    c.num_blocks = c.num_tokens > 0 ? 1 : 0;
+  }
+  const BlockScores documents = lexical_matches(whole, question);
+  BlockScores of_document = words, fused = words;
+  for (std::size_t i = 0; i < fused.size(); ++i) {
+    std::fill(of_document[i].begin(), of_document[i].end(),
+              documents[i].empty() ? 0.0f : documents[i].front());
+    std::fill(fused[i].begin(), fused[i].end(), 0.0f);
+  }
+  for (const BlockScores* ranking :
+       {&scores, &words, static_cast<const BlockScores*>(&of_document)}) {
+    std::vector<BlockRef> blocks = all_blocks(input, *ranking);
+    best_first(blocks);
+    // Blocks with one score share the best of their ranks, or prompt order would decide.
+    for (std::size_t i = 0, rank = 0; i < blocks.size(); ++i) {
+      if (i > 0 && blocks[i].score != blocks[i - 1].score) rank = i;
+      fused[at(blocks[i].context)][at(blocks[i].block)] += 1 /
+                                                           (kRankOffset + static_cast<float>(rank));
+    }
+  }
+  return fused;
+}
+
+}  // namespace quire

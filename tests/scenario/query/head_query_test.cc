@@ -1,0 +1,161 @@
+/// Strategy samkv on a model whose retrieval heads are calibrated: records, query pass, choice,
+/// answer, and what happens without them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "engine/calibrate/head_calibration.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/faulty_store.h"
+
+namespace quire::testing {
+
+using test::FaultyStore;
+namespace {
+
+class HeadQueryTest : public ::testing::Test {
+ protected:
+  HeadQueryTest() : real_(open_test_store(folder_.path() / "store")), store_(real_) {
+    engine_ = make_test_engine(model_.path(), store_);
+    for (std::size_t n : {200u, 170u, 250u, 40u}) {
+      Doc d{"d" + std::to_string(n), random_ids(rng_, n), std::nullopt};
+      d.key = ingest(*engine_, store_, d.id, d.ids);
+      docs_.push_back(std::move(d));
+    }
+    question_ = random_ids(rng_, 9);
+  }
+  ~HeadQueryTest() override {
+    store_.release();
+    if (engine_) engine_->stop(std::chrono::milliseconds(0));
+  }
+  void calibrate(SelectionHeads::Asks asks = SelectionHeads::Asks::kWords) {
+    Digest fingerprint;
+    std::ranges::transform(engine_->info().fingerprint_digest, fingerprint.bytes.begin(),
+                           [](std::uint8_t b) { return std::byte{b}; });
+    SelectionHeads heads;
+    heads.heads = {{1, 3}, {0, 1}, {1, 0}};
+    heads.asks = asks;
+    ASSERT_TRUE(save_selection_heads(*real_, fingerprint, heads).ok());
+    restart();
+    EXPECT_EQ(engine_->info().selection_heads, heads);
+  }
+  void restart() {
+    engine_->stop(std::chrono::seconds(5));
+    engine_ = make_test_engine(model_.path(), store_);
+  }
+  QueryRequest request(std::map<std::string, std::string, std::less<>> options = {}) {
+    QueryRequest r = make_request(*engine_, docs_, question_, "samkv");
+    r.cache.options = PlugOptions(std::move(options));
+    r.question_words = {2, 7};
+    return r;
+  }
+  Outcome run(QueryRequest r) {
+    Outcome o = run_query(*engine_, std::move(r));
+    EXPECT_TRUE(o.status.ok()) << o.status.to_string();
+    expect_fates_sum(o.plan);
+    return o;
+  }
+
+  std::mt19937 rng_{19};
+  TempFolder folder_;
+  RandomModelFolder model_{7, 1024};
+  std::unique_ptr<Store> real_;
+  FaultyStore store_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Doc> docs_;
+  std::vector<std::int32_t> question_;
+};
+
+TEST_F(HeadQueryTest, OneSetForAllLayersNoAnchorsNothingComputedAgain) {
+  calibrate();
+  const Outcome o = run(request());
+  EXPECT_EQ(o.plan.recomputer, "none");
+  EXPECT_NEAR(o.plan.keep_ratio, 0.2, 0.02);
+  EXPECT_EQ(o.plan.fates.recomputed, 0);
+  EXPECT_GT(o.stats.query_pass_ms, 0);
+  double mass = 0;
+  float least_kept = 1, most_dropped = 0;
+  for (const PlannedContext& c : o.plan.contexts) {
+    for (const PlannedBlock& b : c.blocks) {
+      EXPECT_TRUE(b.kept_layers == 0 || b.kept_layers == 3);
+      mass += b.score;
+      float& edge = b.kept_layers > 0 ? least_kept : most_dropped;
+      edge = b.kept_layers > 0 ? std::min(edge, b.score) : std::max(edge, b.score);
+    }
+  }
+  EXPECT_GT(mass, 0);
+  EXPECT_LT(mass, 1);  // the words attend to the prompt outside the documents, too
+  EXPECT_GE(least_kept, most_dropped);
+}
+
+TEST_F(HeadQueryTest, ContextsFromBeforeTheCalibrationAreComputedAnewOnce) {
+  calibrate();
+  const Outcome first = run(request());
+  for (const PlannedContext& c : first.plan.contexts) EXPECT_EQ(c.miss, MissReason::kCorrupt);
+  restart();  // its writes are done
+  const Outcome second = run(request());
+  for (const PlannedContext& c : second.plan.contexts) EXPECT_EQ(c.miss, MissReason::kNone);
+  EXPECT_EQ(second.ids, first.ids);
+  EXPECT_GT(second.stats.sketch_bytes, 0);
+}
+
+TEST_F(HeadQueryTest, TheSameFromTheStoreAndFromNothing) {
+  calibrate();
+  for (const char* score : {"heads", "heads_words"}) {
+    (void)run(request({{"score", score}}));
+    restart();
+    const Outcome stored = run(request({{"score", score}}));
+    auto fresh = request({{"score", score}});
+    fresh.tenant = "other";
+    for (auto& c : fresh.contexts) c.key.reset();
+    const Outcome computed = run(fresh);
+    EXPECT_EQ(computed.ids, stored.ids) << score;
+    EXPECT_EQ(computed.plan.keep_ratio, stored.plan.keep_ratio) << score;
+  }
+}
+
+TEST_F(HeadQueryTest, WhoAsksMatters) {
+  calibrate();
+  const Outcome words = run(request());
+  calibrate(SelectionHeads::Asks::kLastToken);
+  const Outcome last = run(request());
+  std::vector<float> a, b;
+  for (std::size_t c = 0; c < words.plan.contexts.size(); ++c) {
+    for (std::size_t i = 0; i < words.plan.contexts[c].blocks.size(); ++i) {
+      a.push_back(words.plan.contexts[c].blocks[i].score);
+      b.push_back(last.plan.contexts[c].blocks[i].score);
+    }
+  }
+  EXPECT_NE(a, b);
+}
+
+TEST_F(HeadQueryTest, AnOptionOfThePublishedFormTakesIt) {
+  const Outcome before = run(request());
+  EXPECT_EQ(before.plan.recomputer, "samkv_fusion");
+  calibrate();
+  const Outcome keys = run(request({{"score", "keys"}}));
+  EXPECT_EQ(keys.ids, before.ids);
+  EXPECT_EQ(keys.plan.recomputer, "samkv_fusion");
+  EXPECT_EQ(run(request({{"bias", "off"}})).plan.recomputer, "samkv_fusion");
+  EXPECT_EQ(run(request({{"recompute", "question"}})).plan.recomputer, "prophetkv");
+  auto all = request({{"recompute", "none"}});
+  all.cache.keep_ratio = 1;
+  auto reuse = request();
+  reuse.cache.strategy = "reuse";
+  EXPECT_EQ(run(all).ids, run(reuse).ids);
+}
+
+TEST_F(HeadQueryTest, WithoutCalibrationOrWithOtherOptionsItSaysSo) {
+  auto refused = run_query(*engine_, request({{"score", "heads"}}));
+  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status.field(), "cache.options.score");
+  EXPECT_NE(refused.status.message().find("quire model calibrate"), std::string::npos);
+  calibrate();
+  refused = run_query(*engine_, request({{"score", "heads"}, {"bias", "off"}}));
+  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status.field(), "cache.options");
+}
+
+}  // namespace
+}  // namespace quire::testing
