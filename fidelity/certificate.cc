@@ -5,16 +5,23 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
+#include <utility>
 
+#include "base/json_parse.h"
+#include "base/json_reader.h"
 #include "base/log.h"
+#include "base/sha256.h"
+#include "engine/calibrate/head_calibration.h"
 #include "fidelity/json_util.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-certificates-1";
+constexpr std::string_view kFormat = "quire-certificates-2";
 
 std::string meta_name(const std::string& fingerprint_hex) { return "fidelity/" + fingerprint_hex; }
 
@@ -24,32 +31,71 @@ std::string points(double share) {
   return std::string(text) + " points";
 }
 
-void judge(const Report& report, const ReportRow& row, Certificate& c) {
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f %%", share * 100);
+  return text;
+}
+
+std::string nats(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  return std::string(text) + " nats";
+}
+
+/// Returns why the suite cannot tell a good answer from a bad one; empty: it can.
+std::string cannot_tell(const ReportRow& reference) {
+  if (!(reference.worth_nll.low > 0))
+    return "this suite certifies nothing: the documents do not make its answers likelier for full "
+           "recompute (" +
+           nats(reference.worth_nll.value) + " a token)";
+  if (!(reference.worth_contains.low > 0))
+    return "this suite certifies nothing: full recompute does not answer it better with the "
+           "documents than without (" +
+           points(reference.worth_contains.value) + ")";
+  return {};
+}
+
+/// Returns why the row is worse than recompute; empty: it is not. `certainly` asks for proof of a
+/// loss, else there has to be proof that there is none.
+std::string loss_of(const ReportRow& row, const Certificate& c, bool certainly) {
   const double unseen = -3.0 / static_cast<double>(row.n_answers);
   for (const auto& [name, interval] :
        {std::pair{"exact match", &row.em_difference}, {"F1", &row.f1_difference}}) {
-    const double low = std::min(interval->low, unseen);
-    if (low >= -c.max_drop) continue;
-    const bool few = interval->low >= -c.max_drop;
-    c.reason = std::string(name) + " may be " + points(-low) + " below recompute (limit " +
-               points(c.max_drop) + ")" +
-               (few ? ": " + std::to_string(row.n_answers) + " questions are too few to know better"
-                    : "");
-    return;
+    const double bound = certainly ? interval->high : std::min(interval->low, unseen);
+    if (bound >= -c.max_drop) continue;
+    const bool few = !certainly && interval->low >= -c.max_drop;
+    return std::string(name) + (certainly ? " is at least " : " may be ") + points(-bound) +
+           " below recompute (limit " + points(c.max_drop) + ")" +
+           (few ? ": " + std::to_string(row.n_answers) + " questions are too few to know better"
+                : "");
+  }
+  const double most = kMostWorthLost * c.worth_nll.value;
+  const double rise = certainly ? row.nll_difference.low : row.nll_difference.high;
+  if (certainly ? rise > most : !(rise <= most))
+    return "the right answers " + std::string(certainly ? "are at least " : "may be ") +
+           nats(rise) + " a token less likely than under recompute (limit " + nats(most) +
+           ", a tenth of what the documents are worth)";
+  return {};
+}
+
+void judge(const Report& report, const ReportRow& reference, const ReportRow& row, Certificate& c) {
+  c.reason = cannot_tell(reference);
+  if (c.reason.empty()) c.reason = loss_of(row, c, false);
+  if (c.reason.empty() && !(row.agreement.low >= kLeastAgreement)) {
+    c.reason = "only " + percent(row.agreement.low) + " of the tokens may be recompute's (limit " +
+               percent(kLeastAgreement) + ")";
   }
   for (const auto& task : report.tasks) {
     const ReportRow* t = report.find(row.strategy, task);
-    if (!t || t->n_answers == 0) continue;
-    for (const auto& [name, interval] :
-         {std::pair{"exact match", &t->em_difference}, {"F1", &t->f1_difference}}) {
-      if (interval->high >= -c.max_drop) continue;
-      c.reason = "task " + task + ": " + name + " is at least " + points(-interval->high) +
-                 " below recompute (limit " + points(c.max_drop) + ")";
-      return;
-    }
+    if (!c.reason.empty() || !t || t->n_answers == 0) continue;
+    if (const std::string why = loss_of(*t, c, true); !why.empty())
+      c.reason = "task " + task + ": " + why;
   }
-  c.passed = true;
-  c.reason = "no worse than recompute by more than " + points(c.max_drop);
+  c.passed = c.reason.empty();
+  if (c.passed)
+    c.reason = "no worse than recompute by more than " + points(c.max_drop) + " and " +
+               nats(kMostWorthLost * c.worth_nll.value) + " a token";
 }
 
 json::object interval_json(const Interval& i) {
@@ -75,6 +121,8 @@ json::object to_json(const Certificate& c) {
   o["recompute_f1"] = fidelity_json::number(c.recompute_f1);
   o["em_difference"] = interval_json(c.em_difference);
   o["f1_difference"] = interval_json(c.f1_difference);
+  o["nll_difference"] = interval_json(c.nll_difference);
+  o["worth_nll"] = interval_json(c.worth_nll);
   o["agreement"] = fidelity_json::number(c.agreement);
   o["kl"] = fidelity_json::number(c.kl);
   o["sequence_ratio"] = fidelity_json::number(c.sequence_ratio);
@@ -90,47 +138,43 @@ json::object to_json(const Certificate& c) {
   return o;
 }
 
+/// Reads the members of a certificate, which are all required.
 class Fields {
  public:
-  explicit Fields(const json::object& o) : object_(o) {}
-  void text(const char* name, std::string& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_string(); }))
-      out = std::string(v->get_string().data(), v->get_string().size());
+  Fields(const json::object& o, std::string path) : object_(o), reader_(o, std::move(path)) {}
+  void text(std::string_view name, std::string& out) {
+    reader_.string(name, out, SIZE_MAX, kRequired);
   }
-  void number(const char* name, double& out) {
-    if (const auto* v = find(name,
-                             [](const json::value& x) { return x.is_number() || x.is_null(); }))
-      out = fidelity_json::to_double(*v);
+  /// fidelity_json::number() writes NaN as null.
+  void number(std::string_view name, double& out) {
+    using Limits = std::numeric_limits<double>;
+    const json::value* v = object_.if_contains(name);
+    if (v != nullptr && v->is_null())
+      out = Limits::quiet_NaN();
+    else
+      reader_.number(name, out, Limits::lowest(), Limits::max(), kRequired);
   }
-  void integer(const char* name, std::int64_t& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_int64(); }))
-      out = v->get_int64();
+  void integer(std::string_view name, std::int64_t& out) {
+    using Limits = std::numeric_limits<std::int64_t>;
+    reader_.integer(name, out, Limits::min(), Limits::max(), kRequired);
   }
-  void boolean(const char* name, bool& out) {
-    if (const auto* v = find(name, [](const json::value& x) { return x.is_bool(); }))
-      out = v->get_bool();
-  }
-  void interval(const char* name, Interval& out) {
-    const auto* v = find(name, [](const json::value& x) { return x.is_object(); });
-    if (!v) return;
-    Fields inner(v->get_object());
+  void boolean(std::string_view name, bool& out) { reader_.boolean(name, out, kRequired); }
+  void interval(std::string_view name, Interval& out) {
+    const json::object* o = reader_.object(name, kRequired);
+    if (o == nullptr) return;
+    Fields inner(*o, reader_.path_of(name));
     inner.number("value", out.value);
     inner.number("low", out.low);
     inner.number("high", out.high);
-    if (!inner.wrong_.empty() && wrong_.empty()) wrong_ = std::string(name) + "." + inner.wrong_;
+    reader_.adopt(inner.reader_.error());
   }
-  const std::string& wrong() const { return wrong_; }
+  /// The path of the first wrong member; empty: none is wrong.
+  std::string wrong() const { return reader_.ok() ? std::string() : reader_.error()->path; }
 
  private:
-  template <class Is>
-  const json::value* find(const char* name, Is&& is) {
-    const auto* v = object_.if_contains(name);
-    if (v && is(*v)) return v;
-    if (wrong_.empty()) wrong_ = name;
-    return nullptr;
-  }
+  static constexpr JsonNeed kRequired = JsonNeed::kRequired;
   const json::object& object_;
-  std::string wrong_;
+  JsonReader reader_;
 };
 
 }  // namespace
@@ -139,7 +183,12 @@ std::string fingerprint_hex(const EngineInfo& info) {
   Digest digest;
   for (std::size_t i = 0; i < digest.bytes.size(); ++i)
     digest.bytes[i] = static_cast<std::byte>(info.fingerprint_digest[i]);
-  return digest.hex();
+  if (info.selection_heads.empty()) return digest.hex();
+  return Sha256()
+      .update_field(digest.hex())
+      .update_field(encode_selection_heads(info.selection_heads))
+      .finish()
+      .hex();
 }
 
 std::vector<Certificate> make_certificates(const Report& report, double max_drop) {
@@ -165,6 +214,8 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
     c.recompute_f1 = reference->f1.value;
     c.em_difference = row.em_difference;
     c.f1_difference = row.f1_difference;
+    c.nll_difference = row.nll_difference;
+    c.worth_nll = reference->worth_nll;
     c.agreement = row.agreement.value;
     c.kl = row.kl.value;
     c.sequence_ratio = row.sequence_ratio.value;
@@ -175,7 +226,7 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
     c.date = x.date;
     c.commit = x.commit;
     c.cpu = x.cpu;
-    judge(report, row, c);
+    judge(report, *reference, row, c);
     out.push_back(std::move(c));
   }
   return out;
@@ -188,19 +239,19 @@ std::string certificates_json(const std::vector<Certificate>& certificates) {
 }
 
 Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
-  const auto value = fidelity_json::parse(text);
+  const auto value = parse_json(text);
   if (!value.ok()) return Status::corruption(value.status().message());
-  const auto* o = value->if_object();
-  const auto* format = o ? o->if_contains("format") : nullptr;
-  const auto* list = o ? o->if_contains("certificates") : nullptr;
-  if (!format || !format->is_string() || format->get_string() != kFormat)
-    return Status::corruption("the format is not " + std::string(kFormat));
-  if (!list || !list->is_array()) return Status::corruption("certificates is no array");
+  JsonReader r(*value, "");
+  std::string format;
+  r.string("format", format);
+  if (format != kFormat) return Status::corruption("the format is not " + std::string(kFormat));
+  const json::array* list = r.array("certificates", 0, SIZE_MAX);
+  if (list == nullptr) return Status::corruption("certificates is no array");
   std::vector<Certificate> out;
-  for (const auto& item : list->get_array()) {
+  for (const auto& item : *list) {
     if (!item.is_object()) return Status::corruption("a certificate is no object");
     Certificate c;
-    Fields f(item.get_object());
+    Fields f(item.get_object(), "");
     f.text("fingerprint_sha256", c.fingerprint_hex);
     f.text("fingerprint", c.fingerprint);
     f.text("model", c.model_name);
@@ -216,6 +267,8 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
     f.number("recompute_f1", c.recompute_f1);
     f.interval("em_difference", c.em_difference);
     f.interval("f1_difference", c.f1_difference);
+    f.interval("nll_difference", c.nll_difference);
+    f.interval("worth_nll", c.worth_nll);
     f.number("agreement", c.agreement);
     f.number("kl", c.kl);
     f.number("sequence_ratio", c.sequence_ratio);

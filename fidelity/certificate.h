@@ -4,12 +4,18 @@
 /// The rule applies to a suite with known answers and to paired differences to full recompute
 /// (question by question, 95 % intervals). A certificate passes if:
 ///
-/// 1. The lower end of the difference in exact match, and in F1, over all questions is at least
+/// 1. The suite can tell: the documents make the right answers likelier, and make recompute answer
+///    with them more often, than the same prompt without documents. The lower ends of both
+///    differences are above 0. A model or a suite that fails this certifies nothing.
+/// 2. The lower end of the difference in exact match, and in F1, over all questions is at least
 ///    -max_drop. A sample cannot exclude losses too small for it to show, so the lower end counts
 ///    as -3/n at most. (The "rule of three": 3/n is the 95 % upper bound of the rate of a loss
 ///    never seen in n questions.)
-/// 2. No task is certainly worse: the upper end of its difference, in exact match and in F1, is at
-///    least -max_drop. So the mean of other questions does not hide a loss in one kind.
+/// 3. The upper end of the rise of the right answers' negative log-likelihood is at most
+///    kMostWorthLost of what the documents are worth.
+/// 4. The lower end of the agreement of tokens is at least kLeastAgreement.
+/// 5. No task is certainly worse, by the limits of 2 and 3. So the mean of other questions does not
+///    hide a loss in one kind.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +38,7 @@ struct Certificate {
   std::int64_t n = 0;
   double em = 0, f1 = 0, recompute_em = 0, recompute_f1 = 0;
   Interval em_difference, f1_difference;
+  Interval nll_difference, worth_nll;  ///< nats a token, as in ReportRow
   double agreement = 0, kl = 0, sequence_ratio = 0, recompute_ratio = 0, ttft_ms = 0,
          recompute_ttft_ms = 0;
   double max_drop = 0;  ///< the limit it was judged by
@@ -41,8 +48,10 @@ struct Certificate {
 };
 
 inline constexpr double kDefaultMaxDrop = 0.02;
+inline constexpr double kMostWorthLost = 0.1, kLeastAgreement = 0.5;
 
-/// Returns the 64 hex digits by which certificates name a model.
+/// Returns the 64 hex digits by which certificates name a model: of everything that changes its KV,
+/// and of its calibrated retrieval heads, which change what a strategy keeps.
 std::string fingerprint_hex(const EngineInfo& info);
 
 /// Returns one certificate per approximate strategy of the report, by the rule above. Empty: the

@@ -24,6 +24,14 @@ struct Measurement {
   /// The negative log-likelihood of the first reference in nats a token, with its tokens forced;
   /// none: there is no reference, or the window has no room for it.
   std::optional<double> nll;
+  /// Of recompute alone: nll and contains of the same prompt without its documents.
+  std::optional<double> nll_without, contains_without;
+  /// Share of the tokens of the record's support that the answer could attend to, mean over layers;
+  /// none: the support is unknown.
+  std::optional<double> support_kept;
+  /// The same of the first answer's text where it stands in a supporting document, the best place;
+  /// none: it stands in none.
+  std::optional<double> answer_kept;
   double agreement = 1;  ///< share of positions with the same token as full recompute
   double kl = 0;  ///< mean over the first answer positions, in nats, with recompute's tokens forced
   double sequence_ratio = 1;   ///< attended share of the (document token, layer) pairs

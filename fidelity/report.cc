@@ -40,7 +40,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.approximate = spec.approximate;
   row.default_settings = spec.default_settings();
   Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft,
-      decode, cited, moved, corrected, contains, contains_difference, nll, nll_difference;
+      decode, cited, moved, corrected, contains, contains_difference, nll, nll_difference,
+      support_kept, answer_kept, worth_nll, worth_contains;
   std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
@@ -59,6 +60,11 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     if (m.nll && std::isfinite(*m.nll)) nll.push_back(*m.nll);
     if (m.nll && reference.nll && std::isfinite(*m.nll) && std::isfinite(*reference.nll))
       nll_difference.push_back(*m.nll - *reference.nll);
+    if (m.nll && m.nll_without && std::isfinite(*m.nll) && std::isfinite(*m.nll_without))
+      worth_nll.push_back(*m.nll_without - *m.nll);
+    if (m.contains_without) worth_contains.push_back(m.contains - *m.contains_without);
+    if (m.support_kept) support_kept.push_back(*m.support_kept);
+    if (m.answer_kept) answer_kept.push_back(*m.answer_kept);
     spans.resize(std::max(spans.size(), m.spans.size()));
     for (std::size_t i = 0; i < m.spans.size(); ++i) {
       spans[i].agreement.push_back(m.spans[i].agreement);
@@ -87,6 +93,10 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.contains_difference = mean(contains_difference, "contains_difference");
   row.nll = mean(nll, "nll");
   row.nll_difference = mean_of(nll_difference, bootstrap, prefix + "nll_difference", kTrimmed);
+  row.worth_nll = mean_of(worth_nll, bootstrap, prefix + "worth_nll", kTrimmed);
+  row.worth_contains = mean(worth_contains, "worth_contains");
+  row.support_kept = mean(support_kept, "support_kept");
+  row.answer_kept = mean(answer_kept, "answer_kept");
   row.agreement = mean(agreement, "agreement");
   row.kl = mean(kl, "kl");
   row.sequence_ratio = mean(sequence, "sequence_ratio");
@@ -300,6 +310,10 @@ std::string report_json(const Report& r) {
     d["corrected"] = interval_json(row.corrected);
     d["contains"] = interval_json(row.contains);
     d["nll"] = interval_json(row.nll);
+    d["worth_nll"] = interval_json(row.worth_nll);
+    d["worth_contains"] = interval_json(row.worth_contains);
+    d["support_kept"] = interval_json(row.support_kept);
+    d["answer_kept"] = interval_json(row.answer_kept);
     d["em_difference"] = interval_json(row.em_difference);
     d["f1_difference"] = interval_json(row.f1_difference);
     d["contains_difference"] = interval_json(row.contains_difference);
@@ -328,7 +342,8 @@ std::string report_table(const Report& r) {
                     cell("EM - recompute", 23) + cell("contains", 10) + cell("NLL", 8) +
                     cell("NLL - recompute", 23) + cell("agree", 9) + cell("KL", 10) +
                     cell("sequence", 10) + cell("recomp.", 9) + cell("loaded", 11) +
-                    cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + "\n";
+                    cell("TTFT", 11) + cell("decode", 11) + cell("cited", 9) + cell("support", 9) +
+                    cell("answer", 9) + "\n";
   for (const auto& s : r.strategies) {
     const ReportRow* row = r.find(s, "all");
     if (!row) continue;
@@ -343,6 +358,7 @@ std::string report_table(const Report& r) {
            cell(bytes_text(row->bytes_loaded.value), 11) +
            cell(fixed(row->ttft_ms.value, 1, " ms"), 11) +
            cell(fixed(row->decode_ms.value, 1, " ms"), 11) + cell(percent(row->cited.value), 9) +
+           cell(percent(row->support_kept.value), 9) + cell(percent(row->answer_kept.value), 9) +
            "\n";
   }
   const ReportRow* all = r.find("recompute", "all");

@@ -24,7 +24,9 @@ struct ReportRow {
   Interval cited;
   Interval moved, corrected;  ///< over the questions that have them
   Interval contains;
-  Interval nll;  ///< nats a token of the first reference
+  Interval nll;           ///< nats a token of the first reference
+  Interval support_kept;  ///< of suites that name what supports an answer
+  Interval answer_kept;
   struct Span {
     Interval agreement, kl;
   };
@@ -35,6 +37,10 @@ struct ReportRow {
   Interval em_difference, f1_difference, contains_difference;
   /// The same of nll, as a mean without a tenth of the questions at either end; below 0: better.
   Interval nll_difference;
+  /// Of recompute: what the documents are worth, as paired differences of the prompt without them
+  /// and with them. Nats a token of nll, trimmed likewise, and share of answers that contain a
+  /// reference.
+  Interval worth_nll, worth_contains;
 };
 
 /// ReportContext describes what was measured, and with which model and settings.

@@ -8,6 +8,7 @@
 
 #include "base/index.h"
 #include "engine/answer/cited_blocks.h"
+#include "engine/chat/question_words.h"
 #include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
 
@@ -38,11 +39,10 @@ double recompute_ratio(const Plan& plan) {
          static_cast<double>(plan.document_tokens);
 }
 
-/// Returns the tokens after the documents: the earlier turns, the instruction before the first
+/// Enters the tokens after the documents: the earlier turns, the instruction before the first
 /// question, and the question.
-Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format,
-                                             const std::string& instruction,
-                                             const SuiteRecord& record) {
+Status set_question(const PromptFormat& format, const std::string& instruction,
+                    const SuiteRecord& record, QueryRequest& request) {
   std::vector<ChatMessage> messages;
   for (const SuiteTurn& turn : record.turns) {
     messages.push_back({"user", turn.question});
@@ -51,7 +51,12 @@ Result<std::vector<std::int32_t>> suffix_ids(const PromptFormat& format,
   messages.push_back({"user", record.question});
   if (!instruction.empty())
     messages.front().content = instruction + "\n\n" + messages.front().content;
-  return format.suffix(messages);
+  QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, format.suffix(messages));
+  const std::size_t skipped = messages.back().content.size() - record.question.size();
+  QUIRE_ASSIGN_OR_RETURN(const auto words,
+                         question_words(format, messages, skipped, request.suffix_ids));
+  request.question_words = {words.first, words.second};
+  return {};
 }
 
 std::string document_id(const SuiteDocument& d) {
@@ -149,6 +154,7 @@ class Runner {
         if (skipped.empty()) {
           m = measured(record, *reference, *reference, reference->text);
           QUIRE_ASSIGN_OR_RETURN(m.nll, answer_nll(record, request, spec));
+          QUIRE_RETURN_IF_ERROR(measure_without(record, request, spec, m));
         }
         if (skipped.empty() && long_answers())
           m.spans = spans_of(*reference, *reference, options_.span_tokens);
@@ -251,6 +257,23 @@ class Runner {
     return std::optional<double>(sum / n);
   }
 
+  /// Measures the question without its documents: what the model knows, or guesses.
+  Status measure_without(const SuiteRecord& record, const QueryRequest& request,
+                         const StrategySpec& spec, Measurement& m) {
+    if (!m.has_answers) return {};
+    QueryRequest bare = request;
+    bare.contexts.clear();
+    bare.attribute = false;
+    std::string skipped;
+    QUIRE_ASSIGN_OR_RETURN(const Answer run, answer(bare, spec, {}, skipped));
+    if (!skipped.empty()) return {};
+    Measurement without;
+    score(record, run->text, without);
+    m.contains_without = without.contains;
+    QUIRE_ASSIGN_OR_RETURN(m.nll_without, answer_nll(record, bare, spec));
+    return {};
+  }
+
   /// Sets whether a right answer cites a supporting document first.
   static void check_citation(const SuiteRecord& record, const AnswerSink& run, Measurement& m) {
     m.cited.reset();
@@ -268,12 +291,102 @@ class Runner {
                           });
   }
 
+  /// Where a context's tokens stand in its document.
+  struct ContextText {
+    std::size_t document = 0;              ///< index into SuiteRecord::documents
+    std::size_t begin = 0, text_size = 0;  ///< bytes of its text
+    std::vector<TokenSpan> spans;          ///< of each token, bytes from `begin` on
+  };
+
+  /// Tokens of a prompt's contexts, [context] of [begin, end).
+  using TokenRanges = std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>;
+
+  /// Returns the share of the ranges' tokens that the plan keeps, mean over layers; none: there are
+  /// no such tokens.
+  static std::optional<double> kept_share(const Plan& plan, const TokenRanges& ranges) {
+    double kept = 0, all = 0;
+    for (std::size_t i = 0; i < ranges.size() && i < plan.contexts.size(); ++i) {
+      for (const PlannedBlock& b : plan.contexts[i].blocks) {
+        for (const auto& [begin, end] : ranges[i]) {
+          const std::int64_t from = std::max<std::int64_t>(begin, b.first_token),
+                             to = std::min<std::int64_t>(end, b.first_token + b.num_tokens);
+          if (to > from) kept += static_cast<double>(to - from) * b.kept_layers / plan.num_layers;
+        }
+      }
+      for (const auto& [begin, end] : ranges[i]) all += static_cast<double>(end - begin);
+    }
+    return all > 0 ? std::optional(kept / all) : std::nullopt;
+  }
+
+  /// Returns the tokens of each context that stand for bytes of `ranges`, [context] of bytes of its
+  /// document's text.
+  TokenRanges tokens_of(const std::vector<ContextText>& contexts, std::size_t document,
+                        std::size_t begin, std::size_t end) const {
+    TokenRanges out(contexts.size());
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      const ContextText& c = contexts[i];
+      if (c.document != document || end <= c.begin || begin >= c.begin + c.text_size) continue;
+      std::int64_t first = -1, last = -1;
+      for (std::size_t t = 0; t < c.spans.size(); ++t) {
+        const std::size_t from = c.begin + c.spans[t].begin, to = c.begin + c.spans[t].end;
+        if (from >= to || to <= begin || from >= end) continue;
+        if (first < 0) first = static_cast<std::int64_t>(t);
+        last = static_cast<std::int64_t>(t) + 1;
+      }
+      if (first >= 0) out[i].emplace_back(first, last);
+    }
+    return out;
+  }
+
+  /// Finds the tokens of the record's support and of its answer in the request's contexts.
+  Status find_support(const SuiteRecord& record, const QueryRequest& request) {
+    support_.clear();
+    answers_.clear();
+    if (record.support.empty()) return {};
+    std::vector<ContextText> contexts;
+    for (std::size_t d = 0; d < record.documents->size(); ++d) {
+      const SuiteDocument& document = (*record.documents)[d];
+      QUIRE_ASSIGN_OR_RETURN(const auto chunks,
+                             ingest_.documents().chunks(ns_, document_id(document)));
+      for (const ChunkInfo& chunk : chunks) {
+        const auto text = std::string_view(document.text)
+                              .substr(chunk.byte_begin, chunk.byte_end - chunk.byte_begin);
+        QUIRE_ASSIGN_OR_RETURN(DocumentTokens tokens,
+                               engine_.prompt_format().document(document.title, text));
+        contexts.push_back({d, chunk.byte_begin, text.size(), std::move(tokens.spans)});
+      }
+    }
+    if (contexts.size() != request.contexts.size())
+      return Status::internal("chunks and contexts of a suite's documents differ");
+    support_.resize(contexts.size());
+    for (const SuiteSupport& s : record.support) {
+      const TokenRanges found = tokens_of(contexts, s.document, s.begin, s.end);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        support_[i].insert(support_[i].end(), found[i].begin(), found[i].end());
+    }
+    std::set<std::size_t> supporting;
+    for (const SuiteSupport& s : record.support) supporting.insert(s.document);
+    for (const std::size_t d : supporting) {
+      if (record.answers.empty()) break;
+      const std::string& text = (*record.documents)[d].text;
+      const std::string& answer = record.answers.front();
+      for (auto at = text.find(answer); at != std::string::npos; at = text.find(answer, at + 1))
+        answers_.push_back(tokens_of(contexts, d, at, at + answer.size()));
+    }
+    return {};
+  }
+
   Measurement measured(const SuiteRecord& record, const AnswerSink& run,
                        const AnswerSink& reference, const std::string& text) const {
     Measurement m;
     score(record, text, m);
     check_citation(record, run, m);
     m.agreement = token_agreement(reference.choices, run.choices);
+    m.support_kept = kept_share(run.plan, support_);
+    for (const TokenRanges& place : answers_) {
+      const auto kept = kept_share(run.plan, place);
+      if (kept && (!m.answer_kept || *kept > *m.answer_kept)) m.answer_kept = kept;
+    }
     m.sequence_ratio = sequence_ratio(run.plan);
     m.recompute_ratio = recompute_ratio(run.plan);
     for (const std::int64_t bytes : run.stats.tier_bytes)
@@ -318,7 +431,7 @@ class Runner {
   Status prepare(const SuiteRecord& record, QueryRequest& request) {
     const PromptFormat& format = engine_.prompt_format();
     QUIRE_ASSIGN_OR_RETURN(request.prefix_ids, format.prefix());
-    QUIRE_ASSIGN_OR_RETURN(request.suffix_ids, suffix_ids(format, suite_.instruction, record));
+    QUIRE_RETURN_IF_ERROR(set_question(format, suite_.instruction, record, request));
     request.attribute = !record.supporting_ids.empty();
     request.sampling.max_tokens = record.max_tokens > 0 ? record.max_tokens : options_.max_tokens;
     if (long_answers()) {
@@ -338,6 +451,7 @@ class Runner {
       return Status::internal("a document of the suite was not kept by the document service");
     for (auto& d : resolved.documents)
       for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
+    QUIRE_RETURN_IF_ERROR(find_support(record, request));
     request.tenant = resolved.tenant;
     request.salt_digest = resolved.salt_digest;
     std::int64_t tokens = static_cast<std::int64_t>(request.prefix_ids.size() +
@@ -422,6 +536,8 @@ class Runner {
   StateFile& state_;
   const SuiteRecord* next_ = nullptr;
   std::set<std::string> present_;
+  TokenRanges support_;               ///< of the current record; empty: unknown
+  std::vector<TokenRanges> answers_;  ///< [place]
   bool warm_ = false;
 };
 
@@ -446,8 +562,9 @@ Result<std::int64_t> prompt_tokens(const Engine& engine, const SuiteRecord& reco
                                    std::int32_t chunk_tokens) {
   const PromptFormat& format = engine.prompt_format();
   QUIRE_ASSIGN_OR_RETURN(const auto prefix, format.prefix());
-  QUIRE_ASSIGN_OR_RETURN(const auto suffix, suffix_ids(format, "", record));
-  std::int64_t total = static_cast<std::int64_t>(prefix.size() + suffix.size());
+  QueryRequest question;
+  QUIRE_RETURN_IF_ERROR(set_question(format, "", record, question));
+  std::int64_t total = static_cast<std::int64_t>(prefix.size() + question.suffix_ids.size());
   for (const auto& d : *record.documents) {
     QUIRE_ASSIGN_OR_RETURN(const auto whole, format.document(d.title, d.text));
     QUIRE_ASSIGN_OR_RETURN(const auto header, format.document(d.title, ""));

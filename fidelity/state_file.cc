@@ -10,14 +10,15 @@
 #include <filesystem>
 #include <optional>
 
-#include "fidelity/json_util.h"
+#include "base/json_parse.h"
+#include "base/json_reader.h"
 #include "fidelity/line_source.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-4";
+constexpr std::string_view kFormat = "quire-fidelity-state-5";
 
 /// Formats numbers as text. The JSON library's reader may be off by the last bit, and rows must be
 /// read back exactly as measured.
@@ -46,6 +47,10 @@ std::string row_text(const std::string& question, const std::string& strategy,
   o["f1"] = exact(m.f1);
   o["contains"] = exact(m.contains);
   if (m.nll) o["nll"] = exact(*m.nll);
+  if (m.nll_without) o["nll_without"] = exact(*m.nll_without);
+  if (m.contains_without) o["contains_without"] = exact(*m.contains_without);
+  if (m.support_kept) o["support_kept"] = exact(*m.support_kept);
+  if (m.answer_kept) o["answer_kept"] = exact(*m.answer_kept);
   o["agreement"] = exact(m.agreement);
   o["kl"] = exact(m.kl);
   o["sequence_ratio"] = exact(m.sequence_ratio);
@@ -86,43 +91,30 @@ struct Row {
 };
 
 std::optional<Row> parse_row(std::string_view line) {
-  const auto value = fidelity_json::parse(line);
+  const auto value = parse_json(line);
   if (!value.ok() || !value->is_object()) return std::nullopt;
-  const auto& o = value->get_object();
+  JsonReader r(*value, "");
   Row row;
-  bool ok = true;
-  const auto text = [&](const char* name, std::string& out) {
-    const auto* v = o.if_contains(name);
-    if (v && v->is_string())
-      out = std::string(v->get_string().data(), v->get_string().size());
-    else
-      ok = false;
-  };
-  const auto number = [&](const char* name, double& out) {
-    if (const auto v = from_exact(o.if_contains(name)))
-      out = *v;
-    else
-      ok = false;
-  };
-  text("question", row.question);
-  text("strategy", row.strategy);
-  text("skipped", row.m.skipped);
-  text("answer", row.m.answer);
-  const auto* has = o.if_contains("has_answers");
-  if (has && has->is_bool())
-    row.m.has_answers = has->get_bool();
-  else
-    ok = false;
-  const auto* cited = o.if_contains("cited");
-  if (cited && cited->is_bool())
-    row.m.cited = cited->get_bool();
-  else
-    ok = ok && cited && cited->is_null();
-  for (const auto& [name, out] :
-       {std::pair{"nll", &row.m.nll}, {"moved", &row.m.moved}, {"corrected", &row.m.corrected}}) {
-    *out = from_exact(o.if_contains(name));
+  for (const auto& [name, out] : {std::pair{"question", &row.question},
+                                  {"strategy", &row.strategy},
+                                  {"skipped", &row.m.skipped},
+                                  {"answer", &row.m.answer}}) {
+    r.string(name, *out, SIZE_MAX, JsonNeed::kRequired);
   }
-  if (const auto* spans = o.if_contains("spans")) ok = parse_spans(*spans, row.m.spans) && ok;
+  r.boolean("has_answers", row.m.has_answers, JsonNeed::kRequired);
+  // A null says that it is unknown, and so may not be left out.
+  bool ok = value->get_object().contains("cited");
+  if (r.has("cited")) r.boolean("cited", row.m.cited.emplace());
+  for (const auto& [name, out] : {std::pair{"nll", &row.m.nll},
+                                  {"nll_without", &row.m.nll_without},
+                                  {"contains_without", &row.m.contains_without},
+                                  {"support_kept", &row.m.support_kept},
+                                  {"answer_kept", &row.m.answer_kept},
+                                  {"moved", &row.m.moved},
+                                  {"corrected", &row.m.corrected}}) {
+    *out = from_exact(r.raw(name));
+  }
+  if (const auto* spans = r.raw("spans")) ok = parse_spans(*spans, row.m.spans) && ok;
   double prompt = 0, answer = 0;
   for (const auto& [name, out] : {std::pair{"em", &row.m.em},
                                   {"f1", &row.m.f1},
@@ -136,9 +128,11 @@ std::optional<Row> parse_row(std::string_view line) {
                                   {"decode_ms", &row.m.decode_ms},
                                   {"prompt_tokens", &prompt},
                                   {"answer_tokens", &answer}}) {
-    number(name, *out);
+    const auto v = from_exact(r.raw(name));
+    ok = ok && v;
+    if (v) *out = *v;
   }
-  if (!ok || !(prompt >= 0 && prompt < 1e15) || !(answer >= 0 && answer < 1e15))
+  if (!ok || !r.ok() || !(prompt >= 0 && prompt < 1e15) || !(answer >= 0 && answer < 1e15))
     return std::nullopt;
   row.m.prompt_tokens = static_cast<std::int64_t>(prompt);
   row.m.answer_tokens = static_cast<std::int64_t>(answer);

@@ -21,6 +21,7 @@ Digest record_hash(const SuiteRecord& r) {
       .update_u64(static_cast<std::uint64_t>(r.max_tokens))
       .update_u64(r.first_line ? 1 : 0);
   for (const auto& t : r.turns) hash.update_field(t.question).update_field(t.answer);
+  for (const auto& s : r.support) hash.update_u64(s.document).update_u64(s.begin).update_u64(s.end);
   return hash.finish();
 }
 

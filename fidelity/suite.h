@@ -24,6 +24,13 @@ enum class ScoreRule : std::uint8_t {
   kRulerAny,  ///< any reference found in the answer
 };
 
+/// SuiteSupport is a part of a document that the answer follows from, such as a sentence.
+struct SuiteSupport {
+  std::size_t document = 0;        ///< index into SuiteRecord::documents
+  std::size_t begin = 0, end = 0;  ///< bytes of its text
+  friend bool operator==(const SuiteSupport&, const SuiteSupport&) = default;
+};
+
 /// SuiteTurn is an earlier question and answer of the same conversation.
 struct SuiteTurn {
   std::string question, answer;
@@ -39,6 +46,7 @@ struct SuiteRecord {
   std::vector<std::string> answers;
   std::string kind;  ///< the task in the report's rows
   std::vector<std::string> supporting_ids;
+  std::vector<SuiteSupport> support;  ///< ascending; empty: unknown
   ScoreRule rule = ScoreRule::kExactMatch;
   std::int32_t max_tokens = 0;  ///< limit of the answer; 0: the run's default
   bool first_line = false;  ///< only the answer's first line counts (LongBench's few-shot tasks)

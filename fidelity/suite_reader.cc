@@ -5,10 +5,12 @@
 #include <boost/json/object.hpp>
 #include <filesystem>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/index.h"
-#include "fidelity/json_util.h"
+#include "base/json_parse.h"
+#include "base/json_reader.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -23,60 +25,53 @@ using Documents = std::vector<SuiteDocument>;
 
 std::string_view text_of(const json::string& s) { return {s.data(), s.size()}; }
 
-/// Reads the members of one record and keeps the first error.
+/// Says what is wrong with a member. Suites are long files, so their errors are short.
+std::string member_words(const JsonMismatch& m) {
+  if (m.kind == JsonMismatch::Kind::kMissing) return m.path + " is missing";
+  return m.path + (m.wanted == JsonType::kArray ? " must be an array" : " must be a string");
+}
+
+/// Reads the members of one record and keeps the first error. Files of other projects have members
+/// that no layout here needs, so unknown ones are accepted.
 class Members {
  public:
-  Members(const json::object& o, std::string path) : object_(o), path_(std::move(path)) {}
-  bool has(std::string_view name) const {
-    const auto* v = object_.if_contains(name);
-    return v != nullptr && !v->is_null();
-  }
+  Members(const json::object& o, std::string path) : reader_(o, std::move(path), member_words) {}
+  bool has(std::string_view name) { return reader_.has(name); }
   std::string text(std::string_view name, bool required) {
-    if (!has(name)) {
-      if (required) fail(name, "is missing");
-      return {};
-    }
-    const auto& v = object_.at(name);
-    if (v.is_string()) return std::string(text_of(v.get_string()));
-    fail(name, "must be a string");
-    return {};
-  }
-  const json::array* array(std::string_view name, bool required) {
-    if (!has(name)) {
-      if (required) fail(name, "is missing");
-      return nullptr;
-    }
-    if (const auto* a = object_.at(name).if_array()) return a;
-    fail(name, "must be an array");
-    return nullptr;
-  }
-  std::vector<std::string> texts(std::string_view name, bool required) {
-    std::vector<std::string> out;
-    if (const auto* list = array(name, required)) {
-      for (std::size_t i = 0; i < list->size() && status_.ok(); ++i) {
-        if ((*list)[i].is_string())
-          out.emplace_back(text_of((*list)[i].get_string()));
-        else
-          fail(std::string(name) + "[" + std::to_string(i) + "]", "must be a string");
-      }
-    }
+    std::string out;
+    reader_.string(name, out, SIZE_MAX, need(required));
     return out;
   }
+  const json::array* array(std::string_view name, bool required) {
+    return reader_.array(name, 0, SIZE_MAX, need(required));
+  }
+  std::vector<std::string> texts(std::string_view name, bool required) {
+    return reader_.strings(name, SIZE_MAX, need(required));
+  }
+  std::string path_of(std::string_view name) const { return reader_.path_of(name); }
   void fail(std::string_view name, const std::string& what) {
-    if (status_.ok())
-      status_ = Status::invalid(
-          "suite", (path_.empty() ? "" : path_ + ".") + std::string(name) + " " + what);
+    reader_.fail(name, path_of(name) + " " + what);
   }
-  void adopt(const Status& s) {
-    if (status_.ok()) status_ = s;
-  }
-  const Status& status() const { return status_; }
+  void adopt(const Members& inner) { reader_.adopt(inner.reader_.error()); }
+  bool ok() const { return reader_.ok(); }
+  /// The first error, of which there must be one.
+  const std::string& wrong() const { return reader_.error()->message; }
 
  private:
-  const json::object& object_;
-  std::string path_;
-  Status status_;
+  static JsonNeed need(bool required) {
+    return required ? JsonNeed::kRequired : JsonNeed::kOptional;
+  }
+  JsonReader reader_;
 };
+
+/// Says what is wrong with the text of a record.
+std::string text_words(const JsonTextError& error) {
+  using Kind = JsonTextError::Kind;
+  if (error.kind == Kind::kUnfinished) return "the JSON value is not finished";
+  const std::string place = " at byte " + std::to_string(error.byte + 1);
+  if (error.kind == Kind::kTrailing) return "something follows the JSON value" + place;
+  return "not valid JSON" + place + ": " + error.reason;
+}
 
 std::string at(std::string_view name, std::size_t i) {
   return std::string(name) + "[" + std::to_string(i) + "]";
@@ -92,12 +87,12 @@ std::string trimmed(std::string_view text) {
 template <class ReadOne>
 void read_objects(Members& parent, std::string_view name, const json::array& list,
                   ReadOne&& read_one) {
-  for (std::size_t i = 0; i < list.size() && parent.status().ok(); ++i) {
+  for (std::size_t i = 0; i < list.size() && parent.ok(); ++i) {
     const auto* o = list[i].if_object();
     if (!o) return parent.fail(at(name, i), "must be an object");
-    Members m(*o, at(name, i));
+    Members m(*o, parent.path_of(at(name, i)));
     read_one(m, i);
-    parent.adopt(m.status());
+    parent.adopt(m);
   }
 }
 
@@ -106,7 +101,7 @@ Documents own_documents(Members& m) {
   if (const auto* list = m.array("documents", true)) {
     read_objects(m, "documents", *list, [&](Members& d, std::size_t i) {
       SuiteDocument document{d.text("id", false), d.text("title", false), d.text("text", true)};
-      if (d.status().ok() && trimmed(document.text).empty()) d.fail("text", "is empty");
+      if (d.ok() && trimmed(document.text).empty()) d.fail("text", "is empty");
       if (document.id.empty()) document.id = "d" + std::to_string(i + 1);
       out.push_back(std::move(document));
     });
@@ -114,11 +109,14 @@ Documents own_documents(Members& m) {
   return out;
 }
 
-/// Reads [[title, [sentence, ...]], ...].
-Documents titled_sentences(Members& m) {
+/// The byte ranges of a document's sentences, [sentence] of [begin, end).
+using Sentences = std::vector<std::pair<std::size_t, std::size_t>>;
+
+/// Reads [[title, [sentence, ...]], ...]; `sentences` gets those of each document.
+Documents titled_sentences(Members& m, std::vector<Sentences>& sentences_of) {
   Documents out;
   const auto* list = m.array("context", true);
-  for (std::size_t i = 0; list && i < list->size() && m.status().ok(); ++i) {
+  for (std::size_t i = 0; list && i < list->size() && m.ok(); ++i) {
     const auto* pair = (*list)[i].if_array();
     const json::array* sentences = pair && pair->size() == 2 ? (*pair)[1].if_array() : nullptr;
     if (!sentences || !(*pair)[0].is_string()) {
@@ -127,6 +125,7 @@ Documents titled_sentences(Members& m) {
     }
     SuiteDocument d;
     d.title = d.id = std::string(text_of((*pair)[0].get_string()));
+    Sentences ranges;
     for (const auto& s : *sentences) {
       if (!s.is_string()) {
         m.fail(at("context", i), "holds a sentence that is no string");
@@ -135,10 +134,18 @@ Documents titled_sentences(Members& m) {
       const std::string_view sentence = text_of(s.get_string());
       if (!d.text.empty() && !sentence.empty() && sentence.front() != ' ' && d.text.back() != ' ')
         d.text += ' ';
+      ranges.emplace_back(d.text.size(), d.text.size() + sentence.size());
       d.text += sentence;
     }
+    const std::size_t cut = std::min(d.text.find_first_not_of(" \t\r\n"), d.text.size());
     d.text = trimmed(d.text);
-    if (!d.text.empty()) out.push_back(std::move(d));
+    for (auto& [begin, end] : ranges) {
+      begin = std::min(begin - std::min(begin, cut), d.text.size());
+      end = std::min(end - std::min(end, cut), d.text.size());
+    }
+    if (d.text.empty()) continue;
+    out.push_back(std::move(d));
+    sentences_of.push_back(std::move(ranges));
   }
   return out;
 }
@@ -239,14 +246,14 @@ class Reader {
       if (begin == std::string::npos) continue;
       const std::int64_t number = lines.line_number();
       const char head = (**line)[begin];
-      auto value = fidelity_json::parse(std::string_view(**line).substr(begin));
-      const bool unfinished = !value.ok() &&
-                              value.status().message() == "the JSON value is not finished";
+      json::value value;
+      const auto error = parse_json(std::string_view(**line).substr(begin), value);
+      const bool unfinished = error && error->kind == JsonTextError::Kind::kUnfinished;
       if (first && (head == '[' || (head == '{' && unfinished)))
         return read_whole(lines, std::move(**line), begin, number);
       first = false;
-      if (!value.ok()) return wrong(number, value.status().message());
-      QUIRE_RETURN_IF_ERROR(add_line(*value, number));
+      if (error) return wrong(number, text_words(*error));
+      QUIRE_RETURN_IF_ERROR(add_line(value, number));
     }
     if (suite_.records.empty()) return Status::invalid("suite", name_ + " holds no question");
     return {};
@@ -275,19 +282,17 @@ class Reader {
                                             std::to_string(kMaxLineBytes) +
                                             " bytes; write one record a line");
     }
-    auto value = fidelity_json::parse(std::string_view(text).substr(begin));
-    if (!value.ok()) {
-      const std::string& what = value.status().message();
-      const auto digits = what.find("at byte ");
-      std::size_t byte = text.size();
-      if (digits != std::string::npos)
-        byte = begin + to_size(std::strtoull(what.c_str() + digits + 8, nullptr, 10)) - 1;
+    json::value value;
+    if (const auto error = parse_json(std::string_view(text).substr(begin), value)) {
+      const std::size_t byte = error->kind == JsonTextError::Kind::kUnfinished
+                                   ? text.size()
+                                   : begin + error->byte;
       const auto line = static_cast<std::int64_t>(
                             std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) -
                         1;
-      return wrong(first_line + line, what);
+      return wrong(first_line + line, text_words(*error));
     }
-    if (const auto* list = value->if_array()) {
+    if (const auto* list = value.if_array()) {
       for (std::size_t i = 0; i < list->size(); ++i) {
         const Status s = add_line((*list)[i], first_line);
         if (!s.ok())
@@ -296,7 +301,7 @@ class Reader {
                         "suite");
       }
     } else {
-      QUIRE_RETURN_IF_ERROR(add_line(*value, first_line));
+      QUIRE_RETURN_IF_ERROR(add_line(value, first_line));
     }
     if (suite_.records.empty()) return Status::invalid("suite", name_ + " holds no question");
     return {};
@@ -321,7 +326,7 @@ class Reader {
       if (m.has("turns")) {
         read_objects(m, "turns", *checked(m.array("turns", true)), [&](Members& t, std::size_t) {
           SuiteTurn turn{t.text("question", true), t.text("answer", true)};
-          if (t.status().ok() && (trimmed(turn.question).empty() || trimmed(turn.answer).empty()))
+          if (t.ok() && (trimmed(turn.question).empty() || trimmed(turn.answer).empty()))
             t.fail("question", "and answer must not be empty");
           record.turns.push_back(std::move(turn));
         });
@@ -331,16 +336,19 @@ class Reader {
       record.kind = m.text("kind", false);
       record.supporting_ids = m.texts(m.has("supporting_ids") ? "supporting_ids" : "supporting",
                                       false);
+      if (m.has("support"))
+        add_own_support(m, previous && previous_ ? *previous_ : documents, record);
       if (record.kind.empty()) record.kind = "questions";
     } else if (m.has("context") && o->at("context").is_array()) {
       instruction_ = true;
-      documents = titled_sentences(m);
+      std::vector<Sentences> sentences;
+      documents = titled_sentences(m, sentences);
       record.question = m.text("question", true);
       record.answers = {m.text("answer", true)};
       record.kind = m.text("type", false);
       if (record.kind.empty()) record.kind = "multi_hop";
       record.max_tokens = 32;
-      add_support(m, *o, record);
+      add_support(m, *o, documents, sentences, record);
     } else if (m.has("paragraphs")) {
       instruction_ = true;
       read_objects(
@@ -356,6 +364,7 @@ class Reader {
       const auto hops = id.find("__");
       record.kind = hops == std::string::npos ? "multi_hop" : id.substr(0, hops);
       record.max_tokens = 32;
+      add_steps(*o, documents, record);
     } else if (m.has("ctxs")) {
       instruction_ = true;
       read_objects(m, "ctxs", *checked(m.array("ctxs", true)), [&](Members& c, std::size_t i) {
@@ -399,7 +408,7 @@ class Reader {
                    "no known layout: a record needs documents (or context, paragraphs, ctxs, "
                    "chunks, data, prompt) with a question");
     }
-    if (!m.status().ok()) return wrong(line, m.status().message());
+    if (!m.ok()) return wrong(line, m.wrong());
     if (previous) record.documents = previous_;
     return add(std::move(record), std::move(documents), line);
   }
@@ -409,7 +418,57 @@ class Reader {
     return list ? list : &kEmpty;
   }
 
-  static void add_support(Members& m, const json::object& o, SuiteRecord& record) {
+  /// Reads support[] of {"id", "text"}: the first place of that text in that document.
+  static void add_own_support(Members& m, const Documents& documents, SuiteRecord& record) {
+    read_objects(m, "support", *checked(m.array("support", true)), [&](Members& s, std::size_t) {
+      const std::string id = s.text("id", true), text = s.text("text", true);
+      if (!s.ok()) return;
+      const auto d = std::ranges::find(documents, id, &SuiteDocument::id);
+      const auto found = d == documents.end() || text.empty() ? std::string::npos
+                                                              : d->text.find(text);
+      if (d == documents.end()) return s.fail("id", "is no document of this record");
+      if (found == std::string::npos) return s.fail("text", "is not in that document");
+      record.support.push_back(
+          {static_cast<std::size_t>(d - documents.begin()), found, found + text.size()});
+    });
+    sort_support(record);
+  }
+
+  static void sort_support(SuiteRecord& record) {
+    const auto key = [](const SuiteSupport& s) { return std::tuple(s.document, s.begin, s.end); };
+    std::ranges::sort(record.support, {}, key);
+    const auto rest = std::ranges::unique(record.support);
+    record.support.erase(rest.begin(), rest.end());
+  }
+
+  /// Marks the sentences of MuSiQue's paragraphs that hold the answer of a step.
+  static void add_steps(const json::object& o, const Documents& documents, SuiteRecord& record) {
+    const auto* list = o.if_contains("question_decomposition");
+    const auto* steps = list ? list->if_array() : nullptr;
+    for (std::size_t i = 0; steps && i < steps->size(); ++i) {
+      const auto* step = (*steps)[i].if_object();
+      const auto* index = step ? step->if_contains("paragraph_support_idx") : nullptr;
+      const auto* answer = step ? step->if_contains("answer") : nullptr;
+      if (!index || !index->is_int64() || !answer || !answer->is_string()) continue;
+      const std::string id = at("p", static_cast<std::size_t>(index->get_int64()));
+      const std::string_view word = text_of(answer->get_string());
+      const auto d = std::ranges::find(documents, id, &SuiteDocument::id);
+      if (d == documents.end()) continue;
+      if (std::ranges::find(record.supporting_ids, id) == record.supporting_ids.end())
+        record.supporting_ids.push_back(id);
+      const auto place = word.empty() ? std::string::npos : d->text.find(word);
+      if (place == std::string::npos) continue;
+      const auto before = d->text.substr(0, place).rfind(". ");
+      const auto after = d->text.find(". ", place + word.size());
+      record.support.push_back({static_cast<std::size_t>(d - documents.begin()),
+                                before == std::string::npos ? 0 : before + 2,
+                                after == std::string::npos ? d->text.size() : after + 1});
+    }
+    sort_support(record);
+  }
+
+  static void add_support(Members& m, const json::object& o, const Documents& documents,
+                          const std::vector<Sentences>& sentences, SuiteRecord& record) {
     if (!m.has("supporting_facts")) return;
     const auto* list = o.at("supporting_facts").if_array();
     for (std::size_t i = 0; list && i < list->size(); ++i) {
@@ -419,8 +478,16 @@ class Reader {
         if (std::find(record.supporting_ids.begin(), record.supporting_ids.end(), title) ==
             record.supporting_ids.end())
           record.supporting_ids.push_back(title);
+        const auto d = std::ranges::find(documents, title, &SuiteDocument::id);
+        if (d == documents.end() || fact->size() < 2 || !(*fact)[1].is_int64()) continue;
+        const auto document = static_cast<std::size_t>(d - documents.begin());
+        const std::int64_t number = (*fact)[1].get_int64();
+        if (number < 0 || number >= std::ssize(sentences[document])) continue;
+        const auto [begin, end] = sentences[document][static_cast<std::size_t>(number)];
+        if (begin < end) record.support.push_back({document, begin, end});
       }
     }
+    sort_support(record);
   }
 
   /// Reads {"data": [{"title", "paragraphs": [{"context", "qas": [{"question", "answers":
@@ -430,10 +497,10 @@ class Reader {
     Members top(o, "");
     Status failure;
     read_objects(
-        top, "data", *checked(top.array("data", true)), [&](Members& article, std::size_t i) {
+        top, "data", *checked(top.array("data", true)), [&](Members& article, std::size_t) {
           const std::string title = article.text("title", false);
           read_objects(
-              article, at("data", i) + ".paragraphs", *checked(article.array("paragraphs", true)),
+              article, "paragraphs", *checked(article.array("paragraphs", true)),
               [&](Members& p, std::size_t) {
                 auto documents = std::make_shared<const Documents>(
                     Documents{{"p1", title, p.text("context", true)}});
@@ -451,12 +518,11 @@ class Reader {
                                                    text) == record.answers.end())
                                        record.answers.push_back(std::move(text));
                                    });
-                      if (qa.status().ok() && failure.ok())
-                        failure = add(std::move(record), {}, line);
+                      if (qa.ok() && failure.ok()) failure = add(std::move(record), {}, line);
                     });
               });
         });
-    if (!top.status().ok()) return wrong(line, top.status().message());
+    if (!top.ok()) return wrong(line, top.wrong());
     return failure;
   }
 

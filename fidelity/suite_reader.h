@@ -2,10 +2,13 @@
 /// sets. A record's members tell its layout:
 ///
 /// - own, with `documents`: `documents[]` of id, title, text, or "previous" for those of the line
-///   before; `answers` (may be missing); earlier `turns[]` of question, answer
+///   before; `answers` (may be missing); earlier `turns[]` of question, answer; `support[]` of id
+///   and a text of that document from which the answer follows
 /// - HotpotQA, 2WikiMultihopQA, with `context` of pairs: one document per pair [title, sentences];
-///   `answer`; kind `type`
-/// - MuSiQue, with `paragraphs`: one document per paragraph; `answer`, `answer_aliases`; kind: hops
+///   `answer`; kind `type`; `supporting_facts` name the sentences that support it
+/// - MuSiQue, with `paragraphs`: one document per paragraph; `answer`, `answer_aliases`; kind:
+/// hops;
+///   sentences that hold the answer of a step of `question_decomposition` support it
 /// - SQuAD, with `data`: the paragraph is the document; `answers[].text`
 /// - LongBench, with `context` text and `input`: one document per "Passage n:"; `answers`; kind
 ///   `dataset`

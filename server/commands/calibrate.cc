@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -5,18 +7,24 @@
 #include <cstdio>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/index.h"
+#include "base/json_parse.h"
 #include "base/log.h"
 #include "cachestore/store.h"
+#include "engine/cache/page_pool.h"
+#include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/engine.h"
+#include "engine/engine_parts.h"
+#include "fidelity/calibrate/head_examples.h"
+#include "fidelity/suite_reader.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/config/config.h"
-#include "server/json/parse.h"
 
 namespace quire {
 namespace {
@@ -24,10 +32,14 @@ namespace {
 /// Short documents are joined to contexts of at least this many tokens, because the 3-sigma test
 /// needs blocks.
 constexpr std::size_t kContextTokens = 512, kLongestContext = 4096;
-constexpr std::size_t kMostContexts = 64;
+constexpr std::size_t kMostContexts = 64, kMostTexts = 1000;
+
+/// Questions that the heads are chosen by, and memory for one of them.
+constexpr std::size_t kLabelled = 100, kHidden = 32;
+constexpr std::int64_t kQuestionTokens = 4096, kPoolBytes = std::int64_t{2} << 30;
 
 struct CalibrateFlags {
-  std::string model, store = "./data", documents, weights = "auto", kv_dtype = "f16";
+  std::string model, store = "./data", documents, questions, weights = "auto", kv_dtype = "f16";
 };
 
 using Contexts = std::vector<std::vector<std::int32_t>>;
@@ -47,10 +59,10 @@ bool add_document(std::span<const std::int32_t> ids, std::size_t longest, Contex
   return true;
 }
 
-/// Adds the "text" of each line.
-Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t longest,
-                Contexts& contexts) {
+/// Reads the "text" of each line.
+Result<std::vector<std::string>> read_texts(const std::string& file) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, std::size_t{1} << 30));
+  std::vector<std::string> out;
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = std::min(text.find('\n', begin), text.size());
@@ -65,30 +77,92 @@ Status add_file(const std::string& file, const Tokenizer& tokenizer, std::size_t
     const auto* body = object ? object->if_contains("text") : nullptr;
     if (!body || !body->is_string())
       return Status::invalid("--documents", where + ": needs a member \"text\" that is a string");
-    if (!add_document(tokenizer.encode(std::string(body->as_string()), Special::kNone), longest,
-                      contexts))
-      break;
+    out.emplace_back(body->as_string());
   }
-  return {};
+  return out;
 }
 
-Status add_stored(Store& store, std::size_t longest, Contexts& contexts) {
-  for (const auto& ns : store.namespaces()) {
-    ListOptions page;
-    for (;;) {
-      QUIRE_ASSIGN_OR_RETURN(const DocumentList list, store.list_documents(ns.name, page));
-      for (const auto& head : list.documents) {
-        const auto document = store.get_document(ns.name, head.id);
-        if (!document.ok()) continue;  // deleted in the meantime, or damaged; the others suffice
-        for (const auto& chunk : document->chunks) {
-          if (!add_document(chunk.token_ids, longest, contexts)) return {};
+/// Texts that are calibrated with, and where they come from.
+struct Texts {
+  std::vector<std::string> texts;
+  std::string source;
+};
+
+/// Returns the texts of --documents, else those of the store, else the bundled sample.
+Result<Texts> find_texts(const CalibrateFlags& f, Store& store) {
+  Texts out;
+  out.source = f.documents;
+  if (f.documents.empty()) {
+    out.source = "the store's documents";
+    for (const auto& ns : store.namespaces()) {
+      ListOptions page;
+      for (bool more = true; more && out.texts.size() < kMostTexts;) {
+        QUIRE_ASSIGN_OR_RETURN(const DocumentList list, store.list_documents(ns.name, page));
+        for (const auto& head : list.documents) {
+          // Deleted in the meantime, or damaged: the others suffice.
+          if (auto text = store.get_text(ns.name, head.id); text.ok())
+            out.texts.push_back(std::move(*text));
         }
+        more = list.has_more && !list.documents.empty();
+        if (more) page.after = list.documents.back().id;
       }
-      if (!list.has_more || list.documents.empty()) break;
-      page.after = list.documents.back().id;
     }
+    if (!out.texts.empty()) return out;
+    QUIRE_ASSIGN_OR_RETURN(const std::string embedded, find_model_path(""));
+    out.source = embedded + "/sample/corpus.jsonl";
   }
-  return {};
+  QUIRE_ASSIGN_OR_RETURN(out.texts, read_texts(out.source));
+  return out;
+}
+
+/// Chooses the model's retrieval heads; prints what it finds.
+Result<std::optional<SelectionHeads>> find_heads(const CalibrateFlags& f, const Texts& texts,
+                                                 EngineParts& parts) {
+  PassResources core;
+  core.facts = facts_of(*parts.model, *parts.tokenizer, parts.format, 0);
+  const ModelConfig& config = parts.model->config();
+  PagePool pool({config.num_kv_heads, config.head_dim, core.facts.shape.dtype}, kPoolBytes);
+  SpeedMeter meter;
+  core.model = parts.model.get();
+  core.pool = &pool;
+  core.meter = &meter;
+  const std::int64_t longest = std::min(kQuestionTokens, core.facts.window);
+  std::vector<HeadExample> examples;
+  if (f.questions.empty()) {
+    auto hidden = hidden_sentence_examples(texts.texts, parts.format, kHidden, longest);
+    if (!hidden.ok()) {
+      std::printf("heads        none: %s\n", hidden.status().message().c_str());
+      return std::optional<SelectionHeads>();
+    }
+    examples = std::move(*hidden);
+  } else {
+    QUIRE_ASSIGN_OR_RETURN(const Suite suite, read_suite(f.questions));
+    QUIRE_ASSIGN_OR_RETURN(examples, labelled_examples(suite, parts.format, kLabelled, longest));
+  }
+  HeadCalibration calibration(core);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    QUIRE_RETURN_IF_ERROR(calibration.add(examples[i]).status());
+    if (terminal) std::fprintf(stderr, "\r%zu of %zu questions", i + 1, examples.size());
+  }
+  if (terminal) std::fprintf(stderr, "\r\033[K");
+  const auto found = calibration.result();
+  if (!found.ok()) {
+    std::printf("heads        none: %s\n", found.status().message().c_str());
+    return std::optional<SelectionHeads>();
+  }
+  std::printf("heads       ");
+  for (const auto& h : found->heads.heads) std::printf(" %d.%d", h.layer, h.head);
+  std::printf(" (layer.head), asked by %s, from %lld questions %s\n",
+              found->heads.asks == SelectionHeads::Asks::kWords ? "the question's words"
+                                                                : "the prompt's last token",
+              static_cast<long long>(found->examples),
+              f.questions.empty() ? "for hidden sentences" : ("of " + f.questions).c_str());
+  std::printf(
+      "recall       %.2f together, %.2f for the average head (questions that did "
+      "not choose them, %.0f %% of the text kept)\n",
+      found->chosen_recall, found->average_recall, 100 * HeadCalibration::kRecallShare);
+  return std::optional(found->heads);
 }
 
 /// Prefills every context. Each segment is released with its handle.
@@ -109,44 +183,58 @@ Status run_contexts(Engine& engine, Store& store, Contexts contexts,
   return {};
 }
 
-Result<int> calibrate_with(const CalibrateFlags& f, const std::string& model_path, Engine& engine,
-                           Store& store) {
+/// Returns whether layers were found; prints them.
+Result<bool> calibrate_layers(const CalibrateFlags& f, const Texts& texts, Engine& engine,
+                              Store& store, const Digest& fingerprint) {
   const EngineInfo& info = engine.info();
   const auto longest = std::min(kLongestContext, to_size(info.max_model_len) - 1);
   Contexts contexts;
-  std::string source = f.documents;
-  if (source.empty()) {
-    QUIRE_RETURN_IF_ERROR(add_stored(store, longest, contexts));
-    source = "the store's documents";
-  }
-  if (contexts.empty()) {
-    if (f.documents.empty()) {
-      QUIRE_ASSIGN_OR_RETURN(const std::string embedded, find_model_path(""));
-      source = embedded + "/sample/corpus.jsonl";
-    }
-    QUIRE_RETURN_IF_ERROR(add_file(source, engine.tokenizer(), longest, contexts));
+  for (const std::string& text : texts.texts) {
+    if (!add_document(engine.tokenizer().encode(text, Special::kNone), longest, contexts)) break;
   }
   StableLayerCalibration calibration(info.config.num_layers);
   QUIRE_RETURN_IF_ERROR(run_contexts(engine, store, std::move(contexts), calibration));
-  std::printf("model        %s (%s)\n", model_path.c_str(), info.fingerprint.c_str());
-  std::printf("documents    %lld contexts from %s\n",
-              static_cast<long long>(calibration.documents()), source.c_str());
   std::printf("scores      ");
   for (const std::int64_t s : calibration.scores()) std::printf(" %lld", static_cast<long long>(s));
-  std::printf("\n");
+  std::printf(" (layers, %lld contexts)\n", static_cast<long long>(calibration.documents()));
   const auto layers = calibration.result();
   if (!layers.ok()) {
     const StableLayers kept = info.stable_layers;
-    std::printf("layers       %d to %d, as before\n", kept.first, kept.last);
-    return layers.status();
+    std::printf("layers       %d to %d, as before: %s\n", kept.first, kept.last,
+                layers.status().message().c_str());
+    return false;
   }
-  Digest fingerprint;
-  std::transform(info.fingerprint_digest.begin(), info.fingerprint_digest.end(),
-                 fingerprint.bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
   QUIRE_RETURN_IF_ERROR(save_stable_layers(store, fingerprint, *layers, calibration.documents()));
   std::printf("layers       %d to %d of 0 to %d, kept in %s\n", layers->first, layers->last,
               info.config.num_layers - 1, f.store.c_str());
-  return 0;
+  return true;
+}
+
+Status calibrate_with(const CalibrateFlags& f, const EngineOptions& options, Store& store) {
+  QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(nullptr, options));
+  const Digest fingerprint = facts_of(*parts.model, *parts.tokenizer, parts.format, 0)
+                                 .names.fingerprint();
+  QUIRE_ASSIGN_OR_RETURN(const Texts texts, find_texts(f, store));
+  std::printf("model        %s (m-%s)\n", options.model_path.c_str(),
+              fingerprint.hex().substr(0, 8).c_str());
+  std::printf("documents    %s\n", texts.source.c_str());
+  QUIRE_ASSIGN_OR_RETURN(const auto heads, find_heads(f, texts, parts));
+  if (heads) {
+    QUIRE_RETURN_IF_ERROR(save_selection_heads(store, fingerprint, *heads));
+    std::printf("kept         in %s; strategy samkv ranks blocks by these heads\n",
+                f.store.c_str());
+  } else {
+    QUIRE_RETURN_IF_ERROR(drop_selection_heads(store, fingerprint));
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto engine,
+                         create_engine_from_parts(std::move(parts), options, store));
+  const Result<bool> layers = calibrate_layers(f, texts, *engine, store, fingerprint);
+  engine->stop(std::chrono::milliseconds(0));
+  QUIRE_RETURN_IF_ERROR(layers.status());
+  if (heads || *layers) return {};
+  return Status::precondition(
+      "nothing was found, and selection goes on as before: give more or longer texts with "
+      "--documents, or questions with --questions");
 }
 
 int calibrate(const CalibrateFlags& f) {
@@ -162,11 +250,8 @@ int calibrate(const CalibrateFlags& f) {
   options.model_path = *path;
   options.weights = f.weights;
   options.kv_dtype = f.kv_dtype;
-  auto engine = create_engine(options, **store);
-  if (!engine.ok()) return complain(engine.status());
-  const auto rc = calibrate_with(f, *path, **engine, **store);
-  (*engine)->stop(std::chrono::milliseconds(0));
-  return rc.ok() ? *rc : complain(rc.status());
+  const Status done = calibrate_with(f, options, **store);
+  return done.ok() ? 0 : complain(done);
 }
 
 }  // namespace
@@ -174,8 +259,12 @@ int calibrate(const CalibrateFlags& f) {
 void add_calibrate_command(CLI::App& model, CommandRun& run) {
   auto f = std::make_shared<CalibrateFlags>();
   auto* c = model.add_subcommand("calibrate",
-                                 "Find the layers from which selection reads how much of a "
-                                 "document to keep, and keep the result in the store.\n"
+                                 "Find the attention heads by which this model's questions find "
+                                 "their passages, and the layers that tell how much of a document "
+                                 "to keep, and keep both in the store.\n"
+                                 "Strategy samkv then ranks blocks by these heads. Documents that "
+                                 "were stored before are computed anew when a query first needs "
+                                 "them.\n"
                                  "The service must be stopped; it reads the result when it starts "
                                  "with the same model, weights and KV type");
   c->add_option(
@@ -187,6 +276,12 @@ void add_calibrate_command(CLI::App& model, CommandRun& run) {
   c->add_option("-d,--documents", f->documents,
                 "JSON lines with a \"text\" each (default: the store's documents, else the bundled "
                 "sample corpus)")
+      ->type_name("FILE");
+  c->add_option(
+       "--questions", f->questions,
+       "Questions that name the text which answers them: HotpotQA, 2WikiMultihopQA, MuSiQue, "
+       "or lines of \"documents\", \"question\", \"support\" (docs/fidelity.md). Without "
+       "them made-up sentences are hidden in the documents and asked for")
       ->type_name("FILE");
   c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();
   c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")

@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -15,6 +15,8 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store.h"
+#include "engine/calibrate/head_calibration.h"
+#include "engine/calibrate/stable_layers.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
@@ -31,7 +33,7 @@
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"
-#include "server/json/parse.h"
+#include "server/json/text.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -241,6 +243,32 @@ struct Bench {
   }
 };
 
+/// Copies what 'quire model calibrate' found for this model from the service's store, as answers
+/// depend on it. A store that is not there, or not readable now, is as good as none.
+Status take_calibration(const std::string& from, const EngineFacts& facts, Store& to) {
+  std::error_code ec;
+  if (!fs::exists(from, ec)) return {};
+  StoreOptions options;
+  options.path = from;
+  options.read_only = true;
+  options.dram_bytes = 0;
+  const auto store = open_store(options);
+  if (!store.ok()) {
+    std::fprintf(stderr, "the calibration in %s is not used: %s\n", from.c_str(),
+                 store.status().message().c_str());
+    return {};
+  }
+  const Digest& fingerprint = facts.names.fingerprint();
+  if (const auto heads = load_selection_heads(**store, fingerprint, facts.shape.num_layers,
+                                              facts.num_heads);
+      heads.ok())
+    QUIRE_RETURN_IF_ERROR(save_selection_heads(to, fingerprint, *heads));
+  if (const auto layers = load_stable_layers(**store, fingerprint, facts.shape.num_layers);
+      layers.ok())
+    QUIRE_RETURN_IF_ERROR(save_stable_layers(to, fingerprint, *layers, 1));
+  return {};
+}
+
 Status open_bench(const FidelityFlags& f, const Config& config, const cuda::BackendChoice& backend,
                   const std::string& model_path, Bench& b) {
   QUIRE_ASSIGN_OR_RETURN(b.folder, WorkFolder::make(f.work));
@@ -252,7 +280,11 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
   if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(backend));
-  QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine_on(std::move(compute), engine, *b.store));
+  QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(std::move(compute), engine));
+  if (f.work.empty())
+    QUIRE_RETURN_IF_ERROR(take_calibration(
+        config.disk.path, facts_of(*parts.model, *parts.tokenizer, parts.format, 0), *b.store));
+  QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine_from_parts(std::move(parts), engine, *b.store));
   IngestOptions ingest = ingest_options(config);
   ingest.max_document_tokens = std::max<std::int64_t>(ingest.max_document_tokens, 1 << 22);
   ingest.namespace_bytes = 0;
@@ -443,7 +475,10 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
   c->add_option("--svg", f->svg, "Write the two plots alone")->type_name("FILE");
   c->add_flag("--certify", f->certify,
               "Write certificates into the store (needs the service stopped)");
-  c->add_option("--store", f->store, "That store (default: disk.path)")->type_name("DIR");
+  c->add_option("--store", f->store,
+                "The service's store: its calibration is used, and it receives the "
+                "certificates (default: disk.path)")
+      ->type_name("DIR");
   c->add_option("--work", f->work,
                 "Where documents are cached while measuring (default: a temporary folder)")
       ->type_name("DIR");

@@ -1,6 +1,7 @@
 #include "server/commands/fidelity_identity.h"
 
 #include "cachestore/format/key.h"
+#include "engine/calibrate/head_calibration.h"
 
 namespace quire {
 namespace {
@@ -31,6 +32,8 @@ std::string fidelity_identity(const ReportContext& c, const EngineInfo& info,
                      " settings=" + settings_digest(config) +
                      " stable_layers=" + std::to_string(info.stable_layers.first) + "-" +
                      std::to_string(info.stable_layers.last);
+  if (!info.selection_heads.empty())
+    more += " selection_heads=" + encode_selection_heads(info.selection_heads);
   if (c.span_tokens > 0)
     more += " span_tokens=" + std::to_string(c.span_tokens) +
             " temperature=" + std::to_string(c.temperature) + " seed=" + std::to_string(c.seed);

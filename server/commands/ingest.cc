@@ -7,12 +7,13 @@
 #include <filesystem>
 
 #include "base/index.h"
+#include "base/json_parse.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/config/config.h"
 #include "server/json/document_request.h"
-#include "server/json/parse.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -2,10 +2,11 @@
 #include <boost/json/array.hpp>
 #include <cstdio>
 
+#include "base/json_parse.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
-#include "server/json/parse.h"
+#include "server/json/text.h"
 
 namespace quire {
 namespace json = boost::json;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 
 #include "base/log.h"
 #include "tests/support/model_files.h"
@@ -30,6 +31,12 @@ Report report_of(std::int64_t n, Interval all, Interval task,
       row.default_settings = row.strategy.find(':') == std::string::npos;
       row.n = row.n_answers = n;
       row.em = row.f1 = {0.9, 0.88, 0.92};
+      row.agreement = {0.8, 0.75, 0.85};
+      row.nll_difference = {0.01, -0.05, 0.07};
+      if (!row.approximate) {
+        row.worth_nll = {1.2, 1.0, 1.4};
+        row.worth_contains = {0.3, 0.2, 0.4};
+      }
       if (row.approximate) row.em_difference = row.f1_difference = row.task == "all" ? all : task;
       row.ttft_ms = {12.5, 12, 13};
       r.rows.push_back(row);
@@ -61,6 +68,42 @@ TEST(CertificateRule, ALossInOneTaskDoesNotHideInTheMean) {
   const Interval all = {-0.004, -0.01, 0.0};
   EXPECT_FALSE(make_certificates(report_of(600, all, {-0.4, -0.5, -0.3}), 0.02)[0].passed);
   EXPECT_TRUE(make_certificates(report_of(600, all, {-0.04, -0.09, 0.0}), 0.02)[0].passed);
+}
+
+// Rows: recompute over all and over t, then the strategy over all and over t.
+TEST(CertificateRule, ASuiteThatCannotTellCertifiesNothing) {
+  const Interval same = {0, 0, 0}, none = {NAN, NAN, NAN};
+  for (const auto member : {&ReportRow::worth_nll, &ReportRow::worth_contains}) {
+    for (const Interval worth : {Interval{0.2, -0.01, 0.4}, Interval{0, 0, 0}, none}) {
+      Report r = report_of(600, same, same);
+      r.rows[0].*member = worth;
+      const auto c = make_certificates(r, 0.02);
+      EXPECT_FALSE(c[0].passed);
+      EXPECT_NE(c[0].reason.find("certifies nothing"), std::string::npos) << c[0].reason;
+    }
+  }
+}
+
+TEST(CertificateRule, LikelihoodAndAgreementCountToo) {
+  const Interval same = {0, 0, 0};
+  Report r = report_of(600, same, same);
+  ASSERT_TRUE(make_certificates(r, 0.02)[0].passed);
+  r.rows[2].nll_difference = {0.05, -0.02, 0.13};  // a tenth of 1.2 is 0.12
+  EXPECT_FALSE(make_certificates(r, 0.02)[0].passed);
+  r.rows[2].nll_difference = {NAN, NAN, NAN};
+  EXPECT_FALSE(make_certificates(r, 0.02)[0].passed) << "no likelihood is no proof";
+  r.rows[2].nll_difference = {-0.3, -0.5, -0.1};
+  EXPECT_TRUE(make_certificates(r, 0.02)[0].passed) << "better than recompute";
+  r.rows[3].nll_difference = {0.5, 0.2, 0.8};
+  auto c = make_certificates(r, 0.02);
+  EXPECT_FALSE(c[0].passed);
+  EXPECT_NE(c[0].reason.find("task t"), std::string::npos) << c[0].reason;
+  r.rows[3].nll_difference = {0.3, 0.1, 0.5};
+  EXPECT_TRUE(make_certificates(r, 0.02)[0].passed) << "a loss in a task has to be certain";
+  r.rows[2].agreement = {0.52, 0.49, 0.55};
+  c = make_certificates(r, 0.02);
+  EXPECT_FALSE(c[0].passed);
+  EXPECT_NE(c[0].reason.find("tokens"), std::string::npos) << c[0].reason;
 }
 
 TEST(CertificateRule, NoAnswersNoCertificate) {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <set>
 
-#include "fidelity/json_util.h"
+#include "base/json_parse.h"
 #include "fidelity/report/html_report.h"
 #include "fidelity/report/svg_plot.h"
 
@@ -71,7 +71,7 @@ TEST(Report, StretchesOfLongAnswersHaveMeansOfTheAnswersThatReachThem) {
   EXPECT_DOUBLE_EQ(row->spans[1].kl.value, 2);
   EXPECT_EQ(r.find("recompute", "all")->spans.size(), 1u);
   EXPECT_TRUE(r.find("reuse", "b")->spans.empty());
-  const auto parsed = fidelity_json::parse(report_json(r));
+  const auto parsed = parse_json(report_json(r));
   ASSERT_TRUE(parsed.ok());
   const json::object& o = parsed->as_object();
   EXPECT_EQ(o.at("settings").at("span_tokens").to_number<int>(), 1000);
@@ -117,7 +117,7 @@ TEST(Report, JsonRowsHaveTheAgreedMembers) {
   const Made m = made();
   const std::string text = report_json(make_report(m.suite, m.run, {}));
   EXPECT_EQ(text, report_json(make_report(m.suite, m.run, {})));
-  const auto value = fidelity_json::parse(text);
+  const auto value = parse_json(text);
   ASSERT_TRUE(value.ok()) << value.status().to_string();
   const auto& o = value->as_object();
   for (const char* key : {"name", "commit", "date", "machine", "model", "suite", "settings", "rows",

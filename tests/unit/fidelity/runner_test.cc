@@ -7,6 +7,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "engine/cache/page_pool.h"
+#include "engine/calibrate/head_calibration.h"
+#include "engine/engine_parts.h"
+#include "fidelity/calibrate/head_examples.h"
+#include "fidelity/certificate.h"
 #include "fidelity/report.h"
 #include "fidelity/suite_reader.h"
 #include "tests/support/llama2c_files.h"
@@ -20,7 +25,8 @@ using testing::TempFolder;
 /// A store, an engine and a document service over one model folder.
 class Service {
  public:
-  explicit Service(const std::string& model) {
+  enum class Heads { kNone, kCalibrated };
+  explicit Service(const std::string& model, Heads heads = Heads::kNone) {
     StoreOptions so;
     so.path = (folder_.path() / "store").string();
     so.dram_bytes = 64 << 20;
@@ -29,6 +35,7 @@ class Service {
     eo.model_path = model;
     eo.num_threads = 1;
     eo.weights = "f32";
+    if (heads == Heads::kCalibrated) calibrate(eo);
     auto made = create_engine(eo, *store);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (!made.ok()) return;
@@ -47,6 +54,34 @@ class Service {
   std::unique_ptr<IngestService> ingest;
 
  private:
+  /// Chooses heads by sentences hidden in the bundled sample, as 'quire model calibrate' does.
+  void calibrate(const EngineOptions& options) {
+    auto parts = load_engine_parts(nullptr, options);
+    ASSERT_TRUE(parts.ok()) << parts.status().to_string();
+    PassResources core;
+    core.facts = facts_of(*parts->model, *parts->tokenizer, parts->format, 0);
+    PagePool pool(
+        {core.facts.shape.num_kv_heads, core.facts.shape.head_dim, core.facts.shape.dtype}, 0);
+    SpeedMeter meter;
+    core.model = parts->model.get();
+    core.pool = &pool;
+    core.meter = &meter;
+    const auto suite = read_suite(options.model_path + "/encyclopedia.jsonl");
+    ASSERT_TRUE(suite.ok());
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < 40; ++i) {
+      for (const SuiteDocument& d : *suite->records[i].documents) texts.push_back(d.text);
+    }
+    const auto examples = hidden_sentence_examples(texts, parts->format, 16, 2048);
+    ASSERT_TRUE(examples.ok()) << examples.status().to_string();
+    HeadCalibration calibration(core);
+    for (const HeadExample& e : *examples) ASSERT_TRUE(calibration.add(e).ok());
+    const auto found = calibration.result();
+    ASSERT_TRUE(found.ok()) << found.status().to_string();
+    EXPECT_GT(found->chosen_recall, 1.5 * found->average_recall);
+    ASSERT_TRUE(save_selection_heads(*store, core.facts.names.fingerprint(), found->heads).ok());
+  }
+
   TempFolder folder_;
 };
 
@@ -110,6 +145,102 @@ TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {
   EXPECT_GT(r.find("reuse:positions=naive", "all")->kl.value, 0.01);
   // The run leaves nothing in the document service.
   EXPECT_EQ(s.ingest->documents().counts("fidelity")->total, 0u);
+}
+
+// The heads are chosen by made-up sentences; the questions are those of the model's own family.
+TEST(FidelityRun, SelectionByHeadsBeatsAnchorsAndChance) {
+  Service s(demo(), Service::Heads::kCalibrated);
+  ASSERT_TRUE(s.ingest);
+  Suite suite = demo_suite({"single", "needle"});
+  for (SuiteRecord& r : suite.records) {
+    for (std::size_t d = 0; d < r.documents->size() && r.support.empty(); ++d) {
+      const std::string& text = (*r.documents)[d].text;
+      if (const auto place = text.find(r.answers.front()); place != std::string::npos)
+        r.support.push_back({d, place, place + r.answers.front().size()});
+    }
+  }
+  std::erase_if(suite.records, [](const SuiteRecord& r) { return r.support.empty(); });
+  StateFile state;
+  const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite,
+                             options_for("recompute,samkv,random:keep_ratio=0.2,anchors", 12),
+                             state);
+  ASSERT_TRUE(run.ok()) << run.status().to_string();
+  const Report r = make_report(suite, *run, {});
+  const ReportRow *heads = r.find("samkv", "all"), *random = r.find("random:keep_ratio=0.2", "all"),
+                  *anchors = r.find("anchors", "all"), *full = r.find("recompute", "all");
+  ASSERT_TRUE(heads && random && anchors && full);
+  EXPECT_EQ(full->support_kept.value, 1);
+  EXPECT_EQ(full->answer_kept.value, 1);
+  EXPECT_NEAR(heads->sequence_ratio.value, 0.2, 0.02);
+  EXPECT_NEAR(random->sequence_ratio.value, 0.2, 0.02);
+  EXPECT_GT(heads->support_kept.value, random->support_kept.value + 0.3);
+  EXPECT_GT(heads->support_kept.value, anchors->support_kept.value + 0.3);
+  EXPECT_LT(heads->nll.value, random->nll.value);
+  EXPECT_LT(heads->nll.value, anchors->nll.value);
+}
+
+/// Judges `exact`, which has recompute's answers, as if it were an approximation.
+Certificate judged(Service& s, const Suite& suite) {
+  StateFile state;
+  auto options = options_for("recompute,exact", 0);
+  const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite, options, state);
+  EXPECT_TRUE(run.ok()) << run.status().to_string();
+  Report r = make_report(suite, *run, {});
+  for (ReportRow& row : r.rows) row.approximate = row.strategy == "exact";
+  const auto certificates = make_certificates(r, 0.08);  // 3/40 is the least that 40 can show
+  return certificates.empty() ? Certificate{} : certificates.front();
+}
+
+Suite first_of(Suite suite, std::size_t n) {
+  suite.records.resize(std::min(n, suite.records.size()));
+  return suite;
+}
+
+TEST(FidelityRun, OnlyASuiteThatTheModelCanAnswerCertifies) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  const Suite suite = first_of(demo_suite({"single", "needle"}), 40);
+  ASSERT_EQ(suite.records.size(), 40u);
+  const Certificate good = judged(s, suite);
+  EXPECT_TRUE(good.passed) << good.reason;
+  EXPECT_GT(good.worth_nll.low, 0.5);
+
+  // Answers of other questions: what is asked for cannot be told from what is not.
+  Suite shuffled = suite;
+  for (std::size_t i = 0; i < shuffled.records.size(); ++i)
+    shuffled.records[i].answers = suite.records[(i + 17) % suite.records.size()].answers;
+  const Certificate wrong = judged(s, shuffled);
+  EXPECT_FALSE(wrong.passed);
+  EXPECT_NE(wrong.reason.find("certifies nothing"), std::string::npos) << wrong.reason;
+
+  // Questions about documents that are not there.
+  Suite unanswerable = suite;
+  for (std::size_t i = 0; i < unanswerable.records.size(); ++i)
+    unanswerable.records[i].documents = suite.records[(i + 17) % suite.records.size()].documents;
+  const Certificate nothing = judged(s, unanswerable);
+  EXPECT_FALSE(nothing.passed);
+  EXPECT_NE(nothing.reason.find("certifies nothing"), std::string::npos) << nothing.reason;
+}
+
+// A model that always says the same, and finds any answer as likely with documents as without.
+TEST(FidelityRun, AConstantModelCertifiesNothing) {
+  const Suite suite = first_of(demo_suite({"single", "needle"}), 100);
+  RunResult run;
+  run.strategies = *parse_strategy_list("recompute,reuse");
+  for (std::size_t q = 0; q < suite.records.size(); ++q) {
+    run.questions.push_back(q);
+    Measurement m;
+    m.has_answers = true;
+    m.em = m.f1 = m.contains = q % 2 == 0 ? 1 : 0;  // half of the answers happen to be it
+    m.nll = 2.5;
+    run.rows.push_back({m, m});
+    run.rows.back()[0].nll_without = 2.5;
+    run.rows.back()[0].contains_without = m.contains;
+  }
+  const auto certificates = make_certificates(make_report(suite, run, {}), 0.05);
+  ASSERT_EQ(certificates.size(), 1u);
+  EXPECT_FALSE(certificates[0].passed);
+  EXPECT_NE(certificates[0].reason.find("certifies nothing"), std::string::npos);
 }
 
 TEST(FidelityRun, AnInterruptedRunGoesOnAndEndsWithTheSameNumbers) {

@@ -81,6 +81,46 @@ TEST(SuiteReader, PublicLayouts) {
   EXPECT_EQ(from_text(cases[0].text)->instruction, kAnswerInstruction);
 }
 
+TEST(SuiteReader, WhatSupportsTheAnswerIsARangeOfItsDocument) {
+  const auto text_at = [](const SuiteRecord& r, std::size_t i) {
+    const SuiteSupport& s = r.support[i];
+    return (*r.documents)[s.document].text.substr(s.begin, s.end - s.begin);
+  };
+  auto s = from_text(
+      R"({"question":"Who?","answer":"Ada","context":[["A",["  One. "," Two. ","Three."]],)"
+      R"(["B",[""]],["C",["Four.","Five."]]],)"
+      R"("supporting_facts":[["C",1],["A",1],["A",0],["A",9],["X",0],["A",0]]})");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  ASSERT_EQ(s->records[0].support.size(), 3u);
+  EXPECT_EQ((*s->records[0].documents)[0].text, "One.  Two. Three.");
+  EXPECT_EQ(text_at(s->records[0], 0), "One. ");
+  EXPECT_EQ(text_at(s->records[0], 1), " Two. ");
+  EXPECT_EQ(text_at(s->records[0], 2), "Five.");
+  s = from_text(
+      R"({"id":"2hop__1","question":"Who?","answer":"Ada","paragraphs":[{"title":"T",)"
+      R"("paragraph_text":"One. It was Bob here. Three."},)"
+      R"({"title":"U","paragraph_text":"Ada did."}],)"
+      R"("question_decomposition":[{"answer":"Bob","paragraph_support_idx":0},)"
+      R"({"answer":"Ada","paragraph_support_idx":1},{"answer":"Eve","paragraph_support_idx":1}]})");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  ASSERT_EQ(s->records[0].support.size(), 2u);
+  EXPECT_EQ(text_at(s->records[0], 0), "It was Bob here.");
+  EXPECT_EQ(text_at(s->records[0], 1), "Ada did.");
+  EXPECT_EQ(s->records[0].supporting_ids, (std::vector<std::string>{"p[0]", "p[1]"}));
+  s = from_text(R"({"documents":[{"id":"a","text":"x y z"}],"question":"Q",)"
+                R"("support":[{"id":"a","text":"y"}]})");
+  ASSERT_TRUE(s.ok()) << s.status().to_string();
+  EXPECT_EQ(text_at(s->records[0], 0), "y");
+  for (const char* wrong : {R"([{"id":"b","text":"y"}])", R"([{"id":"a","text":"q"}])",
+                            R"([{"id":"a","text":""}])", R"([{"id":"a"}])", R"(["y"])"}) {
+    s = from_text(
+        std::string(R"({"documents":[{"id":"a","text":"x y"}],"question":"Q","support":)") + wrong +
+        "}");
+    EXPECT_EQ(s.status().code(), Code::kInvalidArgument) << wrong;
+    EXPECT_NE(s.status().message().find("support"), std::string::npos) << s.status().message();
+  }
+}
+
 TEST(SuiteReader, ARecordMayStandInAConversation) {
   const auto s = from_text(
       R"({"documents":[{"text":"a"}],"turns":[{"question":"P","answer":"p"},{"question":"Q",)"
@@ -138,7 +178,9 @@ TEST(SuiteReader, WhatIsWrongIsNamedWithItsLine) {
       {"[\n{\"documents\":[{\"text\":\"a\"}],\"question\":\"Q\"},\n{\"docu",
        "line 3: the JSON value is not finished"},
       {"{\"data\":[{\"paragraphs\":[{\"context\":\"c\",\"qas\":[{\"answers\":[]}]}]}]}\n",
-       "question is missing"},
+       "line 1: data[0].paragraphs[0].qas[0].question is missing"},
+      {good + "{\"question\":\"Q\",\"question\":\"R\"}\n",
+       "line 2: not valid JSON at byte 26: the key \"question\" stands twice in one object"},
       {"", "holds no question"},
       {"\n \n", "holds no question"},
   };
