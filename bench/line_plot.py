@@ -3,8 +3,10 @@
 
     python3 bench/line_plot.py FILE.json --x context --y step_ms_median --title "..." --out plot.svg
 
-FILE holds {"rows": [...]}; --where key=value keeps rows with that value, --series names the members that tell lines apart.
+FILE holds {"rows": [...]}; --where key=value keeps rows with that value,
+--series names the members that tell lines apart.
 """
+
 import argparse
 import json
 import math
@@ -15,11 +17,17 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 70, 190, 40, 50
 
 
 def parse():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("file")
     p.add_argument("--x", default="context")
     p.add_argument("--y", default="step_ms_median")
-    p.add_argument("--series", default="decode,resident", help="members, comma-separated (default: %(default)s)")
+    p.add_argument(
+        "--series",
+        default="decode,resident",
+        help="members, comma-separated (default: %(default)s)",
+    )
     p.add_argument("--where", action="append", default=[], metavar="KEY=VALUE")
     p.add_argument("--title", default="")
     p.add_argument("--out", required=True)
@@ -35,9 +43,15 @@ def lines_of(rows, args):
     wanted = dict(pair.split("=", 1) for pair in args.where)
     lines = {}
     for row in rows:
-        if any(str(row.get(k)) != v for k, v in wanted.items()) or number(row.get(args.x)) is None or number(row.get(args.y)) is None:
+        if (
+            any(str(row.get(k)) != v for k, v in wanted.items())
+            or number(row.get(args.x)) is None
+            or number(row.get(args.y)) is None
+        ):
             continue
-        name = " ".join(str(row[s]) for s in args.series.split(",") if row.get(s) not in (None, "-", ""))
+        name = " ".join(
+            str(row[s]) for s in args.series.split(",") if row.get(s) not in (None, "-", "")
+        )
         lines.setdefault(name, []).append((float(number(row[args.x])), float(number(row[args.y]))))
     return {name: sorted(points) for name, points in lines.items()}
 
@@ -55,19 +69,40 @@ def svg(lines, args):
     low, high = place(min(xs)), place(max(xs))
     across = lambda x: LEFT + (place(x) - low) / max(high - low, 1e-9) * (WIDTH - LEFT - RIGHT)
     up = lambda y: HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><text x="{LEFT}" y="22" font-size="14">{escape(args.title)}</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+        f'<text x="{LEFT}" y="22" font-size="14">{escape(args.title)}</text>',
+    ]
     for y in ticks(0, top):
-        out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#ddd"/><text x="{LEFT - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y:g}</text>')
+        out.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" '
+            'stroke="#ddd"/>'
+            f'<text x="{LEFT - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y:g}</text>'
+        )
     for x in sorted(set(xs)):
-        out.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:g}</text>')
-    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(args.x)}</text><text x="12" y="{TOP - 8}">{escape(args.y)}</text>')
+        out.append(
+            f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" '
+            f'text-anchor="middle">{x:g}</text>'
+        )
+    out.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
+        f'text-anchor="middle">{escape(args.x)}</text>'
+        f'<text x="12" y="{TOP - 8}">{escape(args.y)}</text>'
+    )
     for i, (name, points) in enumerate(sorted(lines.items())):
         colour = COLOURS[i % len(COLOURS)]
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3" fill="{colour}"/>' for x, y in points]
-        out.append(f'<text x="{WIDTH - RIGHT + 12}" y="{TOP + 16 * i}" fill="{colour}">{escape(name)}</text>')
+        out += [
+            f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3" fill="{colour}"/>'
+            for x, y in points
+        ]
+        out.append(
+            f'<text x="{WIDTH - RIGHT + 12}" y="{TOP + 16 * i}" '
+            f'fill="{colour}">{escape(name)}</text>'
+        )
     return "\n".join(out + ["</svg>", ""])
 
 

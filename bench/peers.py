@@ -2,7 +2,8 @@
 
 Every measurement is a process of its own, so that none inherits another's memory; rounds take turns
 between programs, and each row is the median of its rounds with the least and the most.
-Rows: {"part", "model", "program", "weights", "tokens", "unit", "median", "least", "most", "rounds"}.
+Rows: {"part", "model", "program", "weights", "tokens", "unit",
+"median", "least", "most", "rounds"}.
 """
 
 import argparse
@@ -24,7 +25,9 @@ DECODE_TOKENS = 32
 
 def text_of(characters):
     """Real English text: the documentation of this project."""
-    names = sorted(glob.glob(os.path.join(ROOT, "docs/*.md")) + glob.glob(os.path.join(ROOT, "*/README.md")))
+    names = sorted(
+        glob.glob(os.path.join(ROOT, "docs/*.md")) + glob.glob(os.path.join(ROOT, "*/README.md"))
+    )
     text = "".join(open(name, encoding="utf-8").read() for name in names)
     while len(text) < characters:
         text += text
@@ -88,11 +91,16 @@ def child_transformers(a):
 
 
 def child_documents_llama(a):
-    """Prefill until the first token over ten documents, by what llama.cpp keeps of the last prompt."""
+    """Prefill until the first token over ten documents,
+    by what llama.cpp keeps of the last prompt."""
     llm = llama(a.model, 8192, flash_attn=False)
     documents, question = ten_documents()
     out = {}
-    for name, order in (("cold", documents), ("same_order", documents), ("reversed", documents[::-1])):
+    for name, order in (
+        ("cold", documents),
+        ("same_order", documents),
+        ("reversed", documents[::-1]),
+    ):
         ids = llm.tokenize((prompt_of(order) + question[name]).encode(), add_bos=True)
         kept = 0
         while kept < min(len(ids) - 1, llm.n_tokens) and llm.input_ids[kept] == ids[kept]:
@@ -154,7 +162,11 @@ def quire_prompt(model, tokens):
     while low < high:
         middle = (low + high) // 2
         done = subprocess.run(
-            [QUIRE, "tokenize", "-m", model], input=text[:middle], capture_output=True, text=True, check=True
+            [QUIRE, "tokenize", "-m", model],
+            input=text[:middle],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         if len(json.loads(done.stdout)) < tokens:
             low = middle + 1
@@ -164,12 +176,27 @@ def quire_prompt(model, tokens):
 
 
 def quire_run(model, weights, prompt):
-    command = [QUIRE, "generate", "-m", model, "--weights", weights, "--json", "--ignore-eos", "-n", str(DECODE_TOKENS + 1)]
+    command = [
+        QUIRE,
+        "generate",
+        "-m",
+        model,
+        "--weights",
+        weights,
+        "--json",
+        "--ignore-eos",
+        "-n",
+        str(DECODE_TOKENS + 1),
+    ]
     done = subprocess.run(command, input=prompt, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit("quire generate failed: " + done.stderr[-2000:])
     out = json.loads(done.stdout)
-    return {"prefill_s": out["prefill_ms"] / 1e3, "decode_s": out["decode_ms"] / 1e3, "tokens": len(out["prompt_ids"])}
+    return {
+        "prefill_s": out["prefill_ms"] / 1e3,
+        "decode_s": out["decode_ms"] / 1e3,
+        "tokens": len(out["prompt_ids"]),
+    }
 
 
 def ten_documents():
@@ -185,12 +212,16 @@ def ten_documents():
 
 
 def prompt_of(documents):
-    return "Answer the question from these documents.\n\n" + "".join("Document:\n" + d + "\n\n" for d in documents)
+    return "Answer the question from these documents.\n\n" + "".join(
+        "Document:\n" + d + "\n\n" for d in documents
+    )
 
 
 def call(port, path, body=None):
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=600) as reply:
         return json.loads(reply.read())
 
@@ -199,7 +230,13 @@ class Server:
     def __init__(self, model, store, port):
         self.port = port
         self.process = subprocess.Popen(
-            [QUIRE, "serve", f"--model.path={model}", f"--disk.path={store}", f"--server.port={port}"],
+            [
+                QUIRE,
+                "serve",
+                f"--model.path={model}",
+                f"--disk.path={store}",
+                f"--server.port={port}",
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -227,7 +264,12 @@ def quire_documents(model):
             reply = call(
                 server.port,
                 "/v1/query",
-                {"query": text.strip(), "document_ids": order, "max_tokens": 1, "cache": {"strategy": strategy}},
+                {
+                    "query": text.strip(),
+                    "document_ids": order,
+                    "max_tokens": 1,
+                    "cache": {"strategy": strategy},
+                },
             )
             out["tokens"] = reply["usage"]["prompt_tokens"]
             return reply["timings"]["ttft_ms"] / 1e3
@@ -256,7 +298,10 @@ def rounded(source, kind, folder):
         parameters = llama_cpp.llama_model_quantize_default_params()
         parameters.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
         parameters.allow_requantize = True
-        if llama_cpp.llama_model_quantize(source.encode(), (path + ".part").encode(), parameters) != 0:
+        if (
+            llama_cpp.llama_model_quantize(source.encode(), (path + ".part").encode(), parameters)
+            != 0
+        ):
             raise SystemExit(f"llama.cpp could not round {source} to {kind}")
         os.rename(path + ".part", path)
     return path
@@ -273,10 +318,18 @@ def expanded(source, folder):
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path + ".part", "llama")
     for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
+        if field.name.startswith("GGUF.") or field.name in (
+            "general.architecture",
+            "general.file_type",
+        ):
             continue
         kind = field.types[0]
-        writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        writer.add_key_value(
+            field.name,
+            field.contents(),
+            kind,
+            field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None,
+        )
     for t in reader.tensors:
         values = gguf.quants.dequantize(t.data, t.tensor_type)
         writer.add_tensor(t.name, values.astype(np.float32 if values.ndim == 1 else np.float16))
@@ -318,7 +371,9 @@ def one_billion(small, folder):
         if field.name == "tokenizer.ggml.token_type":
             value = value + [1] * (vocab - len(value))
         kind = field.types[0]
-        writer.add_key_value(field.name, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        writer.add_key_value(
+            field.name, value, kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        )
     random = np.random.default_rng(1)
 
     def add(name, *shape):
@@ -358,14 +413,21 @@ class Rows:
     def add(self, values, **what):
         if not values:
             return
-        row = dict(what, median=round(statistics.median(values), 4), least=round(min(values), 4), most=round(max(values), 4), rounds=len(values))
+        row = dict(
+            what,
+            median=round(statistics.median(values), 4),
+            least=round(min(values), 4),
+            most=round(max(values), 4),
+            rounds=len(values),
+        )
         self.rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
 
 
 def speed(rows, options, name, files, transformers_file):
     """Prefill and decode rates: one process measures both behind the same context. llama.cpp runs
-    with and without flash attention up to 512 tokens; longer contexts take what was faster there."""
+    with and without flash attention up to 512 tokens; longer contexts take what was
+    faster there."""
     lengths = [1, 512] if options.quick else [int(n) for n in options.lengths.split(",")]
     flashes = {kind: (False, True) for kind in files}
     for tokens in sorted(lengths):
@@ -375,20 +437,37 @@ def speed(rows, options, name, files, transformers_file):
             for kind, path in files.items():
                 for flash in flashes[kind]:
                     out = run_child("llama", model=path, tokens=tokens, flash=flash)
-                    runs.setdefault(("llama.cpp", kind + (", flash attention" if flash else "")), []).append(out)
+                    runs.setdefault(
+                        ("llama.cpp", kind + (", flash attention" if flash else "")), []
+                    ).append(out)
             for kind in [k for k in files if k in ("Q4_0", "Q4_1")]:
-                runs.setdefault(("quire", kind + " as w4"), []).append(quire_run(files[kind], "w4", prompt))
+                runs.setdefault(("quire", kind + " as w4"), []).append(
+                    quire_run(files[kind], "w4", prompt)
+                )
             if transformers_file and tokens <= 512:
                 out = run_child("transformers", model=transformers_file, tokens=tokens)
                 runs.setdefault(("transformers", "f32, eager"), []).append(out)
         for (program, weights), outs in runs.items():
             what = {"model": name, "program": program, "weights": weights, "unit": "tokens/s"}
             if tokens > 1:
-                rows.add([o["tokens"] / o["prefill_s"] for o in outs], part="prefill", tokens=tokens, **what)
-            rows.add([DECODE_TOKENS / o["decode_s"] for o in outs], part="decode", tokens=0 if tokens == 1 else tokens, **what)
+                rows.add(
+                    [o["tokens"] / o["prefill_s"] for o in outs],
+                    part="prefill",
+                    tokens=tokens,
+                    **what,
+                )
+            rows.add(
+                [DECODE_TOKENS / o["decode_s"] for o in outs],
+                part="decode",
+                tokens=0 if tokens == 1 else tokens,
+                **what,
+            )
         if tokens == 512:
             for kind in files:
-                plain, flash = (min(o["prefill_s"] for o in runs[("llama.cpp", kind + more)]) for more in ("", ", flash attention"))
+                plain, flash = (
+                    min(o["prefill_s"] for o in runs[("llama.cpp", kind + more)])
+                    for more in ("", ", flash attention")
+                )
                 flashes[kind] = (flash < plain,)
 
 
@@ -399,9 +478,18 @@ def documents(rows, options, name, path):
         runs["llama.cpp"].append(run_child("documents_llama", model=path))
     for program, outs in runs.items():
         for key in ("cold", "same_order", "reversed", "restart"):
-            # llama.cpp keeps nothing beyond its process: after a restart it reads everything, as when cold.
+            # llama.cpp keeps nothing beyond its process:
+            # after a restart it reads everything, as when cold.
             times = [o.get(key + "_s", o["cold_s"]) for o in outs]
-            rows.add(times, part="ten_documents", order=key, model=name, program=program, tokens=outs[0]["tokens"], unit="s to the first token")
+            rows.add(
+                times,
+                part="ten_documents",
+                order=key,
+                model=name,
+                program=program,
+                tokens=outs[0]["tokens"],
+                unit="s to the first token",
+            )
 
 
 def perplexity(rows, options, folder, source):
@@ -419,13 +507,46 @@ def perplexity(rows, options, folder, source):
     values = expanded(source, folder)
     bench = os.path.join(ROOT, "build/release/bench/quire_perplexity_bench")
     for path, formats in ((values, "f32,bf16,w4"), (source, "w4")):
-        command = [bench, "--model", path, "--ids", ids_file, "--weights", formats, "--window", str(window)]
-        for r in json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["rows"]:
-            rows.add([r["nll"]], part="perplexity", model="135m", program="quire", unit="nats a token", tokens=r["tokens"],
-                     weights=r["weights"] + (" of the file's blocks" if path == source else " of f16 values"))
-    for kind, path in (("F16", values), ("as stored (Q4_1, Q8_0)", source), ("Q4_0 of F16", rounded(values, "Q4_0", folder)), ("Q4_K_M of F16", rounded(values, "Q4_K_M", folder))):
+        command = [
+            bench,
+            "--model",
+            path,
+            "--ids",
+            ids_file,
+            "--weights",
+            formats,
+            "--window",
+            str(window),
+        ]
+        for r in json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        )["rows"]:
+            rows.add(
+                [r["nll"]],
+                part="perplexity",
+                model="135m",
+                program="quire",
+                unit="nats a token",
+                tokens=r["tokens"],
+                weights=r["weights"]
+                + (" of the file's blocks" if path == source else " of f16 values"),
+            )
+    for kind, path in (
+        ("F16", values),
+        ("as stored (Q4_1, Q8_0)", source),
+        ("Q4_0 of F16", rounded(values, "Q4_0", folder)),
+        ("Q4_K_M of F16", rounded(values, "Q4_K_M", folder)),
+    ):
         out = run_child("perplexity_llama", model=path, ids=ids_file, window=window)
-        rows.add([out["nll"]], part="perplexity", model="135m", program="llama.cpp", unit="nats a token", tokens=out["tokens"], weights=kind)
+        rows.add(
+            [out["nll"]],
+            part="perplexity",
+            model="135m",
+            program="llama.cpp",
+            unit="nats a token",
+            tokens=out["tokens"],
+            weights=kind,
+        )
 
 
 def main():
@@ -463,12 +584,31 @@ def main():
             files["Q4_1"] = source
         files = {k: v for k, v in files.items() if k in options.kinds.split(",")}
         if "speed" in parts:
-            speed(rows, options, model, files, source if options.transformers and model == "135m" else None)
+            speed(
+                rows,
+                options,
+                model,
+                files,
+                source if options.transformers and model == "135m" else None,
+            )
         if "documents" in parts and model in options.document_models.split(","):
             documents(rows, options, model, files["Q4_0"])
     if "perplexity" in parts:
         perplexity(rows, options, options.folder, small)
-    print(json.dumps({"settings": {"threads": THREADS, "decode_tokens": DECODE_TOKENS, "rounds": options.rounds, "llama_cpp_python": version("llama_cpp_python"), "transformers": version("transformers")}, "rows": rows.rows}))
+    print(
+        json.dumps(
+            {
+                "settings": {
+                    "threads": THREADS,
+                    "decode_tokens": DECODE_TOKENS,
+                    "rounds": options.rounds,
+                    "llama_cpp_python": version("llama_cpp_python"),
+                    "transformers": version("transformers"),
+                },
+                "rows": rows.rows,
+            }
+        )
+    )
 
 
 def version(package):

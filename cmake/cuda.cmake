@@ -1,4 +1,5 @@
-# The CUDA language and runtime, for QUIRE_CUDA=ON. Never libcuda: a program linked against it does not start without a driver.
+# The CUDA language and runtime, for QUIRE_CUDA=ON. Never libcuda: a program linked against it does
+# not start without a driver.
 if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
   set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
 endif()
@@ -8,11 +9,14 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "QUIRE_CUDA=ON needs nvcc 12.4 or newer: put it in PATH, set CMAKE_CUDA_COMPILER, or build with QUIRE_CUDA=OFF")
+  message(FATAL_ERROR
+    "QUIRE_CUDA=ON needs nvcc 12.4 or newer: put it in PATH, set CMAKE_CUDA_COMPILER, "
+    "or build with QUIRE_CUDA=OFF")
 endif()
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.4)
-  message(FATAL_ERROR "QUIRE_CUDA=ON needs nvcc 12.4 or newer, found ${CMAKE_CUDA_COMPILER_VERSION}")
+  message(FATAL_ERROR
+    "QUIRE_CUDA=ON needs nvcc 12.4 or newer, found ${CMAKE_CUDA_COMPILER_VERSION}")
 endif()
 find_package(CUDAToolkit REQUIRED)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that newer nvcc take it

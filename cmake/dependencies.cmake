@@ -1,4 +1,5 @@
-# Every third-party library, found once. Each is linked by the one folder that owns its door (docs/architecture.md).
+# Every third-party library, found once. Each is linked by the one folder that owns its door
+# (docs/architecture.md).
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)

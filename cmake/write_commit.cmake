@@ -1,5 +1,7 @@
-# cmake -DSOURCE=<repository> -DOUT=<header> -P write_commit.cmake: which commit is being built, written only when it changed.
-execute_process(COMMAND git -C "${SOURCE}" rev-parse --short=12 HEAD OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE rc)
+# cmake -DSOURCE=<repository> -DOUT=<header> -P write_commit.cmake: which commit is being built,
+# written only when it changed.
+execute_process(COMMAND git -C "${SOURCE}" rev-parse --short=12 HEAD
+  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE rc)
 if(NOT rc EQUAL 0)
   set(commit "unknown")
 endif()

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Exact match per kind of question on held-out data, under full recompute and per-document reuse, against the bars.
+"""Exact match per kind of question on held-out data,
+under full recompute and per-document reuse, against the bars.
 
-    python evaluate.py --model demo --lengths 2048 --contexts 40
-    python evaluate.py --model runs/target/checkpoint.pt --lengths 2048,8192,16384 --device cuda --markdown table.md
+python evaluate.py --model demo --lengths 2048 --contexts 40
+python evaluate.py --model runs/target/checkpoint.pt --lengths 2048,8192,16384 \\
+        --device cuda --markdown table.md
 """
+
 import argparse
 import itertools
 import json
@@ -21,12 +24,21 @@ from quire_model.prompt import Codec
 HERE = Path(__file__).resolve().parent
 NEEDLES = tuple(k for k in KINDS if k.startswith("needle"))
 # kind -> exact match wanted under recompute at 2K; at 8K no more than DROP lower, needles apart.
-BARS = {"single": 0.95, "continuation": 0.95, "needles": 0.98, "two_hop": 0.85, "comparison": 0.85, "absent": 0.90}
+BARS = {
+    "single": 0.95,
+    "continuation": 0.95,
+    "needles": 0.98,
+    "two_hop": 0.85,
+    "comparison": 0.85,
+    "absent": 0.90,
+}
 NEEDLES_AT_8K, DROP, REUSE_GAP = 0.95, 0.03, 0.40
 
 
 def parse():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True, help="model folder, or a checkpoint.pt of train.py")
     p.add_argument("--tokenizer", default=str(HERE / "demo" / "tokenizer.model"))
     p.add_argument("--seed", type=int, default=1)
@@ -34,7 +46,9 @@ def parse():
     p.add_argument("--lengths", default="2048", help="tokens of documents, comma-separated")
     p.add_argument("--contexts", type=int, default=40, help="for each length")
     p.add_argument("--questions", type=int, default=3, help="at most, of each kind and context")
-    p.add_argument("--kinds", default=",".join(KINDS), help="comma-separated; default: all of %(default)s")
+    p.add_argument(
+        "--kinds", default=",".join(KINDS), help="comma-separated; default: all of %(default)s"
+    )
     p.add_argument("--methods", default=",".join(scoring.METHODS))
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--json", help="also write the numbers to this file")
@@ -42,9 +56,14 @@ def parse():
     args = p.parse_args()
     args.kinds, args.methods = args.kinds.split(","), args.methods.split(",")
     args.lengths = [int(n) for n in args.lengths.split(",")]
-    unknown = sorted(set(args.kinds) - set(KINDS)) + sorted(set(args.methods) - set(scoring.METHODS))
+    unknown = sorted(set(args.kinds) - set(KINDS)) + sorted(
+        set(args.methods) - set(scoring.METHODS)
+    )
     if unknown:
-        p.error(f"unknown: {', '.join(unknown)}; kinds are {', '.join(KINDS)}, methods {', '.join(scoring.METHODS)}")
+        p.error(
+            f"unknown: {', '.join(unknown)}; kinds are {', '.join(KINDS)}, "
+            f"methods {', '.join(scoring.METHODS)}"
+        )
     return args
 
 
@@ -87,12 +106,17 @@ def measure(model, codec, args, length):
 
 def summed(kinds):
     """{kind: {"n", "exact"}} with "needles" and "all" added."""
-    groups = {**kinds, "needles": [m for k in NEEDLES for m in kinds.get(k, [])], "all": [m for v in kinds.values() for m in v]}
+    groups = {
+        **kinds,
+        "needles": [m for k in NEEDLES for m in kinds.get(k, [])],
+        "all": [m for v in kinds.values() for m in v],
+    }
     return {k: {"n": len(v), "exact": sum(v) / len(v) if v else None} for k, v in groups.items()}
 
 
 def verdicts(rows):
-    """[(what is wanted, what was measured, whether it holds)] of the bars that `rows` can judge; rows[length][method][kind]."""
+    """[(what is wanted, what was measured, whether it holds)] of the bars that `rows` can judge;
+    rows[length][method][kind]."""
     found = []
     at = {length: methods.get("recompute", {}) for length, methods in rows.items()}
     for kind, wanted in BARS.items():
@@ -101,25 +125,52 @@ def verdicts(rows):
             if got is None:
                 continue
             base = at.get(2048, {}).get(kind, {}).get("exact")
-            need = wanted if length == 2048 else NEEDLES_AT_8K if kind == "needles" else (wanted if base is None else base) - DROP
-            found.append((f"{kind} at {length}: at least {100 * need:.1f} %", f"{100 * got:.1f} %", got >= need))
+            need = (
+                wanted
+                if length == 2048
+                else NEEDLES_AT_8K
+                if kind == "needles"
+                else (wanted if base is None else base) - DROP
+            )
+            found.append(
+                (
+                    f"{kind} at {length}: at least {100 * need:.1f} %",
+                    f"{100 * got:.1f} %",
+                    got >= need,
+                )
+            )
     for length, methods in rows.items():
-        full, reuse = (methods.get(m, {}).get("continuation", {}).get("exact") for m in scoring.METHODS)
+        full, reuse = (
+            methods.get(m, {}).get("continuation", {}).get("exact") for m in scoring.METHODS
+        )
         if full is not None and reuse is not None:
-            found.append((f"continuation at {length}: reuse at least {100 * REUSE_GAP:.0f} points below recompute",
-                          f"{100 * (full - reuse):.1f} points", full - reuse >= REUSE_GAP))
+            found.append(
+                (
+                    f"continuation at {length}: "
+                    f"reuse at least {100 * REUSE_GAP:.0f} points below recompute",
+                    f"{100 * (full - reuse):.1f} points",
+                    full - reuse >= REUSE_GAP,
+                )
+            )
     return found
 
 
 def table(rows, kinds):
     """A markdown table: one line a kind, one column a length and method."""
     columns = [(length, method) for length, methods in rows.items() for method in methods]
-    lines = ["| kind | " + " | ".join(f"{m} {n}" for n, m in columns) + " | questions |",
-             "| --- |" + " --- |" * (len(columns) + 1)]
+    lines = [
+        "| kind | " + " | ".join(f"{m} {n}" for n, m in columns) + " | questions |",
+        "| --- |" + " --- |" * (len(columns) + 1),
+    ]
     for kind in kinds + ["needles", "all"]:
         cells = [rows[n][m][kind] for n, m in columns]
-        lines.append(f"| {kind} | " + " | ".join("-" if c["exact"] is None else f"{100 * c['exact']:.1f} %" for c in cells)
-                     + " | " + " / ".join(str(rows[n][next(iter(rows[n]))][kind]["n"]) for n in rows) + " |")
+        lines.append(
+            f"| {kind} | "
+            + " | ".join("-" if c["exact"] is None else f"{100 * c['exact']:.1f} %" for c in cells)
+            + " | "
+            + " / ".join(str(rows[n][next(iter(rows[n]))][kind]["n"]) for n in rows)
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -128,18 +179,36 @@ def main():
     model, codec = load(args.model).to(args.device), Codec(args.tokenizer)
     rows = {}
     for length in args.lengths:
-        rows[length] = {m: summed(kinds) for m, kinds in measure(model, codec, args, length).items()}
+        rows[length] = {
+            m: summed(kinds) for m, kinds in measure(model, codec, args, length).items()
+        }
     text = table(rows, args.kinds)
     judged = verdicts(rows)
     if judged:
         text += "\n| bar | measured | holds |\n| --- | --- | --- |\n"
-        text += "".join(f"| {wanted} | {got} | {'yes' if holds else 'no'} |\n" for wanted, got, holds in judged)
-    print(f"{args.model}: {args.contexts} contexts for each length, split {args.split}, seed {args.seed}\n\n{text}")
+        text += "".join(
+            f"| {wanted} | {got} | {'yes' if holds else 'no'} |\n" for wanted, got, holds in judged
+        )
+    print(
+        f"{args.model}: {args.contexts} contexts for each length, split {args.split}, "
+        f"seed {args.seed}\n\n{text}"
+    )
     if args.markdown:
         Path(args.markdown).write_text(text)
     if args.json:
-        Path(args.json).write_text(json.dumps({"seed": args.seed, "split": args.split, "contexts": args.contexts, "rows": rows,
-                                               "bars": [list(v) for v in judged]}, indent=2) + "\n")
+        Path(args.json).write_text(
+            json.dumps(
+                {
+                    "seed": args.seed,
+                    "split": args.split,
+                    "contexts": args.contexts,
+                    "rows": rows,
+                    "bars": [list(v) for v in judged],
+                },
+                indent=2,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Picks the sample corpus that ships beside the model: readable worlds whose questions the model answers surely.
+"""Picks the sample corpus that ships beside the model:
+readable worlds whose questions the model answers surely.
 
     python make_sample.py --model demo --out demo/sample
 
-Writes corpus.jsonl (id, title, text, metadata) and questions.jsonl (question, document_ids in prompt order, answers, kind,
-supporting, right_under: the ways of filling the cache under which greedy decoding prints exactly the answer).
+Writes corpus.jsonl (id, title, text, metadata) and questions.jsonl (question, document_ids in
+prompt order, answers, kind, supporting, right_under: the ways of filling the cache under which
+greedy decoding prints exactly the answer).
 """
+
 import argparse
 import json
 import random
@@ -18,15 +21,36 @@ from quire_model.hf_folder import load_model
 from quire_model.network import rope_table
 from quire_model.prompt import Codec
 
-STYLE = Style(facts=(5, 7), filler=0.5, aside=0.25, cut=0.35, min_chunk=3, title=0.0, listing=0.0, table=0.0, plans=(1, 0, 0, 0),
-              full_name=0.2, alias=0.0, update=0.0, variables=0.0, num_needles=(0, 0))
-WANTED = {"single": 4, "continuation": 2, "two_hop": 1, "comparison": 1}  # questions of each kind, at most, per world
-SURE = 0.7             # the least likely token of a picked answer has at least this probability
+STYLE = Style(
+    facts=(5, 7),
+    filler=0.5,
+    aside=0.25,
+    cut=0.35,
+    min_chunk=3,
+    title=0.0,
+    listing=0.0,
+    table=0.0,
+    plans=(1, 0, 0, 0),
+    full_name=0.2,
+    alias=0.0,
+    update=0.0,
+    variables=0.0,
+    num_needles=(0, 0),
+)
+WANTED = {
+    "single": 4,
+    "continuation": 2,
+    "two_hop": 1,
+    "comparison": 1,
+}  # questions of each kind, at most, per world
+SURE = 0.7  # the least likely token of a picked answer has at least this probability
 ODD_SPELLING = re.compile(r"ou|ea|ai|x|rk|[aeiou]{3}|ii|oo|(.)o\1o|.{10,}", re.IGNORECASE)
 
 
 def parse():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True)
     p.add_argument("--out", required=True)
     p.add_argument("--seed", type=int, default=2026)
@@ -43,14 +67,19 @@ def candidates(args):
         rng = random.Random(f"sample/{args.seed}/{i}")
         context = Encyclopedia(rng, 4, STYLE, "test").build()
         names = {d.title.split(" (part")[0] for d in context.documents}
-        if len(context.documents) == args.documents and len({n.split()[-1] for n in names}) == len(names):
+        if len(context.documents) == args.documents and len({n.split()[-1] for n in names}) == len(
+            names
+        ):
             words = set(re.findall(r"[A-Z]\w+", " ".join(d.text for d in context.documents)))
-            found.append((sum(bool(ODD_SPELLING.search(w)) for w in words) / len(words), i, context))
+            found.append(
+                (sum(bool(ODD_SPELLING.search(w)) for w in words) / len(words), i, context)
+            )
     return [context for _, _, context in sorted(found, key=lambda f: f[:2])]
 
 
 def pick(scorer, context):
-    """[(question, methods under which it is right)], the sure ones only; None when the world has too few."""
+    """[(question, methods under which it is right)], the sure ones only;
+    None when the world has too few."""
     result, _ = scorer.score(context)
     by_kind = {}
     for question, full, reuse in zip(context.questions, result["recompute"], result["reuse"]):
@@ -83,24 +112,46 @@ def main():
         if len(chosen) == args.worlds:
             break
     else:
-        raise SystemExit(f"only {len(chosen)} of {args.worlds} worlds found in {args.tries} tries; raise --tries")
+        raise SystemExit(
+            f"only {len(chosen)} of {args.worlds} worlds found in {args.tries} tries; raise --tries"
+        )
     write(Path(args.out), chosen)
 
 
 def write(folder, chosen):
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "corpus.jsonl", "w") as corpus, open(folder / "questions.jsonl", "w") as questions:
+    with (
+        open(folder / "corpus.jsonl", "w") as corpus,
+        open(folder / "questions.jsonl", "w") as questions,
+    ):
         for number, (context, picked) in enumerate(chosen, 1):
             for d in context.documents:
                 d.id = slug(d.title)
-                line = {"id": d.id, "title": d.title, "text": d.text, "metadata": {"world": number, "source": "synthetic"}}
+                line = {
+                    "id": d.id,
+                    "title": d.title,
+                    "text": d.text,
+                    "metadata": {"world": number, "source": "synthetic"},
+                }
                 corpus.write(json.dumps(line) + "\n")
             for question, right in picked:
-                questions.write(json.dumps({
-                    "question": question.text, "document_ids": [d.id for d in context.documents],
-                    "answers": [question.answer], "kind": question.kind,
-                    "supporting": [d.id for d in question.support], "right_under": right}) + "\n")
-    print(f"{folder}: {sum(len(c.documents) for c, _ in chosen)} documents, {sum(len(p) for _, p in chosen)} questions")
+                questions.write(
+                    json.dumps(
+                        {
+                            "question": question.text,
+                            "document_ids": [d.id for d in context.documents],
+                            "answers": [question.answer],
+                            "kind": question.kind,
+                            "supporting": [d.id for d in question.support],
+                            "right_under": right,
+                        }
+                    )
+                    + "\n"
+                )
+    print(
+        f"{folder}: {sum(len(c.documents) for c, _ in chosen)} documents, "
+        f"{sum(len(p) for _, p in chosen)} questions"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Trains the target's retrieval head by distillation (the loss: quire_model/retrieval_head.py). Run again to resume.
+"""Trains the target's retrieval head by distillation (the loss: quire_model/retrieval_head.py).
+Run again to resume.
 
     python train_head.py --model demo --out runs/head --steps 1000
-    python train_head.py --model runs/target-folder --out runs/head --length 4096 --steps 1000 --rows 8 --device cuda --workers 14
+    python train_head.py --model runs/target-folder --out runs/head --length 4096 --steps 1000 \\
+        --rows 8 --device cuda --workers 14
 
 Writes --out/model.safetensors and config.json, and log.jsonl.
 """
+
 import argparse
 import json
 import os
@@ -21,7 +24,9 @@ from quire_model.prompt import Codec
 
 
 def parse():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--model", required=True, help="folder of the target")
     p.add_argument("--out", required=True)
     p.add_argument("--steps", type=int, default=1000)
@@ -42,10 +47,18 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     codec = Codec(Path(args.model) / "tokenizer.model")
     checkpoint, part = out / "checkpoint.pt", mixture.part_at("continue", 0.5)
-    state = torch.load(checkpoint, weights_only=True, map_location="cpu") if checkpoint.exists() else None
+    state = (
+        torch.load(checkpoint, weights_only=True, map_location="cpu")
+        if checkpoint.exists()
+        else None
+    )
     first = state["step"] if state else 0
+
     def example(number):
-        return retrieval_head.make_example(f"{args.seed}/{number // args.rows}/{number % args.rows}", args.length, codec, part)
+        return retrieval_head.make_example(
+            f"{args.seed}/{number // args.rows}/{number % args.rows}", args.length, codec, part
+        )
+
     examples = Prefetcher(example, first * args.rows, args.workers)
     torch.manual_seed(args.seed)
     target = load_model(args.model).to(args.device)
@@ -54,7 +67,9 @@ def main():
     if state:
         head.load_state_dict(state["head"])
     head.to(args.device)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0)
+    optimiser = torch.optim.AdamW(
+        head.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.0
+    )
     if state:
         optimiser.load_state_dict(state["optimiser"])
 
@@ -65,11 +80,28 @@ def main():
 
     def save(step, optimiser):
         part_file = checkpoint.with_suffix(".part")
-        torch.save({"step": step, "head": head.state_dict(), "optimiser": optimiser.state_dict()}, part_file)
+        torch.save(
+            {"step": step, "head": head.state_dict(), "optimiser": optimiser.state_dict()},
+            part_file,
+        )
         os.replace(part_file, checkpoint)
 
-    retrieval_head.train(target, head, codec, args.steps, args.length, part, args.seed, args.lr, args.rows, log, first, optimiser,
-                         save, make=lambda step, row: examples.next())
+    retrieval_head.train(
+        target,
+        head,
+        codec,
+        args.steps,
+        args.length,
+        part,
+        args.seed,
+        args.lr,
+        args.rows,
+        log,
+        first,
+        optimiser,
+        save,
+        make=lambda step, row: examples.next(),
+    )
     examples.close()
     retrieval_head.write_folder(out, head)
     print(f"{out}: {sum(p.numel() for p in head.parameters()) / 1e6:.2f} M parameters")

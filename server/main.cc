@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/nearest_name.h"
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul/matmul.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
-#include "server/json/reader.h"
 #include "server/support/version.h"
 
 namespace {

@@ -1,6 +1,8 @@
-"""Prefill and decode of Llama-3.1-8B's shape with random bf16 weights in PyTorch (transformers, SDPA), for bench/gpu/run: the peer of the same run.
+"""Prefill and decode of Llama-3.1-8B's shape with random bf16 weights in PyTorch (transformers,
+SDPA), for bench/gpu/run: the peer of the same run.
 
-peer.py OUT.json [--quick] [--device N]. Writes {"name", "versions", "rows"}. Exit status 77: torch, transformers or a device is missing.
+peer.py OUT.json [--quick] [--device N]. Writes {"name", "versions", "rows"}. Exit status 77: torch,
+transformers or a device is missing.
 """
 
 import argparse
@@ -20,9 +22,28 @@ def settings():
 
 def shape(quick):
     """Llama-3.1-8B; Llama-3.2-1B with --quick, as in bench/model_shapes.h."""
-    small = dict(num_hidden_layers=16, hidden_size=2048, intermediate_size=8192, head_dim=64, tie_word_embeddings=True)
-    large = dict(num_hidden_layers=32, hidden_size=4096, intermediate_size=14336, head_dim=128, tie_word_embeddings=False)
-    return dict(num_attention_heads=32, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=131072, rope_theta=500000.0, **(small if quick else large))
+    small = dict(
+        num_hidden_layers=16,
+        hidden_size=2048,
+        intermediate_size=8192,
+        head_dim=64,
+        tie_word_embeddings=True,
+    )
+    large = dict(
+        num_hidden_layers=32,
+        hidden_size=4096,
+        intermediate_size=14336,
+        head_dim=128,
+        tie_word_embeddings=False,
+    )
+    return dict(
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+        **(small if quick else large),
+    )
 
 
 def main():
@@ -56,26 +77,70 @@ def main():
     def row(name, what, tokens, times):
         median = statistics.median(times)
         print(f"{name:24} {what:44} {median:10.1f} us", file=sys.stderr)
-        return {"name": name, "shape": what, "median_us": median, "fastest_us": min(times), "p90_us": sorted(times)[len(times) * 9 // 10], "tokens_per_s": tokens / median * 1e6}
+        return {
+            "name": name,
+            "shape": what,
+            "median_us": median,
+            "fastest_us": min(times),
+            "p90_us": sorted(times)[len(times) * 9 // 10],
+            "tokens_per_s": tokens / median * 1e6,
+        }
 
     rows = []
     for tokens in (2048,) if args.quick else (8192, 32768):
         ids = torch.randint(100, 3000, (1, tokens), device="cuda")
-        rows.append(row("transformers prefill", f"{tokens} tokens", tokens, timed(lambda: model(ids, use_cache=True, logits_to_keep=1), 2)))
+        rows.append(
+            row(
+                "transformers prefill",
+                f"{tokens} tokens",
+                tokens,
+                timed(lambda: model(ids, use_cache=True, logits_to_keep=1), 2),
+            )
+        )
     for sequences, context in ((1, 1024), (32, 1024 if args.quick else 8192)):
         try:
             cache = transformers.DynamicCache()
-            for first in range(0, context, 1024):  # in pieces: activations of all sequences at once would not fit
-                model(torch.randint(100, 3000, (sequences, 1024), device="cuda"), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            for first in range(
+                0, context, 1024
+            ):  # in pieces: activations of all sequences at once would not fit
+                model(
+                    torch.randint(100, 3000, (sequences, 1024), device="cuda"),
+                    past_key_values=cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
             token = torch.full((sequences, 1), 100, device="cuda")
             times = timed(lambda: model(token, past_key_values=cache, use_cache=True), 32)
-            rows.append(row("transformers decode", f"{sequences} sequences of {context} tokens", sequences, times))
+            rows.append(
+                row(
+                    "transformers decode",
+                    f"{sequences} sequences of {context} tokens",
+                    sequences,
+                    times,
+                )
+            )
         except torch.cuda.OutOfMemoryError:
-            print(f"decode of {sequences} sequences of {context} tokens is skipped: the device has no room", file=sys.stderr)
+            print(
+                f"decode of {sequences} sequences of {context} tokens is skipped: "
+                "the device has no room",
+                file=sys.stderr,
+            )
         cache = None
         torch.cuda.empty_cache()
     with open(args.out, "w") as out:
-        json.dump({"name": "gpu-peer", "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "device": torch.cuda.get_device_name()}, "rows": rows}, out, indent=1)
+        json.dump(
+            {
+                "name": "gpu-peer",
+                "versions": {
+                    "torch": torch.__version__,
+                    "transformers": transformers.__version__,
+                    "device": torch.cuda.get_device_name(),
+                },
+                "rows": rows,
+            },
+            out,
+            indent=1,
+        )
     return 0
 
 

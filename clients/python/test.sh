@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Installs the package with its locked dependencies into a clean virtual environment and runs ruff, mypy and all tests with coverage
-# against a real service. Needs Python 3.11 or newer and the quire program: build/release/quire of this tree, or QUIRE_BINARY.
+# Installs the package with its locked dependencies into a clean virtual environment and runs ruff,
+# mypy and all tests with coverage against a real service. Needs Python 3.11 or newer and the quire
+# program: build/release/quire of this tree, or QUIRE_BINARY.
 #   clients/python/test.sh [pytest options, e.g. -k stream]
-#   clients/python/test.sh --environment   only makes the environment; exit status 75: the package index did not give all
-# The environment lies in build/python-client and is made anew when requirements.lock has changed; QUIRE_VENV names another place.
+#   clients/python/test.sh --environment   only makes the environment; exit status 75: the package
+#                                          index did not give all
+# The environment lies in build/python-client and is made anew when requirements.lock has changed;
+# QUIRE_VENV names another place.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 0; fi
+case "${1:-}" in
+  -h|--help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]##*/}"; exit 0;;
+esac
 
 root="$(cd ../.. && pwd)"
 python="${PYTHON:-python3}"
@@ -15,7 +20,8 @@ stamp="$(cat requirements.lock pyproject.toml | sha256sum | cut -d' ' -f1) $("$p
 if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv"
-  # The lock names everything, so nothing is resolved; and what is never imported need not be compiled.
+  # The lock names everything, so nothing is resolved; and what is never imported need not be
+  # compiled.
   pip=("$venv/bin/pip" --quiet --disable-pip-version-check --retries 2 --timeout 30)
   "${pip[@]}" install --no-deps --no-compile --requirement requirements.lock || exit 75
   "${pip[@]}" install --no-deps --no-compile --editable . || exit 75
@@ -26,7 +32,8 @@ if [ "${1:-}" = --environment ]; then exit 0; fi
 
 export QUIRE_BINARY="${QUIRE_BINARY:-$root/build/release/quire}"
 if [ ! -x "$QUIRE_BINARY" ]; then
-  echo "there is no quire program at $QUIRE_BINARY: build it (scripts/test.sh), or set QUIRE_BINARY" >&2
+  echo "there is no quire program at $QUIRE_BINARY:" \
+    "build it (scripts/test.sh), or set QUIRE_BINARY" >&2
   exit 1
 fi
 "$venv/bin/ruff" format --check .

@@ -1,4 +1,5 @@
 """Writes a world's entities up as passages and keeps the ledger of what was stated where."""
+
 from . import prose, relations
 from .asking import next_type
 from .pages import Passage, Statement
@@ -25,7 +26,9 @@ class Writer:
 
     def _state(self, entity, name, passage):
         named = passage.first is passage
-        self.statements.append(Statement(entity.name, entity.type, name, entity.facts[name], passage, named))
+        self.statements.append(
+            Statement(entity.name, entity.type, name, entity.facts[name], passage, named)
+        )
 
     # Articles
 
@@ -41,7 +44,9 @@ class Writer:
             extra = max(0, count - len(kept)) if low_high[1] > 4 else 0
             names = kept + rest[:extra]
         else:
-            hops = [n for n in names if next_type(entity.type, n) and entity.facts[n] in world.by_name]
+            hops = [
+                n for n in names if next_type(entity.type, n) and entity.facts[n] in world.by_name
+            ]
             if hops and rng.random() < 0.7:
                 names.remove(hops[0])
                 names.insert(0, hops[0])
@@ -52,7 +57,9 @@ class Writer:
     def _cut(self, names, entity):
         """Splits relation names into one, two or three chunks."""
         rng, least = self._rng, self._style.min_chunk
-        chance = min(1.0, self._style.cut + (0.15 if entity.type in self._world.plan.types else 0.0))
+        chance = min(
+            1.0, self._style.cut + (0.15 if entity.type in self._world.plan.types else 0.0)
+        )
         if len(names) < 2 * least or entity.alias or rng.random() >= chance:
             return [names]
         cut = rng.randint(least, len(names) - least)
@@ -96,13 +103,21 @@ class Writer:
                 full = i == 0 or rng.random() < style.full_name
                 form = "full" if full else rng.choice(("pronoun", "description", "short"))
             else:
-                form = "description" if i == 0 else rng.choice(("description", "description", "pronoun"))
+                form = (
+                    "description"
+                    if i == 0
+                    else rng.choice(("description", "description", "pronoun"))
+                )
             relation = relations.RELATIONS[entity.type][name]
-            passage.sentences.append(prose.statement(rng, relation, prose.pronouns(entity, form), entity.facts[name]))
+            passage.sentences.append(
+                prose.statement(rng, relation, prose.pronouns(entity, form), entity.facts[name])
+            )
             self._state(entity, name, passage)
             extra = style.filler
             while rng.random() < extra:
-                passage.sentences.append(unused_fillers.pop() if unused_fillers else prose.endless_filler(rng))
+                passage.sentences.append(
+                    unused_fillers.pop() if unused_fillers else prose.endless_filler(rng)
+                )
                 extra -= 1.0
 
     def _write_aside(self, entity, passage):
@@ -112,21 +127,26 @@ class Writer:
         relation = rng.choice(list(relations.RELATIONS[entity.type].values()))
         value = self._world.new_value(entity.type, relation)
         owner = prose.pronouns(entity, "description")[1]
-        subject = f"{owner} {rng.choice(prose.COMPANIONS[entity.type])} {prose.with_article(entity.type, name)}"
+        companions, named = prose.COMPANIONS[entity.type], prose.with_article(entity.type, name)
+        subject = f"{owner} {rng.choice(companions)} {named}"
         if entity.type in relations.WITH_ARTICLE:
-            subject = f"{owner} {rng.choice(prose.COMPANIONS[entity.type])}, {prose.with_article(entity.type, name)},"
+            subject = f"{owner} {rng.choice(companions)}, {named},"
         forms = (subject, prose.possessive(subject.rstrip(",")), subject.rstrip(","))
         passage.sentences.append(prose.statement(rng, relation, forms, value, opener_chance=0.0))
-        self.statements.append(Statement(name, entity.type, relation.name, value, passage, names_subject=True))
+        self.statements.append(
+            Statement(name, entity.type, relation.name, value, passage, names_subject=True)
+        )
 
     def _write_table(self, entities):
         """Writes two to six entities of one type as rows; returns the others."""
         rng = self._rng
         type_ = rng.choice(entities).type
-        rows = [e for e in entities if e.type == type_ and not e.alias][:rng.randint(2, 6)]
+        rows = [e for e in entities if e.type == type_ and not e.alias][: rng.randint(2, 6)]
         if len(rows) < 2:
             return entities
-        shared = self._world.plan.shared.get(type_) or rng.sample(list(rows[0].facts), rng.randint(2, 3))
+        shared = self._world.plan.shared.get(type_) or rng.sample(
+            list(rows[0].facts), rng.randint(2, 3)
+        )
         passage = self._passage(rng.choice(("Overview", "Table", "Summary")), [])
         passage.sentences.append(f"{passage.title}:")
         for entity in rows:
@@ -139,19 +159,23 @@ class Writer:
     # Other names and corrections
 
     def _name_aliases(self, entities):
-        """Gives some entities another name, which their article uses; the explanation stands in a passage of its own."""
+        """Gives some entities another name, which their article uses;
+        the explanation stands in a passage of its own."""
         rng = self._rng
         chosen = rng.sample(entities, min(len(entities), rng.randint(2, 3 + len(entities) // 8)))
         glossary = self._passage(rng.choice(prose.GLOSSARY_TITLES), [])
         glossary.sentences.append(f"{glossary.title}.")
         for entity in chosen:
             if entity.type == "person" and rng.random() < 0.5:
-                entity.alias = f"the {rng.choice(relations.COLOURS).capitalize()} {rng.choice(relations.ANIMALS).capitalize()}"
+                colour = rng.choice(relations.COLOURS).capitalize()
+                entity.alias = f"the {colour} {rng.choice(relations.ANIMALS).capitalize()}"
                 if any(entity.alias == alias for alias, _ in self.aliases.values()):
                     entity.alias = self._world.namer.alias()
             else:
                 entity.alias = self._world.namer.alias()
-            text = rng.choice(prose.ALIASES).format(n=prose.with_article(entity.type, entity.name), a=entity.alias)
+            text = rng.choice(prose.ALIASES).format(
+                n=prose.with_article(entity.type, entity.name), a=entity.alias
+            )
             glossary.sentences.append(prose.capitalised(text))
             self.aliases[entity.name] = (entity.alias, glossary)
         self.groups.append([glossary])
@@ -159,8 +183,13 @@ class Writer:
     def _write_corrections(self):
         rng = self._rng
         home = {id(p): i for i, group in enumerate(self.groups) for p in group}
-        known = [s for s in self.statements if s.subject in self._world.by_name and s.subject not in self.aliases
-                 and s.relation not in ("birth_year", "death_year")]
+        known = [
+            s
+            for s in self.statements
+            if s.subject in self._world.by_name
+            and s.subject not in self.aliases
+            and s.relation not in ("birth_year", "death_year")
+        ]
         for statement in rng.sample(known, min(len(known), rng.randint(1, 2 + len(known) // 15))):
             after = home[id(statement.passage)]
             for _ in range(1 if rng.random() < 0.85 else 2):
@@ -168,20 +197,29 @@ class Writer:
             home = {id(p): i for i, group in enumerate(self.groups) for p in group}
 
     def _write_correction(self, statement, after):
-        """Adds a notice behind group `after`; returns its index. The facts of the world stay as they were."""
+        """Adds a notice behind group `after`; returns its index.
+        The facts of the world stay as they were."""
         rng, type_ = self._rng, statement.type
         relation = relations.RELATIONS[type_][statement.relation]
         entity = self._world.by_name[statement.subject]
-        stated = {s.value for s in self.statements if s.subject == entity.name and s.relation == relation.name}
+        stated = {
+            s.value
+            for s in self.statements
+            if s.subject == entity.name and s.relation == relation.name
+        }
         value = self._world.new_value(type_, relation)
         while value in stated:
             value = self._world.new_value(type_, relation)
         passage = self._passage(f"{prose.capitalised(entity.name)} (notice)", [])
-        text = prose.statement(rng, relation, prose.pronouns(entity, "full"), value, opener_chance=0.0)
+        text = prose.statement(
+            rng, relation, prose.pronouns(entity, "full"), value, opener_chance=0.0
+        )
         passage.sentences.append(rng.choice(prose.CORRECTIONS).format(s=text))
         if rng.random() < self._style.filler:
             passage.sentences.append(prose.endless_filler(rng))
-        self.statements.append(Statement(entity.name, type_, relation.name, value, passage, names_subject=True))
+        self.statements.append(
+            Statement(entity.name, type_, relation.name, value, passage, names_subject=True)
+        )
         at = rng.randint(after + 1, len(self.groups))
         self.groups.insert(at, [passage])
         return at

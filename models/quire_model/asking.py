@@ -1,4 +1,6 @@
-"""How questions that need more than one fact are worded: chains of relations, comparisons, counts and lists."""
+"""How questions that need more than one fact are worded:
+chains of relations, comparisons, counts and lists."""
+
 from .relations import RELATIONS
 
 # (type, relation) -> the phrase that stands for the value, an entity of the type after it.
@@ -28,9 +30,12 @@ PHRASES = {
     ("law", "author"): ("the author of the {e}", "person"),
     ("law", "land"): ("the country that adopted the {e}", "country"),
 }
-# Two hops that read better in words of their own: (type, relation, next type, its relation) -> questions.
+# Two hops that read better in words of their own:
+# (type, relation, next type, its relation) -> questions.
 TWO_HOPS = {
-    ("person", "birthplace", "city", "country"): ("In which country is the city where {e} was born?",),
+    ("person", "birthplace", "city", "country"): (
+        "In which country is the city where {e} was born?",
+    ),
     ("person", "birthplace", "city", "goods"): ("What is the birthplace of {e} famous for?",),
     ("person", "employer", "company", "founder"): ("Who founded the company that employed {e}?",),
     ("company", "seat", "city", "country"): ("In which country is {e} based?",),
@@ -39,24 +44,59 @@ TWO_HOPS = {
 }
 # (type, relation) -> (question for the smaller value, question for the larger value)
 COMPARISONS = {
-    ("person", "birth_year"): ("Who was born earlier, {a} or {b}?", "Who was born later, {a} or {b}?"),
+    ("person", "birth_year"): (
+        "Who was born earlier, {a} or {b}?",
+        "Who was born later, {a} or {b}?",
+    ),
     ("person", "death_year"): ("Who died earlier, {a} or {b}?", "Who died later, {a} or {b}?"),
-    ("city", "founded"): ("Which city was founded earlier, {a} or {b}?", "Which city was founded later, {a} or {b}?"),
-    ("city", "population"): ("Which city has fewer inhabitants, {a} or {b}?", "Which city has more inhabitants, {a} or {b}?"),
-    ("company", "founded"): ("Which company was founded earlier, {a} or {b}?", "Which company was founded later, {a} or {b}?"),
-    ("company", "staff"): ("Which company employs fewer people, {a} or {b}?", "Which company employs more people, {a} or {b}?"),
-    ("product", "released"): ("Which product was released earlier, the {a} or the {b}?",
-                              "Which product was released later, the {a} or the {b}?"),
-    ("product", "price"): ("Which product costs less, the {a} or the {b}?", "Which product costs more, the {a} or the {b}?"),
-    ("event", "year"): ("Which event took place earlier, the {a} or the {b}?", "Which event took place later, the {a} or the {b}?"),
-    ("event", "crowd"): ("Which event drew fewer visitors, the {a} or the {b}?",
-                         "Which event drew more visitors, the {a} or the {b}?"),
-    ("society", "founded"): ("Which institution was founded earlier, the {a} or the {b}?",
-                             "Which institution was founded later, the {a} or the {b}?"),
-    ("society", "members"): ("Which institution has fewer members, the {a} or the {b}?",
-                             "Which institution has more members, the {a} or the {b}?"),
-    ("law", "passed"): ("Which law was passed earlier, the {a} or the {b}?", "Which law was passed later, the {a} or the {b}?"),
-    ("law", "fine"): ("Which law sets the smaller fine, the {a} or the {b}?", "Which law sets the larger fine, the {a} or the {b}?"),
+    ("city", "founded"): (
+        "Which city was founded earlier, {a} or {b}?",
+        "Which city was founded later, {a} or {b}?",
+    ),
+    ("city", "population"): (
+        "Which city has fewer inhabitants, {a} or {b}?",
+        "Which city has more inhabitants, {a} or {b}?",
+    ),
+    ("company", "founded"): (
+        "Which company was founded earlier, {a} or {b}?",
+        "Which company was founded later, {a} or {b}?",
+    ),
+    ("company", "staff"): (
+        "Which company employs fewer people, {a} or {b}?",
+        "Which company employs more people, {a} or {b}?",
+    ),
+    ("product", "released"): (
+        "Which product was released earlier, the {a} or the {b}?",
+        "Which product was released later, the {a} or the {b}?",
+    ),
+    ("product", "price"): (
+        "Which product costs less, the {a} or the {b}?",
+        "Which product costs more, the {a} or the {b}?",
+    ),
+    ("event", "year"): (
+        "Which event took place earlier, the {a} or the {b}?",
+        "Which event took place later, the {a} or the {b}?",
+    ),
+    ("event", "crowd"): (
+        "Which event drew fewer visitors, the {a} or the {b}?",
+        "Which event drew more visitors, the {a} or the {b}?",
+    ),
+    ("society", "founded"): (
+        "Which institution was founded earlier, the {a} or the {b}?",
+        "Which institution was founded later, the {a} or the {b}?",
+    ),
+    ("society", "members"): (
+        "Which institution has fewer members, the {a} or the {b}?",
+        "Which institution has more members, the {a} or the {b}?",
+    ),
+    ("law", "passed"): (
+        "Which law was passed earlier, the {a} or the {b}?",
+        "Which law was passed later, the {a} or the {b}?",
+    ),
+    ("law", "fine"): (
+        "Which law sets the smaller fine, the {a} or the {b}?",
+        "Which law sets the larger fine, the {a} or the {b}?",
+    ),
 }
 # (type, relation) -> (the kind of thing, what is said of it): "How many people worked as a baker?"
 GROUPS = {
@@ -95,7 +135,11 @@ def next_type(type_, relation):
 
 def chain_question(rng, name, type_, relations):
     """Asks for the last of `relations`, followed from the entity `name`."""
-    own = TWO_HOPS.get((type_, relations[0], next_type(type_, relations[0]), relations[1])) if len(relations) == 2 else None
+    own = (
+        TWO_HOPS.get((type_, relations[0], next_type(type_, relations[0]), relations[1]))
+        if len(relations) == 2
+        else None
+    )
     if own and rng.random() < 0.5:
         return rng.choice(own).format(e=name)
     phrase = name

@@ -1,5 +1,7 @@
-"""Attention for training on a CPU with AVX-512 BF16: three to six times as fast as PyTorch's, which has no other way than masks and
-repeated heads. Built at first use; where it cannot be, network.attend serves."""
+"""Attention for training on a CPU with AVX-512 BF16: three to six times as fast as PyTorch's, which
+has no other way than masks and repeated heads. Built at first use; where it cannot be,
+network.attend serves."""
+
 import functools
 import warnings
 from pathlib import Path
@@ -20,15 +22,24 @@ def kernels():
         return None
     try:
         from torch.utils.cpp_extension import load
-        return load("quire_cpu_attention", [str(Path(__file__).with_name("cpu_attention.cpp"))],
-                    extra_cflags=["-O3", "-march=native", "-std=c++20"])
+
+        return load(
+            "quire_cpu_attention",
+            [str(Path(__file__).with_name("cpu_attention.cpp"))],
+            extra_cflags=["-O3", "-march=native", "-std=c++20"],
+        )
     except Exception as error:  # no compiler, no ninja, another ABI: training still works, slower
         warnings.warn(f"cpu_attention.cpp could not be built, training goes on without it: {error}")
         return None
 
 
 def available(q):
-    return q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.shape[-1] == HEAD_DIM and kernels() is not None
+    return (
+        q.device.type == "cpu"
+        and q.dtype == torch.bfloat16
+        and q.shape[-1] == HEAD_DIM
+        and kernels() is not None
+    )
 
 
 class _Attention(torch.autograd.Function):
@@ -42,10 +53,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout):
         q, k, v, out, lse, segments, documents = ctx.saved_tensors
-        return *kernels().backward(dout.contiguous(), q, k, v, out, lse, segments, documents), None, None
+        return (
+            *kernels().backward(dout.contiguous(), q, k, v, out, lse, segments, documents),
+            None,
+            None,
+        )
 
 
 def attend_rows(q, k, v, segments, documents):
-    """q [rows, length, heads, 64], k and v [rows, length, kv_heads, 64], segments [rows, room], documents [rows]
-    -> [rows, length, heads * 64]. Filling gives zeros."""
+    """q [rows, length, heads, 64], k and v [rows, length, kv_heads, 64], segments [rows, room],
+    documents [rows] -> [rows, length, heads * 64]. Filling gives zeros."""
     return _Attention.apply(q, k, v, segments, documents).flatten(2)

@@ -2,7 +2,8 @@
 
 Kinds of question:
   single              the fact stands in a document that names its subject
-  continuation        the article was cut; the fact's document says only "she" or "the city", an earlier one names the subject
+  continuation        the article was cut; the fact's document says only "she" or "the city", an
+                      earlier one names the subject
   alias               the article uses another name, which a document of its own explains
   update              a later document corrects the fact
   two_hop, three_hop  the value of one fact names the entity whose fact is asked next
@@ -16,6 +17,7 @@ Kinds of question:
   few_shot            the relation is given by examples alone
   absent              the documents do not say: the answer is "not stated"
 """
+
 import math
 
 from . import articles, hidden, prose, questions, world
@@ -37,8 +39,18 @@ class Encyclopedia:
 
     def __init__(self, rng, num_entities, style, split="train"):
         self._rng, self._style = rng, style
-        kind = rng.choices(("mixed", "focus", "linked", "collide"), style.plans)[0] if num_entities > 1 else "mixed"
-        self._world = world.World(rng, num_entities, world.draw_plan(rng, kind, style.shared_relations), split, style.wide_share)
+        kind = (
+            rng.choices(("mixed", "focus", "linked", "collide"), style.plans)[0]
+            if num_entities > 1
+            else "mixed"
+        )
+        self._world = world.World(
+            rng,
+            num_entities,
+            world.draw_plan(rng, kind, style.shared_relations),
+            split,
+            style.wide_share,
+        )
 
     def build(self, max_questions=60, kinds=KINDS):
         """At most `max_questions` of each kind are worded."""
@@ -53,11 +65,14 @@ class Encyclopedia:
         order = {p: i for i, p in enumerate(p for d in documents for p in d.passages)}
         statements = sorted(writer.statements, key=lambda s: order[s.passage])
         context = Context(documents, [], statements, writer.aliases, needles, variables)
-        context.questions = questions.Questioner(rng, self._world, context, kinds).ask(max_questions)
+        context.questions = questions.Questioner(rng, self._world, context, kinds).ask(
+            max_questions
+        )
         return context
 
     def _cut(self, passages):
-        """Passages as documents: each by itself, or together up to a length drawn for every document."""
+        """Passages as documents: each by itself,
+        or together up to a length drawn for every document."""
         limits, documents = self._style.document_chars, []
         size = target = 0
         for passage in passages:
@@ -70,7 +85,9 @@ class Encyclopedia:
             size += passage.num_chars
         if limits:
             for document in documents:
-                self._lengthen(document.passages[-1], limits[0] - sum(p.num_chars for p in document.passages))
+                self._lengthen(
+                    document.passages[-1], limits[0] - sum(p.num_chars for p in document.passages)
+                )
         return documents
 
     def _lengthen(self, passage, missing_chars):

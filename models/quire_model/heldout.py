@@ -1,12 +1,25 @@
 """Held-out contexts: seeds and names that training never used."""
+
 import dataclasses
 import random
 
 from .encyclopedia import KINDS, Encyclopedia, Style, tokens_per_entity
 
 # Articles of several facts, so that every document has 60 to 400 tokens.
-STYLE = Style(facts=(5, 10), filler=0.9, aside=0.3, cut=0.6, min_chunk=3, listing=0.0, table=0.1, title=1.0,
-              shared_relations=(3, 5), num_needles=(2, 6), variables=0.3, document_chars=(230, 1300))
+STYLE = Style(
+    facts=(5, 10),
+    filler=0.9,
+    aside=0.3,
+    cut=0.6,
+    min_chunk=3,
+    listing=0.0,
+    table=0.1,
+    title=1.0,
+    shared_relations=(3, 5),
+    num_needles=(2, 6),
+    variables=0.3,
+    document_chars=(230, 1300),
+)
 LONGEST_DOCUMENT_CHARS = 6500  # about 2,000 tokens, in contexts of 4,000 tokens and more
 MAX_TRIES = 1000
 
@@ -15,7 +28,9 @@ def contexts(seed, codec, tokens, split="test", kinds=KINDS, max_questions=60):
     """Endless contexts of 0.85 to 1.0 times `tokens` tokens, the same for the same arguments."""
     style, i, scale = STYLE, 0, 1.0
     if tokens >= 4000:
-        style = dataclasses.replace(style, document_chars=(230, LONGEST_DOCUMENT_CHARS), num_needles=(3, 12))
+        style = dataclasses.replace(
+            style, document_chars=(230, LONGEST_DOCUMENT_CHARS), num_needles=(3, 12)
+        )
     last = 0
     while i - last < MAX_TRIES:
         i += 1

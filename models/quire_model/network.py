@@ -1,9 +1,12 @@
-"""A small Llama-architecture language model (RMSNorm, RoPE, grouped queries, SwiGLU, tied embeddings).
+"""A small Llama-architecture language model (RMSNorm, RoPE, grouped queries,
+SwiGLU, tied embeddings).
 
-Parameter names and shapes are those of a Hugging Face `LlamaForCausalLM`, so that export is a plain copy.
-Parameters and the residual stream are float32; matrix products and attention run in `compute_dtype`.
-What a layer does to single tokens is written as functions over [tokens, size]: compiled once, they serve every length.
+Parameter names and shapes are those of a Hugging Face `LlamaForCausalLM`, so that export is a plain
+copy. Parameters and the residual stream are float32; matrix products and attention run in
+`compute_dtype`. What a layer does to single tokens is written as functions over [tokens, size]:
+compiled once, they serve every length.
 """
+
 import dataclasses
 import json
 import math
@@ -39,14 +42,38 @@ class ModelConfig:
 PRESETS = {
     "demo": ModelConfig(),
     "long": ModelConfig(rope_theta=100000.0),
-    "target": ModelConfig(hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6,
-                          num_key_value_heads=2, rope_theta=100000.0),
-    "draft": ModelConfig(hidden_size=192, intermediate_size=384, num_hidden_layers=3, num_attention_heads=3,
-                         num_key_value_heads=1, rope_theta=100000.0),
-    "demo_draft": ModelConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=2,
-                              num_key_value_heads=1, rope_theta=100000.0),
-    "tiny": ModelConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2,
-                        num_key_value_heads=1, rope_theta=100000.0),
+    "target": ModelConfig(
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=8,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        rope_theta=100000.0,
+    ),
+    "draft": ModelConfig(
+        hidden_size=192,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        rope_theta=100000.0,
+    ),
+    "demo_draft": ModelConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        rope_theta=100000.0,
+    ),
+    "tiny": ModelConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        rope_theta=100000.0,
+    ),
 }
 
 
@@ -69,9 +96,12 @@ def rms_norm(x, weight, eps):
 
 
 def project(x, cos, sin, norm, q_weight, k_weight, v_weight, eps, head_dim, dtype):
-    """x [tokens, hidden], cos and sin [tokens, head_dim / 2] -> rotated q, rotated k, v, each [tokens, heads, head_dim]."""
+    """x [tokens, hidden], cos and sin [tokens, head_dim / 2] -> rotated q, rotated k, v, each
+    [tokens, heads, head_dim]."""
     h = rms_norm(x, norm, eps).to(dtype)
-    qkv = F.linear(h, torch.cat([q_weight, k_weight, v_weight]).to(dtype)).unflatten(-1, (-1, head_dim))
+    qkv = F.linear(h, torch.cat([q_weight, k_weight, v_weight]).to(dtype)).unflatten(
+        -1, (-1, head_dim)
+    )
     heads = [w.shape[0] // head_dim for w in (q_weight, k_weight, v_weight)]
     q, k, v = qkv.split(heads, dim=-2)
     cos, sin = cos[:, None], sin[:, None]
@@ -79,7 +109,8 @@ def project(x, cos, sin, norm, q_weight, k_weight, v_weight, eps, head_dim, dtyp
 
 
 def finish(x, attended, o_weight, norm, gate_weight, up_weight, down_weight, eps, dtype):
-    """The rest of a layer: x [tokens, hidden], attended [tokens, heads * head_dim] -> the next layer's x."""
+    """The rest of a layer: x [tokens, hidden],
+    attended [tokens, heads * head_dim] -> the next layer's x."""
     x = x + F.linear(attended, o_weight.to(dtype)).float()
     h = rms_norm(x, norm, eps).to(dtype)
     gate, up = F.linear(h, torch.cat([gate_weight, up_weight]).to(dtype)).chunk(2, dim=-1)
@@ -87,8 +118,8 @@ def finish(x, attended, o_weight, norm, gate_weight, up_weight, down_weight, eps
 
 
 def attend(q, k, v, mask=None):
-    """q [rows, queries, heads, d], k and v [rows, keys, kv_heads, d] -> [rows, queries, heads * d]. Causal without a mask
-    (which is boolean, broadcast to [rows, heads, queries, keys])."""
+    """q [rows, queries, heads, d], k and v [rows, keys, kv_heads, d] -> [rows, queries, heads * d].
+    Causal without a mask (which is boolean, broadcast to [rows, heads, queries, keys])."""
     group = q.shape[2] // k.shape[2]
     q = q.transpose(1, 2)
     k, v = (t.transpose(1, 2).repeat_interleave(group, 1) for t in (k, v))
@@ -97,9 +128,12 @@ def attend(q, k, v, mask=None):
 
 
 def question_mask(segments, documents, length):
-    """[rows, 1, room, length] bool: a question's token sees its row's documents and its own question up to itself."""
+    """[rows, 1, room, length] bool: a question's token sees its row's documents
+    and its own question up to itself."""
     room = segments.shape[1]
-    to_documents = torch.arange(length - room, device=segments.device)[None, None] < documents[:, None, None]
+    to_documents = (
+        torch.arange(length - room, device=segments.device)[None, None] < documents[:, None, None]
+    )
     same = (segments[:, :, None] == segments[:, None, :]).tril()
     return torch.cat([to_documents.expand(-1, room, -1), same], 2)[:, None]
 
@@ -141,12 +175,32 @@ class Layer(nn.Module):
 
     def project(self, x, cos, sin, dtype, function=project):
         a, norm = self.self_attn, self.input_layernorm
-        return function(x, cos, sin, norm.weight, a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, norm.eps, self.head_dim, dtype)
+        return function(
+            x,
+            cos,
+            sin,
+            norm.weight,
+            a.q_proj.weight,
+            a.k_proj.weight,
+            a.v_proj.weight,
+            norm.eps,
+            self.head_dim,
+            dtype,
+        )
 
     def finish(self, x, attended, dtype, function=finish):
         m, norm = self.mlp, self.post_attention_layernorm
-        return function(x, attended, self.self_attn.o_proj.weight, norm.weight, m.gate_proj.weight, m.up_proj.weight,
-                        m.down_proj.weight, norm.eps, dtype)
+        return function(
+            x,
+            attended,
+            self.self_attn.o_proj.weight,
+            norm.weight,
+            m.gate_proj.weight,
+            m.up_proj.weight,
+            m.down_proj.weight,
+            norm.eps,
+            dtype,
+        )
 
 
 class Decoder(nn.Module):
@@ -168,8 +222,8 @@ class LanguageModel(nn.Module):
         self._initialise()
 
     def compile(self):
-        """Compiles what layers do to single tokens, for training mode; one compilation per number of tokens in a batch. Where
-        compiling fails, things run as they are."""
+        """Compiles what layers do to single tokens, for training mode; one compilation per number
+        of tokens in a batch. Where compiling fails, things run as they are."""
         torch._dynamo.config.suppress_errors = True
         self._compiled = tuple(torch.compile(f, dynamic=False) for f in (project, finish))
 
@@ -186,8 +240,9 @@ class LanguageModel(nn.Module):
                 nn.init.normal_(p, std=scale * p.shape[1] ** -0.5)
 
     def forward(self, ids, positions, segments, documents, wanted, cos, sin):
-        """ids, positions [rows, length]; segments [rows, room]; documents [rows]; cos and sin: rope_table of any length.
-        Returns float32 logits [len(wanted), vocab] at flat positions of ids."""
+        """ids, positions [rows, length]; segments [rows, room]; documents [rows]; cos and sin:
+        rope_table of any length. Returns float32 logits [len(wanted), vocab] at flat positions of
+        ids."""
         rows, length = ids.shape
         cos, sin = cos[positions.flatten()], sin[positions.flatten()]
         split = length - segments.shape[1]
@@ -195,12 +250,21 @@ class LanguageModel(nn.Module):
         before, after = self._compiled if self.training else (project, finish)
         x = self.model.embed_tokens(ids).flatten(0, 1)
         for layer in self.model.layers:
-            q, k, v = (t.unflatten(0, (rows, length)) for t in layer.project(x, cos, sin, self.compute_dtype, before))
+            q, k, v = (
+                t.unflatten(0, (rows, length))
+                for t in layer.project(x, cos, sin, self.compute_dtype, before)
+            )
             if self.training and cpu_attention.available(q):
                 y = cpu_attention.attend_rows(q, k, v, segments, documents)
             else:
                 mask = question_mask(segments, documents, length) if mask is None else mask
-                y = torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
+                y = torch.cat(
+                    [
+                        attend(q[:, :split], k[:, :split], v[:, :split]),
+                        attend(q[:, split:], k, v, mask),
+                    ],
+                    1,
+                )
             x = layer.finish(x, y.flatten(0, 1), self.compute_dtype, after)
         return self.logits(x[wanted])
 

@@ -1,5 +1,6 @@
-"""Batches made ahead by worker processes. Worker k makes steps k, k + n, k + 2n, ...: what comes out, and in which order, does
-not depend on how many there are."""
+"""Batches made ahead by worker processes. Worker k makes steps k, k + n, k + 2n, ...: what comes
+out, and in which order, does not depend on how many there are."""
+
 import multiprocessing
 import os
 import queue
@@ -25,15 +26,17 @@ def _work(make, first, stride, results, parent):
 
 
 class Prefetcher:
-    """Calls `make(step)` (picklable result, pure) for step, step + 1, ... `num_workers` 0: in this process, on demand.
-    Start it before the accelerator is used: workers are forked."""
+    """Calls `make(step)` (picklable result, pure) for step, step + 1, ... `num_workers` 0: in this
+    process, on demand. Start it before the accelerator is used: workers are forked."""
 
     def __init__(self, make, step, num_workers, ahead=3):
         self._make, self._step, self._queues, self._processes = make, step, [], []
         context = multiprocessing.get_context("fork")
         for i in range(num_workers):
             results = context.Queue(maxsize=ahead)
-            process = context.Process(target=_work, args=(make, step + i, num_workers, results, os.getpid()), daemon=True)
+            process = context.Process(
+                target=_work, args=(make, step + i, num_workers, results, os.getpid()), daemon=True
+            )
             process.start()
             self._queues.append(results)
             self._processes.append(process)

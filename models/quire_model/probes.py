@@ -1,11 +1,17 @@
-"""Quick looks at a model in training, on validation names and seeds that do not change: a part of the training that did not
-take shows here first. Exact match of whole answers, teacher-forced, documents prefilled together."""
+"""Quick looks at a model in training, on validation names and seeds that do not change: a part of
+the training that did not take shows here first. Exact match of whole answers, teacher-forced,
+documents prefilled together."""
+
 import torch
 
 from . import mixture
 
-# n entities that share one relation: guessing among the candidates gives 1/n. Prose and cards are probed apart.
-BINDING = {"binding@512": mixture.Part(0.0, {512: 1.0}, plans=(0.0, 1.0, 0.0, 0.0)), "cards@192": mixture.Part(0.0, {192: 1.0}, 1.0)}
+# n entities that share one relation: guessing among the candidates gives 1/n.
+# Prose and cards are probed apart.
+BINDING = {
+    "binding@512": mixture.Part(0.0, {512: 1.0}, plans=(0.0, 1.0, 0.0, 0.0)),
+    "cards@192": mixture.Part(0.0, {192: 1.0}, 1.0),
+}
 HARD = ("single", "continuation")  # what "binding" counts
 
 
@@ -25,7 +31,8 @@ def exact_by_kind(trainer, name, rows, length, part):
 
 
 def run(trainer, part):
-    """{"binding@512": share right, "exact@LENGTH": share right, "single@LENGTH": ..., every kind at the part's longest}"""
+    """{"binding@512": share right, "exact@LENGTH": share right, "single@LENGTH": ...,
+    every kind at the part's longest}"""
     result = {}
     for name, probe in BINDING.items():
         length = next(iter(probe.lengths))
@@ -37,7 +44,9 @@ def run(trainer, part):
     for length in lengths:
         rows = max(1, trainer.o.probe_rows * 512 // length)
         found = exact_by_kind(trainer, f"{length}", rows, length, part)
-        result[f"exact@{length}"] = round(sum(r for r, _ in found.values()) / sum(n for _, n in found.values()), 3)
+        result[f"exact@{length}"] = round(
+            sum(r for r, _ in found.values()) / sum(n for _, n in found.values()), 3
+        )
         if length == lengths[-1]:
             result |= {f"{kind}@{length}": [r, n] for kind, (r, n) in sorted(found.items())}
     return result
@@ -46,5 +55,7 @@ def run(trainer, part):
 def text_line(tokens, found):
     """One line of the text curve: tokens, then a bar for every share."""
     shares = {k: v for k, v in found.items() if not isinstance(v, list)}
-    bars = "  ".join(f"{name} {'#' * round(10 * v):<10s} {100 * v:5.1f}" for name, v in shares.items())
+    bars = "  ".join(
+        f"{name} {'#' * round(10 * v):<10s} {100 * v:5.1f}" for name, v in shares.items()
+    )
     return f"{tokens / 1e6:8.1f} M  {bars}\n"

@@ -4,6 +4,7 @@
 
 Every part is encoded on its own, so a document's tokens never depend on its neighbours.
 """
+
 import sentencepiece
 
 BOS, PAD = 1, 3
@@ -14,10 +15,14 @@ class Codec:
 
     def __init__(self, tokenizer_file):
         self._sp = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_file))
-        self.doc, self.question, self.answer, self.end = (self._sp.piece_to_id(p) for p in ("<doc>", "<q>", "<a>", "</a>"))
+        self.doc, self.question, self.answer, self.end = (
+            self._sp.piece_to_id(p) for p in ("<doc>", "<q>", "<a>", "</a>")
+        )
         if min(self.doc, self.question, self.answer, self.end) <= 3:
-            raise ValueError(f"{tokenizer_file}: the pieces <doc>, <q>, <a>, </a> are missing; train the tokenizer with "
-                             "train_tokenizer.py")
+            raise ValueError(
+                f"{tokenizer_file}: the pieces <doc>, <q>, <a>, </a> are missing; "
+                "train the tokenizer with train_tokenizer.py"
+            )
 
     def documents(self, texts):
         """(ids, starts): the ids from <s> on, and the offset of every document's <doc>."""
@@ -31,7 +36,9 @@ class Codec:
         """For each Question: (ids from <q> to <a>, ids of the answer with its </a>)."""
         asked = self._sp.encode([q.text for q in questions], num_threads=1)
         answers = self._sp.encode([q.answer for q in questions], num_threads=1)
-        return [([self.question] + q + [self.answer], a + [self.end]) for q, a in zip(asked, answers)]
+        return [
+            ([self.question] + q + [self.answer], a + [self.end]) for q, a in zip(asked, answers)
+        ]
 
     def decode(self, ids):
         return self._sp.decode([i for i in ids if i != self.end])

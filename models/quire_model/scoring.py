@@ -1,11 +1,13 @@
 """Exact match of a model under two ways of filling the KV cache.
 
   recompute  documents are prefilled as one causal sequence
-  reuse      every document is prefilled on its own behind <s>, at the positions it has in the prompt; only the question
-             and the answer attend across documents
+  reuse      every document is prefilled on its own behind <s>, at the positions it has in the
+             prompt; only the question and the answer attend across documents
 
-An answer counts when every token of it, and the end mark, is the model's first choice: what greedy decoding would print.
+An answer counts when every token of it, and the end mark, is the model's first choice:
+what greedy decoding would print.
 """
+
 import torch
 
 from .network import attend
@@ -18,13 +20,16 @@ def document_mask(num_tokens, starts):
     segment = torch.zeros(num_tokens, dtype=torch.long)
     segment[starts] = 1
     segment = segment.cumsum(0)
-    mask = (segment[:, None] == segment[None, :]) & torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril()
+    mask = (segment[:, None] == segment[None, :]) & torch.ones(
+        num_tokens, num_tokens, dtype=torch.bool
+    ).tril()
     mask[:, 0] = True
     return mask
 
 
 class Scorer:
-    """Holds a model and the RoPE table, on the model's device and in its compute dtype. Not safe to share between threads."""
+    """Holds a model and the RoPE table, on the model's device and in its compute dtype.
+    Not safe to share between threads."""
 
     def __init__(self, model, codec, rope):
         self._model, self._codec = model, codec
@@ -33,7 +38,8 @@ class Scorer:
 
     @torch.no_grad()
     def _layers(self, ids, positions, cache, attention):
-        """Final hidden states [tokens, hidden] of `ids`, and every layer's k and v of them, [1, tokens, kv_heads, d]."""
+        """Final hidden states [tokens, hidden] of `ids`, and every layer's k and v of them,
+        [1, tokens, kv_heads, d]."""
         model = self._model
         x = model.model.embed_tokens(torch.tensor(ids, device=self._device))
         positions = torch.as_tensor(positions, device=self._device)
@@ -53,13 +59,22 @@ class Scorer:
         first = self._layers(ids[:1], [0], None, attend)[1]
         parts = [first]
         for start, end in zip(starts, starts[1:] + [len(ids)]):
-            mask = torch.ones(end - start, end - start + 1, dtype=torch.bool, device=self._device).tril(1)
-            parts.append(self._layers(ids[start:end], range(start, end), first, lambda q, k, v, m=mask: attend(q, k, v, m))[1])
+            mask = torch.ones(
+                end - start, end - start + 1, dtype=torch.bool, device=self._device
+            ).tril(1)
+            parts.append(
+                self._layers(
+                    ids[start:end],
+                    range(start, end),
+                    first,
+                    lambda q, k, v, m=mask: attend(q, k, v, m),
+                )[1]
+            )
         return [tuple(torch.cat(t, 1) for t in zip(*layer)) for layer in zip(*parts)]
 
     def judge_all(self, cache, pairs):
-        """For each (question ids, answer ids), each asked alone: (whether greedy decoding prints the answer, the probability
-        of its least likely token)."""
+        """For each (question ids, answer ids), each asked alone: (whether greedy decoding prints
+        the answer, the probability of its least likely token)."""
         known, ids, positions, segment = cache[0][0].shape[1], [], [], []
         for number, (question, answer) in enumerate(pairs):
             ids += question + answer
@@ -72,7 +87,7 @@ class Scorer:
         likely = self._model.logits(x).softmax(-1).cpu()
         marks, start = [], 0
         for question, answer in pairs:
-            rows = likely[start + len(question) - 1:start + len(question) + len(answer) - 1]
+            rows = likely[start + len(question) - 1 : start + len(question) + len(answer) - 1]
             weakest = float(rows[torch.arange(len(answer)), torch.tensor(answer)].min())
             marks.append((rows.argmax(-1).tolist() == answer, weakest))
             start += len(question) + len(answer)
@@ -82,7 +97,8 @@ class Scorer:
         return self.judge_all(cache, [(question, answer)])[0]
 
     def score(self, context, methods=METHODS):
-        """{method: [judge() of every question of the context]}, and the number of document tokens."""
+        """{method: [judge() of every question of the context]},
+        and the number of document tokens."""
         ids, starts = self._codec.documents(d.text for d in context.documents)
         pairs = self._codec.questions(context.questions)
         return {m: self.judge_all(self.prefill(ids, starts, m), pairs) for m in methods}, len(ids)

@@ -1,4 +1,6 @@
-"""The training loop: CPU (data-parallel over processes) or one GPU; resumable; the schedule depends on tokens alone."""
+"""The training loop: CPU (data-parallel over processes) or one GPU; resumable;
+the schedule depends on tokens alone."""
+
 import dataclasses
 import json
 import os
@@ -20,28 +22,34 @@ from .prompt import Codec
 
 @dataclasses.dataclass
 class TrainOptions:
-    out: str                     # folder of the checkpoint
+    out: str  # folder of the checkpoint
     tokenizer: str
-    init: str = ""               # model folder to start from; empty: random weights of `config`
-    teacher: str = ""            # model folder whose logits over answers are imitated besides the answers themselves
+    init: str = ""  # model folder to start from; empty: random weights of `config`
+    teacher: str = (
+        ""  # model folder whose logits over answers are imitated besides the answers themselves
+    )
     config: ModelConfig = ModelConfig()
-    rope_theta: float = 0.0      # if set, another RoPE base for the weights of `init`
+    rope_theta: float = 0.0  # if set, another RoPE base for the weights of `init`
     device: str = "cpu"
-    curriculum: str = "full"     # a key of mixture.CURRICULA
-    tokens: int = 40_000_000     # length of the schedule
-    start_tokens: int = 0        # enter the schedule here: for weights (`init`) that had so many tokens of it
-    stop_minutes: float = 0.0    # if set, stops early (checkpointed, the schedule unchanged): run again to go on
-    step_tokens: int = 8192      # tokens of one optimiser step, over all processes
+    curriculum: str = "full"  # a key of mixture.CURRICULA
+    tokens: int = 40_000_000  # length of the schedule
+    start_tokens: int = (
+        0  # enter the schedule here: for weights (`init`) that had so many tokens of it
+    )
+    stop_minutes: float = (
+        0.0  # if set, stops early (checkpointed, the schedule unchanged): run again to go on
+    )
+    step_tokens: int = 8192  # tokens of one optimiser step, over all processes
     max_length: int = 2048
     matrix_lr: float = 0.01
     other_lr: float = 0.003
-    early_boost: float = 1.0     # factor on the learning rate over the first `boost_tokens`
+    early_boost: float = 1.0  # factor on the learning rate over the first `boost_tokens`
     boost_tokens: int = 4_000_000
-    cooldown: float = 0.4        # the learning rate falls linearly to nothing over this last share
+    cooldown: float = 0.4  # the learning rate falls linearly to nothing over this last share
     teacher_weight: float = 1.0  # of the KL term, in answers' units
     seed: int = 0
     processes: int = 1
-    workers: int = 0             # processes that make batches ahead, for each training process
+    workers: int = 0  # processes that make batches ahead, for each training process
     compile: bool = False
     save_seconds: float = 180.0
     log_steps: int = 20
@@ -59,27 +67,44 @@ class Trainer:
         self.tokens = self.probed = self.step * options.step_tokens
         self.seconds = 0.0
         self.checkpoint = Path(options.out) / "checkpoint.pt"
-        state = torch.load(self.checkpoint, weights_only=True, map_location="cpu") if self.checkpoint.exists() else None
+        state = (
+            torch.load(self.checkpoint, weights_only=True, map_location="cpu")
+            if self.checkpoint.exists()
+            else None
+        )
         if state:
             self.step, self.tokens = state["step"], state["tokens"]
             self.seconds, self.probed = state["seconds"], state["probed"]
         self.batches = Prefetcher(self.make_batch, self.step, options.workers)
         torch.manual_seed(options.seed)
         self.device = torch.device(options.device)
-        self.model = (hf_folder.load_model(options.init, torch.bfloat16) if options.init and not state
-                      else LanguageModel(ModelConfig(**state["config"]) if state else options.config, torch.bfloat16))
+        self.model = (
+            hf_folder.load_model(options.init, torch.bfloat16)
+            if options.init and not state
+            else LanguageModel(
+                ModelConfig(**state["config"]) if state else options.config, torch.bfloat16
+            )
+        )
         if options.rope_theta and not state:
-            self.model.config = dataclasses.replace(self.model.config, rope_theta=options.rope_theta)
+            self.model.config = dataclasses.replace(
+                self.model.config, rope_theta=options.rope_theta
+            )
         self.model.to(self.device)
         self.optimiser = Muon(self.model, options.matrix_lr, options.other_lr)
         if state:
             self._resume(state)
         self.teacher = None
         if options.teacher:
-            self.teacher = hf_folder.load_model(options.teacher, torch.bfloat16).to(self.device).requires_grad_(False)
+            self.teacher = (
+                hf_folder.load_model(options.teacher, torch.bfloat16)
+                .to(self.device)
+                .requires_grad_(False)
+            )
         table = options.max_length + 256
         self.rope = tuple(t.to(self.device) for t in rope_table(self.model.config, table))
-        self.teacher_rope = self.teacher and tuple(t.to(self.device) for t in rope_table(self.teacher.config, table))
+        self.teacher_rope = self.teacher and tuple(
+            t.to(self.device) for t in rope_table(self.teacher.config, table)
+        )
         if options.compile:
             self.model.compile()
         self._recent = {}
@@ -94,15 +119,22 @@ class Trainer:
         part = mixture.part_at(o.curriculum, progress)
         length = mixture.length_at(part, random.Random(f"length/{o.seed}/{step}"), o.max_length)
         rows = max(1, o.step_tokens // o.processes // length)
-        return mixture.make_batch(f"data/{o.seed}/{step}/{self.rank}", rows, length, self.codec, part)
+        return mixture.make_batch(
+            f"data/{o.seed}/{step}/{self.rank}", rows, length, self.codec, part
+        )
 
     def _scale(self):
         o, progress = self.o, self.step * self.o.step_tokens / self.o.tokens
         boost = o.early_boost if self.tokens < o.boost_tokens else 1.0
-        return boost * min(1.0, (self.step + 1) / 50) * min(1.0, max(0.01, (1 - progress) / o.cooldown))
+        return (
+            boost
+            * min(1.0, (self.step + 1) / 50)
+            * min(1.0, max(0.01, (1 - progress) / o.cooldown))
+        )
 
     def run(self):
-        """True when the schedule is complete. SIGTERM stops after the present step, checkpointed."""
+        """True when the schedule is complete.
+        SIGTERM stops after the present step, checkpointed."""
         started = last_save = time.monotonic()
         before, total = self.seconds, self.o.tokens // self.o.step_tokens
         if self.o.processes == 1:
@@ -136,11 +168,21 @@ class Trainer:
         return bool(stop)
 
     def tensors(self, batch):
-        """The arguments of LanguageModel.forward (without the RoPE table) and of the loss, on the device."""
+        """The arguments of LanguageModel.forward (without the RoPE table) and of the loss,
+        on the device."""
+
         def move(array, kind):
             t = torch.from_numpy(array).to(kind)
-            return t.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else t
-        arrays = [move(x, torch.int64) for x in (batch.ids, batch.positions, batch.segments, batch.documents, batch.wanted)]
+            return (
+                t.pin_memory().to(self.device, non_blocking=True)
+                if self.device.type == "cuda"
+                else t
+            )
+
+        arrays = [
+            move(x, torch.int64)
+            for x in (batch.ids, batch.positions, batch.segments, batch.documents, batch.wanted)
+        ]
         return arrays, move(batch.targets, torch.int64), move(batch.weights, torch.float32)
 
     def _train_step(self):
@@ -150,7 +192,9 @@ class Trainer:
         losses = F.cross_entropy(logits, targets, reduction="none")
         loss = (losses * weights).sum()
         if self.teacher:
-            loss = loss + self.o.teacher_weight * self._imitation(inputs, logits[:batch.num_answer], batch.num_answer)
+            loss = loss + self.o.teacher_weight * self._imitation(
+                inputs, logits[: batch.num_answer], batch.num_answer
+            )
         loss.backward()
         self._average_gradients()
         self.optimiser.step(self._scale())
@@ -158,14 +202,18 @@ class Trainer:
             p.grad = None
         self.step += 1
         self.tokens += batch.ids.size * self.o.processes
-        if self.step % self.o.log_steps == 0 or self.device.type == "cpu":  # reading results waits for the device
+        if (
+            self.step % self.o.log_steps == 0 or self.device.type == "cpu"
+        ):  # reading results waits for the device
             self._remember(batch, logits.detach().argmax(-1) == targets, losses.detach())
 
     def _imitation(self, inputs, logits, num_answer):
         """Mean KL(teacher || model) over the tokens of answers."""
         with torch.no_grad():
             wanted = self.teacher(*inputs[:-1], inputs[-1][:num_answer], *self.teacher_rope)
-        return F.kl_div(logits.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)
+        return F.kl_div(
+            logits.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True
+        )
 
     def _average_gradients(self):
         if self.o.processes == 1:
@@ -181,12 +229,18 @@ class Trainer:
         hits = hits.cpu()
         entry = self._recent.setdefault(batch.ids.shape[1], [[], []])
         entry[0] += [bool(hits[start:end].all()) for start, end, _ in batch.answers]
-        entry[1].append(float(losses[:batch.num_answer].mean()))
+        entry[1].append(float(losses[: batch.num_answer].mean()))
 
     def _log(self):
-        line = {"step": self.step, "tokens": self.tokens, "minutes": round(self.seconds / 60, 2),
-                "tokens_per_second": round((self.tokens - self.o.start_tokens) / max(self.seconds, 1e-9)),
-                "progress": round(self.step * self.o.step_tokens / self.o.tokens, 4)}
+        line = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "minutes": round(self.seconds / 60, 2),
+            "tokens_per_second": round(
+                (self.tokens - self.o.start_tokens) / max(self.seconds, 1e-9)
+            ),
+            "progress": round(self.step * self.o.step_tokens / self.o.tokens, 4),
+        }
         for length, (whole, losses) in sorted(self._recent.items()):
             if whole:
                 line[f"exact@{length}"] = round(sum(whole) / len(whole), 3)
@@ -195,11 +249,16 @@ class Trainer:
         self._write(line)
 
     def _probe(self):
-        """Exact match on validation data: binding against chance, and every kind at the lengths of the present part."""
+        """Exact match on validation data: binding against chance,
+        and every kind at the lengths of the present part."""
         self.probed = self.tokens
-        part = mixture.part_at(self.o.curriculum, min(1.0, (self.step - 1) * self.o.step_tokens / self.o.tokens))
+        part = mixture.part_at(
+            self.o.curriculum, min(1.0, (self.step - 1) * self.o.step_tokens / self.o.tokens)
+        )
         found = probes.run(self, part)
-        self._write({"probe": True, "step": self.step, "tokens": self.tokens, "part": part.start, **found})
+        self._write(
+            {"probe": True, "step": self.step, "tokens": self.tokens, "part": part.start, **found}
+        )
         with open(Path(self.o.out) / "curve.txt", "a") as curve:
             curve.write(probes.text_line(self.tokens, found))
 
@@ -211,9 +270,16 @@ class Trainer:
 
     def save(self):
         """Atomic: a crash leaves the old or the new checkpoint."""
-        state = {"model": self.model.state_dict(), "config": dataclasses.asdict(self.model.config),
-                 "optimiser": self.optimiser.state(), "step": self.step, "tokens": self.tokens, "seconds": self.seconds,
-                 "probed": self.probed, "schedule": [self.o.tokens, self.o.step_tokens, self.o.seed, self.o.curriculum]}
+        state = {
+            "model": self.model.state_dict(),
+            "config": dataclasses.asdict(self.model.config),
+            "optimiser": self.optimiser.state(),
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "probed": self.probed,
+            "schedule": [self.o.tokens, self.o.step_tokens, self.o.seed, self.o.curriculum],
+        }
         part = self.checkpoint.with_suffix(".part")
         torch.save(state, part)
         os.replace(part, self.checkpoint)
@@ -223,8 +289,10 @@ class Trainer:
         if ModelConfig(**state["config"]) != o.config and not o.init:
             raise SystemExit(f"{self.checkpoint} holds another model shape; choose another --out")
         if state["schedule"] != [o.tokens, o.step_tokens, o.seed, o.curriculum]:
-            raise SystemExit(f"{self.checkpoint} was made with --tokens, --step-tokens, --seed, --curriculum {state['schedule']}; "
-                             "resume with the same or choose another --out")
+            raise SystemExit(
+                f"{self.checkpoint} was made with --tokens, --step-tokens, --seed, "
+                f"--curriculum {state['schedule']}; resume with the same or choose another --out"
+            )
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state(state["optimiser"])
 
@@ -236,7 +304,9 @@ def worker(rank, options, port):
     else:
         torch.set_float32_matmul_precision("high")
     if options.processes > 1:
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.processes)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.processes
+        )
     done = Trainer(options, rank).run()
     if options.processes > 1:
         dist.destroy_process_group()

@@ -1,4 +1,5 @@
 """python -m unittest discover -s models/tests   (the standard library is enough for this file)"""
+
 import collections
 import random
 import re
@@ -19,7 +20,7 @@ def lines_of(context):
         for line in document.sentences:
             places = [(line.find(mark), mark) for mark in exercises.MARKS if mark in line]
             at, mark = min(places)
-            found.append((line[:at], line[at + len(mark):-1], document))
+            found.append((line[:at], line[at + len(mark) : -1], document))
     return found
 
 
@@ -76,8 +77,11 @@ class ExercisesTest(unittest.TestCase):
                 for key in pair:
                     self.assertIn(f"{key} (" in q.text, (False, f"{key} ({values[key]})" in q.text))
                 plain = re.sub(r" \(\d+\)", "", q.text)
-                larger = any(plain == wording[1].format(a=a, b=b) for wording in (*asking.COMPARISONS.values(), exercises.SHORT_COMPARISON)
-                             for a, b in (pair, pair[::-1]))
+                larger = any(
+                    plain == wording[1].format(a=a, b=b)
+                    for wording in (*asking.COMPARISONS.values(), exercises.SHORT_COMPARISON)
+                    for a, b in (pair, pair[::-1])
+                )
                 self.assertEqual(q.answer, (max if larger else min)(pair, key=values.get))
                 self.assert_support(q, pair)
         self.assertLessEqual({1, 2, 4}, digits)
@@ -89,14 +93,26 @@ class ExercisesTest(unittest.TestCase):
             explained = {}
             for line in (s for d in context.documents for s in d.sentences):
                 for form in prose.ALIASES:
-                    before, between, after = form.replace("{n}", "\0").replace("{a}", "\0").split("\0")
+                    before, between, after = (
+                        form.replace("{n}", "\0").replace("{a}", "\0").split("\0")
+                    )
                     if line.startswith(before) and line.endswith(after) and between in line:
-                        first, second = line[len(before):len(line) - len(after)].split(between)
-                        name, other = (first, second) if form.index("{n}") < form.index("{a}") else (second, first)
+                        first, second = line[len(before) : len(line) - len(after)].split(between)
+                        name, other = (
+                            (first, second)
+                            if form.index("{n}") < form.index("{a}")
+                            else (second, first)
+                        )
                         explained[name] = other
             for q in (q for q in context.questions if q.kind == "alias"):
                 other = explained[q.text[:-1]]
-                self.assertTrue(any(line.startswith(other) and line.endswith(q.answer + ".") for d in q.support for line in d.sentences))
+                self.assertTrue(
+                    any(
+                        line.startswith(other) and line.endswith(q.answer + ".")
+                        for d in q.support
+                        for line in d.sentences
+                    )
+                )
                 self.assert_support(q, [other])
                 asked += 1
         self.assertGreater(asked, 100)
@@ -108,10 +124,19 @@ class ExercisesTest(unittest.TestCase):
             for k, v, _ in lines_of(context):
                 by_value[v].append(k)
             for q in context.questions:
-                same = [keys for v, keys in by_value.items() if q.text == exercises.SHORT_GROUP[q.kind].format(v=v) or any(
-                    q.text.endswith(said.format(v=v) + "?") for _, said in asking.GROUPS.values())]
+                same = [
+                    keys
+                    for v, keys in by_value.items()
+                    if q.text == exercises.SHORT_GROUP[q.kind].format(v=v)
+                    or any(
+                        q.text.endswith(said.format(v=v) + "?")
+                        for _, said in asking.GROUPS.values()
+                    )
+                ]
                 self.assertEqual(len(same), 1, q.text)
-                self.assertEqual(q.answer, str(len(same[0])) if q.kind == "count" else ", ".join(same[0]))
+                self.assertEqual(
+                    q.answer, str(len(same[0])) if q.kind == "count" else ", ".join(same[0])
+                )
                 self.assert_support(q, same[0])
                 kinds[q.kind] += 1
         self.assertGreater(min(kinds["count"], kinds["list"]), 60)
@@ -134,7 +159,9 @@ class ExercisesTest(unittest.TestCase):
             number, holders = {}, collections.defaultdict(list)
             for line in (s for d in context.documents for s in d.sentences):
                 name, source = line[:-1].removeprefix("VAR ").split(" = ")
-                number[name] = number[source.removeprefix("VAR ")] if source.startswith("VAR") else source
+                number[name] = (
+                    number[source.removeprefix("VAR ")] if source.startswith("VAR") else source
+                )
                 holders[number[name]].append(name)
             for q in context.questions:
                 value = next(n for n in holders if n in q.text)
@@ -144,13 +171,25 @@ class ExercisesTest(unittest.TestCase):
         for make, _ in exercises.ALL:
             for count in (1, 2, 3, 60, 300):
                 first, second = (make(random.Random(count), count, "train") for _ in range(2))
-                self.assertEqual([d.text for d in first.documents], [d.text for d in second.documents])
-                self.assertEqual([(q.text, q.answer) for q in first.questions], [(q.text, q.answer) for q in second.questions])
+                self.assertEqual(
+                    [d.text for d in first.documents], [d.text for d in second.documents]
+                )
+                self.assertEqual(
+                    [(q.text, q.answer) for q in first.questions],
+                    [(q.text, q.answer) for q in second.questions],
+                )
                 self.assertTrue(first.documents)
 
     def test_names_of_the_test_split_are_not_drilled(self):
-        words = {split: {w for i in range(40) for k, _, _ in lines_of(exercises.cards(random.Random(i), 20, split)) for w in k.split()[:1]}
-                 for split in ("train", "test")}
+        words = {
+            split: {
+                w
+                for i in range(40)
+                for k, _, _ in lines_of(exercises.cards(random.Random(i), 20, split))
+                for w in k.split()[:1]
+            }
+            for split in ("train", "test")
+        }
         self.assertFalse(words["train"] & words["test"])
 
 

@@ -1,4 +1,5 @@
 """python -m unittest discover -s models/tests   (the standard library is enough for this file)"""
+
 import collections
 import dataclasses
 import json
@@ -39,7 +40,9 @@ class AnswersTest(unittest.TestCase):
         for context in some_contexts(100):
             for s in context.statements:
                 self.assertIn(s.value, s.passage.document.text)
-                spoken = context.aliases[s.subject][0] if s.subject in context.aliases else s.subject
+                spoken = (
+                    context.aliases[s.subject][0] if s.subject in context.aliases else s.subject
+                )
                 if s.names_subject:
                     self.assertIn(spoken.lower(), s.passage.document.text.lower())
 
@@ -50,7 +53,9 @@ class AnswersTest(unittest.TestCase):
                 wrong = dataclasses.replace(question, answer=question.answer + "x")
                 self.assertTrue(check.errors(context, wrong))
                 if question.kind not in ("count", "absent"):
-                    self.assertTrue(check.errors(context, dataclasses.replace(question, support=[])))
+                    self.assertTrue(
+                        check.errors(context, dataclasses.replace(question, support=[]))
+                    )
                     noticed += 1
         self.assertGreater(noticed, 100)
 
@@ -70,7 +75,11 @@ class AnswersTest(unittest.TestCase):
             for s in context.statements:
                 if not s.names_subject and s.subject not in context.aliases:
                     found += 1
-                    own = [t for t in s.passage.sentences if s.value in t and "VAR" not in t and "magic" not in t]
+                    own = [
+                        t
+                        for t in s.passage.sentences
+                        if s.value in t and "VAR" not in t and "magic" not in t
+                    ]
                     self.assertTrue(any(s.subject not in t for t in own), (s.subject, own))
         self.assertGreater(found, 200)
 
@@ -80,7 +89,9 @@ class AnswersTest(unittest.TestCase):
             for question in (q for q in context.questions if q.kind == "update"):
                 found += 1
                 _, subject, relation = question.query
-                same = [s for s in context.statements if (s.subject, s.relation) == (subject, relation)]
+                same = [
+                    s for s in context.statements if (s.subject, s.relation) == (subject, relation)
+                ]
                 self.assertGreater(len(same), 1)
                 places = [context.documents.index(s.passage.document) for s in same]
                 self.assertEqual(places, sorted(places))
@@ -109,12 +120,19 @@ class WorldTest(unittest.TestCase):
     def test_same_seed_same_context(self):
         a, b = (Encyclopedia(random.Random(5), 6, LONG_DOCUMENTS).build() for _ in range(2))
         self.assertEqual([d.text for d in a.documents], [d.text for d in b.documents])
-        self.assertEqual([(q.text, q.answer) for q in a.questions], [(q.text, q.answer) for q in b.questions])
+        self.assertEqual(
+            [(q.text, q.answer) for q in a.questions], [(q.text, q.answer) for q in b.questions]
+        )
 
     def test_names_of_different_splits_share_no_word(self):
         def words(split):
             namer = names.Namer(random.Random(1), split)
-            return {w.lower() for _ in range(2000) for w in (namer.person(True) + " " + namer.city() + " " + namer.alias()).split()}
+            return {
+                w.lower()
+                for _ in range(2000)
+                for w in (namer.person(True) + " " + namer.city() + " " + namer.alias()).split()
+            }
+
         train, validation, test = (words(s) for s in names.SPLITS)
         self.assertFalse(train & validation or train & test or validation & test)
 
@@ -160,7 +178,9 @@ class RecordsTest(unittest.TestCase):
             return path.read_text()
 
     def test_records_have_the_documents_asked_for_and_ids_that_exist(self):
-        lines = self.written("--seed", "7", "--documents", "6", "--questions", "40", "--check").splitlines()
+        lines = self.written(
+            "--seed", "7", "--documents", "6", "--questions", "40", "--check"
+        ).splitlines()
         self.assertEqual(len(lines), 40)
         for line in map(json.loads, lines):
             self.assertEqual(set(line), {"documents", "question", "answers", "kind", "supporting"})
@@ -174,14 +194,33 @@ class RecordsTest(unittest.TestCase):
 
     def test_ruler_like_tasks_at_a_chosen_length(self):
         kinds = "needle_multi_key,needle_multi_value,needle_multi_query,variable_tracking"
-        lines = self.written("--seed", "1", "--context-tokens", "9000", "--document-tokens", "60:2000", "--questions", "12",
-                             "--kinds", kinds).splitlines()
+        lines = self.written(
+            "--seed",
+            "1",
+            "--context-tokens",
+            "9000",
+            "--document-tokens",
+            "60:2000",
+            "--questions",
+            "12",
+            "--kinds",
+            kinds,
+        ).splitlines()
         for line in map(json.loads, lines):
             self.assertIn(line["kind"], kinds.split(","))
-            self.assertAlmostEqual(sum(len(d["text"]) for d in line["documents"]) / CHARS_PER_TOKEN / 9000, 0.9, delta=0.11)
+            self.assertAlmostEqual(
+                sum(len(d["text"]) for d in line["documents"]) / CHARS_PER_TOKEN / 9000,
+                0.9,
+                delta=0.11,
+            )
 
     def test_arguments_that_make_no_sense_are_refused(self):
-        for bad in (["--documents", "1"], ["--kinds", "nothing"], ["--document-tokens", "90:60"], ["--questions", "0"]):
+        for bad in (
+            ["--documents", "1"],
+            ["--kinds", "nothing"],
+            ["--document-tokens", "90:60"],
+            ["--questions", "0"],
+        ):
             with self.assertRaises(SystemExit), open("/dev/null", "w") as quiet:
                 error, sys.stderr = sys.stderr, quiet
                 try:

@@ -1,4 +1,5 @@
-"""python -m unittest discover -s models/tests   (skipped without the packages of requirements.txt)"""
+"""python -m unittest discover -s models/tests   (skipped without requirements.txt's packages)"""
+
 import contextlib
 import importlib.util
 import io
@@ -11,7 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-MISSING = [m for m in ("numpy", "safetensors", "sentencepiece", "torch") if importlib.util.find_spec(m) is None]
+MISSING = [
+    m
+    for m in ("numpy", "safetensors", "sentencepiece", "torch")
+    if importlib.util.find_spec(m) is None
+]
 if MISSING:
     raise unittest.SkipTest(f"not installed: {', '.join(MISSING)} (models/requirements.txt)")
 
@@ -30,7 +35,10 @@ SHORT = mixture.Part(0.0, {192: 1.0}, 0.3)
 
 
 def forward(model, batch):
-    arrays = (torch.from_numpy(x).long() for x in (batch.ids, batch.positions, batch.segments, batch.documents, batch.wanted))
+    arrays = (
+        torch.from_numpy(x).long()
+        for x in (batch.ids, batch.positions, batch.segments, batch.documents, batch.wanted)
+    )
     return model(*arrays, *rope_table(model.config, 4096))
 
 
@@ -53,7 +61,9 @@ class AttentionTest(unittest.TestCase):
     def masked(self, q, k, v, segments, documents):
         split = q.shape[1] - segments.shape[1]
         mask = question_mask(segments, documents, q.shape[1])
-        return torch.cat([attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1)
+        return torch.cat(
+            [attend(q[:, :split], k[:, :split], v[:, :split]), attend(q[:, split:], k, v, mask)], 1
+        )
 
     def compare(self, length, room, documents, questions, heads, kv_heads):
         """documents[row]: tokens; questions[row]: sizes."""
@@ -63,8 +73,8 @@ class AttentionTest(unittest.TestCase):
         real = torch.zeros(rows, length, 1)
         for row, (size, asked) in enumerate(zip(documents, questions)):
             numbers = [n for n, count in enumerate(asked) for _ in range(count)]
-            segments[row, :len(numbers)] = torch.tensor(numbers)
-            real[row, :size] = real[row, split:split + len(numbers)] = 1.0
+            segments[row, : len(numbers)] = torch.tensor(numbers)
+            real[row, :size] = real[row, split : split + len(numbers)] = 1.0
         q, k, v = (torch.randn(rows, length, n, 64).bfloat16() for n in (heads, kv_heads, kv_heads))
         gradient = (torch.randn(rows, length, heads * 64) * real).bfloat16()
 
@@ -74,7 +84,10 @@ class AttentionTest(unittest.TestCase):
             y.backward(gradient.to(dtype))
             return [y.detach().float()] + [t.grad.float() for t in given]
 
-        wanted, got = results(self.masked, torch.float32), results(cpu_attention.attend_rows, torch.bfloat16)
+        wanted, got = (
+            results(self.masked, torch.float32),
+            results(cpu_attention.attend_rows, torch.bfloat16),
+        )
         self.assertTrue((got[0] * (1 - real) == 0).all())
         for a, b in zip([wanted[0] * real] + wanted[1:], got):
             self.assertLess(float((a - b).norm() / a.norm()), 0.006)
@@ -90,7 +103,11 @@ class AttentionTest(unittest.TestCase):
         for training in (True, False):
             torch.manual_seed(0)
             model = LanguageModel(TINY, torch.bfloat16).train(training)
-            losses.append(torch.nn.functional.cross_entropy(forward(model, batch), torch.from_numpy(batch.targets)))
+            losses.append(
+                torch.nn.functional.cross_entropy(
+                    forward(model, batch), torch.from_numpy(batch.targets)
+                )
+            )
         self.assertAlmostEqual(losses[0].item(), losses[1].item(), delta=0.01)
         names = {f.name().split("Backward")[0] for f in ancestors(losses[0].grad_fn)}
         self.assertIn("_Attention", names)
@@ -116,7 +133,7 @@ class BatchTest(unittest.TestCase):
             batch = mixture.make_batch("seed", 4, length, self.codec, mixture.part_at("full", 0.4))
             flat = batch.ids.reshape(-1)
             self.assertTrue((flat[batch.wanted + 1] == batch.targets).all())
-            self.assertAlmostEqual(float(batch.weights[:batch.num_answer].sum()), 1.0, places=4)
+            self.assertAlmostEqual(float(batch.weights[: batch.num_answer].sum()), 1.0, places=4)
             self.assertTrue(batch.answers)
             for start, end, kind in batch.answers:
                 self.assertIn(kind, mixture.WEIGHTS)
@@ -129,8 +146,10 @@ class BatchTest(unittest.TestCase):
             for number in range(batch.segments[row].max() + 1):
                 inside = (batch.segments[row] == number).nonzero()[0] + 512 - batch.room
                 self.assertEqual(batch.ids[row, inside[0]], self.codec.question)
-                self.assertEqual(list(batch.positions[row, inside]),
-                                 list(range(batch.documents[row], batch.documents[row] + len(inside))))
+                self.assertEqual(
+                    list(batch.positions[row, inside]),
+                    list(range(batch.documents[row], batch.documents[row] + len(inside))),
+                )
 
     def test_lengths_and_parts_cover_the_whole_schedule(self):
         for name, parts in mixture.CURRICULA.items():
@@ -141,9 +160,17 @@ class BatchTest(unittest.TestCase):
     def test_kinds_are_asked_by_weight_however_many_there_are(self):
         import random
         from quire_model.pages import Question
-        many = [Question("single", str(i), "", []) for i in range(300)] + [Question("two_hop", "x", "", [])]
-        first = sum(mixture.balanced(random.Random(i), many)[0].kind == "two_hop" for i in range(300)) / 300
-        wanted = mixture.WEIGHTS["two_hop"] / (mixture.WEIGHTS["two_hop"] + mixture.WEIGHTS["single"])
+
+        many = [Question("single", str(i), "", []) for i in range(300)] + [
+            Question("two_hop", "x", "", [])
+        ]
+        first = (
+            sum(mixture.balanced(random.Random(i), many)[0].kind == "two_hop" for i in range(300))
+            / 300
+        )
+        wanted = mixture.WEIGHTS["two_hop"] / (
+            mixture.WEIGHTS["two_hop"] + mixture.WEIGHTS["single"]
+        )
         self.assertAlmostEqual(first, wanted, delta=0.12)
 
 
@@ -169,9 +196,13 @@ class NetworkTest(unittest.TestCase):
         torch.manual_seed(1)
         model = LanguageModel(TINY)
         with tempfile.TemporaryDirectory() as folder:
-            hf_folder.write_folder(folder, TINY, model.state_dict(), TOKENIZER, 128, max_shard_bytes=300000)
+            hf_folder.write_folder(
+                folder, TINY, model.state_dict(), TOKENIZER, 128, max_shard_bytes=300000
+            )
             self.assertGreater(len(list(Path(folder).glob("model-*.safetensors"))), 1)
-            self.assertTrue(all(f.stat().st_size < 600000 for f in Path(folder).glob("model-*.safetensors")))
+            self.assertTrue(
+                all(f.stat().st_size < 600000 for f in Path(folder).glob("model-*.safetensors"))
+            )
             again = hf_folder.load_model(folder)
         for name, value in model.state_dict().items():
             self.assertTrue(torch.equal(value.bfloat16().float(), again.state_dict()[name]))
@@ -187,7 +218,8 @@ class NetworkTest(unittest.TestCase):
         self.assertFalse(torch.allclose(full[-1][0][:, 15:], two[-1][0][:, 15:], atol=1e-3))
 
     def test_training_sees_what_a_question_asked_alone_sees(self):
-        """Logits of a packed row with several questions against one causal pass for each question."""
+        """Logits of a packed row with several questions against one causal pass
+        for each question."""
         torch.manual_seed(3)
         model, codec = LanguageModel(TINY), Codec(TOKENIZER)
         batch = mixture.make_batch("alone", 2, 512, codec, SHORT)
@@ -198,18 +230,24 @@ class NetworkTest(unittest.TestCase):
             row, first = divmod(int(batch.wanted[start]), 512)
             number = batch.segments[row, first - 512 + batch.room]
             own = (batch.segments[row] == number).nonzero()[0] + 512 - batch.room
-            ids = batch.ids[row, :batch.documents[row]].tolist() + batch.ids[row, own].tolist()
+            ids = batch.ids[row, : batch.documents[row]].tolist() + batch.ids[row, own].tolist()
             with torch.no_grad():
                 x, _ = scorer._layers(ids, range(len(ids)), None, scoring.attend)
-                alone = model.logits(x)[-(end - start) - 1:-1]
-            self.assertTrue(torch.allclose(packed[start:end], alone, atol=1e-3), (packed[start:end] - alone).abs().max())
+                alone = model.logits(x)[-(end - start) - 1 : -1]
+            self.assertTrue(
+                torch.allclose(packed[start:end], alone, atol=1e-3),
+                (packed[start:end] - alone).abs().max(),
+            )
 
     def test_questions_judged_together_are_judged_as_alone(self):
         torch.manual_seed(4)
         model, codec = LanguageModel(TINY), Codec(TOKENIZER)
         scorer = scoring.Scorer(model, codec, rope_table(TINY, 256))
         cache = scorer.prefill(list(range(10, 60)), [1, 30], "recompute")
-        pairs = [([codec.question, 99, codec.answer], [50, codec.end]), ([codec.question, 7, 8, codec.answer], [51, 52, codec.end])]
+        pairs = [
+            ([codec.question, 99, codec.answer], [50, codec.end]),
+            ([codec.question, 7, 8, codec.answer], [51, 52, codec.end]),
+        ]
         together, alone = scorer.judge_all(cache, pairs), [scorer.judge(cache, *p) for p in pairs]
         for (a, p), (b, r) in zip(together, alone):
             self.assertEqual(a, b)
@@ -223,8 +261,22 @@ class TrainerTest(unittest.TestCase):
         self.addCleanup(quiet.__exit__, None, None, None)
 
     def options(self, folder, **changes):
-        return TrainOptions(**{**dict(out=folder, tokenizer=str(TOKENIZER), config=TINY, tokens=8 * 1024, step_tokens=1024,
-                                      max_length=256, log_steps=2, probe_tokens=4096, probe_rows=1), **changes})
+        return TrainOptions(
+            **{
+                **dict(
+                    out=folder,
+                    tokenizer=str(TOKENIZER),
+                    config=TINY,
+                    tokens=8 * 1024,
+                    step_tokens=1024,
+                    max_length=256,
+                    log_steps=2,
+                    probe_tokens=4096,
+                    probe_rows=1,
+                ),
+                **changes,
+            }
+        )
 
     def weights(self, folder):
         return torch.load(Path(folder) / "checkpoint.pt", weights_only=True)
@@ -242,7 +294,9 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual((a["step"], a["tokens"]), (b["step"], b["tokens"]))
             for name in a["model"]:
                 self.assertTrue(torch.equal(a["model"][name], b["model"][name]), name)
-            lines = [json.loads(line) for line in (Path(whole) / "log.jsonl").read_text().splitlines()]
+            lines = [
+                json.loads(line) for line in (Path(whole) / "log.jsonl").read_text().splitlines()
+            ]
             self.assertTrue(any("binding@512" in x or "cards@192" in x for x in lines))
             self.assertIn("#", (Path(whole) / "curve.txt").read_text() + "#")
 
@@ -256,12 +310,15 @@ class TrainerTest(unittest.TestCase):
     def test_sigterm_stops_with_a_checkpoint(self):
         import os
         import signal
+
         with tempfile.TemporaryDirectory() as folder:
             run, old = Trainer(self.options(folder), 0), signal.getsignal(signal.SIGTERM)
             inner = run._train_step
+
             def step():
                 inner()
                 os.kill(os.getpid(), signal.SIGTERM)
+
             run._train_step = step
             try:
                 self.assertFalse(run.run())
@@ -281,13 +338,28 @@ class TrainerTest(unittest.TestCase):
             teacher = LanguageModel(TINY)
             with torch.no_grad():
                 teacher.model.norm.weight.mul_(30.0)  # a teacher that is sure of its answers
-            hf_folder.write_folder(Path(folder) / "teacher", TINY, teacher.state_dict(), TOKENIZER, 256)
-            run = Trainer(self.options(folder, teacher=str(Path(folder) / "teacher"), tokens=10**9, other_lr=0.01), 0)
+            hf_folder.write_folder(
+                Path(folder) / "teacher", TINY, teacher.state_dict(), TOKENIZER, 256
+            )
+            run = Trainer(
+                self.options(
+                    folder, teacher=str(Path(folder) / "teacher"), tokens=10**9, other_lr=0.01
+                ),
+                0,
+            )
             batch = run.make_batch(0)
             inputs, _, _ = run.tensors(batch)
+
             def distance():
                 with torch.no_grad():
-                    return float(run._imitation(inputs, run.model(*inputs, *run.rope)[:batch.num_answer], batch.num_answer))
+                    return float(
+                        run._imitation(
+                            inputs,
+                            run.model(*inputs, *run.rope)[: batch.num_answer],
+                            batch.num_answer,
+                        )
+                    )
+
             run.batches._make = lambda step: batch
             before = distance()
             for _ in range(6):
@@ -306,20 +378,33 @@ class RetrievalHeadTest(unittest.TestCase):
             retrieval_head.write_folder(folder, self.head)
             tensors = load_file(Path(folder) / "model.safetensors")
             d, c = TINY.hidden_size, self.head.config
-            self.assertEqual({k: tuple(v.shape) for k, v in tensors.items()}, {
-                "midlayer.input_layernorm.weight": (d,), "midlayer.hidden_norm.weight": (d,),
-                "midlayer.self_attn.q_proj.weight": (c.num_attention_heads * c.head_dim, 2 * d),
-                "midlayer.self_attn.k_proj.weight": (c.num_key_value_heads * c.head_dim, 2 * d), "fc.weight": (d, 3 * d)})
+            self.assertEqual(
+                {k: tuple(v.shape) for k, v in tensors.items()},
+                {
+                    "midlayer.input_layernorm.weight": (d,),
+                    "midlayer.hidden_norm.weight": (d,),
+                    "midlayer.self_attn.q_proj.weight": (c.num_attention_heads * c.head_dim, 2 * d),
+                    "midlayer.self_attn.k_proj.weight": (c.num_key_value_heads * c.head_dim, 2 * d),
+                    "fc.weight": (d, 3 * d),
+                },
+            )
             again = retrieval_head.load_folder(folder, TINY)
             self.assertEqual(again.config, c)
 
     def test_a_score_at_t_depends_on_features_before_t_only(self):
         ids = torch.arange(20, 40)
-        _, features = retrieval_head.target_pass(self.target, ids, torch.arange(20), rope_table(TINY, 64),
-                                                 self.head.config.feature_layers)
+        _, features = retrieval_head.target_pass(
+            self.target,
+            ids,
+            torch.arange(20),
+            rope_table(TINY, 64),
+            self.head.config.feature_layers,
+        )
         embedding = self.target.model.embed_tokens.weight
+
         def keys(features):
             return self.head.project(embedding[ids], features, torch.arange(20))[1]
+
         changed = features.clone()
         changed[10] += 1.0
         a, b = keys(features), keys(changed)
@@ -330,7 +415,9 @@ class RetrievalHeadTest(unittest.TestCase):
 
     def test_the_packed_row_of_an_example_is_seen_as_in_training(self):
         codec = Codec(TOKENIZER)
-        example = retrieval_head.to_device(retrieval_head.make_example("y", 512, codec, SHORT), "cpu")
+        example = retrieval_head.to_device(
+            retrieval_head.make_example("y", 512, codec, SHORT), "cpu"
+        )
         n = example.num_document_tokens
         starts = (example.ids == codec.question).nonzero().flatten()
         self.assertGreater(len(starts), 1)
@@ -343,31 +430,64 @@ class RetrievalHeadTest(unittest.TestCase):
 
     def test_attention_wanted_is_a_distribution_over_document_tokens(self):
         codec = Codec(TOKENIZER)
-        example = retrieval_head.to_device(retrieval_head.make_example("x", 512, codec, SHORT), "cpu")
-        wanted = retrieval_head.attention_wanted(self.target, example, rope_table(TINY, 1024), TINY.num_key_value_heads)
-        self.assertEqual(wanted.shape, (len(example.queries), TINY.num_key_value_heads, example.num_document_tokens))
+        example = retrieval_head.to_device(
+            retrieval_head.make_example("x", 512, codec, SHORT), "cpu"
+        )
+        wanted = retrieval_head.attention_wanted(
+            self.target, example, rope_table(TINY, 1024), TINY.num_key_value_heads
+        )
+        self.assertEqual(
+            wanted.shape,
+            (len(example.queries), TINY.num_key_value_heads, example.num_document_tokens),
+        )
         self.assertTrue(torch.allclose(wanted.sum(-1), torch.ones(wanted.shape[:2]), atol=1e-4))
         self.assertEqual(float(wanted[..., 0].max()), 0.0)  # <s> is no token of a document
 
     def test_training_brings_the_head_closer(self):
         codec = Codec(TOKENIZER)
-        before, after = retrieval_head.train(self.target, self.head, codec, steps=12, length=256, part=SHORT, seed=1, lr=3e-3,
-                                             log=lambda line: None)
+        before, after = retrieval_head.train(
+            self.target,
+            self.head,
+            codec,
+            steps=12,
+            length=256,
+            part=SHORT,
+            seed=1,
+            lr=3e-3,
+            log=lambda line: None,
+        )
         self.assertLess(after["kl"], before["kl"])
 
     def test_a_checkpoint_of_its_optimiser_can_be_read_again(self):
         optimiser = torch.optim.AdamW(self.head.parameters(), lr=1e-3)
-        retrieval_head.train(self.target, self.head, Codec(TOKENIZER), steps=2, length=256, part=SHORT, seed=1, log=lambda line: None, optimiser=optimiser)
+        retrieval_head.train(
+            self.target,
+            self.head,
+            Codec(TOKENIZER),
+            steps=2,
+            length=256,
+            part=SHORT,
+            seed=1,
+            log=lambda line: None,
+            optimiser=optimiser,
+        )
         saved = io.BytesIO()
         torch.save(optimiser.state_dict(), saved)
         saved.seek(0)
-        self.assertEqual(torch.load(saved, weights_only=True)["param_groups"][0]["lr"], optimiser.param_groups[0]["lr"])
+        self.assertEqual(
+            torch.load(saved, weights_only=True)["param_groups"][0]["lr"],
+            optimiser.param_groups[0]["lr"],
+        )
 
 
 class EvaluateTest(unittest.TestCase):
     def test_bars_are_judged_against_the_table(self):
         def row(exact):
-            return {k: {"n": 10, "exact": exact} for k in ("single", "continuation", "needles", "two_hop", "comparison", "absent")}
+            return {
+                k: {"n": 10, "exact": exact}
+                for k in ("single", "continuation", "needles", "two_hop", "comparison", "absent")
+            }
+
         rows = {2048: {"recompute": row(0.96), "reuse": row(0.5)}, 8192: {"recompute": row(0.94)}}
         found = {text: holds for text, _, holds in evaluate.verdicts(rows)}
         self.assertTrue(found["single at 2048: at least 95.0 %"])

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/nearest_name.h"
 #include "server/config/toml.h"
-#include "server/json/reader.h"
 
 extern char** environ;
 

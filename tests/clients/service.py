@@ -1,4 +1,5 @@
-"""Runs `quire serve` with the embedded model for a test, on a free port and with a store of its own."""
+"""Runs `quire serve` with the embedded model for a test,
+on a free port and with a store of its own."""
 
 import json
 import os
@@ -9,7 +10,8 @@ import urllib.request
 
 
 class Service:
-    """A service that is ready when start() returns, or only listening with `until_ready` False. A context manager."""
+    """A service that is ready when start() returns, or only listening with `until_ready` False.
+    A context manager."""
 
     def __init__(self, *flags, until_ready=True):
         self.flags = flags
@@ -20,11 +22,22 @@ class Service:
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="quire-clients-")
         command = [
-            os.environ["QUIRE_BINARY"], "serve", "--server.port=0", "--model.path=" + os.environ["QUIRE_MODEL"],
-            "--disk.path=" + os.path.join(self.folder.name, "store"), "--cache.dram_bytes=67108864", "--model.working_cache_bytes=268435456",
+            os.environ["QUIRE_BINARY"],
+            "serve",
+            "--server.port=0",
+            "--model.path=" + os.environ["QUIRE_MODEL"],
+            "--disk.path=" + os.path.join(self.folder.name, "store"),
+            "--cache.dram_bytes=67108864",
+            "--model.working_cache_bytes=268435456",
             *self.flags,
         ]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self._read_until("ready" if self.until_ready else "listening")
         # The log goes on; an unread pipe would stop the service.
         self.reader = threading.Thread(target=self._drain)
@@ -38,7 +51,9 @@ class Service:
                 entry = json.loads(line)
             except ValueError:
                 continue
-            self.port = entry.get("port", self.port) if entry.get("msg") == "listening" else self.port
+            self.port = (
+                entry.get("port", self.port) if entry.get("msg") == "listening" else self.port
+            )
             if entry.get("msg") == message:
                 return
         self.process.wait()
@@ -60,6 +75,10 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def post(self, path, body):
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + path,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=120) as reply:
             return json.load(reply)

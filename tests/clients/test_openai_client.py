@@ -10,7 +10,10 @@ import openai
 
 from service import Service
 
-FACTS = "The Varo company is led by Mira Tolen. It was founded in 1931. Its seat is in the city of Halden."
+FACTS = (
+    "The Varo company is led by Mira Tolen. It was founded in 1931. "
+    "Its seat is in the city of Halden."
+)
 QUESTION = [{"role": "user", "content": "Who leads the Varo company?"}]
 
 
@@ -18,15 +21,24 @@ class OpenAiClientTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.service = cls.enterClassContext(Service())
-        cls.client = openai.OpenAI(base_url=cls.service.url + "/v1", api_key="unused", max_retries=0, timeout=120)
-        cls.service.post("/v1/documents?wait=true", {"id": "varo", "title": "Varo", "text": FACTS * 8})
+        cls.client = openai.OpenAI(
+            base_url=cls.service.url + "/v1", api_key="unused", max_retries=0, timeout=120
+        )
+        cls.service.post(
+            "/v1/documents?wait=true", {"id": "varo", "title": "Varo", "text": FACTS * 8}
+        )
 
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
 
     def chat(self, **options):
-        given = {"model": "default", "messages": QUESTION, "temperature": 0, "max_tokens": 24} | options
+        given = {
+            "model": "default",
+            "messages": QUESTION,
+            "temperature": 0,
+            "max_tokens": 24,
+        } | options
         return self.client.chat.completions.create(**given)
 
     def test_models(self):
@@ -39,12 +51,20 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(reply.object, "chat.completion")
         self.assertEqual(reply.choices[0].message.role, "assistant")
         self.assertIn(reply.choices[0].finish_reason, ("stop", "length"))
-        self.assertEqual(reply.usage.total_tokens, reply.usage.prompt_tokens + reply.usage.completion_tokens)
+        self.assertEqual(
+            reply.usage.total_tokens, reply.usage.prompt_tokens + reply.usage.completion_tokens
+        )
         self.assertTrue(reply.system_fingerprint.startswith("m-"))
 
     def test_turns_are_part_of_the_prompt(self):
-        turns = [*QUESTION, {"role": "assistant", "content": "Mira Tolen"}, {"role": "user", "content": [{"type": "text", "text": "Since when?"}]}]
-        self.assertGreater(self.chat(messages=turns).usage.prompt_tokens, self.chat().usage.prompt_tokens)
+        turns = [
+            *QUESTION,
+            {"role": "assistant", "content": "Mira Tolen"},
+            {"role": "user", "content": [{"type": "text", "text": "Since when?"}]},
+        ]
+        self.assertGreater(
+            self.chat(messages=turns).usage.prompt_tokens, self.chat().usage.prompt_tokens
+        )
 
     def test_stream_says_what_the_whole_reply_says(self):
         whole = self.chat(extra_body={"document_ids": ["varo"]}).choices[0]
@@ -52,9 +72,13 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
         self.assertIn("strategy", chunks[0].cache)
         self.assertTrue(all(len(c.choices) == 1 and c.usage is None for c in chunks))
-        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks), whole.message.content)
+        self.assertEqual(
+            "".join(c.choices[0].delta.content or "" for c in chunks), whole.message.content
+        )
         self.assertEqual(chunks[-1].choices[0].finish_reason, whole.finish_reason)
-        self.assertEqual([c.choices[0].finish_reason for c in chunks[:-1]], [None] * (len(chunks) - 1))
+        self.assertEqual(
+            [c.choices[0].finish_reason for c in chunks[:-1]], [None] * (len(chunks) - 1)
+        )
 
     def test_usage_chunk(self):
         *others, last = list(self.chat(stream=True, stream_options={"include_usage": True}))
@@ -73,44 +97,77 @@ class OpenAiClientTest(unittest.TestCase):
     def test_choices(self):
         reply = self.chat(n=3, temperature=1, seed=5)
         self.assertEqual([c.index for c in reply.choices], [0, 1, 2])
-        self.assertEqual([c.message.content for c in reply.choices], [c.message.content for c in self.chat(n=3, temperature=1, seed=5).choices])
+        self.assertEqual(
+            [c.message.content for c in reply.choices],
+            [c.message.content for c in self.chat(n=3, temperature=1, seed=5).choices],
+        )
         self.assertEqual(reply.usage.prompt_tokens, self.chat().usage.prompt_tokens)
 
     def test_logprobs(self):
-        choice = self.chat(logprobs=True, top_logprobs=3, extra_body={"document_ids": ["varo"]}).choices[0]
+        choice = self.chat(
+            logprobs=True, top_logprobs=3, extra_body={"document_ids": ["varo"]}
+        ).choices[0]
         tokens = choice.logprobs.content
-        self.assertEqual(bytes(b for t in tokens for b in t.bytes).decode().strip(), choice.message.content.strip())
+        self.assertEqual(
+            bytes(b for t in tokens for b in t.bytes).decode().strip(),
+            choice.message.content.strip(),
+        )
         for token in tokens:
             self.assertLessEqual(token.logprob, 0)
             self.assertEqual(len(token.top_logprobs), 3)
             self.assertEqual(token.top_logprobs[0].token, token.token)  # greedy
 
     def test_logit_bias_and_penalties(self):
-        token = self.service.post("/tokenize", {"prompt": " tea", "add_special_tokens": False})["tokens"][-1]
+        token = self.service.post("/tokenize", {"prompt": " tea", "add_special_tokens": False})[
+            "tokens"
+        ][-1]
         reply = self.chat(logit_bias={str(token): 100}, max_tokens=4, logprobs=True)
         self.assertEqual(len({t.token for t in reply.choices[0].logprobs.content}), 1)
-        reply = self.chat(logit_bias={str(token): 100}, presence_penalty=2, frequency_penalty=2, max_tokens=4)
+        reply = self.chat(
+            logit_bias={str(token): 100}, presence_penalty=2, frequency_penalty=2, max_tokens=4
+        )
         self.assertEqual(reply.usage.completion_tokens, 4)
 
     def test_completion(self):
-        reply = self.client.completions.create(model="default", prompt=["The city of", "The river"], max_tokens=6, temperature=0, logprobs=2)
+        reply = self.client.completions.create(
+            model="default",
+            prompt=["The city of", "The river"],
+            max_tokens=6,
+            temperature=0,
+            logprobs=2,
+        )
         self.assertEqual(len(reply.choices), 2)
         logprobs = reply.choices[0].logprobs
         self.assertEqual(len(logprobs.tokens), len(logprobs.token_logprobs))
         self.assertEqual(logprobs.text_offset[0], 0)
-        text = "".join(c.choices[0].text for c in self.client.completions.create(model="default", prompt="The city of", max_tokens=6, temperature=0, stream=True))
+        text = "".join(
+            c.choices[0].text
+            for c in self.client.completions.create(
+                model="default", prompt="The city of", max_tokens=6, temperature=0, stream=True
+            )
+        )
         self.assertEqual(text, reply.choices[0].text)
 
     def test_json_schema(self):
         schema = {
             "type": "object",
-            "properties": {"name": {"type": "string", "maxLength": 8}, "founded": {"type": "integer"}, "kind": {"enum": ["person", "company"]}},
+            "properties": {
+                "name": {"type": "string", "maxLength": 8},
+                "founded": {"type": "integer"},
+                "kind": {"enum": ["person", "company"]},
+            },
             "required": ["name", "founded", "kind"],
             "additionalProperties": False,
         }
         for temperature in (0, 1):
             reply = self.chat(
-                temperature=temperature, seed=3, max_tokens=200, response_format={"type": "json_schema", "json_schema": {"name": "company", "strict": True, "schema": schema}}
+                temperature=temperature,
+                seed=3,
+                max_tokens=200,
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "company", "strict": True, "schema": schema},
+                },
             )
             self.assertEqual(reply.choices[0].finish_reason, "stop")
             value = json.loads(reply.choices[0].message.content)
@@ -127,16 +184,25 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(caught.exception.code, "model_not_found")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(tools=[{"type": "function", "function": {"name": "f"}}])
-        self.assertEqual((caught.exception.code, caught.exception.param), ("unsupported_parameter", "tools"))
+        self.assertEqual(
+            (caught.exception.code, caught.exception.param), ("unsupported_parameter", "tools")
+        )
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a"}}})
+            self.chat(
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a"}},
+                }
+            )
         self.assertEqual(caught.exception.param, "response_format.json_schema.schema.pattern")
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(messages=[{"role": "user", "content": "word " * 4000}])
         self.assertEqual(caught.exception.code, "context_length_exceeded")
         with self.assertRaises(openai.NotFoundError) as caught:
             self.chat(extra_body={"documents": ["varo", "nobody"]})
-        self.assertEqual((caught.exception.code, caught.exception.param), ("document_not_found", "documents[1]"))
+        self.assertEqual(
+            (caught.exception.code, caught.exception.param), ("document_not_found", "documents[1]")
+        )
 
 
 class RetryTest(unittest.TestCase):
@@ -146,7 +212,11 @@ class RetryTest(unittest.TestCase):
         with open(path, "w") as out:
             for name, limit in limits.items():
                 digest = hashlib.sha256(f"secret-{name}".encode()).hexdigest()
-                out.write(f'[[keys]]\nname = "{name}"\nsha256 = "{digest}"\nscopes = ["query", "read"]\nnamespaces = ["default"]\nrequests_per_minute = {limit}\n')
+                out.write(
+                    f'[[keys]]\nname = "{name}"\nsha256 = "{digest}"\n'
+                    'scopes = ["query", "read"]\nnamespaces = ["default"]\n'
+                    f"requests_per_minute = {limit}\n"
+                )
         return path
 
     def test_the_client_waits_for_a_service_that_is_loading(self):
@@ -164,12 +234,21 @@ class RetryTest(unittest.TestCase):
                 once.models.list()
             self.assertGreater(int(caught.exception.response.headers["retry-after-ms"]), 0)
             self.assertGreaterEqual(int(caught.exception.response.headers["retry-after"]), 1)
-            often = openai.OpenAI(base_url=service.url + "/v1", api_key="secret-often", max_retries=0)
+            often = openai.OpenAI(
+                base_url=service.url + "/v1", api_key="secret-often", max_retries=0
+            )
             with self.assertRaises(openai.RateLimitError):
                 for _ in range(5000):  # more than the bucket holds and fills
                     often.models.list()
             patient = often.with_options(max_retries=8)
-            self.assertEqual(len(patient.chat.completions.create(model="default", messages=QUESTION, max_tokens=4).choices), 1)
+            self.assertEqual(
+                len(
+                    patient.chat.completions.create(
+                        model="default", messages=QUESTION, max_tokens=4
+                    ).choices
+                ),
+                1,
+            )
             wrong = openai.OpenAI(base_url=service.url + "/v1", api_key="wrong", max_retries=0)
             with self.assertRaises(openai.AuthenticationError):
                 wrong.models.list()

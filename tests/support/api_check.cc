@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 
+#include "base/json_parse.h"
 #include "base/status.h"
-#include "server/json/parse.h"
 #include "server/openapi/openapi.h"
 #include "tests/support/json_schema.h"
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Keeps docs/architecture.md true: includes point only upward, each third-party library stays behind its one door, no source
-# file is left out of the build, and every folder has a README.   check_structure.sh <repository root>
+# Keeps docs/architecture.md true: includes point only upward, each third-party library stays behind
+# its one door, no source file is left out of the build, every folder has a README, and lines of
+# code have at most 100 columns.
+#   check_structure.sh <repository root>
 set -uo pipefail
 cd "$1" || exit 2
 bad=0
 complain() { echo "structure: $*"; bad=$((bad + 1)); }
+all_folders="base kernels cachestore engine ingest fidelity server tests"
 
 # Which folders each folder may include.
 declare -A allowed=(
@@ -20,19 +23,26 @@ sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cu
 for folder in "${!allowed[@]}"; do
   while read -r file; do
     while read -r include; do
-      case "$include" in hwy/*) continue;; esac  # Highway's own headers want quotes; the doors below watch them
+      # Highway's own headers want quotes; the doors below watch them.
+      case "$include" in hwy/*) continue;; esac
       ok=0
       for a in ${allowed[$folder]}; do case "$include" in "$a"/*) ok=1;; esac; done
-      [ $ok = 1 ] || complain "$file includes \"$include\"; $folder may include only: ${allowed[$folder]}"
+      [ $ok = 1 ] ||
+        complain "$file includes \"$include\"; $folder may include only: ${allowed[$folder]}"
     done < <(sed -n 's/^#include "\(.*\)"/\1/p' "$file")
   done < <(sources "$folder")
 done
 
-"$(dirname "$(realpath "${BASH_SOURCE[0]}")")/check_floors.sh" . || bad=$((bad + 1))
+here="$(dirname "$(realpath "${BASH_SOURCE[0]}")")"
+"$here/check_floors.sh" . || bad=$((bad + 1))
+"$here/check_lines.sh" . || bad=$((bad + 1))
 
 # Third-party doors: <header pattern> <where it may appear>.
 while read -r pattern door; do
-  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' base kernels cachestore engine ingest fidelity server 2>/dev/null | grep -vE "^($door)")
+  while read -r hit; do complain "$hit is outside its door ($door)"; done < <(
+    # shellcheck disable=SC2086
+    grep -rlE "^#include [<\"]($pattern)" --include='*.h' --include='*.cc' --include='*.cu' \
+      --include='*.cuh' ${all_folders% *} 2>/dev/null | grep -vE "^($door)")
 done <<'DOORS'
 rocksdb/ cachestore/disk/rocksdb_
 sentencepiece engine/tokenizer/
@@ -54,15 +64,25 @@ DOORS
 # Headers that other folders include show no foreign types.
 while read -r header; do
   complain "$header (a public header) includes a third-party library"
-done < <(grep -lE '^#include <(rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash)' base/*.h kernels/*.h kernels/{rows,matmul,choice,attention}/*.h cachestore/{store,store_stats}.h cachestore/format/{segment,document,key}.h engine/*.h engine/*/*.h ingest/*.h ingest/document/*.h 2>/dev/null)
+done < <(
+  libraries='rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash'
+  grep -lE "^#include <($libraries)" base/*.h kernels/*.h \
+    kernels/{rows,matmul,choice,attention}/*.h cachestore/{store,store_stats}.h \
+    cachestore/format/{segment,document,key}.h engine/*.h engine/*/*.h ingest/*.h \
+    ingest/document/*.h 2>/dev/null)
 
 # A unit test stands at the path of its source.
 while read -r folder; do
-  [ -d "${folder#tests/unit/}" ] || complain "$folder: tests/unit mirrors the sources, and there is no folder ${folder#tests/unit/}"
+  [ -d "${folder#tests/unit/}" ] || complain \
+    "$folder: tests/unit mirrors the sources, and there is no folder ${folder#tests/unit/}"
 done < <(find tests/unit -name '*_test.cc' -printf '%h\n' | sort -u)
 while read -r file; do
-  complain "$file: a test stands in tests/unit, tests/conformance or tests/scenario, or with the kinds of tests/README.md"
-done < <(find base kernels cachestore engine ingest fidelity server tests -name '*_test.cc' | grep -vE '^tests/(unit|conformance|scenario|e2e|gpu|support)/')
+  complain "$file: a test stands in tests/unit, tests/conformance or tests/scenario," \
+    "or with the kinds of tests/README.md"
+done < <(
+  # shellcheck disable=SC2086
+  find $all_folders -name '*_test.cc' |
+    grep -vE '^tests/(unit|conformance|scenario|e2e|gpu|support)/')
 
 # Every source is compiled into something. Folders plugs/ are compiled whole (cmake/plugs.cmake). A
 # folder of tests may glob its *_test.cc, and with GLOB_RECURSE those of the folders below it.
@@ -72,24 +92,31 @@ while read -r file; do
   found=0
   [ "${dir##*/}" = plugs ] && [ "${name##*.}" = cc ] && continue
   if [[ "$name" = *_test.cc ]]; then
-    pattern="$(sed -n 's/.*(GLOB tests .*SOURCE_DIR}\/\([^"/]*_test\.cc\)".*/\1/p' "$dir/CMakeLists.txt" 2>/dev/null)"
+    pattern="$(sed -n 's/.*(GLOB tests .*SOURCE_DIR}\/\([^"/]*_test\.cc\)".*/\1/p' \
+      "$dir/CMakeLists.txt" 2>/dev/null)"
     # shellcheck disable=SC2053  # the right side is a pattern
     [ -n "$pattern" ] && [[ "$name" = $pattern ]] && continue
   fi
   while [ "$dir" != . ]; do
-    if [[ "$name" = *_test.cc ]] && grep -qs 'GLOB_RECURSE tests .*/\*_test\.cc' "$dir/CMakeLists.txt"; then found=1; break; fi
-    if [ -f "$dir/CMakeLists.txt" ] && grep -qE "(^|[ /(])${name//./\\.}([ )]|$)|${name%.*}" "$dir/CMakeLists.txt"; then found=1; break; fi
+    lists="$dir/CMakeLists.txt"
+    if [[ "$name" = *_test.cc ]] && grep -qs 'GLOB_RECURSE tests .*/\*_test\.cc' "$lists"; then
+      found=1; break
+    fi
+    if grep -qsE "(^|[ /(])${name//./\\.}([ )]|$)|${name%.*}" "$lists"; then found=1; break; fi
     dir="$(dirname "$dir")"
   done
   [ $found = 1 ] || complain "$file is in no CMakeLists.txt"
-done < <(find base kernels cachestore engine ingest fidelity server tests bench -name '*.cc' -o -name '*.cu' | sort)
+done < <(
+  # shellcheck disable=SC2086
+  find $all_folders bench -name '*.cc' -o -name '*.cu' | sort)
 
 # Every error code a client can meet is met by a test.
 while read -r code; do
-  grep -rqF "\"$code\"" --include='*.cc' tests/unit/server tests/e2e || complain "no test reaches the error code $code of server/support/problem.cc"
+  grep -rqF "\"$code\"" --include='*.cc' tests/unit/server tests/e2e ||
+    complain "no test reaches the error code $code of server/support/problem.cc"
 done < <(sed -n 's/^ *{"\([a-z_]*\)", [45][0-9][0-9], .*/\1/p' server/support/problem.cc)
 
-for folder in base kernels cachestore engine ingest fidelity server clients tests configs models bench; do
+for folder in $all_folders clients configs models bench; do
   [ -f "$folder/README.md" ] || complain "$folder/README.md is missing"
 done
 [ $bad = 0 ] && echo "structure: fine"

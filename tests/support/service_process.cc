@@ -13,7 +13,7 @@
 #include <sstream>
 #include <thread>
 
-#include "server/json/parse.h"
+#include "base/json_parse.h"
 #include "tests/support/api_check.h"
 
 extern char** environ;

@@ -1,10 +1,11 @@
-"""Caches many documents, and goes on where it was stopped: the service is the record of what is done.
+"""Caches many documents, and goes on where it was stopped:
+the service is the record of what is done.
 
     python bulk_ingest.py                      # 10,000 small documents made up here
     python bulk_ingest.py notes.jsonl          # your own: one {"id", "text", ...} a line
 
-Stop it at any time and start it again: what is cached is neither sent nor computed a second time. The address of the service comes
-from QUIRE_SERVER, the key from QUIRE_API_KEY.
+Stop it at any time and start it again: what is cached is neither sent nor computed a second time.
+The address of the service comes from QUIRE_SERVER, the key from QUIRE_API_KEY.
 """
 
 import argparse
@@ -21,12 +22,14 @@ from quire_client import DocumentInput, QuireClient
 def made_up(count: int) -> Iterator[DocumentInput]:
     """Small documents, each one different."""
     for number in range(count):
-        text = f"Ticket {number} was opened by customer {number * 7919 % 1009}. It is about order {number * 104729 % 99991}."
+        customer, order = number * 7919 % 1009, number * 104729 % 99991
+        text = f"Ticket {number} was opened by customer {customer}. It is about order {order}."
         yield {"id": f"ticket-{number:05}", "text": text, "metadata": {"source": "tickets"}}
 
 
 def lines_of(path: Path) -> Iterator[DocumentInput]:
-    """Documents of a file with one JSON object a line; each needs an id, or it could not be recognised."""
+    """Documents of a file with one JSON object a line;
+    each needs an id, or it could not be recognised."""
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -36,8 +39,14 @@ def lines_of(path: Path) -> Iterator[DocumentInput]:
                 yield document
 
 
-def ingest(quire: QuireClient, documents: Iterable[DocumentInput], progress: bool = True, batch_size: int = 250) -> tuple[int, int]:
-    """Caches what is not cached yet. Returns how many were there already and how many were added."""
+def ingest(
+    quire: QuireClient,
+    documents: Iterable[DocumentInput],
+    progress: bool = True,
+    batch_size: int = 250,
+) -> tuple[int, int]:
+    """Caches what is not cached yet. Returns how many were there already
+    and how many were added."""
     there = {d.id for d in quire.documents.iter(status="ready")}
     there_already = 0
 
@@ -56,16 +65,25 @@ def ingest(quire: QuireClient, documents: Iterable[DocumentInput], progress: boo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, help="JSON lines; without it documents are made up")
-    parser.add_argument("--count", type=int, default=10_000, help="documents to make up (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="JSON lines; without it documents are made up"
+    )
+    parser.add_argument(
+        "--count", type=int, default=10_000, help="documents to make up (default: %(default)s)"
+    )
     parser.add_argument("--namespace", default="bulk", help="where they go (default: %(default)s)")
     arguments = parser.parse_args()
     documents = lines_of(arguments.file) if arguments.file else made_up(arguments.count)
     with QuireClient(namespace=arguments.namespace) as quire:
         there, added = ingest(quire, documents, progress=sys.stderr.isatty())
         counts = quire.documents.list(limit=1, counts=True).counts
-    print(f"{there} documents were cached already, {added} were added; {counts.ready if counts else 0} are ready")
+    print(
+        f"{there} documents were cached already, {added} were added; "
+        f"{counts.ready if counts else 0} are ready"
+    )
 
 
 if __name__ == "__main__":

@@ -36,9 +36,35 @@ from .errors import (
     StreamInterruptedError,
 )
 from .explain import Explanation, QueryPlan
-from .models import Citation, Document, Ingest, IngestReport, Job, Page, Passage, Passages, QueryResult, Usage
-from .options import CacheOptions, DocumentInput, DocumentOptions, InlineDocument, Message, QueryOptions
-from .stream import AsyncQueryStream, CitationEvent, DeltaEvent, DoneEvent, PlanEvent, QueryStream, StreamEvent
+from .models import (
+    Citation,
+    Document,
+    Ingest,
+    IngestReport,
+    Job,
+    Page,
+    Passage,
+    Passages,
+    QueryResult,
+    Usage,
+)
+from .options import (
+    CacheOptions,
+    DocumentInput,
+    DocumentOptions,
+    InlineDocument,
+    Message,
+    QueryOptions,
+)
+from .stream import (
+    AsyncQueryStream,
+    CitationEvent,
+    DeltaEvent,
+    DoneEvent,
+    PlanEvent,
+    QueryStream,
+    StreamEvent,
+)
 from .version import __version__
 
 __all__ = [

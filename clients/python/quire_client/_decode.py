@@ -15,13 +15,17 @@ M = TypeVar("M", bound="Model")
 
 @dataclasses.dataclass
 class Model:
-    """A typed reply. `raw` keeps the JSON object as it came, with the members this version of the client does not know."""
+    """A typed reply. `raw` keeps the JSON object as it came,
+    with the members this version of the client does not know."""
 
-    raw: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False, kw_only=True)
+    raw: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False, kw_only=True
+    )
 
     @classmethod
     def from_json(cls: type[M], value: Any, where: str = "reply") -> M:
-        """Reads a JSON object. Raises InvalidReplyError when it is none, or a member has another type than the API promises."""
+        """Reads a JSON object. Raises InvalidReplyError when it is none, or a member has another
+        type than the API promises."""
         if not isinstance(value, Mapping):
             raise InvalidReplyError(f"{where} is {_kind(value)}, not an object")
         members = {}
@@ -50,7 +54,9 @@ def _members(cls: type[Model]) -> list[tuple[str, Any, bool]]:
     for field in dataclasses.fields(cls):
         if field.name == "raw" or not field.init:
             continue
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
         out.append((field.name, hints[field.name], required))
     _MEMBERS[cls] = out
     return out
@@ -65,10 +71,13 @@ def _takes_none(hint: Any) -> bool:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether a member of a map with names of the service's own is one: beside them a newer service may say other things."""
+    """Whether a member of a map with names of the service's own is one:
+    beside them a newer service may say other things."""
     if isinstance(hint, type) and issubclass(hint, Model):
         return isinstance(value, Mapping)
-    return hint is Any or (isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool))
+    return hint is Any or (
+        isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
+    )
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -82,9 +91,16 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is list and isinstance(value, list):
         return [_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
     if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
-        return tuple(_convert(a, item, f"{where}[{i}]") for i, (a, item) in enumerate(zip(arguments, value, strict=True)))
+        return tuple(
+            _convert(a, item, f"{where}[{i}]")
+            for i, (a, item) in enumerate(zip(arguments, value, strict=True))
+        )
     if origin is dict and isinstance(value, Mapping):
-        return {str(k): _convert(arguments[1], v, f"{where}.{k}") for k, v in value.items() if _fits(arguments[1], v)}
+        return {
+            str(k): _convert(arguments[1], v, f"{where}.{k}")
+            for k, v in value.items()
+            if _fits(arguments[1], v)
+        }
     if isinstance(hint, type) and issubclass(hint, Model):
         return hint.from_json(value, where)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -93,4 +109,6 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value
-    raise InvalidReplyError(f"{where} is {_kind(value)}, which does not fit the API; is this a Quire service?")
+    raise InvalidReplyError(
+        f"{where} is {_kind(value)}, which does not fit the API; is this a Quire service?"
+    )

@@ -1,7 +1,8 @@
 """Requests described once for the synchronous and the asynchronous client.
 
-An operation is a *flow*: a generator that yields what is to be done (`Attempt`: send this request; `Pause`: wait) and receives the
-outcome. Flows do no input or output themselves; a driver in each client runs them. Retrying is itself a flow, `exchange`.
+An operation is a *flow*: a generator that yields what is to be done (`Attempt`: send this request;
+`Pause`: wait) and receives the outcome. Flows do no input or output themselves; a driver in each
+client runs them. Retrying is itself a flow, `exchange`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .errors import ApiError, ConfigurationError, ConnectionFailedError, InvalidReplyError, QuireError, api_error
+from .errors import (
+    ApiError,
+    ConfigurationError,
+    ConnectionFailedError,
+    InvalidReplyError,
+    QuireError,
+    api_error,
+)
 
 T = TypeVar("T")
 
@@ -22,14 +30,16 @@ T = TypeVar("T")
 class RetryPolicy:
     """When a request is sent again.
 
-    Only requests that cannot take effect twice are: reads, PUT, PATCH and DELETE, POSTs with an Idempotency-Key, and anything
-    the service refused (429, 503) or that never reached it. A streamed answer is never asked again once it has begun.
+    Only requests that cannot take effect twice are: reads, PUT, PATCH and DELETE, POSTs with an
+    Idempotency-Key, and anything the service refused (429, 503) or that never reached it. A
+    streamed answer is never asked again once it has begun.
     """
 
     max_retries: int = 4
     """Attempts after the first one; 0 switches retries off."""
     initial_delay: float = 0.25
-    """Seconds before the first retry where the service names none; doubled each time, and drawn from the upper half."""
+    """Seconds before the first retry where the service names none;
+    doubled each time, and drawn from the upper half."""
     max_delay: float = 8.0
     """Seconds at most between attempts where the service names none."""
     max_retry_after: float = 60.0
@@ -56,7 +66,8 @@ class Reply:
     headers: Mapping[str, str]
     content: bytes
     stream: Any = None
-    """The driver's own open response, where the attempt asked for one and the status is no error."""
+    """The driver's own open response, where the attempt asked for one
+    and the status is no error."""
 
     def json(self) -> Any:
         """The body. Raises InvalidReplyError when it is not JSON."""
@@ -64,7 +75,10 @@ class Reply:
             return json.loads(self.content)
         except ValueError:
             kind = self.headers.get("content-type", "no content type")
-            raise InvalidReplyError(f"the reply (HTTP {self.status}, {kind}) is not JSON; is this the address of a Quire service?") from None
+            raise InvalidReplyError(
+                f"the reply (HTTP {self.status}, {kind}) is not JSON; "
+                "is this the address of a Quire service?"
+            ) from None
 
     def text(self) -> str:
         """The body as text."""
@@ -93,7 +107,8 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
     repeatable: bool = False
-    """Sending it twice has the effect of sending it once, by its nature or by its Idempotency-Key."""
+    """Sending it twice has the effect of sending it once,
+    by its nature or by its Idempotency-Key."""
     timeout: float | None = None
     """Seconds without a byte after which the reply counts as lost; None: the client's own."""
 
@@ -134,7 +149,8 @@ def json_call(
     repeatable: bool | None = None,
     timeout: float | None = None,
 ) -> Call[T]:
-    """A call with a JSON body. `repeatable`: None gives a POST an Idempotency-Key; other methods are repeatable by nature."""
+    """A call with a JSON body. `repeatable`: None gives a POST an Idempotency-Key; other methods
+    are repeatable by nature."""
     all_headers = dict(headers or {})
     content = None
     if body is not None:
@@ -145,10 +161,21 @@ def json_call(
         all_headers["Content-Type"] = "application/json"
     if method == "POST" and repeatable is None:
         all_headers["Idempotency-Key"] = idempotency_key or f"quire-client-{uuid.uuid4().hex}"
-    return Call(method, path, parse, dict(params or {}), all_headers, content, repeatable is not False, timeout)
+    return Call(
+        method,
+        path,
+        parse,
+        dict(params or {}),
+        all_headers,
+        content,
+        repeatable is not False,
+        timeout,
+    )
 
 
-def retry_delay(error: QuireError, repeatable: bool, attempt: int, policy: RetryPolicy) -> float | None:
+def retry_delay(
+    error: QuireError, repeatable: bool, attempt: int, policy: RetryPolicy
+) -> float | None:
     """Seconds to wait before the request is sent again; None: it must not be."""
     if isinstance(error, FailedBeforeSendingError):
         return policy.delay(attempt, None)
@@ -179,6 +206,8 @@ def exchange(call: Call[T], policy: RetryPolicy, *, stream: bool = False) -> Flo
             delay = retry_delay(error, call.repeatable, attempt, policy)
             if delay is None:
                 raise
-            reply_lost = isinstance(error, ConnectionFailedError) and not isinstance(error, FailedBeforeSendingError)
+            reply_lost = isinstance(error, ConnectionFailedError) and not isinstance(
+                error, FailedBeforeSendingError
+            )
         yield Pause(delay)
         attempt += 1

@@ -12,11 +12,20 @@ from typing import Any
 from . import _operations as ops
 from ._exchange import Flow, Now, Pause, RetryPolicy, exchange
 from ._sse import ServerEvent
-from .errors import ApiError, ConfigurationError, ConnectionFailedError, IngestError, RequestTimeoutError, ServiceUnavailableError, api_error
+from .errors import (
+    ApiError,
+    ConfigurationError,
+    ConnectionFailedError,
+    IngestError,
+    RequestTimeoutError,
+    ServiceUnavailableError,
+    api_error,
+)
 from .models import Document, Ingest, IngestReport, Job, JobItem
 from .options import DocumentInput
 
-#: True shows a tqdm bar; a callable is called with the number of documents done since its last call.
+#: True shows a tqdm bar; a callable is called with the number
+#: of documents done since its last call.
 Progress = bool | Callable[[int], object]
 
 #: Seconds a request waits in the service before the job is asked after instead.
@@ -55,7 +64,9 @@ def wait_for_job(id: str, policy: RetryPolicy, deadline: Deadline) -> Flow[Job]:
         job = yield from exchange(ops.get_job(id), policy)
         if job.finished:
             return job
-        yield from deadline.pause(pause, f"job {id} was at {job.progress.ratio:.0%} and not finished")
+        yield from deadline.pause(
+            pause, f"job {id} was at {job.progress.ratio:.0%} and not finished"
+        )
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
@@ -81,7 +92,9 @@ def job_of_event(event: ServerEvent) -> Job | None:
     return None
 
 
-def wait_for_documents(ids: Sequence[str], policy: RetryPolicy, timeout: float | None) -> Flow[list[Document]]:
+def wait_for_documents(
+    ids: Sequence[str], policy: RetryPolicy, timeout: float | None
+) -> Flow[list[Document]]:
     """Returns the documents once each is ready. Raises IngestError when some failed."""
     deadline = Deadline(timeout)
     out: list[Document] = []
@@ -94,10 +107,17 @@ def wait_for_documents(ids: Sequence[str], policy: RetryPolicy, timeout: float |
                 break
             yield from deadline.pause(pause, f"{name} was {document.status} and not ready")
             pause = min(pause * 2, _LONGEST_PAUSE)
-    failed = [JobItem(index=i, id=d.id, result="failed", status=d.status, error=d.error) for i, d in enumerate(out) if d.status == "failed"]
+    failed = [
+        JobItem(index=i, id=d.id, result="failed", status=d.status, error=d.error)
+        for i, d in enumerate(out)
+        if d.status == "failed"
+    ]
     if failed:
         reason = failed[0].error.message if failed[0].error else "no reason given"
-        raise IngestError(f"{len(failed)} of {len(out)} documents could not be cached: {failed[0].id}: {reason}", failed)
+        raise IngestError(
+            f"{len(failed)} of {len(out)} documents could not be cached: {failed[0].id}: {reason}",
+            failed,
+        )
     return out
 
 
@@ -105,7 +125,14 @@ def _finish(ingest: Ingest, policy: RetryPolicy, deadline: Deadline) -> Flow[Ing
     if ingest.finished:
         return ingest
     job = yield from wait_for_job(ingest.job_id, policy, deadline)
-    return Ingest(job_id=job.id, status=job.status, counts=job.counts, results=job.results, usage=job.usage, raw=job.raw)
+    return Ingest(
+        job_id=job.id,
+        status=job.status,
+        counts=job.counts,
+        results=job.results,
+        usage=job.usage,
+        raw=job.raw,
+    )
 
 
 def _slice(wait: bool, deadline: Deadline) -> Flow[float]:
@@ -115,13 +142,23 @@ def _slice(wait: bool, deadline: Deadline) -> Flow[float]:
     return WAIT_SLICE if left is None else min(WAIT_SLICE, left)
 
 
-def add_document(document: DocumentInput, options: Mapping[str, Any], wait: bool, timeout: float | None, key: str | None, policy: RetryPolicy) -> Flow[Ingest]:
-    """Posts one document, and with `wait` returns once it is cached. A document that failed raises."""
+def add_document(
+    document: DocumentInput,
+    options: Mapping[str, Any],
+    wait: bool,
+    timeout: float | None,
+    key: str | None,
+    policy: RetryPolicy,
+) -> Flow[Ingest]:
+    """Posts one document, and with `wait` returns once it is cached.
+    A document that failed raises."""
     deadline = Deadline(timeout)
     body = {**document, **options}
     check_document(body, "the document")
     seconds = yield from _slice(wait, deadline)
-    ingest = yield from exchange(ops.post_documents(body, seconds, key, seconds + ops.GRACE_SECONDS), policy)
+    ingest = yield from exchange(
+        ops.post_documents(body, seconds, key, seconds + ops.GRACE_SECONDS), policy
+    )
     if wait:
         ingest = yield from _finish(ingest, policy, deadline)
         ingest.raise_for_failures()
@@ -129,13 +166,21 @@ def add_document(document: DocumentInput, options: Mapping[str, Any], wait: bool
 
 
 def put_document(
-    id: str, body: Mapping[str, Any], if_match: str | None, only_new: bool, wait: bool, timeout: float | None, policy: RetryPolicy
+    id: str,
+    body: Mapping[str, Any],
+    if_match: str | None,
+    only_new: bool,
+    wait: bool,
+    timeout: float | None,
+    policy: RetryPolicy,
 ) -> Flow[Ingest]:
     """Creates or replaces one document."""
     deadline = Deadline(timeout)
     check_document(body, id)
     seconds = yield from _slice(wait, deadline)
-    ingest = yield from exchange(ops.put_document(id, body, if_match, only_new, seconds, seconds + ops.GRACE_SECONDS), policy)
+    ingest = yield from exchange(
+        ops.put_document(id, body, if_match, only_new, seconds, seconds + ops.GRACE_SECONDS), policy
+    )
     if wait:
         ingest = yield from _finish(ingest, policy, deadline)
         ingest.raise_for_failures()
@@ -161,14 +206,17 @@ def add_documents(
     progress: Progress,
     policy: RetryPolicy,
 ) -> Flow[IngestReport]:
-    """Posts documents in batches. Each that cannot be cached is in the report; a batch the service refuses raises."""
+    """Posts documents in batches. Each that cannot be cached is in the report;
+    a batch the service refuses raises."""
     deadline = Deadline(timeout)
     report = IngestReport()
     done = 0
     with Bar(progress, documents) as bar:
         for batch in batches(documents, batch_size, batch_bytes):
             seconds = yield from _slice(wait, deadline)
-            call = ops.post_documents({"documents": batch, **options}, seconds, None, seconds + ops.GRACE_SECONDS)
+            call = ops.post_documents(
+                {"documents": batch, **options}, seconds, None, seconds + ops.GRACE_SECONDS
+            )
             try:
                 ingest = yield from exchange(call, policy)
             except ApiError as error:
@@ -185,20 +233,27 @@ def _moved(error: ApiError, start: int) -> ApiError:
     """The error with `documents[i]` counted over all batches instead of within one."""
 
     def renamed(text: str) -> str:
-        return re.sub(r"documents\[(\d+)\]", lambda found: f"documents[{int(found[1]) + start}]", text)
+        return re.sub(
+            r"documents\[(\d+)\]", lambda found: f"documents[{int(found[1]) + start}]", text
+        )
 
     body = dict(error.body)
     if isinstance(body.get("detail"), str):
         body["detail"] = renamed(body["detail"])
     if isinstance(body.get("error"), Mapping):
-        body["error"] = {k: renamed(v) if isinstance(v, str) else v for k, v in body["error"].items()}
+        body["error"] = {
+            k: renamed(v) if isinstance(v, str) else v for k, v in body["error"].items()
+        }
     moved = type(error)(error.status, body, {})
     moved.retry_after, moved.should_retry = error.retry_after, error.should_retry
     return moved
 
 
-def batches(documents: Iterable[DocumentInput | str], size: int, size_bytes: int) -> Iterator[list[Mapping[str, Any]]]:
-    """Documents in order, at most `size` and about `size_bytes` of JSON together; one that is larger goes alone."""
+def batches(
+    documents: Iterable[DocumentInput | str], size: int, size_bytes: int
+) -> Iterator[list[Mapping[str, Any]]]:
+    """Documents in order, at most `size` and about `size_bytes` of JSON together;
+    one that is larger goes alone."""
     if size < 1:
         raise ConfigurationError(f"batch_size is {size}; it must be at least 1")
     batch: list[Mapping[str, Any]] = []
@@ -228,7 +283,11 @@ class Bar:
         if progress is True:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=len(items) if isinstance(items, Sequence) else None, unit="doc", desc="caching")
+            self._bar = tqdm(
+                total=len(items) if isinstance(items, Sequence) else None,
+                unit="doc",
+                desc="caching",
+            )
 
     def __enter__(self) -> Bar:
         return self
@@ -245,9 +304,14 @@ class Bar:
             self._call(count)
 
 
-def documents_of_files(paths: Iterable[str | Path], root: str | Path | None, metadata: Mapping[str, Any]) -> list[DocumentInput]:
-    """One document a file, read as UTF-8: the id from the path below `root`, the title from the name, the path as `source`."""
-    return [_document_of_file(Path(p), None if root is None else Path(root), metadata) for p in paths]
+def documents_of_files(
+    paths: Iterable[str | Path], root: str | Path | None, metadata: Mapping[str, Any]
+) -> list[DocumentInput]:
+    """One document a file, read as UTF-8: the id from the path below `root`, the title from the
+    name, the path as `source`."""
+    return [
+        _document_of_file(Path(p), None if root is None else Path(root), metadata) for p in paths
+    ]
 
 
 def _document_of_file(path: Path, root: Path | None, metadata: Mapping[str, Any]) -> DocumentInput:
@@ -260,12 +324,20 @@ def _document_of_file(path: Path, root: Path | None, metadata: Mapping[str, Any]
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from None
-    return {"id": file_id(name), "title": path.stem, "text": text, "metadata": {**metadata, "source": name}}
+        raise ConfigurationError(
+            f"{path} is not UTF-8 text (byte {error.start}); convert it first"
+        ) from None
+    return {
+        "id": file_id(name),
+        "title": path.stem,
+        "text": text,
+        "metadata": {**metadata, "source": name},
+    }
 
 
 def file_id(name: str) -> str:
-    """A stable document id from a path; where the path does not fit into an id, a hash keeps it unique."""
+    """A stable document id from a path;
+    where the path does not fit into an id, a hash keeps it unique."""
     plain = name.lstrip("/").replace("/", ":")
     safe = re.sub(r"[^A-Za-z0-9._:-]", "_", plain).lstrip("._:-")
     if safe == plain and 0 < len(safe) <= 128:

@@ -66,7 +66,14 @@ def segment(value: str, what: str = "id") -> str:
 # ---- documents
 
 
-def put_document(id: str, body: Mapping[str, Any], if_match: str | None, only_new: bool, wait_seconds: float, timeout: float | None) -> Call[m.Ingest]:
+def put_document(
+    id: str,
+    body: Mapping[str, Any],
+    if_match: str | None,
+    only_new: bool,
+    wait_seconds: float,
+    timeout: float | None,
+) -> Call[m.Ingest]:
     headers = {"Prefer": f"wait={int(wait_seconds)}"}
     if if_match is not None:
         headers["If-Match"] = f'"{if_match}"'
@@ -74,18 +81,47 @@ def put_document(id: str, body: Mapping[str, Any], if_match: str | None, only_ne
         headers["If-None-Match"] = "*"
     # A conditional PUT that is repeated fails at what the first one did.
     repeatable = if_match is None and not only_new
-    return json_call("PUT", f"/v1/documents/{segment(id)}", model(m.Ingest), body, headers=headers, repeatable=repeatable, timeout=timeout)
+    return json_call(
+        "PUT",
+        f"/v1/documents/{segment(id)}",
+        model(m.Ingest),
+        body,
+        headers=headers,
+        repeatable=repeatable,
+        timeout=timeout,
+    )
 
 
-def post_documents(body: Mapping[str, Any], wait_seconds: float, idempotency_key: str | None, timeout: float | None) -> Call[m.Ingest]:
+def post_documents(
+    body: Mapping[str, Any], wait_seconds: float, idempotency_key: str | None, timeout: float | None
+) -> Call[m.Ingest]:
     headers = {"Prefer": f"wait={int(wait_seconds)}"}
-    return json_call("POST", "/v1/documents", model(m.Ingest), body, headers=headers, idempotency_key=idempotency_key, timeout=timeout)
+    return json_call(
+        "POST",
+        "/v1/documents",
+        model(m.Ingest),
+        body,
+        headers=headers,
+        idempotency_key=idempotency_key,
+        timeout=timeout,
+    )
 
 
 def list_documents(
-    status: str | None, metadata: Mapping[str, Any] | None, limit: int, after: str | None, order: str | None, counts: bool
+    status: str | None,
+    metadata: Mapping[str, Any] | None,
+    limit: int,
+    after: str | None,
+    order: str | None,
+    counts: bool,
 ) -> Call[m.Page[m.Document]]:
-    params = given(status=status, limit=str(limit), after=after, order=order, include="counts" if counts else None)
+    params = given(
+        status=status,
+        limit=str(limit),
+        after=after,
+        order=order,
+        include="counts" if counts else None,
+    )
     for name, value in (metadata or {}).items():
         params[f"metadata.{name}"] = _scalar(name, value)
     return json_call("GET", "/v1/documents", page(m.Document), params=params)
@@ -96,7 +132,10 @@ def _scalar(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise ConfigurationError(f"metadata[{name!r}] is {type(value).__name__}; documents can be filtered by text, numbers and booleans")
+    raise ConfigurationError(
+        f"metadata[{name!r}] is {type(value).__name__}; "
+        "documents can be filtered by text, numbers and booleans"
+    )
 
 
 def get_document(id: str) -> Call[m.Document]:
@@ -117,11 +156,15 @@ def document_blocks(id: str) -> Call[m.Page[m.Block]]:
 
 def patch_document(id: str, changes: Mapping[str, Any]) -> Call[m.Document]:
     if not changes:
-        raise ConfigurationError("nothing to change; give title, metadata, ttl_seconds, expires_at or pinned")
+        raise ConfigurationError(
+            "nothing to change; give title, metadata, ttl_seconds, expires_at or pinned"
+        )
     return json_call("PATCH", f"/v1/documents/{segment(id)}", model(m.Document), changes)
 
 
-def set_ttl(id: str, seconds: int | None, anchor: str | None, expires_at: str | None) -> Call[m.Document]:
+def set_ttl(
+    id: str, seconds: int | None, anchor: str | None, expires_at: str | None
+) -> Call[m.Document]:
     if seconds is not None and expires_at is not None:
         raise ConfigurationError("give either seconds or expires_at")
     if expires_at is not None:
@@ -135,7 +178,9 @@ def delete_document(id: str) -> Call[None]:
     return json_call("DELETE", f"/v1/documents/{segment(id)}", nothing)
 
 
-def delete_documents(ids: Sequence[str] | None, filter: Mapping[str, Any] | None, dry_run: bool) -> Call[m.BulkDeletion]:
+def delete_documents(
+    ids: Sequence[str] | None, filter: Mapping[str, Any] | None, dry_run: bool
+) -> Call[m.BulkDeletion]:
     body = given(ids=None if ids is None else list(ids), filter=filter)
     if len(body) != 1:
         raise ConfigurationError("give either ids or filter")
@@ -151,8 +196,15 @@ def warm_document(id: str, tier: str | None) -> Call[m.Job]:
 # ---- jobs
 
 
-def list_jobs(status: str | None, limit: int, after: str | None, order: str | None) -> Call[m.Page[m.Job]]:
-    return json_call("GET", "/v1/jobs", page(m.Job), params=given(status=status, limit=str(limit), after=after, order=order))
+def list_jobs(
+    status: str | None, limit: int, after: str | None, order: str | None
+) -> Call[m.Page[m.Job]]:
+    return json_call(
+        "GET",
+        "/v1/jobs",
+        page(m.Job),
+        params=given(status=status, limit=str(limit), after=after, order=order),
+    )
 
 
 def get_job(id: str) -> Call[m.Job]:
@@ -160,7 +212,9 @@ def get_job(id: str) -> Call[m.Job]:
 
 
 def job_events(id: str) -> Call[Any]:
-    return json_call("GET", f"/v1/jobs/{segment(id)}/events", opened, headers={"Accept": "text/event-stream"})
+    return json_call(
+        "GET", f"/v1/jobs/{segment(id)}/events", opened, headers={"Accept": "text/event-stream"}
+    )
 
 
 def cancel_job(id: str) -> Call[m.Job]:
@@ -174,7 +228,8 @@ GRACE_SECONDS = 10.0
 
 
 def query_body(question: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON of a query. Raises ConfigurationError unless exactly one of question and messages is given."""
+    """The JSON of a query.
+    Raises ConfigurationError unless exactly one of question and messages is given."""
     body = given(query=question, **options)
     if ("query" in body) == ("messages" in body):
         raise ConfigurationError("give either a question or messages")
@@ -185,26 +240,51 @@ def query_body(question: str | None, options: Mapping[str, Any]) -> dict[str, An
 
 
 def query_timeout(options: Mapping[str, Any]) -> float | None:
-    """Seconds without a byte that a query with a time of its own may take; None: the client's timeout."""
+    """Seconds without a byte that a query with a time of its own may take;
+    None: the client's timeout."""
     allowed = options.get("timeout_ms")
     return None if allowed is None else allowed / 1000 + GRACE_SECONDS
 
 
-def query(body: Mapping[str, Any], idempotency_key: str | None, timeout: float | None) -> Call[m.QueryResult]:
-    return json_call("POST", "/v1/query", model(m.QueryResult), body, idempotency_key=idempotency_key, timeout=timeout)
+def query(
+    body: Mapping[str, Any], idempotency_key: str | None, timeout: float | None
+) -> Call[m.QueryResult]:
+    return json_call(
+        "POST",
+        "/v1/query",
+        model(m.QueryResult),
+        body,
+        idempotency_key=idempotency_key,
+        timeout=timeout,
+    )
 
 
 def stream_query(body: Mapping[str, Any], timeout: float | None) -> Call[Any]:
     # Neither repeatable nor with a key: an answer that may have begun is not asked again.
-    return json_call("POST", "/v1/query", opened, {**body, "stream": True}, headers={"Accept": "text/event-stream"}, repeatable=False, timeout=timeout)
+    return json_call(
+        "POST",
+        "/v1/query",
+        opened,
+        {**body, "stream": True},
+        headers={"Accept": "text/event-stream"},
+        repeatable=False,
+        timeout=timeout,
+    )
 
 
 def plan(body: Mapping[str, Any], timeout: float | None) -> Call[QueryPlan]:
-    return json_call("POST", "/v1/query/plan", model(QueryPlan), body, repeatable=True, timeout=timeout)
+    return json_call(
+        "POST", "/v1/query/plan", model(QueryPlan), body, repeatable=True, timeout=timeout
+    )
 
 
 def list_queries(limit: int, after: str | None, order: str | None) -> Call[m.Page[m.QueryResult]]:
-    return json_call("GET", "/v1/queries", page(m.QueryResult), params=given(limit=str(limit), after=after, order=order))
+    return json_call(
+        "GET",
+        "/v1/queries",
+        page(m.QueryResult),
+        params=given(limit=str(limit), after=after, order=order),
+    )
 
 
 def get_query(id: str) -> Call[m.QueryResult]:
@@ -212,13 +292,30 @@ def get_query(id: str) -> Call[m.QueryResult]:
 
 
 def explain(id: str, text: bool) -> Call[Explanation]:
-    return json_call("GET", f"/v1/queries/{segment(id)}/explain", model(Explanation), params={"include": "text"} if text else None)
+    return json_call(
+        "GET",
+        f"/v1/queries/{segment(id)}/explain",
+        model(Explanation),
+        params={"include": "text"} if text else None,
+    )
 
 
-def retrieve(query: str, k: int, document_ids: Sequence[str] | None, metadata: Mapping[str, Any] | None, unit: str | None) -> Call[m.Passages]:
+def retrieve(
+    query: str,
+    k: int,
+    document_ids: Sequence[str] | None,
+    metadata: Mapping[str, Any] | None,
+    unit: str | None,
+) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
-    body = given(query=query, k=k, document_ids=None if document_ids is None else list(document_ids), metadata=metadata, unit=unit)
+    body = given(
+        query=query,
+        k=k,
+        document_ids=None if document_ids is None else list(document_ids),
+        metadata=metadata,
+        unit=unit,
+    )
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 
 
@@ -243,7 +340,9 @@ def evict(body: EvictOptions) -> Call[m.Evicted]:
 
 def pin(document_ids: Sequence[str], tier: str | None, pinned: bool) -> Call[m.PinReport]:
     path = "/v1/admin/cache/pin" if pinned else "/v1/admin/cache/unpin"
-    return json_call("POST", path, model(m.PinReport), given(document_ids=list(document_ids), tier=tier))
+    return json_call(
+        "POST", path, model(m.PinReport), given(document_ids=list(document_ids), tier=tier)
+    )
 
 
 def flush() -> Call[dict[str, Any]]:
@@ -257,7 +356,15 @@ def verify() -> Call[m.VerifyReport]:
 def import_pack(pack: bytes, mode: str) -> Call[m.ImportReport]:
     headers = {"Content-Type": "application/vnd.quire.pack"}
     # Documents are named by their ids and blocks by their content: importing twice changes nothing.
-    return Call("POST", "/v1/admin/cache/import", model(m.ImportReport), {"mode": mode}, headers, pack, repeatable=True)
+    return Call(
+        "POST",
+        "/v1/admin/cache/import",
+        model(m.ImportReport),
+        {"mode": mode},
+        headers,
+        pack,
+        repeatable=True,
+    )
 
 
 def export_pack(document_ids: Sequence[str] | None) -> Call[Any]:

@@ -19,7 +19,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the service is and how it is spoken to. Raises ConfigurationError for what cannot work."""
+    """Where the service is and how it is spoken to.
+    Raises ConfigurationError for what cannot work."""
 
     url: str
     api_key: str | None = field(default=None, repr=False)
@@ -29,8 +30,17 @@ class Settings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     @classmethod
-    def make(cls, url: str | None, api_key: str | None, namespace: str | None, timeout: float, connect_timeout: float, retry: RetryPolicy | None) -> Settings:
-        """Takes what is None from QUIRE_SERVER and QUIRE_API_KEY, the variables of the `quire` program."""
+    def make(
+        cls,
+        url: str | None,
+        api_key: str | None,
+        namespace: str | None,
+        timeout: float,
+        connect_timeout: float,
+        retry: RetryPolicy | None,
+    ) -> Settings:
+        """Takes what is None from QUIRE_SERVER and QUIRE_API_KEY,
+        the variables of the `quire` program."""
         return cls(
             url=(url or os.environ.get("QUIRE_SERVER") or DEFAULT_URL).rstrip("/"),
             api_key=api_key or os.environ.get("QUIRE_API_KEY") or None,
@@ -45,9 +55,14 @@ class Settings:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"url is {self.url!r}; give one such as {DEFAULT_URL}")
         if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
-            raise ConfigurationError(f"namespace is {self.namespace!r}; it has 1 to 64 of A-Z a-z 0-9 . _ - and begins with a letter or digit")
+            raise ConfigurationError(
+                f"namespace is {self.namespace!r}; it has 1 to 64 of "
+                "A-Z a-z 0-9 . _ - and begins with a letter or digit"
+            )
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise ConfigurationError("api_key has characters that no key has; was a line break copied with it?")
+            raise ConfigurationError(
+                "api_key has characters that no key has; was a line break copied with it?"
+            )
         for name in ("timeout", "connect_timeout"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
@@ -59,7 +74,10 @@ class Settings:
     def request(self, http: httpx.Client | httpx.AsyncClient, attempt: Attempt) -> httpx.Request:
         """The request of one attempt."""
         call = attempt.call
-        headers = {"User-Agent": f"quire-client/{__version__}", "Accept": "application/json, */*;q=0.5"}
+        headers = {
+            "User-Agent": f"quire-client/{__version__}",
+            "Accept": "application/json, */*;q=0.5",
+        }
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         if self.namespace is not None:
@@ -67,20 +85,39 @@ class Settings:
         headers.update(call.headers)
         read = self.timeout if call.timeout is None else max(self.timeout, call.timeout)
         timeout = httpx.Timeout(read, connect=self.connect_timeout)
-        return http.build_request(call.method, self.url + call.path, params=dict(call.params) or None, headers=headers, content=call.content, timeout=timeout)
+        return http.build_request(
+            call.method,
+            self.url + call.path,
+            params=dict(call.params) or None,
+            headers=headers,
+            content=call.content,
+            timeout=timeout,
+        )
 
     def failure(self, error: httpx.HTTPError, what: str) -> QuireError:
         """A failure of the connection as an error of ours."""
         reason = str(error) or type(error).__name__
         if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
-            return FailedBeforeSendingError(f"cannot reach Quire at {self.url} ({reason}); is `quire serve` running there?")
+            return FailedBeforeSendingError(
+                f"cannot reach Quire at {self.url} ({reason}); is `quire serve` running there?"
+            )
         if isinstance(error, httpx.TimeoutException):
-            return RequestTimeoutError(f"{what}: no byte came from {self.url} in time ({type(error).__name__}); raise timeout if the service is slow")
+            return RequestTimeoutError(
+                f"{what}: no byte came from {self.url} in time ({type(error).__name__}); "
+                "raise timeout if the service is slow"
+            )
         if isinstance(error, httpx.UnsupportedProtocol):
             return ConfigurationError(f"{what}: {reason}")
-        return ConnectionFailedError(f"{what}: the connection to {self.url} broke before the reply was complete ({reason})")
+        return ConnectionFailedError(
+            f"{what}: the connection to {self.url} broke before the reply was complete ({reason})"
+        )
 
 
 def reply_of(response: httpx.Response, content: bytes, stream: object = None) -> Reply:
     """An httpx response as a reply."""
-    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, content, stream)
+    return Reply(
+        response.status_code,
+        {name.lower(): value for name, value in response.headers.items()},
+        content,
+        stream,
+    )

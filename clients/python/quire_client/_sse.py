@@ -41,7 +41,9 @@ class EventDecoder:
         data = self._rest + piece
         # A CR at the end may be the first half of a CRLF.
         held = data.endswith(b"\r")
-        lines = (data[:-1] if held else data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        lines = (
+            (data[:-1] if held else data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        )
         self._rest = lines.pop() + (b"\r" if held else b"")
         for line in lines:
             event = self._line(line.decode("utf-8", "replace"))
@@ -50,7 +52,9 @@ class EventDecoder:
 
     def _line(self, line: str) -> ServerEvent | None:
         if not line:
-            event = ServerEvent(self._name or "message", "\n".join(self._data)) if self._data else None
+            event = (
+                ServerEvent(self._name or "message", "\n".join(self._data)) if self._data else None
+            )
             self._name, self._data = "", []
             return event
         name, _, value = line.partition(":")

@@ -14,7 +14,8 @@ SystemMessages = Literal["send", "prepend"]
 def turns_of(messages: Iterable[tuple[Role, str]], system: SystemMessages) -> list[Message]:
     """Messages of the API: neighbours of one role are joined, as templates want turns to alternate.
 
-    `system`: "prepend" puts the system's text before the first turn of the user, for models whose template has no system message.
+    `system`: "prepend" puts the system's text before the first turn of the user, for models whose
+    template has no system message.
     """
     turns: list[Message] = []
     for role, text in messages:

@@ -47,8 +47,9 @@ class AsyncByteStream:
 class AsyncQuireClient:
     """A Quire service.
 
-    Tasks of one event loop may share one client. Without arguments it takes the address from QUIRE_SERVER (http://127.0.0.1:8080 when unset) and
-    the key from QUIRE_API_KEY, as the `quire` program does. Every method raises errors of the family `quire_client.QuireError`.
+    Tasks of one event loop may share one client. Without arguments it takes the address from
+    QUIRE_SERVER (http://127.0.0.1:8080 when unset) and the key from QUIRE_API_KEY, as the `quire`
+    program does. Every method raises errors of the family `quire_client.QuireError`.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class AsyncQuireClient:
         retry: RetryPolicy | None = None,
         http_client: httpx.AsyncClient | None = None,
     ) -> None:
-        """`timeout`: seconds without a byte after which a reply counts as lost. `http_client`: for own proxies or
-        certificates; it stays open when this client is closed."""
+        """`timeout`: seconds without a byte after which a reply counts as lost. `http_client`: for
+        own proxies or certificates; it stays open when this client is closed."""
         self._settings = Settings.make(url, api_key, namespace, timeout, connect_timeout, retry)
         self._http = http_client or httpx.AsyncClient()
         self._owns_http = http_client is None
@@ -103,7 +104,9 @@ class AsyncQuireClient:
     async def _attempt(self, attempt: Attempt) -> Reply:
         what = f"{attempt.call.method} {attempt.call.path}"
         try:
-            response = await self._http.send(self._settings.request(self._http, attempt), stream=attempt.stream)
+            response = await self._http.send(
+                self._settings.request(self._http, attempt), stream=attempt.stream
+            )
             if attempt.stream and response.status_code < 400:
                 return reply_of(response, b"", AsyncByteStream(response, self._settings, what))
             try:
@@ -122,20 +125,40 @@ class AsyncQuireClient:
 
     # ---- queries
 
-    async def query(self, question: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[QueryOptions]) -> m.QueryResult:
+    async def query(
+        self,
+        question: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> m.QueryResult:
         """Answers a question, or the last of `messages`, over documents."""
-        return await self._call(ops.query(ops.query_body(question, options), idempotency_key, ops.query_timeout(options)))
+        return await self._call(
+            ops.query(
+                ops.query_body(question, options), idempotency_key, ops.query_timeout(options)
+            )
+        )
 
-    async def stream(self, question: str | None = None, **options: Unpack[QueryOptions]) -> AsyncQueryStream:
-        """As `query`, but the answer comes piece by piece. Returns once the service has begun to answer."""
-        return AsyncQueryStream(await self._open(ops.stream_query(ops.query_body(question, options), ops.query_timeout(options))))
+    async def stream(
+        self, question: str | None = None, **options: Unpack[QueryOptions]
+    ) -> AsyncQueryStream:
+        """As `query`, but the answer comes piece by piece.
+        Returns once the service has begun to answer."""
+        return AsyncQueryStream(
+            await self._open(
+                ops.stream_query(ops.query_body(question, options), ops.query_timeout(options))
+            )
+        )
 
     async def plan(self, question: str | None = None, **options: Unpack[QueryOptions]) -> QueryPlan:
         """What a query would use of the cache, without generating."""
-        return await self._call(ops.plan(ops.query_body(question, options), ops.query_timeout(options)))
+        return await self._call(
+            ops.plan(ops.query_body(question, options), ops.query_timeout(options))
+        )
 
     async def explain(self, query: str | m.QueryResult, *, text: bool = False) -> Explanation:
-        """The fate of every block of one of the last queries, by its result or id; with `text` also their texts."""
+        """The fate of every block of one of the last queries, by its result or id;
+        with `text` also their texts."""
         return await self._call(ops.explain(query if isinstance(query, str) else query.id, text))
 
     async def retrieve(
@@ -147,13 +170,16 @@ class AsyncQuireClient:
         metadata: Mapping[str, Any] | None = None,
         unit: str | None = None,
     ) -> m.Passages:
-        """The `k` best passages for a query, without generating: of `document_ids`, or of all documents with this `metadata`.
+        """The `k` best passages for a query, without generating: of `document_ids`, or of all
+        documents with this `metadata`.
 
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         """
         return await self._call(ops.retrieve(query, k, document_ids, metadata, unit))
 
-    async def queries(self, *, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.QueryResult]:
+    async def queries(
+        self, *, limit: int = 20, after: str | None = None, order: str | None = None
+    ) -> m.Page[m.QueryResult]:
         """The last queries of the namespace, the latest first."""
         return await self._call(ops.list_queries(limit, after, order))
 
@@ -168,7 +194,8 @@ class AsyncQuireClient:
         return await self._call(ops.info())
 
     async def wait_until_ready(self, timeout: float = 60.0) -> None:
-        """Returns once queries can be answered. Raises RequestTimeoutError when that takes longer than `timeout` seconds."""
+        """Returns once queries can be answered. Raises RequestTimeoutError when that takes longer
+        than `timeout` seconds."""
         await self._run(flows.wait_until_ready(timeout))
 
     def with_namespace(self, namespace: str) -> AsyncQuireClient:
@@ -197,7 +224,12 @@ class AsyncQuireClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.aclose()
 
 
@@ -220,9 +252,14 @@ class Documents:
         idempotency_key: str | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Adds one document and, with `wait`, returns once it is cached (RequestTimeoutError after `timeout` seconds)."""
+        """Adds one document and, with `wait`, returns once it is cached
+        (RequestTimeoutError after `timeout` seconds)."""
         document: Any = ops.given(text=text, id=id, title=title, chunks=chunks, metadata=metadata)
-        return await self._client._run(flows.add_document(document, options, wait, timeout, idempotency_key, self._client._settings.retry))
+        return await self._client._run(
+            flows.add_document(
+                document, options, wait, timeout, idempotency_key, self._client._settings.retry
+            )
+        )
 
     async def put(
         self,
@@ -238,9 +275,14 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Creates or replaces a document: with `if_match` only while its content hash is this, with `only_new` only when there is none."""
+        """Creates or replaces a document: with `if_match` only while its content hash is this, with
+        `only_new` only when there is none."""
         body = ops.given(text=text, title=title, chunks=chunks, metadata=metadata, **options)
-        return await self._client._run(flows.put_document(id, body, if_match, only_new, wait, timeout, self._client._settings.retry))
+        return await self._client._run(
+            flows.put_document(
+                id, body, if_match, only_new, wait, timeout, self._client._settings.retry
+            )
+        )
 
     async def add_many(
         self,
@@ -253,13 +295,22 @@ class Documents:
         progress: flows.Progress = False,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds documents in batches, any number of them. Those that failed are in the report (`raise_for_failures()`).
+        """Adds documents in batches, any number of them. Those that failed are in the report
+        (`raise_for_failures()`).
 
-        `progress`: True for a tqdm bar, or a callable that is given the number of documents done since its last call.
+        `progress`: True for a tqdm bar, or a callable that is given the number of
+        documents done since its last call.
         """
         retry = self._client._settings.retry
         flow = flows.add_documents(
-            documents, options, batch_size=batch_size, batch_bytes=batch_bytes, wait=wait, timeout=timeout, progress=progress, policy=retry
+            documents,
+            options,
+            batch_size=batch_size,
+            batch_bytes=batch_bytes,
+            wait=wait,
+            timeout=timeout,
+            progress=progress,
+            policy=retry,
         )
         return await self._client._run(flow)
 
@@ -274,13 +325,19 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`; adding again replaces."""
+        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`;
+        adding again replaces."""
         documents = flows.documents_of_files(paths, root, metadata or {})
-        return await self.add_many(documents, progress=progress, wait=wait, timeout=timeout, **options)
+        return await self.add_many(
+            documents, progress=progress, wait=wait, timeout=timeout, **options
+        )
 
     async def wait(self, ids: Sequence[str], *, timeout: float | None = None) -> list[m.Document]:
-        """Returns the documents once each is ready. Raises IngestError when one failed, RequestTimeoutError after `timeout` seconds."""
-        return await self._client._run(flows.wait_for_documents(ids, self._client._settings.retry, timeout))
+        """Returns the documents once each is ready. Raises IngestError when one failed,
+        RequestTimeoutError after `timeout` seconds."""
+        return await self._client._run(
+            flows.wait_for_documents(ids, self._client._settings.retry, timeout)
+        )
 
     async def list(
         self,
@@ -292,14 +349,25 @@ class Documents:
         order: str | None = None,
         counts: bool = False,
     ) -> m.Page[m.Document]:
-        """One page of documents, those with this status and metadata; with `counts` also how many the namespace has."""
-        return await self._client._call(ops.list_documents(status, metadata, limit, after, order, counts))
+        """One page of documents, those with this status and metadata;
+        with `counts` also how many the namespace has."""
+        return await self._client._call(
+            ops.list_documents(status, metadata, limit, after, order, counts)
+        )
 
-    async def iter(self, *, status: str | None = None, metadata: Mapping[str, Any] | None = None, order: str | None = None) -> AsyncIterator[m.Document]:
+    async def iter(
+        self,
+        *,
+        status: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        order: str | None = None,
+    ) -> AsyncIterator[m.Document]:
         """All documents, page by page."""
         after = None
         while True:
-            page = await self.list(status=status, metadata=metadata, limit=100, after=after, order=order)
+            page = await self.list(
+                status=status, metadata=metadata, limit=100, after=after, order=order
+            )
             for document in page:
                 yield document
             if not page.has_more or page.last_id is None:
@@ -322,12 +390,24 @@ class Documents:
         """The blocks of KV."""
         return await self._client._call(ops.document_blocks(id))
 
-    async def update(self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None) -> m.Document:
+    async def update(
+        self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> m.Document:
         """Changes the title, and merges `metadata` into what is there."""
-        return await self._client._call(ops.patch_document(id, ops.given(title=title, metadata=metadata)))
+        return await self._client._call(
+            ops.patch_document(id, ops.given(title=title, metadata=metadata))
+        )
 
-    async def set_ttl(self, id: str, seconds: int | None = None, *, anchor: str | None = None, expires_at: str | None = None) -> m.Document:
-        """The document goes after `seconds`, or at a time (RFC 3339); with neither it stays for ever."""
+    async def set_ttl(
+        self,
+        id: str,
+        seconds: int | None = None,
+        *,
+        anchor: str | None = None,
+        expires_at: str | None = None,
+    ) -> m.Document:
+        """The document goes after `seconds`, or at a time (RFC 3339);
+        with neither it stays for ever."""
         return await self._client._call(ops.set_ttl(id, seconds, anchor, expires_at))
 
     async def pin(self, id: str) -> m.Document:
@@ -346,8 +426,15 @@ class Documents:
         """Deletes text and blocks; running queries finish."""
         await self._client._call(ops.delete_document(id))
 
-    async def delete_many(self, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None, dry_run: bool = False) -> m.BulkDeletion:
-        """Deletes by ids, or by a filter such as {"metadata": {"source": "faq"}} or {"status": "failed"}."""
+    async def delete_many(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> m.BulkDeletion:
+        """Deletes by ids, or by a filter such as {"metadata": {"source": "faq"}}
+        or {"status": "failed"}."""
         return await self._client._call(ops.delete_documents(ids, filter, dry_run))
 
 
@@ -357,7 +444,14 @@ class Jobs:
     def __init__(self, client: AsyncQuireClient) -> None:
         self._client = client
 
-    async def list(self, *, status: str | None = None, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.Job]:
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+        order: str | None = None,
+    ) -> m.Page[m.Job]:
         """One page of jobs."""
         return await self._client._call(ops.list_jobs(status, limit, after, order))
 
@@ -370,8 +464,11 @@ class Jobs:
         return await self._client._call(ops.cancel_job(id))
 
     async def wait(self, id: str, *, timeout: float | None = None) -> m.Job:
-        """Returns the job once it is finished, however it ended. Raises RequestTimeoutError after `timeout` seconds."""
-        return await self._client._run(flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout)))
+        """Returns the job once it is finished, however it ended.
+        Raises RequestTimeoutError after `timeout` seconds."""
+        return await self._client._run(
+            flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout))
+        )
 
     async def events(self, id: str) -> AsyncIterator[m.Job]:
         """The job each time it has come further; the last one is finished."""
@@ -418,17 +515,21 @@ class Admin:
         return await self._client._call(ops.verify())
 
     async def export(self, path: str | Path, document_ids: Sequence[str] | None = None) -> int:
-        """Writes documents and blocks into a pack; all of the namespace without ids. Returns its bytes."""
+        """Writes documents and blocks into a pack; all of the namespace without ids.
+        Returns its bytes."""
         source = await self._client._open(ops.export_pack(document_ids))
         try:
-            with open(path, "wb") as out:  # noqa: ASYNC230 - pieces go to the page cache, as fast as to memory
+            # Pieces go to the page cache, as fast as to memory.
+            with open(path, "wb") as out:  # noqa: ASYNC230
                 return sum([out.write(piece) async for piece in source])
         finally:
             await source.aclose()
 
     async def import_pack(self, path: str | Path, *, mode: str = "merge") -> m.ImportReport:
         """Takes in a pack written by `export`."""
-        return await self._client._call(ops.import_pack(await asyncio.to_thread(Path(path).read_bytes), mode))
+        return await self._client._call(
+            ops.import_pack(await asyncio.to_thread(Path(path).read_bytes), mode)
+        )
 
     async def requests(self) -> m.Page[m.RunningRequest]:
         """Running and queued requests."""

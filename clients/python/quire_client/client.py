@@ -45,8 +45,9 @@ class ByteStream:
 class QuireClient:
     """A Quire service.
 
-    Threads may share one client. Without arguments it takes the address from QUIRE_SERVER (http://127.0.0.1:8080 when unset) and
-    the key from QUIRE_API_KEY, as the `quire` program does. Every method raises errors of the family `quire_client.QuireError`.
+    Threads may share one client. Without arguments it takes the address from QUIRE_SERVER
+    (http://127.0.0.1:8080 when unset) and the key from QUIRE_API_KEY, as the `quire` program does.
+    Every method raises errors of the family `quire_client.QuireError`.
     """
 
     def __init__(
@@ -60,8 +61,8 @@ class QuireClient:
         retry: RetryPolicy | None = None,
         http_client: httpx.Client | None = None,
     ) -> None:
-        """`timeout`: seconds without a byte after which a reply counts as lost. `http_client`: for own proxies or
-        certificates; it stays open when this client is closed."""
+        """`timeout`: seconds without a byte after which a reply counts as lost. `http_client`: for
+        own proxies or certificates; it stays open when this client is closed."""
         self._settings = Settings.make(url, api_key, namespace, timeout, connect_timeout, retry)
         self._http = http_client or httpx.Client()
         self._owns_http = http_client is None
@@ -101,7 +102,9 @@ class QuireClient:
     def _attempt(self, attempt: Attempt) -> Reply:
         what = f"{attempt.call.method} {attempt.call.path}"
         try:
-            response = self._http.send(self._settings.request(self._http, attempt), stream=attempt.stream)
+            response = self._http.send(
+                self._settings.request(self._http, attempt), stream=attempt.stream
+            )
             if attempt.stream and response.status_code < 400:
                 return reply_of(response, b"", ByteStream(response, self._settings, what))
             try:
@@ -120,20 +123,36 @@ class QuireClient:
 
     # ---- queries
 
-    def query(self, question: str | None = None, *, idempotency_key: str | None = None, **options: Unpack[QueryOptions]) -> m.QueryResult:
+    def query(
+        self,
+        question: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> m.QueryResult:
         """Answers a question, or the last of `messages`, over documents."""
-        return self._call(ops.query(ops.query_body(question, options), idempotency_key, ops.query_timeout(options)))
+        return self._call(
+            ops.query(
+                ops.query_body(question, options), idempotency_key, ops.query_timeout(options)
+            )
+        )
 
     def stream(self, question: str | None = None, **options: Unpack[QueryOptions]) -> QueryStream:
-        """As `query`, but the answer comes piece by piece. Returns once the service has begun to answer."""
-        return QueryStream(self._open(ops.stream_query(ops.query_body(question, options), ops.query_timeout(options))))
+        """As `query`, but the answer comes piece by piece.
+        Returns once the service has begun to answer."""
+        return QueryStream(
+            self._open(
+                ops.stream_query(ops.query_body(question, options), ops.query_timeout(options))
+            )
+        )
 
     def plan(self, question: str | None = None, **options: Unpack[QueryOptions]) -> QueryPlan:
         """What a query would use of the cache, without generating."""
         return self._call(ops.plan(ops.query_body(question, options), ops.query_timeout(options)))
 
     def explain(self, query: str | m.QueryResult, *, text: bool = False) -> Explanation:
-        """The fate of every block of one of the last queries, by its result or id; with `text` also their texts."""
+        """The fate of every block of one of the last queries, by its result or id;
+        with `text` also their texts."""
         return self._call(ops.explain(query if isinstance(query, str) else query.id, text))
 
     def retrieve(
@@ -145,13 +164,16 @@ class QuireClient:
         metadata: Mapping[str, Any] | None = None,
         unit: str | None = None,
     ) -> m.Passages:
-        """The `k` best passages for a query, without generating: of `document_ids`, or of all documents with this `metadata`.
+        """The `k` best passages for a query, without generating: of `document_ids`, or of all
+        documents with this `metadata`.
 
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         """
         return self._call(ops.retrieve(query, k, document_ids, metadata, unit))
 
-    def queries(self, *, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.QueryResult]:
+    def queries(
+        self, *, limit: int = 20, after: str | None = None, order: str | None = None
+    ) -> m.Page[m.QueryResult]:
         """The last queries of the namespace, the latest first."""
         return self._call(ops.list_queries(limit, after, order))
 
@@ -166,7 +188,8 @@ class QuireClient:
         return self._call(ops.info())
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
-        """Returns once queries can be answered. Raises RequestTimeoutError when that takes longer than `timeout` seconds."""
+        """Returns once queries can be answered. Raises RequestTimeoutError when that takes longer
+        than `timeout` seconds."""
         self._run(flows.wait_until_ready(timeout))
 
     def with_namespace(self, namespace: str) -> QuireClient:
@@ -195,7 +218,12 @@ class QuireClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -218,9 +246,14 @@ class Documents:
         idempotency_key: str | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Adds one document and, with `wait`, returns once it is cached (RequestTimeoutError after `timeout` seconds)."""
+        """Adds one document and, with `wait`, returns once it is cached
+        (RequestTimeoutError after `timeout` seconds)."""
         document: Any = ops.given(text=text, id=id, title=title, chunks=chunks, metadata=metadata)
-        return self._client._run(flows.add_document(document, options, wait, timeout, idempotency_key, self._client._settings.retry))
+        return self._client._run(
+            flows.add_document(
+                document, options, wait, timeout, idempotency_key, self._client._settings.retry
+            )
+        )
 
     def put(
         self,
@@ -236,9 +269,14 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Creates or replaces a document: with `if_match` only while its content hash is this, with `only_new` only when there is none."""
+        """Creates or replaces a document: with `if_match` only while its content hash is this, with
+        `only_new` only when there is none."""
         body = ops.given(text=text, title=title, chunks=chunks, metadata=metadata, **options)
-        return self._client._run(flows.put_document(id, body, if_match, only_new, wait, timeout, self._client._settings.retry))
+        return self._client._run(
+            flows.put_document(
+                id, body, if_match, only_new, wait, timeout, self._client._settings.retry
+            )
+        )
 
     def add_many(
         self,
@@ -251,13 +289,22 @@ class Documents:
         progress: flows.Progress = False,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds documents in batches, any number of them. Those that failed are in the report (`raise_for_failures()`).
+        """Adds documents in batches, any number of them. Those that failed are in the report
+        (`raise_for_failures()`).
 
-        `progress`: True for a tqdm bar, or a callable that is given the number of documents done since its last call.
+        `progress`: True for a tqdm bar, or a callable that is given the number of
+        documents done since its last call.
         """
         retry = self._client._settings.retry
         flow = flows.add_documents(
-            documents, options, batch_size=batch_size, batch_bytes=batch_bytes, wait=wait, timeout=timeout, progress=progress, policy=retry
+            documents,
+            options,
+            batch_size=batch_size,
+            batch_bytes=batch_bytes,
+            wait=wait,
+            timeout=timeout,
+            progress=progress,
+            policy=retry,
         )
         return self._client._run(flow)
 
@@ -272,13 +319,17 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`; adding again replaces."""
+        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`;
+        adding again replaces."""
         documents = flows.documents_of_files(paths, root, metadata or {})
         return self.add_many(documents, progress=progress, wait=wait, timeout=timeout, **options)
 
     def wait(self, ids: Sequence[str], *, timeout: float | None = None) -> list[m.Document]:
-        """Returns the documents once each is ready. Raises IngestError when one failed, RequestTimeoutError after `timeout` seconds."""
-        return self._client._run(flows.wait_for_documents(ids, self._client._settings.retry, timeout))
+        """Returns the documents once each is ready. Raises IngestError when one failed,
+        RequestTimeoutError after `timeout` seconds."""
+        return self._client._run(
+            flows.wait_for_documents(ids, self._client._settings.retry, timeout)
+        )
 
     def list(
         self,
@@ -290,10 +341,17 @@ class Documents:
         order: str | None = None,
         counts: bool = False,
     ) -> m.Page[m.Document]:
-        """One page of documents, those with this status and metadata; with `counts` also how many the namespace has."""
+        """One page of documents, those with this status and metadata;
+        with `counts` also how many the namespace has."""
         return self._client._call(ops.list_documents(status, metadata, limit, after, order, counts))
 
-    def iter(self, *, status: str | None = None, metadata: Mapping[str, Any] | None = None, order: str | None = None) -> Iterator[m.Document]:
+    def iter(
+        self,
+        *,
+        status: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        order: str | None = None,
+    ) -> Iterator[m.Document]:
         """All documents, page by page."""
         after = None
         while True:
@@ -319,12 +377,22 @@ class Documents:
         """The blocks of KV."""
         return self._client._call(ops.document_blocks(id))
 
-    def update(self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None) -> m.Document:
+    def update(
+        self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> m.Document:
         """Changes the title, and merges `metadata` into what is there."""
         return self._client._call(ops.patch_document(id, ops.given(title=title, metadata=metadata)))
 
-    def set_ttl(self, id: str, seconds: int | None = None, *, anchor: str | None = None, expires_at: str | None = None) -> m.Document:
-        """The document goes after `seconds`, or at a time (RFC 3339); with neither it stays for ever."""
+    def set_ttl(
+        self,
+        id: str,
+        seconds: int | None = None,
+        *,
+        anchor: str | None = None,
+        expires_at: str | None = None,
+    ) -> m.Document:
+        """The document goes after `seconds`, or at a time (RFC 3339);
+        with neither it stays for ever."""
         return self._client._call(ops.set_ttl(id, seconds, anchor, expires_at))
 
     def pin(self, id: str) -> m.Document:
@@ -343,8 +411,15 @@ class Documents:
         """Deletes text and blocks; running queries finish."""
         self._client._call(ops.delete_document(id))
 
-    def delete_many(self, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None, dry_run: bool = False) -> m.BulkDeletion:
-        """Deletes by ids, or by a filter such as {"metadata": {"source": "faq"}} or {"status": "failed"}."""
+    def delete_many(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> m.BulkDeletion:
+        """Deletes by ids, or by a filter such as {"metadata": {"source": "faq"}}
+        or {"status": "failed"}."""
         return self._client._call(ops.delete_documents(ids, filter, dry_run))
 
 
@@ -354,7 +429,14 @@ class Jobs:
     def __init__(self, client: QuireClient) -> None:
         self._client = client
 
-    def list(self, *, status: str | None = None, limit: int = 20, after: str | None = None, order: str | None = None) -> m.Page[m.Job]:
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+        order: str | None = None,
+    ) -> m.Page[m.Job]:
         """One page of jobs."""
         return self._client._call(ops.list_jobs(status, limit, after, order))
 
@@ -367,8 +449,11 @@ class Jobs:
         return self._client._call(ops.cancel_job(id))
 
     def wait(self, id: str, *, timeout: float | None = None) -> m.Job:
-        """Returns the job once it is finished, however it ended. Raises RequestTimeoutError after `timeout` seconds."""
-        return self._client._run(flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout)))
+        """Returns the job once it is finished, however it ended.
+        Raises RequestTimeoutError after `timeout` seconds."""
+        return self._client._run(
+            flows.wait_for_job(id, self._client._settings.retry, flows.Deadline(timeout))
+        )
 
     def events(self, id: str) -> Iterator[m.Job]:
         """The job each time it has come further; the last one is finished."""
@@ -415,7 +500,8 @@ class Admin:
         return self._client._call(ops.verify())
 
     def export(self, path: str | Path, document_ids: Sequence[str] | None = None) -> int:
-        """Writes documents and blocks into a pack; all of the namespace without ids. Returns its bytes."""
+        """Writes documents and blocks into a pack; all of the namespace without ids.
+        Returns its bytes."""
         source = self._client._open(ops.export_pack(document_ids))
         try:
             with open(path, "wb") as out:

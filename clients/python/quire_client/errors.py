@@ -1,7 +1,8 @@
 """Everything this package raises: `QuireError` and its subclasses.
 
-A reply of the service becomes an `ApiError` carrying the whole problem body (RFC 9457); a reply that never came, came too late or
-broke off becomes a `ConnectionFailedError`, `RequestTimeoutError` or `StreamInterruptedError`.
+A reply of the service becomes an `ApiError` carrying the whole problem body (RFC 9457); a reply
+that never came, came too late or broke off becomes a `ConnectionFailedError`, `RequestTimeoutError`
+or `StreamInterruptedError`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class ConnectionFailedError(QuireError):
 
 
 class RequestTimeoutError(QuireError, TimeoutError):
-    """The reply, or what was waited for, did not come in time. The service may still finish the work."""
+    """The reply, or what was waited for, did not come in time.
+    The service may still finish the work."""
 
 
 class InvalidReplyError(QuireError):
-    """The reply is not what the API promises, for example because something else answers at this address."""
+    """The reply is not what the API promises,
+    for example because something else answers at this address."""
 
 
 class StreamInterruptedError(QuireError):
@@ -64,7 +67,9 @@ class ApiError(QuireError):
         """The problem body as it came."""
         self.code = str(inner.get("code") or f"http_{status}")
         """Machine-readable name, such as `document_not_found`."""
-        self.detail = str(body.get("detail") or inner.get("message") or body.get("title") or f"HTTP {status}")
+        self.detail = str(
+            body.get("detail") or inner.get("message") or body.get("title") or f"HTTP {status}"
+        )
         """What went wrong, for people."""
         self.title = str(body.get("title") or "")
         self.param: str | None = inner.get("param")
@@ -76,7 +81,9 @@ class ApiError(QuireError):
         self.job_id: str | None = body.get("job_id")
         self.retry_after: float | None = retry_after_seconds(headers)
         """Seconds after which the service asks to be tried again."""
-        self.should_retry: bool | None = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+        self.should_retry: bool | None = {"true": True, "false": False}.get(
+            headers.get("x-should-retry", "")
+        )
         super().__init__(self._message())
 
     #: Appended to the message: what the caller can do.

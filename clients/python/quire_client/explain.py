@@ -1,4 +1,5 @@
-"""What the cache did for a query: the fate of every block, and where the time went; shown as text and, in notebooks, as HTML."""
+"""What the cache did for a query: the fate of every block, and where the time went; shown as text
+and, in notebooks, as HTML."""
 
 from __future__ import annotations
 
@@ -13,14 +14,20 @@ from .models import CacheUse, QueryDocument, Usage
 __all__ = ["ACTIONS", "ExplainedBlock", "Explanation", "QueryPlan", "Span"]
 
 #: Fates in the order they are shown, each with its mark in text and its colour in HTML.
-ACTIONS = {"reused": ("█", "#2e9e5b"), "recomputed": ("▓", "#e0a526"), "computed": ("▒", "#3f7fd0"), "dropped": ("·", "#c4c9d0")}
+ACTIONS = {
+    "reused": ("█", "#2e9e5b"),
+    "recomputed": ("▓", "#e0a526"),
+    "computed": ("▒", "#3f7fd0"),
+    "dropped": ("·", "#c4c9d0"),
+}
 _UNKNOWN = ("?", "#b05cc6")
 _BAR = 30
 
 
 @dataclass
 class ExplainedBlock(Model):
-    """One block of the prompt. `action`: reused, recomputed (at least one token was), computed or dropped."""
+    """One block of the prompt.
+    `action`: reused, recomputed (at least one token was), computed or dropped."""
 
     index: int = 0
     block_id: str = ""
@@ -80,7 +87,9 @@ class _BlockMap(Model):
         strategy = str(self.policy.get("strategy") or "?")
         total = len(self.blocks)
         parts = [f"{n} {action} ({n / total:.0%})" for action, n in self.counts.items() if n]
-        return f"{self.id}: strategy {strategy}, {total} blocks" + (": " + ", ".join(parts) if parts else "")
+        return f"{self.id}: strategy {strategy}, {total} blocks" + (
+            ": " + ", ".join(parts) if parts else ""
+        )
 
     def _notes(self) -> list[str]:
         return [str(self.policy[k]) for k in ("fallback", "reason") if self.policy.get(k)]
@@ -89,13 +98,21 @@ class _BlockMap(Model):
         return ()
 
     def __repr__(self) -> str:
-        lines = [f"<{type(self).__name__} {self._headline()}", *(f"  {note}" for note in self._notes())]
+        lines = [
+            f"<{type(self).__name__} {self._headline()}",
+            *(f"  {note}" for note in self._notes()),
+        ]
         groups = self.by_document()
         width = min(max((len(name) for name, _ in groups), default=0), 32)
         for name, blocks in groups:
-            lines.append(f"  {_shorten(name, width):<{width}}  " + "".join(ACTIONS.get(b.action, _UNKNOWN)[0] for b in blocks))
+            lines.append(
+                f"  {_shorten(name, width):<{width}}  "
+                + "".join(ACTIONS.get(b.action, _UNKNOWN)[0] for b in blocks)
+            )
         if groups:
-            lines.append("  " + "  ".join(f"{mark} {action}" for action, (mark, _) in ACTIONS.items()))
+            lines.append(
+                "  " + "  ".join(f"{mark} {action}" for action, (mark, _) in ACTIONS.items())
+            )
         bars = self._bars()
         width = max((len(s.name) for s in bars), default=0)
         total = _total_ms(bars)
@@ -107,14 +124,18 @@ class _BlockMap(Model):
         return "\n".join(lines) + ">"
 
     def _repr_html_(self) -> str:
-        parts = [f'<div style="font:13px/1.5 system-ui,sans-serif"><div><b>{escape(self._headline())}</b></div>']
+        parts = [
+            '<div style="font:13px/1.5 system-ui,sans-serif"><div>'
+            f"<b>{escape(self._headline())}</b></div>"
+        ]
         parts += [f'<div style="color:#6b7280">{escape(note)}</div>' for note in self._notes()]
         parts.append('<div style="margin:4px 0">' + " ".join(_legend()) + "</div>")
         parts.append('<table style="border-collapse:collapse">')
         for name, blocks in self.by_document():
             cells = "".join(_cell(b) for b in blocks)
             parts.append(
-                f'<tr><td style="text-align:left;padding:1px 8px 1px 0">{escape(name)}</td><td style="text-align:left;line-height:0">{cells}</td></tr>'
+                f'<tr><td style="text-align:left;padding:1px 8px 1px 0">{escape(name)}</td>'
+                f'<td style="text-align:left;line-height:0">{cells}</td></tr>'
             )
         parts.append("</table>")
         bars = self._bars()
@@ -137,7 +158,8 @@ class Explanation(_BlockMap):
 
 @dataclass(repr=False)
 class QueryPlan(_BlockMap):
-    """What a query would do, without generating: the block map, the cache it would use and the time it would take."""
+    """What a query would do, without generating:
+    the block map, the cache it would use and the time it would take."""
 
     model: str = ""
     usage: Usage = field(default_factory=Usage)
@@ -148,7 +170,9 @@ class QueryPlan(_BlockMap):
     def _bars(self) -> Sequence[Span]:
         spans, start = [], 0.0
         for name, ms in self.predicted.items():
-            spans.append(Span(name=f"{name.removesuffix('_ms')} (predicted)", start_ms=start, ms=ms))
+            spans.append(
+                Span(name=f"{name.removesuffix('_ms')} (predicted)", start_ms=start, ms=ms)
+            )
             start += ms
         return spans
 
@@ -163,7 +187,8 @@ def _total_ms(spans: Iterable[Span]) -> float:
 
 def _legend() -> Iterable[str]:
     for action, (_, colour) in ACTIONS.items():
-        yield f'<span style="white-space:nowrap"><span style="display:inline-block;width:10px;height:10px;background:{colour}"></span> {action}</span>'
+        square = f"display:inline-block;width:10px;height:10px;background:{colour}"
+        yield f'<span style="white-space:nowrap"><span style="{square}"></span> {action}</span>'
 
 
 def _cell(block: ExplainedBlock) -> str:
@@ -179,7 +204,8 @@ def _cell(block: ExplainedBlock) -> str:
     if block.text:
         title.append(block.text)
     tip = escape("\n".join(title), quote=True)
-    return f'<span title="{tip}" style="display:inline-block;width:12px;height:12px;margin:1px;background:{colour}"></span>'
+    square = f"display:inline-block;width:12px;height:12px;margin:1px;background:{colour}"
+    return f'<span title="{tip}" style="{square}"></span>'
 
 
 def _waterfall(spans: Sequence[Span]) -> str:
@@ -189,10 +215,12 @@ def _waterfall(spans: Sequence[Span]) -> str:
         left, width = 100 * span.start_ms / total, max(0.5, 100 * span.ms / total)
         bar = (
             '<div style="position:relative;width:300px;height:10px;background:#f1f3f5">'
-            f'<div style="position:absolute;left:{left:.2f}%;width:{min(width, 100 - left):.2f}%;height:10px;background:#5b6ee1"></div></div>'
+            f'<div style="position:absolute;left:{left:.2f}%;width:{min(width, 100 - left):.2f}%;'
+            'height:10px;background:#5b6ee1"></div></div>'
         )
         rows.append(
-            f'<tr><td style="text-align:left;padding:1px 8px 1px 0">{escape(span.name)}</td><td>{bar}</td>'
+            f'<tr><td style="text-align:left;padding:1px 8px 1px 0">{escape(span.name)}</td>'
+            f"<td>{bar}</td>"
             f'<td style="text-align:right;padding-left:8px">{span.ms:.2f} ms</td></tr>'
         )
     return "".join(rows) + "</table>"

@@ -1,4 +1,5 @@
-"""What the service replies with, as dataclasses. Times are RFC 3339 text in UTC, durations milliseconds.
+"""What the service replies with, as dataclasses.
+Times are RFC 3339 text in UTC, durations milliseconds.
 
 Words such as statuses are plain `str`: a newer service may know more of them.
 """
@@ -10,13 +11,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from ._decode import Model
-from .admin_models import CacheStats, Evicted, ImportReport, Info, PinReport, RunningRequest, Tier, VerifyReport
+from .admin_models import (
+    CacheStats,
+    Evicted,
+    ImportReport,
+    Info,
+    PinReport,
+    RunningRequest,
+    Tier,
+    VerifyReport,
+)
 from .errors import IngestError
 
 __all__ = [
-    "Block", "BulkDeletion", "CacheStats", "CacheUse", "Chunk", "Citation", "Document", "DocumentCache", "DocumentCounts", "Evicted", "FateCounts",
-    "ImportReport", "Info", "Ingest", "IngestReport", "IngestUsage", "ItemError", "Job", "JobCounts", "JobItem", "JobProgress", "Miss", "Model", "Page",
-    "Passage", "Passages", "PinReport", "PromptTokensDetails", "QueryDocument", "QueryResult", "RunningRequest", "Tier", "TierUse", "Timings", "Usage",
+    "Block", "BulkDeletion", "CacheStats", "CacheUse", "Chunk", "Citation", "Document",
+    "DocumentCache", "DocumentCounts", "Evicted", "FateCounts", "ImportReport", "Info", "Ingest",
+    "IngestReport", "IngestUsage", "ItemError", "Job", "JobCounts", "JobItem", "JobProgress",
+    "Miss", "Model", "Page", "Passage", "Passages", "PinReport", "PromptTokensDetails",
+    "QueryDocument", "QueryResult", "RunningRequest", "Tier", "TierUse", "Timings", "Usage",
     "VerifyReport",
 ]  # fmt: skip
 
@@ -55,7 +67,8 @@ class ItemError(Model):
 
 @dataclass
 class DocumentCache(Model):
-    """The KV of a document: `state` is resident, partial, evicted or stale (of another model); `tiers` counts blocks."""
+    """The KV of a document: `state` is resident, partial, evicted or stale
+    (of another model); `tiers` counts blocks."""
 
     state: str | None = None
     fingerprint: str | None = None
@@ -67,7 +80,8 @@ class DocumentCache(Model):
 
 @dataclass
 class Document(Model):
-    """A stored document. `status`: queued, tokenizing, prefilling, storing, ready, failed or deleting."""
+    """A stored document.
+    `status`: queued, tokenizing, prefilling, storing, ready, failed or deleting."""
 
     id: str
     namespace: str = ""
@@ -152,7 +166,8 @@ class JobCounts(Model):
 
 @dataclass
 class JobItem(Model):
-    """One document of a job. `result`: created, updated, unchanged, skipped, failed, cancelled or warmed; None while pending."""
+    """One document of a job. `result`: created, updated, unchanged, skipped, failed, cancelled or
+    warmed; None while pending."""
 
     index: int = 0
     id: str | None = None
@@ -176,7 +191,8 @@ class JobProgress(Model):
 
 @dataclass
 class IngestUsage(Model):
-    """Tokens of the documents, those whose KV was computed and written, and those another document had already."""
+    """Tokens of the documents, those whose KV was computed and written,
+    and those another document had already."""
 
     tokens: int = 0
     cache_write_tokens: int = 0
@@ -207,12 +223,17 @@ class _Results:
         reason = first.error.message if first.error else "no reason given"
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         name = first.id or f"number {first.index}"
-        raise IngestError(f"{len(failed)} of {len(self.results)} documents could not be cached: {name}: {reason}{more}", failed)
+        raise IngestError(
+            f"{len(failed)} of {len(self.results)} documents could not be cached: {name}: "
+            f"{reason}{more}",
+            failed,
+        )
 
 
 @dataclass
 class Ingest(Model, _Results):
-    """What became of posted documents. `status` is that of the job; results stand in the order of the documents."""
+    """What became of posted documents. `status` is that of the job;
+    results stand in the order of the documents."""
 
     job_id: str = ""
     status: str = ""
@@ -228,7 +249,8 @@ class Ingest(Model, _Results):
 
 @dataclass
 class IngestReport(_Results):
-    """What became of many documents, posted in batches; the index of each result is the document's own."""
+    """What became of many documents, posted in batches;
+    the index of each result is the document's own."""
 
     results: list[JobItem] = field(default_factory=list)
     usage: IngestUsage = field(default_factory=IngestUsage)
@@ -245,7 +267,8 @@ class IngestReport(_Results):
 
 @dataclass
 class Job(Model, _Results):
-    """Work in the background. `status`: queued, running, succeeded, partial, failed or cancelled."""
+    """Work in the background.
+    `status`: queued, running, succeeded, partial, failed or cancelled."""
 
     id: str
     type: str = ""
@@ -272,8 +295,8 @@ class Job(Model, _Results):
 class FateCounts(Model):
     """The fate of every prompt token; the four sum to `prompt_tokens`.
 
-    reused: KV read from the cache as it was. recomputed: cached, but computed again for quality. computed: not cached (question,
-    template, misses). dropped: cached, but attended to by no layer.
+    reused: KV read from the cache as it was. recomputed: cached, but computed again for quality.
+    computed: not cached (question, template, misses). dropped: cached, but attended to by no layer.
     """
 
     reused_tokens: int = 0
@@ -284,7 +307,8 @@ class FateCounts(Model):
 
 @dataclass
 class PromptTokensDetails(Model):
-    """`cached_tokens` were not prefilled; `cache_write_tokens` were written to the cache by this query."""
+    """`cached_tokens` were not prefilled;
+    `cache_write_tokens` were written to the cache by this query."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -307,7 +331,8 @@ class Usage(Model):
 
     @property
     def computed_tokens(self) -> int:
-        """Prompt tokens the model had to compute: those without cached KV and those computed again for quality."""
+        """Prompt tokens the model had to compute:
+        those without cached KV and those computed again for quality."""
         return self.cache_details.computed_tokens + self.cache_details.recomputed_tokens
 
 
@@ -337,7 +362,8 @@ class TierUse(Model):
 
 @dataclass
 class Miss(Model):
-    """Why tokens of a document were not taken from the cache, such as not_cached, evicted, corrupt or policy_off."""
+    """Why tokens of a document were not taken from the cache, such as not_cached, evicted,
+    corrupt or policy_off."""
 
     document_id: str = ""
     reason: str = ""
@@ -346,7 +372,8 @@ class Miss(Model):
 
 @dataclass
 class CacheUse(Model):
-    """How the cache was used. `fallback` says why the strategy differs from the one asked for, `decode_reason` why cache.decode auto became `decode`."""
+    """How the cache was used. `fallback` says why the strategy differs from the one asked for,
+    `decode_reason` why cache.decode auto became `decode`."""
 
     strategy: str = ""
     compress: str = ""
@@ -377,7 +404,8 @@ class QueryDocument(Model):
 
 @dataclass
 class Citation(Model):
-    """A pointer to evidence. Positions count code points, as Python does: `answer[answer_start:answer_end]`, `text[start:end]`."""
+    """A pointer to evidence. Positions count code points, as Python does:
+    `answer[answer_start:answer_end]`, `text[start:end]`."""
 
     id: str = ""
     answer_start: int = 0
@@ -410,7 +438,8 @@ class QueryResult(Model):
 
 @dataclass
 class Passage(Model):
-    """A passage of a document, ranked. `start` and `end` count code points of the document's text."""
+    """A passage of a document, ranked.
+    `start` and `end` count code points of the document's text."""
 
     document_id: str
     text: str = ""

@@ -1,4 +1,5 @@
-"""Options of documents and queries, as keyword arguments. What is left out is decided by the service."""
+"""Options of documents and queries, as keyword arguments.
+What is left out is decided by the service."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-__all__ = ["CacheOptions", "Chunking", "DocumentInput", "DocumentOptions", "EvictOptions", "InlineDocument", "Message", "QueryOptions"]
+__all__ = [
+    "CacheOptions",
+    "Chunking",
+    "DocumentInput",
+    "DocumentOptions",
+    "EvictOptions",
+    "InlineDocument",
+    "Message",
+    "QueryOptions",
+]
 
 
 class DocumentInput(TypedDict, total=False):
@@ -36,7 +46,8 @@ class DocumentOptions(TypedDict, total=False):
     """How documents are added."""
 
     if_exists: Literal["upsert", "skip", "error"]
-    """upsert (default): equal content is `unchanged` and costs nothing, other content replaces the old."""
+    """upsert (default): equal content is `unchanged` and costs nothing,
+    other content replaces the old."""
     chunking: Chunking
     ttl_seconds: int
     ttl_anchor: Literal["created", "last_used"]
@@ -101,13 +112,16 @@ class QueryOptions(TypedDict, total=False):
     citations: bool
     explain: Literal["none", "summary", "blocks"]
     response_format: Mapping[str, Any]
-    """What the answer must be: {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": ...}}."""
+    """What the answer must be: {"type": "json_object"},
+    or {"type": "json_schema", "json_schema": {"schema": ...}}."""
     timeout_ms: int
-    """Milliseconds after which the service gives up (30,000 by default). The client waits a little longer."""
+    """Milliseconds after which the service gives up (30,000 by default).
+    The client waits a little longer."""
 
 
 class EvictOptions(TypedDict, total=False):
-    """What to evict: blocks of a tier, of documents, not used for a time, or until so many bytes are free."""
+    """What to evict: blocks of a tier, of documents, not used for a time,
+    or until so many bytes are free."""
 
     tier: str
     document_ids: Sequence[str]

@@ -9,10 +9,24 @@ from typing import Protocol
 
 from ._decode import Model
 from ._sse import EventDecoder, ServerEvent
-from .errors import ConnectionFailedError, QuireError, RequestTimeoutError, StreamInterruptedError, api_error
+from .errors import (
+    ConnectionFailedError,
+    QuireError,
+    RequestTimeoutError,
+    StreamInterruptedError,
+    api_error,
+)
 from .models import CacheUse, Citation, QueryDocument, QueryResult
 
-__all__ = ["AsyncQueryStream", "CitationEvent", "DeltaEvent", "DoneEvent", "PlanEvent", "QueryStream", "StreamEvent"]
+__all__ = [
+    "AsyncQueryStream",
+    "CitationEvent",
+    "DeltaEvent",
+    "DoneEvent",
+    "PlanEvent",
+    "QueryStream",
+    "StreamEvent",
+]
 
 
 @dataclass
@@ -101,13 +115,21 @@ class _Answer:
         return None
 
     def _broken(self, error: QuireError | None) -> StreamInterruptedError:
-        reason = str(error) if error else "the service closed the connection before the answer was complete"
+        reason = (
+            str(error)
+            if error
+            else "the service closed the connection before the answer was complete"
+        )
         text = self.text
-        return StreamInterruptedError(f"the answer broke off after {len(text)} characters: {reason}; it was not asked again", text)
+        return StreamInterruptedError(
+            f"the answer broke off after {len(text)} characters: {reason}; it was not asked again",
+            text,
+        )
 
 
 class QueryStream(_Answer):
-    """Events of an answer as they come. Iterate over it, and use it in `with` to cancel the query when leaving early."""
+    """Events of an answer as they come.
+    Iterate over it, and use it in `with` to cancel the query when leaving early."""
 
     def __init__(self, source: _ByteStream) -> None:
         super().__init__()
@@ -153,12 +175,18 @@ class QueryStream(_Answer):
     def __enter__(self) -> QueryStream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 class AsyncQueryStream(_Answer):
-    """Events of an answer as they come. Iterate over it, and use it in `async with` to cancel the query when leaving early."""
+    """Events of an answer as they come. Iterate over it, and use it in `async with` to cancel the
+    query when leaving early."""
 
     def __init__(self, source: _AsyncByteStream) -> None:
         super().__init__()
@@ -205,5 +233,10 @@ class AsyncQueryStream(_Answer):
     async def __aenter__(self) -> AsyncQueryStream:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.aclose()

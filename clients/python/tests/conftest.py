@@ -63,5 +63,8 @@ def corpus() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def questions() -> list[dict[str, Any]]:
-    """Questions over the corpus that the embedded model answers right however the cache is filled."""
-    return [q for q in read_lines("questions.jsonl") if set(q["right_under"]) >= {"recompute", "reuse"}]
+    """Questions over the corpus that the embedded model answers right
+    however the cache is filled."""
+    return [
+        q for q in read_lines("questions.jsonl") if set(q["right_under"]) >= {"recompute", "reuse"}
+    ]

@@ -1,4 +1,5 @@
-"""A real `quire serve` with the embedded model, and a real proxy in front of it that can be told to misbehave."""
+"""A real `quire serve` with the embedded model,
+and a real proxy in front of it that can be told to misbehave."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ START_SECONDS = 120.0
 
 
 def binary() -> Path | None:
-    """The `quire` program: QUIRE_BINARY, else the release build of this tree. None: there is none."""
+    """The `quire` program: QUIRE_BINARY, else the release build of this tree.
+    None: there is none."""
     path = Path(os.environ.get("QUIRE_BINARY") or ROOT / "build" / "release" / "quire")
     return path if os.access(path, os.X_OK) else None
 
@@ -37,10 +39,18 @@ class Service:
         program = binary()
         assert program is not None
         self._log = folder / "service.log"
-        command = [str(program), "serve", "--server.port=0", f"--disk.path={folder / 'store'}", f"--model.path={MODEL}"]
+        command = [
+            str(program),
+            "serve",
+            "--server.port=0",
+            f"--disk.path={folder / 'store'}",
+            f"--model.path={MODEL}",
+        ]
         command += ["--cache.dram_bytes=67108864", "--model.working_cache_bytes=268435456", *flags]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+            )
         self.port = self._wait()
 
     @property
@@ -92,11 +102,14 @@ def running(*flags: str) -> Iterator[Service]:
             service.stop()
 
 
-def key_entry(name: str, secret: str, scopes: list[str], namespaces: list[str], extra: str = "") -> str:
+def key_entry(
+    name: str, secret: str, scopes: list[str], namespaces: list[str], extra: str = ""
+) -> str:
     """One key for `auth.keys_file`."""
     digest = hashlib.sha256(secret.encode()).hexdigest()
     return (
-        f"[[keys]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\nscopes = {json.dumps(scopes)}\nnamespaces = {json.dumps(namespaces)}\n{extra}\n"
+        f"[[keys]]\nname = {json.dumps(name)}\nsha256 = {json.dumps(digest)}\n"
+        f"scopes = {json.dumps(scopes)}\nnamespaces = {json.dumps(namespaces)}\n{extra}\n"
     )
 
 
@@ -123,14 +136,17 @@ class Exchange:
         self._client.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 
     def forward(self, change: Callable[[bytes], bytes] | None = None) -> bytes:
-        """Asks the service, and passes its whole reply on, after `change`. Returns what the service sent."""
+        """Asks the service, and passes its whole reply on, after `change`.
+        Returns what the service sent."""
         reply = self.ask()
         self._client.sendall(change(reply) if change else reply)
         return reply
 
     def ask(self) -> bytes:
         """Asks the service and keeps the reply."""
-        head = "\r\n".join(line for line in self.head.split("\r\n") if not line.lower().startswith("connection:"))
+        head = "\r\n".join(
+            line for line in self.head.split("\r\n") if not line.lower().startswith("connection:")
+        )
         with socket.create_connection(("127.0.0.1", self._upstream)) as service:
             service.sendall(f"{head}\r\nConnection: close\r\n\r\n".encode("latin-1") + self.body)
             return b"".join(iter(lambda: service.recv(65536), b""))
@@ -141,7 +157,8 @@ class Exchange:
 
 
 class Proxy:
-    """Listens on a port of its own; `behave(exchange, number)` says what becomes of each request, counted from 0.
+    """Listens on a port of its own; `behave(exchange, number)` says what becomes
+    of each request, counted from 0.
 
     Every connection carries one request and is closed then, as by a proxy without keep-alive.
     """

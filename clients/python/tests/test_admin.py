@@ -10,7 +10,14 @@ import pytest
 from conftest import QUICK
 from service import Service, running
 
-from quire_client import AsyncQuireClient, NotFoundError, QuireClient, QuireError, RetryPolicy, ServiceUnavailableError
+from quire_client import (
+    AsyncQuireClient,
+    NotFoundError,
+    QuireClient,
+    QuireError,
+    RetryPolicy,
+    ServiceUnavailableError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +38,9 @@ async def async_administrator(own: Service, namespace: str) -> AsyncIterator[Asy
         yield one
 
 
-def test_the_cache_can_be_pinned_evicted_and_checked(administrator: QuireClient, corpus: list[Any]) -> None:
+def test_the_cache_can_be_pinned_evicted_and_checked(
+    administrator: QuireClient, corpus: list[Any]
+) -> None:
     admin = administrator.admin
     administrator.documents.add_many(corpus)
     ids = [d["id"] for d in corpus]
@@ -50,7 +59,9 @@ def test_the_cache_can_be_pinned_evicted_and_checked(administrator: QuireClient,
     assert administrator.namespace in [n["name"] for n in stats.raw["namespaces"]]
 
 
-def test_a_pack_carries_documents_to_another_namespace(administrator: QuireClient, corpus: list[Any], questions: list[Any], tmp_path: Path) -> None:
+def test_a_pack_carries_documents_to_another_namespace(
+    administrator: QuireClient, corpus: list[Any], questions: list[Any], tmp_path: Path
+) -> None:
     administrator.documents.add_many(corpus)
     pack = tmp_path / "corpus.pack"
     assert administrator.admin.export(pack) == pack.stat().st_size > 0
@@ -71,7 +82,9 @@ def test_requests_can_be_seen_and_keys_read_again(administrator: QuireClient) ->
     assert administrator.admin.reload()["reloaded"] is True
 
 
-async def test_the_asynchronous_client_does_the_same(async_administrator: AsyncQuireClient, corpus: list[Any], tmp_path: Path) -> None:
+async def test_the_asynchronous_client_does_the_same(
+    async_administrator: AsyncQuireClient, corpus: list[Any], tmp_path: Path
+) -> None:
     admin = async_administrator.admin
     await async_administrator.documents.add_many(corpus)
     ids = [d["id"] for d in corpus]
@@ -91,7 +104,10 @@ async def test_the_asynchronous_client_does_the_same(async_administrator: AsyncQ
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_service_that_drains_takes_no_more_work(asynchronous: bool) -> None:
-    with running("--server.drain_seconds=60") as service, QuireClient(service.url, retry=RetryPolicy(max_retries=0)) as client:
+    with (
+        running("--server.drain_seconds=60") as service,
+        QuireClient(service.url, retry=RetryPolicy(max_retries=0)) as client,
+    ):
         if asynchronous:
             async with AsyncQuireClient(service.url) as other:
                 assert (await other.admin.drain())["draining"] is True

@@ -19,17 +19,26 @@ from quire_client import (
     QuireClient,
 )
 
-TEXT = "The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is Pataus Jiley. The river Naizoe flows through the city."
+TEXT = (
+    "The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. "
+    "Its mayor is Pataus Jiley. The river Naizoe flows through the city."
+)
 
 
 def test_a_document_lives_from_add_to_delete(client: QuireClient) -> None:
-    added = client.documents.add(TEXT, id="city", title="Gearkbre", metadata={"source": "atlas", "year": 2025})
+    added = client.documents.add(
+        TEXT, id="city", title="Gearkbre", metadata={"source": "atlas", "year": 2025}
+    )
     assert added.ids == ["city"]
     assert added.results[0].result == "created"
     assert added.usage.tokens > 0
 
     document = client.documents.get("city")
-    assert (document.status, document.title, document.metadata) == ("ready", "Gearkbre", {"source": "atlas", "year": 2025})
+    assert (document.status, document.title, document.metadata) == (
+        "ready",
+        "Gearkbre",
+        {"source": "atlas", "year": 2025},
+    )
     assert document.cache.state == "resident"
     assert document.cache.blocks == added.results[0].blocks
     assert client.documents.content("city") == TEXT
@@ -39,11 +48,17 @@ def test_a_document_lives_from_add_to_delete(client: QuireClient) -> None:
     assert len(blocks) == document.cache.blocks
     assert chunks.data[0].chars == (0, len(TEXT))
 
-    assert client.documents.update("city", title="A city", metadata={"year": 2026}).metadata == {"source": "atlas", "year": 2026}
+    assert client.documents.update("city", title="A city", metadata={"year": 2026}).metadata == {
+        "source": "atlas",
+        "year": 2026,
+    }
     assert client.documents.pin("city").pinned
     assert not client.documents.unpin("city").pinned
     assert client.documents.set_ttl("city", 3600, anchor="last_used").expires_at is not None
-    assert client.documents.set_ttl("city", expires_at="2099-01-01T00:00:00Z").expires_at == "2099-01-01T00:00:00.000Z"
+    assert (
+        client.documents.set_ttl("city", expires_at="2099-01-01T00:00:00Z").expires_at
+        == "2099-01-01T00:00:00.000Z"
+    )
     assert client.documents.set_ttl("city").expires_at is None
     warmed = client.jobs.wait(client.documents.warm("city").id)
     assert warmed.type == "warm"
@@ -72,7 +87,14 @@ def test_put_honours_its_conditions(client: QuireClient) -> None:
         client.documents.put("x", TEXT, only_new=True)
     assert caught.value.status == 412
     content_hash = client.documents.get("x").content_hash
-    assert client.documents.put("x", chunks=["One part. " * 20, "Another part. " * 20], if_match=content_hash).results[0].result == "updated"
+    assert (
+        client.documents.put(
+            "x", chunks=["One part. " * 20, "Another part. " * 20], if_match=content_hash
+        )
+        .results[0]
+        .result
+        == "updated"
+    )
     assert len(client.documents.chunks("x")) == 2
     with pytest.raises(ConflictError):
         client.documents.put("x", TEXT, if_match=content_hash)
@@ -84,7 +106,9 @@ def test_without_an_id_the_content_names_the_document(client: QuireClient) -> No
     assert first.ids[0].startswith("doc_")
 
 
-def test_many_documents_go_in_batches_and_keep_their_places(client: QuireClient, corpus: list[Any]) -> None:
+def test_many_documents_go_in_batches_and_keep_their_places(
+    client: QuireClient, corpus: list[Any]
+) -> None:
     done: list[int] = []
     report = client.documents.add_many((d for d in corpus), batch_size=5, progress=done.append)
     assert report.ids == [d["id"] for d in corpus]
@@ -109,7 +133,13 @@ def test_a_bar_is_drawn(client: QuireClient, capsys: pytest.CaptureFixture[str])
 
 
 def test_documents_that_fail_do_not_stop_the_others(client: QuireClient) -> None:
-    report = client.documents.add_many([{"id": "good", "text": TEXT}, {"id": "empty", "text": ""}, {"id": "good-too", "text": TEXT + " "}])
+    report = client.documents.add_many(
+        [
+            {"id": "good", "text": TEXT},
+            {"id": "empty", "text": ""},
+            {"id": "good-too", "text": TEXT + " "},
+        ]
+    )
     assert report.ids == ["good", "good-too"]
     assert [(r.id, r.index) for r in report.failed] == [("empty", 1)]
     with pytest.raises(IngestError, match="1 of 3 documents could not be cached: empty") as caught:
@@ -142,7 +172,9 @@ def test_one_failing_document_is_an_error_of_the_service(client: QuireClient) ->
         ([{"id": "x", "chunks": "text"}], "chunks is one text"),
     ],
 )
-def test_wrong_documents_are_refused_before_anything_is_sent(client: QuireClient, documents: Any, message: str) -> None:
+def test_wrong_documents_are_refused_before_anything_is_sent(
+    client: QuireClient, documents: Any, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         client.documents.add_many(documents)
     assert len(client.jobs.list()) == 0
@@ -171,7 +203,9 @@ def test_files_become_documents_with_stable_ids(client: QuireClient, tmp_path: P
     assert report.ids[0] == "hr:leave.md"
     assert client.documents.get("hr:leave.md").metadata == {"team": "hr", "source": "hr/leave.md"}
     assert client.documents.content(report.ids[1]) == TEXT + " Ü"
-    assert client.documents.add_files(files, root=tmp_path, metadata={"team": "hr"}).ids == report.ids
+    assert (
+        client.documents.add_files(files, root=tmp_path, metadata={"team": "hr"}).ids == report.ids
+    )
     (tmp_path / "image.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="not UTF-8"):
         client.documents.add_files([tmp_path / "image.bin"])
@@ -188,8 +222,12 @@ def test_lists_filter_and_page(client: QuireClient, corpus: list[Any]) -> None:
     assert page.counts.ready == len(corpus)
     rest = client.documents.list(limit=100, order="asc", after=page.last_id)
     assert sorted(d.id for d in [*page, *rest]) == sorted(d["id"] for d in corpus)
-    assert len(client.documents.list(metadata={"world": 1}, status="ready")) == sum(d["metadata"]["world"] == 1 for d in corpus)
-    client.documents.add_many(({"id": f"small-{i}", "text": f"Note number {i}."} for i in range(90)), wait=False)
+    assert len(client.documents.list(metadata={"world": 1}, status="ready")) == sum(
+        d["metadata"]["world"] == 1 for d in corpus
+    )
+    client.documents.add_many(
+        ({"id": f"small-{i}", "text": f"Note number {i}."} for i in range(90)), wait=False
+    )
     assert len(list(client.documents.iter(order="asc"))) == len(corpus) + 90
 
 
@@ -200,7 +238,10 @@ def test_many_are_deleted_by_ids_or_by_filter(client: QuireClient, corpus: list[
     assert (deleted.deleted, deleted.not_found) == ([first], ["nothing"])
     would = client.documents.delete_many(filter={"metadata": {"source": "synthetic"}}, dry_run=True)
     assert would.count == len(corpus) - 1
-    assert client.documents.delete_many(filter={"metadata": {"source": "synthetic"}}).count == len(corpus) - 1
+    assert (
+        client.documents.delete_many(filter={"metadata": {"source": "synthetic"}}).count
+        == len(corpus) - 1
+    )
     assert len(client.documents.list()) == 0
 
 
@@ -222,7 +263,9 @@ def test_work_in_the_background_can_be_followed(client: QuireClient, corpus: lis
         next(client.jobs.events("job_nothing"))
 
 
-async def test_the_asynchronous_client_does_the_same(async_client: AsyncQuireClient, corpus: list[Any], tmp_path: Path) -> None:
+async def test_the_asynchronous_client_does_the_same(
+    async_client: AsyncQuireClient, corpus: list[Any], tmp_path: Path
+) -> None:
     documents = async_client.documents
     assert (await documents.add(TEXT, id="city")).ids == ["city"]
     assert (await documents.put("city", TEXT)).results[0].result == "unchanged"

@@ -1,4 +1,5 @@
-"""The examples as a user runs them: a process of their own, told by the environment where the service is."""
+"""The examples as a user runs them:
+a process of their own, told by the environment where the service is."""
 
 from __future__ import annotations
 
@@ -24,12 +25,20 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 def run(name: str, service: Service, *arguments: str) -> str:
     """What the example prints. It must succeed."""
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, env={**os.environ, "QUIRE_SERVER": service.url}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "QUIRE_SERVER": service.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_readme_begins_with_working_code(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_begins_with_working_code(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     assert "```python" in "".join(page.splitlines(keepends=True)[:10])
     code = page.split("```python\n", 1)[1].split("```", 1)[0]
@@ -73,9 +82,15 @@ def test_a_stopped_ingest_goes_on(client: QuireClient) -> None:
 
 def test_documents_of_a_file_are_ingested(service: Service, namespace: str, tmp_path: Path) -> None:
     file = tmp_path / "notes.jsonl"
-    file.write_text("\n".join(json.dumps({"id": f"n{i}", "text": f"Note {i}."}) for i in range(3)) + "\n\n")
-    assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith("0 documents were cached already, 3 were added; 3 are ready")
-    assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith("3 documents were cached already, 0 were added")
+    file.write_text(
+        "\n".join(json.dumps({"id": f"n{i}", "text": f"Note {i}."}) for i in range(3)) + "\n\n"
+    )
+    assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith(
+        "0 documents were cached already, 3 were added; 3 are ready"
+    )
+    assert run("bulk_ingest.py", service, str(file), "--namespace", namespace).startswith(
+        "3 documents were cached already, 0 were added"
+    )
     file.write_text('{"text": "nameless"}\n')
     with pytest.raises(AssertionError, match=r"notes.jsonl:1 has no id"):
         run("bulk_ingest.py", service, str(file), "--namespace", namespace)
@@ -87,7 +102,9 @@ def test_the_openai_sdk_answers_from_the_cache(service: Service) -> None:
     assert re.findall(r"(\d+) of \d+ prompt tokens from the cache", shown)
 
 
-def test_litellm_answers_from_the_cache(service: Service, corpus: list[Any], questions: list[Any]) -> None:
+def test_litellm_answers_from_the_cache(
+    service: Service, corpus: list[Any], questions: list[Any]
+) -> None:
     import litellm
 
     q = questions[0]

@@ -1,4 +1,5 @@
-"""What goes wrong between a client and a service: each failure gives an error a user understands, and nothing takes effect twice.
+"""What goes wrong between a client and a service: each failure gives an error a user understands,
+and nothing takes effect twice.
 
 The service is always a real one. Where it cannot be made to misbehave, a proxy in front of it does.
 """
@@ -37,12 +38,22 @@ from quire_client import (
     StreamInterruptedError,
 )
 
-TEXT = "The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. Its mayor is Pataus Jiley."
+TEXT = (
+    "The country around Gearkbre is Paionia. Traders visit Gearkbre for tea. "
+    "Its mayor is Pataus Jiley."
+)
 ONCE = RetryPolicy(max_retries=0)
 
 
 def problem(status: int, code: str) -> bytes:
-    return json.dumps({"title": code, "status": status, "detail": f"made {code}", "error": {"code": code, "message": code, "param": None}}).encode()
+    return json.dumps(
+        {
+            "title": code,
+            "status": status,
+            "detail": f"made {code}",
+            "error": {"code": code, "message": code, "param": None},
+        }
+    ).encode()
 
 
 # ---- the service goes away
@@ -56,7 +67,8 @@ def mortal() -> Iterator[Service]:
 
 
 def until_first_delta(exchange: Exchange, killed: threading.Event) -> None:
-    """Passes the stream on up to the first piece of the answer, and breaks it off when the service is dead."""
+    """Passes the stream on up to the first piece of the answer,
+    and breaks it off when the service is dead."""
     reply = exchange.ask()
     end = reply.index(b"\n\n", reply.index(b"event: delta")) + 2
     exchange.send(reply[:end])
@@ -65,7 +77,10 @@ def until_first_delta(exchange: Exchange, killed: threading.Event) -> None:
 
 def test_a_service_killed_in_mid_stream_leaves_what_had_arrived(mortal: Service) -> None:
     killed = threading.Event()
-    with proxy(mortal, lambda exchange, _: until_first_delta(exchange, killed)) as between, QuireClient(between.url, retry=QUICK) as client:
+    with (
+        proxy(mortal, lambda exchange, _: until_first_delta(exchange, killed)) as between,
+        QuireClient(between.url, retry=QUICK) as client,
+    ):
         stream = client.stream("Who?", max_tokens=200, temperature=1, seed=3)
         assert isinstance(next(stream), PlanEvent)
         delta = next(stream)
@@ -77,7 +92,10 @@ def test_a_service_killed_in_mid_stream_leaves_what_had_arrived(mortal: Service)
         assert caught.value.text == delta.text
         assert stream.result is None
         assert len(between.seen) == 1
-    with QuireClient(mortal.url, retry=QUICK) as client, pytest.raises(ConnectionFailedError, match="is `quire serve` running there"):
+    with (
+        QuireClient(mortal.url, retry=QUICK) as client,
+        pytest.raises(ConnectionFailedError, match="is `quire serve` running there"),
+    ):
         client.query("Who?")
 
 
@@ -107,7 +125,9 @@ def test_a_stream_that_ends_without_done_is_an_error(service: Service) -> None:
         exchange.send(unchunked(exchange.ask(), without_end))
 
     with proxy(service, behave) as between, QuireClient(between.url, retry=QUICK) as client:
-        with pytest.raises(StreamInterruptedError, match="closed the connection before the answer was complete"):
+        with pytest.raises(
+            StreamInterruptedError, match="closed the connection before the answer was complete"
+        ):
             client.stream("Who?", max_tokens=4).until_done()
         assert len(between.seen) == 1
 
@@ -122,14 +142,20 @@ def unchunked(reply: bytes, change: Any) -> bytes:
             whole += body[: int(size, 16)]
             body = body[int(size, 16) + 2 :]
         body = whole
-    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith((b"transfer-encoding", b"content-length", b"connection"))]
+    lines = [
+        line
+        for line in head.split(b"\r\n")
+        if not line.lower().startswith((b"transfer-encoding", b"content-length", b"connection"))
+    ]
     return bytes(change(b"\r\n".join([*lines, b"Connection: close"]) + b"\r\n\r\n" + body))
 
 
 def test_an_error_inside_a_stream_is_the_error_it_would_have_been(service: Service) -> None:
     def behave(exchange: Exchange, _: int) -> None:
         event = b"event: error\ndata: " + problem(504, "deadline_exceeded") + b"\n\n"
-        exchange.send(unchunked(exchange.ask(), lambda reply: reply[: reply.index(b"event: delta")] + event))
+        exchange.send(
+            unchunked(exchange.ask(), lambda reply: reply[: reply.index(b"event: delta")] + event)
+        )
 
     with proxy(service, behave) as between, QuireClient(between.url, retry=QUICK) as client:
         with pytest.raises(DeadlineExceededError, match="made deadline_exceeded"):
@@ -141,8 +167,13 @@ def test_an_error_inside_a_stream_is_the_error_it_would_have_been(service: Servi
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_service_that_does_not_answer_is_given_up_and_not_asked_again(service: Service, stream: bool) -> None:
-    with proxy(service, lambda exchange, _: between.released.wait()) as between, QuireClient(between.url, timeout=0.2, retry=QUICK) as client:
+def test_a_service_that_does_not_answer_is_given_up_and_not_asked_again(
+    service: Service, stream: bool
+) -> None:
+    with (
+        proxy(service, lambda exchange, _: between.released.wait()) as between,
+        QuireClient(between.url, timeout=0.2, retry=QUICK) as client,
+    ):
         with pytest.raises(RequestTimeoutError, match="no byte came"):
             client.stream("Who?") if stream else client.query("Who?")
         assert len(between.seen) == 1
@@ -152,7 +183,10 @@ def test_a_stream_that_falls_silent_is_broken_off(service: Service) -> None:
     def behave(exchange: Exchange, _: int) -> None:
         until_first_delta(exchange, between.released)
 
-    with proxy(service, behave) as between, QuireClient(between.url, timeout=0.5, retry=QUICK) as client:
+    with (
+        proxy(service, behave) as between,
+        QuireClient(between.url, timeout=0.5, retry=QUICK) as client,
+    ):
         with pytest.raises(StreamInterruptedError, match="no byte came") as caught:
             client.stream("Who?", max_tokens=4).until_done()
         assert caught.value.text
@@ -163,17 +197,28 @@ def test_a_stream_that_falls_silent_is_broken_off(service: Service) -> None:
 # ---- the service refuses for a time
 
 
-@pytest.mark.parametrize(("status", "code"), [(429, "rate_limited"), (503, "overloaded"), (503, "loading")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(429, "rate_limited"), (503, "overloaded"), (503, "loading")]
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_is_tried_again_when_the_service_says_so(service: Service, namespace: str, status: int, code: str, stream: bool) -> None:
+def test_a_refusal_is_tried_again_when_the_service_says_so(
+    service: Service, namespace: str, status: int, code: str, stream: bool
+) -> None:
     def behave(exchange: Exchange, number: int) -> None:
         if number < 2:
             exchange.reply(status, problem(status, code), retry_after="1", retry_after_ms="1")
         else:
             exchange.forward()
 
-    with proxy(service, behave) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
-        result = client.stream("Who?", max_tokens=2).until_done() if stream else client.query("Who?", max_tokens=2)
+    with (
+        proxy(service, behave) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
+        result = (
+            client.stream("Who?", max_tokens=2).until_done()
+            if stream
+            else client.query("Who?", max_tokens=2)
+        )
         assert len(between.seen) == 3
         assert [q.id for q in client.queries()] == [result.id], "it was answered once"
 
@@ -235,7 +280,10 @@ def lose_first(exchange: Exchange, number: int) -> None:
 
 
 def test_a_query_whose_reply_is_lost_is_answered_once(service: Service, namespace: str) -> None:
-    with proxy(service, lose_first) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+    with (
+        proxy(service, lose_first) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
         result = client.query("Who?", max_tokens=2)
         first, second = between.seen
         assert first.header("Idempotency-Key") == second.header("Idempotency-Key") is not None
@@ -243,7 +291,10 @@ def test_a_query_whose_reply_is_lost_is_answered_once(service: Service, namespac
 
 
 def test_documents_whose_reply_is_lost_are_added_once(service: Service, namespace: str) -> None:
-    with proxy(service, lose_first) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+    with (
+        proxy(service, lose_first) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
         assert client.documents.add(TEXT, id="x", if_exists="error").results[0].result == "created"
         assert len(between.seen) == 2
         assert len(client.jobs.list()) == 1
@@ -260,15 +311,23 @@ def test_a_key_of_the_caller_is_used(service: Service, namespace: str) -> None:
 def test_a_delete_whose_reply_is_lost_has_succeeded(service: Service, namespace: str) -> None:
     with QuireClient(service.url, namespace=namespace) as direct:
         direct.documents.add(TEXT, id="x")
-        with proxy(service, lose_first) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+        with (
+            proxy(service, lose_first) as between,
+            QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+        ):
             client.documents.delete("x")
             assert len(between.seen) == 2
             with pytest.raises(DocumentNotFoundError):
                 client.documents.delete("x")
 
 
-def test_a_stream_or_conditional_change_whose_reply_is_lost_is_not_sent_again(service: Service, namespace: str) -> None:
-    with proxy(service, lambda exchange, _: exchange.ask()) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+def test_a_stream_or_conditional_change_whose_reply_is_lost_is_not_sent_again(
+    service: Service, namespace: str
+) -> None:
+    with (
+        proxy(service, lambda exchange, _: exchange.ask()) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
         with pytest.raises(ConnectionFailedError, match="broke before the reply was complete"):
             client.stream("Who?", max_tokens=2)
         with pytest.raises(ConnectionFailedError):
@@ -283,11 +342,18 @@ def test_a_gateway_without_a_service_is_tried_again(service: Service, namespace:
         else:
             exchange.forward()
 
-    with proxy(service, behave) as between, QuireClient(between.url, namespace=namespace, retry=QUICK) as client:
+    with (
+        proxy(service, behave) as between,
+        QuireClient(between.url, namespace=namespace, retry=QUICK) as client,
+    ):
         assert client.query("Who?", max_tokens=2).usage.completion_tokens > 0
         assert len(between.seen) == 2
     shown = r"no problem body: <html>Bad Gateway</html> \(http_502, HTTP 502\)"
-    with proxy(service, behave) as between, QuireClient(between.url, retry=ONCE) as client, pytest.raises(ServerError, match=shown):
+    with (
+        proxy(service, behave) as between,
+        QuireClient(between.url, retry=ONCE) as client,
+        pytest.raises(ServerError, match=shown),
+    ):
         client.info()
 
 
@@ -309,10 +375,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield one
 
 
-def test_a_wrong_or_missing_key_says_how_to_give_one(guarded: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_or_missing_key_says_how_to_give_one(
+    guarded: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("QUIRE_API_KEY", raising=False)
     for key, code in ((None, "missing_api_key"), ("wrong-key", "invalid_api_key")):
-        with QuireClient(guarded.url, api_key=key, retry=QUICK) as client, pytest.raises(AuthenticationError, match="QUIRE_API_KEY") as caught:
+        with (
+            QuireClient(guarded.url, api_key=key, retry=QUICK) as client,
+            pytest.raises(AuthenticationError, match="QUIRE_API_KEY") as caught,
+        ):
             client.query("Who?")
         assert caught.value.code == code
         assert "wrong-key" not in str(caught.value)
@@ -324,15 +395,24 @@ def test_a_wrong_or_missing_key_says_how_to_give_one(guarded: Service, monkeypat
 
 
 def test_a_key_without_the_scope_or_namespace_is_told_so(guarded: Service) -> None:
-    with QuireClient(guarded.url, api_key="read-key", retry=QUICK) as client, pytest.raises(PermissionDeniedError) as caught:
+    with (
+        QuireClient(guarded.url, api_key="read-key", retry=QUICK) as client,
+        pytest.raises(PermissionDeniedError) as caught,
+    ):
         client.query("Who?")
     assert caught.value.code == "insufficient_scope"
-    with QuireClient(guarded.url, api_key="all-key", namespace="team-b", retry=QUICK) as client, pytest.raises(NamespaceDeniedError, match="namespace"):
+    with (
+        QuireClient(guarded.url, api_key="all-key", namespace="team-b", retry=QUICK) as client,
+        pytest.raises(NamespaceDeniedError, match="namespace"),
+    ):
         client.documents.list()
 
 
 def test_a_document_of_another_namespace_does_not_exist(guarded: Service) -> None:
-    with QuireClient(guarded.url, api_key="all-key") as mine, QuireClient(guarded.url, api_key="other-key") as others:
+    with (
+        QuireClient(guarded.url, api_key="all-key") as mine,
+        QuireClient(guarded.url, api_key="other-key") as others,
+    ):
         mine.documents.add(TEXT, id="secret")
         with pytest.raises(DocumentNotFoundError, match="team-b"):
             others.query("Who?", document_ids=["secret"])
@@ -350,12 +430,16 @@ def test_the_limit_of_a_key_gives_the_time_to_wait(guarded: Service) -> None:
 # ---- documents that go
 
 
-def test_a_document_deleted_between_retrieval_and_query_is_named(client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
+def test_a_document_deleted_between_retrieval_and_query_is_named(
+    client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     client.documents.add_many(corpus)
     q = questions[0]
     gone = q["document_ids"][1]
     client.documents.delete(gone)
-    with pytest.raises(DocumentNotFoundError, match='add them again, or ask with on_missing="skip"') as caught:
+    with pytest.raises(
+        DocumentNotFoundError, match='add them again, or ask with on_missing="skip"'
+    ) as caught:
         client.query(q["question"], document_ids=q["document_ids"])
     assert caught.value.document_ids == [gone]
     assert caught.value.param == "document_ids[1]"
@@ -369,7 +453,10 @@ def test_a_document_deleted_between_retrieval_and_query_is_named(client: QuireCl
 def enriched(value: Any) -> Any:
     """The JSON value with members that this version has never heard of, in every object."""
     if isinstance(value, dict):
-        return {**{k: enriched(v) for k, v in value.items()}, "new_in_v1_9": {"deep": [1, {"x": None}]}}
+        return {
+            **{k: enriched(v) for k, v in value.items()},
+            "new_in_v1_9": {"deep": [1, {"x": None}]},
+        }
     return [enriched(v) for v in value] if isinstance(value, list) else value
 
 
@@ -387,7 +474,9 @@ def newer(reply: bytes) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def test_unknown_members_and_events_are_ignored(service: Service, namespace: str, corpus: list[Any], questions: list[Any]) -> None:
+def test_unknown_members_and_events_are_ignored(
+    service: Service, namespace: str, corpus: list[Any], questions: list[Any]
+) -> None:
     def behave(exchange: Exchange, _: int) -> None:
         exchange.send(unchunked(exchange.ask(), newer))
 
@@ -397,7 +486,10 @@ def test_unknown_members_and_events_are_ignored(service: Service, namespace: str
         result = client.query(q["question"], document_ids=q["document_ids"])
         assert result.answer.strip() in q["answers"]
         assert "new_in_v1_9" in result.raw
-        assert client.stream(q["question"], document_ids=q["document_ids"]).until_done().answer == result.answer
+        assert (
+            client.stream(q["question"], document_ids=q["document_ids"]).until_done().answer
+            == result.answer
+        )
         assert list(client.jobs.events(client.jobs.list().data[0].id))[-1].finished
         assert len(client.explain(result).blocks) > 0
         assert client.documents.list(counts=True).counts is not None
@@ -407,13 +499,20 @@ def test_unknown_members_and_events_are_ignored(service: Service, namespace: str
 
 
 def test_another_program_at_the_address_is_recognised(service: Service) -> None:
-    replies = [(200, b"<html>hello</html>"), (200, b"[1, 2]"), (200, b'{"data": 1}'), (200, b'{"id": 7}')]
+    replies = [
+        (200, b"<html>hello</html>"),
+        (200, b"[1, 2]"),
+        (200, b'{"data": 1}'),
+        (200, b'{"id": 7}'),
+    ]
 
     def behave(exchange: Exchange, number: int) -> None:
         exchange.reply(*replies[number])
 
     with proxy(service, behave) as between, QuireClient(between.url, retry=QUICK) as client:
-        with pytest.raises(InvalidReplyError, match="is not JSON; is this the address of a Quire service"):
+        with pytest.raises(
+            InvalidReplyError, match="is not JSON; is this the address of a Quire service"
+        ):
             client.info()
         with pytest.raises(InvalidReplyError, match="not an object"):
             client.info()
@@ -427,7 +526,9 @@ def test_an_address_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> No
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with QuireClient(f"http://127.0.0.1:{port}", retry=QUICK) as client:
-        with pytest.raises(ConnectionFailedError, match=f"cannot reach Quire at http://127.0.0.1:{port}"):
+        with pytest.raises(
+            ConnectionFailedError, match=f"cannot reach Quire at http://127.0.0.1:{port}"
+        ):
             client.info()
         with pytest.raises(RequestTimeoutError, match="the service was not ready"):
             client.wait_until_ready(timeout=0.0)
@@ -435,7 +536,14 @@ def test_an_address_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"url": "localhost:8080"}, {"url": "ftp://x"}, {"namespace": "no spaces"}, {"api_key": "key\n"}, {"timeout": 0}, {"connect_timeout": -1}],
+    [
+        {"url": "localhost:8080"},
+        {"url": "ftp://x"},
+        {"namespace": "no spaces"},
+        {"api_key": "key\n"},
+        {"timeout": 0},
+        {"connect_timeout": -1},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(arguments: Any) -> None:
     with pytest.raises(ConfigurationError):

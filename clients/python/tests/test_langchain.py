@@ -31,7 +31,14 @@ def llm(service: Service, namespace: str) -> ChatQuire:
 
 @pytest.fixture
 def documents(corpus: list[Any]) -> list[Document]:
-    return [Document(id=d["id"], page_content=d["text"], metadata={"title": d["title"], "source": d["id"].split("-part")[0]}) for d in corpus]
+    return [
+        Document(
+            id=d["id"],
+            page_content=d["text"],
+            metadata={"title": d["title"], "source": d["id"].split("-part")[0]},
+        )
+        for d in corpus
+    ]
 
 
 def chosen(documents: list[Document], ids: list[str]) -> list[Document]:
@@ -50,38 +57,61 @@ def test_documents_given_whole_are_cached_once_and_read_from_the_cache_then(
         usage = answer.usage_metadata
         assert usage is not None
         tokens = sum(d.tokens for d in client.documents.iter())
-        assert usage["input_token_details"] == ({"cache_read": 0, "cache_creation": tokens} if first else {"cache_read": tokens, "cache_creation": 0})
+        assert usage["input_token_details"] == (
+            {"cache_read": 0, "cache_creation": tokens}
+            if first
+            else {"cache_read": tokens, "cache_creation": 0}
+        )
         assert 0 < usage["input_tokens"] - tokens < 40
     assert len(client.jobs.list()) == 1
-    assert {d.id: d.title for d in client.documents.iter()} == {d.id: d.metadata["title"] for d in mine}
+    assert {d.id: d.title for d in client.documents.iter()} == {
+        d.id: d.metadata["title"] for d in mine
+    }
     assert answer.response_metadata["cache"]["strategy"] == "reuse"
     assert client.explain(answer.response_metadata["query_id"]).counts["reused"] > 0
 
 
-def test_documents_without_an_id_go_inline(llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]) -> None:
+def test_documents_without_an_id_go_inline(
+    llm: ChatQuire, client: QuireClient, documents: list[Document], questions: list[Any]
+) -> None:
     q = questions[0]
     inline = [Document(page_content=d.page_content) for d in chosen(documents, q["document_ids"])]
-    assert llm.invoke(q["question"], documents=inline, cache_options={"strategy": "recompute"}).content in q["answers"]
+    assert (
+        llm.invoke(q["question"], documents=inline, cache_options={"strategy": "recompute"}).content
+        in q["answers"]
+    )
     assert len(client.documents.list()) == 0
 
 
-async def test_every_way_of_asking_adds_what_is_missing(llm: ChatQuire, documents: list[Document], questions: list[Any], client: QuireClient) -> None:
+async def test_every_way_of_asking_adds_what_is_missing(
+    llm: ChatQuire, documents: list[Document], questions: list[Any], client: QuireClient
+) -> None:
     q = questions[0]
     mine = chosen(documents, q["document_ids"])
 
     def forget() -> None:
         client.documents.delete_many([str(d.id) for d in mine])
 
-    assert "".join(str(c.content) for c in llm.stream(q["question"], documents=mine)) in q["answers"]
+    assert (
+        "".join(str(c.content) for c in llm.stream(q["question"], documents=mine)) in q["answers"]
+    )
     forget()
     assert (await llm.ainvoke(q["question"], documents=mine)).content in q["answers"]
     forget()
-    assert "".join([str(c.content) async for c in llm.astream(q["question"], documents=mine)]) in q["answers"]
-    assert llm.bind(document_ids=q["document_ids"]).batch([q["question"]] * 2)[1].content in q["answers"]
+    assert (
+        "".join([str(c.content) async for c in llm.astream(q["question"], documents=mine)])
+        in q["answers"]
+    )
+    assert (
+        llm.bind(document_ids=q["document_ids"]).batch([q["question"]] * 2)[1].content
+        in q["answers"]
+    )
     await llm.async_client.aclose()
 
 
-def test_what_cannot_be_added_stays_an_error(llm: ChatQuire, client: QuireClient, documents: list[Document]) -> None:
+def test_what_cannot_be_added_stays_an_error(
+    llm: ChatQuire, client: QuireClient, documents: list[Document]
+) -> None:
     with pytest.raises(DocumentNotFoundError) as caught:
         llm.bind(document_ids=["unknown"]).invoke("Who?", documents=documents[:1])
     assert set(caught.value.document_ids) == {"unknown", documents[0].id}
@@ -143,7 +173,11 @@ async def test_answers_fit_their_schema(llm: ChatQuire) -> None:
     whole = llm.with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
     assert (whole["parsed"], whole["parsing_error"]) == (answer, None)
     assert isinstance(whole["raw"], AIMessage)
-    short = llm.model_copy(update={"max_tokens": 1}).with_structured_output(Verdict, include_raw=True).invoke("Is it so?")
+    short = (
+        llm.model_copy(update={"max_tokens": 1})
+        .with_structured_output(Verdict, include_raw=True)
+        .invoke("Is it so?")
+    )
     assert short["parsed"] is None
     assert short["parsing_error"] is not None
     await llm.async_client.aclose()
@@ -165,7 +199,11 @@ class Order(BaseModel):
 
 
 def test_schemas_of_everyday_models_are_taken_and_their_answers_end(llm: ChatQuire) -> None:
-    whole = llm.model_copy(update={"max_tokens": 400}).with_structured_output(Order, include_raw=True).invoke("What was ordered?")
+    whole = (
+        llm.model_copy(update={"max_tokens": 400})
+        .with_structured_output(Order, include_raw=True)
+        .invoke("What was ordered?")
+    )
     assert whole["parsing_error"] is None
     assert isinstance(whole["parsed"], Order)
 
@@ -177,7 +215,11 @@ class Story(BaseModel):
 
 
 def test_an_answer_ends_within_its_tokens(llm: ChatQuire) -> None:
-    whole = llm.model_copy(update={"max_tokens": 24}).with_structured_output(Story, include_raw=True).invoke("Tell me a story.")
+    whole = (
+        llm.model_copy(update={"max_tokens": 24})
+        .with_structured_output(Story, include_raw=True)
+        .invoke("Tell me a story.")
+    )
     assert isinstance(whole["parsed"], Story)
     assert whole["raw"].response_metadata["finish_reason"] == "length"
     assert whole["raw"].usage_metadata["output_tokens"] <= 24
@@ -193,13 +235,17 @@ def test_what_structured_output_cannot_take_is_refused(llm: ChatQuire) -> None:
 # ---- the index
 
 
-def test_the_indexing_api_adds_skips_and_deletes(service: Service, namespace: str, client: QuireClient, documents: list[Document]) -> None:
+def test_the_indexing_api_adds_skips_and_deletes(
+    service: Service, namespace: str, client: QuireClient, documents: list[Document]
+) -> None:
     target = QuireDocumentIndex(base_url=service.url, namespace=namespace)
     manager = InMemoryRecordManager("quire")
     manager.create_schema()
 
     def run(given: list[Document], cleanup: Any) -> tuple[int, int, int, int]:
-        done = index(given, manager, target, cleanup=cleanup, source_id_key="source", key_encoder="sha256")
+        done = index(
+            given, manager, target, cleanup=cleanup, source_id_key="source", key_encoder="sha256"
+        )
         return done["num_added"], done["num_updated"], done["num_skipped"], done["num_deleted"]
 
     plain = [Document(page_content=d.page_content, metadata=d.metadata) for d in documents]
@@ -210,17 +256,27 @@ def test_the_indexing_api_adds_skips_and_deletes(service: Service, namespace: st
     alone = next(d for d in plain[:10] if sources.count(d.metadata["source"]) == 1)
     changed = [Document(page_content=alone.page_content + " Changed.", metadata=alone.metadata)]
     assert run(changed, "incremental") == (1, 0, 0, 1)
-    assert client.documents.list(counts=True).counts == client.documents.list(counts=True, limit=1).counts
+    assert (
+        client.documents.list(counts=True).counts
+        == client.documents.list(counts=True, limit=1).counts
+    )
     assert len(list(client.documents.iter())) == 10
 
 
-def test_documents_are_kept_in_step_without_a_record_manager(client: QuireClient, documents: list[Document]) -> None:
+def test_documents_are_kept_in_step_without_a_record_manager(
+    client: QuireClient, documents: list[Document]
+) -> None:
     splitter = RecursiveCharacterTextSplitter(chunk_size=200, chunk_overlap=0)
     first = sync_documents(documents, client, splitter=splitter)
     assert first["num_added"] > len(documents)
     assert first["num_added"] == len(list(client.documents.iter()))
     again = sync_documents(documents, client, splitter=splitter)
-    assert again == {"num_added": 0, "num_updated": 0, "num_skipped": first["num_added"], "num_deleted": 0}
+    assert again == {
+        "num_added": 0,
+        "num_updated": 0,
+        "num_skipped": first["num_added"],
+        "num_deleted": 0,
+    }
     assert len(client.jobs.list()) == 1, "nothing was sent"
 
     source = documents[0].metadata["source"]
@@ -241,9 +297,13 @@ def test_documents_are_kept_in_step_without_a_record_manager(client: QuireClient
         sync_documents([Document(page_content="x")], client)
 
 
-def test_an_index_names_what_failed_and_never_deletes_everything(service: Service, namespace: str) -> None:
+def test_an_index_names_what_failed_and_never_deletes_everything(
+    service: Service, namespace: str
+) -> None:
     target = QuireDocumentIndex(base_url=service.url, namespace=namespace)
-    done = target.upsert([Document(id="good", page_content="Some text."), Document(id="empty", page_content="")])
+    done = target.upsert(
+        [Document(id="good", page_content="Some text."), Document(id="empty", page_content="")]
+    )
     assert done == {"succeeded": ["good"], "failed": ["empty"]}
     with pytest.raises(ConfigurationError, match="never deletes everything"):
         target.delete()
@@ -258,7 +318,9 @@ def retriever(documents: list[Document]) -> BaseRetriever:
     return store.as_retriever(search_kwargs={"k": 4})
 
 
-async def test_the_chain_answers_from_the_users_own_vector_store(llm: ChatQuire, retriever: BaseRetriever, questions: list[Any]) -> None:
+async def test_the_chain_answers_from_the_users_own_vector_store(
+    llm: ChatQuire, retriever: BaseRetriever, questions: list[Any]
+) -> None:
     chain = quire_rag_chain(retriever, llm)
     q = questions[0]
     whole = chain.invoke(q["question"])
@@ -266,7 +328,9 @@ async def test_the_chain_answers_from_the_users_own_vector_store(llm: ChatQuire,
     assert len(whole["context"]) == 4
     assert set(q["supporting"]) <= {d.id for d in whole["context"]}
     assert whole["answer"].content in q["answers"]
-    assert (await chain.ainvoke({"question": q["question"]}))["answer"].content == whole["answer"].content
+    assert (await chain.ainvoke({"question": q["question"]}))["answer"].content == whole[
+        "answer"
+    ].content
     pieces = [c["answer"] for c in chain.stream(q["question"]) if "answer" in c]
     assert len(pieces) > 1
     assert "".join(str(p.content) for p in pieces) == whole["answer"].content
@@ -278,10 +342,15 @@ async def test_the_chain_answers_from_the_users_own_vector_store(llm: ChatQuire,
     await llm.async_client.aclose()
 
 
-def test_a_history_stands_before_the_question(llm: ChatQuire, retriever: BaseRetriever, questions: list[Any], client: QuireClient) -> None:
+def test_a_history_stands_before_the_question(
+    llm: ChatQuire, retriever: BaseRetriever, questions: list[Any], client: QuireClient
+) -> None:
     chain = quire_rag_chain(retriever, llm)
     first, second = questions[0], questions[1]
     alone = chain.invoke(second["question"])
     history = [HumanMessage(first["question"]), AIMessage(first["answers"][0])]
     after = chain.invoke({"question": second["question"], "chat_history": history})
-    assert after["answer"].usage_metadata["input_tokens"] > alone["answer"].usage_metadata["input_tokens"]
+    assert (
+        after["answer"].usage_metadata["input_tokens"]
+        > alone["answer"].usage_metadata["input_tokens"]
+    )

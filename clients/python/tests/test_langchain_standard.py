@@ -10,14 +10,19 @@ from langchain_core.indexing.base import DocumentIndex
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_tests.integration_tests import ChatModelIntegrationTests
-from langchain_tests.integration_tests.indexer import AsyncDocumentIndexTestSuite, DocumentIndexerTestSuite
+from langchain_tests.integration_tests.indexer import (
+    AsyncDocumentIndexTestSuite,
+    DocumentIndexerTestSuite,
+)
 from langchain_tests.unit_tests import ChatModelUnitTests
 from service import Service
 
 from quire_client import QuireClient
 from quire_client.langchain import ChatQuire, QuireDocumentIndex
 
-UsageDetail = Literal["audio_input", "audio_output", "reasoning_output", "cache_read_input", "cache_creation_input"]
+UsageDetail = Literal[
+    "audio_input", "audio_output", "reasoning_output", "cache_read_input", "cache_creation_input"
+]
 
 
 class TestChatQuireUnit(ChatModelUnitTests):
@@ -38,8 +43,15 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
     """The embedded model has no system message, so that one goes before the first turn."""
 
     @pytest.fixture(autouse=True)
-    def _with_service(self, service: Service, client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
-        self._url, self._client, self._corpus, self._question = service.url, client, corpus, questions[0]
+    def _with_service(
+        self, service: Service, client: QuireClient, corpus: list[Any], questions: list[Any]
+    ) -> None:
+        self._url, self._client, self._corpus, self._question = (
+            service.url,
+            client,
+            corpus,
+            questions[0],
+        )
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
@@ -47,7 +59,11 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"base_url": self._url, "namespace": self._client.namespace, "system_messages": "prepend"}
+        return {
+            "base_url": self._url,
+            "namespace": self._client.namespace,
+            "system_messages": "prepend",
+        }
 
     @property
     def supports_model_override(self) -> bool:
@@ -62,7 +78,9 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
         return True
 
     @property
-    def supported_usage_metadata_details(self) -> dict[Literal["invoke", "stream"], list[UsageDetail]]:
+    def supported_usage_metadata_details(
+        self,
+    ) -> dict[Literal["invoke", "stream"], list[UsageDetail]]:
         return {"invoke": ["cache_read_input"], "stream": ["cache_read_input"]}
 
     def invoke_with_cache_read_input(self, *, stream: bool = False) -> AIMessage:

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
-from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.base.response.schema import (
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from rag_llamaindex import WordEmbedding
@@ -32,10 +36,18 @@ async def llm(service: Service, namespace: str) -> AsyncIterator[QuireLLM]:
 def nodes(corpus: list[Any], questions: list[Any]) -> list[NodeWithScore]:
     """The documents of the first question, as nodes that were retrieved."""
     wanted = questions[0]["document_ids"]
-    return [NodeWithScore(node=TextNode(id_=d["id"], text=d["text"], metadata={"title": d["title"]}), score=1.0) for d in corpus if d["id"] in wanted]
+    return [
+        NodeWithScore(
+            node=TextNode(id_=d["id"], text=d["text"], metadata={"title": d["title"]}), score=1.0
+        )
+        for d in corpus
+        if d["id"] in wanted
+    ]
 
 
-async def test_every_way_of_asking_gives_the_same_answer(llm: QuireLLM, client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
+async def test_every_way_of_asking_gives_the_same_answer(
+    llm: QuireLLM, client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     client.documents.add_many(corpus)
     q = questions[0]
     ids = q["document_ids"]
@@ -49,9 +61,15 @@ async def test_every_way_of_asking_gives_the_same_answer(llm: QuireLLM, client: 
     assert (await llm.achat(messages, document_ids=ids)).message.content == answer.text
     for pieces in (
         [(r.text, r.delta, r.raw) for r in llm.stream_complete(q["question"], document_ids=ids)],
-        [(r.text, r.delta, r.raw) async for r in await llm.astream_complete(q["question"], document_ids=ids)],
+        [
+            (r.text, r.delta, r.raw)
+            async for r in await llm.astream_complete(q["question"], document_ids=ids)
+        ],
         [(r.message.content, r.delta, r.raw) for r in llm.stream_chat(messages, document_ids=ids)],
-        [(r.message.content, r.delta, r.raw) async for r in await llm.astream_chat(messages, document_ids=ids)],
+        [
+            (r.message.content, r.delta, r.raw)
+            async for r in await llm.astream_chat(messages, document_ids=ids)
+        ],
     ):
         assert "".join(delta or "" for _, delta, _ in pieces) == answer.text
         assert pieces[-1][0] == answer.text
@@ -59,18 +77,26 @@ async def test_every_way_of_asking_gives_the_same_answer(llm: QuireLLM, client: 
 
 
 def test_what_the_model_is_told_and_tells(llm: QuireLLM) -> None:
-    assert llm.metadata.context_window == json.loads((SAMPLE.parent / "config.json").read_text())["max_position_embeddings"]
+    assert (
+        llm.metadata.context_window
+        == json.loads((SAMPLE.parent / "config.json").read_text())["max_position_embeddings"]
+    )
     assert llm.metadata.is_chat_model
     assert QuireLLM.class_name() == "QuireLLM"
     with pytest.raises(ConfigurationError, match="role 'tool'"):
         llm.chat([ChatMessage(role=MessageRole.TOOL, content="x")])
     with pytest.raises(ConfigurationError, match="'image'"):
         llm.chat([ChatMessage(role=MessageRole.USER, blocks=[ImageBlock(url="http://x/y.png")])])
-    system = [ChatMessage(role=MessageRole.SYSTEM, content="Be short."), ChatMessage(role=MessageRole.USER, content="Who?")]
+    system = [
+        ChatMessage(role=MessageRole.SYSTEM, content="Be short."),
+        ChatMessage(role=MessageRole.USER, content="Who?"),
+    ]
     assert llm.model_copy(update={"system_messages": "prepend"}).chat(system).raw is not None
 
 
-def test_nodes_go_by_their_ids(llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]) -> None:
+def test_nodes_go_by_their_ids(
+    llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]
+) -> None:
     synthesizer = QuireSynthesizer(llm)
     q = questions[0]
     for _ in range(2):
@@ -86,7 +112,9 @@ def test_nodes_go_by_their_ids(llm: QuireLLM, client: QuireClient, nodes: list[N
     assert str(synthesizer.synthesize(q["question"], [])) == "Empty Response"
 
 
-async def test_answers_over_nodes_can_be_streamed_and_awaited(llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]) -> None:
+async def test_answers_over_nodes_can_be_streamed_and_awaited(
+    llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore], questions: list[Any]
+) -> None:
     q = questions[0]
     streamed = QuireSynthesizer(llm, streaming=True).synthesize(q["question"], nodes)
     assert isinstance(streamed, StreamingResponse)
@@ -99,7 +127,9 @@ async def test_answers_over_nodes_can_be_streamed_and_awaited(llm: QuireLLM, cli
     assert "".join([t async for t in both.async_response_gen()]) in q["answers"]
 
 
-def test_the_postprocessor_caches_what_is_missing(client: QuireClient, nodes: list[NodeWithScore]) -> None:
+def test_the_postprocessor_caches_what_is_missing(
+    client: QuireClient, nodes: list[NodeWithScore]
+) -> None:
     postprocessor = QuireNodePostprocessor(client)
     client.documents.add(nodes[0].node.get_content(), id=nodes[0].node.node_id)
     assert postprocessor.postprocess_nodes(nodes, query_str="Who?") == nodes
@@ -110,17 +140,23 @@ def test_the_postprocessor_caches_what_is_missing(client: QuireClient, nodes: li
     assert QuireNodePostprocessor.class_name() == "QuireNodePostprocessor"
 
 
-def test_ids_that_are_no_nodes_stay_an_error(llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore]) -> None:
+def test_ids_that_are_no_nodes_stay_an_error(
+    llm: QuireLLM, client: QuireClient, nodes: list[NodeWithScore]
+) -> None:
     with pytest.raises(DocumentNotFoundError):
         llm.complete("Who?", document_ids=["unknown"])
     assert len(client.documents.list()) == 0
 
 
-def test_a_query_engine_answers_from_the_users_own_index(llm: QuireLLM, client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
+def test_a_query_engine_answers_from_the_users_own_index(
+    llm: QuireLLM, client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     nodes = [TextNode(id_=d["id"], text=d["text"]) for d in corpus]
     index = VectorStoreIndex(nodes, embed_model=WordEmbedding())
     engine = RetrieverQueryEngine(
-        retriever=index.as_retriever(similarity_top_k=4), response_synthesizer=QuireSynthesizer(llm), node_postprocessors=[QuireNodePostprocessor(client)]
+        retriever=index.as_retriever(similarity_top_k=4),
+        response_synthesizer=QuireSynthesizer(llm),
+        node_postprocessors=[QuireNodePostprocessor(client)],
     )
     q = questions[0]
     response = engine.query(q["question"])

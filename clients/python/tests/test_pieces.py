@@ -1,4 +1,5 @@
-"""What needs no service: retrying, waiting, event streams, decoding, and how explanations are shown."""
+"""What needs no service: retrying, waiting, event streams, decoding,
+and how explanations are shown."""
 
 from __future__ import annotations
 
@@ -8,9 +9,31 @@ from typing import Any
 
 import pytest
 
-from quire_client import ConfigurationError, Explanation, InvalidReplyError, QuireError, RequestTimeoutError, RetryPolicy
-from quire_client._exchange import Attempt, FailedBeforeSendingError, Flow, Now, Pause, Reply, exchange, json_call
-from quire_client._flows import Deadline, documents_of_files, file_id, wait_for_job, wait_until_ready
+from quire_client import (
+    ConfigurationError,
+    Explanation,
+    InvalidReplyError,
+    QuireError,
+    RequestTimeoutError,
+    RetryPolicy,
+)
+from quire_client._exchange import (
+    Attempt,
+    FailedBeforeSendingError,
+    Flow,
+    Now,
+    Pause,
+    Reply,
+    exchange,
+    json_call,
+)
+from quire_client._flows import (
+    Deadline,
+    documents_of_files,
+    file_id,
+    wait_for_job,
+    wait_until_ready,
+)
 from quire_client._sse import EventDecoder, ServerEvent
 from quire_client.errors import ConnectionFailedError, retry_after_seconds
 from quire_client.models import CacheUse, Document
@@ -48,18 +71,34 @@ def call(method: str = "POST", **options: Any) -> Flow[int]:
 
 
 def test_the_service_says_how_long_to_wait() -> None:
-    assert answer(call(), reply(503, retry_after="7"), reply(429, retry_after="9", retry_after_ms="1500"), reply(200)) == ([7.0, 1.5], 200)
+    assert answer(
+        call(),
+        reply(503, retry_after="7"),
+        reply(429, retry_after="9", retry_after_ms="1500"),
+        reply(200),
+    ) == ([7.0, 1.5], 200)
 
 
 def test_without_a_time_the_waits_grow_to_a_bound() -> None:
-    pauses, result = answer(exchange(json_call("GET", "/x", lambda r: r.status), RetryPolicy(max_retries=5, initial_delay=1.0, max_delay=4.0)),
-                            *[reply(503)] * 5, reply(200))  # fmt: skip
+    policy = RetryPolicy(max_retries=5, initial_delay=1.0, max_delay=4.0)
+    call = exchange(json_call("GET", "/x", lambda r: r.status), policy)
+    pauses, result = answer(call, *[reply(503)] * 5, reply(200))
     assert result == 200
     for pause, most in zip(pauses, [1.0, 2.0, 4.0, 4.0, 4.0], strict=True):
         assert most / 2 <= pause <= most
 
 
-@pytest.mark.parametrize(("status", "headers"), [(400, {}), (404, {}), (409, {"retry_after": "1"}), (500, {}), (504, {}), (503, {"retry_after": "11"})])
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (400, {}),
+        (404, {}),
+        (409, {"retry_after": "1"}),
+        (500, {}),
+        (504, {}),
+        (503, {"retry_after": "11"}),
+    ],
+)
 def test_other_replies_are_final(status: int, headers: Any) -> None:
     pauses, error = answer(call(), reply(status, **headers))
     assert pauses == []
@@ -106,15 +145,21 @@ def test_what_cannot_be_written_is_refused_before_anything_is_sent() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "seconds"),
-    [({}, None), ({"retry-after": "3"}, 3.0), ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None), ({"retry-after-ms": "nan", "retry-after": "2"}, 2.0),
-     ({"retry-after": "-1"}, None)],
-)  # fmt: skip
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after-ms": "nan", "retry-after": "2"}, 2.0),
+        ({"retry-after": "-1"}, None),
+    ],
+)
 def test_times_to_wait_are_read(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers) == seconds
 
 
 def timed(flow: Flow[Any], content: bytes) -> list[float]:
-    """Runs a flow whose every request is answered so, on a clock that only pauses move. Returns the pauses; raises what it raises."""
+    """Runs a flow whose every request is answered so, on a clock that only pauses move. Returns the
+    pauses; raises what it raises."""
     clock, pauses = 100.0, []
     outcome: Any = None
     step = next(flow)
@@ -133,7 +178,9 @@ def timed(flow: Flow[Any], content: bytes) -> list[float]:
 
 def test_waiting_for_a_job_ends_with_its_time() -> None:
     content = b'{"id": "job_1", "status": "running", "progress": {"ratio": 0.25}}'
-    with pytest.raises(RequestTimeoutError, match=r"job job_1 was at 25% and not finished within 10 s"):
+    with pytest.raises(
+        RequestTimeoutError, match=r"job job_1 was at 25% and not finished within 10 s"
+    ):
         timed(wait_for_job("job_1", POLICY, Deadline(10.0)), content)
 
 
@@ -144,14 +191,23 @@ def test_waiting_for_the_service_ends_with_its_time() -> None:
 
 # ---- event streams
 
-STREAM = b': ping\n\nevent: a\ndata: {"t": "x\xe2\x80\xa8y"}\n\ndata: one\r\ndata:two\r\n\r\nevent: b\rdata: 3\r\rid: 7\n\nevent: cut\ndata: off'
-EVENTS = [ServerEvent("a", '{"t": "x\u2028y"}'), ServerEvent("message", "one\ntwo"), ServerEvent("b", "3")]
+STREAM = (
+    b': ping\n\nevent: a\ndata: {"t": "x\xe2\x80\xa8y"}\n\ndata: one\r\ndata:two\r\n\r\n'
+    b"event: b\rdata: 3\r\rid: 7\n\nevent: cut\ndata: off"
+)
+EVENTS = [
+    ServerEvent("a", '{"t": "x\u2028y"}'),
+    ServerEvent("message", "one\ntwo"),
+    ServerEvent("b", "3"),
+]
 
 
 def test_events_come_out_however_the_bytes_are_cut() -> None:
     for size in range(1, len(STREAM) + 1):
         decoder = EventDecoder()
-        found = [e for at in range(0, len(STREAM), size) for e in decoder.feed(STREAM[at : at + size])]
+        found = [
+            e for at in range(0, len(STREAM), size) for e in decoder.feed(STREAM[at : at + size])
+        ]
         assert found == EVENTS, f"pieces of {size} bytes"
     for cut in range(len(STREAM)):
         decoder = EventDecoder()
@@ -180,7 +236,9 @@ def test_members_that_do_not_fit_are_named() -> None:
 
 
 def test_maps_keep_what_fits_and_null_takes_the_default() -> None:
-    use = CacheUse.from_json({"tiers": {"dram": {"blocks": 2}, "comment": "new"}, "misses": None, "hit_ratio": 1})
+    use = CacheUse.from_json(
+        {"tiers": {"dram": {"blocks": 2}, "comment": "new"}, "misses": None, "hit_ratio": 1}
+    )
     assert list(use.tiers) == ["dram"]
     assert use.misses == []
     assert use.hit_ratio == 1.0
@@ -190,7 +248,18 @@ def test_maps_keep_what_fits_and_null_takes_the_default() -> None:
 
 
 def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
-    names = ["a/b.md", "a:b.md", "a b.md", "a_b.md", "ä.md", "ö.md", ".hidden", "x" * 200, "x" * 201, "日本"]
+    names = [
+        "a/b.md",
+        "a:b.md",
+        "a b.md",
+        "a_b.md",
+        "ä.md",
+        "ö.md",
+        ".hidden",
+        "x" * 200,
+        "x" * 201,
+        "日本",
+    ]
     ids = [file_id(n) for n in names]
     assert ids == [file_id(n) for n in names]
     assert ids[0] == "a:b.md"
@@ -200,7 +269,12 @@ def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
         assert one[0].isalnum()
         assert all(c.isascii() and (c.isalnum() or c in "._:-") for c in one)
     (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfHello")
-    assert documents_of_files([tmp_path / "bom.txt"], tmp_path, {})[0] == {"id": "bom.txt", "title": "bom", "text": "Hello", "metadata": {"source": "bom.txt"}}
+    assert documents_of_files([tmp_path / "bom.txt"], tmp_path, {})[0] == {
+        "id": "bom.txt",
+        "title": "bom",
+        "text": "Hello",
+        "metadata": {"source": "bom.txt"},
+    }
 
 
 # ---- explanations
@@ -208,7 +282,14 @@ def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
 
 def explanation(**changes: Any) -> Explanation:
     def block(index: int, action: str, **more: Any) -> Mapping[str, Any]:
-        return {"index": index, "document_id": "handbook<7>", "action": action, "block_id": f"b-{index}", "tokens": [0, 64], **more}
+        return {
+            "index": index,
+            "document_id": "handbook<7>",
+            "action": action,
+            "block_id": f"b-{index}",
+            "tokens": [0, 64],
+            **more,
+        }
 
     return Explanation.from_json(
         {
@@ -221,7 +302,10 @@ def explanation(**changes: Any) -> Explanation:
                 block(3, "sublimated"),
                 {"index": 4, "action": "computed"},
             ],
-            "spans": [{"name": "load", "start_ms": 5.0, "ms": 5.0}, {"name": "look<up>", "start_ms": 0, "ms": 5.0}],
+            "spans": [
+                {"name": "load", "start_ms": 5.0, "ms": 5.0},
+                {"name": "look<up>", "start_ms": 0, "ms": 5.0},
+            ],
             **changes,
         }
     )
@@ -229,8 +313,9 @@ def explanation(**changes: Any) -> Explanation:
 
 def test_an_explanation_is_shown_as_text() -> None:
     lines = repr(explanation()).splitlines()
-    assert (
-        lines[0] == "<Explanation qry_<1>: strategy samkv, 5 blocks: 1 reused (20%), 1 recomputed (20%), 1 computed (20%), 1 dropped (20%), 1 sublimated (20%)"
+    assert lines[0] == (
+        "<Explanation qry_<1>: strategy samkv, 5 blocks: 1 reused (20%), 1 recomputed (20%), "
+        "1 computed (20%), 1 dropped (20%), 1 sublimated (20%)"
     )
     assert lines[1].strip() == "because <b>"
     assert lines[2].split() == ["handbook<7>", "█▓·?"]

@@ -31,21 +31,35 @@ def question(client: QuireClient, corpus: list[Any], questions: list[Any]) -> di
     return dict(questions[0])
 
 
-def test_the_sample_is_answered_right_from_the_cache(client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
+def test_the_sample_is_answered_right_from_the_cache(
+    client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     client.documents.add_many(corpus)
     for q in questions:
-        result = client.query(q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"})
+        result = client.query(
+            q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"}
+        )
         assert result.answer.strip() in q["answers"]
         fates = result.usage.cache_details
-        assert fates.reused_tokens + fates.recomputed_tokens + fates.computed_tokens + fates.dropped_tokens == result.usage.prompt_tokens
+        assert (
+            fates.reused_tokens
+            + fates.recomputed_tokens
+            + fates.computed_tokens
+            + fates.dropped_tokens
+            == result.usage.prompt_tokens
+        )
         assert result.usage.cached_tokens == fates.reused_tokens + fates.dropped_tokens
-        assert result.usage.computed_tokens == result.usage.prompt_tokens - result.usage.cached_tokens
+        assert (
+            result.usage.computed_tokens == result.usage.prompt_tokens - result.usage.cached_tokens
+        )
         assert [d.id for d in result.documents] == q["document_ids"]
         assert result.cache.strategy == "reuse"
         assert result.cache.misses == []
 
 
-def test_messages_and_inline_documents_are_taken(client: QuireClient, corpus: list[Any], questions: list[Any]) -> None:
+def test_messages_and_inline_documents_are_taken(
+    client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     texts = {d["id"]: d["text"] for d in corpus}
     q = questions[0]
     result = client.query(
@@ -59,14 +73,18 @@ def test_messages_and_inline_documents_are_taken(client: QuireClient, corpus: li
     assert {d.id for d in result.documents} == {None}
 
 
-def test_a_stream_brings_plan_pieces_and_the_whole_result(client: QuireClient, question: dict[str, Any]) -> None:
+def test_a_stream_brings_plan_pieces_and_the_whole_result(
+    client: QuireClient, question: dict[str, Any]
+) -> None:
     whole = client.query(question["question"], document_ids=question["document_ids"])
     with client.stream(question["question"], document_ids=question["document_ids"]) as stream:
         events = list(stream)
     assert isinstance(events[0], PlanEvent)
     assert [d.id for d in events[0].documents] == question["document_ids"]
     assert isinstance(events[-1], DoneEvent)
-    assert "".join(e.text for e in events if isinstance(e, DeltaEvent)) == whole.answer == stream.text
+    assert (
+        "".join(e.text for e in events if isinstance(e, DeltaEvent)) == whole.answer == stream.text
+    )
     assert events[-1].result is stream.result
     assert stream.result is not None
     assert stream.result.answer == whole.answer
@@ -74,9 +92,13 @@ def test_a_stream_brings_plan_pieces_and_the_whole_result(client: QuireClient, q
     assert stream.result.id == events[0].id
 
 
-def test_a_stream_can_be_read_as_text_or_to_its_end(client: QuireClient, question: dict[str, Any]) -> None:
+def test_a_stream_can_be_read_as_text_or_to_its_end(
+    client: QuireClient, question: dict[str, Any]
+) -> None:
     texts = list(client.stream(question["question"], document_ids=question["document_ids"]).texts())
-    assert client.stream(question["question"], document_ids=question["document_ids"]).until_done().answer == "".join(texts)
+    assert client.stream(
+        question["question"], document_ids=question["document_ids"]
+    ).until_done().answer == "".join(texts)
     stream = client.stream(question["question"], document_ids=question["document_ids"])
     assert isinstance(next(stream), PlanEvent)
     stream.close()
@@ -94,8 +116,12 @@ def test_a_plan_promises_what_the_query_does(client: QuireClient, question: dict
     assert "load (predicted)" in repr(plan)
 
 
-def test_an_explanation_gives_the_fate_of_every_block(client: QuireClient, question: dict[str, Any], corpus: list[Any]) -> None:
-    result = client.query(question["question"], document_ids=question["document_ids"], cache={"strategy": "reuse"})
+def test_an_explanation_gives_the_fate_of_every_block(
+    client: QuireClient, question: dict[str, Any], corpus: list[Any]
+) -> None:
+    result = client.query(
+        question["question"], document_ids=question["document_ids"], cache={"strategy": "reuse"}
+    )
     explanation = client.explain(result, text=True)
     assert explanation.counts["reused"] == len(explanation.blocks)
     assert [name for name, _ in explanation.by_document()] == question["document_ids"]
@@ -166,24 +192,41 @@ def test_namespaces_do_not_see_each_other(client: QuireClient) -> None:
     with pytest.raises(NotFoundError):
         other.documents.get("x")
     other.close()
-    assert client.documents.get("x").namespace == client.namespace, "closing the other view leaves the connections open"
+    assert client.documents.get("x").namespace == client.namespace, (
+        "closing the other view leaves the connections open"
+    )
 
 
-async def test_the_asynchronous_client_does_the_same(async_client: AsyncQuireClient, corpus: list[Any], questions: list[Any]) -> None:
+async def test_the_asynchronous_client_does_the_same(
+    async_client: AsyncQuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
     await async_client.documents.add_many(corpus)
     q = questions[0]
-    result = await async_client.query(q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"})
+    result = await async_client.query(
+        q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"}
+    )
     assert result.answer.strip() in q["answers"]
-    plan = await async_client.plan(q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"})
+    plan = await async_client.plan(
+        q["question"], document_ids=q["document_ids"], cache={"strategy": "reuse"}
+    )
     assert plan.usage.cache_details == result.usage.cache_details
     assert len((await async_client.explain(result)).blocks) == len(plan.blocks)
     async with await async_client.stream(q["question"], document_ids=q["document_ids"]) as stream:
         kinds = [type(event) async for event in stream]
     assert kinds[0] is PlanEvent
     assert kinds[-1] is DoneEvent
-    texts = [t async for t in (await async_client.stream(q["question"], document_ids=q["document_ids"])).texts()]
+    texts = [
+        t
+        async for t in (
+            await async_client.stream(q["question"], document_ids=q["document_ids"])
+        ).texts()
+    ]
     assert "".join(texts) == stream.text
-    assert (await (await async_client.stream(q["question"], document_ids=q["document_ids"])).until_done()).answer == stream.text
+    assert (
+        await (
+            await async_client.stream(q["question"], document_ids=q["document_ids"])
+        ).until_done()
+    ).answer == stream.text
     early = await async_client.stream(q["question"], document_ids=q["document_ids"])
     assert isinstance(await early.__anext__(), PlanEvent)
     await early.aclose()
@@ -200,11 +243,19 @@ async def test_the_asynchronous_client_does_the_same(async_client: AsyncQuireCli
 
 
 @pytest.mark.parametrize(
-    ("synchronous", "asynchronous"), [(QuireClient, AsyncQuireClient), (Documents, AsyncDocuments), (Jobs, AsyncJobs), (Admin, AsyncAdmin)]
+    ("synchronous", "asynchronous"),
+    [
+        (QuireClient, AsyncQuireClient),
+        (Documents, AsyncDocuments),
+        (Jobs, AsyncJobs),
+        (Admin, AsyncAdmin),
+    ],
 )
 def test_both_clients_have_the_same_methods(synchronous: type, asynchronous: type) -> None:
     def methods(cls: type) -> dict[str, Any]:
-        return {n: m for n, m in vars(cls).items() if inspect.isfunction(m) and not n.startswith("_")}
+        return {
+            n: m for n, m in vars(cls).items() if inspect.isfunction(m) and not n.startswith("_")
+        }
 
     def arguments(method: Any) -> list[tuple[str, Any, Any]]:
         return [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]

@@ -36,10 +36,20 @@ REPLIES: dict[type[Model], str] = {
 }
 
 #: Members that stay at their default: a plan knows only a part of the usage.
-ABSENT = {f"QueryPlan.usage.{name}" for name in ("completion_tokens", "total_tokens", "prompt_tokens_details")}
+ABSENT = {
+    f"QueryPlan.usage.{name}"
+    for name in ("completion_tokens", "total_tokens", "prompt_tokens_details")
+}
 
 #: The JSON types that a plain hint reads.
-JSON_TYPES: dict[Any, set[str]] = {str: {"string"}, int: {"integer"}, float: {"integer", "number"}, bool: {"boolean"}, dict: {"object"}, list: {"array"}}
+JSON_TYPES: dict[Any, set[str]] = {
+    str: {"string"},
+    int: {"integer"},
+    float: {"integer", "number"},
+    bool: {"boolean"},
+    dict: {"object"},
+    list: {"array"},
+}
 
 
 def resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +71,9 @@ def json_types(schema: dict[str, Any]) -> set[str]:
     return set([named] if isinstance(named, str) else named) - {"null"}
 
 
-def faults(hint: Any, schema: dict[str, Any], document: dict[str, Any], where: str) -> Iterator[str]:
+def faults(
+    hint: Any, schema: dict[str, Any], document: dict[str, Any], where: str
+) -> Iterator[str]:
     """What of the hint the schema does not give."""
     options = [a for a in typing.get_args(hint) if a is not type(None)]
     origin = typing.get_origin(hint)
@@ -82,7 +94,9 @@ def faults(hint: Any, schema: dict[str, Any], document: dict[str, Any], where: s
                 yield from faults(options[1], member, document, f"{where}.{name}")
 
 
-def model_faults(model: type[Model], schema: dict[str, Any], document: dict[str, Any], where: str) -> Iterator[str]:
+def model_faults(
+    model: type[Model], schema: dict[str, Any], document: dict[str, Any], where: str
+) -> Iterator[str]:
     hints = typing.get_type_hints(model)
     for field in dataclasses.fields(model):
         if field.name == "raw":
@@ -92,7 +106,9 @@ def model_faults(model: type[Model], schema: dict[str, Any], document: dict[str,
             if name not in ABSENT:
                 yield f"{name} is in no reply"
             continue
-        wanted = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        wanted = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
         if wanted and field.name not in schema["required"]:
             yield f"{name} has no default, and may be absent"
         yield from faults(hints[field.name], schema["properties"][field.name], document, name)
@@ -101,6 +117,10 @@ def model_faults(model: type[Model], schema: dict[str, Any], document: dict[str,
 def test_what_the_client_reads_is_what_the_service_describes(service: Service) -> None:
     document = httpx.get(f"{service.url}/openapi.json").json()
     found = [
-        fault for model, component in REPLIES.items() for fault in model_faults(model, resolved({"$ref": f"/{component}"}, document), document, model.__name__)
+        fault
+        for model, component in REPLIES.items()
+        for fault in model_faults(
+            model, resolved({"$ref": f"/{component}"}, document), document, model.__name__
+        )
     ]
     assert found == []

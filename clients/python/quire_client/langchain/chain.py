@@ -1,4 +1,5 @@
-"""A chain that is ready to use: retrieve with the user's own vector store, answer from cached KV."""
+"""A chain that is ready to use: retrieve with the user's own vector store,
+answer from cached KV."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from .chat import ChatQuire
 
 
 class QuireAnswer(Runnable[dict[str, Any], AIMessage]):
-    """Answers `question` over the documents in `context`, after the messages in `chat_history` if there are any.
+    """Answers `question` over the documents in `context`,
+    after the messages in `chat_history` if there are any.
 
-    Documents go by their ids; one that Quire does not know yet, or no more, is cached from the text at hand.
+    Documents go by their ids; one that Quire does not know yet, or no more,
+    is cached from the text at hand.
     """
 
     def __init__(self, llm: ChatQuire) -> None:
@@ -27,40 +30,58 @@ class QuireAnswer(Runnable[dict[str, Any], AIMessage]):
         try:
             question, documents = inputs["question"], inputs["context"]
         except KeyError as error:
-            raise ConfigurationError(f"the input lacks {error.args[0]!r}; give question and context") from None
+            raise ConfigurationError(
+                f"the input lacks {error.args[0]!r}; give question and context"
+            ) from None
         return [*inputs.get("chat_history", []), HumanMessage(question)], documents
 
-    def invoke(self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+    def invoke(
+        self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AIMessage:
         """The answer."""
         messages, documents = self._messages(input)
         return self.llm.invoke(messages, config, documents=documents, **kwargs)
 
-    async def ainvoke(self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+    async def ainvoke(
+        self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AIMessage:
         """The answer."""
         messages, documents = self._messages(input)
         return await self.llm.ainvoke(messages, config, documents=documents, **kwargs)
 
-    def stream(self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[AIMessageChunk]:
+    def stream(
+        self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[AIMessageChunk]:
         """The answer, piece by piece."""
         messages, documents = self._messages(input)
         yield from self.llm.stream(messages, config, documents=documents, **kwargs)
 
-    async def astream(self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[AIMessageChunk]:
+    async def astream(
+        self, input: dict[str, Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[AIMessageChunk]:
         """The answer, piece by piece."""
         messages, documents = self._messages(input)
         async for chunk in self.llm.astream(messages, config, documents=documents, **kwargs):
             yield chunk
 
 
-def quire_rag_chain(retriever: BaseRetriever, llm: ChatQuire) -> Runnable[str | dict[str, Any], dict[str, Any]]:
-    """From a question (text, or a dict with `question` and `chat_history`) to a dict that adds `context` and `answer`.
+def quire_rag_chain(
+    retriever: BaseRetriever, llm: ChatQuire
+) -> Runnable[str | dict[str, Any], dict[str, Any]]:
+    """From a question (text, or a dict with `question` and `chat_history`) to a dict that adds
+    `context` and `answer`.
 
-    `retriever` is any of LangChain's whose documents have ids, such as `vector_store.as_retriever()`. `answer` is an AIMessage; its
-    `usage_metadata` says what came from the cache.
+    `retriever` is any of LangChain's whose documents have ids, such as
+    `vector_store.as_retriever()`. `answer` is an AIMessage; its `usage_metadata` says what came
+    from the cache.
     """
     as_dict: Runnable[str | dict[str, Any], dict[str, Any]] = RunnableLambda(_as_dict)
     retrieve: Any = RunnableLambda(_question_of) | retriever
-    return as_dict | RunnablePassthrough.assign(context=retrieve) | RunnablePassthrough.assign(answer=QuireAnswer(llm))
+    return (
+        as_dict
+        | RunnablePassthrough.assign(context=retrieve)
+        | RunnablePassthrough.assign(answer=QuireAnswer(llm))
+    )
 
 
 def _as_dict(input: str | dict[str, Any]) -> dict[str, Any]:
@@ -69,5 +90,7 @@ def _as_dict(input: str | dict[str, Any]) -> dict[str, Any]:
 
 def _question_of(input: dict[str, Any]) -> str:
     if not isinstance(input.get("question"), str):
-        raise ConfigurationError("the input lacks 'question'; give a text, or a dict with question and chat_history")
+        raise ConfigurationError(
+            "the input lacks 'question'; give a text, or a dict with question and chat_history"
+        )
     return str(input["question"])

@@ -45,9 +45,10 @@ _OPTIONS = (
 class ChatQuire(Connection, BaseChatModel):
     """A chat model whose documents stay cached in Quire.
 
-    Every option can be given at construction, bound (`llm.bind(document_ids=[...])`), or passed to a call. Beside ids, whole
-    LangChain documents can be given: `documents=[...]` sends the ids of those that have one, which are cached at once should the
-    service not know them, and the texts of the others.
+    Every option can be given at construction, bound (`llm.bind(document_ids=[...])`), or passed to
+    a call. Beside ids, whole LangChain documents can be given: `documents=[...]` sends the ids of
+    those that have one, which are cached at once should the service not know them, and the texts of
+    the others.
 
         llm = ChatQuire(cache_options={"strategy": "reuse"})
         llm.bind(document_ids=["handbook"]).invoke("How many leave days carry over?").usage_metadata
@@ -64,16 +65,19 @@ class ChatQuire(Connection, BaseChatModel):
     document_ids: list[str] = Field(default_factory=list)
     """Cached documents of every question, in the order they stand in the prompt."""
     cache_options: CacheOptions | None = None
-    """How Quire uses its cache, such as {"strategy": "reuse"}. (The field `cache` is LangChain's own, for whole answers.)"""
+    """How Quire uses its cache, such as {"strategy": "reuse"}. (The field `cache` is LangChain's
+    own, for whole answers.)"""
     cache_salt: str | None = None
     on_missing: str | None = None
     on_not_ready: str | None = None
     citations: bool | None = None
     timeout_ms: int | None = None
     system_messages: SystemMessages = "send"
-    """"prepend" puts a system message before the first turn of the user, for models whose chat template has none."""
+    """"prepend" puts a system message before the first turn of the user,
+    for models whose chat template has none."""
     add_missing: bool = True
-    """Whether documents given whole that the service does not know are added, and the question asked again."""
+    """Whether documents given whole that the service does not know are added,
+    and the question asked again."""
 
     # ---- what LangChain asks for
 
@@ -83,7 +87,12 @@ class ChatQuire(Connection, BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model": self.model_name, "base_url": self.base_url, "namespace": self.namespace, **self._own_options()}
+        return {
+            "model": self.model_name,
+            "base_url": self.base_url,
+            "namespace": self.namespace,
+            **self._own_options(),
+        }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
@@ -96,13 +105,21 @@ class ChatQuire(Connection, BaseChatModel):
     def _own_options(self) -> dict[str, Any]:
         return {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
 
-    def _request(self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]) -> tuple[dict[str, Any], list[Document]]:
+    def _request(
+        self, messages: list[BaseMessage], stop: list[str] | None, given: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Document]]:
         """Options of the query, and the documents that were given whole and go by their ids."""
-        options = {"model": self.model_name, **self._own_options(), **{k: v for k, v in given.items() if v is not None}}
+        options = {
+            "model": self.model_name,
+            **self._own_options(),
+            **{k: v for k, v in given.items() if v is not None},
+        }
         documents: Sequence[Document] = options.pop("documents", None) or []
         system: SystemMessages = options.pop("system_messages", self.system_messages)
         ids, inline = split_documents(documents)
-        options["document_ids"] = list(dict.fromkeys([*options.get("document_ids", self.document_ids), *ids]))
+        options["document_ids"] = list(
+            dict.fromkeys([*options.get("document_ids", self.document_ids), *ids])
+        )
         if inline:
             options["documents"] = inline
         wanted = stop if stop is not None else self.stop
@@ -114,9 +131,14 @@ class ChatQuire(Connection, BaseChatModel):
         return options, [d for d in documents if d.id]
 
     def _missing(self, error: DocumentNotFoundError, documents: list[Document]) -> list[Any]:
-        """What can be added so that the question can be asked again. Raises the error when that is not all that is missing."""
+        """What can be added so that the question can be asked again. Raises the error when that is
+        not all that is missing."""
         known = {d.id: d for d in documents}
-        if not self.add_missing or not error.document_ids or not set(error.document_ids) <= set(known):
+        if (
+            not self.add_missing
+            or not error.document_ids
+            or not set(error.document_ids) <= set(known)
+        ):
             raise error
         return [input_of(known[i]) for i in error.document_ids]
 
@@ -131,7 +153,11 @@ class ChatQuire(Connection, BaseChatModel):
         return report.usage.cache_write_tokens
 
     def _generate(
-        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
         try:
@@ -141,7 +167,11 @@ class ChatQuire(Connection, BaseChatModel):
         return _chat_result(self.client.query(**options), added)
 
     async def _agenerate(
-        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
     ) -> ChatResult:
         options, documents = self._request(messages, stop, kwargs)
         try:
@@ -151,7 +181,11 @@ class ChatQuire(Connection, BaseChatModel):
         return _chat_result(await self.async_client.query(**options), added)
 
     def _stream(
-        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
         added = 0
@@ -169,7 +203,11 @@ class ChatQuire(Connection, BaseChatModel):
                     yield chunk
 
     async def _astream(
-        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         options, documents = self._request(messages, stop, kwargs)
         added = 0
@@ -195,11 +233,13 @@ class ChatQuire(Connection, BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Answers that fit a schema (a pydantic class, a TypedDict or a JSON schema): the service lets the model write nothing else.
+        """Answers that fit a schema (a pydantic class, a TypedDict or a JSON schema): the service
+        lets the model write nothing else.
 
-        With a pydantic class the answer is one of its objects, otherwise a dict. `include_raw`: a dict of `raw`, `parsed` and
-        `parsing_error`. `method`: "json_mode" asks for any JSON object. `strict`: taken and ignored, the schema always binds.
-        The service ends an answer within `max_tokens` if the schema allows one so short; `finish_reason` "length" says that the model
+        With a pydantic class the answer is one of its objects, otherwise a dict. `include_raw`: a
+        dict of `raw`, `parsed` and `parsing_error`. `method`: "json_mode" asks for any JSON object.
+        `strict`: taken and ignored, the schema always binds. The service ends an answer within
+        `max_tokens` if the schema allows one so short; `finish_reason` "length" says that the model
         wanted more.
         """
         if kwargs:
@@ -207,20 +247,32 @@ class ChatQuire(Connection, BaseChatModel):
         json_schema = convert_to_json_schema(schema)
         wanted: dict[str, Any] = {"type": "json_object"}
         if method == "json_schema":
-            wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema}}
-        llm = self.bind(response_format=wanted, ls_structured_output_format={"kwargs": {"method": method}, "schema": json_schema})
+            wanted = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": json_schema},
+            }
+        llm = self.bind(
+            response_format=wanted,
+            ls_structured_output_format={"kwargs": {"method": method}, "schema": json_schema},
+        )
         parser: Runnable[Any, Any] = JsonOutputParser()
         if isinstance(schema, type) and is_basemodel_subclass(schema):
             parser = PydanticOutputParser(pydantic_object=schema)
         if not include_raw:
             return llm | parser
-        parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+        parsed = RunnablePassthrough.assign(
+            parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
+        )
         failed = RunnablePassthrough.assign(parsed=lambda _: None)
         return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
 def _chat_result(result: QueryResult, added: int) -> ChatResult:
-    message = AIMessage(content=result.answer, usage_metadata=usage_metadata(result.usage, added), response_metadata=response_metadata(result))
+    message = AIMessage(
+        content=result.answer,
+        usage_metadata=usage_metadata(result.usage, added),
+        response_metadata=response_metadata(result),
+    )
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
@@ -230,7 +282,10 @@ def _chunk(event: StreamEvent, added: int) -> ChatGenerationChunk | None:
     if isinstance(event, DoneEvent):
         result = event.result
         last = AIMessageChunk(
-            content="", usage_metadata=usage_metadata(result.usage, added), response_metadata=response_metadata(result), chunk_position="last"
+            content="",
+            usage_metadata=usage_metadata(result.usage, added),
+            response_metadata=response_metadata(result),
+            chunk_position="last",
         )
         return ChatGenerationChunk(message=last)
     return None

@@ -19,7 +19,9 @@ class Connection(BaseModel):
 
     base_url: str | None = None
     """Address of the service; without it QUIRE_SERVER, or http://127.0.0.1:8080."""
-    api_key: SecretStr | None = Field(default_factory=secret_from_env("QUIRE_API_KEY", default=None))
+    api_key: SecretStr | None = Field(
+        default_factory=secret_from_env("QUIRE_API_KEY", default=None)
+    )
     """API key; without it QUIRE_API_KEY."""
     namespace: str | None = None
     """Namespace of the documents; without it the key's default."""
@@ -48,7 +50,8 @@ class Connection(BaseModel):
 
     @property
     def async_client(self) -> AsyncQuireClient:
-        """The asynchronous client behind this object; it belongs to the event loop that uses it first."""
+        """The asynchronous client behind this object;
+        it belongs to the event loop that uses it first."""
         if self._async_client is None:
             self._async_client = AsyncQuireClient(self.base_url, **self._arguments())
         return self._async_client

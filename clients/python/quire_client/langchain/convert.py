@@ -30,7 +30,10 @@ def _role(message: BaseMessage) -> Role:
         return "assistant"
     if isinstance(message, ChatMessage) and message.role in ("system", "user", "assistant"):
         return message.role  # type: ignore[return-value]
-    raise ConfigurationError(f"a message of type {message.type!r} cannot be sent: Quire takes system, human and AI messages")
+    raise ConfigurationError(
+        f"a message of type {message.type!r} cannot be sent: "
+        "Quire takes system, human and AI messages"
+    )
 
 
 def _text(message: BaseMessage) -> str:
@@ -43,14 +46,18 @@ def _text(message: BaseMessage) -> str:
         elif part.get("type") == "text":
             parts.append(str(part.get("text", "")))
         else:
-            raise ConfigurationError(f"a message has content of type {part.get('type')!r}; Quire takes text")
+            raise ConfigurationError(
+                f"a message has content of type {part.get('type')!r}; Quire takes text"
+            )
     return "".join(parts)
 
 
 def usage_metadata(usage: Usage, added: int) -> UsageMetadata:
-    """`cache_read`: prompt tokens that were in the cache before. `cache_creation`: tokens whose KV was written on the way.
+    """`cache_read`: prompt tokens that were in the cache before. `cache_creation`: tokens whose KV
+    was written on the way.
 
-    `added`: tokens of documents cached for this very question. The query itself found them in the cache, the caller had none.
+    `added`: tokens of documents cached for this very question. The query itself found them in the
+    cache, the caller had none.
     """
     details = usage.prompt_tokens_details
     read, created = max(0, details.cached_tokens - added), details.cache_write_tokens + added
@@ -100,6 +107,16 @@ def document_of(stored: StoredDocument, text: str) -> Document:
 
 
 def document_of_passage(passage: Passage) -> Document:
-    """A passage as a document: its id is that of the document it stands in; metadata says where, and how it scored."""
-    place = {"chunk": passage.chunk, "start": passage.start, "end": passage.end, "score": passage.score}
-    return Document(id=passage.document_id, page_content=passage.text, metadata={**passage.metadata, "quire": place})
+    """A passage as a document: its id is that of the document it stands in;
+    metadata says where, and how it scored."""
+    place = {
+        "chunk": passage.chunk,
+        "start": passage.start,
+        "end": passage.end,
+        "score": passage.score,
+    }
+    return Document(
+        id=passage.document_id,
+        page_content=passage.text,
+        metadata={**passage.metadata, "quire": place},
+    )

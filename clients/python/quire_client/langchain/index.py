@@ -1,4 +1,5 @@
-"""Documents of LangChain into Quire: as an index for LangChain's indexing API, and kept in step by one call."""
+"""Documents of LangChain into Quire:
+as an index for LangChain's indexing API, and kept in step by one call."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ COLLECTION = "quire_collection"
 
 
 class QuireDocumentIndex(QuireRetriever, DocumentIndex):
-    """Quire as a document index: takes part in `langchain_core.indexing.index(...)`, and retrieves as `QuireRetriever` does.
+    """Quire as a document index: takes part in `langchain_core.indexing.index(...)`, and retrieves
+    as `QuireRetriever` does.
 
     Documents are cached when `upsert` returns. Those without an id are named by their content.
     """
@@ -38,26 +40,36 @@ class QuireDocumentIndex(QuireRetriever, DocumentIndex):
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """Adds or replaces documents; each is named in the response, as `succeeded` or `failed`."""
-        report = self.client.documents.add_many(map(input_of, items), batch_size=self.batch_size, **self.options)
+        report = self.client.documents.add_many(
+            map(input_of, items), batch_size=self.batch_size, **self.options
+        )
         return _upserted(report, items)
 
     async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """As `upsert`."""
-        report = await self.async_client.documents.add_many(map(input_of, items), batch_size=self.batch_size, **self.options)
+        report = await self.async_client.documents.add_many(
+            map(input_of, items), batch_size=self.batch_size, **self.options
+        )
         return _upserted(report, items)
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """Deletes documents; ids that do not exist are no failure."""
         done = self.client.documents.delete_many(_named(ids))
         return DeleteResponse(
-            num_deleted=len(done.deleted), succeeded=done.deleted, num_failed=len(done.failed), failed=[str(f.get("id")) for f in done.failed]
+            num_deleted=len(done.deleted),
+            succeeded=done.deleted,
+            num_failed=len(done.failed),
+            failed=[str(f.get("id")) for f in done.failed],
         )
 
     async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
         """As `delete`."""
         done = await self.async_client.documents.delete_many(_named(ids))
         return DeleteResponse(
-            num_deleted=len(done.deleted), succeeded=done.deleted, num_failed=len(done.failed), failed=[str(f.get("id")) for f in done.failed]
+            num_deleted=len(done.deleted),
+            succeeded=done.deleted,
+            num_failed=len(done.failed),
+            failed=[str(f.get("id")) for f in done.failed],
         )
 
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
@@ -87,7 +99,9 @@ async def _aget(client: AsyncQuireClient, id: str) -> Document | None:
 
 def _named(ids: list[str] | None) -> list[str]:
     if ids is None:
-        raise ConfigurationError("give the ids of the documents to delete; an index never deletes everything")
+        raise ConfigurationError(
+            "give the ids of the documents to delete; an index never deletes everything"
+        )
     return ids
 
 
@@ -107,32 +121,61 @@ def sync_documents(
     progress: Progress = False,
     **options: Any,
 ) -> IndexingResult:
-    """Brings Quire in step with `documents`, and needs no record manager: Quire itself is the record.
+    """Brings Quire in step with `documents`, and needs no record manager:
+    Quire itself is the record.
 
-    Each document is cut by `splitter` and its parts are cached under ids made from their source and content, so that what has not
-    changed is neither sent nor computed again. `cleanup`: "incremental" deletes parts that the given sources no longer have, "full"
-    deletes everything of the collection that was not given, None deletes nothing. Metadata `source_key` names a document's source.
+    Each document is cut by `splitter` and its parts are cached under ids made from their source and
+    content, so that what has not changed is neither sent nor computed again. `cleanup`:
+    "incremental" deletes parts that the given sources no longer have, "full" deletes everything of
+    the collection that was not given, None deletes nothing. Metadata `source_key` names a
+    document's source.
     """
     parts = list(_parts(documents, splitter, collection, source_key))
     wanted = {str(d.id): d for d in parts}
-    there = {d.id: d.metadata.get(source_key) for d in client.documents.iter(metadata={COLLECTION: collection}) if d.status != "failed"}
+    there = {
+        d.id: d.metadata.get(source_key)
+        for d in client.documents.iter(metadata={COLLECTION: collection})
+        if d.status != "failed"
+    }
     new = [d for name, d in wanted.items() if name not in there]
     report = client.documents.add_many([input_of(d) for d in new], progress=progress, **options)
     report.raise_for_failures()
     sources = {d.metadata.get(source_key) for d in parts}
-    stale = [name for name, source in there.items() if name not in wanted and (cleanup == "full" or (cleanup == "incremental" and source in sources))]
+    stale = [
+        name
+        for name, source in there.items()
+        if name not in wanted
+        and (cleanup == "full" or (cleanup == "incremental" and source in sources))
+    ]
     deleted = client.documents.delete_many(stale).deleted if stale else []
-    return IndexingResult(num_added=len(new), num_updated=0, num_skipped=len(wanted) - len(new), num_deleted=len(deleted))
+    return IndexingResult(
+        num_added=len(new),
+        num_updated=0,
+        num_skipped=len(wanted) - len(new),
+        num_deleted=len(deleted),
+    )
 
 
-def _parts(documents: Iterable[Document], splitter: BaseDocumentTransformer | None, collection: str, source_key: str) -> Iterator[Document]:
+def _parts(
+    documents: Iterable[Document],
+    splitter: BaseDocumentTransformer | None,
+    collection: str,
+    source_key: str,
+) -> Iterator[Document]:
     whole = list(documents)
     for number, document in enumerate(whole):
         if document.metadata.get(source_key) is None:
-            raise ConfigurationError(f"documents[{number}].metadata has no {source_key!r}, which tells whose parts are stale; set it or source_key")
+            raise ConfigurationError(
+                f"documents[{number}].metadata has no {source_key!r}, "
+                "which tells whose parts are stale; set it or source_key"
+            )
     for part in splitter.transform_documents(whole) if splitter else whole:
         metadata = {**part.metadata, COLLECTION: collection}
-        yield Document(id=part_id(part.page_content, metadata), page_content=part.page_content, metadata=metadata)
+        yield Document(
+            id=part_id(part.page_content, metadata),
+            page_content=part.page_content,
+            metadata=metadata,
+        )
 
 
 def part_id(text: str, metadata: dict[str, Any]) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import Field
@@ -16,8 +19,8 @@ from .convert import document_of_passage
 class QuireRetriever(Connection, BaseRetriever):
     """The `k` best passages for a query among the documents Quire holds, without generating.
 
-    Their `id` is the document's, so that they can be given to `ChatQuire` as they are; `metadata["quire"]` says where in the
-    document they stand and how they scored.
+    Their `id` is the document's, so that they can be given to `ChatQuire` as they are;
+    `metadata["quire"]` says where in the document they stand and how they scored.
     """
 
     k: int = 4
@@ -27,12 +30,25 @@ class QuireRetriever(Connection, BaseRetriever):
     """Metadata the documents must have."""
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
-        options: dict[str, Any] = {"k": self.k, "document_ids": self.document_ids, "metadata": self.filter or None}
+        options: dict[str, Any] = {
+            "k": self.k,
+            "document_ids": self.document_ids,
+            "metadata": self.filter or None,
+        }
         options.update((name, value) for name, value in given.items() if value is not None)
         return options
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any) -> list[Document]:
-        return [document_of_passage(p) for p in self.client.retrieve(query, **self._options(kwargs))]
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return [
+            document_of_passage(p) for p in self.client.retrieve(query, **self._options(kwargs))
+        ]
 
-    async def _aget_relevant_documents(self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any) -> list[Document]:
-        return [document_of_passage(p) for p in await self.async_client.retrieve(query, **self._options(kwargs))]
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        return [
+            document_of_passage(p)
+            for p in await self.async_client.retrieve(query, **self._options(kwargs))
+        ]

@@ -41,9 +41,11 @@ _ROLES: dict[MessageRole, Role] = {
 
 
 class QuireLLM(LLM):
-    """A LlamaIndex LLM on Quire. Options of a query, such as `document_ids`, can be given at construction or with a call.
+    """A LlamaIndex LLM on Quire. Options of a query, such as `document_ids`, can be given at
+    construction or with a call.
 
-    `raw` of every response is the whole `QueryResult`: what came from the cache, timings, documents.
+    `raw` of every response is the whole `QueryResult`:
+    what came from the cache, timings, documents.
     """
 
     base_url: str | None = None
@@ -59,7 +61,8 @@ class QuireLLM(LLM):
     cache_options: CacheOptions | None = None
     """How Quire uses its cache, such as {"strategy": "reuse"}."""
     system_messages: SystemMessages = "send"
-    """"prepend" puts a system message before the first turn of the user, for models whose chat template has none."""
+    """"prepend" puts a system message before the first turn of the user,
+    for models whose chat template has none."""
     context_window: int | None = None
     """Tokens a prompt may have; without it the service is asked once."""
     timeout: float = 60.0
@@ -74,7 +77,12 @@ class QuireLLM(LLM):
         return "QuireLLM"
 
     def _arguments(self) -> dict[str, Any]:
-        return {"api_key": self.api_key, "namespace": self.namespace, "timeout": self.timeout, "retry": RetryPolicy(max_retries=self.max_retries)}
+        return {
+            "api_key": self.api_key,
+            "namespace": self.namespace,
+            "timeout": self.timeout,
+            "retry": RetryPolicy(max_retries=self.max_retries),
+        }
 
     @property
     def client(self) -> QuireClient:
@@ -85,7 +93,8 @@ class QuireLLM(LLM):
 
     @property
     def async_client(self) -> AsyncQuireClient:
-        """The asynchronous client behind this object; it belongs to the event loop that uses it first."""
+        """The asynchronous client behind this object;
+        it belongs to the event loop that uses it first."""
         if self._async_client is None:
             self._async_client = AsyncQuireClient(self.base_url, **self._arguments())
         return self._async_client
@@ -96,17 +105,31 @@ class QuireLLM(LLM):
         if self.context_window is None:
             self.context_window = int(self.client.info().model.get("max_model_len") or 2048)
         return LLMMetadata(
-            context_window=self.context_window, num_output=self.max_tokens or 128, is_chat_model=True, model_name=self.model, is_function_calling_model=False
+            context_window=self.context_window,
+            num_output=self.max_tokens or 128,
+            is_chat_model=True,
+            model_name=self.model,
+            is_function_calling_model=False,
         )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options of a query: this object's own, and over them those of the call."""
-        own = {"model": self.model, "temperature": self.temperature, "max_tokens": self.max_tokens, "document_ids": self.document_ids or None}
+        own = {
+            "model": self.model,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "document_ids": self.document_ids or None,
+        }
         options = {**own, "cache": self.cache_options, **given}
         return {name: value for name, value in options.items() if value is not None}
 
-    def _chat_options(self, messages: Sequence[ChatMessage], given: dict[str, Any]) -> dict[str, Any]:
-        return {**self.options(given), "messages": turns_of([(_role(m), _text(m)) for m in messages], self.system_messages)}
+    def _chat_options(
+        self, messages: Sequence[ChatMessage], given: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            **self.options(given),
+            "messages": turns_of([(_role(m), _text(m)) for m in messages], self.system_messages),
+        }
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -127,14 +150,19 @@ class QuireLLM(LLM):
             with self.client.stream(**options) as stream:
                 for event in stream:
                     if isinstance(event, DeltaEvent):
-                        yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=stream.text), delta=event.text)
+                        yield ChatResponse(
+                            message=ChatMessage(role=MessageRole.ASSISTANT, content=stream.text),
+                            delta=event.text,
+                        )
                     elif isinstance(event, DoneEvent):
                         yield _chat_response(event.result, delta="")
 
         return responses()
 
     @llm_chat_callback()
-    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], **kwargs: Any
+    ) -> ChatResponseAsyncGen:
         """As `stream_chat`."""
         options = self._chat_options(messages, kwargs)
 
@@ -142,7 +170,10 @@ class QuireLLM(LLM):
             async with await self.async_client.stream(**options) as stream:
                 async for event in stream:
                     if isinstance(event, DeltaEvent):
-                        yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=stream.text), delta=event.text)
+                        yield ChatResponse(
+                            message=ChatMessage(role=MessageRole.ASSISTANT, content=stream.text),
+                            delta=event.text,
+                        )
                     elif isinstance(event, DoneEvent):
                         yield _chat_response(event.result, delta="")
 
@@ -154,12 +185,16 @@ class QuireLLM(LLM):
         return _completion(self.client.query(prompt, **self.options(kwargs)))
 
     @llm_completion_callback()
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
         """As `complete`."""
         return _completion(await self.async_client.query(prompt, **self.options(kwargs)))
 
     @llm_completion_callback()
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+    def stream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseGen:
         """As `complete`, piece by piece; the last response has the whole `QueryResult`."""
         options = self.options(kwargs)
 
@@ -174,7 +209,9 @@ class QuireLLM(LLM):
         return responses()
 
     @llm_completion_callback()
-    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
         """As `stream_complete`."""
         options = self.options(kwargs)
 
@@ -192,14 +229,19 @@ class QuireLLM(LLM):
 def _role(message: ChatMessage) -> Role:
     role = _ROLES.get(message.role)
     if role is None:
-        raise ConfigurationError(f"a message of role {message.role.value!r} cannot be sent: Quire takes system, user and assistant")
+        raise ConfigurationError(
+            f"a message of role {message.role.value!r} cannot be sent: "
+            "Quire takes system, user and assistant"
+        )
     return role
 
 
 def _text(message: ChatMessage) -> str:
     for block in message.blocks:
         if not isinstance(block, TextBlock):
-            raise ConfigurationError(f"a message has a block of type {block.block_type!r}; Quire takes text")
+            raise ConfigurationError(
+                f"a message has a block of type {block.block_type!r}; Quire takes text"
+            )
     return message.content or ""
 
 
@@ -214,8 +256,15 @@ def _counts(result: QueryResult) -> dict[str, Any]:
 
 
 def _chat_response(result: QueryResult, delta: str | None = None) -> ChatResponse:
-    return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=result.answer), raw=result, delta=delta, additional_kwargs=_counts(result))
+    return ChatResponse(
+        message=ChatMessage(role=MessageRole.ASSISTANT, content=result.answer),
+        raw=result,
+        delta=delta,
+        additional_kwargs=_counts(result),
+    )
 
 
 def _completion(result: QueryResult, delta: str | None = None) -> CompletionResponse:
-    return CompletionResponse(text=result.answer, raw=result, delta=delta, additional_kwargs=_counts(result))
+    return CompletionResponse(
+        text=result.answer, raw=result, delta=delta, additional_kwargs=_counts(result)
+    )

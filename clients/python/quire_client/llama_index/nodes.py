@@ -18,11 +18,18 @@ PER_QUERY = 64
 
 def input_of(node: BaseNode) -> DocumentInput:
     """A node to add: its own text, without the metadata that LlamaIndex can write around it."""
-    return {"id": node.node_id, "text": node.get_content(metadata_mode=MetadataMode.NONE), "metadata": {"llama_index": True}}
+    return {
+        "id": node.node_id,
+        "text": node.get_content(metadata_mode=MetadataMode.NONE),
+        "metadata": {"llama_index": True},
+    }
 
 
-def missing_nodes(error: DocumentNotFoundError, nodes: Sequence[NodeWithScore]) -> list[DocumentInput]:
-    """What can be added so that a question can be asked again. Raises the error when that is not all that is missing."""
+def missing_nodes(
+    error: DocumentNotFoundError, nodes: Sequence[NodeWithScore]
+) -> list[DocumentInput]:
+    """What can be added so that a question can be asked again.
+    Raises the error when that is not all that is missing."""
     known = {n.node.node_id: n.node for n in nodes}
     if not error.document_ids or not set(error.document_ids) <= set(known):
         raise error
@@ -35,7 +42,8 @@ def ids_of(nodes: Sequence[NodeWithScore]) -> list[str]:
 
 
 class QuireNodePostprocessor(BaseNodePostprocessor):
-    """Sees to it that retrieved nodes are cached before they are asked about; nodes that are need no text to be sent."""
+    """Sees to it that retrieved nodes are cached before they are asked about;
+    nodes that are need no text to be sent."""
 
     _client: QuireClient = PrivateAttr()
 
@@ -48,12 +56,19 @@ class QuireNodePostprocessor(BaseNodePostprocessor):
         """The name LlamaIndex knows the class by."""
         return "QuireNodePostprocessor"
 
-    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
         for start in range(0, len(nodes), PER_QUERY):
             part = nodes[start : start + PER_QUERY]
             try:
                 # A plan generates nothing and names at once all ids that are not there.
-                self._client.plan("?", document_ids=ids_of(part), cache={"strategy": "reuse"}, on_not_ready="compute")
+                self._client.plan(
+                    "?",
+                    document_ids=ids_of(part),
+                    cache={"strategy": "reuse"},
+                    on_not_ready="compute",
+                )
             except DocumentNotFoundError as error:
                 self._client.documents.add_many(missing_nodes(error, part)).raise_for_failures()
         return nodes

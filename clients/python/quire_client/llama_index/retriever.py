@@ -14,7 +14,8 @@ from ..models import Passages
 
 
 class QuireNodeRetriever(BaseRetriever):
-    """The `k` best passages for a query among the documents Quire holds. A node's id is the document's, so that it can be asked about."""
+    """The `k` best passages for a query among the documents Quire holds. A node's id is the
+    document's, so that it can be asked about."""
 
     def __init__(
         self,
@@ -31,18 +32,39 @@ class QuireNodeRetriever(BaseRetriever):
         self._k, self._document_ids, self._metadata = k, document_ids, metadata
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(self._client.retrieve(query_bundle.query_str, k=self._k, document_ids=self._document_ids, metadata=self._metadata))
+        return _nodes(
+            self._client.retrieve(
+                query_bundle.query_str,
+                k=self._k,
+                document_ids=self._document_ids,
+                metadata=self._metadata,
+            )
+        )
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         if self._async_client is None:
             return await super()._aretrieve(query_bundle)
-        return _nodes(await self._async_client.retrieve(query_bundle.query_str, k=self._k, document_ids=self._document_ids, metadata=self._metadata))
+        return _nodes(
+            await self._async_client.retrieve(
+                query_bundle.query_str,
+                k=self._k,
+                document_ids=self._document_ids,
+                metadata=self._metadata,
+            )
+        )
 
 
 def _nodes(passages: Passages) -> list[NodeWithScore]:
     return [
         NodeWithScore(
-            node=TextNode(id_=p.document_id, text=p.text, metadata={**p.metadata, "chunk": p.chunk}, start_char_idx=p.start, end_char_idx=p.end), score=p.score
+            node=TextNode(
+                id_=p.document_id,
+                text=p.text,
+                metadata={**p.metadata, "chunk": p.chunk},
+                start_char_idx=p.start,
+                end_char_idx=p.end,
+            ),
+            score=p.score,
         )
         for p in passages
     ]

@@ -25,7 +25,8 @@ class Answer(str):
 
 
 class QuireSynthesizer(BaseSynthesizer):
-    """Sends ids of nodes instead of their texts. Nodes that Quire does not know, or no more, are cached from the text at hand.
+    """Sends ids of nodes instead of their texts. Nodes that Quire does not know, or no more, are
+    cached from the text at hand.
 
     `metadata["quire"]` of a response, unless it is streamed, has `usage`, `cache` and `query_id`.
     """
@@ -43,27 +44,45 @@ class QuireSynthesizer(BaseSynthesizer):
         """The model's own template is the prompt."""
 
     def synthesize(
-        self, query: QueryTextType, nodes: list[NodeWithScore], additional_source_nodes: Sequence[NodeWithScore] | None = None, **response_kwargs: Any
+        self,
+        query: QueryTextType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """Answers the query over the nodes."""
-        return super().synthesize(query, nodes, additional_source_nodes, quire_nodes=nodes, **response_kwargs)
+        return super().synthesize(
+            query, nodes, additional_source_nodes, quire_nodes=nodes, **response_kwargs
+        )
 
     async def asynthesize(
-        self, query: QueryTextType, nodes: list[NodeWithScore], additional_source_nodes: Sequence[NodeWithScore] | None = None, **response_kwargs: Any
+        self,
+        query: QueryTextType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """As `synthesize`."""
-        return await super().asynthesize(query, nodes, additional_source_nodes, quire_nodes=nodes, **response_kwargs)
+        return await super().asynthesize(
+            query, nodes, additional_source_nodes, quire_nodes=nodes, **response_kwargs
+        )
 
     def _query(self, nodes: Sequence[NodeWithScore]) -> dict[str, Any]:
         return {**self._quire.options(self._options), "document_ids": ids_of(nodes)}
 
-    def get_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
+    def get_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> RESPONSE_TEXT_TYPE:
         """Called by `synthesize`; the texts stay here."""
         nodes: list[NodeWithScore] = response_kwargs["quire_nodes"]
         client, options = self._quire.client, self._query(nodes)
 
         def ask() -> Answer | QueryStream:
-            return client.stream(query_str, **options) if self._streaming else _answer(client.query(query_str, **options))
+            return (
+                client.stream(query_str, **options)
+                if self._streaming
+                else _answer(client.query(query_str, **options))
+            )
 
         try:
             answer = ask()
@@ -72,14 +91,20 @@ class QuireSynthesizer(BaseSynthesizer):
             answer = ask()
         return answer if isinstance(answer, Answer) else _texts(answer)
 
-    async def aget_response(self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any) -> RESPONSE_TEXT_TYPE:
+    async def aget_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> RESPONSE_TEXT_TYPE:
         """Called by `asynthesize`; the texts stay here."""
         nodes: list[NodeWithScore] = response_kwargs["quire_nodes"]
         options = self._query(nodes)
         client: AsyncQuireClient = self._quire.async_client
 
         async def ask() -> Answer | AsyncQueryStream:
-            return await client.stream(query_str, **options) if self._streaming else _answer(await client.query(query_str, **options))
+            return (
+                await client.stream(query_str, **options)
+                if self._streaming
+                else _answer(await client.query(query_str, **options))
+            )
 
         try:
             answer = await ask()
@@ -88,11 +113,18 @@ class QuireSynthesizer(BaseSynthesizer):
             answer = await ask()
         return answer if isinstance(answer, Answer) else _atexts(answer)
 
-    def _prepare_response_output(self, response_str: RESPONSE_TEXT_TYPE | None, source_nodes: list[NodeWithScore]) -> RESPONSE_TYPE:
+    def _prepare_response_output(
+        self, response_str: RESPONSE_TEXT_TYPE | None, source_nodes: list[NodeWithScore]
+    ) -> RESPONSE_TYPE:
         response = super()._prepare_response_output(response_str, source_nodes)
         if isinstance(response_str, Answer) and isinstance(response, Response):
             result = response_str.result
-            quire = {"query_id": result.id, "usage": result.raw.get("usage"), "cache": result.raw.get("cache"), "timings": result.raw.get("timings")}
+            quire = {
+                "query_id": result.id,
+                "usage": result.raw.get("usage"),
+                "cache": result.raw.get("cache"),
+                "timings": result.raw.get("timings"),
+            }
             response.metadata = {**(response.metadata or {}), "quire": quire}
         return response
 
