@@ -4,9 +4,9 @@
 #
 # ctest knows each case of it as <name>.<Suite>.<Case> and runs it in a process of its own, or with
 # WHOLE the program as <name>. WHOLE is for programs whose fixtures make what many cases use (a
-# model, an index, a service): where processes for single cases take more than two seconds longer,
-# all cases together, than one for all. Sanitizers make every start of a process slow, so that under
-# them all programs are whole.
+# model, a service), or with very many cases: those of which processes for single cases take more
+# than a second longer, all together, than one process for all. Sanitizers make every start of a
+# process slow, so that under them all programs are whole.
 include(GoogleTest)
 set(QUIRE_SHARED_DATA_DIR "${PROJECT_SOURCE_DIR}/../shared/data"
   CACHE PATH "Real test data, optional")

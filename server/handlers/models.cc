@@ -40,6 +40,10 @@ json::object model_json(const Services& services) {
   meta["draft"] = !info.draft_path.empty();
   meta["draft_kv_bytes_per_token"] = info.draft_kv_bytes_per_token;
   meta["retrieval_head"] = !info.retrieval_head_path.empty();
+  json::array heads;
+  for (const SelectionHeads::Head& h : info.selection_heads.heads)
+    heads.emplace_back(std::to_string(h.layer) + "." + std::to_string(h.head));
+  meta["selection_heads"] = std::move(heads);
   o["meta"] = std::move(meta);
   return o;
 }
