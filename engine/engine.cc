@@ -389,22 +389,23 @@ void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<Prefi
   const EngineFacts& facts = core_.facts;
   if (request.token_ids.empty())
     return done(Status::invalid("token_ids", "a context needs at least one token"));
-  const auto rows = static_cast<std::int64_t>(request.token_ids.size() +
-                                              facts.ingest_prefix.size());
-  if (rows > facts.window) {
+  const std::int64_t tokens = count_of(request.token_ids) + count_of(request.left_context);
+  if (tokens + count_of(facts.ingest_prefix) > facts.window) {
     return done(Status::invalid("token_ids",
-                                "the context has " + std::to_string(request.token_ids.size()) +
-                                    " tokens, the model's window holds " +
+                                "the context has " + std::to_string(tokens) +
+                                    " tokens with those before it, the model's window holds " +
                                     std::to_string(facts.window - count_of(facts.ingest_prefix)) +
                                     ": cut it into smaller chunks"));
   }
-  for (std::int32_t id : request.token_ids) {
-    if (id < 0 || id >= facts.vocab_size)
+  for (const auto* ids : {&request.token_ids, &request.left_context}) {
+    for (std::int32_t id : *ids) {
+      if (id >= 0 && id < facts.vocab_size) continue;
       return done(Status::invalid("token_ids",
                                   "token id " + std::to_string(id) + " is outside the vocabulary"));
+    }
   }
   const ContextKey key = facts.names.context_key(request.token_ids, request.tenant,
-                                                 request.salt_digest);
+                                                 request.salt_digest, request.left_context);
   scheduler_->submit(key, std::move(request), std::move(done));
 }
 

@@ -275,6 +275,7 @@ std::string report_json(const Report& r) {
                                {"seed", c.seed},
                                {"max_tokens", c.max_tokens},
                                {"chunk_tokens", c.chunk_tokens},
+                               {"context_tokens", c.context_tokens},
                                {"block_tokens", c.block_tokens},
                                {"instruction", c.instruction},
                                {"kl_positions", kKlPositions},

@@ -490,6 +490,7 @@ class Runner {
     for (const auto& d : batch) present_.insert(*d.id);
     BatchOptions options;
     options.chunking.max_tokens = options_.chunk_tokens;
+    options.chunking.context_tokens = options_.context_tokens;
     QUIRE_ASSIGN_OR_RETURN(const JobSnapshot job, ingest_.submit(ns_, std::move(batch), options));
     auto done = std::make_shared<std::promise<JobSnapshot>>();
     auto future = done->get_future();

@@ -26,6 +26,7 @@ struct RunOptions {
   std::uint64_t seed = 1;                ///< seed for that choice
   std::int32_t max_tokens = 32;          ///< for answers whose record sets no limit
   std::int32_t chunk_tokens = 512;       ///< documents are cut as by POST /v1/documents
+  std::int32_t context_tokens = 4096;    ///< and chunks see those before them; 0: each alone
   /// 0: answers end where the model ends them. Otherwise they continue to max_tokens in any case,
   /// are not scored, and every strategy is forced to recompute's tokens. Agreement and KL then
   /// cover all positions, and each range of this many (Measurement::spans). The run holds the

@@ -72,15 +72,17 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     d.tokens = 0;
     for (std::size_t i = 0; i < anew.size(); ++i) {
       m.chunks[i].token_ids = std::move(anew[i].token_ids);
+      m.chunks[i].left_chunks = anew[i].left_chunks;
       d.tokens += m.chunks[i].token_ids.size();
     }
   }
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
-    DocumentChunk& c = m.chunks[i];
+    const DocumentChunk& c = m.chunks[i];
     QueryContext context;
     context.document_id = m.id;
     context.chunk = static_cast<std::int32_t>(i);
-    context.token_ids = std::move(c.token_ids);
+    context.token_ids = c.token_ids;
+    context.left_context = left_context(m, i);
     if (!c.key.is_zero()) context.key = c.key;
     d.contexts.push_back(std::move(context));
     d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
@@ -104,7 +106,8 @@ Result<ResolvedDocument> ContextResolver::resolve_pending(const PendingDocument&
     QueryContext context;
     context.document_id = d.id;
     context.chunk = static_cast<std::int32_t>(i);
-    context.token_ids = std::move(chunks[i].token_ids);
+    context.token_ids = chunks[i].token_ids;
+    context.left_context = left_context(chunks, i);
     d.contexts.push_back(std::move(context));
     d.byte_ranges.emplace_back(chunks[i].range.begin, chunks[i].range.end);
   }

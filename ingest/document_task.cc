@@ -175,7 +175,8 @@ void DocumentTask::find_missing() {
   if (!whole.ok()) return fail(whole.status(), path(""));
   existing_ = std::move(*whole);
   for (DocumentChunk& c : existing_->chunks) {
-    chunks_.push_back({{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids)});
+    chunks_.push_back(
+        {{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids), c.left_chunks});
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
     } else {
@@ -230,8 +231,9 @@ void DocumentTask::prefill_all() {
 /// Submits as many chunks to the engine as this document may have in flight. It continues with
 /// after_prefill() after the last one.
 void DocumentTask::launch() {
+  // With two, the next chunk waits when one ends, and goes on from its rows.
   const auto window = to_size(
-      std::max(1, context_.options.max_prefills_in_flight /
+      std::max(2, context_.options.max_prefills_in_flight /
                       std::max(1, context_.options.max_documents_in_flight)));
   while (true) {
     std::size_t i = 0;
@@ -253,6 +255,7 @@ void DocumentTask::launch() {
     if (i == todo_.size()) return after_prefill();
     PrefillRequest request;
     request.token_ids = chunks_[todo_[i].chunk].token_ids;
+    request.left_context = left_context(chunks_, todo_[i].chunk);
     request.tenant = context_.options.tenant(work_.ns);
     request.salt_digest = to_bytes(work_.settings->salt_digest);
     if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
@@ -349,6 +352,7 @@ void DocumentTask::commit() {
         context_.engine.names().block_tokens_for(count_of(chunks_[i].token_ids)));
     c.key = todo_[i].result->key;
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
+    c.left_chunks = chunks_[i].left_chunks;
     c.token_ids = std::move(chunks_[i].token_ids);
     m.chunks.push_back(std::move(c));
     if (todo_[i].result->segment) segments.push_back(todo_[i].result->segment);

@@ -8,8 +8,9 @@
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kJobMagic = 0x314a4251;    // "QBJ1"
-constexpr std::uint32_t kInputMagic = 0x31494251;  // "QBI1"
+constexpr std::uint32_t kOldJobMagic = 0x314a4251;  // "QBJ1", before left contexts
+constexpr std::uint32_t kJobMagic = 0x324a4251;     // "QBJ2"
+constexpr std::uint32_t kInputMagic = 0x31494251;   // "QBI1"
 
 void put_settings(ByteWriter& w, const JobSettings& s) {
   w.number(s.if_exists);
@@ -25,9 +26,10 @@ void put_settings(ByteWriter& w, const JobSettings& s) {
   w.optional(s.if_match, [&](const std::string& v) { w.text32(v); });
   w.flag(s.if_none_match_any);
   w.flag(s.in_batch);
+  w.number(s.chunking.context_tokens);
 }
 
-JobSettings get_settings(ByteReader& r) {
+JobSettings get_settings(ByteReader& r, bool old) {
   JobSettings s;
   s.if_exists = r.choice(IfExists::kError);
   s.chunking.strategy = r.choice(ChunkStrategy::kNone);
@@ -47,6 +49,7 @@ JobSettings get_settings(ByteReader& r) {
   if (r.flag()) s.if_match = r.text32();
   s.if_none_match_any = r.flag();
   s.in_batch = r.flag();
+  s.chunking.context_tokens = old ? 0 : r.number<std::int32_t>();
   return s;
 }
 
@@ -116,7 +119,8 @@ std::string encode_job(const JobRecord& job) {
 
 Result<JobRecord> decode_job(std::string_view bytes) {
   ByteReader r(bytes);
-  if (r.number<std::uint32_t>() != kJobMagic)
+  const auto magic = r.number<std::uint32_t>();
+  if (magic != kJobMagic && magic != kOldJobMagic)
     return Status::corruption("a job record does not begin with this version's mark");
   JobRecord job;
   job.id = r.text32();
@@ -128,7 +132,7 @@ Result<JobRecord> decode_job(std::string_view bytes) {
   job.finished_ms = r.number<std::int64_t>();
   job.cancelled = r.flag();
   job.num_packs = r.number<std::uint32_t>();
-  job.settings = get_settings(r);
+  job.settings = get_settings(r, magic == kOldJobMagic);
   const std::uint32_t n = r.count(48);
   job.items.reserve(n);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) job.items.push_back(get_item(r));

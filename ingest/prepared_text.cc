@@ -1,5 +1,7 @@
 #include "ingest/prepared_text.h"
 
+#include <algorithm>
+
 #include "base/index.h"
 
 namespace quire {
@@ -21,7 +23,12 @@ PreparedText prepare_text(DocumentInput input) {
 
 std::string settings_text(const ChunkingOptions& options, bool given_chunks,
                           std::string_view title) {
-  return (given_chunks ? std::string("given") : describe(options)) + "\n" + std::string(title);
+  std::string line = describe(options);
+  if (given_chunks) {
+    line = "given";
+    if (options.context_tokens > 0) line += " context=" + std::to_string(options.context_tokens);
+  }
+  return line + "\n" + std::string(title);
 }
 
 std::string_view header_title(const DocumentManifest& manifest) {
@@ -50,16 +57,31 @@ Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManife
       return Status::corruption("chunks of " + manifest.id + " reach past its text");
     ranges.push_back({to_size(c.byte_begin), to_size(c.byte_end)});
   }
-  return chunk_given(engine.prompt_format(), header_title(manifest), text, ranges, limits);
+  QUIRE_ASSIGN_OR_RETURN(auto chunks, chunk_given(engine.prompt_format(), header_title(manifest),
+                                                  text, ranges, limits));
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    // The same chunks may have more tokens for this model than its window holds.
+    std::int64_t tokens = count_of(chunks[i].token_ids);
+    while (chunks[i].left_chunks < manifest.chunks[i].left_chunks) {
+      tokens += count_of(chunks[i - chunks[i].left_chunks - 1].token_ids);
+      if (tokens > limits.window_tokens) break;
+      ++chunks[i].left_chunks;
+    }
+  }
+  return chunks;
 }
 
 Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title,
                                const PreparedText& prepared, const ChunkingOptions& options,
                                const ChunkLimits& limits) {
-  if (!prepared.given.empty())
-    return chunk_given(engine.prompt_format(), title, prepared.text, prepared.given, limits);
-  return chunk_text(engine.tokenizer(), engine.prompt_format(), title, prepared.text, options,
-                    limits);
+  const PromptFormat& format = engine.prompt_format();
+  QUIRE_ASSIGN_OR_RETURN(
+      auto chunks,
+      prepared.given.empty()
+          ? chunk_text(engine.tokenizer(), format, title, prepared.text, options, limits)
+          : chunk_given(format, title, prepared.text, prepared.given, limits));
+  set_left_context(chunks, std::min<std::int64_t>(options.context_tokens, limits.window_tokens));
+  return chunks;
 }
 
 }  // namespace quire

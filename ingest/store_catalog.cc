@@ -264,7 +264,7 @@ Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::st
     const DocumentChunk& c = m->chunks[i];
     if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
     const auto names = engine_.names().block_ids(c.token_ids, options_.tenant(ns),
-                                                 to_bytes(m->salt_digest));
+                                                 to_bytes(m->salt_digest), left_context(*m, i));
     const auto tokens = engine_.prompt_format().document(
         header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
     const bool known = tokens.ok() && tokens->ids == c.token_ids;

@@ -67,6 +67,13 @@ std::vector<ContextKey> segment_keys(const DocumentManifest& m) {
   return keys;
 }
 
+std::vector<std::int32_t> left_context(const DocumentManifest& m, std::size_t index) {
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = index - m.chunks[index].left_chunks; i < index; ++i)
+    ids.insert(ids.end(), m.chunks[i].token_ids.begin(), m.chunks[i].token_ids.end());
+  return ids;
+}
+
 Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_name("namespace", m.ns));
   QUIRE_RETURN_IF_ERROR(check_name("id", m.id));
@@ -91,6 +98,8 @@ Status validate_manifest(const DocumentManifest& m) {
                                         std::to_string(c.byte_end) + " of a text of " +
                                         std::to_string(m.text_bytes));
     }
+    if (c.left_chunks > i)
+      return Status::invalid(field + ".left_chunks", "must be at most " + std::to_string(i));
     if (c.block_tokens > 4096)
       return Status::invalid(field + ".block_tokens", "must be at most 4096");
     tokens += std::max<std::uint64_t>(c.num_tokens, c.token_ids.size());

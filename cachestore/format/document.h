@@ -37,6 +37,9 @@ struct DocumentChunk {
   std::uint32_t block_tokens = 0;       ///< tokens of one KV block: 16, 32 or 64
   ContextKey key;                       ///< all zero: no KV was computed yet
   std::vector<std::int32_t> token_ids;  ///< empty in heads and lists, complete in get_document
+  /// Number of chunks right before this one that its KV attends to, its left context; at most its
+  /// index.
+  std::uint32_t left_chunks = 0;
 
   friend bool operator==(const DocumentChunk&, const DocumentChunk&) = default;
 };
@@ -90,6 +93,9 @@ inline constexpr std::size_t kMaxCompanions = 1u << 20;
 
 /// Returns the keys of all segments that the document names, without zero keys.
 std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
+
+/// Returns the tokens of the chunks that chunk `index` attends to; token ids must be there.
+std::vector<std::int32_t> left_context(const DocumentManifest& manifest, std::size_t index);
 
 /// Checks names, lengths, ranges and order of chunks. Errors: kInvalidArgument with the field.
 Status validate_manifest(const DocumentManifest& manifest);

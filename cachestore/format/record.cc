@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +14,8 @@ namespace {
 
 enum class Kind : std::uint8_t { kHead = 1, kTokens = 2, kText = 3, kSegment = 4, kOpaque = 5 };
 constexpr std::uint8_t kVersion = 1;
+/// Version of a head with left contexts, so that a program without them does not read it.
+constexpr std::uint8_t kLeftContextVersion = 2;
 constexpr std::size_t kEnvelopeBytes = 12;
 
 std::uint64_t envelope_hash(Kind kind, std::uint8_t version, std::string_view payload) {
@@ -22,14 +25,14 @@ std::uint64_t envelope_hash(Kind kind, std::uint8_t version, std::string_view pa
 
 ByteWriter begin_record(std::size_t reserve = 256) { return ByteWriter(kEnvelopeBytes, reserve); }
 
-std::string seal(ByteWriter& w, Kind kind) {
+std::string seal(ByteWriter& w, Kind kind, std::uint8_t version = kVersion) {
   std::string out = w.take();
-  const std::uint64_t h = envelope_hash(kind, kVersion,
+  const std::uint64_t h = envelope_hash(kind, version,
                                         std::string_view(out).substr(kEnvelopeBytes));
   out[0] = 'Q';
   out[1] = 'R';
   out[2] = static_cast<char>(kind);
-  out[3] = static_cast<char>(kVersion);
+  out[3] = static_cast<char>(version);
   for (std::size_t i = 0; i < 8; ++i) out[4 + i] = static_cast<char>(h >> (8 * i));
   return out;
 }
@@ -38,7 +41,8 @@ Status damaged(const char* what) {
   return Status::corruption(std::string("a stored ") + what + " record is damaged");
 }
 
-Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* what) {
+Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* what,
+                                 std::uint8_t newest = kVersion) {
   if (bytes.size() < kEnvelopeBytes || bytes[0] != 'Q' || bytes[1] != 'R' ||
       bytes[2] != static_cast<char>(kind))
     return damaged(what);
@@ -47,7 +51,7 @@ Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* 
   const std::uint64_t want = header.number<std::uint64_t>();
   const std::string_view payload = bytes.substr(kEnvelopeBytes);
   if (envelope_hash(kind, version, payload) != want) return damaged(what);
-  if (version != kVersion)
+  if (version < kVersion || version > newest)
     return Status::corruption(std::string("a stored ") + what + " record has version " +
                               std::to_string(version) + ", newer than this program knows");
   return ByteReader(payload);
@@ -95,14 +99,19 @@ std::string encode_head(const DocumentManifest& m) {
     w.varint(c.block_tokens);
     w.digest(c.key);
   }
+  const bool left = std::ranges::any_of(m.chunks, [](const auto& c) { return c.left_chunks > 0; });
   // Without companions nothing is written, so records without this field decode as well.
-  if (!m.companions.empty()) w.varint(m.companions.size());
+  if (left || !m.companions.empty()) w.varint(m.companions.size());
   for (const auto& key : m.companions) w.digest(key);
-  return seal(w, Kind::kHead);
+  if (!left) return seal(w, Kind::kHead);
+  for (const auto& c : m.chunks) w.varint(c.left_chunks);
+  return seal(w, Kind::kHead, kLeftContextVersion);
 }
 
 Result<DocumentManifest> decode_head(std::string_view bytes) {
-  QUIRE_ASSIGN_OR_RETURN(ByteReader r, open_envelope(bytes, Kind::kHead, "document"));
+  QUIRE_ASSIGN_OR_RETURN(ByteReader r,
+                         open_envelope(bytes, Kind::kHead, "document", kLeftContextVersion));
+  const bool left = bytes[3] == static_cast<char>(kLeftContextVersion);
   DocumentManifest m;
   m.ns = r.text(kMaxIdBytes);
   m.id = r.text(kMaxIdBytes);
@@ -144,11 +153,13 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
     c.block_tokens = static_cast<std::uint32_t>(r.varint(4096));
     c.key = r.digest();
   }
-  if (r.ok() && !r.at_end()) {
+  if (r.ok() && (left || !r.at_end())) {
     const std::uint64_t count = r.varint(kMaxCompanions);
-    if (!r.ok() || count == 0 || count > r.left() / 32) return damaged("document");
+    if (!r.ok() || (count == 0 && !left) || count > r.left() / 32) return damaged("document");
     m.companions.resize(count);
     for (auto& key : m.companions) key = r.digest();
+    for (std::size_t i = 0; left && i < m.chunks.size(); ++i)
+      m.chunks[i].left_chunks = static_cast<std::uint32_t>(r.varint(i));
   }
   if (!r.ok() || !r.at_end() || !validate_manifest(m).ok()) return damaged("document");
   return m;

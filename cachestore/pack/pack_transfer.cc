@@ -54,9 +54,11 @@ class Importer {
     manifest_.ns = options_.ns;
     manifest_.job_id.clear();
     manifest_.companions.clear();
-    for (auto& chunk : manifest_.chunks) {
+    for (std::size_t i = 0; i < manifest_.chunks.size(); ++i) {
+      DocumentChunk& chunk = manifest_.chunks[i];
       if (chunk.key.is_zero() || stale_) continue;
-      const ContextKey here = options_.key_of(chunk.token_ids, manifest_.salt_digest);
+      const ContextKey here = options_.key_of(chunk.token_ids, manifest_.salt_digest,
+                                              left_context(manifest_, i));
       keys_[chunk.key] = here;
       chunk.key = here;
     }

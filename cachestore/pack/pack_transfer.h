@@ -29,7 +29,8 @@ struct ImportOptions {
   std::string fingerprint;
   /// Returns the key under which the loaded model finds a context. Keys of the pack are recomputed,
   /// because they include the namespace.
-  std::function<ContextKey(std::span<const std::int32_t> token_ids, const Digest& salt_digest)>
+  std::function<ContextKey(std::span<const std::int32_t> token_ids, const Digest& salt_digest,
+                           std::span<const std::int32_t> left_context)>
       key_of;
   /// Rejects ids that the service does not accept; empty: accepts all
   std::function<Status(std::string_view id)> check_id;

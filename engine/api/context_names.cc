@@ -15,26 +15,32 @@ std::int32_t ContextNames::block_tokens_for(std::int64_t num_tokens) const {
   return num_tokens >= 24 * 24 ? 32 : 16;
 }
 
-Digest ContextNames::key_seed(std::string_view tenant, const SaltDigest& salt) const {
+Digest ContextNames::key_seed(std::string_view tenant, const SaltDigest& salt,
+                              LeftContext left) const {
   Sha256 hash;
   hash.update_field("quire-context-seed");
   hash.update(std::as_bytes(std::span(fingerprint_.bytes)));
   hash.update_field(tenant);
   hash.update(std::as_bytes(std::span(salt)));
+  if (!left.empty()) {
+    hash.update_field("left-context");
+    hash.update_u64(left.size()).update(std::as_bytes(left));
+  }
   return hash.finish();
 }
 
 ContextKey ContextNames::context_key(std::span<const std::int32_t> token_ids,
-                                     std::string_view tenant, const SaltDigest& salt) const {
-  return BlockKeyChain::context_key(key_seed(tenant, salt), token_ids,
+                                     std::string_view tenant, const SaltDigest& salt,
+                                     LeftContext left) const {
+  return BlockKeyChain::context_key(key_seed(tenant, salt, left), token_ids,
                                     block_tokens_for(count_of(token_ids)));
 }
 
 std::vector<BlockId> ContextNames::block_ids(std::span<const std::int32_t> token_ids,
-                                             std::string_view tenant,
-                                             const SaltDigest& salt) const {
+                                             std::string_view tenant, const SaltDigest& salt,
+                                             LeftContext left) const {
   const auto step = to_size(block_tokens_for(count_of(token_ids)));
-  BlockKeyChain chain(key_seed(tenant, salt));
+  BlockKeyChain chain(key_seed(tenant, salt, left));
   std::vector<BlockId> ids;
   for (std::size_t first = 0; first < token_ids.size(); first += step) {
     const Digest key = chain.append(

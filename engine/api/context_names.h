@@ -13,6 +13,8 @@
 namespace quire {
 
 using SaltDigest = std::array<std::uint8_t, 32>;
+/// The tokens right before a context that its KV attends to (PrefillRequest::left_context).
+using LeftContext = std::span<const std::int32_t>;
 /// The first bytes of a block's key.
 using BlockId = std::array<std::uint8_t, 16>;
 
@@ -30,14 +32,15 @@ class ContextNames {
   /// Returns the block size, in tokens, for a context of `num_tokens` tokens: 16 up to 575 tokens,
   /// 32 up to 1151, then 64. This keeps three anchor blocks near an eighth of the context.
   std::int32_t block_tokens_for(std::int64_t num_tokens) const;
-  /// Returns the seed of the block key chain of one tenant and salt.
-  Digest key_seed(std::string_view tenant, const SaltDigest& salt) const;
-  /// Returns the key under which these tokens are, or would be, stored.
+  /// Returns the seed of the block key chain of one tenant, salt and left context.
+  Digest key_seed(std::string_view tenant, const SaltDigest& salt, LeftContext left = {}) const;
+  /// Returns the key under which these tokens are, or would be, stored. KV behind another left
+  /// context is other KV, so it has another key.
   ContextKey context_key(std::span<const std::int32_t> token_ids, std::string_view tenant,
-                         const SaltDigest& salt) const;
+                         const SaltDigest& salt, LeftContext left = {}) const;
   /// Returns the id of each block of these tokens, in order, as in PlannedBlock::id.
   std::vector<BlockId> block_ids(std::span<const std::int32_t> token_ids, std::string_view tenant,
-                                 const SaltDigest& salt) const;
+                                 const SaltDigest& salt, LeftContext left = {}) const;
 
  private:
   Digest fingerprint_;

@@ -22,10 +22,13 @@ namespace quire {
 /// (kRecompute) precede new ones (kIngest), which still get a tenth of the prefill time.
 enum class PrefillPriority : std::uint8_t { kRecompute, kIngest };
 
-/// Asks to prefill one context alone and to store its blocks and its sketch. `token_ids` excludes
-/// the ingest prefix (the beginning-of-sequence token), which the engine adds.
+/// Asks to prefill one context apart from any prompt and to store its blocks and its sketch.
+/// `token_ids` excludes the ingest prefix (the beginning-of-sequence token), which the engine adds.
 struct PrefillRequest {
-  std::vector<std::int32_t> token_ids;         ///< 1 .. max_model_len - 1
+  std::vector<std::int32_t> token_ids;  ///< 1 .. max_model_len - 1, with left_context
+  /// Tokens right before the context that it attends to, such as the chunks before a chunk. They
+  /// are computed, but not stored, and they are part of the key.
+  std::vector<std::int32_t> left_context;
   std::string tenant;                          ///< for quotas
   std::array<std::uint8_t, 32> salt_digest{};  ///< part of the key; all zero: no salt
   PrefillPriority priority = PrefillPriority::kIngest;
@@ -54,6 +57,7 @@ struct QueryContext {
   std::int32_t chunk = 0;
   std::vector<std::int32_t> token_ids;
   std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text
+  std::vector<std::int32_t> left_context;  ///< what its KV attends to (PrefillRequest)
 };
 
 struct QueryRequest {

@@ -136,7 +136,7 @@ Result<bool> HeadCalibration::add(const HeadExample& example) {
 
   std::vector<std::shared_ptr<const ContextKv>> kv;
   for (const auto& p : example.passages) {
-    ContextPrefill prefill(core_, p.token_ids, PrefillRecords::kNone);
+    ContextPrefill prefill(core_, {p.token_ids, {}}, PrefillRecords::kNone);
     while (!prefill.done()) QUIRE_RETURN_IF_ERROR(prefill.step());
     kv.push_back(prefill.take());
   }

@@ -123,7 +123,7 @@ Result<SegmentHandle> DraftDocuments::write(const ContextKey& key,
                                             std::span<const std::int32_t> token_ids,
                                             const std::string& tenant,
                                             const std::function<Status()>& between) {
-  ContextPrefill prefill(core_, token_ids, PrefillRecords::kNone);
+  ContextPrefill prefill(core_, {token_ids, {}}, PrefillRecords::kNone);
   while (!prefill.done()) {
     QUIRE_RETURN_IF_ERROR(between());
     QUIRE_RETURN_IF_ERROR(prefill.step());

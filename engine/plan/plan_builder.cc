@@ -18,8 +18,8 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
   if (context.key->is_zero()) return MissReason::kNotCached;
   if (*context.key == expected) return MissReason::kEvicted;
   const bool salted = request.salt_digest != SaltDigest{};
-  if (salted &&
-      *context.key == facts.names.context_key(context.token_ids, request.tenant, SaltDigest{}))
+  if (salted && *context.key == facts.names.context_key(context.token_ids, request.tenant,
+                                                        SaltDigest{}, context.left_context))
     return MissReason::kSaltMismatch;
   return MissReason::kModelChanged;
 }
@@ -38,6 +38,7 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, Qu
     planned.duplicate = planned.num_tokens > 0 && first[i] != i;
     if (planned.num_tokens > 0) {
       work.layout = kv_layout(facts, planned.num_tokens);
+      work.left_tokens = count_of(context.left_context);
       planned.block_tokens = work.layout.block_tokens();
       for (std::int32_t b = 0; b < work.layout.num_blocks(); ++b) {
         PlannedBlock block;
@@ -60,7 +61,8 @@ void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
     PlannedContext& planned = qp.plan.contexts[i];
     ContextWork& work = qp.execution.work[i];
     if (planned.num_tokens == 0) continue;
-    work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest);
+    work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest,
+                                       context.left_context);
     work.writable = request.cache.write && context.key && *context.key == work.key;
     ContextLookup found = lookup(work.key, work.layout);
     planned.cached = found.segment.valid();
@@ -71,7 +73,8 @@ void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
       planned.miss = MissReason::kCorrupt;
     }
     if (planned.cached) work.segment = std::move(found.segment);
-    const auto ids = facts.names.block_ids(context.token_ids, request.tenant, request.salt_digest);
+    const auto ids = facts.names.block_ids(context.token_ids, request.tenant, request.salt_digest,
+                                           context.left_context);
     for (std::size_t b = 0; b < planned.blocks.size(); ++b) {
       planned.blocks[b].id = ids[b];
       if (planned.cached && b < found.block_tiers.size())

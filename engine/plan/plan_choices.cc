@@ -6,6 +6,7 @@
 #include "engine/api/speed_meter.h"
 #include "engine/compress/compressor.h"
 #include "engine/plan/decode_choice.h"
+#include "engine/plan/plug_inputs.h"
 #include "engine/retrieve/retriever.h"
 
 namespace quire {
@@ -17,15 +18,13 @@ namespace {
 double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request,
                     const Strategy& strategy, const QueryPlan& qp) {
   if (speeds.prefill_tokens_per_ms <= 0) return 0;
-  const bool first_exact = request.prefix_ids == facts.ingest_prefix;
+  ExactContexts exact_contexts(facts, request);
   double dram = 0, disk = 0;
   auto computed = static_cast<double>(qp.plan.prefix_tokens + qp.plan.suffix_tokens);
-  bool first = true;
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     const PlannedContext& c = qp.plan.contexts[i];
     if (c.num_tokens == 0 || c.duplicate) continue;
-    const bool exact = first && first_exact;
-    first = false;
+    const bool exact = exact_contexts.next(request.contexts[i]);
     if (!c.cached || (strategy.same_as_recompute && (strategy.name == "recompute" || !exact))) {
       computed += static_cast<double>(c.num_tokens);
       continue;

@@ -17,7 +17,12 @@ void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
     const ContextWork& w = qp.execution.work[i];
     if (w.source == ContextSource::kAlone || w.source == ContextSource::kInPlace)
       computed += c.num_tokens;
-    if (w.source == ContextSource::kAlone) computed += count_of(facts.ingest_prefix);
+    if (w.source == ContextSource::kAlone) {
+      computed += count_of(facts.ingest_prefix);
+      // A chunk goes on from the rows of the one before if that one is computed, too.
+      const bool goes_on = i > 0 && qp.execution.work[i - 1].source == ContextSource::kAlone;
+      if (!goes_on) computed += w.left_tokens;
+    }
     if (w.source != ContextSource::kStored) continue;
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       if (c.blocks[b].kept_layers == 0) continue;

@@ -2,9 +2,18 @@
 
 namespace quire {
 
+ExactContexts::ExactContexts(const EngineFacts& facts, const QueryRequest& request)
+    : all_exact_(request.prefix_ids == facts.ingest_prefix) {}
+
+bool ExactContexts::next(const QueryContext& context) {
+  all_exact_ = all_exact_ && context.left_context == before_;
+  if (all_exact_) before_.insert(before_.end(), context.token_ids.begin(), context.token_ids.end());
+  return all_exact_;
+}
+
 PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, const QueryPlan& qp)
     : facts_(facts), request_(request), plan_(qp) {
-  bool first = request.prefix_ids == facts.ingest_prefix;
+  ExactContexts exact(facts, request);
   for (std::size_t i = 0; i < qp.plan.contexts.size(); ++i) {
     const PlannedContext& c = qp.plan.contexts[i];
     const ContextWork& work = qp.execution.work[i];
@@ -16,8 +25,7 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
       r.token_ids = request.contexts[i].token_ids;
       r.num_blocks = static_cast<std::int32_t>(c.blocks.size());
       r.block_position = work.block_position;
-      r.exact = first;
-      first = false;
+      r.exact = exact.next(request.contexts[i]);
     }
     recomputable_.push_back(r);
     SelectableContext s;

@@ -12,6 +12,19 @@
 
 namespace quire {
 
+/// Says of each context of a request, in order, whether its KV by itself equals its KV in the
+/// prompt: it attends to all that is before it, and nothing before it is another text.
+class ExactContexts {
+ public:
+  ExactContexts(const EngineFacts& facts, const QueryRequest& request);
+  /// Call it once for each context that takes room in the prompt.
+  bool next(const QueryContext& context);
+
+ private:
+  bool all_exact_;
+  std::vector<std::int32_t> before_;  ///< tokens of the contexts so far
+};
+
 /// Holds the plan's contexts as plugs see them, and owns the data that the inputs point to. The
 /// plan and the request must outlive it.
 class PlugInputs {

@@ -31,6 +31,7 @@ struct ContextWork {
   bool writable = false;  ///< a document names `key`, so newly computed KV is worth storing
   /// Assembled position of each block's first token; -1: no layer keeps it.
   std::vector<std::int32_t> block_position;
+  std::int64_t left_tokens = 0;  ///< of its left context, computed with it where it is kAlone
 };
 
 /// What the execution of a plan needs and no caller sees. It holds segments.

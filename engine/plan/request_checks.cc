@@ -70,6 +70,7 @@ Status validate_query(const EngineFacts& facts, const QueryRequest& request) {
   QUIRE_RETURN_IF_ERROR(validate_uncut(facts, request));
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const std::int64_t alone = count_of(facts.ingest_prefix) +
+                               count_of(request.contexts[i].left_context) +
                                count_of(request.contexts[i].token_ids);
     if (alone > facts.window)
       return window_exceeded_status({facts.window, alone}, "documents[" + std::to_string(i) + "]");

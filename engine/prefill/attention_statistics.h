@@ -36,9 +36,9 @@ class AttentionStatistics {
   AttentionStatistics(const KvLayout& layout, std::int32_t num_heads);
 
   /// One chunk of a layer after its attention; chunks come in order. Context tokens first_token ..
-  /// first_token + rows - 1 are in cache rows from prefix_rows + first_token on. Rows of the ingest
-  /// prefix lie before the context, take part in every softmax and have no column. Errors:
-  /// kInvalidArgument.
+  /// first_token + rows - 1 are in cache rows from prefix_rows + first_token on. Rows before
+  /// the context (ingest prefix, left context) take part in every softmax and have no column.
+  /// Errors: kInvalidArgument.
   struct Chunk {
     std::int32_t layer = 0;
     const float* q = nullptr;    ///< [rows, num_heads * head_dim] raw (before RoPE), row stride ldq

@@ -31,7 +31,8 @@ ContextCapture::ContextCapture(const PassResources& core, std::shared_ptr<Contex
       statistics_(statistics),
       observers_(observers),
       skip_(rows.skip),
-      first_token_(rows.first_token) {}
+      first_token_(rows.first_token),
+      rows_before_(rows.rows_before) {}
 
 std::int64_t ContextCapture::first_local_row() const {
   const KvLayout& layout = kv_->layout;
@@ -42,7 +43,8 @@ std::int64_t ContextCapture::first_local_row() const {
 Status ContextCapture::after_projection(LayerPass& pass) {
   QUIRE_RETURN_IF_ERROR(fetch_rows(pass));
   for (const ObservedRecord& record : observers_)
-    QUIRE_RETURN_IF_ERROR(record.observer->after_projection(pass, {skip_, first_token_}));
+    QUIRE_RETURN_IF_ERROR(
+        record.observer->after_projection(pass, {skip_, first_token_, rows_before_}));
   return {};
 }
 
@@ -167,7 +169,7 @@ Status ContextCapture::add_statistics(const LayerPass& pass) {
   chunk.rows = pass.qkv.rows - skip_;
   chunk.ldq = pass.qkv.ld;
   chunk.first_token = first_token_;
-  chunk.prefix_rows = count_of(core_.facts.ingest_prefix);
+  chunk.prefix_rows = rows_before_;
   chunk.kv = pass.cache->view(pass.layer);
   chunk.compute = pass.compute;
   QUIRE_RETURN_IF_ERROR(statistics_->add(core_.model->rope(), chunk));

@@ -47,7 +47,7 @@ class ContextCapture final : public ForwardHook {
   const std::shared_ptr<ContextKv> kv_;
   AttentionStatistics* const statistics_;
   const std::span<const ObservedRecord> observers_;
-  const std::int64_t skip_, first_token_;
+  const std::int64_t skip_, first_token_, rows_before_;
   double statistics_ms_ = 0;
 };
 

@@ -11,16 +11,24 @@
 
 namespace quire {
 
-ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
-                               PrefillRecords records)
+ContextPrefill::ContextPrefill(PassResources& core, const ContextTokens& tokens,
+                               PrefillRecords records, std::unique_ptr<PrefilledRows> rows)
     : core_(core),
-      token_ids_(token_ids),
+      token_ids_(tokens.ids),
+      left_context_(tokens.left_context),
       kv_(std::make_shared<ContextKv>()),
-      cache_(*core.pool, core.facts.shape.num_layers),
+      cache_(rows != nullptr ? std::move(rows->cache)
+                             : WorkingCache(*core.pool, core.facts.shape.num_layers)),
       keep_statistics_(records != PrefillRecords::kNone),
-      statistics_(kv_layout(core.facts, count_of(token_ids)), core.facts.num_heads) {
-  QUIRE_CHECK(!token_ids.empty(), "a context needs a token");
-  kv_->layout = kv_layout(core.facts, count_of(token_ids));
+      statistics_(kv_layout(core.facts, count_of(tokens.ids)), core.facts.num_heads) {
+  QUIRE_CHECK(!token_ids_.empty(), "a context needs a token");
+  if (rows != nullptr) {
+    const auto prefix = count_of(core.facts.ingest_prefix);
+    const auto same = std::ranges::mismatch(rows->ids, left_context_).in1 - rows->ids.begin();
+    // Without any equal row the ingest prefix is computed anew with the first of them.
+    cache_.truncate_all(same > 0 ? prefix + same : 0);
+  }
+  kv_->layout = kv_layout(core.facts, count_of(token_ids_));
   const KvLayout& layout = kv_->layout;
   kv_->values.resize(to_size(layout.num_blocks() * layout.num_groups()));
   kv_->local_query.resize(to_size(layout.shape().num_layers) * to_size(core.facts.num_heads) *
@@ -31,7 +39,7 @@ ContextPrefill::ContextPrefill(PassResources& core, std::span<const std::int32_t
     const bool requested = records == PrefillRecords::kRequested &&
                            std::ranges::find(more, kind->name()) != more.end();
     if (!kind->always() && !requested) continue;
-    auto observer = kind->observe(core, layout, token_ids);
+    auto observer = kind->observe({core, layout, token_ids_, rows_before()});
     if (observer == nullptr) continue;
     QUIRE_CHECK(tap_ == nullptr || observer->tap() == nullptr, "two observers tap one pass");
     if (observer->tap() != nullptr) tap_ = observer->tap();
@@ -43,15 +51,32 @@ ContextPrefill::~ContextPrefill() = default;
 
 struct ContextPrefill::Chunk {
   std::vector<std::int32_t> ids, positions;
-  std::int64_t tokens = 0;  ///< tokens of the context, without the ingest prefix
+  std::int64_t tokens = 0;  ///< tokens of the context, without those before it
   double ms = 0, slowest_layer_ms = 0;
   std::optional<ContextCapture> capture;  ///< outlives the pass
   std::optional<ForwardPass> pass;
 };
 
+std::int64_t ContextPrefill::rows_before() const {
+  return count_of(core_.facts.ingest_prefix) + count_of(left_context_);
+}
+
+/// Begins a chunk of rows before the context's; nothing of them is kept.
+void ContextPrefill::begin_left_chunk(std::int32_t max_tokens) {
+  const auto prefix = count_of(core_.facts.ingest_prefix);
+  const std::int64_t done = std::max<std::int64_t>(0, cache_.num_rows(0) - prefix);
+  const std::int64_t most = std::max<std::int64_t>(1, std::min(core_.chunk_tokens, max_tokens));
+  const auto next = left_context_.subspan(to_size(done),
+                                          to_size(std::min(most, count_of(left_context_) - done)));
+  chunk_ = std::make_unique<Chunk>();
+  if (done == 0) chunk_->ids = core_.facts.ingest_prefix;
+  chunk_->ids.insert(chunk_->ids.end(), next.begin(), next.end());
+  run_chunk(nullptr, nullptr);
+}
+
 void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   const KvLayout& layout = kv_->layout;
-  const auto prefix = next_ == 0 ? count_of(core_.facts.ingest_prefix) : 0;
+  const std::int64_t prefix = cache_.num_rows(0) == 0 ? count_of(core_.facts.ingest_prefix) : 0;
   const std::int64_t most = std::max(layout.block_tokens(),
                                      std::min(core_.chunk_tokens, max_tokens));
   chunk_ = std::make_unique<Chunk>();
@@ -60,9 +85,6 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
   std::vector<std::int32_t>& ids = chunk_->ids;
   if (prefix > 0) ids = core_.facts.ingest_prefix;
   ids.insert(ids.end(), token_ids_.begin() + next_, token_ids_.begin() + next_ + chunk_->tokens);
-  chunk_->positions.resize(ids.size());
-  const auto before = next_ == 0 ? std::int64_t{0} : count_of(core_.facts.ingest_prefix) + next_;
-  std::iota(chunk_->positions.begin(), chunk_->positions.end(), static_cast<std::int32_t>(before));
   const std::int64_t end = next_ + chunk_->tokens;
   for (std::int64_t b = next_ / layout.block_tokens();
        b < layout.num_blocks() && layout.first_token(static_cast<std::int32_t>(b)) < end; ++b) {
@@ -72,20 +94,31 @@ void ContextPrefill::begin_chunk(std::int32_t max_tokens) {
     }
   }
   chunk_->capture.emplace(core_, kv_, keep_statistics_ ? &statistics_ : nullptr, observers_,
-                          ChunkRows{prefix, next_});
+                          ChunkRows{prefix, next_, rows_before()});
+  run_chunk(&*chunk_->capture, tap_);
+}
+
+/// Begins the pass of the chunk's ids, behind the rows that the cache holds.
+void ContextPrefill::run_chunk(ForwardHook* hook, HiddenTap* tap) {
+  chunk_->positions.resize(chunk_->ids.size());
+  std::iota(chunk_->positions.begin(), chunk_->positions.end(),
+            static_cast<std::int32_t>(cache_.num_rows(0)));
   ForwardRequest request{};
-  request.token_ids = ids;
+  request.token_ids = chunk_->ids;
   request.positions = chunk_->positions;
   request.cache = &cache_;
-  request.hook = &*chunk_->capture;
-  request.tap = tap_;
+  request.hook = hook;
+  request.tap = tap;
   chunk_->pass.emplace(*core_.model, request, workspace_);
 }
 
 Status ContextPrefill::step(const PieceLimit& limit) {
   const auto started = Clock::now();
   if (next_ == count_of(token_ids_)) return run_more(limit);
-  if (!chunk_) begin_chunk(limit.max_tokens);
+  if (!chunk_) {
+    const bool left = !left_context_.empty() && cache_.num_rows(0) < rows_before();
+    left ? begin_left_chunk(limit.max_tokens) : begin_chunk(limit.max_tokens);
+  }
   double ms = 0;
   do {
     QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
@@ -100,6 +133,11 @@ Status ContextPrefill::step(const PieceLimit& limit) {
 
 Status ContextPrefill::end_chunk() {
   const auto started = Clock::now();
+  if (!chunk_->capture) {
+    core_.meter->add_prefill(count_of(chunk_->ids), chunk_->ms);
+    chunk_.reset();
+    return {};
+  }
   next_ += chunk_->tokens;
   for (const ObservedRecord& record : observers_)
     QUIRE_RETURN_IF_ERROR(record.observer->end_chunk(chunk_->ids, chunk_->positions));
@@ -136,7 +174,6 @@ Status ContextPrefill::run_more(const PieceLimit& limit) {
 /// Ends the context: nothing runs over its cache any more.
 Status ContextPrefill::finish() {
   const KvLayout& layout = kv_->layout;
-  cache_.truncate_all(0);
   const std::int32_t first = std::max(0, layout.num_blocks() - 2);
   const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
   for (float& x : kv_->local_query) x /= local;
@@ -153,6 +190,13 @@ Status ContextPrefill::finish() {
 std::shared_ptr<const ContextKv> ContextPrefill::take() {
   QUIRE_CHECK(done() && kv_ != nullptr, "prefill not done");
   return std::move(kv_);
+}
+
+std::unique_ptr<PrefilledRows> ContextPrefill::take_rows() {
+  QUIRE_CHECK(done(), "prefill not done");
+  std::vector<std::int32_t> ids(left_context_.begin(), left_context_.end());
+  ids.insert(ids.end(), token_ids_.begin(), token_ids_.end());
+  return std::make_unique<PrefilledRows>(PrefilledRows{std::move(ids), std::move(cache_)});
 }
 
 Result<std::vector<std::byte>> context_sketch(const ContextKv& kv, std::int32_t num_heads,

@@ -65,13 +65,27 @@ enum class PrefillRecords : std::uint8_t {
   kNone,       ///< no record and no attention statistics, hence no sketch
 };
 
-/// Runs [ingest prefix] + tokens chunk by chunk through its own working cache. The result equals,
-/// bit for bit, what the store returns. Threads: the engine thread.
+/// The rows of a finished prefill, which the next context of the same document goes on from.
+struct PrefilledRows {
+  std::vector<std::int32_t> ids;  ///< left context and context; the ingest prefix is before them
+  WorkingCache cache;
+};
+
+/// What a prefill reads. The spans must outlive it.
+struct ContextTokens {
+  std::span<const std::int32_t> ids;           ///< at least one token
+  std::span<const std::int32_t> left_context;  ///< attended to, not kept
+};
+
+/// Runs [ingest prefix] + left context + tokens chunk by chunk through its own working cache. The
+/// result equals, bit for bit, what the store returns. Threads: the engine thread.
 class ContextPrefill {
  public:
-  /// Prepares the prefill of at least one token; `core` and `token_ids` must outlive it.
-  ContextPrefill(PassResources& core, std::span<const std::int32_t> token_ids,
-                 PrefillRecords records = PrefillRecords::kRequested);
+  /// `core` must outlive it. `rows` may be null; those that begin as the left context does are not
+  /// computed again, which changes no bit.
+  ContextPrefill(PassResources& core, const ContextTokens& tokens,
+                 PrefillRecords records = PrefillRecords::kRequested,
+                 std::unique_ptr<PrefilledRows> rows = nullptr);
   ~ContextPrefill();
 
   bool done() const { return finished_; }
@@ -85,17 +99,23 @@ class ContextPrefill {
   WorkingCache& cache() { return cache_; }
   /// Returns the result. Call it once, after done().
   std::shared_ptr<const ContextKv> take();
+  /// Returns the rows, after done(); nothing else may be called then.
+  std::unique_ptr<PrefilledRows> take_rows();
 
  private:
   /// The chunk that is being computed.
   struct Chunk;
   void begin_chunk(std::int32_t max_tokens);
+  void begin_left_chunk(std::int32_t max_tokens);
+  void run_chunk(ForwardHook* hook, HiddenTap* tap);
+  /// Returns the rows before the context's first.
+  std::int64_t rows_before() const;
   Status end_chunk();
   Status run_more(const PieceLimit& limit);
   Status finish();
   std::int64_t rows_left() const;
   PassResources& core_;
-  std::span<const std::int32_t> token_ids_;
+  const std::span<const std::int32_t> token_ids_, left_context_;
   std::shared_ptr<ContextKv> kv_;
   WorkingCache cache_;
   const bool keep_statistics_;

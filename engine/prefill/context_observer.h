@@ -15,6 +15,7 @@ namespace quire {
 struct ChunkRows {
   std::int64_t skip = 0;         ///< first rows, which are the ingest prefix
   std::int64_t first_token = 0;  ///< token of the context in row `skip`
+  std::int64_t rows_before = 0;  ///< rows of the cache before the context: prefix, left context
 };
 
 /// Chunks come in order; each runs all layers before the next begins. Threads: the engine thread.

@@ -27,6 +27,14 @@ struct RecordOwner {
   const RetrievalHead* head;  ///< null: none is loaded
 };
 
+/// A context whose prefill may be observed. Its references must outlive the observer.
+struct ObservedContext {
+  const PassResources& core;
+  const KvLayout& layout;
+  std::span<const std::int32_t> ids;
+  std::int64_t rows_before = 0;  ///< as in ChunkRows
+};
+
 /// One kind of record; stateless. Threads: any, except observe(), which belongs to the engine
 /// thread. A record is read through its view type, such as SketchView; no two kinds share one.
 class RecordKind : public NamedPlug<RecordKind> {
@@ -41,10 +49,8 @@ class RecordKind : public NamedPlug<RecordKind> {
   /// Returns whether ingest makes the record without being told (EngineOptions::records).
   virtual bool always() const { return true; }
   /// Returns the observer of one context that makes the record; null: this model or this context
-  /// has none. `core` outlives it.
-  virtual std::unique_ptr<ContextObserver> observe(const PassResources& /*core*/,
-                                                   const KvLayout& /*layout*/,
-                                                   std::span<const std::int32_t> /*ids*/) const {
+  /// has none.
+  virtual std::unique_ptr<ContextObserver> observe(const ObservedContext& /*context*/) const {
     return nullptr;
   }
   /// Returns the record of a prefilled context; empty: it has none. By default it is what the

@@ -48,6 +48,9 @@ struct QueryRun : QueryPlan {
   std::int32_t num_contexts() const { return static_cast<std::int32_t>(execution.work.size()); }
   const ContextWork& work(std::int32_t context) const { return execution.work[at(context)]; }
   PlannedContext& planned(std::int32_t context) { return plan.contexts[at(context)]; }
+  const std::vector<std::int32_t>& left_context(std::int32_t context) const {
+    return request.contexts[at(context)].left_context;
+  }
   const std::vector<std::int32_t>& ids(std::int32_t context) const {
     return request.contexts[at(context)].token_ids;
   }

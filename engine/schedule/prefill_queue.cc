@@ -26,7 +26,8 @@ bool PrefillQueue::add(const ContextKey& key, PrefillRequest request, PrefillTas
         "chunking.max_tokens",
         "the context needs " + std::to_string(task->working_bytes()) +
             " bytes of working cache, the whole budget is " + std::to_string(budget) +
-            ": cut documents into smaller chunks or raise model.working_cache_bytes"));
+            ": lower chunking.max_tokens or chunking.context_tokens, or raise "
+            "model.working_cache_bytes"));
     return false;
   }
   in_flight_[key] = task;
@@ -73,8 +74,35 @@ bool PrefillQueue::step(double allowed_ms) {
   const double ms = ms_between(started, Clock::now());
   if (allowed_ms > 0) sizer_.measured(limit.max_tokens, ms, allowed_ms);
   (current_->priority() == PrefillPriority::kRecompute ? recompute_ms_ : ingest_ms_) += ms;
-  if (over) current_.reset();
+  if (over) {
+    const std::shared_ptr<PrefillTask> done = std::move(current_);
+    current_.reset();
+    go_on_from(done->take_rows());
+  }
   return over;
+}
+
+/// The next chunk of a document goes on from the rows of the one before, whatever waits before it:
+/// else the rows would have to be kept or computed again. The tenant is charged for it as ever.
+void PrefillQueue::go_on_from(std::unique_ptr<PrefilledRows> rows) {
+  if (rows == nullptr) return;
+  for (Queue* queue : {&recompute_, &ingest_}) {
+    bool found = false;
+    auto next = queue->take_if([&](const std::shared_ptr<PrefillTask>& task) {
+      if (found || !task->continues(*rows)) return false;
+      found = true;
+      return true;
+    });
+    if (next.empty()) continue;
+    current_ = std::move(next.front());
+    queue->charge(current_->tenant(), current_->num_tokens());
+    current_->go_on_from(std::move(rows));
+    return;
+  }
+}
+
+void PrefillQueue::drop_rows() {
+  if (current_) current_->take_rows();
 }
 
 std::int64_t PrefillQueue::fail_all(const Status& status) {

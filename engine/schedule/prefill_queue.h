@@ -35,8 +35,12 @@ class PrefillQueue {
   /// Returns the working bytes of the current context; 0: none.
   std::int64_t needed_bytes() const { return current_ ? current_->working_bytes() : 0; }
   /// Runs one piece of the current context and returns true if it is done. `allowed_ms` > 0:
-  /// decoding queries wait, so the piece should take no longer than that.
+  /// decoding queries wait, so the piece should take no longer than that. When it is done, a
+  /// waiting context that goes on from its rows becomes the current one; the caller must then
+  /// reserve needed_bytes() at once, or drop_rows().
   bool step(double allowed_ms);
+  /// Releases the rows that the current context would go on from.
+  void drop_rows();
   /// Ends all tasks and returns how many there were.
   std::int64_t fail_all(const Status& status);
 
@@ -45,6 +49,8 @@ class PrefillQueue {
   Queue& queue_of(PrefillPriority priority) {
     return priority == PrefillPriority::kRecompute ? recompute_ : ingest_;
   }
+
+  void go_on_from(std::unique_ptr<PrefilledRows> rows);
 
   QueryResources& core_;
   Queue recompute_, ingest_;

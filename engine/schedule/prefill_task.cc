@@ -14,6 +14,7 @@ PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest re
     : core_(core),
       key_(key),
       token_ids_(std::move(request.token_ids)),
+      left_context_(std::move(request.left_context)),
       tenant_(std::move(request.tenant)),
       salt_digest_(request.salt_digest),
       priority_(request.priority) {
@@ -22,9 +23,15 @@ PrefillTask::PrefillTask(QueryResources& core, ContextKey key, PrefillRequest re
 }
 
 std::int64_t PrefillTask::working_bytes() const {
-  const auto rows = static_cast<std::int64_t>(core_.facts.ingest_prefix.size() + token_ids_.size());
+  const std::int64_t rows = count_of(core_.facts.ingest_prefix) + count_of(left_context_) +
+                            num_tokens();
   return (rows + kPageTokens - 1) / kPageTokens * core_.pool->format().page_bytes() *
          core_.facts.shape.num_layers;
+}
+
+bool PrefillTask::continues(const PrefilledRows& rows) const {
+  return !left_context_.empty() && rows.ids.size() <= left_context_.size() &&
+         std::ranges::equal(rows.ids, std::span(left_context_).first(rows.ids.size()));
 }
 
 bool PrefillTask::join(PrefillRequest& request, Done& done) {
@@ -82,7 +89,8 @@ bool PrefillTask::step(const PieceLimit& limit) {
       complete(r);
       return true;
     }
-    prefill_ = std::make_unique<ContextPrefill>(core_, token_ids_);
+    prefill_ = std::make_unique<ContextPrefill>(core_, ContextTokens{token_ids_, left_context_},
+                                                PrefillRecords::kRequested, std::move(rows_));
   }
   const Status status = prefill_->step(limit);
   if (!status.ok()) {
@@ -102,6 +110,7 @@ bool PrefillTask::step(const PieceLimit& limit) {
 }
 
 void PrefillTask::suspend() {
+  rows_.reset();
   if (prefill_) prefill_->cache().move_out();
 }
 
@@ -111,6 +120,7 @@ void PrefillTask::hand_over() {
   prefill_ms_ = prefill_->compute_ms();
   KvWriter::Job job;
   job.kv = prefill_->take();
+  rows_ = prefill_->take_rows();
   prefill_.reset();
   job.key = key_;
   job.tenant = tenant_;

@@ -42,6 +42,12 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   /// suspend() moves its pages to ordinary memory; resume() moves them back.
   void suspend();
   Status resume();
+  /// Returns whether its left context begins with all of these rows.
+  bool continues(const PrefilledRows& rows) const;
+  /// Lets the first step go on from rows.
+  void go_on_from(std::unique_ptr<PrefilledRows> rows) { rows_ = std::move(rows); }
+  /// Returns the rows that it computed, or that it did not use; null: none.
+  std::unique_ptr<PrefilledRows> take_rows() { return std::move(rows_); }
   /// Fails all remaining callers.
   void fail(const Status& status);
 
@@ -60,7 +66,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
 
   QueryResources& core_;
   const ContextKey key_;
-  const std::vector<std::int32_t> token_ids_;
+  const std::vector<std::int32_t> token_ids_, left_context_;
   const std::string tenant_;
   const std::array<std::uint8_t, 32> salt_digest_;
   const PrefillPriority priority_;
@@ -71,6 +77,7 @@ class PrefillTask : public std::enable_shared_from_this<PrefillTask> {
   SegmentHandle companion_;      // guarded by mu_
   std::optional<Result<PrefillResult>> result_;  // guarded by mu_; set while it waits for the draft
   std::shared_ptr<std::atomic<bool>> draft_unwanted_ = std::make_shared<std::atomic<bool>>(false);
+  std::unique_ptr<PrefilledRows> rows_;
   std::unique_ptr<ContextPrefill> prefill_;
   std::int64_t reported_tokens_ = 0;
   double prefill_ms_ = 0;

@@ -293,6 +293,13 @@ bool Scheduler::step_prefill(bool others_decode) {
   if (over) {
     prefill_count_.fetch_sub(1);
     prefill_bytes_ = 0;
+    // A context that goes on from the rows of this one holds their pages already.
+    const std::int64_t bytes = prefills_.needed_bytes();
+    if (bytes > 0 && make_room(bytes)) {
+      prefill_bytes_ = bytes;
+    } else {
+      prefills_.drop_rows();
+    }
   }
   return true;
 }

@@ -250,6 +250,9 @@ void PromptStage::take_out(std::span<const std::int32_t> kept) {
     cut_.parts.push_back({p.part, p.context, left});
     std::vector<std::int32_t>& ids = ids_of(p);
     keep_ranges(ids, left.kept);
+    // What was cut must not be seen through a chunk behind it.
+    for (QueryContext& c : run_.request.contexts)
+      if (!c.key) c.left_context.clear();
     cut_.removed_tokens += left.uncut_tokens - count_of(ids);
     if (p.context >= 0) contexts_[at(p.context)] = left;
   }

@@ -12,7 +12,7 @@ std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryReq
   std::int64_t prompt = count_of(request.prefix_ids) + count_of(request.suffix_ids), longest = 0;
   for (const QueryContext& c : request.contexts) {
     prompt += count_of(c.token_ids);
-    longest = std::max(longest, count_of(c.token_ids));
+    longest = std::max(longest, count_of(c.left_context) + count_of(c.token_ids));
   }
   const std::int64_t rows = std::min<std::int64_t>(
       prompt + std::min<std::int64_t>(answer_tokens, request.sampling.max_tokens),

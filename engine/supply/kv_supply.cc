@@ -256,21 +256,25 @@ Status KvSupply::step_missing() {
     while (missing_context_ < run_.num_contexts() && !computed_next(missing_context_))
       ++missing_context_;
     if (missing_context_ == run_.num_contexts()) return {};
-    missing_ = std::make_unique<ContextPrefill>(run_.core, run_.ids(missing_context_),
-                                                PrefillRecords::kAlways);
+    missing_ = std::make_unique<ContextPrefill>(
+        run_.core, ContextTokens{run_.ids(missing_context_), run_.left_context(missing_context_)},
+        PrefillRecords::kAlways, std::move(rows_));
   }
   const auto started = Clock::now();
   QUIRE_RETURN_IF_ERROR(missing_->step());
   run_.stats.prefill_ms += ms_between(started, Clock::now());
   if (!missing_->done()) return {};
   std::shared_ptr<const ContextKv> kv = missing_->take();
+  rows_ = missing_->take_rows();
   missing_.reset();
   submit_write(missing_context_, kv);
   // Copies of the same tokens (dedupe off) are computed once.
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
-    if (computed_next(i) && run_.ids(i) == run_.ids(missing_context_))
+    if (computed_next(i) && run_.ids(i) == run_.ids(missing_context_) &&
+        run_.left_context(i) == run_.left_context(missing_context_))
       QUIRE_RETURN_IF_ERROR(keep_computed(i, kv));
   }
+  if (!missing_left()) rows_.reset();
   run_.add_span("compute_missing", started, Clock::now());
   return {};
 }

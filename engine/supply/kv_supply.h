@@ -113,6 +113,7 @@ class KvSupply final : public StoredKv {
   std::vector<Round> rounds_;
   std::vector<const RecordKind*> kinds_;     ///< requested
   std::unique_ptr<ContextPrefill> missing_;  ///< context that is being computed alone
+  std::unique_ptr<PrefilledRows> rows_;      ///< of the one before, while another is missing
   std::int32_t missing_context_ = -1;
   std::int64_t read_bytes_[5] = {};
 };

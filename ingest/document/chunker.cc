@@ -314,6 +314,31 @@ Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_v
   return chunks;
 }
 
+void set_left_context(std::span<Chunk> chunks, std::int64_t context_tokens) {
+  std::size_t first = 0;
+  std::int64_t before = 0;  // tokens of the chunks from `first` on
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const std::int64_t own = count_of(chunks[i].token_ids);
+    if (before + own > context_tokens) {
+      const std::int64_t most = std::min(context_tokens / 4, context_tokens - own);
+      for (first = i, before = 0; first > 0; --first) {
+        const std::int64_t more = count_of(chunks[first - 1].token_ids);
+        if (before + more > most) break;
+        before += more;
+      }
+    }
+    chunks[i].left_chunks = static_cast<std::uint32_t>(i - first);
+    before += own;
+  }
+}
+
+std::vector<std::int32_t> left_context(std::span<const Chunk> chunks, std::size_t index) {
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = index - chunks[index].left_chunks; i < index; ++i)
+    ids.insert(ids.end(), chunks[i].token_ids.begin(), chunks[i].token_ids.end());
+  return ids;
+}
+
 Status validate(const ChunkingOptions& options) {
   if (options.max_tokens < kMinMaxTokens) {
     return Status::invalid("chunking.max_tokens", "must be at least " +
@@ -343,6 +368,7 @@ Status validate(const ChunkingOptions& options) {
 std::string describe(const ChunkingOptions& options) {
   std::string line(chunk_strategy_name(options.strategy));
   if (options.strategy == ChunkStrategy::kNone) return line;
+  if (options.context_tokens > 0) line += " context=" + std::to_string(options.context_tokens);
   line += " max=" + std::to_string(options.max_tokens) +
           " overlap=" + std::to_string(options.overlap_tokens);
   if (options.strategy == ChunkStrategy::kSeparator) {

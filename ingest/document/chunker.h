@@ -23,6 +23,7 @@ struct TextRange {
 struct Chunk {
   TextRange range;
   std::vector<std::int32_t> token_ids;
+  std::uint32_t left_chunks = 0;  ///< as in DocumentChunk
 };
 
 /// ChunkLimits are limits of the model that a chunk must respect.
@@ -56,6 +57,13 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
 Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_view title,
                                        std::string_view text, std::span<const TextRange> ranges,
                                        const ChunkLimits& limits);
+
+/// Sets left_chunks: the chunks are divided into windows of at most `context_tokens` tokens, and
+/// each chunk sees those before it in its window. A window begins with the last chunks of the one
+/// before, up to a quarter of its tokens, so that its first new chunk is not without context.
+void set_left_context(std::span<Chunk> chunks, std::int64_t context_tokens);
+/// Returns the tokens of the chunks that chunk `index` attends to.
+std::vector<std::int32_t> left_context(std::span<const Chunk> chunks, std::size_t index);
 
 /// Checks ranges and contradictions of the options. Field of errors: "chunking.max_tokens", ...
 Status validate(const ChunkingOptions& options);

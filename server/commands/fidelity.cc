@@ -45,7 +45,8 @@ struct FidelityFlags {
   std::string model, config_file, suite = "encyclopedia", strategies = "recompute,exact,reuse",
                                   source, json, html, svg, work, store;
   std::string instruction = "auto";
-  std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, per_task = 20, span_tokens = 0;
+  std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, context_tokens = 4096,
+               per_task = 20, span_tokens = 0;
   double temperature = 0;
   std::uint64_t seed = 1;
   bool certify = false, fresh = false, quiet = false;
@@ -325,6 +326,7 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   c.per_kind = f.limit;
   c.max_tokens = f.max_tokens;
   c.chunk_tokens = f.chunk_tokens;
+  c.context_tokens = f.context_tokens;
   c.span_tokens = f.span_tokens;
   c.temperature = f.temperature;
   c.block_tokens = config.cache.block_tokens;
@@ -341,10 +343,11 @@ int fidelity(FidelityFlags f) {
   if (!backend.ok()) return complain(backend.status());
   if (!f.store.empty()) config->disk.path = f.store;
   if (!f.model.empty()) config->model.path = f.model;
-  if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16)
+  if (f.limit < 0 || f.per_task < 1 || f.max_tokens < 1 || f.chunk_tokens < 16 ||
+      f.context_tokens < 0)
     return complain(
-        "--limit must not be negative, --per-task and --max-tokens at least 1, --chunk-tokens at "
-        "least 16");
+        "--limit must not be negative, --context-tokens neither, --per-task and "
+        "--max-tokens at least 1, --chunk-tokens at least 16");
   if (f.span_tokens < 0 || f.temperature < 0)
     return complain("--span-tokens and --temperature must not be negative");
   if (f.span_tokens == 0 && f.temperature > 0)
@@ -391,6 +394,7 @@ int fidelity(FidelityFlags f) {
   options.seed = f.seed;
   options.max_tokens = static_cast<std::int32_t>(f.max_tokens);
   options.chunk_tokens = static_cast<std::int32_t>(f.chunk_tokens);
+  options.context_tokens = static_cast<std::int32_t>(f.context_tokens);
   options.span_tokens = static_cast<std::int32_t>(f.span_tokens);
   options.temperature = f.temperature;
   options.stop = &interrupted;
@@ -493,6 +497,9 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
                 "Of recompute's tokens in long answers, drawn by --seed; 0: the likeliest")
       ->capture_default_str();
   c->add_option("--chunk-tokens", f->chunk_tokens, "Longest chunk of a document, as at ingest")
+      ->capture_default_str();
+  c->add_option("--context-tokens", f->context_tokens,
+                "Chunks are read behind those before them in windows of this size, as at ingest")
       ->capture_default_str();
   c->add_option("--instruction", f->instruction,
                 "Put before each question; auto: by the file's layout, none for the embedded model")

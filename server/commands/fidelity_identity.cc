@@ -40,6 +40,7 @@ std::string fidelity_identity(const ReportContext& c, const EngineInfo& info,
   return c.fingerprint_hex + " " + c.suite_hash + more +
          " max_tokens=" + std::to_string(c.max_tokens) +
          " chunk_tokens=" + std::to_string(c.chunk_tokens) +
+         " context_tokens=" + std::to_string(c.context_tokens) +
          " block_tokens=" + std::to_string(c.block_tokens) +
          " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
 }

@@ -22,7 +22,7 @@ namespace {
 struct IngestFlags {
   ClientFlags client;
   std::vector<std::string> files;
-  std::int64_t max_tokens = 512, overlap = 0;
+  std::int64_t max_tokens = 512, overlap = 0, context_tokens = 4096;
   bool pinned = false, quiet = false;
 };
 
@@ -162,6 +162,7 @@ int ingest(const IngestFlags& flags) {
     chunking["strategy"] = markdown ? "markdown" : "tokens";
     chunking["max_tokens"] = flags.max_tokens;
     if (!markdown) chunking["overlap_tokens"] = flags.overlap;
+    chunking["context_tokens"] = flags.context_tokens;
     body["chunking"] = std::move(chunking);
     body["pinned"] = flags.pinned;
     ClientRequest request;
@@ -195,6 +196,9 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
   add_client_flags(*c, flags->client);
   c->add_option("--max-tokens", flags->max_tokens, "Longest chunk")->capture_default_str();
   c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks")
+      ->capture_default_str();
+  c->add_option("--context-tokens", flags->context_tokens,
+                "Read each chunk behind those before it, in windows of this many tokens; 0: alone")
       ->capture_default_str();
   c->add_flag("--pinned", flags->pinned, "Never evict their cache");
   c->add_flag("-q,--quiet", flags->quiet, "Print failures only");

@@ -186,8 +186,8 @@ void cache_import(std::shared_ptr<Call> call) {
   options.ns = call->ns;
   options.tenant = call->services.ingest->tenant(call->ns);
   options.fingerprint = engine.info().fingerprint;
-  options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt) {
-    return engine.names().context_key(ids, options.tenant, to_bytes(salt));
+  options.key_of = [&](std::span<const std::int32_t> ids, const Digest& salt, LeftContext left) {
+    return engine.names().context_key(ids, options.tenant, to_bytes(salt), left);
   };
   options.check_id = check_document_id;
   PackReader reader(file->source());

@@ -14,14 +14,17 @@ constexpr std::int64_t kMaxTtl = 10'000'000'000;
 
 void read_chunking(JsonReader& r, ChunkingOptions& out) {
   std::string strategy(chunk_strategy_name(out.strategy));
-  std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens;
+  std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens,
+               context = out.context_tokens;
   r.one_of("strategy", strategy, {"tokens", "markdown", "separator", "none"});
   r.integer("max_tokens", max_tokens, 1, 1 << 24);
   r.integer("overlap_tokens", overlap, 0, 1 << 24);
+  r.integer("context_tokens", context, 0, 1 << 24);
   r.string("separator", out.separator, 64);
   out.strategy = parse_chunk_strategy(strategy).value_or(ChunkStrategy::kTokens);
   out.max_tokens = static_cast<std::int32_t>(max_tokens);
   out.overlap_tokens = static_cast<std::int32_t>(overlap);
+  out.context_tokens = static_cast<std::int32_t>(context);
 }
 
 /// Reads the options but those of chunking. Options that are not given keep their value.
@@ -72,6 +75,7 @@ constexpr TextOption kTextOptions[] = {
     {"strategy", TextOption::Type::kText, true},
     {"max_tokens", TextOption::Type::kInteger, true},
     {"overlap_tokens", TextOption::Type::kInteger, true},
+    {"context_tokens", TextOption::Type::kInteger, true},
     {"separator", TextOption::Type::kText, true},
 };
 

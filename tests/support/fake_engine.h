@@ -166,7 +166,8 @@ class FakeEngine final : public Engine {
   Result<PrefillResult> compute(const PrefillRequest& request) {
     PrefillResult out;
     out.tokens = static_cast<std::int64_t>(request.token_ids.size());
-    out.key = names_.context_key(request.token_ids, request.tenant, request.salt_digest);
+    out.key = names_.context_key(request.token_ids, request.tenant, request.salt_digest,
+                                 request.left_context);
     const std::int32_t step = names_.block_tokens_for(out.tokens);
     out.blocks = (out.tokens + step - 1) / step;
     if (auto found = store_.find_segment(out.key)) {

@@ -39,6 +39,9 @@ class Chunking(TypedDict, total=False):
     strategy: Literal["tokens", "markdown", "separator", "none"]
     max_tokens: int
     overlap_tokens: int
+    context_tokens: int
+    """Chunks are read in windows of this many tokens, each behind those before
+    it (default 4096); 0: each alone."""
     separator: str
 
 

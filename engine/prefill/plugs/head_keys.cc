@@ -36,10 +36,10 @@ class HeadKeysKind final : public RecordKind {
   std::uint32_t index() const override { return kHeadRecordIndex; }
   bool required() const override { return true; }
 
-  std::unique_ptr<ContextObserver> observe(const PassResources& core, const KvLayout& layout,
-                                           std::span<const std::int32_t>) const override {
-    if (core.head == nullptr || !core.head->uses_features()) return nullptr;
-    return std::make_unique<HeadKeysObserver>(*core.head, layout.num_tokens());
+  std::unique_ptr<ContextObserver> observe(const ObservedContext& context) const override {
+    const RetrievalHead* const head = context.core.head;
+    if (head == nullptr || !head->uses_features()) return nullptr;
+    return std::make_unique<HeadKeysObserver>(*head, context.layout.num_tokens());
   }
   Result<std::any> parse(std::span<const std::byte> record,
                          const RecordOwner& owner) const override {

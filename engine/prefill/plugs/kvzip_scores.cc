@@ -35,13 +35,13 @@ class RepetitionScores final : public WindowScores {
 
 class RepetitionObserver final : public ContextObserver {
  public:
-  RepetitionObserver(const PassResources& core, std::span<const std::int32_t> ids,
-                     std::int64_t piece)
-      : shape_{core.facts.shape.num_layers, core.facts.shape.num_kv_heads, count_of(ids)},
-        ids_(ids.begin(), ids.end()),
-        prefix_rows_(count_of(core.facts.ingest_prefix)),
+  RepetitionObserver(const ObservedContext& context, std::int64_t piece)
+      : shape_{context.core.facts.shape.num_layers, context.core.facts.shape.num_kv_heads,
+               count_of(context.ids)},
+        ids_(context.ids.begin(), context.ids.end()),
+        prefix_rows_(context.rows_before),
         piece_(piece),
-        scores_(setup_of(core, prefix_rows_ + shape_.num_tokens, piece)) {}
+        scores_(setup_of(context.core, prefix_rows_ + shape_.num_tokens, piece)) {}
 
   std::int64_t rows_left() const override { return failed_ ? 0 : shape_.num_tokens - next_; }
 
@@ -106,12 +106,11 @@ class KvzipScoresKind final : public RecordKind {
   bool required() const override { return false; }
   bool always() const override { return false; }
 
-  std::unique_ptr<ContextObserver> observe(const PassResources& core, const KvLayout& layout,
-                                           std::span<const std::int32_t> ids) const override {
-    const std::int64_t room = core.model->rope().max_positions() - layout.num_tokens() -
-                              count_of(core.facts.ingest_prefix);
+  std::unique_ptr<ContextObserver> observe(const ObservedContext& context) const override {
+    const std::int64_t room = context.core.model->rope().max_positions() - count_of(context.ids) -
+                              context.rows_before;
     if (room < kLeastRoom) return nullptr;
-    return std::make_unique<RepetitionObserver>(core, ids, std::min(room, kPieceTokens));
+    return std::make_unique<RepetitionObserver>(context, std::min(room, kPieceTokens));
   }
   Result<std::any> parse(std::span<const std::byte> record,
                          const RecordOwner& owner) const override {

@@ -76,11 +76,11 @@ class SelectionKeysKind final : public RecordKind {
   /// wants its keys.
   bool required() const override { return true; }
 
-  std::unique_ptr<ContextObserver> observe(const PassResources& core, const KvLayout& layout,
-                                           std::span<const std::int32_t>) const override {
+  std::unique_ptr<ContextObserver> observe(const ObservedContext& context) const override {
+    const PassResources& core = context.core;
     if (core.facts.selection_heads.empty()) return nullptr;
-    return std::make_unique<SelectionKeysObserver>(shape_of(core.facts, layout.num_tokens()),
-                                                   core.model->rope());
+    return std::make_unique<SelectionKeysObserver>(
+        shape_of(core.facts, context.layout.num_tokens()), core.model->rope());
   }
   Result<std::any> parse(std::span<const std::byte> record,
                          const RecordOwner& owner) const override {

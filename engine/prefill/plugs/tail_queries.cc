@@ -51,11 +51,11 @@ class TailQueriesKind final : public RecordKind {
   std::uint32_t index() const override { return kTailRecordIndex; }
   bool required() const override { return false; }
 
-  std::unique_ptr<ContextObserver> observe(const PassResources& core, const KvLayout& layout,
-                                           std::span<const std::int32_t>) const override {
-    TailRecordShape shape{core.facts.shape.num_layers, core.facts.num_heads,
-                          core.facts.shape.head_dim, 0, layout.num_tokens()};
-    shape.num_rows = tail_rows(shape, layout.total_bytes());
+  std::unique_ptr<ContextObserver> observe(const ObservedContext& context) const override {
+    const EngineFacts& facts = context.core.facts;
+    TailRecordShape shape{facts.shape.num_layers, facts.num_heads, facts.shape.head_dim, 0,
+                          context.layout.num_tokens()};
+    shape.num_rows = tail_rows(shape, context.layout.total_bytes());
     return shape.num_rows > 0 ? std::make_unique<TailQueriesObserver>(shape) : nullptr;
   }
   Result<std::any> parse(std::span<const std::byte> record,

@@ -148,7 +148,7 @@ TEST(DeviceHooksTest, AFailureDuringIngestFailsThatContextAlone) {
     for (const bool copy : {false, true}) {
       copy ? ops->fail_copy(n) : ops->fail_allocation(n);
       {
-        ContextPrefill prefill(there.core, ids);
+        ContextPrefill prefill(there.core, {ids, {}});
         Status status;
         while (status.ok() && !prefill.done()) status = prefill.step();
         failed += status.ok() ? 0 : 1;

@@ -43,7 +43,7 @@ struct Ingest {
   std::shared_ptr<const ContextKv> run(std::int32_t num_tokens,
                                        const std::function<void()>& after_chunk = {}) {
     const std::vector<std::int32_t> ids = tokens(num_tokens);
-    ContextPrefill prefill(core, ids);
+    ContextPrefill prefill(core, {ids, {}});
     while (!prefill.done()) {
       const Status status = prefill.step();
       EXPECT_TRUE(status.ok()) << status.to_string();

@@ -156,6 +156,21 @@ TEST(JobRecordTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(back->items[1].view.error->param, "p");
 }
 
+TEST(JobRecordTest, RecordsFromBeforeLeftContextsAreReadWithoutThem) {
+  const JobRecord job = sample_job();
+  std::string bytes = encode_job(job);
+  ASSERT_EQ(bytes.substr(0, 4), "QBJ2");
+  bytes[3] = '1';
+  JobRecord none = job;
+  none.settings.chunking.context_tokens = 0x01020304;
+  const std::string marked = encode_job(none);
+  bytes.erase(marked.find("\4\3\2\1"), 4);
+  auto back = decode_job(bytes);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back->settings.chunking.context_tokens, 0);
+  EXPECT_EQ(back->items.size(), job.items.size());
+}
+
 TEST(JobRecordTest, EveryCutAndManyFlipsAreRefusedOrWhole) {
   const std::string bytes = encode_job(sample_job());
   for (std::size_t n = 0; n < bytes.size(); ++n)

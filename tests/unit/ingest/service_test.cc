@@ -192,6 +192,47 @@ TEST_F(ServiceTest, GivenChunksAreKeptApart) {
   EXPECT_EQ((*chunks)[0].tier, Tier::kDram);
 }
 
+TEST_F(ServiceTest, ChunksSeeThoseBeforeThemAndAChangeCostsWhatSawIt) {
+  const auto chunks = [](std::vector<std::string> parts) {
+    DocumentInput d;
+    d.id = "c";
+    d.chunks = std::move(parts);
+    return one(std::move(d));
+  };
+  const auto lengths = [&] {
+    const auto r = service_->resolve("default", std::vector<std::string>{"c"}, {});
+    EXPECT_OK(r);
+    std::vector<std::int32_t> before;
+    std::vector<std::size_t> left;
+    for (const QueryContext& c : r->documents[0].contexts) {
+      left.push_back(c.left_context.size());
+      EXPECT_TRUE(std::equal(c.left_context.rbegin(), c.left_context.rend(), before.rbegin()));
+      EXPECT_EQ(*c.key, engine_->names().context_key(c.token_ids, "default", {}, c.left_context));
+      before.insert(before.end(), c.token_ids.begin(), c.token_ids.end());
+    }
+    return left;
+  };
+  const JobSnapshot first = put(chunks({"First part.", "Second part.", "Third part."}));
+  const std::vector<std::size_t> left = lengths();
+  ASSERT_EQ(left.size(), 3u);
+  EXPECT_EQ(left[0], 0u);
+  EXPECT_GT(left[1], 0u);
+  EXPECT_GT(left[2], left[1]);
+  const JobSnapshot last = put(chunks({"First part.", "Second part.", "Other part."}));
+  EXPECT_LT(last.usage.cache_write_tokens, first.usage.tokens / 2);
+  EXPECT_EQ(static_cast<std::size_t>(last.usage.tokens - last.usage.cache_write_tokens), left[2]);
+  const JobSnapshot begin = put(chunks({"Other part.", "Second part.", "Other part."}));
+  EXPECT_EQ(begin.usage.cache_write_tokens, begin.usage.tokens);
+  // Each by itself: a change costs its chunk alone.
+  BatchOptions alone;
+  alone.chunking.context_tokens = 0;
+  put(chunks({"First part.", "Second part.", "Third part."}), alone);
+  EXPECT_EQ(lengths(), (std::vector<std::size_t>{0, 0, 0}));
+  const JobSnapshot one_of_them = put(chunks({"Another part.", "Second part.", "Third part."}),
+                                      alone);
+  EXPECT_LT(one_of_them.usage.cache_write_tokens, one_of_them.usage.tokens / 2);
+}
+
 TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   service_->stop();
   options_.max_document_tokens = 200;

@@ -52,6 +52,37 @@ TEST(Record, DocumentRoundTrip) {
   EXPECT_EQ(*decode_head(encode_head(empty)), empty);
 }
 
+TEST(Record, LeftContextsRoundTripAndNeedANewerProgram) {
+  DocumentManifest m = full_manifest();
+  for (auto& c : m.chunks) c.token_ids.clear();
+  const std::string plain = encode_head(m);
+  EXPECT_EQ(plain[3], 1) << "heads without left contexts stay readable for older programs";
+  m.chunks[2].left_chunks = 2;
+  for (const bool accompanied : {false, true}) {
+    if (accompanied) m.companions = {sha256("a")};
+    const std::string bytes = encode_head(m);
+    EXPECT_EQ(bytes[3], 2);
+    auto back = decode_head(bytes);
+    ASSERT_OK(back);
+    EXPECT_EQ(*back, m);
+  }
+  m.chunks[0].left_chunks = 1;  // no chunk is before it
+  EXPECT_FALSE(decode_head(encode_head(m)).ok());
+  EXPECT_EQ(validate_manifest(m).field(), "chunks[0].left_chunks");
+}
+
+TEST(Document, LeftContextIsTheTokensOfTheChunksBefore) {
+  DocumentManifest m = full_manifest();
+  m.chunks[0].token_ids = {1, 2};
+  m.chunks[1].token_ids = {3};
+  m.chunks[2].token_ids = {4};
+  m.chunks[2].left_chunks = 1;
+  EXPECT_EQ(left_context(m, 2), (std::vector<std::int32_t>{3}));
+  m.chunks[2].left_chunks = 2;
+  EXPECT_EQ(left_context(m, 2), (std::vector<std::int32_t>{1, 2, 3}));
+  EXPECT_TRUE(left_context(m, 0).empty());
+}
+
 TEST(Record, SegmentTextAndOpaqueRoundTrip) {
   SegmentInfo s;
   s.key = sha256("k");

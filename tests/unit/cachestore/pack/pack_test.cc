@@ -160,7 +160,8 @@ class PackTransferTest : public ::testing::Test {
     ImportOptions o;
     o.ns = o.tenant = ns;
     o.fingerprint = fingerprint;
-    o.key_of = [](std::span<const std::int32_t> ids, const Digest&) {
+    o.key_of = [](std::span<const std::int32_t> ids, const Digest&,
+                  std::span<const std::int32_t> /*left_context*/) {
       return test::key_of(static_cast<std::uint64_t>(ids[0]) / 100);
     };
     return o;

@@ -165,6 +165,44 @@ TEST_F(ChunkerTest, EveryChunkCarriesTheTitle) {
     EXPECT_TRUE(std::equal(c.token_ids.begin(), c.token_ids.begin() + 2, header->ids.begin()));
 }
 
+TEST(LeftContextTest, WindowsHoldTheirTokensAndBeginInTheOneBefore) {
+  std::mt19937 rng(5);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<Chunk> chunks(rng() % 20);
+    for (Chunk& c : chunks) c.token_ids.assign(1 + rng() % 60, 7);
+    const std::int64_t window = 20 + static_cast<std::int64_t>(rng() % 200);
+    set_left_context(chunks, window);
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      ASSERT_LE(chunks[i].left_chunks, i);
+      const std::size_t begin = i - chunks[i].left_chunks;
+      const auto before = static_cast<std::int64_t>(left_context(chunks, i).size());
+      const auto own = static_cast<std::int64_t>(chunks[i].token_ids.size());
+      EXPECT_TRUE(chunks[i].left_chunks == 0 || before + own <= window);
+      if (i > 0 && begin == first) {
+        EXPECT_EQ(chunks[i].left_chunks, chunks[i - 1].left_chunks + 1) << "rows are gone on from";
+      }
+      if (begin > first) {
+        std::int64_t last = own;
+        for (std::size_t k = first; k < i; ++k)
+          last += static_cast<std::int64_t>(chunks[k].token_ids.size());
+        EXPECT_GT(last, window) << "a window ends where the next chunk has no room";
+        EXPECT_LE(before, window / 4);
+      }
+      first = begin;
+    }
+  }
+}
+
+TEST(LeftContextTest, NoneWithoutTokens) {
+  std::vector<Chunk> chunks(3);
+  for (Chunk& c : chunks) c.token_ids = {1, 2, 3};
+  set_left_context(chunks, 100);
+  EXPECT_EQ(chunks[2].left_chunks, 2u);
+  set_left_context(chunks, 0);
+  for (const Chunk& c : chunks) EXPECT_EQ(c.left_chunks, 0u);
+}
+
 TEST_F(ChunkerTest, SaysWhichLimitIsBroken) {
   const auto field = [&](std::string_view text, ChunkingOptions o, std::string_view title = "") {
     return cut(text, o, title).status().field();
