@@ -11,25 +11,38 @@
 namespace quire {
 namespace {
 
-struct BlockRef {
-  std::int32_t context, block;
-  float score;
-};
-
-std::vector<BlockRef> all_blocks(const SelectionInput& input, const BlockScores& scores) {
-  std::vector<BlockRef> blocks;
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
-    for (std::int32_t b = 0; b < input.contexts[at(i)].num_blocks; ++b) {
-      const float s = scores[at(i)][at(b)];
-      blocks.push_back({i, b, std::isnan(s) ? -std::numeric_limits<float>::infinity() : s});
-    }
-  }
-  return blocks;
+std::int64_t tokens_in(const SelectableContext& c, std::size_t block) {
+  return std::min<std::int64_t>(c.block_tokens,
+                                c.num_tokens - static_cast<std::int64_t>(block) * c.block_tokens);
 }
 
-void best_first(std::vector<BlockRef>& blocks) {
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [](const BlockRef& a, const BlockRef& b) { return a.score > b.score; });
+/// Blocks [first, end) of a context that are chosen together.
+struct Run {
+  std::int32_t context, first, end;
+  std::int64_t tokens = 0;
+  float score = 0;  ///< mean over its blocks; NaN counts as least
+};
+
+/// Returns the runs of all contexts, best first, ties in prompt order.
+std::vector<Run> runs_of(const SelectionInput& input, const BlockScores& scores,
+                         std::int64_t unit) {
+  std::vector<Run> runs;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(input.contexts.size()); ++i) {
+    const SelectableContext& c = input.contexts[at(i)];
+    if (c.num_blocks == 0) continue;
+    const auto step = static_cast<std::int32_t>(std::max<std::int64_t>(1, unit / c.block_tokens));
+    for (std::int32_t b = 0; b < c.num_blocks; b += step) {
+      Run& run = runs.emplace_back(Run{i, b, std::min(b + step, c.num_blocks)});
+      for (std::int32_t k = run.first; k < run.end; ++k) {
+        run.tokens += tokens_in(c, at(k));
+        run.score += scores[at(i)][at(k)] / static_cast<float>(run.end - run.first);
+      }
+      if (std::isnan(run.score)) run.score = -std::numeric_limits<float>::infinity();
+    }
+  }
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const Run& a, const Run& b) { return a.score > b.score; });
+  return runs;
 }
 
 }  // namespace
@@ -128,53 +141,44 @@ Result<BlockScores> head_scores(const SelectionInput& input) {
   return scores;
 }
 
-Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget) {
-  std::vector<BlockRef> blocks = all_blocks(input, scores);
-  best_first(blocks);
+BlockScores smooth(std::span<const SelectableContext> contexts, const BlockScores& scores,
+                   float share) {
+  BlockScores out = scores;
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    std::vector<float> own(scores[i].size());
+    for (std::size_t b = 0; b < own.size(); ++b)
+      own[b] = scores[i][b] / static_cast<float>(tokens_in(contexts[i], b));
+    for (std::size_t b = 0; b < own.size(); ++b) {
+      const float before = b > 0 ? own[b - 1] : 0, after = b + 1 < own.size() ? own[b + 1] : 0;
+      out[i][b] = own[b] + share * (before + after);
+    }
+  }
+  return out;
+}
+
+BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores) {
+  constexpr float kLeast = 0.1f;
+  const auto question = input.question_words.empty() ? input.question : input.question_words;
+  const std::vector<float> words = context_matches(input.contexts, question);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    for (float& s : scores[i]) s *= (words[i] + kLeast) * (words[i] + kLeast);
+  return scores;
+}
+
+Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget,
+                      std::int64_t unit) {
+  const std::vector<Run> runs = runs_of(input, scores, unit);
   Selection::ContextBlocks kept(input.contexts.size());
   std::int64_t used = 0;
-  for (const BlockRef& b : blocks) {
-    const SelectableContext& c = input.contexts[at(b.context)];
-    const std::int64_t tokens = std::min<std::int64_t>(
-        c.block_tokens, c.num_tokens - std::int64_t{b.block} * c.block_tokens);
-    if (2 * (budget - used) < tokens) break;
-    used += tokens;
-    kept[at(b.context)].push_back(b.block);
+  for (const Run& r : runs) {
+    if (2 * (budget - used) < r.tokens) break;
+    used += r.tokens;
+    for (std::int32_t b = r.first; b < r.end; ++b) kept[at(r.context)].push_back(b);
   }
   for (auto& list : kept) std::sort(list.begin(), list.end());
   Selection out = Selection::shared(input.num_layers, std::move(kept));
   out.scores = std::move(scores);
   return out;
-}
-
-BlockScores fuse_with_words(const SelectionInput& input, const BlockScores& scores) {
-  constexpr float kRankOffset = 10;
-  const auto question = input.question_words.empty() ? input.question : input.question_words;
-  const BlockScores words = lexical_matches(input.contexts, question);
-  std::vector<SelectableContext> whole(input.contexts.begin(), input.contexts.end());
-  for (SelectableContext& c : whole) {
-    c.block_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, c.num_tokens));
-    c.num_blocks = c.num_tokens > 0 ? 1 : 0;
-  }
-  const BlockScores documents = lexical_matches(whole, question);
-  BlockScores of_document = words, fused = words;
-  for (std::size_t i = 0; i < fused.size(); ++i) {
-    std::fill(of_document[i].begin(), of_document[i].end(),
-              documents[i].empty() ? 0.0f : documents[i].front());
-    std::fill(fused[i].begin(), fused[i].end(), 0.0f);
-  }
-  for (const BlockScores* ranking :
-       {&scores, &words, static_cast<const BlockScores*>(&of_document)}) {
-    std::vector<BlockRef> blocks = all_blocks(input, *ranking);
-    best_first(blocks);
-    // Blocks with one score share the best of their ranks, or prompt order would decide.
-    for (std::size_t i = 0, rank = 0; i < blocks.size(); ++i) {
-      if (i > 0 && blocks[i].score != blocks[i - 1].score) rank = i;
-      fused[at(blocks[i].context)][at(blocks[i].block)] += 1 /
-                                                           (kRankOffset + static_cast<float>(rank));
-    }
-  }
-  return fused;
 }
 
 }  // namespace quire

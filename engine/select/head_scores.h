@@ -41,12 +41,20 @@ Status add_head_scores(const RopeTable& rope, std::int32_t head_dim, const Askin
 /// input.query_pass with head queries, and input.selection_keys. Contexts without keys score zero.
 Result<BlockScores> head_scores(const SelectionInput& input);
 
-/// Returns the best blocks of all contexts within `budget` tokens, the same in all layers; ties in
-/// prompt order. The last block is taken if at least half of it fits.
-Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget);
+/// Returns each block's score per token, plus `share` of those of the blocks beside it in its
+/// context: what answers is longer than a block, and attention marks parts of it.
+BlockScores smooth(std::span<const SelectableContext> contexts, const BlockScores& scores,
+                   float share);
 
-/// Returns ranks fused as 1 / (10 + rank) over three rankings of all blocks: by `scores`, by the
-/// words of the block, and by the words of its document (Cormack et al. 2009, with 10 for 60).
-BlockScores fuse_with_words(const SelectionInput& input, const BlockScores& scores);
+/// Multiplies the scores of each context's blocks by the square of the context's BM25 score for the
+/// question's words (Robertson and Zaragoza 2009), plus a little, so that none is left out: the
+/// words find the text, and the heads find the place in it.
+BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores);
+
+/// Returns the best blocks of all contexts within `budget` tokens, the same in all layers; ties in
+/// prompt order. Blocks are chosen in runs of `unit` tokens, whose score is the mean of theirs. The
+/// last run is taken if at least half of it fits.
+Selection best_blocks(const SelectionInput& input, BlockScores scores, std::int64_t budget,
+                      std::int64_t unit);
 
 }  // namespace quire

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <unordered_map>
 
 #include "base/index.h"
@@ -105,6 +106,35 @@ BlockScores lexical_matches(std::span<const SelectableContext> contexts,
   const std::vector<Block> blocks = count_terms(contexts, terms);
   const std::vector<float> own = match(blocks, terms.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) out[blocks[i].context][blocks[i].block] = own[i];
+  return out;
+}
+
+std::vector<float> context_matches(std::span<const SelectableContext> contexts,
+                                   std::span<const std::int32_t> question) {
+  constexpr float kLengthShare = 0.75f;  // the constant b of BM25
+  const std::set<std::int32_t> terms(question.begin(), question.end());
+  std::vector<std::unordered_map<std::int32_t, float>> counts(contexts.size());
+  std::unordered_map<std::int32_t, float> with;
+  float texts = 0, tokens = 0;
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    if (contexts[i].token_ids.empty()) continue;
+    texts += 1;
+    tokens += static_cast<float>(contexts[i].token_ids.size());
+    for (const std::int32_t t : contexts[i].token_ids)
+      if (terms.contains(t)) counts[i][t] += 1;
+    for (const auto& [t, count] : counts[i]) with[t] += 1;
+  }
+  std::vector<float> out(contexts.size());
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const float length = static_cast<float>(contexts[i].token_ids.size()) * texts / tokens;
+    for (const std::int32_t t : terms) {
+      const auto found = counts[i].find(t);
+      if (found == counts[i].end()) continue;
+      out[i] += std::log(1 + (texts - with[t] + 0.5f) / (with[t] + 0.5f)) * found->second *
+                (kSaturation + 1) /
+                (found->second + kSaturation * (1 - kLengthShare + kLengthShare * length));
+    }
+  }
   return out;
 }
 

@@ -20,6 +20,10 @@ inline constexpr float kLexicalFade = 0.8f;
 BlockScores lexical_matches(std::span<const SelectableContext> contexts,
                             std::span<const std::int32_t> question);
 
+/// Returns the BM25 score of each context, treated as a document, over the question's tokens.
+std::vector<float> context_matches(std::span<const SelectableContext> contexts,
+                                   std::span<const std::int32_t> question);
+
 /// Adds neighbouring matches to each block's own: those before it, and half of those after it,
 /// decaying by `fade` per block and across documents. Facts often follow the name they are about,
 /// under a pronoun or in a next chunk without the name; contexts without token ids are skipped.

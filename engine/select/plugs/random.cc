@@ -40,7 +40,7 @@ class RandomSelector final : public Selector {
     const double share = input.keep_ratio.value_or(1);
     return best_blocks(
         input, std::move(scores),
-        static_cast<std::int64_t>(std::floor(share * static_cast<double>(tokens) + 1e-6)));
+        static_cast<std::int64_t>(std::floor(share * static_cast<double>(tokens) + 1e-6)), 1);
   }
 
  private:

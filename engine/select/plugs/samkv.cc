@@ -31,6 +31,8 @@ struct SamkvOptions {
   Ranking ranking = Ranking::kAuto;
   SamkvScoreOptions::Frame frame = SamkvScoreOptions::Frame::kRotated;
   float boost = 0;
+  std::int64_t unit = 32;
+  float neighbours = 0.5f;
 
   /// Returns whether an option is set that only the published form reads.
   bool published() const {
@@ -38,6 +40,11 @@ struct SamkvOptions {
     return select != usual.select || bias != usual.bias || bias_cos != usual.bias_cos ||
            keep_rule != usual.keep_rule || anchors != usual.anchors ||
            shared_layers != usual.shared_layers || frame != usual.frame || boost != usual.boost;
+  }
+  /// Returns whether an option is set that only the heads' form reads.
+  bool of_heads() const {
+    const SamkvOptions usual;
+    return unit != usual.unit || neighbours != usual.neighbours;
   }
 };
 
@@ -74,10 +81,14 @@ OptionTable<SamkvOptions> option_table() {
            {"words", Ranking::kWords},
            {"both", Ranking::kBoth}},
           "what ranks blocks: the model's calibrated retrieval heads, one set for all layers and "
-          "no block forced; these and the question's words, by fused ranks; the question's mean "
-          "query against mean keys, as published; its words in the text; the sum of both, "
-          "standardised. auto: heads where the model is calibrated and no option of the published "
-          "form is set, else keys"),
+          "no block forced; these, times how well the question's words match the document; the "
+          "question's mean query against mean keys, as published; its words in the text; the sum "
+          "of both, standardised. auto: heads_words where the model is calibrated and no option "
+          "of the published form is set, else keys"),
+      number_option("unit", &SamkvOptions::unit, {1, 4096},
+                    "tokens that heads choose or leave together; at least a block"),
+      number_option("neighbours", &SamkvOptions::neighbours, {0, 1},
+                    "part of the scores of the blocks beside it that heads add to a block's"),
       words_option("score_frame", &SamkvOptions::frame,
                    {{"rotated", Frame::kRotated}, {"raw", Frame::kRaw}},
                    "compare query and blocks at their distance, or without positions"),
@@ -291,6 +302,10 @@ class SamkvSelector final : public Selector {
 
   Result<Selection> select(const SelectionInput& input) const override {
     if (by_heads(input)) return select_by_heads(input);
+    if (options_.of_heads())
+      return Status::invalid("cache.options",
+                             "unit and neighbours belong to score heads or heads_words; this "
+                             "query is ranked by score keys");
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
     if (input.query_pass == nullptr) return select_static(input);
@@ -362,8 +377,8 @@ class SamkvSelector final : public Selector {
       return Status::invalid(
           "cache.options",
           "score " + std::string(options_.ranking == Ranking::kHeads ? "heads" : "heads_words") +
-              " takes keep_ratio and token_budget only; the other options "
-              "belong to score keys");
+              " takes keep_ratio, token_budget, unit and neighbours; the "
+              "other options belong to score keys");
     if (input.heads == nullptr)
       return Status::invalid("cache.options.score",
                              "the retrieval heads of this model are not known: run 'quire model "
@@ -371,8 +386,9 @@ class SamkvSelector final : public Selector {
     const std::int64_t budget = head_budget(input);
     if (budget >= total_tokens(input) || input.query_pass == nullptr) return everything(input);
     QUIRE_ASSIGN_OR_RETURN(BlockScores scores, head_scores(input));
-    if (options_.ranking == Ranking::kHeadsAndWords) scores = fuse_with_words(input, scores);
-    return best_blocks(input, std::move(scores), budget);
+    scores = smooth(input.contexts, scores, options_.neighbours);
+    if (options_.ranking != Ranking::kHeads) scores = weigh_by_words(input, std::move(scores));
+    return best_blocks(input, std::move(scores), budget, options_.unit);
   }
 
   bool keeps_all(const SelectionInput& input) const {

@@ -69,7 +69,7 @@ class HeadQueryTest : public ::testing::Test {
 
 TEST_F(HeadQueryTest, OneSetForAllLayersNoAnchorsNothingComputedAgain) {
   calibrate();
-  const Outcome o = run(request());
+  const Outcome o = run(request({{"score", "heads"}, {"unit", "16"}, {"neighbours", "0"}}));
   EXPECT_EQ(o.plan.recomputer, "none");
   EXPECT_NEAR(o.plan.keep_ratio, 0.2, 0.02);
   EXPECT_EQ(o.plan.fates.recomputed, 0);
@@ -79,7 +79,7 @@ TEST_F(HeadQueryTest, OneSetForAllLayersNoAnchorsNothingComputedAgain) {
   for (const PlannedContext& c : o.plan.contexts) {
     for (const PlannedBlock& b : c.blocks) {
       EXPECT_TRUE(b.kept_layers == 0 || b.kept_layers == 3);
-      mass += b.score;
+      mass += b.score * static_cast<float>(b.num_tokens);  // scores are per token
       float& edge = b.kept_layers > 0 ? least_kept : most_dropped;
       edge = b.kept_layers > 0 ? std::min(edge, b.score) : std::max(edge, b.score);
     }
@@ -87,6 +87,38 @@ TEST_F(HeadQueryTest, OneSetForAllLayersNoAnchorsNothingComputedAgain) {
   EXPECT_GT(mass, 0);
   EXPECT_LT(mass, 1);  // the words attend to the prompt outside the documents, too
   EXPECT_GE(least_kept, most_dropped);
+}
+
+TEST_F(HeadQueryTest, ByDefaultRunsOfBlocksAndWordsOfTheQuestionCount) {
+  calibrate();
+  const auto kept = [](const Outcome& o) {
+    std::vector<bool> out;
+    for (const PlannedContext& c : o.plan.contexts)
+      for (const PlannedBlock& b : c.blocks) out.push_back(b.kept_layers > 0);
+    return out;
+  };
+  const Outcome usual = run(request());
+  EXPECT_EQ(usual.plan.recomputer, "none");
+  EXPECT_NEAR(usual.plan.keep_ratio, 0.2, 0.03);
+  for (const PlannedContext& c : usual.plan.contexts) {
+    for (std::size_t b = 0; b + 1 < c.blocks.size(); b += 2)  // 32 tokens are two blocks
+      EXPECT_EQ(c.blocks[b].kept_layers, c.blocks[b + 1].kept_layers);
+  }
+  EXPECT_EQ(kept(run(request({{"score", "heads_words"}}))), kept(usual));
+  // A question in a document's own words brings blocks of that document.
+  QueryRequest asked = request();
+  std::copy_n(docs_[2].ids.begin() + 100, 5, asked.suffix_ids.begin() + 2);
+  const Outcome found = run(asked);
+  std::int64_t there = 0, all = 0;
+  for (const PlannedContext& c : found.plan.contexts) {
+    for (const PlannedBlock& b : c.blocks) {
+      all += b.kept_layers > 0;
+      there += b.kept_layers > 0 && c.document_id == docs_[2].id;
+    }
+  }
+  EXPECT_GT(2 * there, all);
+  const auto refused = run_query(*engine_, request({{"score", "keys"}, {"unit", "64"}}));
+  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
 }
 
 TEST_F(HeadQueryTest, ContextsFromBeforeTheCalibrationAreComputedAnewOnce) {

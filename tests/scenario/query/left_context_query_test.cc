@@ -18,7 +18,8 @@ class LeftContextQueryTest : public ::testing::Test {
     engine_ = make_test_engine(model_.path(), store_);
     std::vector<std::int32_t> left;
     for (std::size_t n : {70u, 64u, 100u}) {
-      QueryContext c{"doc", static_cast<std::int32_t>(chunks_.size()), random_ids(rng_, n), {}, left};
+      QueryContext c{
+          "doc", static_cast<std::int32_t>(chunks_.size()), random_ids(rng_, n), {}, left};
       left.insert(left.end(), c.token_ids.begin(), c.token_ids.end());
       chunks_.push_back(std::move(c));
     }

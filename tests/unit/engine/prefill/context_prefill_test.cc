@@ -25,8 +25,7 @@ class LeftContextTest : public ::testing::Test {
     int steps = 0;
   };
   Run run(const Ids& ids, const Ids& left, std::unique_ptr<PrefilledRows> rows = nullptr) {
-    ContextPrefill prefill(harness_.core, {ids, left}, PrefillRecords::kRequested,
-                           std::move(rows));
+    ContextPrefill prefill(harness_.core, {ids, left}, PrefillRecords::kRequested, std::move(rows));
     Run out;
     for (; !prefill.done(); ++out.steps) {
       const Status status = prefill.step();

@@ -122,7 +122,7 @@ TEST(BestBlocks, FillTheBudgetWithTheBestOfAllContexts) {
   const BlockScores scores = {{0.1f, 0.5f, 0.5f}, {0.3f}, {}};
   using Blocks = std::vector<std::int32_t>;
   const auto choose = [&](std::int64_t budget) {
-    return best_blocks(input_of(contexts), scores, budget);
+    return best_blocks(input_of(contexts), scores, budget, 1);
   };
   EXPECT_EQ(kept(choose(16), 0), Blocks({1}));  // the first of two equal ones
   EXPECT_EQ(kept(choose(19), 0), Blocks({1}));  // less than half of the next, of 8 tokens, fits
@@ -135,17 +135,59 @@ TEST(BestBlocks, FillTheBudgetWithTheBestOfAllContexts) {
   EXPECT_EQ(choose(20).kept_layers(0, 1), 2);
 }
 
-TEST(FuseWithWords, RanksCountAndEqualScoresShareARank) {
-  const std::vector<std::int32_t> a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, question = {5, 6};
+TEST(BestBlocks, RunsOfBlocksStayTogether) {
+  const std::vector<SelectableContext> contexts = {{72, 0, 16, 5}, {64, 72, 64, 1}};
+  const BlockScores scores = {{0.9f, 0.0f, 0.5f, 0.5f, 0.2f}, {0.6f}};
+  using Blocks = std::vector<std::int32_t>;
+  const auto choose = [&](std::int64_t budget) {
+    return best_blocks(input_of(contexts), scores, budget, 32);
+  };
+  // A larger block is a run by itself; runs of the first context have 32, 32 and 8 tokens.
+  EXPECT_EQ(kept(choose(64), 1), Blocks({0}));
+  EXPECT_EQ(kept(choose(64), 0), Blocks());
+  EXPECT_EQ(kept(choose(96), 0), Blocks({2, 3}));
+  EXPECT_EQ(kept(choose(128), 0), Blocks({0, 1, 2, 3}));
+  EXPECT_EQ(kept(choose(136), 0), Blocks({0, 1, 2, 3, 4}));
+}
+
+TEST(Smooth, ScoresPerTokenAndThoseBeside) {
+  const std::vector<SelectableContext> contexts = {{40, 0, 16, 3}, {16, 40, 16, 1}, {0, 56, 16, 0}};
+  const BlockScores out = smooth(contexts, {{1.6f, 3.2f, 0.8f}, {16.0f}, {}}, 0.5f);
+  EXPECT_FLOAT_EQ(out[0][0], 0.1f + 0.5f * 0.2f);
+  EXPECT_FLOAT_EQ(out[0][1], 0.2f + 0.5f * (0.1f + 0.1f));
+  EXPECT_FLOAT_EQ(out[0][2], 0.1f + 0.5f * 0.2f);  // 0.8 over 8 tokens
+  EXPECT_FLOAT_EQ(out[1][0], 1.0f) << "another context is not beside it";
+  EXPECT_TRUE(out[2].empty());
+}
+
+TEST(WeighByWords, TheTextThatMatchesComesFirstAndNoneIsLeftOut) {
+  const std::vector<std::int32_t> a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, question = {9, 5, 6, 9};
   const std::vector<SelectableContext> contexts = {{4, 0, 2, 2, false, a}, {4, 4, 2, 2, false, b}};
   SelectionInput input = input_of(contexts);
   input.question = question;
-  const BlockScores fused = fuse_with_words(input, {{0.4f, 0.3f}, {0.2f, 0.1f}});
-  // Block {5, 6} matches, and so does its document; the heads rank it third.
-  EXPECT_NEAR(fused[1][0], 1 / 12.0 + 1 / 10.0 + 1 / 10.0, 1e-6);
-  EXPECT_NEAR(fused[1][1], 1 / 13.0 + 1 / 11.0 + 1 / 10.0, 1e-6);
-  EXPECT_NEAR(fused[0][0], 1 / 10.0 + 1 / 11.0 + 1 / 12.0, 1e-6);
-  EXPECT_NEAR(fused[0][1], 1 / 11.0 + 1 / 11.0 + 1 / 12.0, 1e-6);
+  const BlockScores all = weigh_by_words(input, {{0.4f, 0.3f}, {0.2f, 0.1f}});
+  EXPECT_GT(all[1][1], all[0][0]);
+  EXPECT_FLOAT_EQ(all[1][0], 2 * all[1][1]) << "within a text the heads decide";
+  EXPECT_FLOAT_EQ(all[0][0], 0.4f * 0.01f);
+  input.question_words = std::span(question).first(1);  // matches nothing
+  const BlockScores none = weigh_by_words(input, {{0.4f, 0.3f}, {0.2f, 0.1f}});
+  EXPECT_FLOAT_EQ(none[1][0], 0.2f * 0.01f);
+}
+
+TEST(ContextMatches, IsBm25OfTheTexts) {
+  const std::vector<std::int32_t> a = {1, 2, 1, 4}, b = {1, 6, 7, 8, 9, 9, 9, 9}, c;
+  const std::vector<SelectableContext> contexts = {
+      {4, 0, 2, 2, false, a}, {8, 4, 2, 4, false, b}, {0, 12, 2, 0, false, c}};
+  const std::vector<float> m = context_matches(contexts, std::vector<std::int32_t>{1, 6, 6, 3});
+  // Two texts of 6 tokens on average; 1 is in both, 6 in one, and asked twice it counts once.
+  const double both = std::log(1 + 0.5 / 2.5), one = std::log(1 + 1.5 / 1.5);
+  const auto part = [](double count, double length) {
+    return count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length / 6));
+  };
+  EXPECT_NEAR(m[0], both * part(2, 4), 1e-5);
+  EXPECT_NEAR(m[1], both * part(1, 8) + one * part(1, 8), 1e-5);
+  EXPECT_EQ(m[2], 0);
+  EXPECT_EQ(context_matches({}, {}).size(), 0u);
 }
 
 }  // namespace
