@@ -39,6 +39,8 @@ std::string_view miss_reason_name(MissReason reason) {
       return "salt_mismatch";
     case MissReason::kCorrupt:
       return "corrupt";
+    case MissReason::kRecordMissing:
+      return "record_missing";
     case MissReason::kTierUnavailable:
       return "tier_unavailable";
     case MissReason::kPolicyOff:

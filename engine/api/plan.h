@@ -48,6 +48,8 @@ enum class MissReason : std::uint8_t {
   kModelChanged,
   kSaltMismatch,
   kCorrupt,
+  /// It was stored without a record that this query needs, such as before a calibration.
+  kRecordMissing,
   kTierUnavailable,
   kPolicyOff,
 };

@@ -141,16 +141,14 @@ std::vector<float> context_matches(std::span<const SelectableContext> contexts,
 BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches,
                    float fade) {
   BlockScores out = matches;
-  std::vector<float*> blocks;
   for (std::size_t c = 0; c < contexts.size(); ++c) {
     if (contexts[c].token_ids.empty()) continue;
-    for (float& score : out[c]) blocks.push_back(&score);
-  }
-  float before = 0;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const float own = *blocks[i];
-    *blocks[i] = own + before + (i + 1 < blocks.size() ? kFollowing * *blocks[i + 1] : 0);
-    before = fade * std::max(before, own);
+    float before = 0;
+    for (std::size_t b = 0; b < out[c].size(); ++b) {
+      const float own = matches[c][b];
+      out[c][b] += before + (b + 1 < out[c].size() ? kFollowing * matches[c][b + 1] : 0);
+      before = fade * std::max(before, own);
+    }
   }
   return out;
 }

@@ -24,9 +24,9 @@ BlockScores lexical_matches(std::span<const SelectableContext> contexts,
 std::vector<float> context_matches(std::span<const SelectableContext> contexts,
                                    std::span<const std::int32_t> question);
 
-/// Adds neighbouring matches to each block's own: those before it, and half of those after it,
-/// decaying by `fade` per block and across documents. Facts often follow the name they are about,
-/// under a pronoun or in a next chunk without the name; contexts without token ids are skipped.
+/// Adds neighbouring matches of the same context to each block's own: those before it, decaying by
+/// `fade` per block, and half of the next one's. Facts often follow the name they are about, under
+/// a pronoun; contexts without token ids are skipped.
 BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches,
                    float fade = kLexicalFade);
 

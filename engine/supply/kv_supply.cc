@@ -172,13 +172,13 @@ void KvSupply::take_value(const Fetch::Arrived& arrived) {
 
 /// Makes the context a miss because a record is missing or unusable; all of it is computed anew.
 void KvSupply::make_useless(std::int32_t context, const RecordKind& kind, const std::string& why) {
-  log_warning("cached document has no usable record, computing it again",
-              {{"record", std::string(kind.name())}, {"reason", why}});
+  log_info("cached document lacks a record that this query needs, computing it again",
+           {{"record", std::string(kind.name())}, {"reason", why}});
   ++run_.stats.sketch_misses;
   // These are intact bytes of an older build. They are removed, so that the newly computed KV is
   // stored with its records.
   if (run_.work(context).writable) discard(context);
-  make_miss(context, MissReason::kCorrupt);
+  make_miss(context, MissReason::kRecordMissing);
 }
 
 void KvSupply::take_record(Fetch::Arrived arrived) {

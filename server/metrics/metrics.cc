@@ -167,7 +167,8 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
     impl_->shadow_agreement.Add({{"strategy", std::string(s.name)}}, kRatios);
     impl_->shadow_kl.Add({{"strategy", std::string(s.name)}}, kNats);
   }
-  for (const auto reason : {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt"})
+  for (const auto reason :
+       {"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt", "record_missing"})
     impl_->misses.Add({{"reason", reason}});
   for (const std::string& name : retrievers().names()) {
     impl_->decoded.Add({{"decode", name}});

@@ -112,7 +112,7 @@ const Reply<Miss>& miss_reply() {
       {{"document_id", kind::text(), [](const Miss& m) { return m.document_id; }},
        {"reason",
         kind::one_of({"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt",
-                      "tier_unavailable", "policy_off"}),
+                      "record_missing", "tier_unavailable", "policy_off"}),
         [](const Miss& m) { return miss_reason_name(m.reason); }},
        {"tokens", kind::count(), [](const Miss& m) { return m.tokens; }}});
   return reply;

@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 struct WordsOptions {
-  std::int64_t token_budget = 0, least_tokens = 1024;
+  std::int64_t token_budget = 0, least_tokens = 0;
   double link_share = 0.3;
   float fade = 0.8f;
 };
@@ -20,7 +20,7 @@ OptionTable<WordsOptions> option_table() {
       number_option(
           "least_tokens", &WordsOptions::least_tokens, {0, 1e9},
           "document tokens per layer that stay in any case, unless keep_ratio or token_budget "
-          "say how many: short contexts hold nothing to leave out"),
+          "say how many"),
       number_option(
           "link_share", &WordsOptions::link_share, {0, 0.9},
           "share of what is kept beside first blocks that goes to blocks found by names in the "
@@ -87,7 +87,9 @@ class WordsSelector final : public Selector {
     if (input.question.empty()) return samkv_->select(input);
     const float fade = options_.fade;
     const double link_share = options_.link_share;
-    const BlockScores matches = lexical_matches(input.contexts, input.question);
+    // Template and instruction are no words of the question.
+    const auto question = input.question_words.empty() ? input.question : input.question_words;
+    const BlockScores matches = lexical_matches(input.contexts, question);
     BlockScores scores = spread(input.contexts, matches, fade);
     std::int64_t left = budget_of(input, options_);
     Selection::ContextBlocks kept;
@@ -105,8 +107,7 @@ class WordsSelector final : public Selector {
       // Links get what the words leave, and the words get what links do not use.
       const auto for_links = static_cast<std::int64_t>(link_share * static_cast<double>(left));
       left = take(input, scores, left - for_links, false, kept) + for_links;
-      left = take(input, linked_scores(input.contexts, input.question, matches, fade), left, true,
-                  kept);
+      left = take(input, linked_scores(input.contexts, question, matches, fade), left, true, kept);
     }
     take(input, scores, left, false, kept);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());

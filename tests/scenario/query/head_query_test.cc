@@ -124,7 +124,7 @@ TEST_F(HeadQueryTest, ByDefaultRunsOfBlocksAndWordsOfTheQuestionCount) {
 TEST_F(HeadQueryTest, ContextsFromBeforeTheCalibrationAreComputedAnewOnce) {
   calibrate();
   const Outcome first = run(request());
-  for (const PlannedContext& c : first.plan.contexts) EXPECT_EQ(c.miss, MissReason::kCorrupt);
+  for (const PlannedContext& c : first.plan.contexts) EXPECT_EQ(c.miss, MissReason::kRecordMissing);
   restart();  // its writes are done
   const Outcome second = run(request());
   for (const PlannedContext& c : second.plan.contexts) EXPECT_EQ(c.miss, MissReason::kNone);

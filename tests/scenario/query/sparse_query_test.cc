@@ -249,7 +249,7 @@ TEST_F(SparseQueryTest, ASketchOfAnotherVersionIsAMiss) {
   docs_.push_back({"old", ids, key});
   const Outcome o = run(request("samkv"));
   EXPECT_EQ(o.stats.sketch_misses, 1);
-  EXPECT_EQ(o.plan.contexts[4].miss, MissReason::kCorrupt);
+  EXPECT_EQ(o.plan.contexts[4].miss, MissReason::kRecordMissing);
   // The document was stored again, with its sketch.
   engine_->stop(std::chrono::seconds(5));
   engine_ = make_test_engine(model_.path(), store_);

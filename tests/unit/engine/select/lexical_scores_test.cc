@@ -57,16 +57,17 @@ TEST(LexicalScoresTest, ATermInEveryBlockWeighsNextToNothingAgainstARareOne) {
   }
 }
 
-TEST(LexicalScoresTest, ANameIsCarriedIntoTheNextDocumentAndOverThoseWithoutTokens) {
-  Ids first(16, 1);
-  first[13] = 7;
-  const std::vector<Ids> documents = {first, Ids(16, 1), Ids(16, 1)};
-  auto contexts = contexts_of(documents);
-  contexts[1].token_ids = {};
+TEST(LexicalScoresTest, AMatchStaysInItsDocument) {
+  Ids first(16, 1), second(16, 1);
+  first[13] = 7;  // its last block
+  second[1] = 7;  // its first block
+  auto contexts = contexts_of({first, second, Ids(16, 1)});
   const auto s = lexical_scores(contexts, Ids{7});
-  EXPECT_EQ(s[1], std::vector<float>(4));
-  EXPECT_NEAR(s[2][0], 0.8f * s[0][3], 1e-6);
-  EXPECT_NEAR(s[2][1], 0.64f * s[0][3], 1e-6);
+  EXPECT_EQ(s[0][3], s[1][0]) << "neither counts the other";
+  EXPECT_NEAR(s[1][1], 0.8f * s[1][0], 1e-6);
+  EXPECT_EQ(s[2], std::vector<float>(4));
+  contexts[1].token_ids = {};
+  EXPECT_EQ(lexical_scores(contexts, Ids{7})[1], std::vector<float>(4));
 }
 
 TEST(LexicalScoresTest, NothingToAskAndNothingToFindIsZero) {
@@ -87,8 +88,10 @@ std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& qu
     if (i + 1 < question.size()) terms[{question[i], question[i + 1]}] = 0;
   }
   std::vector<std::map<Ids, int>> blocks;
+  std::vector<const Ids*> document;  // [block]
   for (const Ids& ids : documents) {
     for (std::size_t first = 0; first < ids.size(); first += 4) {
+      document.push_back(&ids);
       auto& counts = blocks.emplace_back();
       for (std::size_t i = first; i < std::min(ids.size(), first + 4); ++i) {
         if (terms.contains({ids[i]})) ++counts[{ids[i]}];
@@ -109,9 +112,12 @@ std::vector<double> brute_force(const std::vector<Ids>& documents, const Ids& qu
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
     double before = 0;
-    for (std::size_t j = 0; j < i; ++j)
-      before = std::max(before, own[j] * std::pow(0.8, static_cast<double>(i - j)));
-    out.push_back(own[i] + before + (i + 1 < own.size() ? 0.5 * own[i + 1] : 0));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (document[j] == document[i])
+        before = std::max(before, own[j] * std::pow(0.8, static_cast<double>(i - j)));
+    }
+    const bool next = i + 1 < own.size() && document[i + 1] == document[i];
+    out.push_back(own[i] + before + (next ? 0.5 * own[i + 1] : 0));
   }
   return out;
 }
@@ -165,25 +171,26 @@ std::vector<std::int32_t> words_keep(std::int64_t n, std::int32_t block, std::si
 }
 
 TEST(WordsSelectorTest, TheBudgetIsASixthOfLongContextsAndAFifthOfChunks) {
-  const std::map<std::string, std::string, std::less<>> no_least = {{"least_tokens", "0"}};
-  EXPECT_EQ(words_keep(6400, 64, 3000, {}, no_least).size(), 16u);  // 0.16 of 100 blocks
-  EXPECT_EQ(words_keep(1600, 16, 800, {}, no_least).size(), 17u);   // 0.17 of 100 blocks
-  EXPECT_EQ(words_keep(320, 16, 150, {}, no_least), (Ids{0, 9, 10}));
+  EXPECT_EQ(words_keep(6400, 64, 3000, {}, {}).size(), 16u);  // 0.16 of 100 blocks
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 17u);   // 0.17 of 100 blocks
+  EXPECT_EQ(words_keep(320, 16, 150, {}, {}), (Ids{0, 9, 10}));
   // Three blocks are kept whole. Of four blocks, a budget below two keeps only the first.
-  EXPECT_EQ(words_keep(48, 16, 5, {}, no_least), (Ids{0, 1, 2}));
-  EXPECT_EQ(words_keep(64, 16, 40, {}, no_least), (Ids{0}));
+  EXPECT_EQ(words_keep(48, 16, 5, {}, {}), (Ids{0, 1, 2}));
+  EXPECT_EQ(words_keep(64, 16, 40, {}, {}), (Ids{0}));
 }
 
-TEST(WordsSelectorTest, ShortContextsKeepALeastNumberOfTokens) {
+TEST(WordsSelectorTest, ShortContextsMayKeepALeastNumberOfTokens) {
+  const std::map<std::string, std::string, std::less<>> least = {{"least_tokens", "1024"}};
   // 0.16 of 200 blocks is more than the least
-  EXPECT_EQ(words_keep(12800, 64, 3000, {}, {}).size(), 32u);
-  EXPECT_EQ(words_keep(1600, 16, 800, {}, {}).size(), 64u);
-  EXPECT_EQ(words_keep(320, 16, 150, {}, {}).size(), 20u);
-  EXPECT_EQ(words_keep(1030, 16, 150, {}, {}).size(), 64u);
+  EXPECT_EQ(words_keep(12800, 64, 3000, {}, least).size(), 32u);
+  EXPECT_EQ(words_keep(1600, 16, 800, {}, least).size(), 64u);
+  EXPECT_EQ(words_keep(320, 16, 150, {}, least).size(), 20u);
+  EXPECT_EQ(words_keep(1030, 16, 150, {}, least).size(), 64u);
   EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"least_tokens", "320"}}).size(), 20u);
   // An explicit ratio or budget overrides the least.
-  EXPECT_EQ(words_keep(1600, 16, 800, 0.1, {}).size(), 10u);
-  EXPECT_EQ(words_keep(1600, 16, 800, {}, {{"token_budget", "80"}}).size(), 5u);
+  EXPECT_EQ(words_keep(1600, 16, 800, 0.1, least).size(), 10u);
+  EXPECT_EQ(
+      words_keep(1600, 16, 800, {}, {{"least_tokens", "1024"}, {"token_budget", "80"}}).size(), 5u);
 }
 
 TEST(WordsSelectorTest, ABudgetThatIsAskedForComesFirst) {
