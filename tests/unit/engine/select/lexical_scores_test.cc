@@ -61,7 +61,8 @@ TEST(LexicalScoresTest, AMatchStaysInItsDocument) {
   Ids first(16, 1), second(16, 1);
   first[13] = 7;  // its last block
   second[1] = 7;  // its first block
-  auto contexts = contexts_of({first, second, Ids(16, 1)});
+  const std::vector<Ids> documents = {first, second, Ids(16, 1)};
+  auto contexts = contexts_of(documents);
   const auto s = lexical_scores(contexts, Ids{7});
   EXPECT_EQ(s[0][3], s[1][0]) << "neither counts the other";
   EXPECT_NEAR(s[1][1], 0.8f * s[1][0], 1e-6);
