@@ -209,7 +209,7 @@ class ChosenPagesTest : public ::testing::Test {
       }
       return outs;
     }
-    PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
+    PagedRetriever& paged() { return dynamic_cast<PagedRetriever&>(*retriever); }
 
     std::shared_ptr<Compute> compute;
     PagePool pool;

@@ -34,7 +34,7 @@ TEST(LongGeneration, PagesStayExactOverSixteenThousandTokens) {
   };
   RowDecoding run("freekv", options("none"));
   ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
-  auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+  auto& paged = dynamic_cast<PagedRetriever&>(*run.retriever);
   std::int64_t device_bytes = 0, appended_pages = 0;
   for (int n = 0; n < kTokens; ++n) {
     const bool look = n % kLookEvery == kLookEvery - 1;
@@ -83,7 +83,7 @@ TEST(LongGeneration, PoliciesOfPagesStayWithinTheirBudget) {
                            {"decode_window", "16"},
                            {"decode_dense_layers", "0"}});
     ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
-    auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+    auto& paged = dynamic_cast<PagedRetriever&>(*run.retriever);
     for (int n = 0; n < kTokens; ++n) {
       const bool look = n % kLookEvery == kLookEvery - 1;
       std::vector<std::vector<float>> queries(RowSequence::kLayers);
@@ -121,7 +121,7 @@ TEST(LongGeneration, RaasNeverBringsBackWhatItEvicted) {
                            {"decode_window", "16"},
                            {"decode_dense_layers", "0"}});
   ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
-  auto& paged = static_cast<PagedRetriever&>(*run.retriever);
+  auto& paged = dynamic_cast<PagedRetriever&>(*run.retriever);
   std::vector<std::set<std::int32_t>> gone(RowSequence::kLayers * RowSequence::kKvHeads);
   std::vector<std::vector<std::int32_t>> before(gone.size());
   std::size_t evicted = 0;
@@ -148,7 +148,7 @@ TEST(LongGeneration, RowsStayExactWhileTheAnswerLeavesTheLocalRange) {
                                     {"decode_generated", "64"},      {"decode_reuse", "1"}};
   RowDecoding run("ctkvr", options);
   ASSERT_TRUE(run.prepared.ok()) << run.prepared.to_string();
-  auto& ctkvr = static_cast<CtkvrRetriever&>(*run.retriever);
+  auto& ctkvr = dynamic_cast<CtkvrRetriever&>(*run.retriever);
   const std::int64_t device_bytes = run.device.bytes_in_use();
   std::int64_t attended = 0;
   for (int n = 0; n < kTokens; ++n) {

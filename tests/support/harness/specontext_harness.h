@@ -61,7 +61,10 @@ class HeadDecoding {
         model_(model),
         lacking_layer_(lacking_layer) {
     for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
-    HeadTrack track(*model_.head, plug().head_input(*model_.head));
+    // A retriever that knows no head, such as dense, is made beside those that do.
+    const HeadDriven* const driven = capability<HeadDriven>(*retriever);
+    HeadTrack track(*model_.head,
+                    driven != nullptr ? driven->head_input(*model_.head) : HeadInput::kEmbedding);
     std::vector<std::int32_t> ids, positions;
     for (std::int32_t p = 0; p < kPrompt; ++p) {
       ids.push_back(token(p));
@@ -86,7 +89,8 @@ class HeadDecoding {
     EXPECT_TRUE(s.ok()) << s.to_string();
   }
   ~HeadDecoding() { retriever->synchronize(); }
-  SpeContextRetriever& plug() { return static_cast<SpeContextRetriever&>(*retriever); }
+  /// The retriever must be specontext.
+  SpeContextRetriever& plug() { return dynamic_cast<SpeContextRetriever&>(*retriever); }
 
   /// Runs one token as DecodeBatch does, in the first `layers`. Returns the layers' outputs; empty
   /// where a layer failed, whose error is in `status`.
@@ -97,11 +101,13 @@ class HeadDecoding {
     if (!status.ok()) return outs;
     add_row(position);
     for (std::int32_t layer = 0; layer < layers && status.ok(); ++layer) {
-      const auto wanted = plug().hidden_layers();
       const auto state = random_floats(
           48, static_cast<std::uint32_t>(7000 + position * kLayers + layer));
-      if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end())
-        plug().take_hidden(layer, state.data());
+      if (HeadDriven* const driven = capability<HeadDriven>(*retriever)) {
+        const auto wanted = driven->hidden_layers();
+        if (std::find(wanted.begin(), wanted.end(), layer) != wanted.end())
+          driven->take_hidden(layer, state.data());
+      }
       outs[static_cast<std::size_t>(layer)].assign(kQuery, NAN);
       const auto q = query(layer, position);
       status = retriever->attend(step(layer, q, position, outs[static_cast<std::size_t>(layer)]));

@@ -99,7 +99,7 @@ struct Decoding {
     EXPECT_TRUE(retriever->prepare(context, assembled).ok());
   }
   ~Decoding() { retriever->synchronize(); }
-  PagedRetriever& paged() { return static_cast<PagedRetriever&>(*retriever); }
+  PagedRetriever& paged() { return dynamic_cast<PagedRetriever&>(*retriever); }
 
   /// Runs one token: its row, then every layer. Returns the layers' outputs.
   std::vector<std::vector<float>> token(int n) {

@@ -15,7 +15,7 @@ constexpr std::int32_t kKvHeads = RowSequence::kKvHeads, kGroup = RowSequence::k
 struct PagedDecoding : RowDecoding {
   using RowDecoding::RowDecoding;
   std::vector<std::int32_t> pages(std::int32_t layer, std::int32_t head) const {
-    return static_cast<PagedRetriever&>(*retriever).attended_pages(layer, head);
+    return dynamic_cast<PagedRetriever&>(*retriever).attended_pages(layer, head);
   }
 };
 

@@ -31,7 +31,7 @@ RetrieverOptions indexed(const RetrieverOptions& more = {}) {
   for (const auto& [name, value] : more) all[name] = value;
   return all;
 }
-CtkvrRetriever& ctkvr(RowDecoding& run) { return static_cast<CtkvrRetriever&>(*run.retriever); }
+CtkvrRetriever& ctkvr(RowDecoding& run) { return dynamic_cast<CtkvrRetriever&>(*run.retriever); }
 
 std::vector<std::int32_t> joined(std::vector<std::int32_t> a, std::span<const std::int32_t> b) {
   a.insert(a.end(), b.begin(), b.end());
