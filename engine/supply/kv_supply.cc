@@ -324,6 +324,7 @@ std::int64_t KvSupply::held_bytes() const {
 }
 
 void KvSupply::suspend() {
+  rows_.reset();  // the next context is computed anew rather than moved out and in
   if (missing_) missing_->cache().move_out();
 }
 
