@@ -14,32 +14,40 @@ namespace {
 
 constexpr std::int64_t kFetchAhead = 4096;  // bytes of weights
 constexpr std::int64_t kTileSums = 16 * 16;
+constexpr std::int64_t kStepGroups = 2;       // groups that share a load and store of a row's sums
+constexpr std::int64_t kExpandedGroups = 64;  // their numbers take 64 KiB
 
-/// Unpacks a record's numbers, less their zero, to [2 halves of 16 outputs][8 quads][16 outputs]
-/// [4 inputs], the second operands of two tiles. Sums then need no correction row by row.
+/// Numbers of a group, less their zero, as the second operands of two tiles:
+/// [2 halves of 16 outputs][8 quads][16 outputs][4 inputs].
+struct alignas(64) GroupNumbers {
+  std::int8_t of[2][kGroupQuads * 64];
+};
+
+/// Unpacks a record's numbers. Sums then need no correction row by row.
 template <GroupKind kKind>
-QUIRE_TARGET_512 void expand(const std::byte* w, std::int8_t* out) {
-  constexpr std::int64_t kHalf = kGroupQuads * 64;
+QUIRE_TARGET_512 void expand(const std::byte* record, GroupNumbers& numbers) {
+  const std::byte* w = record + group_head_bytes(kKind);
+  std::int8_t *low = numbers.of[0], *high = numbers.of[1];
   if constexpr (kKind == GroupKind::kEight) {
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));  // the same as less 128
-    for (int quad = 0; quad < kGroupQuads; ++quad, w += 128, out += 64) {
+    for (int quad = 0; quad < kGroupQuads; ++quad, w += 128, low += 64, high += 64) {
       __builtin_prefetch(w + kFetchAhead);
       __builtin_prefetch(w + kFetchAhead + 64);
-      _mm512_storeu_si512(out, _mm512_xor_si512(_mm512_loadu_si512(w), sign));
-      _mm512_storeu_si512(out + kHalf, _mm512_xor_si512(_mm512_loadu_si512(w + 64), sign));
+      _mm512_store_si512(low, _mm512_xor_si512(_mm512_loadu_si512(w), sign));
+      _mm512_store_si512(high, _mm512_xor_si512(_mm512_loadu_si512(w + 64), sign));
     }
   } else {
     const __m512i mask = _mm512_set1_epi8(15),
                   zero = _mm512_set1_epi8(kKind == GroupKind::kFourMin ? 0 : 8);
-    for (int pair = 0; pair < 4; ++pair, w += 128, out += 128) {
-      __builtin_prefetch(w + kFetchAhead);
-      __builtin_prefetch(w + kFetchAhead + 64);
-      for (int half = 0; half < 2; ++half) {
-        const __m512i both = _mm512_loadu_si512(w + 64 * half);
+    for (int pair = 0; pair < 4; ++pair) {
+      for (std::int8_t* to : {low, high}) {
+        __builtin_prefetch(w + kFetchAhead);
+        const __m512i both = _mm512_loadu_si512(w);
         const __m512i even = _mm512_and_si512(both, mask),
                       odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-        _mm512_storeu_si512(out + half * kHalf, _mm512_sub_epi8(even, zero));
-        _mm512_storeu_si512(out + half * kHalf + 64, _mm512_sub_epi8(odd, zero));
+        _mm512_store_si512(to + pair * 128, _mm512_sub_epi8(even, zero));
+        _mm512_store_si512(to + pair * 128 + 64, _mm512_sub_epi8(odd, zero));
+        w += 64;
       }
     }
   }
@@ -51,15 +59,11 @@ struct alignas(64) WholeSums {
 };
 
 /// Multiplies one group of `rows` rows (at most 32) with 32 outputs.
-template <GroupKind kKind>
-QUIRE_TARGET_512 void multiply_group(const std::int8_t* inputs, std::int64_t rows,
-                                     const std::byte* record, WholeSums& whole) {
-  alignas(64) std::int8_t numbers[kPanelColumns * kGroupInputs];
-  expand<kKind>(record + group_head_bytes(kKind), numbers);
-  tile_barrier();
+QUIRE_TARGET_512 inline void multiply_group(const std::int8_t* inputs, std::int64_t rows,
+                                            const GroupNumbers& numbers, WholeSums& whole) {
   GroupedTiles::zero_all();
-  GroupedTiles::load_weights<6>(numbers);
-  GroupedTiles::load_weights<7>(numbers + kGroupQuads * 64);
+  GroupedTiles::load_weights<6>(numbers.of[0]);
+  GroupedTiles::load_weights<7>(numbers.of[1]);
   GroupedTiles::load_rows<4>(inputs);
   GroupedTiles::multiply<0, 4, 6>();
   GroupedTiles::multiply<1, 4, 7>();
@@ -74,48 +78,100 @@ QUIRE_TARGET_512 void multiply_group(const std::int8_t* inputs, std::int64_t row
     GroupedTiles::store<2>(whole.of[2]);
     GroupedTiles::store<3>(whole.of[3]);
   }
-  tile_barrier();
 }
 
-/// Adds kGroups neighbouring groups of `rows` rows. Each row's sums are loaded and stored once.
+/// One round of rows times up to kStepGroups neighbouring groups.
+struct Step {
+  std::int64_t row, rows;      ///< of the inputs
+  std::int64_t group, groups;  ///< of the inputs; groups is 1 or kStepGroups
+  const std::byte* record;
+  const GroupNumbers* numbers;
+};
+
+/// Adds the scaled sums of rows [begin, end) of a step, which lie within one half of the round.
+/// Each row's sums are loaded and stored once.
 template <GroupKind kKind, int kGroups>
-QUIRE_TARGET_512 void add_groups(const GroupedRows& x, std::int64_t row, std::int64_t group,
-                                 std::int64_t rows, const std::byte* record, float* sums) {
-  WholeSums whole[kGroups];
-  for (int g = 0; g < kGroups; ++g)
-    multiply_group<kKind>(x.q + x.at(row, group + g) * kGroupInputs, rows,
-                          record + g * group_bytes(kKind), whole[g]);
-  const GroupScales<kKind> near(record), far(record + (kGroups - 1) * group_bytes(kKind));
-  const std::int64_t at_near = x.at(row, group), at_far = x.at(row, group + kGroups - 1);
-  for (std::int64_t r = 0; r < rows; ++r, sums += kPanelColumns) {
-    const std::int64_t tile = r / 16 * 2, at = r % 16 * 16;
-    __m512 first = _mm512_loadu_ps(sums), second = _mm512_loadu_ps(sums + 16);
-    near.add(x, at_near + r, _mm512_load_si512(whole[0].of[tile] + at),
-             _mm512_load_si512(whole[0].of[tile + 1] + at), first, second);
+QUIRE_INLINE_512 void add_rows(const GroupedRows& x, const Step& step, std::int64_t begin,
+                               std::int64_t end, const WholeSums* whole, GroupedRoundSums& sums) {
+  const GroupScales<kKind> near(step.record), far(step.record + (kGroups - 1) * group_bytes(kKind));
+  const std::int64_t at_near = x.at(step.row, step.group),
+                     at_far = x.at(step.row, step.group + kGroups - 1);
+  const std::int64_t tile = begin / 16 * 2, from = begin % 16 * 16;
+  const std::int32_t *low = whole[0].of[tile] + from, *high = whole[0].of[tile + 1] + from;
+  constexpr std::int64_t kFar = (kGroups - 1) * std::int64_t{sizeof(WholeSums) / sizeof *low};
+  for (std::int64_t r = begin; r < end; ++r, low += 16, high += 16) {
+    __m512 first = _mm512_load_ps(sums.of[r]), second = _mm512_load_ps(sums.of[r] + 16);
+    near.add(x, at_near + r, _mm512_load_si512(low), _mm512_load_si512(high), first, second);
     if constexpr (kGroups == 2)
-      far.add(x, at_far + r, _mm512_load_si512(whole[1].of[tile] + at),
-              _mm512_load_si512(whole[1].of[tile + 1] + at), first, second);
-    _mm512_storeu_ps(sums, first);
-    _mm512_storeu_ps(sums + 16, second);
+      far.add(x, at_far + r, _mm512_load_si512(low + kFar), _mm512_load_si512(high + kFar), first,
+              second);
+    _mm512_store_ps(sums.of[r], first);
+    _mm512_store_ps(sums.of[r] + 16, second);
+  }
+}
+
+/// Adds the sums of `step`, which the tiles have computed. The tiles compute those of `next`
+/// meanwhile: its instructions stand between two halves of the rows, so that tiles and vector units
+/// work at the same time.
+template <GroupKind kKind>
+QUIRE_TARGET_512 void add_and_multiply(const GroupedRows& x, const Step& step,
+                                       const WholeSums* whole, GroupedRoundSums& sums,
+                                       const Step& next, WholeSums* next_whole) {
+  constexpr std::int64_t kHalf = kGroupedRoundRows / kStepGroups;
+  for (std::int64_t part = 0; part < kStepGroups; ++part) {
+    tile_barrier();
+    if (part < next.groups)
+      multiply_group(x.q + x.at(next.row, next.group + part) * kGroupInputs, next.rows,
+                     next.numbers[part], next_whole[part]);
+    tile_barrier();
+    const std::int64_t begin = part * kHalf, end = std::min(begin + kHalf, step.rows);
+    if (step.groups == kStepGroups)
+      add_rows<kKind, kStepGroups>(x, step, begin, end, whole, sums);
+    else if (step.groups == 1)
+      add_rows<kKind, 1>(x, step, begin, end, whole, sums);
+  }
+}
+
+/// Multiplies one round of rows with `groups` groups (at most kExpandedGroups).
+template <GroupKind kKind>
+void multiply_round(const GroupedRows& x, std::int64_t row, std::int64_t rows, std::int64_t group,
+                    std::int64_t groups, const std::byte* records, const GroupNumbers* numbers,
+                    GroupedRoundSums& sums) {
+  const GroupedTileScope tiles(rows);
+  WholeSums whole[2][kStepGroups];
+  Step step{};  // without rows and groups
+  const auto steps = (groups + kStepGroups - 1) / kStepGroups;
+  for (std::int64_t i = 0; i <= steps; ++i) {
+    const std::int64_t g = i * kStepGroups;
+    const Step next{row,
+                    rows,
+                    group + g,
+                    std::clamp<std::int64_t>(groups - g, 0, kStepGroups),
+                    records + g * group_bytes(kKind),
+                    numbers + g};
+    add_and_multiply<kKind>(x, step, whole[(i + 1) % 2], sums, next, whole[i % 2]);
+    step = next;
   }
 }
 
 template <GroupKind kKind>
 void multiply(const GroupedRows& x, std::int64_t row, std::int64_t group, const std::byte* records,
               std::int64_t groups, const PanelOutput& out) {
+  GroupNumbers numbers[kExpandedGroups];
   GroupedRoundSums sums;
-  for (std::int64_t first = 0; first < out.rows; first += kGroupedRoundRows) {
-    const std::int64_t rows = std::min(kGroupedRoundRows, out.rows - first);
-    const GroupedTileScope tiles(rows);
-    sums.begin(out, first, rows);
-    std::int64_t g = 0;
-    for (; g + 2 <= groups; g += 2)
-      add_groups<kKind, 2>(x, row + first, group + g, rows, records + g * group_bytes(kKind),
-                           sums.of[0]);
-    if (g < groups)
-      add_groups<kKind, 1>(x, row + first, group + g, rows, records + g * group_bytes(kKind),
-                           sums.of[0]);
-    sums.end(out, first, rows);
+  PanelOutput part = out;
+  for (std::int64_t g = 0; g < groups; g += kExpandedGroups) {
+    const std::int64_t count = std::min(kExpandedGroups, groups - g);
+    const std::byte* record = records + g * group_bytes(kKind);
+    for (std::int64_t i = 0; i < count; ++i)
+      expand<kKind>(record + i * group_bytes(kKind), numbers[i]);
+    for (std::int64_t first = 0; first < out.rows; first += kGroupedRoundRows) {
+      const std::int64_t rows = std::min(kGroupedRoundRows, out.rows - first);
+      sums.begin(part, first, rows);
+      multiply_round<kKind>(x, row + first, rows, group + g, count, record, numbers, sums);
+      sums.end(part, first, rows);
+    }
+    part.first = false;
   }
 }
 

@@ -19,6 +19,7 @@ struct GroupedRoundSums {
   void begin(const PanelOutput& out, std::int64_t row, std::int64_t rows) {
     const auto bytes = static_cast<std::size_t>(out.columns) * sizeof(float);
     for (std::int64_t r = 0; r < rows; ++r) {
+      fetch(out.y + (row + r) * out.ldy);
       const float* from = out.first ? out.bias : out.y + (row + r) * out.ldy;
       if (from == nullptr || out.columns < kPanelColumns) std::memset(of[r], 0, sizeof of[r]);
       if (from != nullptr) std::memcpy(of[r], from, bytes);
@@ -29,6 +30,13 @@ struct GroupedRoundSums {
     for (std::int64_t r = 0; r < rows; ++r) {
       std::memcpy(out.y + (row + r) * out.ldy, of[r], bytes);
     }
+  }
+
+ private:
+  /// Fetches a row's outputs, which end() writes far apart in memory.
+  static void fetch(const float* y) {
+    __builtin_prefetch(y, 1);
+    __builtin_prefetch(y + kPanelColumns / 2, 1);
   }
 };
 
