@@ -20,6 +20,7 @@ import urllib.request
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 QUIRE = os.path.join(ROOT, "build/release/quire")
 THREADS = os.cpu_count()
+BOTH_FLASHES = 4096  # tokens; attention beside flash attention takes minutes beyond
 DECODE_TOKENS = 32
 
 
@@ -426,16 +427,16 @@ class Rows:
 
 def speed(rows, options, name, files, transformers_file):
     """Prefill and decode rates: one process measures both behind the same context. llama.cpp runs
-    with and without flash attention up to 512 tokens; longer contexts take what was
-    faster there."""
+    with and without flash attention up to BOTH_FLASHES tokens; longer contexts take what was
+    faster at the length before."""
     lengths = [1, 512] if options.quick else [int(n) for n in options.lengths.split(",")]
-    flashes = {kind: (False, True) for kind in files}
+    faster = {kind: (False, True) for kind in files}
     for tokens in sorted(lengths):
         prompt = quire_prompt(files["Q4_0"], tokens)
         runs = {}
         for _ in range(options.rounds):
             for kind, path in files.items():
-                for flash in flashes[kind]:
+                for flash in (False, True) if tokens <= BOTH_FLASHES else faster[kind]:
                     out = run_child("llama", model=path, tokens=tokens, flash=flash)
                     runs.setdefault(
                         ("llama.cpp", kind + (", flash attention" if flash else "")), []
@@ -462,13 +463,13 @@ def speed(rows, options, name, files, transformers_file):
                 tokens=0 if tokens == 1 else tokens,
                 **what,
             )
-        if tokens == 512:
+        if tokens <= BOTH_FLASHES:
             for kind in files:
                 plain, flash = (
                     min(o["prefill_s"] for o in runs[("llama.cpp", kind + more)])
                     for more in ("", ", flash attention")
                 )
-                flashes[kind] = (flash < plain,)
+                faster[kind] = (flash < plain,)
 
 
 def documents(rows, options, name, path):
