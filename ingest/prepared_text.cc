@@ -23,11 +23,7 @@ PreparedText prepare_text(DocumentInput input) {
 
 std::string settings_text(const ChunkingOptions& options, bool given_chunks,
                           std::string_view title) {
-  std::string line = describe(options);
-  if (given_chunks) {
-    line = "given";
-    if (options.context_tokens > 0) line += " context=" + std::to_string(options.context_tokens);
-  }
+  const std::string line = given_chunks ? "given" + describe_context(options) : describe(options);
   return line + "\n" + std::string(title);
 }
 

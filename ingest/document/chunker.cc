@@ -365,11 +365,15 @@ Status validate(const ChunkingOptions& options) {
   return {};
 }
 
+std::string describe_context(const ChunkingOptions& options) {
+  return options.context_tokens > 0 ? " context=" + std::to_string(options.context_tokens)
+                                    : std::string();
+}
+
 std::string describe(const ChunkingOptions& options) {
   std::string line(chunk_strategy_name(options.strategy));
   if (options.strategy == ChunkStrategy::kNone) return line;
-  if (options.context_tokens > 0) line += " context=" + std::to_string(options.context_tokens);
-  line += " max=" + std::to_string(options.max_tokens) +
+  line += describe_context(options) + " max=" + std::to_string(options.max_tokens) +
           " overlap=" + std::to_string(options.overlap_tokens);
   if (options.strategy == ChunkStrategy::kSeparator) {
     line += " separator=";

@@ -70,6 +70,8 @@ Status validate(const ChunkingOptions& options);
 
 /// Returns one line of ASCII that names the settings. Equal lines cut equal texts equally.
 std::string describe(const ChunkingOptions& options);
+/// Returns the part of it that names what a chunk sees before itself; empty: nothing.
+std::string describe_context(const ChunkingOptions& options);
 
 /// A section of a Markdown text: the offset of its heading line and its depth (1..6). Exposed for
 /// tests.
