@@ -16,7 +16,8 @@
 
 namespace quire {
 
-/// Names the KV of one whole context (token ids prefilled alone), split into blocks of one size.
+/// Names the KV of one whole context (its token ids and those of its left context), split into
+/// blocks of one size.
 using ContextKey = Digest;
 
 /// Computes chained block keys of one context: key_i = SHA-256(key_{i-1} || token ids of block i),

@@ -18,7 +18,7 @@ struct EngineFacts {
   KvShape shape;
   std::int32_t num_heads = 0, vocab_size = 0;
   std::int64_t window = 0;  ///< positions a request may use for prompt and answer together
-  /// Tokens put before every context that is prefilled alone; their rows are not stored.
+  /// Tokens put before every context that is prefilled for the store; their rows are not kept.
   std::vector<std::int32_t> ingest_prefix;
   ContextNames names;  ///< keys and block ids; holds the digest of everything that changes KV
   std::int64_t small_context_tokens = 1024;

@@ -18,7 +18,7 @@ namespace quire {
 enum class ContextSource : std::uint8_t {
   kNothing,  ///< empty, or a duplicate: no rows
   kStored,   ///< fetched and placed
-  kAlone,    ///< no usable KV: prefilled alone as at ingest, then placed like stored KV
+  kAlone,    ///< no usable KV: prefilled as at ingest, then placed like stored KV
   kInPlace,  ///< computed as part of the concatenation
 };
 
@@ -27,7 +27,7 @@ struct ContextWork {
   ContextKey key;         ///< key of these tokens under this model, tenant and salt
   SegmentHandle segment;  ///< valid if the store has the context
   KvLayout layout;
-  bool exact = false;     ///< its KV prefilled alone equals its KV in the concatenation
+  bool exact = false;     ///< its KV as stored equals its KV in the concatenation
   bool writable = false;  ///< a document names `key`, so newly computed KV is worth storing
   /// Assembled position of each block's first token; -1: no layer keeps it.
   std::vector<std::int32_t> block_position;

@@ -25,7 +25,7 @@ struct RecomputableContext {
   std::span<const std::int32_t> token_ids;
   std::int64_t offset = 0;  ///< assembled position of its first token
   std::int32_t block_tokens = 0, num_blocks = 0;
-  bool exact = false;  ///< its KV prefilled alone equals its KV in the concatenation
+  bool exact = false;  ///< its KV as stored equals its KV in the concatenation
   /// Assembled position of each block's first token; -1: no layer keeps it. Empty: every block lies
   /// where `offset` puts it.
   std::span<const std::int32_t> block_position = {};

@@ -1,5 +1,5 @@
 /// This file defines the record of a retrieval head's keys for one context, which ingest stores
-/// with its sketch. They are computed from the model's states while the context is prefilled alone.
+/// with its sketch. They are computed from the model's states while the context is prefilled.
 ///
 /// The record is little-endian, checksummed by the store, and sketch 1 of a segment.
 /// - Header, 56 bytes: u32 magic "QHK1", u16 version, u16 zero, u32 num_kv_heads, head_dim, u64
