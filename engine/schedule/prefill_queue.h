@@ -50,7 +50,7 @@ class PrefillQueue {
     return priority == PrefillPriority::kRecompute ? recompute_ : ingest_;
   }
 
-  void go_on_from(std::unique_ptr<PrefilledRows> rows);
+  void go_on_from(std::unique_ptr<PrefilledRows> rows, const std::string& tenant);
 
   QueryResources& core_;
   Queue recompute_, ingest_;

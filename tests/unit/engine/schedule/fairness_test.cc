@@ -122,5 +122,42 @@ TEST_F(FairnessTest, IngestTakesTurnsByTenant) {
             (std::vector<std::string>{"crowd", "single10", "single11"}));
 }
 
+// Going on from the rows of equal text that another tenant stores would show that it does.
+TEST_F(FairnessTest, AChunkGoesOnFromTheChunkBeforeOfItsOwnTenantOnly) {
+  for (const bool own : {true, false}) {
+    const std::string round = own ? "own " : "foreign ";  // tenants that nobody has served yet
+    Gate gate;
+    auto blocker = block(gate);
+    std::vector<std::string> order;
+    std::vector<std::future<void>> ends;
+    const auto prefill = [&](const std::string& tenant, const std::string& name,
+                             std::vector<std::int32_t> left, std::vector<std::int32_t> ids) {
+      PrefillRequest request;
+      request.token_ids = std::move(ids);
+      request.left_context = std::move(left);
+      request.tenant = tenant;
+      request.on_progress = [&order, name](std::int64_t) {
+        if (order.empty() || order.back() != name) order.push_back(name);
+      };
+      auto done = std::make_shared<std::promise<void>>();
+      ends.push_back(done->get_future());
+      engine_->prefill(std::move(request), [done](Result<PrefillResult> r) {
+        EXPECT_TRUE(r.ok());
+        done->set_value();
+      });
+    };
+    const auto first = random_ids(rng_, 40);
+    prefill(round + "a", "first chunk", {}, first);
+    prefill(round + "b", "other", {}, random_ids(rng_, 40));
+    prefill(round + (own ? "a" : "c"), "next chunk", first, random_ids(rng_, 40));
+    gate.open();
+    for (auto& e : ends) e.get();
+    (void)blocker->wait();
+    const std::vector<std::string> at_once = {"first chunk", "next chunk", "other"},
+                                   in_turn = {"first chunk", "other", "next chunk"};
+    EXPECT_EQ(order, own ? at_once : in_turn);
+  }
+}
+
 }  // namespace
 }  // namespace quire::testing
