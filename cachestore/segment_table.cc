@@ -124,6 +124,13 @@ std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key,
   return pin(entries_.at(it->second.live));
 }
 
+std::optional<SegmentHandle> SegmentTable::find_id(SegmentId id) {
+  std::lock_guard lock(mu_);
+  const auto it = entries_.find(id);
+  if (it == entries_.end() || it->second.doomed) return std::nullopt;
+  return pin(it->second);
+}
+
 std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::uncommitted(
     std::span<const ContextKey> keys) const {
   std::vector<std::shared_ptr<const SegmentInfo>> out;

@@ -66,6 +66,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
 
   /// Returns a handle of the segment. With `used_ms` this counts as a use at that time.
   std::optional<SegmentHandle> find(const ContextKey& key, std::optional<std::int64_t> used_ms);
+  /// Returns a handle of a live segment without counting a use.
+  std::optional<SegmentHandle> find_id(SegmentId id);
   /// Returns the live segments of these keys that have no record yet.
   std::vector<std::shared_ptr<const SegmentInfo>> uncommitted(
       std::span<const ContextKey> keys) const;

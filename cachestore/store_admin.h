@@ -31,6 +31,13 @@ struct EvictReport {
   std::uint64_t kept_pinned = 0, kept_in_use = 0;     ///< contexts that matched but stayed
 };
 
+/// Segments written anew: from an older layout, or out of nearly empty files.
+struct MoveReport {
+  std::uint64_t moved = 0, bytes = 0;  ///< so far; bytes as they lie now
+  std::uint64_t left = 0;              ///< segments still to move, as far as known
+  std::uint64_t bad = 0;               ///< had bad values: their contexts are misses
+};
+
 /// A histogram of call durations: counts[i] calls took more than kBounds[i - 1] and at most
 /// kBounds[i] seconds. The last count is above all bounds.
 struct IoTimes {
@@ -63,6 +70,11 @@ class AdminStore : public Store {
   /// Runs verify() and returns the contexts with bad KV in `bad`, in the order found.
   virtual Result<VerifyReport> verify_contexts(
       std::vector<ContextKey>& bad, const std::function<bool(const VerifyReport&)>& progress) = 0;
+  /// Moves all segments that lie in an older layout, which the store also does by itself in the
+  /// background. `progress` may stop it by returning false; what was moved stays moved. Errors:
+  /// kFailedPrecondition (read-only), kResourceExhausted, kIo.
+  virtual Result<MoveReport> move_segments(
+      const std::function<bool(const MoveReport&)>& progress = {}) = 0;
   virtual StoreAdminStats admin_stats() = 0;
 };
 

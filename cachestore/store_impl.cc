@@ -188,6 +188,7 @@ Status StoreImpl::recover() {
   if (!files.empty())
     log_info("freed segments that no document references",
              {{"segments", std::to_string(files.size())}});
+  move_in_background();
   // The budget may be smaller than at the last open
   if (auto room = reserve(0, "the store's folder"); !room.ok()) {
     log_warning("the store is over its byte budget: only reads and deletes work",
@@ -216,7 +217,8 @@ Status StoreImpl::check_writable() const {
   return {};
 }
 
-Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::string_view what) {
+Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::string_view what,
+                                                  bool may_move) {
   const std::uint64_t free = disk_->free_bytes();
   std::uint64_t promised = 0;
   {
@@ -255,10 +257,12 @@ Result<StoreImpl::Reservation> StoreImpl::reserve(std::uint64_t bytes, std::stri
         changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return reaping_ == 0; });
     }
     if (may_wait && ++waits < 100) continue;
-    // Readers still hold deleted files
-    if (usage.pending_delete_bytes > 0 && ++waits < 100) {
-      disk_->wait_for_deletes(std::chrono::milliseconds(100));
-      continue;
+    // Bytes of deleted segments that a file system without holes keeps until a file is rewritten.
+    // The working room is larger than such a file.
+    if (may_move && usage.pending_delete_bytes > 0 && ++waits < 100) {
+      MoveReport report;
+      if (const auto moved = move_some(&report, /*reserves=*/false); moved.ok() && *moved > 0)
+        continue;
     }
     if (segments_->evict_one()) continue;
     return Status::exhausted(
@@ -319,6 +323,7 @@ std::size_t StoreImpl::reap() {
     --reaping_;
   }
   changed_.notify_all();
+  if (!items.empty()) move_in_background();
   return items.size();
 }
 

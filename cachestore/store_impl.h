@@ -110,6 +110,7 @@ class StoreImpl final : public AdminStore {
   Result<VerifyReport> verify_contexts(
       std::vector<ContextKey>& bad,
       const std::function<bool(const VerifyReport&)>& progress) override;
+  Result<MoveReport> move_segments(const std::function<bool(const MoveReport&)>& progress) override;
   StoreAdminStats admin_stats() override;
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
   Result<GcReport> gc() override;
@@ -179,9 +180,14 @@ class StoreImpl final : public AdminStore {
   };
 
   Status check_writable() const;
-  Result<Reservation> reserve(std::uint64_t bytes, std::string_view what);
+  /// Finds room within the budget. `may_move` is false for a caller that moves segments itself.
+  Result<Reservation> reserve(std::uint64_t bytes, std::string_view what, bool may_move = true);
   void release(std::uint64_t bytes);
   std::size_t reap();
+  /// Moves some segments that the disk tier wants to write anew, each with room of its own unless
+  /// the caller is looking for room. Returns how many.
+  Result<std::size_t> move_some(MoveReport* report, bool reserves);
+  void move_in_background();
   Status write_with_room(std::span<const RecordWrite> writes, std::string_view what);
 
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
@@ -198,9 +204,8 @@ class StoreImpl final : public AdminStore {
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
   Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name);
-  /// Reads with the locator, then without it; returns kCorruption only if both fail.
-  Result<std::shared_ptr<ValueBuffer>> read_checked(const SegmentInfo& info,
-                                                    const record::ValueName& name);
+  /// Reads a value from disk and checks it.
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   Status put_record(Family family, std::string_view name, std::string_view value);
@@ -226,6 +231,8 @@ class StoreImpl final : public AdminStore {
   bool flushing_uses_ = false;                            // guarded by mu_
   std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
   int reaping_ = 0;                                       // guarded by mu_
+  bool moving_ = false;  // a background move is queued or runs; guarded by mu_
+  std::mutex move_mu_;   // held while segments are moved
 
   std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0},
       evicted_bytes_{0}, freed_delete_{0}, quarantined_{0}, documents_expired_{0},

@@ -76,7 +76,7 @@ Status StoreImpl::verify_segments(VerifyReport* report, std::vector<ContextKey>*
                                                              v / l.values_per_block,
                                                              v % l.values_per_block}
                                          : record::ValueName{info->id, record::Part::kSketch, v, 0};
-      auto read = read_checked(*info, name);
+      auto read = read_checked(name);
       const Status s = read.status();
       if (s.ok()) {
         ++report->values;
@@ -158,6 +158,77 @@ Result<EvictReport> StoreImpl::evict(const EvictRequest& request) {
   }
   if (request.tier == Tier::kDisk && !request.dry_run) reap();
   return report;
+}
+
+Result<std::size_t> StoreImpl::move_some(MoveReport* report, bool reserves) {
+  constexpr std::size_t kAtOnce = 64;
+  constexpr std::uint64_t kMoveRoomBytes = 64u << 10;  // slots, records, rounding
+  const std::lock_guard one_mover(move_mu_);
+  std::size_t moved = 0;
+  for (const SegmentId id : disk_->segments_to_move(kAtOnce)) {
+    const auto handle = segments_->find_id(id);
+    if (!handle) {  // nothing refers to it, or it is being deleted
+      if (!segments_->is_known(id)) QUIRE_RETURN_IF_ERROR(disk_->delete_segment(id));
+      continue;
+    }
+    Reservation room;
+    // Where deleted bytes wait for a move, the working room holds what is moved.
+    if (reserves && disk_->usage().pending_delete_bytes == 0) {
+      auto reserved = reserve((*handle)->disk_bytes + kMoveRoomBytes, "a segment to be moved",
+                              /*may_move=*/false);
+      if (!reserved.ok()) return reserved.status();
+      room = std::move(*reserved);
+    }
+    const auto bytes = disk_->move_segment(handle->info());
+    if (bytes.code() == Code::kCorruption || bytes.code() == Code::kNotFound) {
+      quarantine(*handle, bytes.status());
+      ++report->bad;
+      ++moved;  // it is out of the way
+      continue;
+    }
+    QUIRE_RETURN_IF_ERROR(bytes.status());
+    ++moved;
+    ++report->moved;
+    report->bytes += *bytes;
+  }
+  return moved;
+}
+
+Result<MoveReport> StoreImpl::move_segments(
+    const std::function<bool(const MoveReport&)>& progress) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  MoveReport report;
+  report.left = disk_->segments_to_move(SIZE_MAX).size();
+  while (!progress || progress(report)) {
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t moved, move_some(&report, /*reserves=*/true));
+    if (moved == 0) break;
+    // The background may move some too.
+    report.left -= std::min<std::uint64_t>(report.left, moved);
+  }
+  report.left = disk_->segments_to_move(SIZE_MAX).size();
+  return report;
+}
+
+/// Moves a few segments at a time on the store's pool, so that reads come between.
+void StoreImpl::move_in_background() {
+  if (disk_->segments_to_move(1).empty()) return;
+  {
+    std::lock_guard lock(mu_);
+    if (moving_) return;
+    moving_ = true;
+  }
+  pool_->post_background([this] {
+    MoveReport report;
+    const auto moved = move_some(&report, /*reserves=*/true);
+    if (!moved.ok())
+      log_warning("segments were not moved; the next start tries again",
+                  {{"reason", quoted(moved.status())}});
+    {
+      std::lock_guard lock(mu_);
+      moving_ = false;
+    }
+    if (moved.ok() && *moved > 0) move_in_background();
+  });
 }
 
 Result<GcReport> StoreImpl::gc() {

@@ -11,9 +11,10 @@ namespace quire {
 namespace {
 
 constexpr std::uint64_t kMaxValues = 1u << 24;
-/// Bytes that a file takes besides its payloads. Per value: header, key, index entry and block
-/// trailer. Per file: properties, footer and rounding to whole file system blocks.
-constexpr std::uint64_t kBytesPerValue = 160, kBytesPerFile = 24u << 10;
+/// The most that a segment takes on disk besides its payloads. Per value: its header and filling up
+/// to the next slot. Per segment: rounding to whole blocks, its records, and what the file system
+/// itself needs for a longer file.
+constexpr std::uint64_t kBytesPerValue = 128, kBytesPerSegment = 24u << 10;
 
 using record::Part;
 using record::ValueName;
@@ -171,7 +172,7 @@ Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey
   QUIRE_ASSIGN_OR_RETURN(info.id, segments_->begin(key));
   const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block +
                                    layout.num_sketches;
-  auto room = reserve(expected_bytes + num_values * kBytesPerValue + 2 * kBytesPerFile,
+  auto room = reserve(expected_bytes + num_values * kBytesPerValue + kBytesPerSegment,
                       "a context's KV");
   if (!room.ok()) {
     segments_->abandon(key);
@@ -193,8 +194,7 @@ Result<SegmentHandle> StoreImpl::publish(SegmentInfo info,
     if (written.code() != Code::kResourceExhausted) ++write_errors_;
     return written.status();
   }
-  info.disk_bytes = written->disk_bytes;
-  info.locator = std::move(written->locator);
+  info.disk_bytes = *written;
   disk_written_bytes_ += info.disk_bytes;
   SegmentHandle handle = segments_->publish(std::move(info));
   for (const auto& v : values) dram_->insert(v.name, v.buffer);
@@ -263,7 +263,7 @@ Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, cons
       "not enough memory to read a value");
   Status s;
   try {
-    read = read_clock_.time([&] { return read_checked(segment.info(), name); });
+    read = read_clock_.time([&] { return read_checked(name); });
     s = read.status();
   } catch (const std::bad_alloc&) {  // pool threads catch it here too
     s = read.status();
@@ -295,7 +295,7 @@ Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   const ValueName name{r.segment->id, sketch ? Part::kSketch : Part::kValue, r.block, r.group};
   std::shared_ptr<const ValueBuffer> buffer = dram_->peek(name);
   if (!buffer) {
-    auto read = read_checked(r.segment.info(), name);
+    auto read = read_checked(name);
     if (read.code() == Code::kNotFound || read.code() == Code::kCorruption) {
       quarantine(r.segment, read.status());
       return Status::corruption(read.status().message());
@@ -307,13 +307,7 @@ Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   return PinnedBytes(std::move(buffer), bytes);
 }
 
-Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const SegmentInfo& info,
-                                                             const ValueName& name) {
-  if (!info.locator.empty() && name.part == Part::kValue) {
-    auto read = disk_->read(name, info.locator,
-                            std::size_t{name.block} * info.layout.values_per_block + name.group);
-    if (read.ok() && record::check_value(name, (*read)->stored()).ok()) return read;
-  }
+Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const ValueName& name) {
   QUIRE_ASSIGN_OR_RETURN(auto read, disk_->read(name));
   QUIRE_RETURN_IF_ERROR(record::check_value(name, read->stored()));
   return read;

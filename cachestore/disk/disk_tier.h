@@ -32,15 +32,16 @@ enum class Sync : std::uint8_t { kNo, kYes };
 
 /// Sizes in bytes as `du` counts them.
 struct DiskUsage {
-  std::uint64_t segment_bytes = 0;         ///< files of live segments
-  std::uint64_t pending_delete_bytes = 0;  ///< files of deleted segments that still exist
-  std::uint64_t catalog_bytes = 0;         ///< everything else in the folder, directories included
+  std::uint64_t segment_bytes = 0;  ///< files of live segments
+  /// bytes of deleted segments that come back when their file is rewritten by move_segment()
+  std::uint64_t pending_delete_bytes = 0;
+  std::uint64_t catalog_bytes = 0;  ///< everything else in the folder, directories included
   /// the most that background work (flush, compaction, rolling logs) may take in addition
   std::uint64_t headroom_bytes = 0;
   std::uint64_t total() const { return segment_bytes + pending_delete_bytes + catalog_bytes; }
 };
 
-/// The files on disk that belong to one segment.
+/// What the disk has of one segment.
 struct StoredSegment {
   SegmentId id = 0;
   bool has_values = false, has_sketches = false;
@@ -71,27 +72,25 @@ class DiskTier {
   virtual Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
                       const ScanFn& fn) = 0;
 
-  struct Written {
-    std::uint64_t disk_bytes = 0;
-    std::string locator;  ///< lets read() access values directly; opaque, may be empty
-  };
-  /// Writes `values`, which are ordered by (part, block, group). They are durable on return; an
-  /// error leaves nothing behind.
-  virtual Result<Written> write_segment(SegmentId id, std::span<const Value> values) = 0;
-  /// Returns the stored bytes of one value, unchecked. `position` is the value's place in the
-  /// locator: block * values_per_block + group. If bytes read with a locator fail their check, the
-  /// caller must read again without one. Errors: kNotFound (the segment or value is missing).
-  virtual Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& name,
-                                                    std::string_view locator = {},
-                                                    std::size_t position = 0) = 0;
-  /// Deletes a segment; a missing one is no error. Readers may delay the release of its space, see
-  /// usage() and wait_for_deletes().
+  /// Writes `values`, which are ordered by (part, block, group) and complete, and returns the
+  /// bytes that they take on disk. They are durable after the next synced write(). An error leaves
+  /// nothing behind.
+  virtual Result<std::uint64_t> write_segment(SegmentId id, std::span<const Value> values) = 0;
+  /// Returns the stored bytes of one value, unchecked. Errors: kNotFound (the segment or value is
+  /// missing).
+  virtual Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& name) = 0;
+  /// Deletes a segment; a missing one is no error. Nobody reads it.
   virtual Status delete_segment(SegmentId id) = 0;
   virtual Result<std::vector<StoredSegment>> list_segments() = 0;
 
+  /// Returns up to `at_most` segments that should be written anew: those of an older layout first,
+  /// then those that keep a nearly empty file alive.
+  virtual std::vector<SegmentId> segments_to_move(std::size_t at_most) = 0;
+  /// Writes a segment anew and frees its old place. Readers go on meanwhile; the caller holds a
+  /// handle. Returns the bytes that it takes now. Errors: kCorruption and kNotFound (bad values).
+  virtual Result<std::uint64_t> move_segment(const SegmentInfo& info) = 0;
+
   virtual DiskUsage usage() = 0;
-  /// Waits until a pending delete is done or the time is over. Returns false if none is pending.
-  virtual bool wait_for_deletes(std::chrono::milliseconds at_most) = 0;
   /// Returns the free bytes of the file system for this process.
   virtual std::uint64_t free_bytes() = 0;
   /// Moves the written records out of the write-ahead log.

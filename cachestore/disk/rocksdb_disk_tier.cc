@@ -1,29 +1,26 @@
 #include "cachestore/disk/rocksdb_disk_tier.h"
 
-#include <fcntl.h>
-#include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
-#include <rocksdb/ldb_tool.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/metadata.h>
-#include <rocksdb/sst_file_reader.h>
-#include <rocksdb/sst_file_writer.h>
-#include <rocksdb/utilities/ldb_cmd.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
-#include "cachestore/disk/rocksdb_segment_files.h"
-#include "cachestore/disk/rocksdb_value_locator.h"
+#include "cachestore/format/placement.h"
 
 #if defined(__SANITIZE_THREAD__)
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -59,63 +56,86 @@ using record::Part;
 using record::ValueName;
 using ::rocksdb::Slice;
 
-enum Cf : std::size_t {
-  kDefaultCf = 0,
-  kCatalogCf,
-  kJobsCf,
-  kMetaCf,
-  kBlocksCf,
-  kSketchesCf,
-  kNumCfs
-};
-constexpr std::array<const char*, kNumCfs> kCfNames = {"default", "catalog",     "jobs",
-                                                       "meta",    kBlocksFamily, kSketchesFamily};
+enum Cf : std::size_t { kDefaultCf = 0, kCatalogCf, kJobsCf, kMetaCf, kExtentsCf, kNumCfs };
+constexpr std::array<const char*, kNumCfs> kCfNames = {"default", "catalog", "jobs", "meta",
+                                                       "extents"};
+constexpr std::array<Cf, 4> kRecordCfs = {kCatalogCf, kJobsCf, kMetaCf, kExtentsCf};
 
 Cf family_cf(Family f) {
   return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
 }
-Cf part_cf(Part p) { return p == Part::kValue ? kBlocksCf : kSketchesCf; }
 Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
 
-void put_be(char* out, std::uint64_t v, int bytes) {
-  for (int i = 0; i < bytes; ++i) out[i] = static_cast<char>(v >> (8 * (bytes - 1 - i)));
+/// Key of a placement: the segment, big-endian.
+std::string placement_key(SegmentId id) {
+  std::string key;
+  for (int i = 7; i >= 0; --i) key += static_cast<char>(id >> (8 * i));
+  return key;
 }
-std::uint64_t get_be64(std::string_view s) {
-  std::uint64_t v = 0;
-  for (std::size_t i = 0; i < 8; ++i) v = (v << 8) | static_cast<unsigned char>(s[i]);
-  return v;
+std::optional<SegmentId> segment_of(std::string_view key) {
+  if (key.size() != 8) return std::nullopt;
+  SegmentId id = 0;
+  for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
+  return id;
 }
-/// Big-endian segment, block (or sketch index), group. One segment's keys form one range, hence one
-/// file.
-struct ValueKey {
-  std::array<char, 16> bytes;
-  explicit ValueKey(const ValueName& n) {
-    put_be(bytes.data(), n.segment, 8);
-    put_be(bytes.data() + 8, n.block, 4);
-    put_be(bytes.data() + 12, n.group, 4);
-  }
-  Slice slice() const { return {bytes.data(), bytes.size()}; }
-};
 
-/// Returns whether a file has its properties. Readers drop damaged ones with a warning, but the
-/// database rejects them. File checksums cover everything but the sequence number, which is always
-/// zero here.
-bool has_properties(const ::rocksdb::SstFileReader& reader) {
-  const auto p = reader.GetTableProperties();
-  if (!p || p->num_entries == 0 ||
-      !p->user_collected_properties.contains("rocksdb.external_sst_file.version"))
-    return false;
-  const auto number = p->user_collected_properties.find("rocksdb.external_sst_file.global_seqno");
-  return number != p->user_collected_properties.end() && number->second == std::string(8, '\0');
+/// Writes one value as ValueSlots lays it out.
+Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
+  const auto stored = value.stored();
+  QUIRE_RETURN_IF_ERROR(writer.write_zeros(ValueSlots::kLead));
+  QUIRE_RETURN_IF_ERROR(writer.write(stored));
+  return writer.write_zeros(ValueSlots::slot_bytes(value.payload().size()) - ValueSlots::kLead -
+                            stored.size());
 }
+
+/// Remembers the size of the records' files, which costs a look at each of them, until RocksDB
+/// adds or removes one.
+class RecordFiles final : public ::rocksdb::EventListener {
+ public:
+  void OnFlushCompleted(::rocksdb::DB*, const ::rocksdb::FlushJobInfo&) override { ++changes_; }
+  void OnCompactionCompleted(::rocksdb::DB*, const ::rocksdb::CompactionJobInfo&) override {
+    ++changes_;
+  }
+  void OnTableFileCreated(const ::rocksdb::TableFileCreationInfo&) override { ++changes_; }
+  void OnTableFileDeleted(const ::rocksdb::TableFileDeletionInfo&) override { ++changes_; }
+  void OnMemTableSealed(const ::rocksdb::MemTableInfo&) override { ++changes_; }
+
+  void add_written(std::uint64_t bytes) { written_ += bytes; }
+  /// Returns what `measure` returned last, with what the log has grown since.
+  template <class Measure>
+  DiskUsage get(Measure&& measure) {
+    std::lock_guard lock(mu_);
+    const std::uint64_t changes = changes_, written = written_;
+    if (changes != seen_ || written - measured_at_ > kStale) {
+      last_ = measure();
+      seen_ = changes;
+      measured_at_ = written;
+    }
+    DiskUsage usage = last_;
+    // The log grows by whole blocks.
+    usage.catalog_bytes += written - measured_at_ + 4096;
+    return usage;
+  }
+
+ private:
+  static constexpr std::uint64_t kStale = 1u << 20;  // bytes
+  std::atomic<std::uint64_t> changes_{1}, written_{0};
+  std::mutex mu_;
+  DiskUsage last_;                            // guarded by mu_
+  std::uint64_t seen_ = 0, measured_at_ = 0;  // guarded by mu_
+};
 
 class RocksDbTier final : public DiskTier {
  public:
   RocksDbTier(StoreFolder folder, const RocksDbTierOptions& options)
-      : folder_(std::move(folder)), options_(options), files_(std::make_shared<SegmentFiles>()) {}
+      : folder_(std::move(folder)),
+        options_(options),
+        sizes_(options.max_bytes),
+        files_(std::make_shared<RecordFiles>()) {}
   ~RocksDbTier() override {
     if (!db_) return;
+    layout1_.reset();
     // The destructor ignores failures
     for (auto* h : handles_) (void)db_->DestroyColumnFamilyHandle(h);
     (void)db_->Close();  // everything acknowledged is already synced
@@ -129,52 +149,75 @@ class RocksDbTier final : public DiskTier {
   Result<std::string> get(Family family, std::string_view key) override;
   Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
               const ScanFn& fn) override;
-  Result<Written> write_segment(SegmentId id, std::span<const Value> values) override;
-  Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name, std::string_view locator,
-                                            std::size_t position) override;
+  Result<std::uint64_t> write_segment(SegmentId id, std::span<const Value> values) override;
+  Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name) override;
   Status delete_segment(SegmentId id) override;
-  Result<std::vector<StoredSegment>> list_segments() override { return files_->list(); }
+  Result<std::vector<StoredSegment>> list_segments() override;
+  std::vector<SegmentId> segments_to_move(std::size_t at_most) override;
+  Result<std::uint64_t> move_segment(const SegmentInfo& info) override;
   DiskUsage usage() override;
-  bool wait_for_deletes(std::chrono::milliseconds at_most) override {
-    return files_->wait(at_most);
-  }
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override;
   Status compact_records() override;
 
  private:
-  std::vector<std::string> damaged_segment_files(const std::string& failure) const;
-  bool forget_file(std::uint64_t number, const ::rocksdb::DBOptions& db_opts,
-                   const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) const;
-  void find_files();
+  Status open_database();
+  Status drop_layout1();
+  Status read_placements();
   void resume_after_failure();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
-  Result<std::string> write_file(SegmentId id, Part part, std::span<const Value> values,
-                                 std::string* locator);
-  std::string staging_path(SegmentId id, Part part) const {
-    return folder_.staging() + "/" + std::to_string(id) +
-           (part == Part::kValue ? ".values" : ".sketches");
-  }
+  Status put_placement(SegmentId id, const Placement& placement, Sync sync);
+  std::optional<std::pair<ExtentRange, ValueSlots::Slot>> place_of(const ValueName& name) const;
+  bool is_at(SegmentId id, const ExtentRange& range) const;
+  Result<Placement> copy_from_layout1(const SegmentInfo& info);
+  std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;
 
   StoreFolder folder_;  // holds the lock: outlives db_
   const RocksDbTierOptions options_;
-  std::shared_ptr<SegmentFiles> files_;
+  const RecordSizes sizes_;
+  std::shared_ptr<RecordFiles> files_;
   std::unique_ptr<::rocksdb::DB> db_;
-  std::vector<::rocksdb::ColumnFamilyHandle*> handles_;  // by Cf
+  /// By Cf; then those of layout 1. A store opened read-only may lack kExtentsCf (null).
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles_;
+  std::unique_ptr<Layout1Segments> layout1_;  // null: the store has none
+  std::unique_ptr<ExtentFiles> extents_;
+  mutable std::shared_mutex places_mu_;
+  std::unordered_map<SegmentId, Placement> places_;  // guarded by places_mu_
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 
 Status RocksDbTier::open() {
+  QUIRE_RETURN_IF_ERROR(open_database());
+  if (layout1_ && layout1_->empty() && !options_.read_only) QUIRE_RETURN_IF_ERROR(drop_layout1());
+  return read_placements();
+}
+
+Status RocksDbTier::open_database() {
   ::rocksdb::DBOptions db_opts = db_options(options_);
   db_opts.listeners.push_back(files_);
+  std::vector<std::string> present;
+  if (std::filesystem::exists(folder_.db() + "/CURRENT")) {
+    const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
+    if (!status.ok())
+      return to_status(status, "open the store in '" + folder_.root() + "'")
+          .with_field("disk.path");
+  }
+  const auto has = [&](const char* name) {
+    return std::find(present.begin(), present.end(), name) != present.end();
+  };
   std::vector<::rocksdb::ColumnFamilyDescriptor> families;
   const auto cache = record_cache();
-  for (std::size_t i = 0; i < kNumCfs; ++i) {
-    const bool segments = i == kBlocksCf || i == kSketchesCf;
-    const auto cf = segments
-                        ? segment_options(i == kBlocksCf ? folder_.values() : folder_.sketches())
-                        : record_options(cache);
-    families.emplace_back(kCfNames[i], cf);
+  for (const char* name : kCfNames) {
+    // A program that only reads creates nothing.
+    if (options_.read_only && name == kCfNames[kExtentsCf] && !has(name)) continue;
+    families.emplace_back(name, record_options(options_, cache));
+  }
+  const bool both = has(kLayout1Families[0]) && has(kLayout1Families[1]),
+             one = has(kLayout1Families[0]) || has(kLayout1Families[1]);
+  const bool layout1 = both || (one && !options_.read_only);
+  if (layout1) {
+    families.emplace_back(kLayout1Families[0], layout1_options(folder_.values()));
+    families.emplace_back(kLayout1Families[1], layout1_options(folder_.sketches()));
   }
   for (;;) {
     ::rocksdb::DB* db = nullptr;
@@ -185,73 +228,77 @@ Status RocksDbTier::open() {
     db_.reset(db);
     if (status.ok()) break;
     handles_.clear();
-    // RocksDB opens some files immediately and fails on the first bad one. KV is only cache, so
-    // that segment is dropped.
-    std::vector<std::string> bad;
-    if (!options_.read_only && (status.IsCorruption() || status.IsPathNotFound()))
-      bad = damaged_segment_files(status.ToString());
-    bool dropped = false;
-    for (const auto& path : bad) {
-      // A file that no manifest names can be deleted.
-      const bool forgotten = forget_file(file_number(path), db_opts, families),
-                 removed = ::unlink(path.c_str()) == 0;
-      if (!forgotten && !removed) continue;
-      dropped = true;
-      log_error("a segment file is damaged and was dropped: its context will be computed again",
-                {{"file", path}, {"reason", '"' + status.ToString() + '"'}});
-    }
-    if (!dropped)
+    const bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
+                       drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
+    if (!again)
       return to_status(status, "open the store in '" + folder_.root() + "'")
           .with_field("disk.path");
   }
-  find_files();
+  if (families.size() < kNumCfs || families[kExtentsCf].name != kCfNames[kExtentsCf])
+    handles_.insert(handles_.begin() + kExtentsCf, nullptr);
+  if (layout1)
+    layout1_ = std::make_unique<Layout1Segments>(
+        *db_, std::array{handles_[kNumCfs], handles_[kNumCfs + 1]});
   return {};
 }
 
-/// Returns the segment file that a failure names, or else all that cannot be opened.
-std::vector<std::string> RocksDbTier::damaged_segment_files(const std::string& failure) const {
+/// Removes the families of layout 1 once nothing is in them.
+Status RocksDbTier::drop_layout1() {
+  layout1_.reset();
+  while (handles_.size() > kNumCfs) {
+    QUIRE_RETURN_IF_ERROR(
+        to_status(db_->DropColumnFamily(handles_.back()), "remove the old layout"));
+    (void)db_->DestroyColumnFamilyHandle(handles_.back());
+    handles_.pop_back();
+  }
+  folder_.remove_layout1();
+  return {};
+}
+
+Status RocksDbTier::read_placements() {
   std::vector<std::string> bad;
-  for (const std::string& folder : {folder_.values(), folder_.sketches()}) {
-    if (const auto at = failure.find(folder + "/"); at != std::string::npos) {
-      return {failure.substr(at, failure.find(".sst", at) - at + 4)};
+  if (handles_[kExtentsCf]) {
+    const std::unique_ptr<::rocksdb::Iterator> it(
+        db_->NewIterator(::rocksdb::ReadOptions(), handles_[kExtentsCf]));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      const auto id = segment_of(view(it->key()));
+      auto placement = record::decode_placement(view(it->value()));
+      if (id && placement.ok()) {
+        places_.emplace(*id, std::move(*placement));
+      } else {
+        bad.push_back(it->key().ToString());
+      }
     }
-    std::error_code ignored;
-    for (const auto& e : std::filesystem::directory_iterator(folder, ignored)) {
-      const std::string path = e.path().string();
-      if (!path.ends_with(".sst")) continue;
-      ::rocksdb::SstFileReader reader(sst_options(options_));
-      if (!reader.Open(path).ok() || !has_properties(reader)) bad.push_back(path);
+    QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read where segments lie"));
+  }
+  std::vector<ExtentRange> live;
+  live.reserve(places_.size());
+  for (const auto& [id, placement] : places_) live.push_back(placement.range);
+  ExtentOptions extent_options;
+  extent_options.direct_io = options_.direct_io;
+  extent_options.read_only = options_.read_only;
+  extent_options.punch_holes = options_.punch_holes;
+  extent_options.extent_bytes = options_.extent_bytes;
+  QUIRE_ASSIGN_OR_RETURN(extents_, ExtentFiles::open(folder_.extents(), extent_options, live));
+  std::uint64_t lost = 0;
+  for (auto it = places_.begin(); it != places_.end();) {
+    if (extents_->contains(it->second.range)) {
+      ++it;
+      continue;
     }
+    ++lost;
+    bad.push_back(placement_key(it->first));
+    it = places_.erase(it);
   }
-  return bad;
-}
-
-/// Removes a file from the manifest of the closed database, with RocksDB's own tool.
-bool RocksDbTier::forget_file(
-    std::uint64_t number, const ::rocksdb::DBOptions& db_opts,
-    const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) const {
-  const std::string db_arg = "--db=" + folder_.db(), number_arg = std::to_string(number);
-  const char* argv[] = {"store", db_arg.c_str(), "--ignore_unknown_options",
-                        "unsafe_remove_sst_file", number_arg.c_str()};
-  ::rocksdb::Options o(db_opts, ::rocksdb::ColumnFamilyOptions());
-  o.listeners.clear();
-  return ::rocksdb::LDBCommandRunner::RunCommand(5, argv, o, ::rocksdb::LDBOptions(), &families) ==
-         0;
-}
-
-void RocksDbTier::find_files() {
-  std::vector<::rocksdb::LiveFileMetaData> live;
-  db_->GetLiveFilesMetaData(&live);
-  for (const auto& f : live) {
-    const bool values = f.column_family_name == kCfNames[kBlocksCf];
-    if (!values && f.column_family_name != kCfNames[kSketchesCf]) continue;
-    if (f.smallestkey.size() < 8) continue;
-    const std::string path = (f.directory.empty() ? f.db_path : f.directory) + "/" +
-                             f.relative_filename;
-    const std::uint64_t bytes = allocated_bytes(path);
-    files_->add(f.file_number, get_be64(f.smallestkey), values ? Part::kValue : Part::kSketch,
-                bytes ? bytes : f.size);
+  if (lost > 0)
+    log_error("extents are missing or too short: the contexts in them will be computed again",
+              {{"path", folder_.extents()}, {"segments", std::to_string(lost)}});
+  if (options_.read_only || bad.empty()) return {};
+  ::rocksdb::WriteBatch batch;
+  for (const auto& key : bad) {
+    QUIRE_RETURN_IF_ERROR(to_status(batch.Delete(handles_[kExtentsCf], key), "prepare a write"));
   }
+  return to_status(db_->Write(::rocksdb::WriteOptions(), &batch), "forget lost segments");
 }
 
 void RocksDbTier::resume_after_failure() {
@@ -266,8 +313,11 @@ Status RocksDbTier::check_written(const ::rocksdb::Status& status, std::string_v
 
 Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
   resume_after_failure();
+  // Segments whose records follow must be durable before them.
+  if (sync == Sync::kYes) QUIRE_RETURN_IF_ERROR(extents_->sync());
   ::rocksdb::WriteBatch batch;
   for (const auto& w : writes) {
+    files_->add_written(w.key.size() + (w.value ? w.value->size() : 0) + 64);
     auto* cf = handles_[family_cf(w.family)];
     const auto s = w.value ? batch.Put(cf, slice(w.key), slice(*w.value))
                            : batch.Delete(cf, slice(w.key));
@@ -302,168 +352,254 @@ Status RocksDbTier::scan(Family family, std::string_view begin, std::string_view
   return to_status(it->status(), "read the catalog");
 }
 
-Result<std::string> RocksDbTier::write_file(SegmentId id, Part part, std::span<const Value> values,
-                                            std::string* locator) {
-  const std::string path = staging_path(id, part);
-  ::rocksdb::EnvOptions env;
-  env.use_direct_writes = options_.direct_io;
-  env.allow_fallocate = false;
-  ::rocksdb::SstFileWriter writer(env, sst_options(options_));
-  ValuePlacer placer(sizeof(ValueKey));
-  auto s = writer.Open(path);
-  for (std::size_t i = 0; s.ok() && i < values.size(); ++i) {
-    const auto stored = values[i].buffer->stored();
-    const std::size_t filler = part == Part::kValue ? placer.add(stored.size()) : 0;
-    write_filler(stored.data() - filler, filler);
-    s = writer.Put(
-        ValueKey(values[i].name).slice(),
-        Slice(reinterpret_cast<const char*>(stored.data()) - filler, stored.size() + filler));
-  }
-  if (s.ok()) s = writer.Finish();
-  if (!s.ok()) {
-    ::unlink(path.c_str());
-    return to_status(s, "write a segment");
-  }
-  // Each position follows from the one before: if the last header is correct, all are.
-  *locator = placer.locator();
-  if (!locator->empty()) {
-    std::array<std::byte, record::kValueHeaderBytes> header{};
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    const bool right = fd >= 0 &&
-                       ::pread(fd, header.data(), header.size(),
-                               static_cast<off_t>(placer.last_header_offset())) ==
-                           ssize_t{header.size()} &&
-                       std::memcmp(header.data(), values.back().buffer->stored().data(),
-                                   header.size()) == 0;
-    if (fd >= 0) ::close(fd);
-    if (!right) locator->clear();
-  }
-  return path;
+Status RocksDbTier::put_placement(SegmentId id, const Placement& placement, Sync sync) {
+  const std::string key = placement_key(id), value = record::encode_placement(placement);
+  files_->add_written(key.size() + value.size() + 64);
+  ::rocksdb::WriteOptions o;
+  o.sync = sync == Sync::kYes;
+  const ForeignSection foreign;
+  return check_written(db_->Put(o, handles_[kExtentsCf], key, value), "add a segment to the store");
 }
 
-Result<DiskTier::Written> RocksDbTier::write_segment(SegmentId id, std::span<const Value> values) {
+/// The values are in the file first, then the placement is in the log. The record that makes the
+/// segment survive a restart follows in the same log and with a synchronized write, so it is never
+/// there without them.
+Result<std::uint64_t> RocksDbTier::write_segment(SegmentId id, std::span<const Value> values) {
   resume_after_failure();
-  const auto split = std::find_if(values.begin(), values.end(),
-                                  [](const Value& v) { return v.name.part == Part::kSketch; });
-  const auto num_values = to_size(split - values.begin());
-  std::vector<::rocksdb::IngestExternalFileArg> args;
-  Status failure;
-  Written written;
-  std::string no_locator;
-  for (Part part : {Part::kValue, Part::kSketch}) {
-    const auto of_part = part == Part::kValue ? values.first(num_values)
-                                              : values.subspan(num_values);
-    if (of_part.empty()) continue;
-    auto path = write_file(id, part, of_part,
-                           part == Part::kValue ? &written.locator : &no_locator);
-    if (!path.ok()) {
-      failure = path.status();
-      break;
+  Placement p;
+  for (const Value& v : values) {
+    if (v.name.part == Part::kValue) {
+      p.num_blocks = std::max(p.num_blocks, v.name.block + 1);
+      p.values_per_block = std::max(p.values_per_block, v.name.group + 1);
+    } else {
+      ++p.num_sketches;
     }
-    ::rocksdb::IngestExternalFileArg arg;
-    arg.column_family = handles_[part_cf(part)];
-    arg.external_files = {*path};
-    arg.options.move_files = true;
-    arg.options.write_global_seqno = false;
-    arg.options.allow_blocking_flush = false;
-    args.push_back(std::move(arg));
+    p.slots.add(static_cast<std::uint32_t>(v.buffer->payload().size()));
   }
-  if (failure.ok()) {
-    const ForeignSection foreign;
-    failure = check_written(db_->IngestExternalFiles(args), "add a segment to the store");
+  QUIRE_ASSIGN_OR_RETURN(auto writer, extents_->begin(p.slots.bytes()));
+  for (const Value& v : values) {
+    QUIRE_RETURN_IF_ERROR(write_slot(writer, *v.buffer));
   }
-  // RocksDB removes its source links on success; after a failure this code removes them.
-  for (Part part : {Part::kValue, Part::kSketch}) ::unlink(staging_path(id, part).c_str());
-  if (!failure.ok()) return failure;
-  written.disk_bytes = files_->segment_bytes(id);
-  return written;
+  QUIRE_ASSIGN_OR_RETURN(p.range, writer.finish());
+  if (Status s = put_placement(id, p, Sync::kNo); !s.ok()) {
+    extents_->free(p.range);
+    return s;
+  }
+  const std::uint64_t bytes = p.range.bytes;
+  std::unique_lock lock(places_mu_);
+  places_.emplace(id, std::move(p));
+  return bytes;
 }
 
-Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name,
-                                                       std::string_view locator,
-                                                       std::size_t position) {
-  if (!locator.empty()) {
-    const std::uint64_t number = files_->value_file(name.segment);
-    if (number == 0) return Status::not_found("no file");
-    char base[32];
-    std::snprintf(base, sizeof base, "/%06llu.sst", static_cast<unsigned long long>(number));
-    return read_located(folder_.values() + base, locator, position, options_.direct_io);
+std::optional<std::pair<ExtentRange, ValueSlots::Slot>> RocksDbTier::place_of(
+    const ValueName& name) const {
+  std::shared_lock lock(places_mu_);
+  const auto it = places_.find(name.segment);
+  if (it == places_.end()) return std::nullopt;
+  const auto slot = it->second.find(name);
+  if (!slot) return std::nullopt;
+  return std::pair(it->second.range, *slot);
+}
+
+bool RocksDbTier::is_at(SegmentId id, const ExtentRange& range) const {
+  std::shared_lock lock(places_mu_);
+  const auto it = places_.find(id);
+  return it != places_.end() && it->second.range == range;
+}
+
+Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name) {
+  for (;;) {
+    const auto place = place_of(name);
+    if (!place) {
+      const auto missing = [&] {
+        return Status::not_found("value missing in segment " + std::to_string(name.segment));
+      };
+      if (!layout1_ || !layout1_->contains(name.segment)) {
+        // It may have moved between the two looks.
+        if (place_of(name)) continue;
+        return missing();
+      }
+      auto read = layout1_->read(name);
+      if (read.ok() || !place_of(name)) return read;
+      continue;
+    }
+    auto read = extents_->read(place->first, place->second.header, place->second.payload_bytes);
+    // While it was read the segment may have moved and its old place may have been freed.
+    if (is_at(name.segment, place->first)) return read;
+    if (!place_of(name)) return Status::not_found("the segment was deleted");
   }
-  // The slice is reused, because allocating memory for each value costs more than reading it. It is
-  // reset before returning, so it never outlives the database.
-  thread_local ::rocksdb::PinnableSlice value;
-  ::rocksdb::ReadOptions o;
-  o.verify_checksums = true;  // checked before RocksDB trusts a block's own lengths
-  o.fill_cache = false;
-  ::rocksdb::Status s;
-  try {
-    s = db_->Get(o, handles_[part_cf(name.part)], ValueKey(name).slice(), &value);
-  } catch (const std::exception&) {  // a damaged index requests impossible sizes
-    value.Reset();
-    return Status::corruption("the index of segment " + std::to_string(name.segment) +
-                              " is damaged");
-  }
-  if (!s.ok()) {
-    value.Reset();
-    if (s.IsNotFound())
-      return Status::not_found("value missing in segment " + std::to_string(name.segment));
-    return to_status(s, "read segment " + std::to_string(name.segment));
-  }
-  const auto stored = skip_filler(std::as_bytes(std::span(value.data(), value.size())));
-  if (stored.size() < record::kValueHeaderBytes ||
-      stored.size() > record::kValueHeaderBytes + record::kMaxValueBytes) {
-    value.Reset();
-    return Status::corruption("a value of segment " + std::to_string(name.segment) +
-                              " has an impossible size");
-  }
-  auto out = std::make_shared<ValueBuffer>(stored.size() - record::kValueHeaderBytes);
-  std::memcpy(out->stored().data(), stored.data(), stored.size());
-  value.Reset();
-  return out;
 }
 
 Status RocksDbTier::delete_segment(SegmentId id) {
-  const ValueKey begin({id, Part::kValue, 0, 0}), end({id, Part::kValue, UINT32_MAX, UINT32_MAX});
-  const Slice first = begin.slice(), last = end.slice();
-  files_->begin_delete(id);
-  for (Cf cf : {kBlocksCf, kSketchesCf}) {
-    const auto s = ::rocksdb::DeleteFilesInRange(db_.get(), handles_[cf], &first, &last, true);
-    if (!s.ok()) {
-      files_->cancel_delete(id);
-      return check_written(s, "free segment " + std::to_string(id));
+  std::optional<ExtentRange> range;
+  {
+    std::unique_lock lock(places_mu_);
+    if (const auto it = places_.find(id); it != places_.end()) {
+      range = it->second.range;
+      places_.erase(it);
     }
   }
-  return {};
+  Status status;
+  if (range) {
+    files_->add_written(64);
+    const ForeignSection foreign;
+    status = check_written(
+        db_->Delete(::rocksdb::WriteOptions(), handles_[kExtentsCf], placement_key(id)),
+        "free segment " + std::to_string(id));
+    extents_->free(*range);
+  }
+  if (layout1_ && layout1_->contains(id))
+    if (Status s = layout1_->erase(id); !s.ok()) status = s;
+  return status;
+}
+
+Result<std::vector<StoredSegment>> RocksDbTier::list_segments() {
+  std::vector<StoredSegment> out;
+  std::shared_lock lock(places_mu_);
+  out.reserve(places_.size());
+  for (const auto& [id, p] : places_)
+    out.push_back({id, p.num_blocks > 0, p.num_sketches > 0, p.range.bytes});
+  if (layout1_) {
+    for (const auto& segment : layout1_->list()) {
+      if (!places_.contains(segment.id)) out.push_back(segment);
+    }
+  }
+  return out;
+}
+
+// ---- moving ----
+
+std::vector<SegmentId> RocksDbTier::segments_to_move(std::size_t at_most) {
+  if (layout1_) {
+    if (auto ids = layout1_->some(at_most); !ids.empty()) return ids;
+  }
+  const ExtentUsage usage = extents_->usage();
+  // With holes an empty extent costs a file, without them it costs its bytes.
+  constexpr std::uint64_t kSpareFiles = 16;
+  if (usage.punches_holes &&
+      usage.num_files <= kSpareFiles + 2 * (usage.live_bytes / extents_->extent_bytes()))
+    return {};
+  const auto sparse = extents_->sparse(usage.punches_holes ? 0.25 : 0.9);
+  const std::unordered_set<std::uint32_t> wanted(
+      sparse.begin(), sparse.begin() + std::min<std::ptrdiff_t>(std::ssize(sparse), 4));
+  std::vector<SegmentId> ids;
+  if (wanted.empty()) return ids;
+  std::shared_lock lock(places_mu_);
+  for (const auto& [id, placement] : places_) {
+    if (ids.size() >= at_most) break;
+    if (wanted.contains(placement.range.extent)) ids.push_back(id);
+  }
+  return ids;
+}
+
+Result<Placement> RocksDbTier::copy_from_layout1(const SegmentInfo& info) {
+  const SegmentLayout& layout = info.layout;
+  Placement p;
+  p.num_blocks = layout.num_blocks;
+  p.values_per_block = layout.values_per_block;
+  p.num_sketches = layout.num_sketches;
+  const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block,
+                      num = num_values + layout.num_sketches;
+  QUIRE_ASSIGN_OR_RETURN(auto writer,
+                         extents_->begin(info.value_bytes + info.sketch_bytes + num * 128));
+  for (std::uint64_t i = 0; i < num; ++i) {
+    const auto v = static_cast<std::uint32_t>(i < num_values ? i : i - num_values);
+    const ValueName name = i < num_values
+                               ? ValueName{info.id, Part::kValue, v / layout.values_per_block,
+                                           v % layout.values_per_block}
+                               : ValueName{info.id, Part::kSketch, v, 0};
+    QUIRE_ASSIGN_OR_RETURN(const auto value, layout1_->read(name));
+    QUIRE_RETURN_IF_ERROR(record::check_value(name, value->stored()));
+    p.slots.add(static_cast<std::uint32_t>(value->payload().size()));
+    QUIRE_RETURN_IF_ERROR(write_slot(writer, *value));
+  }
+  QUIRE_ASSIGN_OR_RETURN(p.range, writer.finish());
+  return p;
+}
+
+/// Both places hold the segment until the new one is durable, so a crash at any moment leaves one.
+Result<std::uint64_t> RocksDbTier::move_segment(const SegmentInfo& info) {
+  resume_after_failure();
+  Placement next;
+  std::optional<ExtentRange> from;
+  {
+    std::shared_lock lock(places_mu_);
+    if (const auto it = places_.find(info.id); it != places_.end()) {
+      next = it->second;
+      from = next.range;
+    }
+  }
+  const bool in_layout1 = layout1_ && layout1_->contains(info.id);
+  if (from && !in_layout1) {
+    QUIRE_ASSIGN_OR_RETURN(next.range, extents_->copy(*from));
+  } else if (!from) {
+    if (!in_layout1) return Status::not_found("the segment is not on disk");
+    QUIRE_ASSIGN_OR_RETURN(next, copy_from_layout1(info));
+  }
+  const std::uint64_t bytes = next.range.bytes;
+  if (!from || !in_layout1) {  // else a crash left only the old place to be freed
+    Status s = extents_->sync();
+    if (s.ok()) s = put_placement(info.id, next, Sync::kYes);
+    if (!s.ok()) {
+      extents_->free(next.range);
+      return s;
+    }
+    std::unique_lock lock(places_mu_);
+    places_[info.id] = std::move(next);
+  }
+  if (in_layout1) {
+    QUIRE_RETURN_IF_ERROR(layout1_->erase(info.id));
+  } else {
+    extents_->free(*from);
+  }
+  return bytes;
 }
 
 DiskUsage RocksDbTier::usage() {
-  DiskUsage u;
-  files_->fill(&u);
-  u.catalog_bytes = folder_.catalog_bytes();
-  std::uint64_t rewrite = kCompactionBytes;
-  for (Cf cf : {kCatalogCf, kJobsCf, kMetaCf}) {
-    ::rocksdb::ColumnFamilyMetaData meta;
-    db_->GetColumnFamilyMetaData(handles_[cf], &meta);
-    std::uint64_t young = 0;  // rewriting level 0 into level 1 takes both at once
-    for (const auto& level : meta.levels) young += level.level <= 1 ? level.size : 0;
-    rewrite = std::max(rewrite, young);
+  DiskUsage u = files_->get([this] {
+    DiskUsage measured;
+    measured.catalog_bytes = folder_.catalog_bytes();
+    std::uint64_t rewrite = sizes_.rewrite;
+    for (auto* handle : record_handles()) {
+      ::rocksdb::ColumnFamilyMetaData meta;
+      db_->GetColumnFamilyMetaData(handle, &meta);
+      std::uint64_t young = 0;  // rewriting level 0 into level 1 takes both at once
+      for (const auto& level : meta.levels) young += level.level <= 1 ? level.size : 0;
+      rewrite = std::max(rewrite, young);
+    }
+    measured.headroom_bytes = rewrite + 2 * sizes_.wal + manifest_limit(options_);
+    return measured;
+  });
+  const ExtentUsage extents = extents_->usage();
+  u.segment_bytes = extents.allocated_bytes;
+  if (!extents.punches_holes) {
+    u.segment_bytes = std::min(extents.allocated_bytes, extents.live_bytes);
+    u.pending_delete_bytes = extents.allocated_bytes - u.segment_bytes;
+    u.headroom_bytes += extents_->extent_bytes();  // what is in use of the extent rewritten next
   }
-  u.headroom_bytes = rewrite + 2 * kMaxWalBytes + manifest_limit(options_);
+  if (layout1_) u.segment_bytes += layout1_->disk_bytes();
   return u;
 }
 
+std::vector<::rocksdb::ColumnFamilyHandle*> RocksDbTier::record_handles() const {
+  std::vector<::rocksdb::ColumnFamilyHandle*> out;
+  for (const Cf cf : kRecordCfs) {
+    if (handles_[cf]) out.push_back(handles_[cf]);
+  }
+  return out;
+}
+
 Status RocksDbTier::flush_records() {
-  return check_written(db_->Flush(::rocksdb::FlushOptions(),
-                                  {handles_[kCatalogCf], handles_[kJobsCf], handles_[kMetaCf]}),
+  return check_written(db_->Flush(::rocksdb::FlushOptions(), record_handles()),
                        "flush the catalog");
 }
 
 Status RocksDbTier::compact_records() {
   ::rocksdb::CompactRangeOptions o;
   o.bottommost_level_compaction = ::rocksdb::BottommostLevelCompaction::kForceOptimized;
-  for (Cf cf : {kCatalogCf, kJobsCf, kMetaCf}) {
+  for (auto* handle : record_handles()) {
     QUIRE_RETURN_IF_ERROR(
-        check_written(db_->CompactRange(o, handles_[cf], nullptr, nullptr), "compact the catalog"));
+        check_written(db_->CompactRange(o, handle, nullptr, nullptr), "compact the catalog"));
   }
   return {};
 }

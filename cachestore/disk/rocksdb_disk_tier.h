@@ -1,5 +1,5 @@
-/// This file declares the disk tier over RocksDB. It includes no RocksDB type, because RocksDB
-/// compiles slowly.
+/// This file declares the disk tier: records in RocksDB, values of segments in extents. It includes
+/// no RocksDB type, because RocksDB compiles slowly.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,9 @@ namespace quire {
 struct RocksDbTierOptions {
   bool direct_io = true;
   bool read_only = false;
-  std::uint64_t max_bytes = 0;  ///< the store's budget, which bounds the manifest
+  std::uint64_t max_bytes = 0;  ///< the store's budget; sizes of files follow from it
+  std::uint64_t extent_bytes = 256ull << 20;
+  bool punch_holes = true;  ///< false: as on a file system without holes
 };
 
 /// Opens the tier and takes ownership of the folder and its lock. Errors: kCorruption, kIo,

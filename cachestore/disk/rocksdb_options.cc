@@ -10,8 +10,8 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "base/index.h"
 #include "base/log.h"
-#include "cachestore/disk/rocksdb_value_locator.h"
 
 namespace quire::rocksdb_internal {
 namespace {
@@ -41,20 +41,29 @@ int open_files() {
 
 }  // namespace
 
+RecordSizes::RecordSizes(std::uint64_t max_bytes) {
+  const std::uint64_t share = max_bytes == 0 ? UINT64_MAX : max_bytes >> 10;
+  write_buffer = std::clamp<std::uint64_t>(share, 1u << 20, 16u << 20);
+  wal = 4 * write_buffer;
+  file = std::clamp<std::uint64_t>(share, 2u << 20, 32u << 20);
+  rewrite = 8 * file;
+}
+
 std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
   if (options.max_bytes == 0) return 32u << 20;
   return std::clamp<std::uint64_t>(options.max_bytes / 32, 3u << 20, 32u << 20);
 }
 
 ::rocksdb::DBOptions db_options(const RocksDbTierOptions& options) {
+  const RecordSizes sizes(options.max_bytes);
   ::rocksdb::DBOptions o;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
   // A torn last record of the log is an unacknowledged write; any other damage must be reported.
   o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   o.track_and_verify_wals_in_manifest = true;
-  o.max_total_wal_size = kMaxWalBytes;
-  o.db_write_buffer_size = 3 * kWriteBufferBytes;
+  o.max_total_wal_size = sizes.wal;
+  o.db_write_buffer_size = to_size(3 * sizes.write_buffer);
   o.max_manifest_file_size = manifest_limit(options);
   o.manifest_preallocation_size = 4096;
   o.allow_fallocate = false;  // preallocated blocks would count against the byte budget
@@ -71,16 +80,18 @@ std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
 
 std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache(32u << 20); }
 
-::rocksdb::ColumnFamilyOptions record_options(const std::shared_ptr<::rocksdb::Cache>& cache) {
+::rocksdb::ColumnFamilyOptions record_options(const RocksDbTierOptions& options,
+                                              const std::shared_ptr<::rocksdb::Cache>& cache) {
+  const RecordSizes sizes(options.max_bytes);
   ::rocksdb::ColumnFamilyOptions o;
-  o.write_buffer_size = kWriteBufferBytes;
+  o.write_buffer_size = to_size(sizes.write_buffer);
   o.max_write_buffer_number = 2;
   o.level0_file_num_compaction_trigger = 4;
   o.level0_slowdown_writes_trigger = 8;
   o.level0_stop_writes_trigger = 12;
-  o.target_file_size_base = 2u << 20;
-  o.max_bytes_for_level_base = 8u << 20;
-  o.max_compaction_bytes = kCompactionBytes;
+  o.target_file_size_base = sizes.file;
+  o.max_bytes_for_level_base = 4 * sizes.file;
+  o.max_compaction_bytes = sizes.rewrite;
   o.compression = ::rocksdb::kLZ4Compression;
   ::rocksdb::BlockBasedTableOptions t;
   t.block_cache = cache;
@@ -88,32 +99,6 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   t.cache_index_and_filter_blocks = true;
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
-  return o;
-}
-
-::rocksdb::ColumnFamilyOptions segment_options(const std::string& folder) {
-  ::rocksdb::ColumnFamilyOptions o;
-  o.disable_auto_compactions = true;
-  o.compression = ::rocksdb::kNoCompression;
-  o.write_buffer_size = 64u << 10;  // not used for writes
-  o.cf_paths.emplace_back(folder, UINT64_MAX);
-  ::rocksdb::BlockBasedTableOptions t;
-  t.no_block_cache = true;
-  t.block_size = kBlockBytes;
-  // Values carry their own checksum and are read without this one. It protects the index and the
-  // properties, which RocksDB trusts when it opens the file.
-  t.checksum = ::rocksdb::kXXH3;
-  t.format_version = 5;
-  o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
-  return o;
-}
-
-::rocksdb::Options sst_options(const RocksDbTierOptions& options) {
-  ::rocksdb::Options o(::rocksdb::DBOptions(), segment_options("."));
-  o.cf_paths.clear();
-  o.allow_fallocate = false;
-  o.use_direct_io_for_flush_and_compaction = options.direct_io;
-  o.writable_file_max_buffer_size = 1u << 20;
   return o;
 }
 

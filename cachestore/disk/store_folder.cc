@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/index.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -95,8 +96,8 @@ Status write_marker(const std::string& root) {
   return sync_folder(root);
 }
 
-/// Returns the status of the marker; kNotFound if there is none.
-Status check_marker(const std::string& root) {
+/// Returns the layout that the marker names. Errors: kNotFound if there is none.
+Result<int> read_marker(const std::string& root) {
   const std::string path = root + std::string(kMarkerName);
   File f(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (f.fd() < 0 && errno == ENOENT) return Status::not_found("no marker");
@@ -119,7 +120,7 @@ Status check_marker(const std::string& root) {
                       std::to_string(kStoreLayoutVersion) + "): upgrade, or choose another folder",
                   "disk.path");
   }
-  return {};
+  return version;
 }
 
 std::optional<std::string> read_file(const std::string& path) {
@@ -241,11 +242,11 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
 
-  Status marker = check_marker(root);
+  const auto marker = read_marker(root);
   if (read_only) {
     if (marker.code() == Code::kNotFound)
       return Status(Code::kNotFound, "there is no store in '" + root + "'", "disk.path");
-    if (!marker.ok()) return marker;
+    if (!marker.ok()) return marker.status();
     StoreFolder folder(std::move(root), -1);
     QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
     return folder;
@@ -255,16 +256,20 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
         "disk.path",
         "'" + root + "' is not empty and holds no store: choose an empty or a new folder");
   }
-  if (!marker.ok() && marker.code() != Code::kNotFound) return marker;
+  if (!marker.ok() && marker.code() != Code::kNotFound) return marker.status();
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
   if (marker.code() == Code::kNotFound) QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
   QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
-  for (const auto& sub : {folder.db(), folder.values(), folder.sketches(), folder.staging()})
-    QUIRE_RETURN_IF_ERROR(make_folder(sub));
-  std::error_code ignored;  // remaining files are found and counted again at the next open
-  for (const auto& left : std::filesystem::directory_iterator(folder.staging(), ignored))
-    std::filesystem::remove(left.path(), ignored);
+  if (marker.ok() && *marker < kStoreLayoutVersion) {
+    // From here on an older program refuses the folder instead of missing what was moved.
+    QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
+    log_info("the store has an older layout: its segments are moved while the service runs",
+             {{"path", folder.root()}, {"layout", std::to_string(*marker)}});
+    std::error_code ignored;  // files that layout 1 was writing
+    std::filesystem::remove_all(folder.root() + "/staging", ignored);
+  }
+  for (const auto& sub : {folder.db(), folder.extents()}) QUIRE_RETURN_IF_ERROR(make_folder(sub));
   return folder;
 }
 
@@ -314,8 +319,13 @@ void StoreFolder::seal() const {
 }
 
 std::uint64_t StoreFolder::catalog_bytes() const {
-  return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(values()) +
-         allocated_bytes(sketches()) + allocated_bytes(staging());
+  return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +
+         allocated_bytes(values()) + allocated_bytes(sketches());
+}
+
+void StoreFolder::remove_layout1() const {
+  ::rmdir(values().c_str());
+  ::rmdir(sketches().c_str());
 }
 
 std::uint64_t StoreFolder::free_bytes() const {

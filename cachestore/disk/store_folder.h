@@ -9,7 +9,9 @@
 
 namespace quire {
 
-inline constexpr int kStoreLayoutVersion = 1;
+/// Layout 1 kept each segment in table files of its own (blocks/, sketches/); such a store opens
+/// and its segments are moved.
+inline constexpr int kStoreLayoutVersion = 2;
 
 /// Returns the bytes allocated by one file or directory itself (as `du` counts); 0 if it does not
 /// exist.
@@ -31,12 +33,14 @@ class StoreFolder {
   ~StoreFolder();
 
   const std::string& root() const { return root_; }
-  std::string db() const { return root_ + "/db"; }          ///< log, manifest and records
-  std::string values() const { return root_ + "/blocks"; }  ///< one file per segment
+  std::string db() const { return root_ + "/db"; }            ///< log, manifest and records
+  std::string extents() const { return root_ + "/extents"; }  ///< values of all segments
+  /// Folders of layout 1; they exist only until its segments are moved.
+  std::string values() const { return root_ + "/blocks"; }
   std::string sketches() const { return root_ + "/sketches"; }
-  /// files being written; emptied at open
-  std::string staging() const { return root_ + "/staging"; }
 
+  /// Deletes the empty folders of layout 1.
+  void remove_layout1() const;
   /// Returns the bytes of everything except the segments' files.
   std::uint64_t catalog_bytes() const;
   /// Returns the free bytes for this process; UINT64_MAX if unknown.

@@ -7,12 +7,22 @@
 #include <utility>
 
 #include "cachestore/format/byte_io.h"
+#include "cachestore/format/placement.h"
 #include "cachestore/format/value_hash.h"
 
 namespace quire::record {
 namespace {
 
-enum class Kind : std::uint8_t { kHead = 1, kTokens = 2, kText = 3, kSegment = 4, kOpaque = 5 };
+enum class Kind : std::uint8_t {
+  kHead = 1,
+  kTokens = 2,
+  kText = 3,
+  kSegment = 4,
+  kOpaque = 5,
+  kPlacement = 6
+};
+/// Layout 1 stored positions of values with the segment. They are read over.
+constexpr std::size_t kMaxLocatorBytes = 64 << 10;
 constexpr std::uint8_t kVersion = 1;
 /// Version of a head with left contexts, so that a program without them does not read it.
 constexpr std::uint8_t kLeftContextVersion = 2;
@@ -232,7 +242,7 @@ std::string encode_segment(const SegmentInfo& s) {
   w.number<std::uint64_t>(static_cast<std::uint64_t>(s.created_ms));
   w.text(s.tenant);
   w.text(s.fingerprint);
-  w.text(s.locator);
+  w.text({});
   return seal(w, Kind::kSegment);
 }
 
@@ -250,10 +260,50 @@ Result<SegmentInfo> decode_segment(std::string_view bytes) {
   s.created_ms = r.number<std::int64_t>();
   s.tenant = r.text(kMaxIdBytes);
   s.fingerprint = r.text(kMaxTitleBytes);
-  s.locator = r.text(kMaxLocatorBytes);
+  (void)r.text(kMaxLocatorBytes);
   if (!r.ok() || !r.at_end() || s.layout.num_blocks == 0 || s.layout.values_per_block == 0)
     return damaged("segment");
   return s;
+}
+
+std::string encode_placement(const Placement& p) {
+  ByteWriter w = begin_record(64);
+  w.varint(p.range.extent);
+  w.varint(p.range.offset / kExtentPage);
+  w.varint(p.range.bytes / kExtentPage);
+  w.varint(p.num_blocks);
+  w.varint(p.values_per_block);
+  w.varint(p.num_sketches);
+  for (const auto& run : p.slots.runs()) {
+    w.varint(run.payload_bytes);
+    w.varint(run.count);
+  }
+  return seal(w, Kind::kPlacement);
+}
+
+Result<Placement> decode_placement(std::string_view bytes) {
+  QUIRE_ASSIGN_OR_RETURN(ByteReader r, open_envelope(bytes, Kind::kPlacement, "placement"));
+  Placement p;
+  p.range.extent = static_cast<std::uint32_t>(r.varint(UINT32_MAX));
+  p.range.offset = r.varint(kMaxExtentBytes / kExtentPage) * kExtentPage;
+  p.range.bytes = r.varint(kMaxExtentBytes / kExtentPage) * kExtentPage;
+  p.num_blocks = static_cast<std::uint32_t>(r.varint(1u << 24));
+  p.values_per_block = static_cast<std::uint32_t>(r.varint(4096));
+  p.num_sketches = static_cast<std::uint32_t>(r.varint(1u << 20));
+  const std::uint64_t num = std::uint64_t{p.num_blocks} * p.values_per_block + p.num_sketches;
+  while (r.ok() && !r.at_end()) {
+    const auto payload = static_cast<std::uint32_t>(r.varint(kMaxValueBytes));
+    const auto count = static_cast<std::uint32_t>(r.varint(num));
+    const auto& runs = p.slots.runs();
+    if (payload == 0 || count == 0 || count > num - p.slots.size() ||
+        (!runs.empty() && runs.back().payload_bytes == payload))
+      return damaged("placement");
+    p.slots.add(payload, count);
+  }
+  if (!r.ok() || p.range.extent == 0 || num == 0 || p.slots.size() != num ||
+      p.slots.bytes() > p.range.bytes)
+    return damaged("placement");
+  return p;
 }
 
 namespace {

@@ -28,7 +28,6 @@ Status decode_tokens(std::string_view bytes, DocumentManifest* manifest);
 std::string encode_text(std::string_view text);
 Result<std::string> decode_text(std::string_view bytes);
 
-inline constexpr std::size_t kMaxLocatorBytes = 64 << 10;
 std::string encode_segment(const SegmentInfo& info);
 Result<SegmentInfo> decode_segment(std::string_view bytes);
 

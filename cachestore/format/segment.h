@@ -41,7 +41,6 @@ struct SegmentInfo {
   std::int64_t created_ms = 0;
   std::string tenant;       ///< namespace that pays for it
   std::string fingerprint;  ///< model fingerprint: distinguishes stale KV from current
-  std::string locator;      ///< positions of the values in the disk tier's own format; may be empty
 };
 
 /// Keeps a segment readable. While any copy of the handle lives, its bytes are not freed, even if

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -29,16 +30,16 @@ class ValueBuffer {
     return std::shared_ptr<ValueBuffer>(new ValueBuffer(kPage, lead, payload_bytes, total));
   }
   static constexpr std::size_t allocated_bytes(std::size_t payload_bytes) {
-    return rounded(kLead + payload_bytes, kAlign);
+    return rounded(kLead + payload_bytes, kAlign) + kAlign;
   }
 
   std::size_t allocated_bytes() const { return allocated_; }
-  std::byte* memory() { return data_.get(); }
-  std::span<std::byte> payload() { return {data_.get() + lead_, size_}; }
-  std::span<const std::byte> payload() const { return {data_.get() + lead_, size_}; }
+  std::byte* memory() { return data_; }
+  std::span<std::byte> payload() { return {data_ + lead_, size_}; }
+  std::span<const std::byte> payload() const { return {data_ + lead_, size_}; }
   /// Returns 32 bytes of header, then the payload.
   std::span<std::byte> stored() {
-    return {data_.get() + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_};
+    return {data_ + lead_ - record::kValueHeaderBytes, record::kValueHeaderBytes + size_};
   }
   std::span<const std::byte> stored() const { return const_cast<ValueBuffer*>(this)->stored(); }
 
@@ -47,14 +48,19 @@ class ValueBuffer {
     return (n + unit - 1) / unit * unit;
   }
   ValueBuffer(std::size_t align, std::size_t lead, std::size_t payload_bytes, std::size_t total)
-      : lead_(lead), size_(payload_bytes), allocated_(rounded(total, align)) {
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(align, allocated_)));
-    if (!data_) throw std::bad_alloc();
+      : lead_(lead), size_(payload_bytes), allocated_(rounded(total, align) + align) {
+    // Aligned by hand: memory of aligned_alloc() that comes and goes beside small allocations that
+    // stay leaves gaps which later ones do not fit into (glibc before 2.38).
+    block_.reset(static_cast<std::byte*>(std::malloc(allocated_)));
+    if (!block_) throw std::bad_alloc();
+    const auto address = reinterpret_cast<std::uintptr_t>(block_.get());
+    data_ = block_.get() + ((align - address % align) % align);
   }
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, Free> block_;
+  std::byte* data_ = nullptr;  // within block_, aligned
   std::size_t lead_, size_, allocated_;
 };
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "cachestore/store.h"
+#include "cachestore/store_admin.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 
@@ -24,7 +24,7 @@ std::string human(std::uint64_t bytes) {
   return text;
 }
 
-Result<std::unique_ptr<Store>> open(const std::string& path, bool read_only) {
+Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
   std::error_code ec;
   if (!std::filesystem::is_directory(path, ec))
     return Status::not_found("there is no store at '" + path + "'; name its folder with --path");
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Store>> open(const std::string& path, bool read_only) {
   options.path = path;
   options.dram_bytes = 0;
   options.read_only = read_only;
-  return open_store(options);
+  return open_admin_store(options);
 }
 
 int stats(const std::string& path) {
@@ -88,13 +88,36 @@ int gc(const std::string& path) {
   return 0;
 }
 
+/// Moves the segments of an older layout. What an interrupted run moved stays moved.
+int upgrade(const std::string& path) {
+  auto store = open(path, false);
+  if (!store.ok()) return complain(store.status());
+  const bool bar = ::isatty(2);
+  const auto report = (*store)->move_segments([bar](const MoveReport& r) {
+    if (bar)
+      std::fprintf(stderr, "\r%llu segments moved, %s, %llu left ",
+                   static_cast<unsigned long long>(r.moved), human(r.bytes).c_str(),
+                   static_cast<unsigned long long>(r.left));
+    return true;
+  });
+  if (bar) std::fprintf(stderr, "\n");
+  if (!report.ok()) return complain(report.status());
+  store->reset();
+  // Opening once more removes what is empty now.
+  if (auto again = open(path, false); !again.ok()) return complain(again.status());
+  std::printf("moved %llu segments, %s; %llu had damaged values and will be computed again\n",
+              static_cast<unsigned long long>(report->moved), human(report->bytes).c_str(),
+              static_cast<unsigned long long>(report->bad));
+  return report->left > 0 ? 1 : 0;
+}
+
 }  // namespace
 
 void add_store_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>("./data");
   auto* c = app.add_subcommand("store",
                                "Look after a store's folder. stats also works beside a running "
-                               "service; verify and gc need it stopped");
+                               "service; verify, gc and upgrade need it stopped");
   c->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*call)(const std::string&)) {
     auto* s = c->add_subcommand(name, help);
@@ -107,6 +130,10 @@ void add_store_command(CLI::App& app, CommandRun& run) {
   add("verify", "Re-read everything and check every checksum; exit code 2 when something is bad",
       verify);
   add("gc", "Free what nothing refers to", gc);
+  add("upgrade",
+      "Move the KV of a store that an older version wrote to the layout of this one; the service "
+      "does it too, while it runs",
+      upgrade);
 }
 
 }  // namespace quire

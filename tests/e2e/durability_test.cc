@@ -167,7 +167,7 @@ TEST(Durability, AFlippedByteIsAMissAndTheAnswerStaysRight) {
   fs::path largest;
   std::uintmax_t size = 0;
   for (const auto& f : fs::recursive_directory_iterator(folder.path() / "store"))
-    if (f.is_regular_file() && f.path().extension() == ".sst" && f.file_size() > size) {
+    if (f.is_regular_file() && f.path().extension() == ".extent" && f.file_size() > size) {
       size = f.file_size();
       largest = f.path();
     }

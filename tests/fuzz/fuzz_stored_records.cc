@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
 
 namespace {
@@ -30,6 +31,15 @@ void decode_all(std::string_view bytes) {
     auto again = record::decode_segment(record::encode_segment(*segment));
     check(again.ok() && again->id == segment->id && again->key == segment->key &&
           again->layout == segment->layout);
+  }
+  if (auto placement = record::decode_placement(bytes); placement.ok()) {
+    auto again = record::decode_placement(record::encode_placement(*placement));
+    check(again.ok() && *again == *placement);
+    const std::uint64_t last = placement->slots.size() - 1;
+    const auto slot = placement->slots.find(last);
+    check(slot &&
+          slot->header + record::kValueHeaderBytes + slot->payload_bytes <= placement->range.bytes);
+    check(!placement->slots.find(last + 1));
   }
   if (auto text = record::decode_text(bytes); text.ok())
     check(record::decode_text(record::encode_text(*text)).value_or("x") == *text);
@@ -56,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   decode_all(bytes);
   if (size < 1) return 0;
   // The first byte is the kind; the rest is the payload, in a right envelope.
-  const auto kind = static_cast<std::uint8_t>(1 + data[0] % 5);
+  const auto kind = static_cast<std::uint8_t>(1 + data[0] % 6);
   const std::string_view payload = bytes.substr(1);
   std::string record = "QR";
   record += static_cast<char>(kind);

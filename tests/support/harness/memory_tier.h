@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -25,6 +26,7 @@ struct MemoryDisk {
   std::map<SegmentId,
            std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>>
       segments;
+  std::set<SegmentId> to_move;  ///< segments that the tier wants moved; guarded by mu
   std::atomic<std::uint64_t> free{1ull << 40};
   std::atomic<int> calls{0};
   std::atomic<int> fail_at{-1};      ///< this call fails
@@ -76,7 +78,7 @@ class MemoryTier final : public DiskTier {
     }
     return {};
   }
-  Result<Written> write_segment(SegmentId id, std::span<const Value> values) override {
+  Result<std::uint64_t> write_segment(SegmentId id, std::span<const Value> values) override {
     QUIRE_RETURN_IF_ERROR(writing_call());
     std::lock_guard lock(d_->mu);
     for (const auto& v : values) {
@@ -84,10 +86,9 @@ class MemoryTier final : public DiskTier {
       d_->segments[id][{static_cast<int>(v.name.part), v.name.block, v.name.group}].assign(
           v.buffer->stored().begin(), v.buffer->stored().end());
     }
-    return Written{bytes_of(id), ""};
+    return bytes_of(id);
   }
-  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n, std::string_view,
-                                            std::size_t) override {
+  Result<std::shared_ptr<ValueBuffer>> read(const record::ValueName& n) override {
     QUIRE_RETURN_IF_ERROR(call());
     std::lock_guard lock(d_->mu);
     auto seg = d_->segments.find(n.segment);
@@ -102,6 +103,7 @@ class MemoryTier final : public DiskTier {
     QUIRE_RETURN_IF_ERROR(call());
     std::lock_guard lock(d_->mu);
     d_->segments.erase(id);
+    d_->to_move.erase(id);
     return {};
   }
   Result<std::vector<StoredSegment>> list_segments() override {
@@ -123,7 +125,18 @@ class MemoryTier final : public DiskTier {
     for (const auto& [k, v] : d_->records) u.catalog_bytes += v.size();
     return u;
   }
-  bool wait_for_deletes(std::chrono::milliseconds) override { return false; }
+  std::vector<SegmentId> segments_to_move(std::size_t at_most) override {
+    std::lock_guard lock(d_->mu);
+    std::vector<SegmentId> out(d_->to_move.begin(), d_->to_move.end());
+    if (out.size() > at_most) out.resize(at_most);
+    return out;
+  }
+  Result<std::uint64_t> move_segment(const SegmentInfo& info) override {
+    QUIRE_RETURN_IF_ERROR(writing_call());
+    std::lock_guard lock(d_->mu);
+    d_->to_move.erase(info.id);
+    return bytes_of(info.id);
+  }
   std::uint64_t free_bytes() override { return d_->free; }
   Status flush_records() override { return writing_call(); }
   Status compact_records() override { return writing_call(); }

@@ -12,7 +12,8 @@ using record::ValueName;
 
 std::shared_ptr<ValueBuffer> buffer(std::size_t n) { return std::make_shared<ValueBuffer>(n); }
 ValueName name(SegmentId s, std::uint32_t b) { return {s, Part::kValue, b, 0}; }
-constexpr std::size_t kOne = 1024 - ValueBuffer::kLead;  // 1 KiB with its header
+constexpr std::size_t kOne = 1024 - ValueBuffer::kLead -
+                             ValueBuffer::kAlign;  // 1 KiB with its header
 
 class DramTierTest : public ::testing::TestWithParam<StorePolicy> {
  protected:

@@ -65,7 +65,7 @@ TEST(StoreFolder, ASecondOpenOfAStoreInUseIsRefused) {
 TEST(StoreFolder, ANewerLayoutAndADamagedMarkerAreRefused) {
   test::TempFolder folder;
   ASSERT_OK(open_at(folder.path()));
-  std::ofstream(folder.path() + "/STORE") << "quire store layout 2\n";
+  std::ofstream(folder.path() + "/STORE") << "quire store layout 3\n";
   expect_error(open_at(folder.path()), Code::kFailedPrecondition, "newer version");
   expect_error(open_at(folder.path(), true), Code::kFailedPrecondition, "newer version");
   std::ofstream(folder.path() + "/STORE") << "garbage";
@@ -118,12 +118,12 @@ TEST(StoreFolder, WhatACrashLeftIsCollected) {
     ASSERT_OK(store);
     ASSERT_OK(test::put_document(**store, "a", {1}));
   }
-  std::ofstream(folder.path() + "/staging/99.values") << "half a file";
-  std::ofstream(folder.path() + "/blocks/000777.sst") << "a file RocksDB does not know";
+  std::ofstream(folder.path() + "/extents/00000777.extent") << "a file nothing refers to";
+  std::ofstream(folder.path() + "/extents/probe") << "left by a crash while opening";
   auto store = open_at(folder.path());
   ASSERT_OK(store);
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/staging/99.values"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/blocks/000777.sst"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/extents/00000777.extent"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/extents/probe"));
   auto handle = (*store)->find_segment(test::key_of(1));
   ASSERT_TRUE(handle);
   EXPECT_OK(test::check_segment(**store, *handle, 1));
