@@ -174,6 +174,7 @@ Result<DocumentManifest> StoreImpl::commit_document(
     count_document(*old, -1);
   }
   count_document(m, 1);
+  expiries_.set(key, m.effective_expiry_ms());
   use.set_written();
   return m;
 }
@@ -258,6 +259,7 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
     return s;
   }
   segments_->release_refs(keys, old.pinned);
+  expiries_.set(w.key, next.effective_expiry_ms());
   return {};
 }
 
@@ -305,6 +307,7 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
     batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
   QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
   TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
+  expiries_.set(catalog_key(kHeadKind, ns, id), std::nullopt);
   if (!old.ok()) return {};
   count_document(*old, -1);
   segments_->release_refs(segment_keys(*old), old->pinned);
@@ -318,25 +321,34 @@ Status StoreImpl::delete_document(std::string_view ns, std::string_view id) {
 
 Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
   QUIRE_RETURN_IF_ERROR(check_writable());
-  std::vector<std::pair<std::string, std::string>> over;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, std::string(1, kHeadKind),
-                                    std::string(1, kHeadKind + 1), false,
-                                    [&](std::string_view key, std::string_view value) {
-                                      auto m = record::decode_head(value);
-                                      if (!m.ok())
-                                        return true;  // counted when it is read or verified
-                                      add_pending_use(key, &*m);
-                                      if (is_expired(*m, now)) over.emplace_back(m->ns, m->id);
-                                      return true;
-                                    }));
+  constexpr std::size_t kAtOnce = 1000;
   std::uint64_t n = 0;
-  for (const auto& [ns, id] : over) {
-    const Status s = remove_document(ns, id, now);
-    if (s.ok()) ++n;
-    if (!s.ok() && s.code() != Code::kNotFound) return s;
+  for (;;) {
+    const auto due = expiries_.due(now, kAtOnce);
+    if (due.empty()) break;
+    for (const std::string& key : due) {
+      const auto split = key.find('\0');
+      const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
+      const Status s = remove_document(ns, id, now);
+      n += s.ok();
+      if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
+        reschedule(ns, id, now);
+      } else if (!s.ok()) {
+        return s;
+      }
+    }
   }
   documents_expired_ += n;
   return n;
+}
+
+/// Sets the time of a document that was due and has not expired: a use has moved it.
+void StoreImpl::reschedule(const std::string& ns, const std::string& id, std::int64_t now) {
+  const DocumentLock lock(*this, ns, id);
+  auto m = read_head(ns, id);
+  std::optional<std::int64_t> when;
+  if (m.ok() && !is_expired(*m, now)) when = m->effective_expiry_ms();
+  expiries_.set(catalog_key(kHeadKind, ns, id), when);
 }
 
 void StoreImpl::touch_document(std::string_view ns, std::string_view id) {

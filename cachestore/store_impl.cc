@@ -142,6 +142,7 @@ Status StoreImpl::recover() {
     files.emplace(s.id, s);
     next = std::max(next, s.id + 1);
   }
+  segments_->reserve(stored.size());
   // References are read first, because they decide which segments stay.
   QUIRE_RETURN_IF_ERROR(disk_->scan(
       Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
@@ -156,6 +157,7 @@ Status StoreImpl::recover() {
         }
         segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
         count_document(*m, 1);
+        expiries_.set(catalog_key(kHeadKind, m->ns, m->id), m->effective_expiry_ms());
         return true;
       }));
   std::vector<RecordWrite> stale;
@@ -173,7 +175,7 @@ Status StoreImpl::recover() {
           if (keep) {
             info->disk_bytes = it->second.disk_bytes;
             const SegmentId id = info->id;
-            keep = segments_->is_referenced(info->key) && segments_->restore(std::move(*info));
+            keep = segments_->restore(std::move(*info));
             if (keep) files.erase(id);
           }
         }

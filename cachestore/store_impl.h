@@ -18,6 +18,7 @@
 #include "cachestore/disk/disk_tier.h"
 #include "cachestore/disk/io_pool.h"
 #include "cachestore/dram_tier.h"
+#include "cachestore/expiry_queue.h"
 #include "cachestore/segment_table.h"
 #include "cachestore/store_admin.h"
 
@@ -197,6 +198,7 @@ class StoreImpl final : public AdminStore {
   /// Deletes the document if `if_expired_at` is empty or the document has expired by then.
   Status remove_document(std::string_view ns, std::string_view id,
                          std::optional<std::int64_t> if_expired_at);
+  void reschedule(const std::string& ns, const std::string& id, std::int64_t now_ms);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
   void count_document(const DocumentManifest& manifest, int sign);
   Status flush_uses();
@@ -219,6 +221,8 @@ class StoreImpl final : public AdminStore {
   std::unique_ptr<DiskTier> disk_;
   std::shared_ptr<SegmentTable> segments_;
   std::unique_ptr<DramTier> dram_;
+
+  ExpiryQueue expiries_;  // by catalog_key() of the head
 
   std::shared_mutex watcher_mu_;
   DocumentWatcher watcher_;  // guarded by watcher_mu_
