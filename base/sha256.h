@@ -31,7 +31,7 @@ struct Digest {
 
 /// The bytes are uniform already: the first eight are the hash.
 struct DigestHash {
-  std::size_t operator()(const Digest& d) const {
+  std::size_t operator()(const Digest& d) const noexcept {
     std::uint64_t h;
     std::memcpy(&h, d.bytes.data(), sizeof h);
     return to_size(h);

@@ -20,6 +20,7 @@ class EvictionPolicy {
   using Evictable = std::function<bool(const Key&)>;
 
   virtual ~EvictionPolicy() = default;
+  virtual void reserve(std::size_t keys) = 0;                    ///< makes room for so many
   virtual void insert(const Key& key, std::uint64_t bytes) = 0;  ///< the key must not be present
   virtual void touch(const Key& key) = 0;  ///< counts a use; unknown keys are ignored
   /// the key was removed otherwise; unknown keys are ignored
@@ -32,6 +33,7 @@ class EvictionPolicy {
 template <class Key, class Hash>
 class LruPolicy final : public EvictionPolicy<Key> {
  public:
+  void reserve(std::size_t keys) override { where_.reserve(keys); }
   void insert(const Key& key, std::uint64_t) override {
     order_.push_front(key);
     where_[key] = order_.begin();
@@ -70,6 +72,7 @@ class LruPolicy final : public EvictionPolicy<Key> {
 template <class Key, class Hash>
 class S3FifoPolicy final : public EvictionPolicy<Key> {
  public:
+  void reserve(std::size_t keys) override { where_.reserve(keys); }
   void insert(const Key& key, std::uint64_t bytes) override {
     const bool remembered = forget_ghost(key);
     push(remembered ? kMain : kSmall, Node{key, bytes, 0, kSmall});

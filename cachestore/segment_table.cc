@@ -29,7 +29,7 @@ void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned, std::
   for (const auto& key : keys) {
     auto& state = keys_[key];
     ++state.refs;
-    if (pinned) ++state.pinned_refs;
+    if (pinned && ++state.pinned_refs == 1 && state.live != 0) pinned_.insert(state.live);
     state.used_ms = std::max(state.used_ms, used_ms);
   }
 }
@@ -42,7 +42,8 @@ void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
       auto it = keys_.find(key);
       if (it == keys_.end() || it->second.refs == 0) continue;
       --it->second.refs;
-      if (pinned && it->second.pinned_refs > 0) --it->second.pinned_refs;
+      if (pinned && it->second.pinned_refs > 0 && --it->second.pinned_refs == 0)
+        pinned_.erase(it->second.live);
       reap |= synchronize(key);
     }
   }
@@ -85,6 +86,7 @@ SegmentHandle SegmentTable::publish(SegmentInfo info) {
   auto& state = keys_[info.key];
   state.writing = false;
   state.live = info.id;
+  if (state.pinned_refs > 0) pinned_.insert(info.id);
   state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
   policy_->insert(info.key, info.disk_bytes);
@@ -93,11 +95,21 @@ SegmentHandle SegmentTable::publish(SegmentInfo info) {
   return pin(entry);
 }
 
+void SegmentTable::reserve(std::size_t segments) {
+  std::lock_guard lock(mu_);
+  keys_.reserve(segments);
+  entries_.reserve(segments);
+  policy_->reserve(segments);
+}
+
 bool SegmentTable::restore(SegmentInfo info) {
   std::lock_guard lock(mu_);
-  auto& state = keys_[info.key];
-  if (state.live != 0) return false;
+  const auto it = keys_.find(info.key);
+  if (it == keys_.end()) return false;
+  auto& state = it->second;
+  if (state.refs == 0 || state.live != 0) return false;
   state.live = info.id;
+  if (state.pinned_refs > 0) pinned_.insert(info.id);
   state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
   policy_->insert(info.key, info.disk_bytes);
@@ -243,6 +255,14 @@ std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::all() const {
   return out;
 }
 
+std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::pinned() const {
+  std::vector<std::shared_ptr<const SegmentInfo>> out;
+  std::lock_guard lock(mu_);
+  out.reserve(pinned_.size());
+  for (const SegmentId id : pinned_) out.push_back(entries_.at(id).info);
+  return out;
+}
+
 std::uint64_t SegmentTable::size() const {
   std::lock_guard lock(mu_);
   return num_live_;
@@ -276,6 +296,7 @@ bool SegmentTable::doom(Entry& entry, FreeReason reason) {
   const ContextKey key = entry.info->key;
   entry.doomed = reason;
   policy_->erase(key);
+  pinned_.erase(entry.info->id);
   keys_.at(key).live = 0;
   --num_live_;
   drop_if_empty(key);

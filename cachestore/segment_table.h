@@ -59,8 +59,11 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void abandon(const ContextKey& key);
   /// Makes the written segment findable, pins it by the returned handle and ends begin().
   SegmentHandle publish(SegmentInfo info);
-  /// Adds a segment found in the catalog at open. Returns false if the key already has one.
+  /// Adds a segment found in the catalog at open. Returns false if no document refers to its key or
+  /// the key already has one.
   bool restore(SegmentInfo info);
+  /// Makes room for this many segments at once.
+  void reserve(std::size_t segments);
   void set_next_id(SegmentId next) { next_id_ = next; }
   bool is_known(SegmentId id) const;  ///< live, doomed or being written
 
@@ -96,6 +99,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
 
   bool is_pinned_by_document(SegmentId id) const;
   std::vector<std::shared_ptr<const SegmentInfo>> all() const;
+  /// Returns the live segments that documents pin.
+  std::vector<std::shared_ptr<const SegmentInfo>> pinned() const;
   std::uint64_t size() const;
 
  private:
@@ -127,6 +132,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::unordered_map<SegmentId, Entry> entries_;               // guarded by mu_; live and doomed
   std::unordered_set<SegmentId> writing_;                      // guarded by mu_
   std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;  // guarded by mu_
+  std::unordered_set<SegmentId> pinned_;  // live, of pinned documents; guarded by mu_
   std::vector<SegmentId> reapable_;                                    // guarded by mu_
   std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live segments
   std::uint64_t num_live_ = 0;                          // guarded by mu_

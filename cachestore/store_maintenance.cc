@@ -264,10 +264,9 @@ Status StoreImpl::flush() {
 
 StoreAdminStats StoreImpl::admin_stats() {
   StoreAdminStats s;
-  for (const auto& segment : segments_->candidates()) {
-    if (!segment.pinned) continue;
-    s.disk.pinned_bytes += segment.info->disk_bytes;
-    s.dram.pinned_bytes += dram_->held(segment.info->id).bytes;
+  for (const auto& segment : segments_->pinned()) {
+    s.disk.pinned_bytes += segment->disk_bytes;
+    s.dram.pinned_bytes += dram_->held(segment->id).bytes;
   }
   s.disk.requested_evictions = evicted_request_;
   s.disk.requested_bytes = evicted_request_bytes_;

@@ -97,6 +97,7 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   t.block_cache = cache;
   t.filter_policy.reset(::rocksdb::NewBloomFilterPolicy(10));
   t.cache_index_and_filter_blocks = true;
+  t.max_auto_readahead_size = 2u << 20;  // a start reads all heads
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
   return o;

@@ -9,8 +9,18 @@ void ValueSlots::add(std::uint32_t payload_bytes, std::uint32_t count) {
   } else {
     runs_.push_back({payload_bytes, count});
   }
-  size_ += count;
-  bytes_ += count * slot_bytes(payload_bytes);
+}
+
+std::uint64_t ValueSlots::size() const {
+  std::uint64_t n = 0;
+  for (const Run& run : runs_) n += run.count;
+  return n;
+}
+
+std::uint64_t ValueSlots::bytes() const {
+  std::uint64_t n = 0;
+  for (const Run& run : runs_) n += run.count * slot_bytes(run.payload_bytes);
+  return n;
 }
 
 std::optional<ValueSlots::Slot> ValueSlots::find(std::uint64_t position) const {

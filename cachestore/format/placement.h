@@ -41,16 +41,15 @@ class ValueSlots {
   }
 
   void add(std::uint32_t payload_bytes, std::uint32_t count = 1);
-  std::uint64_t size() const { return size_; }
-  std::uint64_t bytes() const { return bytes_; }  ///< of all slots
+  std::uint64_t size() const;   ///< number of values
+  std::uint64_t bytes() const;  ///< of all slots
   const std::vector<Run>& runs() const { return runs_; }
   /// Returns a slot by the value's position; empty if there are fewer values.
   std::optional<Slot> find(std::uint64_t position) const;
-  friend bool operator==(const ValueSlots& a, const ValueSlots& b) { return a.runs_ == b.runs_; }
+  friend bool operator==(const ValueSlots&, const ValueSlots&) = default;
 
  private:
-  std::vector<Run> runs_;
-  std::uint64_t size_ = 0, bytes_ = 0;
+  std::vector<Run> runs_;  // the store holds one of these for each segment: nothing else
 };
 
 /// The place of a segment: values by block and group, then sketches by index.

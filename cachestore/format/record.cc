@@ -291,16 +291,18 @@ Result<Placement> decode_placement(std::string_view bytes) {
   p.values_per_block = static_cast<std::uint32_t>(r.varint(4096));
   p.num_sketches = static_cast<std::uint32_t>(r.varint(1u << 20));
   const std::uint64_t num = std::uint64_t{p.num_blocks} * p.values_per_block + p.num_sketches;
+  std::uint64_t left = num;
   while (r.ok() && !r.at_end()) {
     const auto payload = static_cast<std::uint32_t>(r.varint(kMaxValueBytes));
     const auto count = static_cast<std::uint32_t>(r.varint(num));
     const auto& runs = p.slots.runs();
-    if (payload == 0 || count == 0 || count > num - p.slots.size() ||
+    if (payload == 0 || count == 0 || count > left ||
         (!runs.empty() && runs.back().payload_bytes == payload))
       return damaged("placement");
     p.slots.add(payload, count);
+    left -= count;
   }
-  if (!r.ok() || p.range.extent == 0 || num == 0 || p.slots.size() != num ||
+  if (!r.ok() || p.range.extent == 0 || num == 0 || left > 0 ||
       p.slots.bytes() > p.range.bytes)
     return damaged("placement");
   return p;
