@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   decode_all(bytes);
   if (size < 1) return 0;
   // The first byte is the kind; the rest is the payload, in a right envelope.
-  const auto kind = static_cast<std::uint8_t>(1 + data[0] % 6);
+  const auto kind = static_cast<std::uint8_t>(data[0] < 240 ? 1 + data[0] % 5 : 6);
   const std::string_view payload = bytes.substr(1);
   std::string record = "QR";
   record += static_cast<char>(kind);
