@@ -25,8 +25,8 @@ class ExpiryQueue {
 
  private:
   mutable std::mutex mu_;
-  std::unordered_map<std::string, std::int64_t> times_;    // guarded by mu_
-  std::set<std::pair<std::int64_t, std::string>> order_;   // guarded by mu_
+  std::unordered_map<std::string, std::int64_t> times_;   // guarded by mu_
+  std::set<std::pair<std::int64_t, std::string>> order_;  // guarded by mu_
 };
 
 }  // namespace quire

@@ -132,8 +132,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::unordered_map<SegmentId, Entry> entries_;               // guarded by mu_; live and doomed
   std::unordered_set<SegmentId> writing_;                      // guarded by mu_
   std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;  // guarded by mu_
-  std::unordered_set<SegmentId> pinned_;  // live, of pinned documents; guarded by mu_
-  std::vector<SegmentId> reapable_;                                    // guarded by mu_
+  std::unordered_set<SegmentId> pinned_;                // live, of pinned documents; guarded by mu_
+  std::vector<SegmentId> reapable_;                     // guarded by mu_
   std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live segments
   std::uint64_t num_live_ = 0;                          // guarded by mu_
   SegmentId next_id_ = 1;                               // guarded by mu_ once threads run

@@ -161,27 +161,27 @@ Status StoreImpl::recover() {
         return true;
       }));
   std::vector<RecordWrite> stale;
-  QUIRE_RETURN_IF_ERROR(disk_->scan(
-      Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1), false,
-      [&](std::string_view key, std::string_view value) {
-        auto info = record::decode_segment(value);
-        bool keep = info.ok() && segment_record_key(info->id) == key;
-        if (!keep) ++integrity_failures_;
-        if (keep) {
-          next = std::max(next, info->id + 1);
-          auto it = files.find(info->id);
-          keep = it != files.end() && it->second.has_values &&
-                 (it->second.has_sketches || info->layout.num_sketches == 0);
-          if (keep) {
-            info->disk_bytes = it->second.disk_bytes;
-            const SegmentId id = info->id;
-            keep = segments_->restore(std::move(*info));
-            if (keep) files.erase(id);
-          }
-        }
-        if (!keep) stale.push_back({Family::kCatalog, std::string(key), std::nullopt});
-        return true;
-      }));
+  QUIRE_RETURN_IF_ERROR(
+      disk_->scan(Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1),
+                  false, [&](std::string_view key, std::string_view value) {
+                    auto info = record::decode_segment(value);
+                    bool keep = info.ok() && segment_record_key(info->id) == key;
+                    if (!keep) ++integrity_failures_;
+                    if (keep) {
+                      next = std::max(next, info->id + 1);
+                      auto it = files.find(info->id);
+                      keep = it != files.end() && it->second.has_values &&
+                             (it->second.has_sketches || info->layout.num_sketches == 0);
+                      if (keep) {
+                        info->disk_bytes = it->second.disk_bytes;
+                        const SegmentId id = info->id;
+                        keep = segments_->restore(std::move(*info));
+                        if (keep) files.erase(id);
+                      }
+                    }
+                    if (!keep) stale.push_back({Family::kCatalog, std::string(key), std::nullopt});
+                    return true;
+                  }));
   segments_->set_next_id(next);
   if (options_.read_only) return {};
   // Delete what a crash or an unfinished delete left behind.

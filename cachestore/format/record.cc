@@ -302,8 +302,7 @@ Result<Placement> decode_placement(std::string_view bytes) {
     p.slots.add(payload, count);
     left -= count;
   }
-  if (!r.ok() || p.range.extent == 0 || num == 0 || left > 0 ||
-      p.slots.bytes() > p.range.bytes)
+  if (!r.ok() || p.range.extent == 0 || num == 0 || left > 0 || p.slots.bytes() > p.range.bytes)
     return damaged("placement");
   return p;
 }
