@@ -273,8 +273,8 @@ int main(int argc, char** argv) {
     }
   }
   std::string rows;
-  for (const std::size_t bytes :
-       {std::size_t{1} << 20, std::size_t{512} << 10, std::size_t{256} << 10}) {
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{512} << 10,
+                                  std::size_t{256} << 10, std::size_t{64} << 10}) {
     rows += (rows.empty() ? "" : ",\n  ") + quire::run(set, bytes);
   }
   std::printf(

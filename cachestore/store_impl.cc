@@ -112,11 +112,13 @@ Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
 StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk)
     : options_(std::move(options)),
       disk_(std::move(disk)),
-      segments_(std::make_shared<SegmentTable>(options_.disk_policy)) {
+      segments_(std::make_shared<SegmentTable>(options_.disk_policy)),
+      read_slots_(options_.io_threads) {
   dram_ = std::make_unique<DramTier>(
       options_.dram_bytes, options_.dram_policy,
       [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); });
-  pool_ = std::make_unique<IoPool>(options_.io_threads, options_.max_queued_reads);
+  // Twice as many threads as reads in flight: while some wait for the disk, others check values.
+  pool_ = std::make_unique<IoPool>(2 * options_.io_threads, options_.max_queued_reads);
   if (!options_.read_only) {
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
   }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -205,9 +206,13 @@ class StoreImpl final : public AdminStore {
 
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
-  Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name);
+  /// Reads of fetch_async share `read_slots_`, others go to the disk at once.
+  enum class Slots : std::uint8_t { kShared, kNone };
+  Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name,
+                                     Slots slots);
   /// Reads a value from disk and checks it.
-  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name);
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name,
+                                                    Slots slots = Slots::kNone);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   Status put_record(Family family, std::string_view name, std::string_view value);
@@ -222,7 +227,8 @@ class StoreImpl final : public AdminStore {
   std::shared_ptr<SegmentTable> segments_;
   std::unique_ptr<DramTier> dram_;
 
-  ExpiryQueue expiries_;  // by catalog_key() of the head
+  std::counting_semaphore<64> read_slots_;  // reads of fetch_async that wait for the disk
+  ExpiryQueue expiries_;                    // by catalog_key() of the head
 
   std::shared_mutex watcher_mu_;
   DocumentWatcher watcher_;  // guarded by watcher_mu_

@@ -253,21 +253,15 @@ Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const Va
     const auto bytes = buffer->payload();
     return PinnedBytes(std::move(buffer), bytes);
   }
-  auto bytes = read_from_disk(segment, name);
+  auto bytes = read_from_disk(segment, name, Slots::kNone);
   if (tier) *tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
   return bytes;
 }
 
-Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, const ValueName& name) {
-  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted(
-      "not enough memory to read a value");
-  Status s;
-  try {
-    read = read_clock_.time([&] { return read_checked(name); });
-    s = read.status();
-  } catch (const std::bad_alloc&) {  // pool threads catch it here too
-    s = read.status();
-  }
+Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, const ValueName& name,
+                                              Slots slots) {
+  auto read = read_clock_.time([&] { return read_checked(name, slots); });
+  const Status s = read.status();
   if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
     quarantine(segment, s);
     return Status::corruption(s.message());
@@ -307,9 +301,18 @@ Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   return PinnedBytes(std::move(buffer), bytes);
 }
 
-Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const ValueName& name) {
-  QUIRE_ASSIGN_OR_RETURN(auto read, disk_->read(name));
-  QUIRE_RETURN_IF_ERROR(record::check_value(name, read->stored()));
+Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const ValueName& name, Slots slots) {
+  // The slot is free again while the value is checked.
+  if (slots == Slots::kShared) read_slots_.acquire();
+  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted(
+      "not enough memory to read a value");
+  try {
+    read = disk_->read(name);
+  } catch (const std::bad_alloc&) {  // it says so itself
+  }
+  if (slots == Slots::kShared) read_slots_.release();
+  QUIRE_RETURN_IF_ERROR(read.status());
+  QUIRE_RETURN_IF_ERROR(record::check_value(name, (*read)->stored()));
   return read;
 }
 
@@ -353,7 +356,7 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
       const ReadRequest request = std::exchange(fetch->requests[i], {});
       if (fetch->stop.stop_requested())
         return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
-      auto bytes = read_from_disk(request.segment, name_of(request));
+      auto bytes = read_from_disk(request.segment, name_of(request), Slots::kShared);
       const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
       fetch->done(i, std::move(bytes), tier);
     });
