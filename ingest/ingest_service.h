@@ -56,6 +56,7 @@ struct IngestOptions {
 struct IngestStats {
   std::int64_t jobs_queued = 0, jobs_running = 0;
   std::int64_t documents_waiting = 0, documents_in_flight = 0;
+  std::uint64_t bytes_waiting = 0;  ///< text of the waiting documents
   std::int64_t documents_ready = 0, documents_failed = 0, documents_cancelled = 0,
                documents_expired = 0;
   std::int64_t tokens = 0, cache_write_tokens = 0, deduplicated_tokens = 0;

@@ -7,7 +7,6 @@
 #include "ingest/names.h"
 
 namespace quire {
-namespace {}  // namespace
 
 JobTable::JobTable(Store& store, const IngestOptions& options) : store_(store), options_(options) {}
 
@@ -367,6 +366,7 @@ void JobTable::fill(IngestStats& stats) const {
   const std::lock_guard lock(mu_);
   stats = totals_;
   stats.documents_waiting = static_cast<std::int64_t>(queued_items_);
+  stats.bytes_waiting = queued_bytes_;
   stats.documents_in_flight = static_cast<std::int64_t>(in_flight_);
   stats.accepting = !stopping_;
   for (const auto& [id, job] : jobs_) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
@@ -13,7 +14,7 @@ namespace quire {
 namespace {
 
 /// Packs are stored on disk, so the free disk space is their real limit.
-constexpr std::uint64_t kMaxPackBytes = std::uint64_t{1} << 50;
+constexpr std::uint64_t kMaxStreamBytes = std::uint64_t{1} << 50;
 
 std::shared_ptr<Call> call_of(Exchange& exchange) {
   return std::static_pointer_cast<Call>(exchange.state);
@@ -202,10 +203,12 @@ HeadDecision App::on_head(Exchange& exchange) {
   HeadDecision decision;
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
   decision.reject = admit(*call, request);
-  if (!decision.reject && call->route->body == BodyUse::kDocuments)
+  if (!decision.reject && call->route->body == BodyUse::kDocuments) {
     decision.sink = make_document_sink(*call, request);
+    if (decision.sink) decision.max_body_bytes = kMaxStreamBytes;
+  }
   if (!decision.reject && call->route->body == BodyUse::kPack) {
-    decision.max_body_bytes = kMaxPackBytes;
+    decision.max_body_bytes = kMaxStreamBytes;
     decision.sink = make_pack_sink(*call);
   }
   return decision;

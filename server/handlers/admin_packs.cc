@@ -1,10 +1,4 @@
 // Exports documents and their KV and imports them, as a stream. See cachestore/pack/pack.h.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/pack/pack_transfer.h"
@@ -12,6 +6,7 @@
 #include "ingest/names.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/spool_file.h"
 #include "server/json/admin_codec.h"
 #include "server/reply/admin_reply.h"
 #include "server/support/version.h"
@@ -22,66 +17,6 @@ namespace {
 constexpr std::string_view kPackType = "application/vnd.quire.pack";
 constexpr std::size_t kPieceBytes = 1u << 20;
 constexpr std::chrono::milliseconds kSlowestReader{60'000};
-
-/// A file without a name in the store's folder. It disappears with its descriptor in any case.
-class SpoolFile {
- public:
-  explicit SpoolFile(const std::string& folder)
-      : fd_(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {}
-  ~SpoolFile() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  SpoolFile(const SpoolFile&) = delete;
-  SpoolFile& operator=(const SpoolFile&) = delete;
-
-  Status append(std::string_view piece) {
-    if (fd_ < 0) return Status::io("the store's folder takes no temporary file");
-    while (!piece.empty()) {
-      const auto n = ::write(fd_, piece.data(), piece.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0)
-        return Status::io(std::string("the body could not be kept: ") + std::strerror(errno));
-      piece.remove_prefix(to_size(n));
-    }
-    return {};
-  }
-  /// Returns a source that reads from the start. Each source has its own offset.
-  PackReader::Source source() const {
-    return [this, at = off_t{0}](std::span<char> out) mutable -> Result<std::size_t> {
-      ssize_t n;
-      do n = ::pread(fd_, out.data(), out.size(), at);
-      while (n < 0 && errno == EINTR);
-      if (n < 0)
-        return Status::io(std::string("the body could not be read back: ") + std::strerror(errno));
-      at += n;
-      return to_size(n);
-    };
-  }
-
- private:
-  const int fd_;
-};
-
-/// Receives a pack into a file, not into memory. The pack is stored only once it is complete, so
-/// nothing of a broken pack is.
-class PackSink final : public BodySink {
- public:
-  PackSink(Call& call, std::shared_ptr<SpoolFile> file) : call_(call), file_(std::move(file)) {}
-  std::optional<HttpResponse> write(std::string_view piece) override {
-    const Status s = file_->append(piece);
-    if (s.ok()) return std::nullopt;
-    log_error("an import could not be kept",
-              {{"request_id", call_.request_id}, {"reason", s.to_string()}});
-    HttpResponse r = problem_response(problem_of(s, "storage_unavailable"), call_.style,
-                                      call_.instance, call_.request_id);
-    call_.add_standard_headers(r.headers);
-    return r;
-  }
-
- private:
-  Call& call_;  // the exchange owns both
-  const std::shared_ptr<SpoolFile> file_;
-};
 
 Problem pack_problem(const Status& status) {
   if (status.code() == Code::kCorruption || status.code() == Code::kFailedPrecondition ||
@@ -129,7 +64,7 @@ class PieceStream {
 std::shared_ptr<BodySink> make_pack_sink(Call& call) {
   auto file = std::make_shared<SpoolFile>(call.services.config()->disk.path);
   call.body_state = file;
-  return std::make_shared<PackSink>(call, std::move(file));
+  return std::make_shared<SpoolSink>(call, std::move(file));
 }
 
 namespace handlers {

@@ -1,5 +1,7 @@
 #include "server/handlers/common.h"
 
+#include "server/json/document_request.h"
+
 #include "base/log.h"
 
 namespace quire {
@@ -46,6 +48,29 @@ void fail_job(Call& call, const Status& status, const std::string& id) {
         "job_not_found",
         "there is no job '" + id.substr(0, 256) + "'; finished jobs are kept for 24 hours", "id"));
   call.fail(ingest_problem(status));
+}
+
+bool read_batch_parameters(Call& call, BatchOptions& options, DocumentInput* document) {
+  for (const auto& [name, value] : call.request().query) {
+    if (name == "wait") continue;
+    if (document && name == "id") {
+      document->id = value;
+      continue;
+    }
+    if (document && name == "title") {
+      document->title = value;
+      continue;
+    }
+    std::optional<JsonError> error;
+    if (!read_option(name, value, options, error)) {
+      call.fail(make_problem("unknown_field",
+                             "unknown query parameter '" + name.substr(0, 128) + "'",
+                             name.substr(0, 128)));
+      return false;
+    }
+    if (failed(call, error)) return false;
+  }
+  return true;
 }
 
 }  // namespace quire

@@ -26,4 +26,8 @@ boost::json::object cache_stats_json(
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<JsonError>& error);
 
+/// Reads options of an ingest from query parameters, for bodies that are not JSON. `document`, if
+/// any, receives id and title. Fails the call and returns false for a wrong one.
+bool read_batch_parameters(Call& call, BatchOptions& options, DocumentInput* document);
+
 }  // namespace quire

@@ -1,11 +1,11 @@
-#include <atomic>
 #include <boost/json/array.hpp>
-#include <mutex>
 #include <utility>
 
 #include "base/index.h"
 #include "server/handlers/common.h"
+#include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/ingest_answer.h"
 #include "server/json/document_request.h"
 #include "server/json/document_upload.h"
 #include "server/reply/document_reply.h"
@@ -16,53 +16,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-class NdjsonSink final : public BodySink {
- public:
-  NdjsonSink(Call& call, std::shared_ptr<NdjsonReader> reader)
-      : call_(call), reader_(std::move(reader)) {}
-  std::optional<HttpResponse> write(std::string_view piece) override {
-    const auto error = reader_->feed(piece);
-    if (!error) return std::nullopt;
-    call_.add_log("error_code", error->code);
-    HttpResponse r = problem_response(problem_of(*error), call_.style, call_.instance,
-                                      call_.request_id);
-    call_.add_standard_headers(r.headers);
-    return r;
-  }
-
- private:
-  Call& call_;  // the exchange owns both
-  std::shared_ptr<NdjsonReader> reader_;
-};
-
-constexpr std::string_view kNdjson = "application/x-ndjson";
-
 std::size_t max_documents(const Call& call) {
   return to_size(call.services.config()->limits.documents_per_call);
-}
-
-/// Reads options and id from query parameters, for bodies that are not JSON.
-bool read_parameters(Call& call, BatchOptions& options, DocumentInput* document) {
-  for (const auto& [name, value] : call.request().query) {
-    if (name == "wait") continue;
-    if (document && name == "id") {
-      document->id = value;
-      continue;
-    }
-    if (document && name == "title") {
-      document->title = value;
-      continue;
-    }
-    std::optional<JsonError> error;
-    if (!read_option(name, value, options, error)) {
-      call.fail(make_problem("unknown_field",
-                             "unknown query parameter '" + name.substr(0, 128) + "'",
-                             name.substr(0, 128)));
-      return false;
-    }
-    if (failed(call, error)) return false;
-  }
-  return true;
 }
 
 /// Reads the body, in any media type, as a batch. None: the call was failed.
@@ -73,30 +28,14 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
     batch.options.in_batch = false;
     batch.documents.emplace_back();
     if (type == "text/markdown") batch.options.chunking.strategy = ChunkStrategy::kMarkdown;
-    if (!read_parameters(call, batch.options, &batch.documents[0])) return std::nullopt;
+    if (!read_batch_parameters(call, batch.options, &batch.documents[0])) return std::nullopt;
     batch.documents[0].text = call.request().body;
     if (put_id) batch.documents[0].id = *put_id;
     return batch;
   }
-  if (!put_id && type == kNdjson) {
-    auto reader = std::static_pointer_cast<NdjsonReader>(call.body_state);
-    if (!reader) {
-      reader = std::make_shared<NdjsonReader>(max_documents(call));
-      if (failed(call, reader->feed(call.request().body))) return std::nullopt;
-    }
-    if (failed(call, reader->finish())) return std::nullopt;
-    batch.documents = reader->take();
-    if (!read_parameters(call, batch.options, nullptr)) return std::nullopt;
-    if (batch.documents.empty()) {
-      call.fail(make_problem("invalid_value",
-                             "the body has no document; send one JSON object a line", "documents"));
-      return std::nullopt;
-    }
-    return batch;
-  }
   if (!put_id && type == "multipart/form-data") {
     const auto boundary = header_parameter(call.request().headers.get("content-type"), "boundary");
-    if (!read_parameters(call, batch.options, nullptr)) return std::nullopt;
+    if (!read_batch_parameters(call, batch.options, nullptr)) return std::nullopt;
     if (failed(call, read_multipart(call.request().body, boundary.value_or(""), max_documents(call),
                                     batch)))
       return std::nullopt;
@@ -119,114 +58,6 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
   return batch;
 }
 
-/// Replies 200 or 201 for finished jobs, 202 with the job's place for others. If a single document
-/// failed, the call fails with its error.
-void reply_ingest(Call& call, const JobSnapshot& job, bool single, bool put) {
-  if (single && job.results.size() == 1 && job.results[0].result == ItemResult::kFailed &&
-      job.results[0].error) {
-    const ItemError& e = *job.results[0].error;
-    Problem p = make_problem(e.code, e.message, e.param);
-    p.extra["job_id"] = job.id;
-    return call.fail(p);
-  }
-  int status = job.finished() ? 200 : 202;
-  if (put && job.finished() && job.results.size() == 1 &&
-      job.results[0].result == ItemResult::kCreated)
-    status = 201;
-  call.add_log("documents", std::to_string(job.counts.total));
-  std::vector<std::pair<std::string, std::string>> headers;
-  if (!job.finished()) headers.emplace_back("Location", "/v1/jobs/" + job.id);
-  call.reply_json(status, ingest_json(job), std::move(headers));
-}
-
-/// Waits for a job's end without a thread. The job or the timer replies, whichever comes first.
-struct JobWait {
-  std::shared_ptr<Call> call;
-  std::string job_id;
-  bool single = false, put = false;
-  std::atomic<bool> answered{false};
-  std::mutex mu;
-  Subscription subscription;  // guarded by mu
-
-  void drop() {
-    Subscription dropped;
-    std::lock_guard lock(mu);
-    dropped = std::exchange(subscription, Subscription());
-  }
-  void answer(const JobSnapshot* finished) {
-    if (answered.exchange(true)) return;
-    if (finished) {
-      reply_ingest(*call, *finished, single, put);
-    } else {
-      const auto now = call->services.ingest->jobs().job(call->ns, job_id);
-      if (now.ok())
-        reply_ingest(*call, *now, single, put);
-      else
-        fail_job(*call, now.status(), job_id);
-    }
-  }
-};
-
-void answer_job(std::shared_ptr<Call> call, const JobSnapshot& job, std::int64_t wait_ms,
-                bool single, bool put) {
-  if (job.finished() || wait_ms <= 0) return reply_ingest(*call, job, single, put);
-  auto wait = std::make_shared<JobWait>();
-  wait->call = call;
-  wait->job_id = job.id;
-  wait->single = single;
-  wait->put = put;
-  Services& services = call->services;
-  const auto timer = services.timers->at(
-      TimerQueue::Clock::now() + std::chrono::milliseconds(wait_ms), [wait, &services] {
-        const auto over = [wait] {
-          wait->answer(nullptr);
-          wait->drop();
-        };
-        if (!services.workers->post(over)) over();
-      });
-  auto subscription = services.ingest->jobs().subscribe(
-      call->ns, job.id, [wait, &services, timer](JobEvent event, const JobSnapshot& snapshot) {
-        if (event != JobEvent::kDone) return;
-        services.timers->cancel(timer);
-        wait->answer(&snapshot);
-        // The listener must not drop the subscription itself, because that destroys the listener.
-        // If the pool is full or stopping, the service ends its listeners itself.
-        (void)services.workers->post([wait] { wait->drop(); });
-      });
-  if (!subscription.ok()) return wait->answer(nullptr);
-  std::lock_guard lock(wait->mu);
-  if (!wait->answered) wait->subscription = std::move(*subscription);
-}
-
-/// Records the job's duration once it ends, whether or not a client waits for it.
-void observe_job(Services& services, const std::string& ns, const std::string& job_id) {
-  struct Watch {
-    std::mutex mu;
-    Subscription subscription;  // guarded by mu
-    bool over = false;          // guarded by mu
-    void drop() {
-      Subscription dropped;
-      std::lock_guard lock(mu);
-      over = true;
-      dropped = std::exchange(subscription, Subscription());
-    }
-  };
-  auto watch = std::make_shared<Watch>();
-  auto subscription = services.ingest->jobs().subscribe(
-      ns, job_id, [&services, watch](JobEvent event, const JobSnapshot& job) {
-        if (event != JobEvent::kDone) return;
-        if (job.started_ms > 0)
-          services.metrics->ingest_finished(static_cast<double>(job.finished_ms - job.started_ms) /
-                                            1000.0);
-        // The listener must not drop the subscription itself, because that destroys the listener.
-        // If the pool is full or stopping, the service ends its listeners itself.
-        (void)services.workers->post([watch] { watch->drop(); });
-      });
-  if (!subscription.ok()) return;  // the job is already gone, so it is not counted
-  std::lock_guard lock(watch->mu);
-  if (!watch->over) watch->subscription = std::move(*subscription);
-}
-
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   const auto wait_ms = wait_preference(*call);
   if (!wait_ms) return;
@@ -234,22 +65,15 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   auto job = call->services.ingest->submit(call->ns, std::move(batch.documents), batch.options);
   if (!job.ok()) return call->fail(ingest_problem(job.status()));
   observe_job(call->services, call->ns, job->id);
-  answer_job(std::move(call), *job, *wait_ms, single, put);
+  answer_ingest(std::move(call), {std::move(*job)}, {*wait_ms, single, put});
 }
 
 }  // namespace
 
-std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request) {
-  if (request.method != "POST" || request.media_type() != kNdjson || !call.idempotency_slot.empty())
-    return nullptr;
-  auto reader = std::make_shared<NdjsonReader>(max_documents(call));
-  call.body_state = reader;
-  return std::make_shared<NdjsonSink>(call, std::move(reader));
-}
-
 namespace handlers {
 
 void post_documents(std::shared_ptr<Call> call) {
+  if (call->request().media_type() == kNdjsonType) return post_document_stream(std::move(call));
   auto batch = read_documents(*call, nullptr);
   if (batch) submit(std::move(call), std::move(*batch), false);
 }

@@ -8,9 +8,6 @@
 
 namespace quire {
 
-/// Returns the sink for bodies read as a stream; null: the body is collected.
-std::shared_ptr<BodySink> make_document_sink(Call& call, const HttpRequest& request);
-
 /// Returns a sink that writes an uploaded pack to a temporary file.
 std::shared_ptr<BodySink> make_pack_sink(Call& call);
 

@@ -10,51 +10,51 @@
 namespace quire {
 namespace json = boost::json;
 
-std::optional<JsonError> NdjsonReader::line(std::string_view text) {
-  ++line_number_;
-  if (text.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
-  const std::string path = "documents[" + std::to_string(documents_.size()) + "]";
-  if (documents_.size() >= max_documents_)
-    return JsonError{"invalid_value",
-                     "documents has more than the " + std::to_string(max_documents_) +
-                         " items that are taken in one call",
-                     "documents"};
-  auto value = parse_json(text);
-  if (!value.ok())
-    return JsonError{
-        "invalid_json",
-        "line " + std::to_string(line_number_) + " of the body: " + value.status().message(), path};
-  DocumentInput input;
-  if (auto e = read_document(*value, path, input)) return e;
-  documents_.push_back(std::move(input));
-  return std::nullopt;
-}
+constexpr std::size_t kReadBytes = 256 << 10;
 
-std::optional<JsonError> NdjsonReader::feed(std::string_view piece) {
+Result<bool> NdjsonReader::next_line() {
+  std::size_t seen = at_;
   for (;;) {
-    const auto newline = piece.find('\n');
-    if (newline == std::string_view::npos) {
-      rest_.append(piece);
-      return std::nullopt;
+    const auto newline = buffer_.find('\n', seen);
+    if (newline != std::string::npos) {
+      line_ = std::string_view(buffer_).substr(at_, newline - at_);
+      at_ = newline + 1;
+      return true;
     }
-    std::optional<JsonError> error;
-    if (rest_.empty()) {
-      error = line(piece.substr(0, newline));
-    } else {
-      rest_.append(piece.substr(0, newline));
-      error = line(rest_);
-      rest_.clear();
-    }
-    if (error) return error;
-    piece.remove_prefix(newline + 1);
+    buffer_.erase(0, std::exchange(at_, 0));
+    seen = buffer_.size();
+    buffer_.resize(seen + kReadBytes);
+    auto n = source_(std::span(buffer_).subspan(seen));
+    buffer_.resize(seen + (n.ok() ? *n : 0));
+    if (!n.ok()) return n.status();
+    if (*n > 0) continue;
+    line_ = buffer_;  // the last line may lack its newline
+    at_ = buffer_.size();
+    return !buffer_.empty();
   }
 }
 
-std::optional<JsonError> NdjsonReader::finish() {
-  if (rest_.empty()) return std::nullopt;
-  const std::string last = std::move(rest_);
-  rest_.clear();
-  return line(last);
+std::optional<JsonError> NdjsonReader::next(std::optional<DocumentInput>& out) {
+  out.reset();
+  for (;;) {
+    const auto more = next_line();
+    if (!more.ok()) return JsonError{"storage_unavailable", more.status().message(), ""};
+    if (!*more) return std::nullopt;
+    ++line_number_;
+    if (line_.find_first_not_of(" \t\r") != std::string_view::npos) break;
+  }
+  const std::string where = "line " + std::to_string(line_number_) + " of the body: ";
+  const std::string path = "documents[" + std::to_string(num_documents_) + "]";
+  auto value = parse_json(line_);
+  if (!value.ok()) return JsonError{"invalid_json", where + value.status().message(), path};
+  DocumentInput input;
+  if (auto e = read_document(*value, path, input)) {
+    e->message = where + e->message;
+    return e;
+  }
+  ++num_documents_;
+  out = std::move(input);
+  return std::nullopt;
 }
 
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,

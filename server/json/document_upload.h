@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
+#include "base/status.h"
 #include "server/json/document_request.h"
 
 namespace quire {
@@ -17,21 +20,27 @@ namespace quire {
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out);
 
-/// Reads application/x-ndjson as it arrives: one document per line.
+/// Reads application/x-ndjson: one document object per line; blank lines are skipped.
 class NdjsonReader {
  public:
-  explicit NdjsonReader(std::size_t max_documents) : max_documents_(max_documents) {}
-  std::optional<JsonError> feed(std::string_view piece);
-  /// Ends the input. The last line may lack its newline.
-  std::optional<JsonError> finish();
-  std::vector<DocumentInput> take() { return std::move(documents_); }
+  /// Fills `out` with the next bytes of the body and returns their number; 0: the end.
+  using Source = std::function<Result<std::size_t>(std::span<char> out)>;
+  explicit NdjsonReader(Source source) : source_(std::move(source)) {}
+
+  /// Reads the next document into `out`; none at the end. An error ends the reading; it names the
+  /// line. Beyond the longest line, one buffer is kept in memory.
+  std::optional<JsonError> next(std::optional<DocumentInput>& out);
+  std::uint64_t num_documents() const { return num_documents_; }  ///< read so far
 
  private:
-  std::optional<JsonError> line(std::string_view text);
-  const std::size_t max_documents_;
-  std::size_t line_number_ = 0;
-  std::string rest_;
-  std::vector<DocumentInput> documents_;
+  /// Sets `line_`; false: the body has ended.
+  Result<bool> next_line();
+
+  const Source source_;
+  std::uint64_t line_number_ = 0, num_documents_ = 0;
+  std::string buffer_;  // bytes read and not yet returned begin at at_
+  std::size_t at_ = 0;
+  std::string_view line_;  // points into buffer_
 };
 
 }  // namespace quire

@@ -23,22 +23,26 @@ const Reply<JobProgress>& progress_reply() {
   return reply;
 }
 
-ReplyField<J> status_field() {
+template <class T>
+ReplyField<T> status_field() {
   return {"status", kind::component("JobStatus"),
-          [](const J& j) { return job_status_name(j.status); }};
+          [](const T& j) { return job_status_name(j.status); }};
 }
-ReplyField<J> counts_field() {
+template <class T>
+ReplyField<T> counts_field() {
   return {"counts", job_counts_reply().kind(),
-          [](const J& j) { return job_counts_reply().json(j.counts); }};
+          [](const T& j) { return job_counts_reply().json(j.counts); }};
 }
-ReplyField<J> results_field() {
+template <class T>
+ReplyField<T> results_field() {
   return {"results", kind::list(job_item_reply().kind()),
-          [](const J& j) { return job_item_reply().list(j.results); },
+          [](const T& j) { return job_item_reply().list(j.results); },
           "In the order of the call; empty in lists and progress events"};
 }
-ReplyField<J> usage_field() {
+template <class T>
+ReplyField<T> usage_field() {
   return {"usage", ingest_usage_reply().kind(),
-          [](const J& j) { return ingest_usage_reply().json(j.usage); }};
+          [](const T& j) { return ingest_usage_reply().json(j.usage); }};
 }
 
 }  // namespace
@@ -101,8 +105,8 @@ const Reply<JobSnapshot>& job_reply() {
       {{"id", kind::text(), [](const J& j) { return j.id; }},
        {"object", kind::constant("job")},
        {"type", kind::one_of({"ingest", "warm"}), [](const J& j) { return job_type_name(j.type); }},
-       status_field(),
-       counts_field(),
+       status_field<J>(),
+       counts_field<J>(),
        {"progress", progress_reply().kind(),
         [](const J& j) { return progress_reply().json(j.progress); }},
        {"created_at", kind::time_or_null(),
@@ -111,8 +115,8 @@ const Reply<JobSnapshot>& job_reply() {
         [](const J& j) { return rfc3339_or_null(j.started_ms); }},
        {"finished_at", kind::time_or_null(),
         [](const J& j) { return rfc3339_or_null(j.finished_ms); }},
-       usage_field(),
-       results_field(),
+       usage_field<J>(),
+       results_field<J>(),
        {"error", kind::or_null(item_error_reply().kind()),
         [](const J& j) { return item_error_json(j.error); }}});
   return reply;
@@ -120,17 +124,50 @@ const Reply<JobSnapshot>& job_reply() {
 
 json::object job_json(const JobSnapshot& job) { return job_reply().json(job); }
 
-const Reply<JobSnapshot>& ingest_reply() {
-  static const Reply<J> reply("Ingest", "What became of posted documents",
-                              {{"object", kind::constant("ingest")},
-                               {"job_id", kind::text(), [](const J& j) { return j.id; }},
-                               status_field(),
-                               counts_field(),
-                               results_field(),
-                               usage_field()});
+IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
+  IngestOutcome all;
+  static_cast<JobSnapshot&>(all) = jobs.at(0);
+  all.job_ids.push_back(all.id);
+  bool finished = all.finished();
+  for (std::size_t i = 1; i < jobs.size(); ++i) {
+    const JobSnapshot& job = jobs[i];
+    all.job_ids.push_back(job.id);
+    for (JobItem item : job.results) {
+      item.index += static_cast<std::int32_t>(all.counts.total);
+      all.results.push_back(std::move(item));
+    }
+    all.counts.total += job.counts.total;
+    all.counts.completed += job.counts.completed;
+    all.counts.in_progress += job.counts.in_progress;
+    all.counts.failed += job.counts.failed;
+    all.counts.cancelled += job.counts.cancelled;
+    all.usage.tokens += job.usage.tokens;
+    all.usage.cache_write_tokens += job.usage.cache_write_tokens;
+    all.usage.deduplicated_tokens += job.usage.deduplicated_tokens;
+    finished = finished && job.finished();
+    if (job.status != all.status) all.status = finished ? JobStatus::kPartial : JobStatus::kRunning;
+  }
+  if (all.results.size() > kMostResults || std::ssize(all.results) != all.counts.total)
+    all.results.clear();
+  return all;
+}
+
+const Reply<IngestOutcome>& ingest_reply() {
+  using O = IngestOutcome;
+  static const Reply<O> reply(
+      "Ingest", "What became of posted documents",
+      {{"object", kind::constant("ingest")},
+       {"job_id", kind::text(), [](const O& o) { return o.id; }, "The first job"},
+       {"job_ids", kind::list(kind::text()),
+        [](const O& o) { return json::array(o.job_ids.begin(), o.job_ids.end()); },
+        "Every job of the call; a long NDJSON body makes several"},
+       status_field<O>(),
+       counts_field<O>(),
+       results_field<O>(),
+       usage_field<O>()});
   return reply;
 }
 
-json::object ingest_json(const JobSnapshot& job) { return ingest_reply().json(job); }
+json::object ingest_json(const IngestOutcome& outcome) { return ingest_reply().json(outcome); }
 
 }  // namespace quire

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "ingest/document/job.h"
 #include "server/reply/reply.h"
@@ -15,8 +18,16 @@ const Reply<JobUsage>& ingest_usage_reply();
 Kind job_status();
 const Reply<JobSnapshot>& job_reply();
 boost::json::object job_json(const JobSnapshot& job);
+/// What became of one call that posted documents: its jobs as if they were one.
+struct IngestOutcome : JobSnapshot {
+  std::vector<std::string> job_ids;
+};
+/// A reply shows the results of at most this many documents; each job has its own.
+inline constexpr std::size_t kMostResults = 1024;
+/// Adds the jobs up, of which there must be at least one. `id` is that of the first.
+IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs);
 /// The reply of POST /v1/documents.
-const Reply<JobSnapshot>& ingest_reply();
-boost::json::object ingest_json(const JobSnapshot& job);
+const Reply<IngestOutcome>& ingest_reply();
+boost::json::object ingest_json(const IngestOutcome& outcome);
 
 }  // namespace quire

@@ -141,6 +141,33 @@ TEST_F(ApiTest, OtherBodiesThanJson) {
   EXPECT_EQ(service->call("POST", "/v1/documents", "<x/>", {}, "application/xml").status, 415);
 }
 
+TEST_F(ApiTest, TakesAStreamLongerThanOneCall) {
+  std::string body;
+  for (int i = 0; i < 600; ++i)
+    body += R"({"id":"long-)" + std::to_string(i) + R"(","text":"Number )" + std::to_string(i) +
+            ".\"}\n";
+  const auto r = service->call("POST", "/v1/documents?wait=true", body, {}, "application/x-ndjson");
+  ASSERT_EQ(r.status, 200) << r.body;
+  const auto v = parse(r.body);
+  EXPECT_EQ(text_at(v, "status"), "succeeded");
+  EXPECT_EQ(int_at(v, "counts.completed"), 600);
+  EXPECT_EQ(at(v, "job_ids").as_array().size(), 3u) << "256 documents a job";
+  EXPECT_EQ(text_at(v, "job_ids.0"), text_at(v, "job_id"));
+  ASSERT_EQ(at(v, "results").as_array().size(), 600u);
+  EXPECT_EQ(text_at(v, "results.599.id"), "long-599");
+  EXPECT_EQ(int_at(v, "results.599.index"), 599);
+  EXPECT_EQ(service->call("GET", "/v1/documents/long-599/content").body, "Number 599.");
+  // With an idempotency key the whole body is collected first; the rest is the same.
+  const std::vector<std::string> key = {"Idempotency-Key: stream-1"};
+  const auto again = service->call("POST", "/v1/documents?wait=true", body, key,
+                                   "application/x-ndjson");
+  EXPECT_EQ(again.status, 200) << again.body;
+  EXPECT_EQ(text_at(parse(again.body), "results.599.result"), "unchanged");
+  EXPECT_EQ(
+      service->call("POST", "/v1/documents?wait=true", body, key, "application/x-ndjson").body,
+      again.body);
+}
+
 TEST_F(ApiTest, ListsPageAndFilter) {
   for (int i = 0; i < 5; ++i)
     post("list-" + std::to_string(i), "Page " + std::to_string(i) + ".",

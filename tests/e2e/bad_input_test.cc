@@ -80,7 +80,7 @@ TEST_F(BadInputTest, HugeDocuments) {
   ASSERT_TRUE(
       c.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: "
              "application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"));
-  const std::string piece = "{\"text\":\"" + std::string(60000, 'b') + "\"}\n";
+  const std::string piece(60000, 'b');  // one line without an end
   char size[16];
   std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
   for (int i = 0; i < 100; ++i)
@@ -88,6 +88,22 @@ TEST_F(BadInputTest, HugeDocuments) {
   const auto r = c.read_response();
   ASSERT_TRUE(r);
   EXPECT_EQ(r->status, 413);
+}
+
+TEST_F(BadInputTest, AWrongLineRefusesTheWholeStream) {
+  std::string body;
+  for (int i = 0; i < 700; ++i)
+    body += R"({"id":"stream-)" + std::to_string(i) + R"(","text":"Line )" + std::to_string(i) +
+            "\"}\n";
+  const std::string type = "application/x-ndjson";
+  expect(service->call("POST", "/v1/documents", body + "{\"text\":", {}, type), 400, "invalid_json",
+         "documents[700]");
+  const auto r = service->call("POST", "/v1/documents", body + "\n{\"txt\":\"x\"}\n", {}, type);
+  expect(r, 400, "invalid_value", "documents[700].text");
+  EXPECT_NE(r.body.find("line 702 of the body"), std::string::npos) << r.body;
+  expect(service->call("GET", "/v1/documents/stream-0"), 404, "document_not_found");
+  expect(service->call("POST", "/v1/documents", " \n\n", {}, type), 400, "invalid_value",
+         "documents");
 }
 
 TEST_F(BadInputTest, InvalidUtf8) {

@@ -67,11 +67,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 1: {
-      NdjsonReader reader(8);
-      const std::size_t half = text.size() / 2;
-      if (!reader.feed(text.substr(0, half)) && !reader.feed(text.substr(half)) &&
-          !reader.finish() && reader.take().size() > 8)
-        std::abort();
+      NdjsonReader reader([rest = text](std::span<char> out) mutable -> Result<std::size_t> {
+        const std::size_t n = rest.copy(out.data(), std::min<std::size_t>(out.size(), 7));
+        rest.remove_prefix(n);
+        return n;
+      });
+      std::optional<DocumentInput> document;
+      std::uint64_t documents = 0;
+      while (!reader.next(document) && document) ++documents;
+      if (documents != reader.num_documents() || documents > text.size()) std::abort();
       break;
     }
     default: {

@@ -5,30 +5,58 @@
 namespace quire {
 namespace {
 
+/// Gives `text` in steps of at most `step` bytes.
+NdjsonReader::Source in_steps(std::string text, std::size_t step) {
+  return [rest = std::move(text), step](std::span<char> out) mutable -> Result<std::size_t> {
+    const std::size_t n = rest.copy(out.data(), std::min(step, out.size()));
+    rest.erase(0, n);
+    return n;
+  };
+}
+
 TEST(Ndjson, SameDocumentsHoweverTheBytesArrive) {
   const std::string text =
       "{\"id\":\"a\",\"text\":\"one\"}\r\n\n  \n{\"id\":\"b\",\"text\":\"two "
       "ü\"}\n{\"id\":\"c\",\"text\":\"three\"}";
   for (std::size_t step = 1; step < text.size(); step += 3) {
-    NdjsonReader r(10);
-    for (std::size_t i = 0; i < text.size(); i += step)
-      ASSERT_FALSE(r.feed(std::string_view(text).substr(i, step)));
-    ASSERT_FALSE(r.finish());
-    const auto documents = r.take();
-    ASSERT_EQ(documents.size(), 3u) << step;
-    EXPECT_EQ(documents[1].text, "two ü");
+    NdjsonReader r(in_steps(text, step));
+    std::vector<std::string> texts;
+    for (std::optional<DocumentInput> document;;) {
+      ASSERT_FALSE(r.next(document));
+      if (!document) break;
+      texts.push_back(*document->text);
+    }
+    EXPECT_EQ(texts, (std::vector<std::string>{"one", "two ü", "three"})) << step;
+    EXPECT_EQ(r.num_documents(), 3u);
   }
 }
 
-TEST(Ndjson, WrongLinesAreNamedAtOnce) {
-  NdjsonReader a(10);
-  const auto e = a.feed("{\"text\":\"a\"}\n{\"text\":}\n");
+TEST(Ndjson, LinesLongerThanABufferAreWhole) {
+  std::string text;
+  for (int i = 0; i < 3; ++i)
+    text += "{\"text\":\"" + std::string(300'000, static_cast<char>('a' + i)) + "\"}\n";
+  NdjsonReader r(in_steps(text, SIZE_MAX));
+  for (int i = 0; i < 3; ++i) {
+    std::optional<DocumentInput> document;
+    ASSERT_FALSE(r.next(document));
+    ASSERT_TRUE(document);
+    EXPECT_EQ(*document->text, std::string(300'000, static_cast<char>('a' + i)));
+  }
+}
+
+TEST(Ndjson, WrongLinesAreNamed) {
+  NdjsonReader a(in_steps("{\"text\":\"a\"}\n\n{\"text\":}\n", 5));
+  std::optional<DocumentInput> document;
+  ASSERT_FALSE(a.next(document));
+  const auto e = a.next(document);
   ASSERT_TRUE(e);
   EXPECT_EQ(e->code, "invalid_json");
   EXPECT_EQ(e->path, "documents[1]");
-  EXPECT_NE(e->message.find("line 2"), std::string::npos);
-  NdjsonReader b(1);
-  EXPECT_TRUE(b.feed("{\"text\":\"a\"}\n{\"text\":\"b\"}\n"));
+  EXPECT_NE(e->message.find("line 3"), std::string::npos);
+  NdjsonReader b([](std::span<char>) -> Result<std::size_t> { return Status::io("gone"); });
+  const auto lost = b.next(document);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->code, "storage_unavailable");
 }
 
 TEST(Multipart, FilesAndFields) {

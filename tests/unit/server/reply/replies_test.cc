@@ -58,7 +58,7 @@ std::map<std::string, json::value> replies() {
     out[n + "document"] = document_json(full ? values::full_document() : DocumentInfo{});
     const JobSnapshot job = full ? values::full_job() : JobSnapshot{};
     out[n + "job"] = job_json(job);
-    out[n + "ingest"] = ingest_json(job);
+    out[n + "ingest"] = ingest_json(join_jobs({job}));
     out[n + "chunk"] = chunk_json(full ? values::full_chunk() : ChunkInfo{});
     out[n + "block"] = block_json(full ? values::full_block() : BlockInfo{});
     out[n + "evict"] = eviction_reply().json(
@@ -161,7 +161,7 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(job_item_reply(), job.results[1], job.results[0]);
   t.check(ingest_usage_reply(), job.usage, {});
   t.check(job_reply(), job, {});
-  t.check(ingest_reply(), job, {});
+  t.check(ingest_reply(), join_jobs({job}), {});
   const auto passages = values::passages();
   t.check(passage_reply(), passages[0], passages[1]);
   t.check(retrieve_reply(), {passages, RetrieveScorer::kHybrid, 3}, {passages});

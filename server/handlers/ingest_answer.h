@@ -1,0 +1,27 @@
+/// Replies to the calls that take documents in, once their jobs have ended or at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ingest/document/job.h"
+#include "server/service/call.h"
+
+namespace quire {
+
+struct IngestAnswer {
+  std::int64_t wait_ms = 0;  ///< how long to wait for the jobs; 0: reply at once
+  bool single = false;       ///< one document: if it failed, the call fails with its error
+  bool put = false;          ///< a new document is 201
+};
+
+/// Records the job's duration once it ends, whether or not a client waits for it.
+void observe_job(Services& services, const std::string& ns, const std::string& job_id);
+
+/// Replies 200 or 201 for finished jobs, and 202 with the first job's place for others. It waits
+/// without holding a thread. `jobs` are those of the call, in order, with or without results.
+void answer_ingest(std::shared_ptr<Call> call, std::vector<JobSnapshot> jobs,
+                   const IngestAnswer& how);
+
+}  // namespace quire
