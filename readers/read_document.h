@@ -40,7 +40,7 @@ struct ReaderLimits {
 };
 
 /// What is asked of a reader beside the bytes.
-struct ReadRequest {
+struct ReaderRequest {
   std::string name;      ///< of the file; its ending is a hint, its stem the title of last resort
   std::string encoding;  ///< of text files, an IANA name; empty: found out
   ReaderLimits limits;

@@ -5,9 +5,9 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,7 +68,7 @@ class Child {
   ~Child() {
     if (pid_ > 0) (void)end();
   }
-  Status start(const fs::path& program, int file, const ReadRequest& request) {
+  Status start(const fs::path& program, int file, const ReaderRequest& request) {
     QUIRE_ASSIGN_OR_RETURN(Pipe out, make_pipe());
     QUIRE_ASSIGN_OR_RETURN(Pipe errors, make_pipe());
     const ReaderLimits& limits = request.limits;
@@ -148,7 +148,7 @@ class Child {
   }
   /// Waits until the child has exited, and no longer than to the deadline. Then it is ended.
   int exit_status(Clock::time_point deadline) {
-    const Fd process(::pidfd_open(pid_, 0));
+    const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline -
                                                                             Clock::now());
     pollfd polled = {process.get(), POLLIN, 0};
@@ -196,7 +196,7 @@ Result<ReaderProcess> ReaderProcess::find() {
 }
 
 Result<std::vector<ReadDocument>> ReaderProcess::read_file(const fs::path& path,
-                                                           const ReadRequest& request) const {
+                                                           const ReaderRequest& request) const {
   // Without O_NONBLOCK a named pipe would wait for its writer.
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) {
@@ -216,7 +216,7 @@ Result<std::vector<ReadDocument>> ReaderProcess::read_file(const fs::path& path,
 }
 
 Result<std::vector<ReadDocument>> ReaderProcess::read_bytes(std::string_view bytes,
-                                                            const ReadRequest& request) const {
+                                                            const ReaderRequest& request) const {
   if (bytes.size() > request.limits.file_bytes)
     return Status::exhausted(request.name + ": has " + bytes_text(bytes.size()) +
                              ", and files of at most " + bytes_text(request.limits.file_bytes) +
@@ -234,7 +234,7 @@ Result<std::vector<ReadDocument>> ReaderProcess::read_bytes(std::string_view byt
   return run(file.get(), request);
 }
 
-Result<std::vector<ReadDocument>> ReaderProcess::run(int file, const ReadRequest& request) const {
+Result<std::vector<ReadDocument>> ReaderProcess::run(int file, const ReaderRequest& request) const {
   const ReaderLimits& limits = request.limits;
   Child child;
   if (const Status s = child.start(program_, file, request); !s.ok())

@@ -23,18 +23,17 @@ class ReaderProcess {
   static Result<ReaderProcess> find();
 
   /// Reads the regular file at `path`. Blocks for at most limits.wall_seconds. Errors, whose
-  /// messages begin with request.name: kNotFound and kIo (the file), kInvalidArgument (it is not
-  /// what its type says, or has no text), kFailedPrecondition (protected by a password),
-  /// kUnimplemented (a type that is not read), kResourceExhausted (past a limit), kInternal (the
-  /// reader crashed).
+  /// messages begin with request.name: kNotFound (no file, or no text in it), kIo, kInvalidArgument
+  /// (it is not what its type says), kFailedPrecondition (protected by a password), kUnimplemented
+  /// (a type that is not read), kResourceExhausted (past a limit), kInternal (the reader crashed).
   Result<std::vector<ReadDocument>> read_file(const std::filesystem::path& path,
-                                              const ReadRequest& request) const;
+                                              const ReaderRequest& request) const;
   /// The same for bytes in memory.
   Result<std::vector<ReadDocument>> read_bytes(std::string_view bytes,
-                                               const ReadRequest& request) const;
+                                               const ReaderRequest& request) const;
 
  private:
-  Result<std::vector<ReadDocument>> run(int file, const ReadRequest& request) const;
+  Result<std::vector<ReadDocument>> run(int file, const ReaderRequest& request) const;
 
   std::filesystem::path program_;
 };

@@ -103,8 +103,9 @@ ReadDocument read_one(FieldReader& r, std::uint64_t max_text) {
 }
 
 /// The codes that a reader may report.
-constexpr Code kCodes[] = {Code::kInvalidArgument, Code::kFailedPrecondition,
-                           Code::kResourceExhausted, Code::kUnimplemented, Code::kInternal};
+constexpr Code kCodes[] = {Code::kNotFound,           Code::kInvalidArgument,
+                           Code::kFailedPrecondition, Code::kResourceExhausted,
+                           Code::kUnimplemented,      Code::kInternal};
 
 std::size_t format_end(std::string_view bytes) {
   if (bytes.size() < kMagic.size() + 1 || !bytes.starts_with(kMagic)) return 0;

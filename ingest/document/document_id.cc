@@ -37,9 +37,7 @@ bool is_mark(char32_t c) {
          category == UTF8PROC_CATEGORY_ME;
 }
 
-bool stays(char32_t c) {
-  return begins_id(c) || is_mark(c) || c == '.' || c == '_' || c == '-';
-}
+bool stays(char32_t c) { return begins_id(c) || is_mark(c) || c == '.' || c == '_' || c == '-'; }
 
 /// Returns the text in NFC. Text that is not UTF-8 is returned as it is.
 std::string composed(std::string_view text) {

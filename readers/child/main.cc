@@ -55,7 +55,7 @@ bool parse(const char* text, T& out) {
 }
 
 int run(char** argv) {
-  ReadRequest request;
+  ReaderRequest request;
   request.name = argv[1];
   request.encoding = argv[2];
   ReaderLimits& limits = request.limits;

@@ -85,7 +85,7 @@ bool is_header(const Row& row) {
 
 /// Each row becomes a line "Name: Ada; City: London", so that a piece of the table is understood
 /// without its first row.
-Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DecodedText decoded, decode_text(bytes, request.encoding));
   const std::string_view text = decoded.text;
   const char separator = find_separator(text);

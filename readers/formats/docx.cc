@@ -153,7 +153,7 @@ class DocxReader {
 
 }  // namespace
 
-Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReadRequest&) {
+Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReaderRequest&) {
   QUIRE_ASSIGN_OR_RETURN(const auto entries, unzip(bytes, &is_wanted));
   pugi::xml_document document, styles, core, notes;
   QUIRE_RETURN_IF_ERROR(parse_entry(entries, "word/document.xml", document));

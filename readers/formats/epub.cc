@@ -46,7 +46,7 @@ std::string resolve(const std::string& base, std::string_view href) {
 
 }  // namespace
 
-Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const ReadRequest&) {
+Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const ReaderRequest&) {
   QUIRE_ASSIGN_OR_RETURN(const auto entries, unzip(bytes, &is_wanted));
   pugi::xml_document container, package;
   QUIRE_RETURN_IF_ERROR(parse_entry(entries, "META-INF/container.xml", container));

@@ -11,7 +11,7 @@ namespace {
 
 ReadFunction pdf_reader = nullptr;  // set once, before any file is read
 
-Result<std::vector<ReadDocument>> read_pdf(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_pdf(std::string_view bytes, const ReaderRequest& request) {
   if (!pdf_reader)
     return Status::unimplemented("this build reads no PDF; build it with -DQUIRE_PDF=ON");
   return pdf_reader(bytes, request);
@@ -132,7 +132,7 @@ void one_line(std::string& text, std::size_t most) {
 void set_pdf_reader(ReadFunction read) { pdf_reader = read; }
 
 Result<const Format*> detect_format(std::string_view bytes, const std::string& name) {
-  if (bytes.empty()) return Status::invalid(name, "is empty");
+  if (bytes.empty()) return Status::not_found("is empty");
   if (bytes.substr(0, 1024).find("%PDF-") != std::string_view::npos) return &kPdf;
   if (bytes.starts_with("PK\x03\x04")) return detect_zip(bytes);
   for (const Magic& magic : kRefused)
@@ -149,7 +149,7 @@ Result<const Format*> detect_format(std::string_view bytes, const std::string& n
 }
 
 Result<std::vector<ReadDocument>> finish_documents(Result<std::vector<ReadDocument>> read,
-                                                   const ReadRequest& request) {
+                                                   const ReaderRequest& request) {
   if (!read.ok()) return read;
   constexpr std::size_t kMost = 1024, kMaxItems = 32;
   std::string stem = request.name.substr(request.name.rfind('/') + 1);
@@ -179,7 +179,7 @@ Result<std::vector<ReadDocument>> finish_documents(Result<std::vector<ReadDocume
     if (d.warnings.size() > kMaxItems) d.warnings.resize(kMaxItems);
     out.push_back(std::move(d));
   }
-  if (out.empty()) return Status::invalid(request.name, "has no text");
+  if (out.empty()) return Status::not_found("has no text");
   if (out.size() > request.limits.documents)
     return Status::exhausted("holds more than " + std::to_string(request.limits.documents) +
                              " documents; split it");

@@ -15,7 +15,7 @@ namespace quire {
 /// Reads a file. Errors: kInvalidArgument (it is not what its type says, or has no text),
 /// kFailedPrecondition (protected by a password), kResourceExhausted (past a limit).
 using ReadFunction = Result<std::vector<ReadDocument>> (*)(std::string_view bytes,
-                                                           const ReadRequest& request);
+                                                           const ReaderRequest& request);
 
 struct Format {
   std::string_view name;  ///< for messages: "the <name> reader"
@@ -23,7 +23,7 @@ struct Format {
 };
 
 /// Returns the format of a file by its content, and by the ending of its name where the content may
-/// be several. Errors: kInvalidArgument (empty), kUnimplemented (a type that is not read; the
+/// be several. Errors: kNotFound (empty), kUnimplemented (a type that is not read; the
 /// message says what to do).
 Result<const Format*> detect_format(std::string_view bytes, const std::string& name);
 
@@ -34,16 +34,17 @@ void set_pdf_reader(ReadFunction read);
 /// in order, a title, at most request.limits.text_bytes of text. Errors: kInvalidArgument (no
 /// text), kResourceExhausted.
 Result<std::vector<ReadDocument>> finish_documents(Result<std::vector<ReadDocument>> read,
-                                                   const ReadRequest& request);
+                                                   const ReaderRequest& request);
 
-Result<std::vector<ReadDocument>> read_text(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_markdown(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_mbox(std::string_view bytes, const ReadRequest& request);
-Result<std::vector<ReadDocument>> read_eml(std::string_view bytes, const ReadRequest& request);
+Result<std::vector<ReadDocument>> read_text(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_markdown(std::string_view bytes,
+                                                const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_csv(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_epub(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_mbox(std::string_view bytes, const ReaderRequest& request);
+Result<std::vector<ReadDocument>> read_eml(std::string_view bytes, const ReaderRequest& request);
 
 }  // namespace quire

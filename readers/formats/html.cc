@@ -264,7 +264,7 @@ std::string declared_html_encoding(std::string_view bytes) {
   return {};
 }
 
-Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReaderRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DecodedText decoded,
                          decode_text(bytes, request.encoding, declared_html_encoding(bytes)));
   QUIRE_ASSIGN_OR_RETURN(ReadDocument document, document_of_html(decoded.text));

@@ -147,8 +147,8 @@ class MessageReader {
   std::vector<std::string> left_out_, warnings_;
 };
 
-Result<std::vector<ReadDocument>> read_messages(std::string_view bytes, const ReadRequest& request,
-                                                GMimeFormat format) {
+Result<std::vector<ReadDocument>> read_messages(std::string_view bytes,
+                                                const ReaderRequest& request, GMimeFormat format) {
   static const bool initialized = [] {
     g_mime_init();
     return true;
@@ -190,11 +190,11 @@ Result<std::vector<ReadDocument>> read_messages(std::string_view bytes, const Re
 
 }  // namespace
 
-Result<std::vector<ReadDocument>> read_mbox(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_mbox(std::string_view bytes, const ReaderRequest& request) {
   return read_messages(bytes, request, GMIME_FORMAT_MBOX);
 }
 
-Result<std::vector<ReadDocument>> read_eml(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_eml(std::string_view bytes, const ReaderRequest& request) {
   return read_messages(bytes, request, GMIME_FORMAT_MESSAGE);
 }
 

@@ -68,7 +68,7 @@ std::vector<std::size_t> line_starts(std::string_view text) {
 }  // namespace
 
 Result<std::vector<ReadDocument>> read_markdown(std::string_view bytes,
-                                                const ReadRequest& request) {
+                                                const ReaderRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DecodedText decoded, decode_text(bytes, request.encoding));
   ReadDocument document;
   document.text = std::move(decoded.text);

@@ -123,7 +123,7 @@ class OdtReader {
 
 }  // namespace
 
-Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReadRequest&) {
+Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderRequest&) {
   QUIRE_ASSIGN_OR_RETURN(const auto entries, unzip(bytes, &is_wanted));
   pugi::xml_document content, meta;
   if (const auto manifest = entries.find("META-INF/manifest.xml");

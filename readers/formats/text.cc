@@ -3,7 +3,7 @@
 
 namespace quire {
 
-Result<std::vector<ReadDocument>> read_text(std::string_view bytes, const ReadRequest& request) {
+Result<std::vector<ReadDocument>> read_text(std::string_view bytes, const ReaderRequest& request) {
   QUIRE_ASSIGN_OR_RETURN(DecodedText decoded, decode_text(bytes, request.encoding));
   ReadDocument document;
   document.text = std::move(decoded.text);

@@ -118,7 +118,7 @@ Result<DecodedText> decode_text(std::string_view bytes, const std::string& told,
   if (out.encoding.empty() && valid) out.encoding = "UTF-8";
   if (out.encoding.empty()) {
     // Zero bytes are in no other encoding of text, and statistics would find one for any bytes.
-    if (looks_binary(bytes)) return Status::invalid("", "is not text: it looks like binary data");
+    if (looks_binary(bytes)) return Status::unimplemented("is not text: it looks like binary data");
     out.encoding = declared;
     UErrorCode error = U_ZERO_ERROR;
     if (!declared.empty()) ucnv_close(ucnv_open(declared.c_str(), &error));
@@ -144,7 +144,8 @@ Result<DecodedText> decode_text(std::string_view bytes, const std::string& told,
     if (lost > 0)
       out.warnings.push_back(std::to_string(lost) + " characters are not valid " + out.encoding);
   }
-  if (looks_binary(out.text)) return Status::invalid("", "is not text: it looks like binary data");
+  if (looks_binary(out.text))
+    return Status::unimplemented("is not text: it looks like binary data");
   if (const auto zeros = std::count(out.text.begin(), out.text.end(), '\0'); zeros > 0) {
     out.text.erase(std::remove(out.text.begin(), out.text.end(), '\0'), out.text.end());
     out.warnings.push_back(std::to_string(zeros) + " NUL characters are left out");

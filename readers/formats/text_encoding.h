@@ -18,7 +18,7 @@ struct DecodedText {
 /// Decodes `bytes`. What says the encoding, in this order: a byte order mark, `told` (an IANA name
 /// that the user gave; empty: none), being valid UTF-8, `declared` (what the file says of itself;
 /// empty: nothing), the statistics of its bytes. Errors: kInvalidArgument (`told` is no known
-/// encoding; or the bytes are no text).
+/// encoding, or not that of the bytes), kUnimplemented (the bytes are no text).
 Result<DecodedText> decode_text(std::string_view bytes, const std::string& told,
                                 const std::string& declared = {});
 

@@ -101,7 +101,7 @@ class SectionFinder {
 }  // namespace
 
 Result<std::vector<ReadDocument>> read_pdf_pages(std::string_view bytes,
-                                                 const ReadRequest& request) {
+                                                 const ReaderRequest& request) {
   poppler::set_debug_error_function([](const std::string&, void*) {}, nullptr);
   if (bytes.size() > INT_MAX) return Status::exhausted("is larger than 2 GiB; split it");
   // Bytes before "%PDF-" are no part of it.

@@ -14,6 +14,6 @@ namespace quire {
 /// begins whose title is found on a page. Errors: kInvalidArgument (damaged, or without text, as
 /// scanned pages are), kFailedPrecondition (protected by a password).
 Result<std::vector<ReadDocument>> read_pdf_pages(std::string_view bytes,
-                                                 const ReadRequest& request);
+                                                 const ReaderRequest& request);
 
 }  // namespace quire

@@ -1,185 +1,111 @@
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
-#include <algorithm>
-#include <boost/json/array.hpp>
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 
 #include "base/index.h"
-#include "base/json_parse.h"
-#include "server/commands/client.h"
 #include "server/commands/commands.h"
+#include "server/commands/files/ingest_run.h"
 #include "server/commands/model_path.h"
-#include "server/config/config.h"
-#include "server/json/document_request.h"
-#include "server/json/text.h"
 
 namespace quire {
-namespace json = boost::json;
 namespace {
 
-struct IngestFlags {
-  ClientFlags client;
-  std::vector<std::string> files;
-  std::int64_t max_tokens = 512, overlap = 0, context_tokens = 4096;
-  bool pinned = false, quiet = false;
-};
+constexpr std::size_t kMaxStdin = std::size_t{256} << 20;
+constexpr int kWatchMilliseconds = 2000;
 
-/// Turns a file name into a document id; characters that an id cannot have become '-'.
-std::string id_of(const std::string& file) {
-  std::string id = std::filesystem::path(file).stem().string();
-  for (char& c : id) {
-    const bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                    c == '.' || c == '_' || c == ':' || c == '-';
-    if (!ok) c = '-';
+Result<std::string> read_stdin() {
+  std::string out;
+  char buffer[64 << 10];
+  for (;;) {
+    const auto n = ::read(0, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Status::io("standard input cannot be read");
+    if (n == 0) return out;
+    out.append(buffer, to_size(n));
+    if (out.size() > kMaxStdin)
+      return Status::exhausted("standard input has more than 256 MiB; split it");
   }
-  id.erase(0, std::min(id.find_first_not_of(".-_:"), id.size()));
-  if (id.size() > 128) id.resize(128);
-  return id.empty() ? "document" : id;
 }
 
-/// Adds one document per file, or several for .jsonl. Markdown is chunked by headings, other text
-/// by tokens.
-Status add_file(const std::string& file, json::array& out) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_file(file, std::size_t{1} << 30));
-  const std::string extension = std::filesystem::path(file).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") {
-    std::size_t begin = 0, line_number = 0;
-    while (begin < text.size()) {
-      const auto end = std::min(text.find('\n', begin), text.size());
-      const std::string line = text.substr(begin, end - begin);
-      begin = end + 1;
-      ++line_number;
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      auto value = parse_json(line);
-      const std::string where = file + ", line " + std::to_string(line_number);
-      if (!value.ok()) return Status::invalid(file, where + ": " + value.status().message());
-      DocumentInput checked;
-      if (const auto e = read_document(*value, "document", checked))
-        return Status::invalid(file, where + ": " + e->message);
-      out.push_back(std::move(*value));
-    }
-    return {};
+void add(IngestCounts& sum, const IngestCounts& one) {
+  sum.created += one.created;
+  sum.updated += one.updated;
+  sum.unchanged += one.unchanged;
+  sum.deleted += one.deleted;
+  sum.skipped += one.skipped;
+  sum.failed += one.failed;
+  sum.cancelled += one.cancelled;
+}
+
+/// Runs a pass whenever a file has changed, until Ctrl-C.
+int watch(const IngestFlags& flags, const std::vector<std::string>& paths, IngestRun& run,
+          const Interrupt& interrupt, std::vector<FoundFile> seen) {
+  std::fprintf(stderr, "watching; Ctrl-C ends\n");
+  std::vector<FoundFile> last = seen;
+  while (!interrupt.wait(kWatchMilliseconds)) {
+    auto walk = find_files(paths, flags.filter);
+    if (!walk.ok()) continue;  // a folder that is being moved comes back, or stays away
+    // A file is taken once it has stopped changing.
+    const bool settled = walk->files == last;
+    last = walk->files;
+    if (!settled || walk->files == seen) continue;
+    seen = walk->files;
+    const auto counts = run.pass(*walk);
+    if (counts.ok())
+      run.summarize(*counts);
+    else
+      (void)complain(counts.status());  // the service may come back
   }
-  if (extension != ".txt" && extension != ".md" && extension != ".markdown" && !extension.empty())
-    return Status::invalid(file, file + ": only .txt, .md and .jsonl files are read");
-  if (const auto bad = invalid_utf8_at(text))
-    return Status::invalid(file, file + " is not valid UTF-8 at byte " + std::to_string(*bad));
-  json::object o;
-  o["id"] = id_of(file);
-  o["title"] = std::filesystem::path(file).filename().string();
-  o["text"] = text;
-  o["metadata"] = json::object{{"source", file}};
-  out.push_back(std::move(o));
-  return {};
-}
-
-void draw(double ratio, std::int64_t done, std::int64_t total, double speed) {
-  constexpr int kWidth = 32;
-  const int full = static_cast<int>(ratio * kWidth);
-  std::string bar(to_size(std::clamp(full, 0, kWidth)), '#');
-  bar.resize(kWidth, '.');
-  std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld tokens  %.0f tokens/s ", bar.c_str(), ratio * 100,
-               static_cast<long long>(done), static_cast<long long>(total), speed);
-  std::fflush(stderr);
-}
-
-/// Follows the job until it ends and returns its final state.
-Result<json::value> follow(const IngestFlags& flags, const std::string& job_id, bool bar) {
-  Result<json::value> last = Status::io("the server ended the job's events early");
-  SseReader reader;
-  ClientRequest request;
-  request.target = "/v1/jobs/" + job_id + "/events";
-  const auto reply = client_call(flags.client, std::move(request), [&](std::string_view piece) {
-    return reader.feed(piece, [&](const std::string& name, const std::string& data) {
-      auto value = parse_json(data);
-      if (!value.ok() || !value->is_object()) return true;
-      if (bar && value->as_object().contains("progress")) {
-        const auto& p = value->as_object().at("progress").as_object();
-        draw(p.at("ratio").to_number<double>(), p.at("tokens_done").to_number<std::int64_t>(),
-             p.at("tokens_total").to_number<std::int64_t>(),
-             p.at("tokens_per_second").to_number<double>());
-      }
-      if (name != "done") return true;
-      last = std::move(*value);
-      return false;
-    });
-  });
-  if (bar) std::fprintf(stderr, "\n");
-  if (!reply.ok()) return reply.status();
-  return last;
-}
-
-int report(const json::array& results, const json::array& sent, bool quiet) {
-  int failures = 0;
-  for (const auto& item : results) {
-    const auto& o = item.as_object();
-    const std::string result = o.at("result").is_string() ? std::string(o.at("result").as_string())
-                                                          : "pending";
-    std::string name = o.at("id").is_string() ? std::string(o.at("id").as_string()) : "";
-    if (name.empty()) {
-      const auto& source = sent.at(o.at("index").to_number<std::size_t>()).as_object();
-      name = source.contains("id") ? to_text(source.at("id"))
-                                   : "document " + to_text(o.at("index"));
-    }
-    if (result == "failed" || result == "cancelled") {
-      ++failures;
-      const auto* e = o.if_contains("error");
-      std::fprintf(
-          stderr, "%-9s %s: %s\n", result.c_str(), name.c_str(),
-          e && e->is_object() ? std::string(e->as_object().at("message").as_string()).c_str() : "");
-    } else if (!quiet) {
-      std::printf("%-9s %s  %s tokens, %s blocks\n", result.c_str(), name.c_str(),
-                  to_text(o.at("tokens")).c_str(), to_text(o.at("blocks")).c_str());
-    }
-  }
-  return failures;
+  return 0;
 }
 
 int ingest(const IngestFlags& flags) {
-  json::array all;
-  bool markdown = !flags.files.empty();
-  for (const auto& file : flags.files) {
-    if (const auto s = add_file(file, all); !s.ok()) return complain(s.message());
-    const auto extension = std::filesystem::path(file).extension().string();
-    markdown = markdown && (extension == ".md" || extension == ".markdown");
+  if (flags.overlap > 0 && flags.chunking == "markdown")
+    return complain(
+        "--overlap is for --chunking tokens; chunks that begin at headings do not overlap");
+  std::vector<std::string> paths;
+  bool standard_input = false;
+  for (const auto& path : flags.paths) {
+    if (path == "-")
+      standard_input = true;
+    else
+      paths.push_back(path);
   }
-  if (all.empty()) return complain("the files hold no document");
-  int failures = 0;
-  std::size_t begin = 0;
-  while (begin < all.size()) {
-    // Each call has at most 256 documents and about 16 MiB.
-    json::array part;
-    std::size_t bytes = 0;
-    while (begin < all.size() && part.size() < 256 && (part.empty() || bytes < (16u << 20))) {
-      part.push_back(all[begin++]);
-      bytes += to_text(part.back()).size();
-    }
-    json::object body;
-    body["documents"] = part;
-    json::object chunking;
-    chunking["strategy"] = markdown ? "markdown" : "tokens";
-    chunking["max_tokens"] = flags.max_tokens;
-    if (!markdown) chunking["overlap_tokens"] = flags.overlap;
-    chunking["context_tokens"] = flags.context_tokens;
-    body["chunking"] = std::move(chunking);
-    body["pinned"] = flags.pinned;
-    ClientRequest request;
-    request.method = "POST";
-    request.target = "/v1/documents";
-    request.content_type = "application/json";
-    request.body = to_text(body);
-    auto reply = client_json(flags.client, std::move(request));
-    if (!reply.ok()) return complain(reply.status());
-    auto job = follow(flags, std::string(reply->as_object().at("job_id").as_string()),
-                      !flags.quiet && ::isatty(2));
-    if (!job.ok()) return complain(job.status());
-    failures += report(job->as_object().at("results").as_array(), part, flags.quiet);
+  if (standard_input && (flags.watch || flags.sync))
+    return complain("--sync and --watch need files or folders; '-' is neither");
+  const auto reader = ReaderProcess::find();
+  if (!reader.ok()) return complain(reader.status());
+  auto walk = find_files(paths, flags.filter);
+  if (!walk.ok()) return complain(walk.status());
+
+  Interrupt interrupt;
+  IngestRun run(flags, *reader, interrupt);
+  IngestCounts sum;
+  if (!paths.empty()) {
+    const auto counts = run.pass(*walk);
+    if (!counts.ok()) return complain(counts.status());
+    add(sum, *counts);
   }
-  if (failures > 0)
-    return complain(std::to_string(failures) + " of " + std::to_string(all.size()) +
-                    " documents were not cached");
+  if (standard_input) {
+    const auto bytes = read_stdin();
+    if (!bytes.ok()) return complain(bytes.status());
+    const auto counts = run.pass_stdin(*bytes);
+    if (!counts.ok()) return complain(counts.status());
+    add(sum, *counts);
+  }
+  run.summarize(sum);
+  if (interrupt.requested()) {
+    std::fprintf(stderr,
+                 "stopped; %lld documents are in. The same command goes on where it stopped.\n",
+                 static_cast<long long>(sum.created + sum.updated + sum.unchanged));
+    return 130;
+  }
+  if (flags.watch) return watch(flags, paths, run, interrupt, walk->files);
+  if (sum.failed > 0)
+    return complain(std::to_string(sum.failed) + " files or documents were not cached");
+  if (sum.created + sum.updated + sum.unchanged + sum.deleted + sum.skipped == 0)
+    return complain("there is no file to read");
   return 0;
 }
 
@@ -189,13 +115,31 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
   auto flags = std::make_shared<IngestFlags>();
   auto* c = app.add_subcommand(
       "ingest",
-      "Cache documents in a running service.\n.txt and .md files become one document each (id: the "
-      "file name without ending);\n"
-      ".jsonl files hold one document a line: {\"id\", \"title\", \"text\", \"metadata\"}");
-  c->add_option("FILE", flags->files, "Files to read")->required();
+      "Cache documents in a running service: files, folders with all below them, quoted patterns\n"
+      "such as 'notes/**/*.md', or '-' for standard input. PDF, HTML, Markdown, DOCX, ODT, EPUB,\n"
+      "CSV, mail and text in any encoding are read; .jsonl files hold one document a line:\n"
+      "{\"id\", \"title\", \"text\", \"metadata\"}. The id of a file is its path below the folder\n"
+      "that is named. Files that are cached already are left alone.");
+  c->add_option("PATH", flags->paths, "Files, folders, patterns, or -")->required();
   add_client_flags(*c, flags->client);
+  c->add_option("--include", flags->filter.include, "Only files that match this pattern")
+      ->allow_extra_args(false);
+  c->add_option("--exclude", flags->filter.exclude, "No files or folders that match this pattern")
+      ->allow_extra_args(false);
+  c->add_option("--encoding", flags->encoding, "Of text files, such as windows-1252");
+  c->add_option("--name", flags->stdin_name, "File name of the document on standard input")
+      ->capture_default_str();
+  c->add_flag("--sync", flags->sync, "Delete documents of the named folders whose file is gone");
+  c->add_flag("--watch", flags->watch, "Go on, and take in files as they change");
+  c->add_flag("--dry-run", flags->dry_run, "Read the files and say what would be done");
+  c->add_flag("--replace", flags->replace, "Replace documents that came from another folder");
+  c->add_option("--chunking", flags->chunking,
+                "Where texts are cut: markdown at headings, tokens anywhere; auto: at headings in "
+                "formats that have them, unless --overlap is given")
+      ->check(CLI::IsMember({"auto", "markdown", "tokens"}))
+      ->capture_default_str();
   c->add_option("--max-tokens", flags->max_tokens, "Longest chunk")->capture_default_str();
-  c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks")
+  c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks cut by tokens")
       ->capture_default_str();
   c->add_option("--context-tokens", flags->context_tokens,
                 "Read each chunk behind those before it, in windows of this many tokens; 0: alone")
