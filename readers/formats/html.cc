@@ -91,6 +91,8 @@ class Walker {
   }
 
  private:
+  enum class Line : unsigned char { kNone, kItem, kRow };
+
   /// Returns whether the node's children are to be visited.
   bool enter(const xmlNode* node) {
     entered_ = node;
@@ -138,7 +140,7 @@ class Walker {
       if (title.empty()) return;
       if (name == "h1" && first_heading_.empty()) first_heading_ = title;
       builder_.heading(name[1] - '0', title);
-      last_was_line_ = false;
+      last_ = Line::kNone;
     } else if (name == "pre" && pre_ > 0) {
       flush();
       --pre_;
@@ -183,7 +185,7 @@ class Walker {
     if (pre_ > 0) {
       const std::string fence = text.find("```") == std::string::npos ? "```" : "~~~~";
       builder_.paragraph(fence + "\n" + text + "\n" + fence);
-      last_was_line_ = false;
+      last_ = Line::kNone;
       return;
     }
     // In Markdown such a line would be a heading.
@@ -193,11 +195,11 @@ class Walker {
       escaped += text[i];
     }
     if (item) escaped.insert(0, "- ");
-    if ((item || row) && last_was_line_)
+    if ((item && last_ == Line::kItem) || (row && last_ == Line::kRow))
       builder_.line(escaped);
     else
       builder_.paragraph(escaped);
-    last_was_line_ = item || row;
+    last_ = item ? Line::kItem : row ? Line::kRow : Line::kNone;
   }
 
   const bool keep_surroundings_;
@@ -205,7 +207,8 @@ class Walker {
   std::string text_, first_heading_;
   const xmlNode* entered_ = nullptr;
   int pre_ = 0, articles_ = 0;
-  bool item_ = false, row_ = false, last_was_line_ = false;
+  bool item_ = false, row_ = false;
+  Line last_ = Line::kNone;  // what the last paragraph was
 };
 
 const xmlNode* find(const xmlNode* root, std::string_view name) {
@@ -227,11 +230,17 @@ const xmlNode* find(const xmlNode* root, std::string_view name) {
 
 Result<ReadDocument> document_of_html(std::string_view utf8) {
   if (utf8.size() > INT_MAX / 2) return Status::exhausted("the page is too large");
+  const std::unique_ptr<htmlParserCtxt, decltype(&htmlFreeParserCtxt)> parser(htmlNewParserCtxt(),
+                                                                              &htmlFreeParserCtxt);
+  if (!parser) return Status::exhausted("needs more memory than it may take");
   const std::unique_ptr<xmlDoc, decltype(&xmlFreeDoc)> page(
-      htmlReadMemory(utf8.data(), static_cast<int>(utf8.size()), nullptr, "UTF-8",
-                     HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING |
-                         HTML_PARSE_NONET | HTML_PARSE_COMPACT),
+      htmlCtxtReadMemory(parser.get(), utf8.data(), static_cast<int>(utf8.size()), nullptr, "UTF-8",
+                         HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING |
+                             HTML_PARSE_NONET | HTML_PARSE_COMPACT),
       &xmlFreeDoc);
+  // What was parsed until then would be a text that ends early.
+  if (parser->errNo == XML_ERR_NO_MEMORY)
+    return Status::exhausted("needs more memory than it may take; split it");
   const xmlNode* root = page ? xmlDocGetRootElement(page.get()) : nullptr;
   if (!root) return Status::invalid("", "has no text");
   ReadDocument out = Walker(false).walk(root);
