@@ -77,10 +77,10 @@ FileContent content_of(std::vector<ReadDocument> read, const FoundFile& file,
     document.markdown = d.markdown;
     document.body["id"] = document_id_of_path(d.part.empty() ? file.name
                                                              : file.name + "/" + d.part);
-    document.body["title"] = std::move(d.title);
-    document.body["text"] = std::move(d.text);
+    document.body["title"] = d.title;
+    document.body["text"] = d.text;
     json::object metadata;
-    for (auto& [key, value] : d.metadata) metadata[key] = std::move(value);
+    for (const auto& [key, value] : d.metadata) metadata[key] = value;
     add_source(file, hash, metadata);
     document.body["metadata"] = std::move(metadata);
     out.documents.push_back(std::move(document));
