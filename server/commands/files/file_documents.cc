@@ -63,7 +63,7 @@ Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
     add_source(file, hash, source);
     for (const auto& [key, member] : source)
       if (!metadata.as_object().contains(key)) metadata.as_object()[key] = member;
-    out.documents.push_back({std::move(body), false});
+    out.documents.push_back({std::move(body), false, true});
   }
   if (out.documents.empty()) return Status::not_found(file.path.string() + ": has no text");
   return out;

@@ -15,6 +15,7 @@ namespace quire {
 struct FileDocument {
   boost::json::object body;  ///< id (where the file gives one), title, text, metadata
   bool markdown = false;     ///< cut at headings
+  bool own_id = false;       ///< the file says its id, which may replace any document
 };
 
 struct FileContent {

@@ -204,7 +204,10 @@ Status IngestRun::take(const FoundFile& file, Result<FileContent> content) {
   for (FileDocument& document : content->documents) {
     if (const auto* id = document.body.if_contains("id"); id && id->is_string()) {
       ids.emplace_back(id->as_string());
-      QUIRE_ASSIGN_OR_RETURN(const std::string why, conflict(file, ids.back()));
+      std::string why;
+      if (!document.own_id) {
+        QUIRE_ASSIGN_OR_RETURN(why, conflict(file, ids.back()));
+      }
       if (!why.empty()) {
         say(Fate::kFailed, file.path.string(), why);
         continue;
@@ -341,7 +344,9 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
 Status IngestRun::delete_vanished(const FileWalk& walk) {
   // A pass that was cut short has not seen everything.
   if (!flags_.sync || interrupt_.requested()) return {};
-  for (const auto& [id, stored] : stored_) {
+  for (const auto& item : stored_) {
+    const std::string& id = item.first;
+    const StoredFile& stored = item.second;
     const bool below = std::any_of(walk.roots.begin(), walk.roots.end(),
                                    [&](const auto& root) { return root.string() == stored.root; });
     if (!below || stored.source.empty()) continue;
