@@ -6,6 +6,7 @@
 #include "base/index.h"
 #include "cachestore/format/key.h"
 #include "ingest/document/chunker.h"
+#include "ingest/document/document_id.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 
@@ -36,15 +37,10 @@ Status check_namespace(std::string_view ns) {
 }
 
 Status check_document_id(std::string_view id) {
-  const auto fine = [](char c) {
-    return is_alnum(c) || c == '.' || c == '_' || c == ':' || c == '-';
-  };
-  if (id.empty() || id.size() > kMaxIdBytes || !is_alnum(id[0]) ||
-      !std::all_of(id.begin(), id.end(), fine)) {
-    return Status::invalid(
-        "id", "must be 1 to 128 characters of [A-Za-z0-9._:-] and begin with a letter or digit");
-  }
-  return {};
+  if (is_document_id(id)) return {};
+  return Status::invalid("id", "must be 1 to " + std::to_string(kMaxIdBytes) +
+                                   " bytes of letters, digits and . _ : ~ - and begin with a "
+                                   "letter or digit");
 }
 
 Status check_salt(std::string_view cache_salt) {

@@ -13,7 +13,7 @@
 namespace quire {
 
 Status check_namespace(std::string_view ns);
-/// Checks the form [A-Za-z0-9][A-Za-z0-9._:-]{0,127}.
+/// Checks the form of an id (ingest/document/document_id.h).
 Status check_document_id(std::string_view id);
 Status check_batch_options(const BatchOptions& options);
 Status check_salt(std::string_view cache_salt);

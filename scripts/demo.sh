@@ -169,15 +169,15 @@ if [ $real = 1 ]; then
   all="$(curl -fsS "$URL/v1/documents?limit=100" | jq -c '[.data[].id]')"
   say "Asking: the documents read anew (recompute), then from the cache (reuse)." \
     "A model of 135 million parameters is often wrong; its speed is what is shown"
-  ask_real "When was the borehole drilled?" "1998" '["history","water"]'
-  ask_real "When is the code of the lock changed?" "first day" '["rules","tools"]'
-  ask_real "How heavy was the heaviest marrow?" "41" '["openday","bees"]'
-  ask_real "How many hives are there?" "five" '["compost","bees"]'
+  ask_real "When was the borehole drilled?" "1998" '["history.md","water.md"]'
+  ask_real "When is the code of the lock changed?" "first day" '["rules.md","tools.md"]'
+  ask_real "How heavy was the heaviest marrow?" "41" '["openday.md","bees.md"]'
+  ask_real "How many hives are there?" "five" '["compost.md","bees.md"]'
   ask_real "How much is the yearly fee for a half plot?" "46" "$all"
   say "Restarting the process; asking again, from disk"
   stop_server
   start_server "$DATA/real" --model.path="$model" --model.name=smollm2
-  reply="$(real_query "How heavy was the heaviest marrow?" reuse '["bees","openday"]')"
+  reply="$(real_query "How heavy was the heaviest marrow?" reuse '["bees.md","openday.md"]')"
   printf '  Q  How heavy was the heaviest marrow?\n  A  %s\n' \
     "${BOLD}$(jq -r '.answer // .detail | gsub("\\s+"; " ")' <<<"$reply")${PLAIN}"
   jq -r '"     first token after \(.timings.ttft_ms | round) ms, " +

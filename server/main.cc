@@ -49,8 +49,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Quire reads every document once, and answers from the few blocks of it that matter.\n\n"
       "  quire serve                                  start the service with the embedded model\n"
-      "  quire ingest notes.md report.txt             cache documents in a running service\n"
-      "  quire query -d notes \"What was decided?\"     ask over cached documents\n"};
+      "  quire ingest notes/ report.pdf               cache documents in a running service\n"
+      "  quire query -d report.pdf \"What is new?\"     ask over cached documents\n"};
   app.name("quire");
   app.require_subcommand(1);
   app.fallthrough(false);

@@ -40,7 +40,7 @@ struct ChunkingOptions {
 
 /// DocumentInput is one document to cache. Exactly one of `text` and `chunks` is set.
 struct DocumentInput {
-  /// [A-Za-z0-9][A-Za-z0-9._:-]{0,127}; none: "doc_" + 32 hex of the content hash
+  /// As is_document_id() allows; none: "doc_" + 32 hex of the content hash
   std::optional<std::string> id;
   std::string title;  ///< shown in the header of every chunk
   std::optional<std::string> text;

@@ -177,7 +177,7 @@ void info(std::shared_ptr<Call> call) {
   limits["documents_per_call"] = config->limits.documents_per_call;
   limits["document_tokens"] = config->limits.document_tokens;
   limits["metadata_bytes"] = 16 << 10;
-  limits["id_characters"] = 128;
+  limits["id_bytes"] = kMaxIdBytes;
   limits["documents_per_query"] = config->limits.documents_per_query;
   limits["queue_depth"] = config->server.max_queue;
   limits["header_bytes"] = 16 << 10;

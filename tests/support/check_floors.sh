@@ -9,14 +9,14 @@ most=30
 {
   sed -n 's/^\([a-z][^ ]*\)$/floor \1/p' "$floors"
   folders=""
-  for top in kernels cachestore engine ingest fidelity server base; do
+  for top in readers kernels cachestore engine ingest fidelity server base; do
     [ -d "$top" ] && folders+=" $top"
   done
   # shellcheck disable=SC2086
   find $folders -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' |
     sort | sed 's/^/file /'
   # shellcheck disable=SC2086
-  grep -rHE '^#include "(kernels|cachestore|engine|ingest|fidelity|server)/' $folders \
+  grep -rHE '^#include "(readers|kernels|cachestore|engine|ingest|fidelity|server)/' $folders \
     --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' |
     sed -E 's/^([^:]*):#include "([^"]*)".*/include \1 \2/'
 } | awk -v most="$most" '

@@ -7,17 +7,18 @@ set -uo pipefail
 cd "$1" || exit 2
 bad=0
 complain() { echo "structure: $*"; bad=$((bad + 1)); }
-all_folders="base kernels cachestore engine ingest fidelity server tests"
+all_folders="base readers kernels cachestore engine ingest fidelity server tests"
 
 # Which folders each folder may include.
 declare -A allowed=(
   [base]="base"
+  [readers]="readers base"
   [kernels]="kernels base"
   [cachestore]="cachestore base"
   [engine]="engine kernels cachestore base"
   [ingest]="ingest engine cachestore kernels base"
   [fidelity]="fidelity ingest engine cachestore kernels base"
-  [server]="server fidelity ingest engine cachestore kernels base"
+  [server]="server fidelity ingest engine cachestore kernels readers base"
 )
 sources() { find "$1" -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort; }
 for folder in "${!allowed[@]}"; do
@@ -47,7 +48,7 @@ done <<'DOORS'
 rocksdb/ cachestore/disk/rocksdb_
 sentencepiece engine/tokenizer/
 pcre2 engine/tokenizer/
-utf8proc (engine/(tokenizer|jinja)/|ingest/index/words)
+utf8proc (engine/(tokenizer|jinja)/|ingest/(index/words|document/document_id))
 oneapi/dnnl|dnnl kernels/([a-z]+/)?cpu/
 hwy/ kernels/([a-z]+/)?cpu/
 cuda_|cublas kernels/cuda/
@@ -55,6 +56,14 @@ boost/asio|boost/beast server/
 faiss/ ingest/index/vector_index
 zlib fidelity/line_source
 curl/ server/hub/transfer
+archive readers/formats/zip_file
+cmark-gfm readers/formats/markdown
+gmime readers/formats/mail
+libxml/ readers/formats/html
+poppler- readers/pdf/
+pugixml readers/formats/
+seccomp readers/child/sandbox
+uchardet|unicode/ readers/formats/text_encoding
 spdlog/ server/
 CLI/ server/
 toml server/

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from . import _operations as ops
 from ._exchange import Flow, Now, Pause, RetryPolicy, exchange
+from ._ids import document_id_of_path
 from ._sse import ServerEvent
 from .errors import (
     ApiError,
@@ -304,42 +304,68 @@ class Bar:
             self._call(count)
 
 
+#: Endings of files that only `quire ingest` reads.
+_NEEDS_READER = frozenset(
+    [
+        ".pdf",
+        ".docx",
+        ".doc",
+        ".odt",
+        ".epub",
+        ".rtf",
+        ".html",
+        ".htm",
+        ".xhtml",
+        ".csv",
+        ".tsv",
+        ".mbox",
+        ".eml",
+        ".xlsx",
+        ".pptx",
+    ]
+)
+
+
 def documents_of_files(
     paths: Iterable[str | Path], root: str | Path | None, metadata: Mapping[str, Any]
 ) -> list[DocumentInput]:
-    """One document a file, read as UTF-8: the id from the path below `root`, the title from the
-    name, the path as `source`."""
-    return [
-        _document_of_file(Path(p), None if root is None else Path(root), metadata) for p in paths
-    ]
+    """One document a file, read as UTF-8: the id from the path below `root`, or from the name
+    without one; the title from the name, the path as `source`."""
+    documents: list[DocumentInput] = []
+    file_of: dict[str, Path] = {}
+    for one in paths:
+        path = Path(one)
+        document = _document_of_file(path, None if root is None else Path(root), metadata)
+        name = str(document["id"])
+        other = file_of.setdefault(name, path)
+        if other is not path:
+            raise ConfigurationError(
+                f"{other} and {path} both have the id {name}; give the folder above them as root"
+            )
+        documents.append(document)
+    return documents
 
 
 def _document_of_file(path: Path, root: Path | None, metadata: Mapping[str, Any]) -> DocumentInput:
-    name = path.as_posix()
+    name = path.name
     if root is not None:
         try:
             name = path.resolve().relative_to(root.resolve()).as_posix()
         except ValueError:
             raise ConfigurationError(f"{path} is not below root {root}") from None
+    if path.suffix.lower() in _NEEDS_READER:
+        raise ConfigurationError(
+            f"{path} is not a text file; 'quire ingest {path}' reads {path.suffix} files"
+        )
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it first"
+            f"{path} is not UTF-8 text (byte {error.start}); 'quire ingest' finds its encoding"
         ) from None
     return {
-        "id": file_id(name),
+        "id": document_id_of_path(name),
         "title": path.stem,
-        "text": text,
-        "metadata": {**metadata, "source": name},
+        "text": text.replace("\r\n", "\n").replace("\r", "\n"),
+        "metadata": {**metadata, "source": name.encode(errors="replace").decode()},
     }
-
-
-def file_id(name: str) -> str:
-    """A stable document id from a path;
-    where the path does not fit into an id, a hash keeps it unique."""
-    plain = name.lstrip("/").replace("/", ":")
-    safe = re.sub(r"[^A-Za-z0-9._:-]", "_", plain).lstrip("._:-")
-    if safe == plain and 0 < len(safe) <= 128:
-        return safe
-    return f"{safe[:111] or 'file'}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

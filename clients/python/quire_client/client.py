@@ -319,8 +319,8 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`;
-        adding again replaces."""
+        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`,
+        or from its name without one; adding again replaces. `quire ingest` reads other files."""
         documents = flows.documents_of_files(paths, root, metadata or {})
         return self.add_many(documents, progress=progress, wait=wait, timeout=timeout, **options)
 

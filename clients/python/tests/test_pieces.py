@@ -3,6 +3,8 @@ and how explanations are shown."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,10 @@ from quire_client._exchange import (
 from quire_client._flows import (
     Deadline,
     documents_of_files,
-    file_id,
     wait_for_job,
     wait_until_ready,
 )
+from quire_client._ids import document_id_of_path
 from quire_client._sse import EventDecoder, ServerEvent
 from quire_client.errors import ConnectionFailedError, retry_after_seconds
 from quire_client.models import CacheUse, Document
@@ -247,27 +249,15 @@ def test_maps_keep_what_fits_and_null_takes_the_default() -> None:
 # ---- files
 
 
-def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
-    names = [
-        "a/b.md",
-        "a:b.md",
-        "a b.md",
-        "a_b.md",
-        "ä.md",
-        "ö.md",
-        ".hidden",
-        "x" * 200,
-        "x" * 201,
-        "日本",
-    ]
-    ids = [file_id(n) for n in names]
-    assert ids == [file_id(n) for n in names]
-    assert ids[0] == "a:b.md"
-    assert len(set(ids[2:])) == len(ids[2:])
-    for one in ids:
-        assert len(one) <= 128
-        assert one[0].isalnum()
-        assert all(c.isascii() and (c.isalnum() or c in "._:-") for c in one)
+def test_ids_of_files_are_those_of_the_shared_table(tmp_path: Path) -> None:
+    table = Path(__file__).parents[3] / "tests" / "data" / "document_ids.json"
+    ids = set()
+    for row in json.loads(table.read_text(encoding="utf-8")):
+        path = row["path"] if "path" in row else os.fsdecode(bytes.fromhex(row["path_hex"]))
+        assert document_id_of_path(path) == row["id"]
+        assert len(row["id"].encode()) <= 200
+        ids.add(row["id"])
+    assert len(ids) > 30
     (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfHello")
     assert documents_of_files([tmp_path / "bom.txt"], tmp_path, {})[0] == {
         "id": "bom.txt",
@@ -275,6 +265,23 @@ def test_ids_of_files_are_valid_stable_and_distinct(tmp_path: Path) -> None:
         "text": "Hello",
         "metadata": {"source": "bom.txt"},
     }
+
+
+def test_two_files_with_one_id_are_refused_and_so_are_types_that_need_a_reader(
+    tmp_path: Path,
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "readme.md").write_text("Hello")
+    files = [tmp_path / "a" / "readme.md", tmp_path / "b" / "readme.md"]
+    with pytest.raises(ConfigurationError, match=r"readme\.md and .* both have the id readme\.md"):
+        documents_of_files(files, None, {})
+    assert [d["id"] for d in documents_of_files(files, tmp_path, {})] == [
+        "a:readme.md",
+        "b:readme.md",
+    ]
+    with pytest.raises(ConfigurationError, match="quire ingest"):
+        documents_of_files([tmp_path / "x.pdf"], None, {})
 
 
 # ---- explanations

@@ -1,0 +1,174 @@
+#include <charconv>
+#include <map>
+
+#include "base/index.h"
+#include "readers/formats/document_builder.h"
+#include "readers/formats/format.h"
+#include "readers/formats/xml_text.h"
+#include "readers/formats/zip_file.h"
+
+namespace quire {
+namespace {
+
+bool is_wanted(std::string_view name) {
+  return name == "word/document.xml" || name == "word/styles.xml" || name == "word/footnotes.xml" ||
+         name == "word/endnotes.xml" || name == "docProps/core.xml";
+}
+
+int number(std::string_view text, int fallback) {
+  int out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() ? out : fallback;
+}
+
+/// Levels of headings by the id of a style. Ids are translated in some versions of Word; the name
+/// "heading 1" and the outline level are not.
+std::map<std::string, int, std::less<>> heading_styles(const pugi::xml_document& styles) {
+  std::map<std::string, int, std::less<>> out;
+  const auto root = styles.document_element();
+  for (const auto& style : root.children()) {
+    if (local_name(style) != "style") continue;
+    const std::string id(local_attribute(style, "styleId"));
+    const std::string_view name = local_attribute(local_child(style, "name"), "val");
+    const auto outline = local_child(local_child(style, "pPr"), "outlineLvl");
+    int level = 0;
+    if (name.starts_with("heading ") || name.starts_with("Heading "))
+      level = number(name.substr(8), 0);
+    else if (name == "Title" || name == "title")
+      level = 1;
+    else if (outline)
+      level = number(local_attribute(outline, "val"), 9) + 1;
+    if (level >= 1 && level <= 9) out[id] = level;
+  }
+  return out;
+}
+
+class DocxReader {
+ public:
+  explicit DocxReader(std::map<std::string, int, std::less<>> headings)
+      : headings_(std::move(headings)) {}
+
+  void body(const pugi::xml_node& node) {
+    for (const auto& child : node.children()) {
+      const auto name = local_name(child);
+      if (name == "p")
+        paragraph(child);
+      else if (name == "tbl")
+        table(child);
+      else if (name == "sdt" || name == "sdtContent" || name == "customXml" || name == "ins" ||
+               name == "footnote" || name == "endnote" || name == "smartTag")
+        body(child);
+    }
+  }
+
+  ReadDocument finish() { return builder_.finish(); }
+
+ private:
+  void paragraph(const pugi::xml_node& node) {
+    std::string text;
+    runs(node, text);
+    const auto properties = local_child(node, "pPr");
+    const auto style = local_attribute(local_child(properties, "pStyle"), "val");
+    const auto found = headings_.find(style);
+    int level = found == headings_.end() ? 0 : found->second;
+    if (const auto outline = local_child(properties, "outlineLvl"))
+      level = number(local_attribute(outline, "val"), 9) + 1;
+    const std::string trimmed = text.substr(std::min(text.find_first_not_of(" \t\n"), text.size()));
+    if (trimmed.empty()) return;
+    const bool item = static_cast<bool>(local_child(properties, "numPr"));
+    if (level >= 1 && level <= 9)
+      builder_.heading(level, trimmed);
+    else if (item && last_item_)
+      builder_.line("- " + trimmed);
+    else
+      builder_.paragraph(item ? "- " + trimmed : trimmed);
+    last_item_ = item;
+  }
+
+  /// Text of a paragraph: runs, links and insertions; deletions hold no <t>.
+  void runs(const pugi::xml_node& node, std::string& out) {
+    for (const auto& child : node.children()) {
+      const auto name = local_name(child);
+      if (name == "t") {
+        out += child.text().get();
+      } else if (name == "tab") {
+        out += '\t';
+      } else if (name == "br" || name == "cr") {
+        if (local_attribute(child, "type") == "page")
+          next_page();
+        else
+          out += '\n';
+      } else if (name == "lastRenderedPageBreak") {
+        next_page();
+      } else if (name == "noBreakHyphen") {
+        out += "\xe2\x80\x91";
+      } else if (name != "pPr" && name != "rPr" && name != "Fallback" && name != "del" &&
+                 name != "instrText") {
+        runs(child, out);
+      }
+    }
+  }
+
+  void next_page() { builder_.page(++page_); }
+
+  void table(const pugi::xml_node& node) {
+    bool first = true;
+    for (const auto& row : node.children()) {
+      if (local_name(row) != "tr") continue;
+      std::string line;
+      for (const auto& cell : row.children()) {
+        if (local_name(cell) != "tc") continue;
+        std::string text;
+        cell_text(cell, text);
+        if (!line.empty()) line += " | ";
+        line += squeezed(text);
+      }
+      if (line.find_first_not_of(" |") == std::string::npos) continue;
+      if (first)
+        builder_.paragraph(line);
+      else
+        builder_.line(line);
+      first = false;
+    }
+    last_item_ = false;
+  }
+
+  void cell_text(const pugi::xml_node& cell, std::string& out) {
+    for (const auto& child : cell.children()) {
+      const auto name = local_name(child);
+      if (name == "p") {
+        runs(child, out);
+        out += ' ';
+      } else if (name != "tcPr") {
+        cell_text(child, out);
+      }
+    }
+  }
+
+  const std::map<std::string, int, std::less<>> headings_;
+  DocumentBuilder builder_;
+  std::uint32_t page_ = 1;
+  bool last_item_ = false;
+};
+
+}  // namespace
+
+Result<std::vector<ReadDocument>> read_docx(std::string_view bytes, const ReaderRequest&) {
+  QUIRE_ASSIGN_OR_RETURN(const auto entries, unzip(bytes, &is_wanted));
+  pugi::xml_document document, styles, core, notes;
+  QUIRE_RETURN_IF_ERROR(parse_entry(entries, "word/document.xml", document));
+  std::map<std::string, int, std::less<>> headings;
+  if (parse_entry(entries, "word/styles.xml", styles).ok()) headings = heading_styles(styles);
+  DocxReader reader(std::move(headings));
+  reader.body(local_child(document.document_element(), "body"));
+  for (const auto* entry : {"word/footnotes.xml", "word/endnotes.xml"})
+    if (parse_entry(entries, entry, notes).ok()) reader.body(notes.document_element());
+  ReadDocument out = reader.finish();
+  if (parse_entry(entries, "docProps/core.xml", core).ok()) {
+    out.title = text_of_first(core, "title");
+    out.metadata.emplace_back("author", text_of_first(core, "creator"));
+  }
+  return std::vector<ReadDocument>{std::move(out)};
+}
+
+}  // namespace quire

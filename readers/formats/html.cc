@@ -1,0 +1,287 @@
+#include "readers/formats/html.h"
+
+#include <libxml/HTMLparser.h>
+#include <libxml/tree.h>
+
+#include <algorithm>
+#include <cctype>
+#include <climits>
+#include <initializer_list>
+#include <memory>
+
+#include "base/index.h"
+#include "readers/formats/document_builder.h"
+#include "readers/formats/format.h"
+#include "readers/formats/text_encoding.h"
+
+namespace quire {
+namespace {
+
+std::string_view name_of(const xmlNode* node) {
+  return node->name ? reinterpret_cast<const char*>(node->name) : "";
+}
+
+bool one_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string attribute(const xmlNode* node, const char* name) {
+  const std::unique_ptr<xmlChar, void (*)(void*)> value(
+      xmlGetProp(node, reinterpret_cast<const xmlChar*>(name)), [](void* p) { xmlFree(p); });
+  return value ? reinterpret_cast<const char*>(value.get()) : "";
+}
+
+bool has_attribute(const xmlNode* node, const char* name) {
+  return xmlHasProp(node, reinterpret_cast<const xmlChar*>(name)) != nullptr;
+}
+
+/// Never text for readers.
+bool is_machinery(std::string_view name) {
+  return one_of(name, {"script", "style", "noscript", "template", "head", "iframe", "object",
+                       "embed", "svg", "canvas", "audio", "video", "math", "map"});
+}
+
+/// Text around the text: menus, forms, what is hidden.
+bool is_surrounding(const xmlNode* node, std::string_view name, bool in_article) {
+  if (one_of(name, {"nav", "form", "button", "select", "textarea", "input", "dialog", "menu"}))
+    return true;
+  if (name == "footer" && !in_article) return true;
+  if (!node->properties) return false;
+  if (has_attribute(node, "hidden") || attribute(node, "aria-hidden") == "true") return true;
+  return one_of(attribute(node, "role"),
+                {"navigation", "banner", "contentinfo", "search", "menu", "menubar", "dialog"});
+}
+
+bool is_block(std::string_view name) {
+  return one_of(
+      name,
+      {"p",       "div",  "section",    "article", "main",       "header",  "footer", "aside",
+       "body",    "html", "blockquote", "figure",  "figcaption", "address", "dl",     "dt",
+       "dd",      "ul",   "ol",         "table",   "thead",      "tbody",   "tfoot",  "tr",
+       "caption", "hr",   "fieldset",   "details", "summary",    "center",  "nav",    "form"});
+}
+
+/// Walks the tree without recursion: hostile pages nest without end.
+class Walker {
+ public:
+  explicit Walker(bool keep_surroundings) : keep_surroundings_(keep_surroundings) {}
+
+  ReadDocument walk(const xmlNode* root) {
+    const xmlNode* node = root;
+    bool down = true;
+    while (node) {
+      if (down && enter(node) && node->children && node->type == XML_ELEMENT_NODE) {
+        node = node->children;
+        continue;
+      }
+      leave(node);
+      if (node == root) break;
+      if (node->next) {
+        node = node->next;
+        down = true;
+      } else {
+        node = node->parent;
+        down = false;
+      }
+    }
+    flush();
+    ReadDocument out = builder_.finish();
+    out.title = first_heading_;
+    return out;
+  }
+
+ private:
+  enum class Line : unsigned char { kNone, kItem, kRow };
+
+  /// Returns whether the node's children are to be visited.
+  bool enter(const xmlNode* node) {
+    entered_ = node;
+    if (node->type == XML_TEXT_NODE || node->type == XML_CDATA_SECTION_NODE) {
+      if (node->content) add(reinterpret_cast<const char*>(node->content));
+      return false;
+    }
+    if (node->type != XML_ELEMENT_NODE) return false;
+    const auto name = name_of(node);
+    if (is_machinery(name)) return false;
+    if (!keep_surroundings_ && is_surrounding(node, name, articles_ > 0)) {
+      flush();
+      return false;
+    }
+    if (name == "article" || name == "main") ++articles_;
+    if (name == "br") {
+      text_ += '\n';
+    } else if (name == "pre") {
+      flush();
+      ++pre_;
+    } else if (name == "li") {
+      flush();
+      item_ = true;
+    } else if (name == "td" || name == "th") {
+      if (!text_.empty()) text_ += " | ";
+    } else if (name == "tr") {
+      flush();
+      row_ = true;
+    } else if (is_heading(name) || is_block(name)) {
+      flush();
+    }
+    return true;
+  }
+
+  void leave(const xmlNode* node) {
+    if (node->type != XML_ELEMENT_NODE) return;
+    const auto name = name_of(node);
+    // What was not visited has nothing to end.
+    if (entered_ == node && (is_machinery(name) || skipped(node, name))) return;
+    if ((name == "article" || name == "main") && articles_ > 0) --articles_;
+    if (is_heading(name)) {
+      const std::string title = squeezed(text_);
+      text_.clear();
+      item_ = row_ = false;
+      if (title.empty()) return;
+      if (name == "h1" && first_heading_.empty()) first_heading_ = title;
+      builder_.heading(name[1] - '0', title);
+      last_ = Line::kNone;
+    } else if (name == "pre" && pre_ > 0) {
+      flush();
+      --pre_;
+    } else if (name == "li" || is_block(name)) {
+      flush();
+    }
+  }
+
+  bool skipped(const xmlNode* node, std::string_view name) const {
+    return !keep_surroundings_ && is_surrounding(node, name, articles_ > 0);
+  }
+
+  static bool is_heading(std::string_view name) {
+    return name.size() == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6';
+  }
+
+  void add(std::string_view text) {
+    if (pre_ > 0) {
+      text_ += text;
+      return;
+    }
+    // A line break in the source is a space; one from <br> is kept.
+    for (const char c : text) {
+      const bool space = c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+      if (!space)
+        text_ += c;
+      else if (!text_.empty() && text_.back() != ' ' && text_.back() != '\n')
+        text_ += ' ';
+    }
+  }
+
+  void flush() {
+    std::string text = std::exchange(text_, {});
+    const bool item = std::exchange(item_, false), row = std::exchange(row_, false);
+    const auto begin = text.find_first_not_of(pre_ > 0 ? "\n\r" : " \n\r\t");
+    if (begin == std::string::npos) {
+      item_ = item;  // <li><p>text</p></li>
+      row_ = row;
+      return;
+    }
+    text = text.substr(begin, text.find_last_not_of(" \n\r\t") - begin + 1);
+    if (pre_ > 0) {
+      const std::string fence = text.find("```") == std::string::npos ? "```" : "~~~~";
+      builder_.paragraph(fence + "\n" + text + "\n" + fence);
+      last_ = Line::kNone;
+      return;
+    }
+    // In Markdown such a line would be a heading.
+    std::string escaped;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '#' && (i == 0 || text[i - 1] == '\n')) escaped += '\\';
+      escaped += text[i];
+    }
+    if (item) escaped.insert(0, "- ");
+    if ((item && last_ == Line::kItem) || (row && last_ == Line::kRow))
+      builder_.line(escaped);
+    else
+      builder_.paragraph(escaped);
+    last_ = item ? Line::kItem : row ? Line::kRow : Line::kNone;
+  }
+
+  const bool keep_surroundings_;
+  DocumentBuilder builder_;
+  std::string text_, first_heading_;
+  const xmlNode* entered_ = nullptr;
+  int pre_ = 0, articles_ = 0;
+  bool item_ = false, row_ = false;
+  Line last_ = Line::kNone;  // what the last paragraph was
+};
+
+const xmlNode* find(const xmlNode* root, std::string_view name) {
+  const xmlNode* node = root;
+  while (node) {
+    if (node->type == XML_ELEMENT_NODE && name_of(node) == name) return node;
+    if (node->children && node->type == XML_ELEMENT_NODE) {
+      node = node->children;
+      continue;
+    }
+    while (node && node != root && !node->next) node = node->parent;
+    if (!node || node == root) return nullptr;
+    node = node->next;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<ReadDocument> document_of_html(std::string_view utf8) {
+  if (utf8.size() > INT_MAX / 2) return Status::exhausted("the page is too large");
+  const std::unique_ptr<htmlParserCtxt, decltype(&htmlFreeParserCtxt)> parser(htmlNewParserCtxt(),
+                                                                              &htmlFreeParserCtxt);
+  if (!parser) return Status::exhausted("needs more memory than it may take");
+  const std::unique_ptr<xmlDoc, decltype(&xmlFreeDoc)> page(
+      htmlCtxtReadMemory(parser.get(), utf8.data(), static_cast<int>(utf8.size()), nullptr, "UTF-8",
+                         HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING |
+                             HTML_PARSE_NONET | HTML_PARSE_COMPACT),
+      &xmlFreeDoc);
+  // What was parsed until then would be a text that ends early.
+  if (parser->errNo == XML_ERR_NO_MEMORY)
+    return Status::exhausted("needs more memory than it may take; split it");
+  const xmlNode* root = page ? xmlDocGetRootElement(page.get()) : nullptr;
+  if (!root) return Status::invalid("", "has no text");
+  ReadDocument out = Walker(false).walk(root);
+  if (out.text.empty()) {
+    out = Walker(true).walk(root);
+    if (!out.text.empty())
+      out.warnings.push_back("the page has only menus and forms; they are read");
+  }
+  if (const xmlNode* title = find(root, "title")) {
+    const std::unique_ptr<xmlChar, void (*)(void*)> text(xmlNodeGetContent(title),
+                                                         [](void* p) { xmlFree(p); });
+    if (text)
+      if (auto plain = squeezed(reinterpret_cast<const char*>(text.get())); !plain.empty())
+        out.title = std::move(plain);
+  }
+  return out;
+}
+
+std::string declared_html_encoding(std::string_view bytes) {
+  std::string head(bytes.substr(0, 2048));
+  for (char& c : head) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view key : {"charset=", "encoding="}) {
+    auto at = head.find(key);
+    if (at == std::string::npos) continue;
+    at += key.size();
+    while (at < head.size() && (head[at] == '"' || head[at] == '\'')) ++at;
+    const auto end = head.find_first_of("\"' ;>/?", at);
+    if (end != std::string::npos && end - at <= 40) return head.substr(at, end - at);
+  }
+  return {};
+}
+
+Result<std::vector<ReadDocument>> read_html(std::string_view bytes, const ReaderRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(DecodedText decoded,
+                         decode_text(bytes, request.encoding, declared_html_encoding(bytes)));
+  QUIRE_ASSIGN_OR_RETURN(ReadDocument document, document_of_html(decoded.text));
+  // A page that names its encoding was not guessed.
+  if (declared_html_encoding(bytes).empty())
+    document.warnings.insert(document.warnings.end(), decoded.warnings.begin(),
+                             decoded.warnings.end());
+  return std::vector<ReadDocument>{std::move(document)};
+}
+
+}  // namespace quire

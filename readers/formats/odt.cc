@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <charconv>
+
+#include "base/index.h"
+#include "readers/formats/document_builder.h"
+#include "readers/formats/format.h"
+#include "readers/formats/xml_text.h"
+#include "readers/formats/zip_file.h"
+
+namespace quire {
+namespace {
+
+bool is_wanted(std::string_view name) {
+  return name == "content.xml" || name == "meta.xml" || name == "META-INF/manifest.xml";
+}
+
+int number(std::string_view text, int fallback) {
+  int out = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() ? out : fallback;
+}
+
+class OdtReader {
+ public:
+  void body(const pugi::xml_node& node, bool in_list) {
+    for (const auto& child : node.children()) {
+      const auto name = local_name(child);
+      if (name == "p" || name == "h") {
+        paragraph(child, name == "h", in_list);
+      } else if (name == "table") {
+        table(child);
+      } else if (name == "soft-page-break") {
+        builder_.page(++page_);
+      } else if (name != "tracked-changes" && name != "annotation" && name != "forms" &&
+                 name != "sequence-decls") {
+        body(child, in_list || name == "list");
+      }
+    }
+  }
+  ReadDocument finish() { return builder_.finish(); }
+
+ private:
+  void paragraph(const pugi::xml_node& node, bool heading, bool in_list) {
+    std::string text;
+    inline_text(node, text);
+    text.erase(0, std::min(text.find_first_not_of(" \t\n"), text.size()));
+    if (text.empty()) return;
+    if (heading)
+      builder_.heading(std::clamp(number(local_attribute(node, "outline-level"), 1), 1, 9), text);
+    else if (in_list && last_item_)
+      builder_.line("- " + text);
+    else
+      builder_.paragraph(in_list ? "- " + text : text);
+    last_item_ = in_list && !heading;
+  }
+
+  void inline_text(const pugi::xml_node& node, std::string& out) {
+    for (const auto& child : node.children()) {
+      const auto name = local_name(child);
+      if (child.type() == pugi::node_pcdata || child.type() == pugi::node_cdata) {
+        // Runs of white space count as one; <text:s> holds the others.
+        for (const char c : std::string_view(child.value())) {
+          const bool space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+          if (!space)
+            out += c;
+          else if (!out.empty() && out.back() != ' ')
+            out += ' ';
+        }
+      } else if (name == "s") {
+        out.append(to_size(std::clamp(number(local_attribute(child, "c"), 1), 1, 64)), ' ');
+      } else if (name == "tab") {
+        out += '\t';
+      } else if (name == "line-break") {
+        out += '\n';
+      } else if (name == "soft-page-break") {
+        builder_.page(++page_);
+      } else if (name == "note-body") {
+        out += " (";
+        inline_text(child, out);
+        out += ')';
+      } else if (name != "annotation" && name != "note-citation" && name != "tracked-changes") {
+        inline_text(child, out);
+      }
+    }
+  }
+
+  void rows(const pugi::xml_node& node, bool& first) {
+    for (const auto& row : node.children()) {
+      const auto name = local_name(row);
+      if (name == "table-header-rows" || name == "table-rows" || name == "table-row-group")
+        rows(row, first);
+      if (name != "table-row") continue;
+      std::string line;
+      for (const auto& cell : row.children()) {
+        if (local_name(cell) != "table-cell") continue;
+        std::string text;
+        for (const auto& p : cell.children()) {
+          inline_text(p, text);
+          text += ' ';
+        }
+        if (!line.empty()) line += " | ";
+        line += squeezed(text);
+      }
+      if (line.find_first_not_of(" |") == std::string::npos) continue;
+      if (first)
+        builder_.paragraph(line);
+      else
+        builder_.line(line);
+      first = false;
+    }
+  }
+
+  void table(const pugi::xml_node& node) {
+    bool first = true;
+    rows(node, first);
+    last_item_ = false;
+  }
+
+  DocumentBuilder builder_;
+  std::uint32_t page_ = 1;
+  bool last_item_ = false;
+};
+
+}  // namespace
+
+Result<std::vector<ReadDocument>> read_odt(std::string_view bytes, const ReaderRequest&) {
+  QUIRE_ASSIGN_OR_RETURN(const auto entries, unzip(bytes, &is_wanted));
+  pugi::xml_document content, meta;
+  if (const auto manifest = entries.find("META-INF/manifest.xml");
+      manifest != entries.end() && manifest->second.find("encryption-data") != std::string::npos)
+    return Status::precondition("is protected by a password; save it without one");
+  QUIRE_RETURN_IF_ERROR(parse_entry(entries, "content.xml", content));
+  const auto text = content.find_node(
+      [](const pugi::xml_node& node) { return std::string_view(node.name()) == "office:text"; });
+  if (!text)
+    return Status::unimplemented("is a table or drawing of OpenDocument; save it as CSV or PDF");
+  OdtReader reader;
+  reader.body(text, false);
+  ReadDocument out = reader.finish();
+  if (parse_entry(entries, "meta.xml", meta).ok()) {
+    out.title = text_of_first(meta, "title");
+    out.metadata.emplace_back("author", text_of_first(meta, "creator"));
+  }
+  return std::vector<ReadDocument>{std::move(out)};
+}
+
+}  // namespace quire

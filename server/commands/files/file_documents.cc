@@ -1,0 +1,145 @@
+#include "server/commands/files/file_documents.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/json/value.hpp>
+#include <cerrno>
+#include <cstring>
+
+#include "base/index.h"
+#include "base/json_parse.h"
+#include "base/sha256.h"
+#include "base/utf8.h"
+#include "ingest/document/document_id.h"
+#include "server/config/config.h"
+#include "server/json/document_request.h"
+
+namespace quire {
+namespace json = boost::json;
+namespace {
+
+bool is_lines_of_json(const FoundFile& file) {
+  const std::string ending = file.path.extension().string();
+  return ending == ".jsonl" || ending == ".ndjson";
+}
+
+/// File names need not be UTF-8, but metadata is.
+std::string utf8_of(std::string text) {
+  for (;;) {
+    const auto good = tokenizer_internal::valid_utf8_prefix(text);
+    if (good == text.size()) return text;
+    text[good] = '?';
+  }
+}
+
+void add_source(const FoundFile& file, const std::string& hash, json::object& metadata) {
+  metadata[kSourceKey] = utf8_of(file.name);
+  if (!file.root.empty()) metadata[kSourceRootKey] = utf8_of(file.root.string());
+  if (!hash.empty()) metadata[kSourceHashKey] = hash;
+}
+
+Result<FileContent> read_lines(std::string_view text, const FoundFile& file,
+                               const std::string& hash) {
+  FileContent out;
+  std::size_t line_number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = file.path.string() + ", line " + std::to_string(line_number);
+    auto value = parse_json(line);
+    if (!value.ok()) return Status::invalid("", where + ": " + value.status().message());
+    DocumentInput checked;
+    if (const auto e = read_document(*value, "document", checked))
+      return Status::invalid("", where + ": " + e->message);
+    json::object body = std::move(value->as_object());
+    auto& metadata = body["metadata"];
+    if (!metadata.is_object()) metadata = json::object();
+    // Members that the line has itself stay.
+    json::object source;
+    add_source(file, hash, source);
+    for (const auto& [key, member] : source)
+      if (!metadata.as_object().contains(key)) metadata.as_object()[key] = member;
+    out.documents.push_back({std::move(body), false, true});
+  }
+  if (out.documents.empty()) return Status::not_found(file.path.string() + ": has no text");
+  return out;
+}
+
+FileContent content_of(std::vector<ReadDocument> read, const FoundFile& file,
+                       const std::string& hash) {
+  FileContent out;
+  for (ReadDocument& d : read) {
+    FileDocument document;
+    document.markdown = d.markdown;
+    document.body["id"] = document_id_of_path(d.part.empty() ? file.name
+                                                             : file.name + "/" + d.part);
+    document.body["title"] = d.title;
+    document.body["text"] = d.text;
+    json::object metadata;
+    for (const auto& [key, value] : d.metadata) metadata[key] = value;
+    add_source(file, hash, metadata);
+    document.body["metadata"] = std::move(metadata);
+    out.documents.push_back(std::move(document));
+    for (auto& warning : d.warnings) out.warnings.push_back(std::move(warning));
+  }
+  return out;
+}
+
+ReaderRequest request_for(const FoundFile& file, const std::string& encoding) {
+  ReaderRequest request;
+  request.name = file.path.string();
+  request.encoding = encoding;
+  return request;
+}
+
+}  // namespace
+
+Result<FileContent> read_documents_of(const ReaderProcess& reader, const FoundFile& file,
+                                      const std::string& encoding, const std::string& hash) {
+  if (is_lines_of_json(file)) {
+    auto text = read_file(file.path.string(), std::size_t{1} << 30);
+    if (!text.ok()) return text.status();
+    return read_lines(*text, file, hash);
+  }
+  auto read = reader.read_file(file.path, request_for(file, encoding));
+  if (!read.ok()) return read.status();
+  return content_of(std::move(*read), file, hash);
+}
+
+Result<FileContent> read_documents_of(const ReaderProcess& reader, std::string_view bytes,
+                                      const FoundFile& file, const std::string& encoding) {
+  if (is_lines_of_json(file)) return read_lines(bytes, file, "");
+  auto read = reader.read_bytes(bytes, request_for(file, encoding));
+  if (!read.ok()) return read.status();
+  return content_of(std::move(*read), file, "");
+}
+
+Result<std::string> hash_of_file(const FoundFile& file, const std::string& settings) {
+  const int fd = ::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    const std::string message = file.path.string() + ": " + std::strerror(errno);
+    return errno == ENOENT ? Status::not_found(message) : Status::io(message);
+  }
+  Sha256 hash;
+  hash.update_field("quire-file").update_field(settings);
+  char buffer[64 << 10];
+  for (;;) {
+    const auto n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const std::string message = file.path.string() + ": " + std::strerror(errno);
+      ::close(fd);
+      return Status::io(message);
+    }
+    if (n == 0) break;
+    hash.update(std::string_view(buffer, to_size(n)));
+  }
+  ::close(fd);
+  return "sha256:" + hash.finish().hex().substr(0, 32);
+}
+
+}  // namespace quire

@@ -1,0 +1,152 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/index.h"
+#include "server/commands/commands.h"
+#include "server/commands/files/ingest_run.h"
+#include "server/commands/model_path.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kMaxStdin = std::size_t{256} << 20;
+constexpr int kWatchMilliseconds = 2000;
+
+Result<std::string> read_stdin() {
+  std::string out;
+  char buffer[64 << 10];
+  for (;;) {
+    const auto n = ::read(0, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Status::io("standard input cannot be read");
+    if (n == 0) return out;
+    out.append(buffer, to_size(n));
+    if (out.size() > kMaxStdin)
+      return Status::exhausted("standard input has more than 256 MiB; split it");
+  }
+}
+
+void add(IngestCounts& sum, const IngestCounts& one) {
+  sum.created += one.created;
+  sum.updated += one.updated;
+  sum.unchanged += one.unchanged;
+  sum.deleted += one.deleted;
+  sum.skipped += one.skipped;
+  sum.failed += one.failed;
+  sum.cancelled += one.cancelled;
+}
+
+/// Runs a pass whenever a file has changed, until Ctrl-C.
+int watch(const IngestFlags& flags, const std::vector<std::string>& paths, IngestRun& run,
+          const Interrupt& interrupt, std::vector<FoundFile> seen) {
+  std::fprintf(stderr, "watching; Ctrl-C ends\n");
+  std::vector<FoundFile> last = seen;
+  while (!interrupt.wait(kWatchMilliseconds)) {
+    auto walk = find_files(paths, flags.filter);
+    if (!walk.ok()) continue;  // a folder that is being moved comes back, or stays away
+    // A file is taken once it has stopped changing.
+    const bool settled = walk->files == last;
+    last = walk->files;
+    if (!settled || walk->files == seen) continue;
+    seen = walk->files;
+    const auto counts = run.pass(*walk);
+    if (counts.ok())
+      run.summarize(*counts);
+    else
+      (void)complain(counts.status());  // the service may come back
+  }
+  return 0;
+}
+
+int ingest(const IngestFlags& flags) {
+  if (flags.overlap > 0 && flags.chunking == "markdown")
+    return complain(
+        "--overlap is for --chunking tokens; chunks that begin at headings do not overlap");
+  std::vector<std::string> paths;
+  bool standard_input = false;
+  for (const auto& path : flags.paths) {
+    if (path == "-")
+      standard_input = true;
+    else
+      paths.push_back(path);
+  }
+  if (standard_input && (flags.watch || flags.sync))
+    return complain("--sync and --watch need files or folders; '-' is neither");
+  const auto reader = ReaderProcess::find();
+  if (!reader.ok()) return complain(reader.status());
+  auto walk = find_files(paths, flags.filter);
+  if (!walk.ok()) return complain(walk.status());
+
+  Interrupt interrupt;
+  IngestRun run(flags, *reader, interrupt);
+  IngestCounts sum;
+  if (!paths.empty()) {
+    const auto counts = run.pass(*walk);
+    if (!counts.ok()) return complain(counts.status());
+    add(sum, *counts);
+  }
+  if (standard_input) {
+    const auto bytes = read_stdin();
+    if (!bytes.ok()) return complain(bytes.status());
+    const auto counts = run.pass_stdin(*bytes);
+    if (!counts.ok()) return complain(counts.status());
+    add(sum, *counts);
+  }
+  run.summarize(sum);
+  if (interrupt.requested()) {
+    std::fprintf(stderr,
+                 "stopped; %lld documents are in. The same command goes on where it stopped.\n",
+                 static_cast<long long>(sum.created + sum.updated + sum.unchanged));
+    return 130;
+  }
+  if (flags.watch) return watch(flags, paths, run, interrupt, walk->files);
+  if (sum.failed > 0)
+    return complain(std::to_string(sum.failed) + " files or documents were not cached");
+  if (sum.created + sum.updated + sum.unchanged + sum.deleted + sum.skipped == 0)
+    return complain("there is no file to read");
+  return 0;
+}
+
+}  // namespace
+
+void add_ingest_command(CLI::App& app, CommandRun& run) {
+  auto flags = std::make_shared<IngestFlags>();
+  auto* c = app.add_subcommand(
+      "ingest",
+      "Cache documents in a running service: files, folders with all below them, quoted patterns\n"
+      "such as 'notes/**/*.md', or '-' for standard input. PDF, HTML, Markdown, DOCX, ODT, EPUB,\n"
+      "CSV, mail and text in any encoding are read; .jsonl files hold one document a line:\n"
+      "{\"id\", \"title\", \"text\", \"metadata\"}. The id of a file is its path below the folder\n"
+      "that is named. Files that are cached already are left alone.");
+  c->add_option("PATH", flags->paths, "Files, folders, patterns, or -")->required();
+  add_client_flags(*c, flags->client);
+  c->add_option("--include", flags->filter.include, "Only files that match this pattern")
+      ->allow_extra_args(false);
+  c->add_option("--exclude", flags->filter.exclude, "No files or folders that match this pattern")
+      ->allow_extra_args(false);
+  c->add_option("--encoding", flags->encoding, "Of text files, such as windows-1252");
+  c->add_option("--name", flags->stdin_name, "File name of the document on standard input")
+      ->capture_default_str();
+  c->add_flag("--sync", flags->sync, "Delete documents of the named folders whose file is gone");
+  c->add_flag("--watch", flags->watch, "Go on, and take in files as they change");
+  c->add_flag("--dry-run", flags->dry_run, "Read the files and say what would be done");
+  c->add_flag("--replace", flags->replace, "Replace documents that came from another folder");
+  c->add_option("--chunking", flags->chunking,
+                "Where texts are cut: markdown at headings, tokens anywhere; auto: at headings in "
+                "formats that have them, unless --overlap is given")
+      ->check(CLI::IsMember({"auto", "markdown", "tokens"}))
+      ->capture_default_str();
+  c->add_option("--max-tokens", flags->max_tokens, "Longest chunk")->capture_default_str();
+  c->add_option("--overlap", flags->overlap, "Tokens repeated between chunks cut by tokens")
+      ->capture_default_str();
+  c->add_option("--context-tokens", flags->context_tokens,
+                "Read each chunk behind those before it, in windows of this many tokens; 0: alone")
+      ->capture_default_str();
+  c->add_flag("--pinned", flags->pinned, "Never evict their cache");
+  c->add_flag("-q,--quiet", flags->quiet, "Print failures only");
+  c->callback([flags, &run] { run = [flags] { return ingest(*flags); }; });
+}
+
+}  // namespace quire

@@ -1,0 +1,6 @@
+// Markdown of any bytes becomes a text with headings or an error.
+#include "tests/fuzz/reader_fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return quire::fuzz_reader(&quire::read_markdown, data, size, "file.markdown");
+}

@@ -1,0 +1,6 @@
+// Bytes in any encoding become UTF-8 or an error.
+#include "tests/fuzz/reader_fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return quire::fuzz_reader(&quire::read_text, data, size, "file.text");
+}

@@ -1,0 +1,244 @@
+// Each format gives a clean text with its headings, whatever it is called, and a clear error
+// otherwise.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "readers/formats/format.h"
+#include "tests/unit/readers/file_makers.h"
+
+namespace quire {
+namespace {
+
+using testing::docx_of;
+using testing::epub_of;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::zip_of;
+
+Result<std::vector<ReadDocument>> read(const std::string& bytes, const std::string& name,
+                                       const std::string& encoding = {}) {
+  ReaderRequest request;
+  request.name = name;
+  request.encoding = encoding;
+  const auto format = detect_format(bytes, name);
+  if (!format.ok()) return format.status();
+  return finish_documents((*format)->read(bytes, request), request);
+}
+
+ReadDocument one(const std::string& bytes, const std::string& name,
+                 const std::string& encoding = {}) {
+  auto result = read(bytes, name, encoding);
+  EXPECT_TRUE(result.ok()) << result.status().to_string();
+  if (!result.ok()) return {};
+  EXPECT_EQ(result->size(), 1u);
+  return (*result)[0];
+}
+
+/// The heading path that holds where `text` stands.
+std::string heading_at(const ReadDocument& d, const std::string& text) {
+  const auto at = d.text.find(text);
+  EXPECT_NE(at, std::string::npos) << text << " in " << d.text;
+  std::string out;
+  for (const TextMark& mark : d.marks)
+    if (mark.offset <= at) out = mark.heading;
+  return out;
+}
+
+std::uint32_t page_at(const ReadDocument& d, const std::string& text) {
+  const auto at = d.text.find(text);
+  EXPECT_NE(at, std::string::npos) << text << " in " << d.text;
+  std::uint32_t out = 0;
+  for (const TextMark& mark : d.marks)
+    if (mark.offset <= at) out = mark.page;
+  return out;
+}
+
+TEST(TextReader, ReadsAnyEncodingAndDropsItsMark) {
+  EXPECT_EQ(one("\xef\xbb\xbfHello", "a.txt").text, "Hello");
+  EXPECT_EQ(one("caf\xc3\xa9", "a.txt").text, "café");
+  EXPECT_EQ(one(std::string("\xff\xfeH\0\xe9\0", 6), "a.txt").text, "Hé");
+  EXPECT_EQ(one(std::string("\xfe\xff\0H\0\xe9", 6), "a.txt").text, "Hé");
+  EXPECT_EQ(one(std::string("P\0l\0a\0i\0n\0 \0t\0e\0x\0t\0", 20), "a.txt").text, "Plain text");
+  EXPECT_EQ(one(std::string("\0P\0l\0a\0i\0n\0 \0t\0e\0x\0t", 20), "a.txt").text, "Plain text");
+  EXPECT_EQ(one("d\xe9j\xe0 vu, tr\xe8s bien, caf\xe9 cr\xe8me \xe0 la carte", "a.txt").text,
+            "déjà vu, très bien, café crème à la carte");
+  EXPECT_EQ(one("\xe9", "a.txt", "cp437").text, "Θ");
+  EXPECT_EQ(one("\x82\xb1\x82\xf1\x82\xc9\x82\xbf\x82\xcd", "a.txt", "shift_jis").text,
+            "こんにちは");
+  EXPECT_EQ(one("one\r\ntwo\rthree\n", "a.txt").text, "one\ntwo\nthree\n");
+  EXPECT_EQ(read("x", "a.txt", "no-such-encoding").code(), Code::kInvalidArgument);
+}
+
+TEST(TextReader, RefusesWhatIsNoText) {
+  EXPECT_EQ(read("", "a.txt").code(), Code::kNotFound);
+  EXPECT_EQ(read(" \n\t", "a.txt").code(), Code::kNotFound);
+  std::string bytes;
+  for (int i = 0; i < 4000; ++i) bytes += static_cast<char>(i * 37 % 251);
+  EXPECT_EQ(read(bytes, "a.txt").code(), Code::kUnimplemented);
+  EXPECT_EQ(read("\x89PNG\r\n", "a.txt").code(), Code::kUnimplemented);
+  const auto d = one(
+      "a long enough text with one NUL " + std::string(1, '\0') + std::string(200, 'x'), "a.txt");
+  EXPECT_EQ(d.text.find('\0'), std::string::npos);
+  ASSERT_EQ(d.warnings.size(), 1u);
+  EXPECT_THAT(d.warnings[0], HasSubstr("NUL"));
+}
+
+TEST(HtmlReader, LeavesOutWhatIsNotTextAndKeepsHeadings) {
+  const auto d = one(
+      "<!doctype html><html><head><title>The page</title><style>p{}</style></head><body>"
+      "<nav>Menu</nav><script>alert(1)</script><h1>Top</h1><p>First &amp; best.</p>"
+      "<h2>Sub</h2><ul><li>one<li><p>two</p></ul><table><tr><th>A<th>B<tr><td>1<td>2</table>"
+      "<pre>x\n  y</pre><div hidden>secret</div><form>search</form><p># not a heading</p>"
+      "<footer>imprint</footer></body></html>",
+      "page.html");
+  EXPECT_EQ(d.title, "The page");
+  EXPECT_TRUE(d.markdown);
+  EXPECT_EQ(d.text,
+            "# Top\n\nFirst & best.\n\n## Sub\n\n- one\n- two\n\nA | B\n1 | 2\n\n```\nx\n  y\n```"
+            "\n\n\\# not a heading\n");
+  EXPECT_EQ(heading_at(d, "First"), "Top");
+  EXPECT_EQ(heading_at(d, "- two"), "Top > Sub");
+}
+
+TEST(HtmlReader, UsesTheEncodingThatThePageDeclares) {
+  const auto d = one("<html><head><meta charset=\"iso-8859-7\"></head><body>\xc1\xc2\xc3</body>",
+                     "page.html");
+  EXPECT_EQ(d.text, "ΑΒΓ\n");
+  EXPECT_EQ(one("<html><body>x", "page.txt").text, "x\n") << "the content decides, not the name";
+}
+
+TEST(HtmlReader, EndlessNestingIsNoCrash) {
+  std::string deep;
+  for (int i = 0; i < 20'000; ++i) deep += "<div>";
+  const auto result = read(deep + "text", "deep.html");
+  if (result.ok()) {
+    EXPECT_THAT((*result)[0].text, HasSubstr("text"));
+  } else {
+    EXPECT_FALSE(result.status().message().empty());
+  }
+}
+
+TEST(MarkdownReader, KeepsTheTextAndFindsHeadings) {
+  const auto d = one(
+      "---\ntitle: \"From above\"\nauthor: Ada\ntags: [a]\n---\n\nTop\n===\n\nText.\n\n"
+      "## Sub *two*\n\n```\n# no heading\n```\n\nLast.\n",
+      "notes.md");
+  EXPECT_EQ(d.title, "From above");
+  EXPECT_EQ(d.metadata, (std::vector<std::pair<std::string, std::string>>{{"author", "Ada"}}));
+  EXPECT_EQ(d.text.substr(0, 8), "Top\n===\n");
+  EXPECT_EQ(heading_at(d, "Text."), "Top");
+  EXPECT_EQ(heading_at(d, "Last."), "Top > Sub two");
+  EXPECT_EQ(one("no heading", "my file.md").title, "my file");
+  EXPECT_EQ(one("---\n\nA rule, not front matter.\n", "r.md").text.substr(0, 4), "---\n");
+}
+
+TEST(CsvReader, NamesTheColumnOfEveryValue) {
+  const auto d = one("Name;City\n\"Ada \"\"L\"\"\";\"New\nYork\"\nBob;\n", "t.csv");
+  EXPECT_EQ(d.text, "Name: Ada \"L\"; City: New York\nName: Bob\n");
+  EXPECT_EQ(one("1,2\n3,4\n", "t.csv").text, "1; 2\n3; 4\n");
+  EXPECT_EQ(one("a\tb\nx\ty\n", "t.tsv").text, "a: x; b: y\n");
+}
+
+TEST(DocxReader, ReadsHeadingsListsTablesAndPages) {
+  const auto p = [](const std::string& text, const std::string& properties = {}) {
+    return "<w:p><w:pPr>" + properties + "</w:pPr><w:r><w:t>" + text + "</w:t></w:r></w:p>";
+  };
+  const auto d = one(
+      docx_of(p("Chapter", R"(<w:pStyle w:val="berschrift2"/>)") + p("Body text.") +
+              p("item", "<w:numPr/>") + p("item two", "<w:numPr/>") + "<w:tbl><w:tr><w:tc>" +
+              p("a") + "</w:tc><w:tc>" + p("b") + "</w:tc></w:tr></w:tbl>" +
+              R"(<w:p><w:r><w:br w:type="page"/></w:r></w:p>)" + p("On page two.") +
+              "<w:p><w:del><w:r><w:delText>gone</w:delText></w:r></w:del></w:p>"),
+      "report.docx");
+  EXPECT_EQ(d.title, "The title");
+  EXPECT_EQ(d.text, "## Chapter\n\nBody text.\n\n- item\n- item two\n\na | b\n\nOn page two.\n");
+  EXPECT_EQ(heading_at(d, "Body"), "Chapter");
+  EXPECT_EQ(page_at(d, "On page two"), 2u);
+}
+
+TEST(OdtReader, ReadsHeadingsAndParagraphs) {
+  const auto d = one(zip_of({{"mimetype", "application/vnd.oasis.opendocument.text"},
+                             {"META-INF/manifest.xml", "<m/>"},
+                             {"content.xml",
+                              R"(<o xmlns:office="o" xmlns:text="t"><office:text>
+                  <text:h text:outline-level="1">Top</text:h>
+                  <text:p>One<text:s text:c="2"/>two<text:tab/>three.</text:p>
+                  <text:list><text:list-item><text:p>a</text:p></text:list-item></text:list>
+                  </office:text></o>)"}}),
+                     "text.odt");
+  EXPECT_EQ(d.text, "# Top\n\nOne  two\tthree.\n\n- a\n");
+  const auto locked = read(
+      zip_of({{"META-INF/manifest.xml", "<m><encryption-data/></m>"}, {"content.xml", "xx"}}),
+      "locked.odt");
+  EXPECT_EQ(locked.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(locked.status().message(), HasSubstr("password"));
+}
+
+TEST(EpubReader, JoinsItsChaptersInOrder) {
+  const auto d = one(epub_of({"<html><body><h1>One</h1><p>First.</p></body></html>",
+                              "<html><body><h1>Two</h1><p>Second.</p></body></html>"}),
+                     "book.epub");
+  EXPECT_EQ(d.title, "Book");
+  EXPECT_EQ(d.text, "# One\n\nFirst.\n\n# Two\n\nSecond.\n");
+  EXPECT_EQ(heading_at(d, "Second"), "Two");
+}
+
+TEST(ZipFormats, BombsBrokenAndForeignArchivesAreRefused) {
+  const auto bomb = read(zip_of({{"word/document.xml", std::string(300u << 20, ' ')}}), "b.docx");
+  EXPECT_EQ(bomb.code(), Code::kResourceExhausted);
+  EXPECT_THAT(bomb.status().message(), HasSubstr("zip bomb"));
+  const auto whole = docx_of("<w:p/>");
+  for (std::size_t size = 4; size < whole.size(); size += whole.size() / 16)
+    EXPECT_FALSE(read(whole.substr(0, size), "cut.docx").ok()) << size;
+  EXPECT_THAT(read(zip_of({{"a.txt", "x"}}), "a.zip").status().message(), HasSubstr("unpack"));
+  EXPECT_THAT(read(zip_of({{"xl/workbook.xml", "x"}}), "a.xlsx").status().message(),
+              HasSubstr("CSV"));
+  std::string deep;
+  for (int i = 0; i < 5000; ++i) deep += "<w:p>";
+  EXPECT_FALSE(read(docx_of(deep), "deep.docx").ok());
+}
+
+TEST(MailReader, ReadsPartsHeadersAndMailboxes) {
+  const auto d = one(
+      "From: =?utf-8?Q?J=C3=B6rg?= <j@x.y>\nSubject: Hello\nMIME-Version: 1.0\n"
+      "Content-Type: multipart/mixed; boundary=m\n\n--m\n"
+      "Content-Type: multipart/alternative; boundary=a\n\n--a\n"
+      "Content-Type: text/plain; charset=iso-8859-1\n"
+      "Content-Transfer-Encoding: quoted-printable\n\nGr=FC=DFe\n--a\n"
+      "Content-Type: text/html\n\n<p>other</p>\n--a--\n--m\n"
+      "Content-Type: application/pdf; name=\"a.pdf\"\n"
+      "Content-Disposition: attachment; filename=\"a.pdf\"\n"
+      "Content-Transfer-Encoding: base64\n\nQUJD\n--m--\n",
+      "one.eml");
+  EXPECT_EQ(d.title, "Hello");
+  EXPECT_THAT(d.text, HasSubstr("From: Jörg"));
+  EXPECT_THAT(d.text, HasSubstr("Grüße"));
+  EXPECT_THAT(d.text, Not(HasSubstr("other")));
+  ASSERT_EQ(d.warnings.size(), 1u);
+  EXPECT_THAT(d.warnings[0], HasSubstr("a.pdf"));
+
+  const std::string first =
+                        "From a@b Mon Jan  1 00:00:00 2024\nFrom: a@b\nSubject: 1\n"
+                        "Message-ID: <m1@b>\n\nOne.\n\n",
+                    second =
+                        "From a@b Mon Jan  1 00:00:01 2024\nFrom: a@b\nSubject: 2\n"
+                        "Message-ID: <m1@b>\n\nTwo.\n";
+  const auto box = read(first + second, "all.mbox");
+  ASSERT_TRUE(box.ok()) << box.status().to_string();
+  ASSERT_EQ(box->size(), 2u);
+  EXPECT_EQ((*box)[0].part, "m1@b");
+  EXPECT_EQ((*box)[1].part, "m1@b-2");
+  EXPECT_THAT((*box)[1].text, HasSubstr("Two."));
+}
+
+TEST(Formats, ContentDecidesBeforeTheName) {
+  set_pdf_reader([](std::string_view, const ReaderRequest&) -> Result<std::vector<ReadDocument>> {
+    return std::vector<ReadDocument>{{.title = "pdf", .text = "x"}};
+  });
+  EXPECT_EQ(one("%PDF-1.4", "looks.txt").title, "pdf");
+  set_pdf_reader(nullptr);
+  EXPECT_EQ(read("%PDF-1.4", "looks.txt").code(), Code::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace quire
