@@ -12,12 +12,12 @@ namespace {
 constexpr std::array<std::string_view, 7> kStatusNames = {
     "queued", "tokenizing", "prefilling", "storing", "ready", "failed", "deleting"};
 
-Status check_name(std::string_view field, std::string_view value) {
+Status check_name(std::string_view field, std::string_view value, std::size_t limit) {
   if (value.empty()) return Status::invalid(std::string(field), "must not be empty");
-  if (value.size() > kMaxIdBytes) {
+  if (value.size() > limit) {
     return Status::invalid(std::string(field), "is " + std::to_string(value.size()) +
-                                                   " bytes long; at most " +
-                                                   std::to_string(kMaxIdBytes) + " are allowed");
+                                                   " bytes long; at most " + std::to_string(limit) +
+                                                   " are allowed");
   }
   if (value.find('\0') != std::string_view::npos)
     return Status::invalid(std::string(field), "must not contain NUL bytes");
@@ -75,8 +75,8 @@ std::vector<std::int32_t> left_context(const DocumentManifest& m, std::size_t in
 }
 
 Status validate_manifest(const DocumentManifest& m) {
-  QUIRE_RETURN_IF_ERROR(check_name("namespace", m.ns));
-  QUIRE_RETURN_IF_ERROR(check_name("id", m.id));
+  QUIRE_RETURN_IF_ERROR(check_name("namespace", m.ns, kMaxNamespaceBytes));
+  QUIRE_RETURN_IF_ERROR(check_name("id", m.id, kMaxIdBytes));
   QUIRE_RETURN_IF_ERROR(check_size("title", m.title.size(), kMaxTitleBytes));
   QUIRE_RETURN_IF_ERROR(check_size("metadata", m.metadata_json.size(), kMaxMetadataBytes));
   QUIRE_RETURN_IF_ERROR(check_size("content_hash", m.content_hash.size(), kMaxIdBytes));

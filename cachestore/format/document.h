@@ -83,6 +83,7 @@ struct DocumentManifest {
 };
 
 /// Largest accepted sizes. Errors name the field.
+inline constexpr std::size_t kMaxNamespaceBytes = 128;
 inline constexpr std::size_t kMaxIdBytes = 200;
 inline constexpr std::size_t kMaxTitleBytes = 64 << 10;
 inline constexpr std::size_t kMaxMetadataBytes = 1 << 20;

@@ -128,10 +128,11 @@ IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
   IngestOutcome all;
   static_cast<JobSnapshot&>(all) = jobs.at(0);
   all.job_ids.push_back(all.id);
-  bool finished = all.finished();
+  bool finished = all.finished(), every_result = true;
   for (std::size_t i = 1; i < jobs.size(); ++i) {
     const JobSnapshot& job = jobs[i];
     all.job_ids.push_back(job.id);
+    every_result = every_result && !job.results.empty();
     for (JobItem item : job.results) {
       item.index += static_cast<std::int32_t>(all.counts.total);
       all.results.push_back(std::move(item));
@@ -147,8 +148,7 @@ IngestOutcome join_jobs(const std::vector<JobSnapshot>& jobs) {
     finished = finished && job.finished();
     if (job.status != all.status) all.status = finished ? JobStatus::kPartial : JobStatus::kRunning;
   }
-  if (all.results.size() > kMostResults || std::ssize(all.results) != all.counts.total)
-    all.results.clear();
+  if (!every_result || all.results.size() > kMostResults) all.results.clear();
   return all;
 }
 
