@@ -88,13 +88,15 @@ class JobWait : public std::enable_shared_from_this<JobWait> {
       jobs.swap(jobs_);
     }
     for (JobSnapshot& job : jobs) {
-      auto latest = job.finished() ? Result<JobSnapshot>(std::move(job))
-                                   : call_->services.ingest->jobs().job(call_->ns, job.id);
-      if (!latest.ok()) {
-        fail_job(*call_, latest.status(), job.id);
-        return drop();
+      if (!job.finished()) {
+        auto latest = call_->services.ingest->jobs().job(call_->ns, job.id);
+        if (!latest.ok()) {
+          fail_job(*call_, latest.status(), job.id);
+          return drop();
+        }
+        job = std::move(*latest);
       }
-      now.push_back(std::move(*latest));
+      now.push_back(std::move(job));
       if (jobs.size() > 1 && now.size() * now[0].results.size() > kMostResults)
         now.back().results.clear();
     }
