@@ -55,8 +55,8 @@ struct EngineOptions {
   /// Number of tokens in a prefill chunk, a multiple of 64. 0 means 512, or on a device as many as
   /// its memory allows (residency/memory_plan.h).
   std::int32_t prefill_chunk_tokens = 0;
-  /// The strategy `auto` recomputes prompts of at most this many tokens.
-  std::int64_t small_context_tokens = 1024;
+  /// The strategy `auto` stays exact for prompts of at most this many tokens.
+  std::int64_t small_context_tokens = 256;
   std::int32_t num_threads = 0;  ///< kernel threads; 0: all cores
   /// Most bytes of computed prompts that are kept for later requests with the same beginning. They
   /// are part of working_cache_bytes and are evicted first; 0 keeps none, a negative value means a

@@ -21,7 +21,7 @@ struct EngineFacts {
   /// Tokens put before every context that is prefilled for the store; their rows are not kept.
   std::vector<std::int32_t> ingest_prefix;
   ContextNames names;  ///< keys and block ids; holds the digest of everything that changes KV
-  std::int64_t small_context_tokens = 1024;
+  std::int64_t small_context_tokens = 256;
   StableLayers stable_layers;      ///< calibrated, or the default
   SelectionHeads selection_heads;  ///< calibrated; empty: they are not
   bool retrieval_head = false;     ///< a retrieval head is loaded

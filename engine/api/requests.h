@@ -51,6 +51,13 @@ struct EmbedRequest {
   std::shared_ptr<std::atomic<bool>> cancelled;  ///< may be null; checked between chunks
 };
 
+/// A strategy whose evidence says that `auto` may use it.
+struct CertifiedStrategy {
+  CacheOptions cache;    ///< strategy, ratios, positions and the options of its plugs
+  std::string spec;      ///< the same as text, for reports
+  std::string evidence;  ///< how it was shown, for replies: "passed the fidelity test of this model"
+};
+
 /// One document part of a query's prompt, in prompt order.
 struct QueryContext {
   std::string document_id;  ///< id shown in replies; empty for inline text
@@ -73,9 +80,9 @@ struct QueryRequest {
   std::string tenant;
   std::array<std::uint8_t, 32> salt_digest{};
   CacheOptions cache;  ///< strategy, ratios, positions, write (api/plan.h)
-  /// An approximate strategy that passed this model's fidelity test, so `auto` may choose it. None:
-  /// `auto` stays exact.
-  std::optional<std::string> certified_strategy;
+  /// An approximate strategy that passed this model's fidelity test, with the settings it passed
+  /// with, so `auto` may choose it. None: `auto` stays exact.
+  std::optional<CertifiedStrategy> certified;
   /// If true, the query ends once its plan is complete. The question may run over some blocks, but
   /// no answer is generated.
   bool plan_only = false;

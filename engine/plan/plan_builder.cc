@@ -271,7 +271,7 @@ Status decide(const EngineFacts& facts, const QueryRequest& request, const Speed
     QUIRE_RETURN_IF_ERROR(choose_sources(facts, request, qp));
   }
   const bool too_long = qp.execution.end_of_documents + plan.suffix_tokens + 1 > facts.window;
-  plan.positions = request.cache.positions.value_or(PositionMode::kGlobal);
+  plan.positions = qp.execution.cache.positions.value_or(PositionMode::kGlobal);
   if (plan.positions == PositionMode::kGlobal && too_long && qp.execution.strategy.sparse) {
     plan.positions = PositionMode::kCompact;
     plan.add_fallback(

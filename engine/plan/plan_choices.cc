@@ -16,7 +16,7 @@ namespace {
 /// share of their stored KV, recomputes its usual share of their tokens, and computes what is not
 /// stored. 0 if speeds are unknown.
 double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryRequest& request,
-                    const Strategy& strategy, const QueryPlan& qp) {
+                    const Strategy& strategy, const CacheOptions& cache, const QueryPlan& qp) {
   if (speeds.prefill_tokens_per_ms <= 0) return 0;
   ExactContexts exact_contexts(facts, request);
   double dram = 0, disk = 0;
@@ -29,8 +29,10 @@ double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryR
       computed += static_cast<double>(c.num_tokens);
       continue;
     }
-    if (!exact) computed += strategy.typical_recompute * static_cast<double>(c.num_tokens);
-    const double bytes = strategy.typical_load *
+    if (!exact)
+      computed += cache.recompute_ratio.value_or(strategy.typical_recompute) *
+                  static_cast<double>(c.num_tokens);
+    const double bytes = cache.keep_ratio.value_or(strategy.typical_load) *
                          static_cast<double>(qp.execution.work[i].layout.total_bytes());
     (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
   }
@@ -48,15 +50,17 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
   input.small_context_tokens = facts.small_context_tokens;
   for (const PlannedContext& c : qp.plan.contexts)
     input.cached_tokens += c.cached ? c.num_tokens : 0;
-  const auto predicted = [&](std::string_view name) {
+  const auto predicted = [&](std::string_view name, const CacheOptions& cache) {
     const auto strategy = find_strategy(name);
-    return strategy.ok() ? predicted_ms(facts, speeds, request, *strategy, qp) : 0;
+    return strategy.ok() ? predicted_ms(facts, speeds, request, *strategy, cache, qp) : 0;
   };
-  input.recompute_ms = predicted("recompute");
-  input.exact_ms = predicted("exact");
-  if (request.certified_strategy && find_strategy(*request.certified_strategy).ok()) {
-    input.certified_strategy = request.certified_strategy;
-    input.certified_ms = predicted(*request.certified_strategy);
+  input.recompute_ms = predicted("recompute", {});
+  input.exact_ms = predicted("exact", {});
+  if (request.certified && find_strategy(request.certified->cache.strategy).ok()) {
+    const CacheOptions& cache = request.certified->cache;
+    input.certified_strategy = cache.strategy;
+    input.certified_because = request.certified->evidence;
+    input.certified_ms = predicted(cache.strategy, cache);
   }
   return choose_strategy(input);
 }
@@ -121,25 +125,37 @@ Status choose_retriever(const EngineFacts& facts, const QueryRequest& request, Q
   return {};
 }
 
+/// Takes over the settings that a strategy was certified with. What concerns compression, decoding
+/// and writing stays the request's.
+void take_settings(const CacheOptions& certified, CacheOptions& cache) {
+  cache.positions = certified.positions;
+  cache.keep_ratio = certified.keep_ratio;
+  cache.recompute_ratio = certified.recompute_ratio;
+  cache.options = certified.options;
+}
+
 }  // namespace
 
 Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, const Speeds& speeds,
                      QueryPlan& qp) {
   Plan& plan = qp.plan;
   plan.strategy_asked = request.cache.strategy;
-  std::string name = request.cache.strategy;
+  CacheOptions& cache = qp.execution.cache;
+  cache = request.cache;
+  std::string name = cache.strategy;
   if (name == "auto") {
     AutoChoice choice = choose(facts, speeds, request, qp);
     name = std::move(choice.strategy);
     plan.reason = std::move(choice.reason);
+    if (choice.certified) take_settings(request.certified->cache, cache);
   }
   QUIRE_ASSIGN_OR_RETURN(qp.execution.strategy, find_strategy(name));
   plan.strategy = qp.execution.strategy.name;
   plan.selector = qp.execution.strategy.selector;
-  plan.options = request.cache.options;
+  plan.options = cache.options;
   plan.prompt_compression = request.cache.prompt_compression;
   plan.prompt_options = request.cache.prompt_options;
-  plan.recomputer = recomputer_of(qp.execution.strategy, request.cache.options);
+  plan.recomputer = recomputer_of(qp.execution.strategy, cache.options);
   plan.compress = request.cache.compress == "auto" ? "none" : request.cache.compress;
   QUIRE_RETURN_IF_ERROR(choose_retriever(facts, request, qp));
   std::string unused;
@@ -147,8 +163,8 @@ Status pick_strategy(const EngineFacts& facts, const QueryRequest& request, cons
     if (!asked || taken) return;
     unused += unused.empty() ? what : std::string(" and ") + what;
   };
-  note(request.cache.keep_ratio.has_value(), qp.execution.strategy.takes_keep_ratio, "keep_ratio");
-  note(request.cache.recompute_ratio.has_value(), qp.execution.strategy.takes_recompute_ratio,
+  note(cache.keep_ratio.has_value(), qp.execution.strategy.takes_keep_ratio, "keep_ratio");
+  note(cache.recompute_ratio.has_value(), qp.execution.strategy.takes_recompute_ratio,
        "recompute_ratio");
   if (!unused.empty()) plan.add_fallback("strategy " + plan.strategy + " does not take " + unused);
   return {};

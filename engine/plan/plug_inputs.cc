@@ -49,7 +49,7 @@ SelectionInput PlugInputs::selection() const {
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;
   input.head_dim = facts_.shape.head_dim;
-  input.keep_ratio = request_.cache.keep_ratio;
+  input.keep_ratio = plan_.execution.cache.keep_ratio;
   input.stable_layers = facts_.stable_layers;
   return input;
 }
@@ -61,7 +61,7 @@ RecomputeInput PlugInputs::recompute() const {
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;
   input.head_dim = facts_.shape.head_dim;
-  input.recompute_ratio = request_.cache.recompute_ratio;
+  input.recompute_ratio = plan_.execution.cache.recompute_ratio;
   input.question = request_.suffix_ids;
   input.question_position = plan_.execution.suffix_position;
   return input;

@@ -37,6 +37,8 @@ struct ContextWork {
 /// What the execution of a plan needs and no caller sees. It holds segments.
 struct Execution {
   Strategy strategy;
+  /// The request's settings, or those that `auto` took with a certified strategy.
+  CacheOptions cache;
   std::vector<ContextWork> work;  ///< one entry per context of the plan
   /// Selection over the plan's contexts. While Plan::selection_pending, these are the blocks of the
   /// query pass.

@@ -168,24 +168,23 @@ const OptionTable<AutoDecodeOptions>& auto_decode_options() {
 }
 
 AutoChoice choose_strategy(const AutoInput& input) {
-  if (input.prompt_tokens <= input.small_context_tokens) {
-    return {"recompute", "the prompt has " + std::to_string(input.prompt_tokens) +
-                             " tokens; up to " + std::to_string(input.small_context_tokens) +
-                             " (policy.small_ctx, and at most a quarter of the window) a full "
-                             "prefill is cheap; name a strategy to use the cache"};
-  }
   if (input.cached_tokens == 0) return {"recompute", "no document of this prompt is cached"};
-  const bool certified = input.certified_strategy.has_value();
+  const bool small = input.prompt_tokens <= input.small_context_tokens;
+  const bool certified = input.certified_strategy.has_value() && !small;
   const std::string best = certified ? *input.certified_strategy : "exact";
   const double best_ms = certified ? input.certified_ms : input.exact_ms;
   std::string why =
-      certified
-          ? "strategy " + best + " passed the fidelity test of this model"
+      certified ? "strategy " + best + " " + input.certified_because
+      : small
+          ? "the prompt has " + std::to_string(input.prompt_tokens) + " tokens; up to " +
+                std::to_string(input.small_context_tokens) +
+                " (policy.small_ctx, and at most a quarter of the window) auto stays exact; name a "
+                "strategy to use all of the cache"
           : "approximate strategies are not chosen without a passed fidelity test of this model";
-  if (best_ms <= 0 || input.recompute_ms <= 0) return {best, why};
+  if (best_ms <= 0 || input.recompute_ms <= 0) return {best, why, certified};
   const std::string compared = in_ms(best_ms) + " predicted for " + best + ", " +
                                in_ms(input.recompute_ms) + " for a full prefill";
-  if (best_ms <= input.recompute_ms) return {best, why + "; " + compared};
+  if (best_ms <= input.recompute_ms) return {best, why + "; " + compared, certified};
   return {"recompute", "loading takes longer than computing: " + compared};
 }
 

@@ -58,17 +58,20 @@ const OptionTable<AutoDecodeOptions>& auto_decode_options();
 /// Inputs of the `auto` decision.
 struct AutoInput {
   std::int64_t prompt_tokens = 0, cached_tokens = 0, small_context_tokens = 0;
-  /// An approximate strategy whose fidelity certificate for this model passes.
+  /// An approximate strategy that is shown to be good enough with this model.
   std::optional<std::string> certified_strategy;
+  std::string certified_because;  ///< how: "passed the fidelity test of this model"
   /// Predicted ms until the first token, from measured speeds; 0: unknown.
   double recompute_ms = 0, exact_ms = 0, certified_ms = 0;
 };
 struct AutoChoice {
   std::string strategy;
   std::string reason;
+  bool certified = false;  ///< it is the certified strategy
 };
-/// Chooses the quickest of the certified strategy, else `exact`, and `recompute` if loading takes
-/// longer than computing. It never chooses an approximation without a certificate.
+/// Chooses the certified strategy, else `exact`, and `recompute` if loading takes longer than
+/// computing. Short prompts are answered exactly, because little can be saved. It never chooses an
+/// approximation without evidence.
 AutoChoice choose_strategy(const AutoInput& input);
 
 /// Checks names, ranges and combinations of CacheOptions before anything is looked up. Errors:

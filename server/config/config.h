@@ -62,7 +62,8 @@ struct Config {
   } remote;
   struct Policy {
     std::string strategy = "auto", compress = "auto", decode = "auto";
-    std::int64_t small_ctx = 1024, default_ttl_seconds = 0;
+    std::int64_t small_ctx = 256, default_ttl_seconds = 0;
+    bool evidence = true;
     double shadow_ratio = 0, shadow_min_agreement = 0.9, fidelity_max_drop = 0.02;
   } policy;
   struct Retrieve {

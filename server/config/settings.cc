@@ -125,8 +125,11 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
       QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),
       QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7,
-                    "auto recomputes prompts up to this many tokens, and at most a quarter of the "
+                    "auto stays exact for prompts up to this many tokens, at most a quarter of the "
                     "model's window"),
+      QUIRE_SETTING(policy, "evidence", evidence, 0, 0,
+                    "probe the service's own documents while idle, so that auto may use what is "
+                    "shown to be good enough"),
       QUIRE_SETTING(policy, "shadow_ratio", shadow_ratio, 0, 1,
                     "share of approximate queries checked against full recomputation when idle"),
       QUIRE_SETTING(policy, "shadow_min_agreement", shadow_min_agreement, 0, 1,

@@ -367,7 +367,7 @@ TEST_F(ApiTest, DocumentsPostedAndAskedAtOnceAreWaitedForOrComputed) {
 TEST(SmallWindowTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow) {
   TempFolder folder;
   ServiceProcess service;
-  service.start(folder.path(), {"--model.max_model_len=2048"});
+  service.start(folder.path(), {"--model.max_model_len=2048", "--policy.small_ctx=1024"});
   const std::int64_t quarter = int_at(service.json("GET", "/v1/models/default"), "max_model_len") /
                                4;
   ASSERT_LT(quarter, 1024) << "else the setting alone would count";
@@ -383,7 +383,7 @@ TEST(SmallWindowTest, AutoCallsNoPromptSmallThatTakesMoreThanAQuarterOfTheWindow
   };
   const auto small = plan("small-prompt", 60), large = plan("large-prompt", 330);
   ASSERT_LE(int_at(small, "usage.prompt_tokens"), quarter);
-  EXPECT_EQ(text_at(small, "policy.strategy"), "recompute");
+  EXPECT_EQ(text_at(small, "policy.strategy"), "exact");
   EXPECT_NE(text_at(small, "policy.reason").find("policy.small_ctx"), std::string::npos)
       << text_at(small, "policy.reason");
   ASSERT_GT(int_at(large, "usage.prompt_tokens"), quarter);

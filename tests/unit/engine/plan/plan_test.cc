@@ -38,6 +38,13 @@ PlugOptions options(std::map<std::string, std::string, std::less<>> given) {
   return PlugOptions(std::move(given));
 }
 
+CertifiedStrategy certified(const std::string& strategy) {
+  CertifiedStrategy c;
+  c.cache.strategy = strategy;
+  c.evidence = "was shown to be good";
+  return c;
+}
+
 class PlanTest : public ::testing::Test {
  protected:
   PlanTest() {
@@ -197,9 +204,12 @@ TEST_F(PlanTest, NaivePositionsStartWhereIngestHadThem) {
 
 TEST_F(PlanTest, AutoSaysWhy) {
   add(ids(100, 10), true);
+  // A short prompt is answered exactly, also where an approximation is certified.
+  request.certified = certified("reuse");
   Plan p = plan("auto");
-  EXPECT_EQ(p.strategy, "recompute");
+  EXPECT_EQ(p.strategy, "exact");
   EXPECT_NE(p.reason.find("300"), std::string::npos);
+  request.certified.reset();
   add(ids(400, 200), false);
   p = plan("auto");
   EXPECT_EQ(p.strategy, "exact");
@@ -213,20 +223,39 @@ TEST_F(PlanTest, AutoSaysWhy) {
 TEST_F(PlanTest, AutoTakesAnApproximationOnlyWhenItIsCertified) {
   add(ids(100, 10), true);
   add(ids(400, 200), true);
-  request.certified_strategy = "reuse";
+  request.certified = certified("reuse");
   const Plan p = plan("auto");
   EXPECT_EQ(p.strategy, "reuse");
-  EXPECT_NE(p.reason.find("fidelity"), std::string::npos);
+  EXPECT_NE(p.reason.find("strategy reuse was shown to be good"), std::string::npos);
   EXPECT_FALSE(p.fallback);
-  request.certified_strategy.reset();
+  request.certified.reset();
   EXPECT_EQ(plan("auto").strategy, "exact");
+}
+
+TEST_F(PlanTest, AutoTakesACertifiedStrategyWithItsSettings) {
+  add(ids(100, 10), true);
+  add(ids(400, 200), true);
+  request.certified = certified("reuse");
+  request.certified->cache.positions = PositionMode::kLocalNaive;
+  EXPECT_EQ(plan("auto").positions, PositionMode::kLocalNaive);
+  request.certified = certified("epic");
+  request.certified->cache.recompute_ratio = 0.5;
+  const std::int64_t half = plan("auto").fates.recomputed;
+  request.certified->cache.recompute_ratio = 0.1;
+  const std::int64_t tenth = plan("auto").fates.recomputed;
+  EXPECT_GT(half, 3 * tenth);
+  EXPECT_GT(tenth, 0);
+  // Where `auto` takes something else, these settings are not taken.
+  stored_.clear();
+  EXPECT_EQ(plan("auto").strategy, "recompute");
+  EXPECT_FALSE(plan("auto").fallback);
 }
 
 TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
   request.prefix_ids = {1};
   add(ids(400, 10), true);
   add(ids(400, 500), true);
-  request.certified_strategy = "samkv";
+  request.certified = certified("samkv");
   EXPECT_EQ(plan("auto").strategy, "samkv");
   Speeds speeds;
   speeds.prefill_tokens_per_ms = 1;
@@ -242,9 +271,9 @@ TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
   EXPECT_NE(p->plan.reason.find("loading takes longer"), std::string::npos);
   // An approximation is taken only if it is certified and in this build.
   speeds.disk_bytes_per_ms = 1e6;
-  for (const auto& certified :
-       {std::optional<std::string>(), std::optional<std::string>("nosuch")}) {
-    request.certified_strategy = certified;
+  for (const auto& none :
+       {std::optional<CertifiedStrategy>(), std::optional(certified("nosuch"))}) {
+    request.certified = none;
     EXPECT_EQ(build("auto", speeds)->plan.strategy, "exact");
   }
 }
