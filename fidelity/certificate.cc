@@ -49,10 +49,10 @@ std::string cannot_tell(const ReportRow& reference) {
     return "this suite certifies nothing: the documents do not make its answers likelier for full "
            "recompute (" +
            nats(reference.worth_nll.value) + " a token)";
-  if (!(reference.worth_contains.low > 0))
-    return "this suite certifies nothing: full recompute does not answer it better with the "
-           "documents than without (" +
-           points(reference.worth_contains.value) + ")";
+  if (!(reference.above_chance.low > 0))
+    return "this suite certifies nothing: full recompute's answers do not contain the right ones "
+           "more often than those of other questions (" +
+           points(reference.above_chance.value) + ")";
   return {};
 }
 
@@ -315,16 +315,14 @@ std::vector<Certificate> load_certificates(Store& store, const std::string& fing
   return std::move(*parsed);
 }
 
-const Certificate* best_certificate(const std::vector<Certificate>& certificates,
-                                    const std::string& fingerprint_hex, double max_drop) {
-  const Certificate* best = nullptr;
-  for (const auto& c : certificates) {
-    if (!c.passed || c.max_drop > max_drop || !c.default_settings ||
-        c.fingerprint_hex != fingerprint_hex)
-      continue;
-    if (!best || c.ttft_ms < best->ttft_ms) best = &c;
-  }
-  return best;
+std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,
+                                                     const std::string& fingerprint_hex,
+                                                     double max_drop) {
+  std::vector<const Certificate*> out;
+  for (const auto& c : certificates)
+    if (c.passed && c.max_drop <= max_drop && c.fingerprint_hex == fingerprint_hex)
+      out.push_back(&c);
+  return out;
 }
 
 }  // namespace quire

@@ -4,9 +4,10 @@
 /// The rule applies to a suite with known answers and to paired differences to full recompute
 /// (question by question, 95 % intervals). A certificate passes if:
 ///
-/// 1. The suite can tell: the documents make the right answers likelier, and make recompute answer
-///    with them more often, than the same prompt without documents. The lower ends of both
-///    differences are above 0. A model or a suite that fails this certifies nothing.
+/// 1. The suite can tell: the documents make the right answers likelier than the same prompt without
+///    documents, and recompute's answers contain the right ones more often than those of other
+///    questions (chance). The lower ends of both differences are above 0. A model or a suite that
+///    fails this certifies nothing.
 /// 2. The lower end of the difference in exact match, and in F1, over all questions is at least
 ///    -max_drop. A sample cannot exclude losses too small for it to show, so the lower end counts
 ///    as -3/n at most. (The "rule of three": 3/n is the 95 % upper bound of the rate of a loss
@@ -33,7 +34,7 @@ struct Certificate {
   std::string fingerprint, model_name;
   std::string strategy;           ///< name
   std::string spec;               ///< name and settings
-  bool default_settings = false;  ///< the settings that `auto` would use
+  bool default_settings = false;  ///< nothing but the name was given
   std::string suite, suite_hash;
   std::int64_t n = 0;
   double em = 0, f1 = 0, recompute_em = 0, recompute_f1 = 0;
@@ -69,11 +70,10 @@ Status save_certificates(Store& store, const std::vector<Certificate>& fresh);
 /// log.
 std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex);
 
-/// Returns the certificate whose strategy `auto` may take: passed under a limit no wider than
-/// `max_drop`, default settings, this fingerprint. Among several it is the one with the least TTFT.
-/// Null: none.
-const Certificate* best_certificate(const std::vector<Certificate>& certificates,
-                                    const std::string& fingerprint_hex,
-                                    double max_drop = kDefaultMaxDrop);
+/// Returns the certificates whose strategies `auto` may take, with their settings: passed under a
+/// limit no wider than `max_drop`, this fingerprint. They are of `certificates`.
+std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,
+                                                     const std::string& fingerprint_hex,
+                                                     double max_drop = kDefaultMaxDrop);
 
 }  // namespace quire

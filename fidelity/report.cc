@@ -9,6 +9,7 @@
 
 #include "fidelity/json_util.h"
 #include "fidelity/random.h"
+#include "fidelity/score.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -31,8 +32,31 @@ Interval mean_of(const Values& values, const BootstrapOptions& base, const std::
   return bootstrap_trimmed_mean(values, trim, options);
 }
 
+/// Returns for each measured question the share of other questions' references that recompute's
+/// answer to it contains. At most kOthers of them are asked, evenly spread over the suite.
+Values chance_of(const Suite& suite, const RunResult& run) {
+  constexpr std::size_t kOthers = 64;
+  const std::size_t n = run.questions.size(),
+                    others = std::min(n - std::min<std::size_t>(n, 1), kOthers);
+  Values out(n, 0);
+  if (others == 0) return out;
+  const std::size_t step = (n - 1) / others;
+  for (std::size_t q = 0; q < n; ++q) {
+    std::size_t asked = 0;
+    for (std::size_t k = 1; k <= others; ++k) {
+      const auto& references = suite.records[run.questions[(q + k * step) % n]].answers;
+      if (references.empty()) continue;
+      ++asked;
+      out[q] += contains_answer(run.rows[q][0].answer, references);
+    }
+    if (asked > 0) out[q] /= static_cast<double>(asked);
+  }
+  return out;
+}
+
 ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string& task,
-                   const std::vector<std::size_t>& questions, const BootstrapOptions& bootstrap) {
+                   const std::vector<std::size_t>& questions, const Values& chance,
+                   const BootstrapOptions& bootstrap) {
   const StrategySpec& spec = run.strategies[strategy];
   ReportRow row;
   row.strategy = spec.text;
@@ -41,7 +65,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.default_settings = spec.default_settings();
   Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft,
       decode, cited, moved, corrected, contains, contains_difference, nll, nll_difference,
-      support_kept, answer_kept, worth_nll, worth_contains;
+      support_kept, answer_kept, worth_nll, worth_contains, above_chance;
   std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
@@ -76,6 +100,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     em.push_back(m.em);
     f1.push_back(m.f1);
     contains.push_back(m.contains);
+    if (strategy == 0) above_chance.push_back(m.contains - chance[q]);
     if (!reference.skipped.empty()) continue;
     em_difference.push_back(m.em - reference.em);
     f1_difference.push_back(m.f1 - reference.f1);
@@ -95,6 +120,7 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.nll_difference = mean_of(nll_difference, bootstrap, prefix + "nll_difference", kTrimmed);
   row.worth_nll = mean_of(worth_nll, bootstrap, prefix + "worth_nll", kTrimmed);
   row.worth_contains = mean(worth_contains, "worth_contains");
+  row.above_chance = mean(above_chance, "above_chance");
   row.support_kept = mean(support_kept, "support_kept");
   row.answer_kept = mean(answer_kept, "answer_kept");
   row.agreement = mean(agreement, "agreement");
@@ -212,12 +238,13 @@ Report make_report(const Suite& suite, const RunResult& run, ReportContext conte
     by_task[kind].push_back(i);
     all.push_back(i);
   }
+  const Values chance = chance_of(suite, run);
   for (std::size_t s = 0; s < run.strategies.size(); ++s) {
     out.strategies.push_back(run.strategies[s].text);
-    if (ReportRow row = make_row(run, s, "all", all, bootstrap); row.n > 0)
+    if (ReportRow row = make_row(run, s, "all", all, chance, bootstrap); row.n > 0)
       out.rows.push_back(std::move(row));
     for (const auto& task : out.tasks) {
-      ReportRow row = make_row(run, s, task, by_task[task], bootstrap);
+      ReportRow row = make_row(run, s, task, by_task[task], chance, bootstrap);
       if (row.n > 0) out.rows.push_back(std::move(row));
     }
   }
@@ -313,6 +340,7 @@ std::string report_json(const Report& r) {
     d["nll"] = interval_json(row.nll);
     d["worth_nll"] = interval_json(row.worth_nll);
     d["worth_contains"] = interval_json(row.worth_contains);
+    d["above_chance"] = interval_json(row.above_chance);
     d["support_kept"] = interval_json(row.support_kept);
     d["answer_kept"] = interval_json(row.answer_kept);
     d["em_difference"] = interval_json(row.em_difference);

@@ -41,6 +41,9 @@ struct ReportRow {
   /// and with them. Nats a token of nll, trimmed likewise, and share of answers that contain a
   /// reference.
   Interval worth_nll, worth_contains;
+  /// Of recompute: `contains` minus the share of other questions' references that the same answer
+  /// contains, which is what chance gives.
+  Interval above_chance;
 };
 
 /// ReportContext describes what was measured, and with which model and settings.

@@ -35,7 +35,7 @@ Report report_of(std::int64_t n, Interval all, Interval task,
       row.nll_difference = {0.01, -0.05, 0.07};
       if (!row.approximate) {
         row.worth_nll = {1.2, 1.0, 1.4};
-        row.worth_contains = {0.3, 0.2, 0.4};
+        row.above_chance = {0.3, 0.2, 0.4};
       }
       if (row.approximate) row.em_difference = row.f1_difference = row.task == "all" ? all : task;
       row.ttft_ms = {12.5, 12, 13};
@@ -73,7 +73,7 @@ TEST(CertificateRule, ALossInOneTaskDoesNotHideInTheMean) {
 // Rows: recompute over all and over t, then the strategy over all and over t.
 TEST(CertificateRule, ASuiteThatCannotTellCertifiesNothing) {
   const Interval same = {0, 0, 0}, none = {NAN, NAN, NAN};
-  for (const auto member : {&ReportRow::worth_nll, &ReportRow::worth_contains}) {
+  for (const auto member : {&ReportRow::worth_nll, &ReportRow::above_chance}) {
     for (const Interval worth : {Interval{0.2, -0.01, 0.4}, Interval{0, 0, 0}, none}) {
       Report r = report_of(600, same, same);
       r.rows[0].*member = worth;
@@ -136,11 +136,11 @@ TEST_F(CertificateStoreTest, RoundTripAndReplacement) {
   auto loaded = load_certificates(*store_, model_);
   ASSERT_EQ(loaded.size(), 2u);
   EXPECT_EQ(certificates_json({loaded[0]}), certificates_json(first));
-  ASSERT_NE(best_certificate(loaded, model_), nullptr);
-  EXPECT_EQ(best_certificate(loaded, model_)->strategy, "reuse");
-  EXPECT_EQ(best_certificate(loaded, std::string(64, 'b')), nullptr);
+  ASSERT_EQ(passing_certificates(loaded, model_).size(), 1u);
+  EXPECT_EQ(passing_certificates(loaded, model_)[0]->spec, "reuse");
+  EXPECT_TRUE(passing_certificates(loaded, std::string(64, 'b')).empty());
   // These certificates were judged with a wider limit.
-  EXPECT_EQ(best_certificate(loaded, model_, 0.001), nullptr);
+  EXPECT_TRUE(passing_certificates(loaded, model_, 0.001).empty());
   EXPECT_TRUE(load_certificates(*store_, std::string(64, 'b')).empty());
   // A later run of the same strategy replaces the first.
   ASSERT_TRUE(
@@ -148,7 +148,7 @@ TEST_F(CertificateStoreTest, RoundTripAndReplacement) {
           .ok());
   loaded = load_certificates(*store_, model_);
   EXPECT_EQ(loaded.size(), 2u);
-  EXPECT_EQ(best_certificate(loaded, model_), nullptr);
+  EXPECT_TRUE(passing_certificates(loaded, model_).empty());
 }
 
 TEST_F(CertificateStoreTest, UnreadableRecordsCountAsNoneAndAreLogged) {
