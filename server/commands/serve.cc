@@ -144,6 +144,7 @@ class Service {
     services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint,
                                          config->policy.fidelity_max_drop);
     start_shadow(services_);
+    if (config->policy.evidence) start_evidence(services_, fingerprint);
     restore_replies();
     services_.ready = true;
     const EngineInfo& info = engine_->info();
@@ -189,6 +190,7 @@ class Service {
     if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
     services_.stopping = true;
     if (services_.shadow) services_.shadow->stop();
+    if (services_.evidence) services_.evidence->stop();
     if (ingest_) ingest_->stop();
     if (retrieval_) retrieval_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));

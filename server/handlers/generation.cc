@@ -131,9 +131,9 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
                              !q.cache.positions && q.cache.options.given().empty() &&
                              q.cache.prompt_compression == "none";
       q.cache.strategy == "auto" && untouched) {
-    // A certificate covers default settings only; a request with its own settings stays exact.
+    // Evidence covers its own settings only; a request with other ones stays exact.
     FidelityGate::Verdict verdict = services.fidelity->verdict();
-    q.certified_strategy = std::move(verdict.strategy);
+    q.certified = std::move(verdict.certified);
     r.exact_note = std::move(verdict.note);
   }
   q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model
@@ -240,14 +240,22 @@ class Choices {
   std::vector<QueryHandle> handles_;  // guarded by mu_
 };
 
+/// An answer that may serve as evidence: its request and the tokens it consists of.
+struct EvidenceSample {
+  QueryRequest request;
+  std::vector<std::int32_t> answer;
+};
+
 /// Receives one choice's events, updates its record and passes events to the writer.
 class ChoiceSink final : public QuerySink {
  public:
   /// `citations` is null if they are not wanted. `shadow` is filled, and checked if the strategy
-  /// turns out to be an approximation; it may be null.
+  /// turns out to be an approximation; `evidence` is filled, and taken if it turns out to be exact.
+  /// Both may be null.
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
              std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
-             std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow)
+             std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow,
+             std::shared_ptr<EvidenceSample> evidence)
       : call_(std::move(call)),
         record_(std::move(record)),
         choice_(choice),
@@ -255,11 +263,13 @@ class ChoiceSink final : public QuerySink {
         all_(std::move(all)),
         citations_(std::move(citations)),
         shadow_(std::move(shadow)),
+        evidence_(std::move(evidence)),
         logprobs_(call_->services.engine->tokenizer()) {}
 
   void on_plan(const Plan& plan) override {
     record_->plan = plan;
     if (shadow_ && is_exact(plan)) shadow_.reset();
+    if (evidence_ && !is_exact(plan)) evidence_.reset();
     writer_->planned(choice_);
   }
 
@@ -267,7 +277,8 @@ class ChoiceSink final : public QuerySink {
   void on_logits(std::span<const float> logits) override { shadow_->add(logits); }
   void on_logprobs(const TokenLogprobs& logprobs) override { logprobs_.add(logprobs); }
 
-  bool on_token(std::int32_t, std::string_view text) override {
+  bool on_token(std::int32_t id, std::string_view text) override {
+    if (evidence_) evidence_->answer.push_back(id);
     record_->token_ms.push_back(call_->elapsed_ms());
     if (record_->ttft_ms == 0) record_->ttft_ms = record_->token_ms.back();
     record_->answer.append(text);
@@ -288,7 +299,8 @@ class ChoiceSink final : public QuerySink {
     record_->total_ms = call_->elapsed_ms();
     record_->finished = status.ok();
     if (shadow_) shadow_->strategy = plan.strategy;
-    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr, call = call_,
+    auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr,
+                   evidence = status.ok() ? std::move(evidence_) : nullptr, call = call_,
                    record = record_, status, writer = writer_, all = all_, choice = choice_,
                    citations = citations_] {
       if (status.ok() && citations) record->citations = citations->make(call->services, *record);
@@ -301,6 +313,8 @@ class ChoiceSink final : public QuerySink {
       account(*call, *record, status, choice);
       writer->finished(choice, status);
       if (shadow) call->services.shadow->submit(shadow);
+      if (evidence)
+        call->services.evidence->submit(std::move(evidence->request), std::move(evidence->answer));
     };
     // The reply is built off the engine thread, which has other queries to serve.
     if (!call_->services.workers->post(finish)) finish();
@@ -336,6 +350,7 @@ class ChoiceSink final : public QuerySink {
   const std::shared_ptr<Choices> all_;
   const std::shared_ptr<CitationCollector> citations_;
   std::shared_ptr<ShadowSample> shadow_;
+  std::shared_ptr<EvidenceSample> evidence_;
   AnswerLogprobs logprobs_;
 };
 
@@ -356,6 +371,18 @@ std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& 
   shadow->request = request;
   shadow->request.attribute = false;
   return shadow;
+}
+
+/// Returns what an exact answer of this request is kept in as evidence; null: it is not wanted.
+std::shared_ptr<EvidenceSample> evidence_of(Services& services, const QueryRequest& request) {
+  if (!services.evidence) return nullptr;
+  services.evidence->yield();
+  if (request.contexts.empty() || request.cache.strategy != "auto" || request.plan_only ||
+      !is_greedy(request.sampling) || !services.evidence->wants_query())
+    return nullptr;
+  auto evidence = std::make_shared<EvidenceSample>();
+  evidence->request = request;
+  return evidence;
 }
 
 std::shared_ptr<CitationCollector> collector_of(const Generation& g, const QueryRequest& request) {
@@ -443,8 +470,10 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
   g.call->exchange->on_disconnect([all] { all->cancel(); });
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
     auto shadow = i == 0 ? shadow_of(services, g.requests[i]) : nullptr;
+    auto evidence = i == 0 ? evidence_of(services, g.requests[i]) : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
-                                             collector_of(g, g.requests[i]), std::move(shadow));
+                                             collector_of(g, g.requests[i]), std::move(shadow),
+                                             std::move(evidence));
     auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

@@ -1,6 +1,7 @@
 #include "server/metrics/metrics.h"
 
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
@@ -135,6 +136,14 @@ struct Metrics::Impl {
       "quire_shadow_kl_nats",
       "KL of full recomputation to the answer's distributions, mean of its first positions");
 
+  prometheus::Family<prometheus::Gauge>& evidence_probes = gauge(
+      "quire_evidence_probes", "Probes of the service's own documents that count as evidence");
+  prometheus::Family<prometheus::Gauge>& evidence_agreement = gauge(
+      "quire_evidence_agreement",
+      "Share of likeliest tokens that are full recomputation's, mean over the probes");
+  prometheus::Family<prometheus::Gauge>& evidence_passed = gauge(
+      "quire_evidence_passed", "1: the probes show the strategy to be good enough for auto");
+
   Impl() {
     for (const QueryTime& time : query_times())
       times.push_back(time.metric.empty() ? nullptr : &histogram(time.metric, time.about));
@@ -143,6 +152,12 @@ struct Metrics::Impl {
   }
   prometheus::Family<prometheus::Counter>& counter(std::string_view name, std::string_view help) {
     return prometheus::BuildCounter()
+        .Name(std::string(name))
+        .Help(std::string(help))
+        .Register(registry);
+  }
+  prometheus::Family<prometheus::Gauge>& gauge(std::string_view name, std::string_view help) {
+    return prometheus::BuildGauge()
         .Name(std::string(name))
         .Help(std::string(help))
         .Register(registry);
@@ -268,6 +283,15 @@ void Metrics::shadow_result(std::string_view strategy, double agreement, double 
   const Labels labels{{"strategy", strategy_label(strategy)}};
   impl_->shadow_agreement.Add(labels, kRatios).Observe(agreement);
   impl_->shadow_kl.Add(labels, kNats).Observe(kl);
+}
+
+void Metrics::evidence(std::span<const EvidenceVerdict> verdicts) {
+  for (const EvidenceVerdict& v : verdicts) {
+    const Labels labels{{"strategy", v.spec}};
+    impl_->evidence_probes.Add(labels).Set(static_cast<double>(v.probes));
+    impl_->evidence_agreement.Add(labels).Set(v.probes > 0 ? v.agreement.value : 0);
+    impl_->evidence_passed.Add(labels).Set(v.passed ? 1 : 0);
+  }
 }
 
 CacheTotals Metrics::cache_totals() const {

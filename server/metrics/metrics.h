@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
+#include "fidelity/evidence/evidence.h"
 #include "ingest/ingest_service.h"
 #include "server/reply/query_record.h"
 
@@ -47,6 +49,8 @@ class Metrics {
   /// `outcome` is checked, dropped or failed.
   void shadow_check(std::string_view outcome);
   void shadow_result(std::string_view strategy, double agreement, double kl);
+  /// Shows what evidence says of each candidate of `auto` now.
+  void evidence(std::span<const EvidenceVerdict> verdicts);
   /// Adds namespace labels to requests_total; off by default.
   void set_per_namespace(bool on);
   CacheTotals cache_totals() const;

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/plan/strategy.h"
+#include "fidelity/strategy_spec.h"
 #include "server/json/text.h"
 
 namespace quire {
@@ -57,6 +58,20 @@ json::object certificate_json(const Certificate& c) {
   return o;
 }
 
+json::object evidence_json(const EvidenceVerdict& v) {
+  return {{"strategy", v.spec},
+          {"passed", v.passed},
+          {"reason", v.reason},
+          {"probes", v.probes},
+          {"probes_needed", kLeastProbes},
+          {"agreement", difference_json(v.agreement)},
+          {"kl", number_or_null(v.kl.value, 6)},
+          {"nll_difference", difference_json(v.nll_difference)},
+          {"worth_nll", difference_json(v.worth_nll)},
+          {"ttft_ms", number_or_null(v.ttft_ms, 2)},
+          {"recompute_ttft_ms", number_or_null(v.recompute_ttft_ms, 2)}};
+}
+
 }  // namespace
 
 double FidelityGate::mean(const std::deque<double>& values) {
@@ -76,17 +91,53 @@ void FidelityGate::set_certificates(std::vector<Certificate> certificates,
   max_drop_ = max_drop;
 }
 
+bool FidelityGate::set_evidence(std::vector<EvidenceVerdict> evidence) {
+  std::lock_guard lock(mu_);
+  const auto taken = [this] {
+    const auto now = verdict_locked().certified;
+    return now ? now->spec : std::string();
+  };
+  const std::string before = taken();
+  evidence_ = std::move(evidence);
+  return taken() != before;
+}
+
 FidelityGate::Verdict FidelityGate::verdict() const {
   std::lock_guard lock(mu_);
-  const Certificate* best = best_certificate(usable_, fingerprint_hex_, max_drop_);
-  if (!best) return {};
-  const auto state = states_.find(best->strategy);
-  if (state == states_.end() || !state->second.fallback) return {best->strategy, ""};
-  return {std::nullopt, "checked answers of strategy " + best->strategy +
-                            " agreed with recompute in " +
-                            percent_text(state->second.agreement_at_fall) +
-                            " of their tokens, below policy.shadow_min_agreement of " +
-                            percent_text(min_agreement_) + ": auto uses exact"};
+  return verdict_locked();
+}
+
+FidelityGate::Verdict FidelityGate::verdict_locked() const {
+  struct Candidate {
+    std::string spec, because;
+    double share = 1;  ///< of recompute's time to the first token
+  };
+  std::vector<Candidate> candidates;
+  for (const Certificate* c : passing_certificates(usable_, fingerprint_hex_, max_drop_))
+    candidates.push_back(
+        {c->spec, "passed the fidelity test of this model", c->ttft_ms / c->recompute_ttft_ms});
+  for (const EvidenceVerdict& v : evidence_) {
+    const bool failed = std::ranges::any_of(usable_, [&](const Certificate& c) {
+      return c.spec == v.spec && c.fingerprint_hex == fingerprint_hex_ && !c.passed;
+    });
+    if (v.passed && !failed)
+      candidates.push_back({v.spec, v.reason, v.ttft_ms / v.recompute_ttft_ms});
+  }
+  std::ranges::stable_sort(candidates, {}, &Candidate::share);
+  std::string note;
+  for (Candidate& c : candidates) {
+    auto spec = parse_strategy_spec(c.spec);
+    if (!spec.ok()) continue;  // of another build
+    const auto state = states_.find(spec->strategy);
+    if (state == states_.end() || !state->second.fallback)
+      return {CertifiedStrategy{std::move(spec->cache), c.spec, std::move(c.because)}, ""};
+    if (note.empty())
+      note = "checked answers of strategy " + spec->strategy + " agreed with recompute in " +
+             percent_text(state->second.agreement_at_fall) +
+             " of their tokens, below policy.shadow_min_agreement of " +
+             percent_text(min_agreement_) + ": auto uses exact";
+  }
+  return {std::nullopt, note};
 }
 
 bool FidelityGate::record(const std::string& strategy, double agreement) {
@@ -122,21 +173,28 @@ bool FidelityGate::in_fallback() const {
 }
 
 json::object FidelityGate::info(double shadow_ratio) const {
-  const Verdict now = verdict();
   std::lock_guard lock(mu_);
+  const Verdict now = verdict_locked();
   json::object o;
-  o["auto_strategy"] = now.strategy ? json::value(*now.strategy) : json::value(nullptr);
+  o["auto_strategy"] = now.certified ? json::value(now.certified->cache.strategy)
+                                     : json::value(nullptr);
+  o["auto_settings"] = now.certified ? json::value(now.certified->spec) : json::value(nullptr);
   std::string reason = now.note;
-  if (now.strategy)
-    reason = "strategy " + *now.strategy + " has a passing certificate of this model";
+  if (now.certified)
+    reason = "strategy " + now.certified->cache.strategy + " " + now.certified->evidence;
   else if (reason.empty())
-    reason = certificates_.empty()
-                 ? "this model has no certificate; quire fidelity --certify makes them"
-                 : "no certificate of this model lets auto use an approximation";
+    reason = certificates_.empty() && evidence_.empty()
+                 ? "this model has no certificate yet, and its documents have not been probed; "
+                   "quire fidelity --certify makes certificates"
+                 : "neither a certificate nor the service's own documents show an approximation "
+                   "to be good enough";
   o["reason"] = reason;
   json::array list;
   for (const auto& c : certificates_) list.push_back(certificate_json(c));
   o["certificates"] = std::move(list);
+  json::array evidence;
+  for (const EvidenceVerdict& v : evidence_) evidence.push_back(evidence_json(v));
+  o["evidence"] = std::move(evidence);
   json::object shadow;
   shadow["ratio"] = shadow_ratio;
   shadow["min_agreement"] = min_agreement_;

@@ -1,5 +1,5 @@
-/// Decides what `auto` may do with the loaded model, from the certificates of its store and the
-/// shadow checks since.
+/// Decides what `auto` may do with the loaded model, from the certificates of its store, the
+/// evidence of the service's own documents, and the shadow checks since.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/requests.h"
 #include "fidelity/certificate.h"
+#include "fidelity/evidence/evidence.h"
 
 namespace quire {
 
@@ -36,10 +38,16 @@ class FidelityGate {
   void set_certificates(std::vector<Certificate> certificates, std::string fingerprint_hex,
                         double max_drop);
 
-  /// Verdict is what `auto` may use now. With no strategy, `note` says why if a certificate alone
-  /// would have allowed one.
+  /// Takes the verdicts on what the service's own documents show, in place of those before.
+  /// Returns whether `auto` now uses another strategy or other settings.
+  bool set_evidence(std::vector<EvidenceVerdict> evidence);
+
+  /// Verdict is what `auto` may use now: of all that passed and is not in fallback, what has the
+  /// least share of recompute's time to the first token. A strategy that failed its certificate is
+  /// not taken on evidence. With no strategy, `note` says why if there would have been one without
+  /// fallback.
   struct Verdict {
-    std::optional<std::string> strategy;
+    std::optional<CertifiedStrategy> certified;
     std::string note;
   };
   Verdict verdict() const;
@@ -62,11 +70,13 @@ class FidelityGate {
     std::int64_t checks = 0;
   };
   static double mean(const std::deque<double>& values);
+  Verdict verdict_locked() const;
 
   const double min_agreement_;
   mutable std::mutex mu_;
   std::vector<Certificate> certificates_;  // guarded by mu_
   std::vector<Certificate> usable_;        // those of strategies in this build; guarded by mu_
+  std::vector<EvidenceVerdict> evidence_;  // guarded by mu_
   std::string fingerprint_hex_;            // guarded by mu_
   double max_drop_ = kDefaultMaxDrop;      // guarded by mu_
   std::map<std::string, State> states_;    // guarded by mu_

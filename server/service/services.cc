@@ -1,6 +1,7 @@
 #include "server/service/services.h"
 
 #include "base/index.h"
+#include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
@@ -29,6 +30,13 @@ Services::Services(Config initial)
   set_config(std::move(initial));
 }
 
+/// Returns the strategies that evidence is gathered for: from blending to sparse.
+static std::vector<std::string> evidence_candidates(const EngineInfo& info) {
+  std::vector<std::string> out = {"reuse", "prophetkv", "prophetkv:r=0.4"};
+  if (!info.selection_heads.empty()) out.emplace_back("samkv");
+  return out;
+}
+
 void start_shadow(Services& s) {
   s.shadow = std::make_unique<ShadowChecker>(
       *s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
@@ -42,6 +50,21 @@ void start_shadow(Services& s) {
           return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
         s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
         (void)s.fidelity->record(result.strategy, result.agreement);
+      });
+}
+
+void start_evidence(Services& s, const std::string& fingerprint_hex) {
+  EvidenceCollector::Options options;
+  options.least_agreement = s.config()->policy.shadow_min_agreement;
+  s.evidence = std::make_unique<EvidenceCollector>(
+      *s.engine, *s.ingest, *s.store, fingerprint_hex, evidence_candidates(s.engine->info()),
+      options, [&s](std::vector<EvidenceVerdict> verdicts) {
+        s.metrics->evidence(verdicts);
+        if (!s.fidelity->set_evidence(std::move(verdicts))) return;
+        const auto now = s.fidelity->verdict();
+        log_info("auto now uses another strategy",
+                 {{"strategy", now.certified ? now.certified->spec : "exact"},
+                  {"reason", now.certified ? now.certified->evidence : now.note}});
       });
 }
 

@@ -15,6 +15,7 @@
 #include "server/access/rate_limit.h"
 #include "server/config/config.h"
 #include "server/metrics/metrics.h"
+#include "server/service/evidence_collector.h"
 #include "server/service/explain_ring.h"
 #include "server/service/fidelity_gate.h"
 #include "server/service/shadow.h"
@@ -58,6 +59,7 @@ struct Services {
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
   std::unique_ptr<ShadowChecker> shadow;  ///< made with the engine; null: no checks
+  std::unique_ptr<EvidenceCollector> evidence;  ///< made with the engine; null: switched off
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
   std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
@@ -75,6 +77,10 @@ std::int64_t unix_ms_now();
 
 /// Starts the checker; the engine must be set. The caller must stop() it before the engine ends.
 void start_shadow(Services& services);
+
+/// Starts gathering evidence for `auto`; engine, store and ingest must be set. The caller must
+/// stop() it before their end.
+void start_evidence(Services& services, const std::string& fingerprint_hex);
 
 /// Returns the values of a scrape. It may wait on disk.
 MetricsSnapshot metrics_snapshot(Services& services);

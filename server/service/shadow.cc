@@ -24,27 +24,14 @@ class RecomputeSink final : public QuerySink {
     kl += kl_divergence(log_p_, log_q_);
   }
   bool on_token(std::int32_t, std::string_view) override { return true; }
-  void on_done(const Status& s, const Plan&, const QueryStats&, FinishReason) override {
-    std::lock_guard lock(mu_);
-    status = s;
-    done_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [this] { return done_; });
-  }
+  void on_done(const Status&, const Plan&, const QueryStats&, FinishReason) override {}
   // Written by the engine thread until done.
   std::size_t seen = 0, same = 0;
   double kl = 0;
-  Status status;
 
  private:
   const ShadowSample& sample_;
   std::vector<float> log_p_, log_q_;
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool done_ = false;
 };
 
 }  // namespace
@@ -55,7 +42,7 @@ void ShadowSample::add(std::span<const float> logits) {
 }
 
 ShadowChecker::ShadowChecker(Engine& engine, Options options, Report report)
-    : engine_(engine),
+    : runner_(engine),
       options_(options),
       report_(std::move(report)),
       random_(options.seed),
@@ -79,21 +66,14 @@ void ShadowChecker::submit(std::shared_ptr<ShadowSample> sample) {
   report_(Outcome::kDropped, {sample->strategy});
 }
 
-void ShadowChecker::yield() {
-  std::lock_guard lock(mu_);
-  if (!at_work_) return;
-  yielded_ = true;
-  at_work_->cancel();
-}
-
 void ShadowChecker::stop() {
   {
     std::lock_guard lock(mu_);
     stopping_ = true;
     queue_.clear();
-    if (at_work_) at_work_->cancel();
     changed_.notify_all();
   }
+  runner_.stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -102,8 +82,7 @@ void ShadowChecker::run() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (stopping_) return;
-    const EngineLoad load = engine_.load();
-    if (load.queries_running + load.queries_waiting > 0) {
+    if (!runner_.idle()) {
       if (std::chrono::steady_clock::now() - queue_.front().since > options_.patience) {
         const std::string strategy = queue_.front().sample->strategy;
         queue_.pop_front();
@@ -134,30 +113,18 @@ void ShadowChecker::check(ShadowSample& sample) {
       std::max<std::size_t>(1, sample.choices.size()));
   request.deadline = std::chrono::steady_clock::time_point::max();
   auto sink = std::make_shared<RecomputeSink>(sample);
+  const Status status = runner_.run(std::move(request), sink);
   {
     std::lock_guard lock(mu_);
     if (stopping_) return;
-    yielded_ = false;
-    auto handle = engine_.query(std::move(request), sink);
-    if (handle.ok())
-      at_work_ = *handle;
-    else
-      sink->on_done(handle.status(), {}, {}, FinishReason::kError);
   }
-  sink->wait();
-  bool yielded = false;
-  {
-    std::lock_guard lock(mu_);
-    at_work_.reset();
-    if (stopping_) return;
-    yielded = yielded_;
-  }
+  const bool yielded = runner_.yielded();
   ShadowResult result;
   result.strategy = sample.strategy;
-  if (!sink->status.ok()) {
+  if (!status.ok()) {
     if (!yielded)
       log_warning("a shadow check failed",
-                  {{"strategy", sample.strategy}, {"reason", sink->status.to_string()}});
+                  {{"strategy", sample.strategy}, {"reason", status.to_string()}});
     return report_(yielded ? Outcome::kDropped : Outcome::kFailed, result);
   }
   if (sink->seen == 0 || sample.choices.empty()) return report_(Outcome::kFailed, result);

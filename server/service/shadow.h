@@ -10,13 +10,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/service/idle_runner.h"
 
 namespace quire {
 
@@ -67,7 +67,7 @@ class ShadowChecker {
   /// Queues a sample without waiting. If the queue is full, the sample is dropped.
   void submit(std::shared_ptr<ShadowSample> sample);
   /// Cancels a running check, which then counts as dropped, because a client's query begins.
-  void yield();
+  void yield() { runner_.yield(); }
   void stop();
 
  private:
@@ -78,15 +78,14 @@ class ShadowChecker {
   void run();
   void check(ShadowSample& sample);
 
-  Engine& engine_;
+  IdleRunner runner_;
   const Options options_;
   const Report report_;
   std::mutex mu_;
   std::condition_variable changed_;
-  std::deque<Waiting> queue_;                // guarded by mu_
-  std::optional<QueryHandle> at_work_;       // guarded by mu_
-  bool yielded_ = false, stopping_ = false;  // guarded by mu_
-  std::mt19937_64 random_;                   // guarded by mu_
+  std::deque<Waiting> queue_;  // guarded by mu_
+  bool stopping_ = false;      // guarded by mu_
+  std::mt19937_64 random_;     // guarded by mu_
   std::thread thread_;
 };
 

@@ -92,6 +92,8 @@ void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags
   std::vector<std::string> command = {QUIRE_BINARY,
                                       "serve",
                                       "--server.port=0",
+                                      // So that no test's auto changes while it runs.
+                                      "--policy.evidence=false",
                                       "--disk.path=" + store.string(),
                                       "--log.level=debug",
                                       "--cache.dram_bytes=67108864",

@@ -23,30 +23,88 @@ Certificate certificate(const std::string& strategy, bool passed, double ttft_ms
   c.passed = passed;
   c.max_drop = 0.02;
   c.ttft_ms = ttft_ms;
+  c.recompute_ttft_ms = 100;
   return c;
 }
 
-TEST(FidelityGate, OnlyAPassingCertificateOfThisModelWithDefaultSettingsCounts) {
+/// The settings that `auto` may use now; empty: none.
+std::string taken(const FidelityGate& gate) {
+  const auto verdict = gate.verdict();
+  return verdict.certified ? verdict.certified->spec : "";
+}
+
+TEST(FidelityGate, OnlyAPassingCertificateOfThisModelCounts) {
   FidelityGate gate(0.9);
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   EXPECT_TRUE(gate.verdict().note.empty());
   gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
-  EXPECT_FALSE(gate.verdict().strategy);
-  Certificate settings = certificate("epic", true);
-  settings.default_settings = false;
-  gate.set_certificates({settings}, kModel, 0.02);
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   gate.set_certificates({certificate("epic", true)}, std::string(64, 'b'), 0.02);
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   // The limit is stricter than the one the certificate was judged by.
   gate.set_certificates({certificate("epic", true)}, kModel, 0.01);
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   gate.set_certificates({certificate("of_another_build", true)}, kModel, 0.02);
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   gate.set_certificates({certificate("epic", true, 10), certificate("reuse", true, 5),
                          certificate("anchors", false, 1)},
                         kModel, 0.02);
-  EXPECT_EQ(gate.verdict().strategy, "reuse");  // the fastest that passed
+  EXPECT_EQ(taken(gate), "reuse");  // the fastest that passed
+}
+
+TEST(FidelityGate, ACertificateHoldsForItsOwnSettings) {
+  FidelityGate gate(0.9);
+  Certificate settings = certificate("epic", true);
+  settings.spec = "epic:recompute_ratio=0.3";
+  settings.default_settings = false;
+  gate.set_certificates({settings}, kModel, 0.02);
+  const auto verdict = gate.verdict();
+  ASSERT_TRUE(verdict.certified);
+  EXPECT_EQ(verdict.certified->cache.strategy, "epic");
+  EXPECT_EQ(verdict.certified->cache.recompute_ratio, 0.3);
+  EXPECT_EQ(gate.info(0).at("auto_settings").as_string(), "epic:recompute_ratio=0.3");
+}
+
+EvidenceVerdict evidence(const std::string& spec, bool passed, double ttft_ms = 10) {
+  EvidenceVerdict v;
+  v.spec = spec;
+  v.enough = true;
+  v.passed = passed;
+  v.probes = 64;
+  v.reason = passed ? "was checked on 64 passages" : "does not agree";
+  v.ttft_ms = ttft_ms;
+  v.recompute_ttft_ms = 100;
+  return v;
+}
+
+TEST(FidelityGate, EvidenceMovesAutoAndMovesItBack) {
+  FidelityGate gate(0.9);
+  EXPECT_FALSE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}));
+  EXPECT_EQ(taken(gate), "");
+  EXPECT_TRUE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", true)}));
+  EXPECT_EQ(taken(gate), "prophetkv");
+  EXPECT_EQ(gate.info(0).at("evidence").as_array().size(), 2u);
+  EXPECT_NE(std::string(gate.info(0).at("reason").as_string()).find("64 passages"),
+            std::string::npos);
+  // What is quickest of all that passed.
+  EXPECT_TRUE(gate.set_evidence({evidence("reuse", true, 5), evidence("prophetkv", true, 20)}));
+  EXPECT_EQ(taken(gate), "reuse");
+  EXPECT_FALSE(gate.set_evidence({evidence("reuse", true, 6), evidence("prophetkv", true, 20)}));
+  // Live answers that drift leave the next best.
+  for (std::size_t i = 0; i < FidelityGate::kMinChecks; ++i) (void)gate.record("reuse", 0.0);
+  EXPECT_EQ(taken(gate), "prophetkv");
+  EXPECT_TRUE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}));
+  EXPECT_EQ(taken(gate), "");
+}
+
+TEST(FidelityGate, AFailedCertificateOutweighsEvidence) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
+  gate.set_evidence({evidence("reuse", true), evidence("prophetkv", true, 50)});
+  EXPECT_EQ(taken(gate), "prophetkv");
+  // One of another model says nothing.
+  gate.set_certificates({certificate("reuse", false)}, std::string(64, 'b'), 0.02);
+  EXPECT_EQ(taken(gate), "reuse");
 }
 
 TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
@@ -54,22 +112,22 @@ TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
   gate.set_certificates({certificate("reuse", true)}, kModel, 0.02);
   for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("reuse", 0.0));
-  EXPECT_EQ(gate.verdict().strategy, "reuse");  // too few checks to judge
+  EXPECT_EQ(taken(gate), "reuse");  // too few checks to judge
   EXPECT_TRUE(gate.record("reuse", 0.0));
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   EXPECT_NE(gate.verdict().note.find("shadow_min_agreement"), std::string::npos);
   EXPECT_TRUE(gate.in_fallback());
   EXPECT_EQ(gate.info(0.5).at("shadow").at("state").as_string(), "fallback");
   // Checks of another strategy do not count for this one.
   for (std::size_t i = 0; i < 2 * FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("epic", 1.0));
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   // Only checks since the fallback count.
   for (std::size_t i = 0; i + 1 < FidelityGate::kMinChecks; ++i)
     EXPECT_FALSE(gate.record("reuse", 1.0));
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
   EXPECT_TRUE(gate.record("reuse", 1.0));
-  EXPECT_EQ(gate.verdict().strategy, "reuse");
+  EXPECT_EQ(taken(gate), "reuse");
   EXPECT_FALSE(gate.in_fallback());
 }
 
@@ -81,7 +139,7 @@ TEST(FidelityGate, TheAverageMovesWithTheWindow) {
   // Each 0.5 instead of 1 lowers the mean of 32 by 1/64, so the seventh brings it below 0.9.
   for (int i = 0; i < 6; ++i) EXPECT_FALSE(gate.record("reuse", 0.5)) << i;
   EXPECT_TRUE(gate.record("reuse", 0.5));
-  EXPECT_FALSE(gate.verdict().strategy);
+  EXPECT_FALSE(gate.verdict().certified);
 }
 
 TEST(FidelityGate, InfoShowsCertificatesAndState) {
