@@ -507,7 +507,9 @@ def perplexity(rows, options, folder, source):
     window = 1024
     values = expanded(source, folder)
     bench = os.path.join(ROOT, "build/release/bench/quire_perplexity_bench")
-    for path, formats in ((values, "f32,bf16,w4"), (source, "w4")):
+    k_blocks = rounded(values, "Q4_K_M", folder)
+    names = {values: " of f16 values", source: " of the file's blocks", k_blocks: " of Q4_K_M"}
+    for path, formats in ((values, "f32,bf16,w4"), (source, "w4"), (k_blocks, "w4")):
         command = [
             bench,
             "--model",
@@ -529,14 +531,13 @@ def perplexity(rows, options, folder, source):
                 program="quire",
                 unit="nats a token",
                 tokens=r["tokens"],
-                weights=r["weights"]
-                + (" of the file's blocks" if path == source else " of f16 values"),
+                weights=r["weights"] + names[path],
             )
     for kind, path in (
         ("F16", values),
         ("as stored (Q4_1, Q8_0)", source),
         ("Q4_0 of F16", rounded(values, "Q4_0", folder)),
-        ("Q4_K_M of F16", rounded(values, "Q4_K_M", folder)),
+        ("Q4_K_M of F16", k_blocks),
     ):
         out = run_child("perplexity_llama", model=path, ids=ids_file, window=window)
         rows.add(

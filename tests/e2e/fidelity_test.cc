@@ -126,6 +126,34 @@ std::vector<json::value> continuation_records(std::size_t n) {
   return out;
 }
 
+TEST(Fidelity, AnIdleServiceProbesItsOwnDocuments) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--policy.evidence=true"});
+  EXPECT_TRUE(at(service.json("GET", "/v1/info"), "fidelity.auto_strategy").is_null());
+  std::size_t posted = 0;
+  for (const auto& record : continuation_records(4)) {
+    for (const auto& d : at(record, "documents").as_array()) {
+      const json::object document{{"id", "d" + std::to_string(posted++)},
+                                  {"text", text_at(d, "text")}};
+      ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", json::serialize(document)).status,
+                200);
+    }
+  }
+  json::value info;
+  for (int i = 0; i < 1200; ++i) {
+    info = service.json("GET", "/v1/info");
+    if (int_at(info, "fidelity.evidence.0.probes") >= 2) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_GE(int_at(info, "fidelity.evidence.0.probes"), 2) << json::serialize(info);
+  // Two probes are no evidence, and the reply says how many there are to be.
+  EXPECT_FALSE(at(info, "fidelity.evidence.0.passed").as_bool());
+  EXPECT_NE(text_at(info, "fidelity.evidence.0.reason").find("of 48 probes"), std::string::npos);
+  EXPECT_NE(service.call("GET", "/metrics").body.find("quire_evidence_probes{"), std::string::npos);
+  EXPECT_EQ(service.stop(), 0);
+}
+
 TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   TempFolder folder;
   const auto store_path = folder.path() / "store";
