@@ -19,7 +19,28 @@ struct QueryFlags {
   std::int64_t max_tokens = 128;
   double temperature = 0;
   bool as_json = false, plan = false, no_documents = false;
+  // What the service chooses; empty and 0: as it likes.
+  std::string unit, scorer;
+  std::vector<std::string> metadata;
+  std::int64_t k = 0, max_document_tokens = 0, neighbours = -1;
 };
+
+/// Returns the member `retrieve`; empty: nothing of it was asked for.
+json::object retrieve_of(const QueryFlags& f) {
+  json::object o;
+  if (f.k > 0) o["k"] = f.k;
+  if (!f.unit.empty()) o["unit"] = f.unit;
+  if (!f.scorer.empty()) o["scorer"] = f.scorer;
+  if (f.max_document_tokens > 0) o["max_tokens"] = f.max_document_tokens;
+  if (f.neighbours >= 0) o["neighbours"] = f.neighbours;
+  json::object metadata;
+  for (const std::string& pair : f.metadata) {
+    const std::size_t equals = pair.find('=');
+    metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  if (!metadata.empty()) o["metadata"] = std::move(metadata);
+  return o;
+}
 
 json::object body_of(const QueryFlags& f) {
   json::object o;
@@ -31,6 +52,8 @@ json::object body_of(const QueryFlags& f) {
   o["temperature"] = f.temperature;
   if (!f.system.empty()) o["system"] = f.system;
   o["cache"] = json::object{{"strategy", f.strategy}};
+  if (json::object retrieve = retrieve_of(f); !retrieve.empty())
+    o["retrieve"] = std::move(retrieve);
   return o;
 }
 
@@ -137,6 +160,26 @@ void add_query_command(CLI::App& app, CommandRun& run) {
                 "takes the best ones")
       ->delimiter(',')
       ->allow_extra_args(false);
+  c->add_option("-k", flags->k, "Most documents that the service takes")
+      ->check(CLI::PositiveNumber);
+  c->add_option(
+       "--unit", flags->unit,
+       "What it takes: auto (best chunks with neighbours, short documents whole), document "
+       "or chunk")
+      ->check(CLI::IsMember({"auto", "document", "chunk"}));
+  c->add_option("--neighbours", flags->neighbours, "Chunks beside each found one")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--document-tokens", flags->max_document_tokens,
+                "Most tokens of documents that it takes")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--metadata", flags->metadata, "Only documents with KEY=VALUE (repeat)")
+      ->check([](const std::string& pair) {
+        return pair.find('=') == std::string::npos ? "'" + pair + "' is not KEY=VALUE"
+                                                   : std::string();
+      })
+      ->allow_extra_args(false);
+  c->add_option("--scorer", flags->scorer, "How documents are ranked")
+      ->check(CLI::IsMember({"bm25", "embedding", "hybrid"}));
   c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
       ->excludes("--document");
   add_client_flags(*c, flags->client);

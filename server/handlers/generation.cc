@@ -38,24 +38,6 @@ std::string param_of(const QueryBody& body, const std::string& id) {
   return i < body.document_params.size() ? body.document_params[i] : "document_ids";
 }
 
-json::array id_array(const std::vector<std::string>& ids) {
-  json::array out;
-  for (const auto& id : ids) out.emplace_back(id);
-  return out;
-}
-
-Problem missing_problem(const Generation& g, const std::vector<std::string>& missing) {
-  const auto& first = missing.front();
-  Problem problem = make_problem(
-      "document_not_found",
-      "there is no document '" + first.substr(0, 256) + "' in the namespace '" + g.call->ns + "'" +
-          (missing.size() > 1 ? ", and " + std::to_string(missing.size() - 1) + " more are missing"
-                              : ""),
-      param_of(g.body, first));
-  problem.extra["document_ids"] = id_array(missing);
-  return problem;
-}
-
 Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
   char percent[16];
   std::snprintf(percent, sizeof percent, "%.0f", d.progress * 100);
@@ -74,12 +56,19 @@ Problem not_ready_problem(const Generation& g, const NotReadyDocument& d) {
 bool choose(Generation& g) {
   Call& call = *g.call;
   if (!g.body.retrieve || (!call.services.retrieval && !g.body.retrieve->asked)) return true;
+  if (!g.body.skip_missing) {
+    const auto missing = missing_ids(call, g.body.document_ids);
+    if (!missing.empty()) {
+      call.fail(missing_documents(call.ns, missing, param_of(g.body, missing.front())));
+      return false;
+    }
+  }
   if (const auto problem = choose_documents(call, question_text(g.body), *g.body.retrieve,
-                                            g.chosen)) {
+                                            g.body.document_ids, g.chosen)) {
     call.fail(*problem);
     return false;
   }
-  if (g.chosen.empty() && g.body.retrieve->asked && !g.body.skip_missing) {
+  if (g.chosen.documents.empty() && g.body.retrieve->asked && !g.body.skip_missing) {
     call.fail(make_problem(
         "document_not_found",
         "no document of the namespace '" + call.ns +
@@ -88,32 +77,52 @@ bool choose(Generation& g) {
         "retrieve"));
     return false;
   }
-  for (const auto& c : g.chosen) g.body.document_ids.push_back(c.id);
+  g.body.document_ids.clear();
+  g.body.document_params.clear();
+  for (const auto& c : g.chosen.documents) g.body.document_ids.push_back(c.id);
   return true;
 }
 
-/// Sets the scores of documents that the service chose. Documents that do not fit the window are
-/// dropped, the last first. The first stays, unless the question alone is too long.
-void fit_chosen(Generation& g, QueryRequest& q,
+/// Returns whether the strategy itself leaves out what does not fit the window.
+bool leaves_out(const CacheOptions& cache) {
+  const auto strategy = find_strategy(cache.strategy);
+  return strategy.ok() && strategy->sparse;
+}
+
+/// Keeps of the documents' chunks those that the service chose. Where documents do not fit the
+/// window beside the question and some room for the answer, their best chunks stay instead.
+void fit_chunks(Generation& g, QueryRequest& q,
                 const std::vector<std::vector<std::int32_t>>& questions) {
   auto& documents = g.first().documents;
   for (QueryDocument& d : documents) {
-    const auto chosen = std::find_if(g.chosen.begin(), g.chosen.end(),
-                                     [&](const ChosenDocument& c) { return c.id == d.id; });
-    if (chosen != g.chosen.end()) d.score = chosen->score;
+    const auto chosen = std::ranges::find(g.chosen.documents, d.id, &ChosenDocument::id);
+    if (!d.id.empty() && chosen != g.chosen.documents.end()) d.score = chosen->score;
   }
-  std::size_t longest = 0;
-  for (const auto& question : questions) longest = std::max(longest, question.size());
-  const auto window = to_size(g.call->services.engine->info().max_model_len);
-  std::size_t tokens = q.prefix_ids.size() + longest + 1;
-  const std::size_t fewest = tokens > window ? 0 : 1;
-  for (const auto& c : q.contexts) tokens += c.token_ids.size();
-  while (tokens > window && documents.size() > fewest) {
-    for (std::size_t i = documents.back().first_context; i < q.contexts.size(); ++i)
-      tokens -= q.contexts[i].token_ids.size();
-    q.contexts.resize(documents.back().first_context);
-    documents.pop_back();
+  std::int64_t longest = 0, tokens = 0;
+  for (const auto& question : questions) longest = std::max(longest, count_of(question));
+  for (const auto& c : q.contexts) tokens += count_of(c.token_ids);
+  const std::int64_t window = g.call->services.engine->info().max_model_len;
+  const std::int64_t beside = window - count_of(q.prefix_ids) - longest;
+  const bool chosen = !g.chosen.chunks.empty();
+  const bool too_long = tokens + 1 > beside && !leaves_out(q.cache);
+  const std::int64_t room = beside - std::min<std::int64_t>(q.sampling.max_tokens, window / 4);
+  if ((!chosen && !too_long) || room <= 0) return;
+  ChunkLimits limits;
+  limits.tokens = room;
+  if (chosen) {
+    const bool bare = g.body.retrieve->unit == QueryUnit::kChunk;
+    limits.tokens = std::min(limits.tokens, g.body.retrieve->max_tokens);
+    limits.neighbours = static_cast<std::int32_t>(
+        g.body.retrieve->neighbours.value_or(bare ? 0 : 1));
+    if (bare) limits.whole_document_tokens = 0;
+    return keep_chunks(g.chosen.chunks, limits, q.contexts, documents);
   }
+  std::vector<std::string> ids;
+  for (const QueryDocument& d : documents)
+    if (!d.id.empty()) ids.push_back(d.id);
+  // Without any stored document there is nothing to choose from, and the engine says what is wrong.
+  if (!ids.empty())
+    keep_chunks(rank_chunks(*g.call, question_text(g.body), ids), limits, q.contexts, documents);
 }
 
 /// Builds the engine's requests; those of the other choices are copies of the first.
@@ -142,7 +151,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
                                       std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, q, questions));
-  if (!g.chosen.empty()) fit_chosen(g, q, questions);
+  if (!q.contexts.empty()) fit_chunks(g, q, questions);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
   const std::size_t choices = questions.size() * to_size(g.samples);
@@ -205,8 +214,9 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
   g->first().resolve_ms += ms_since(begun);
   // If retrieval found a document that has gone since, the caller made no mistake.
-  if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.empty())
-    return call.fail(missing_problem(*g, resolved->missing));
+  if (!resolved->missing.empty() && !g->body.skip_missing && g->chosen.documents.empty())
+    return call.fail(missing_documents(call.ns, resolved->missing,
+                                       param_of(g->body, resolved->missing.front())));
   if (!resolved->not_ready.empty()) {
     const auto& first = resolved->not_ready.front();
     const bool give_up = first.status == DocumentStatus::kFailed ||

@@ -32,8 +32,8 @@ struct Generation {
   /// Called on a worker thread once `requests` and `records` are complete.
   std::function<void(std::shared_ptr<Generation>)> on_prepared;
 
-  /// Documents that the service chose; they match body.document_ids.
-  std::vector<ChosenDocument> chosen;
+  /// What the service chose; its documents are body.document_ids.
+  FoundTexts chosen;
 
   std::vector<QueryRequest> requests;                 ///< one for each choice
   std::vector<std::shared_ptr<QueryRecord>> records;  ///< one for each choice

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/handlers/chunk_choice.h"
 #include "server/json/retrieve_codec.h"
 #include "server/service/call.h"
 #include "server/support/problem.h"
@@ -13,13 +14,31 @@ namespace quire {
 
 struct ChosenDocument {
   std::string id;
-  double score = 0;
+  double score = 0;  ///< of its best chunk
 };
 
-/// Finds the best documents for a question, best first; possibly none. With bm25, documents without
-/// a word of the question are left out. It may wait on disk. A problem: there is no index (yet).
+/// What search found for a question, best first.
+struct FoundTexts {
+  std::vector<ChosenDocument> documents;
+  std::vector<RankedChunk> chunks;  ///< of these documents; empty with QueryUnit::kDocument
+};
+
+/// Returns the ids that the namespace does not have. It may wait on disk.
+std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids);
+/// Returns the problem that the namespace lacks these documents, of which there is one at least.
+Problem missing_documents(const std::string& ns, const std::vector<std::string>& missing,
+                          const std::string& param);
+
+/// Finds the best documents for a question, of all or of `among`; possibly none. With bm25, texts
+/// without a word of the question are left out. It may wait on disk. A problem: there is no index
+/// (yet).
 std::optional<Problem> choose_documents(Call& call, const std::string& question,
                                         const QueryRetrieval& retrieval,
-                                        std::vector<ChosenDocument>& out);
+                                        const std::vector<std::string>& among, FoundTexts& out);
+
+/// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them. An error
+/// of the search, also where retrieval is switched off, gives none.
+std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
+                                     const std::vector<std::string>& ids);
 
 }  // namespace quire

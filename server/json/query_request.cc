@@ -93,10 +93,13 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
                " documents; at most " + std::to_string(defaults.max_documents) + " are taken");
   read_query_retrieval(r, defaults.max_documents, out.retrieve);
   const bool named = r.has("document_ids") || r.has("documents");
-  if (r.ok() && named && out.retrieve)
+  if (r.ok() && out.retrieve && r.has("documents"))
     r.fail("retrieve",
-           "retrieve chooses the documents of a query that names none; leave it or document_ids "
-           "and documents out");
+           "retrieve chooses from stored documents, and inline documents are always used whole; "
+           "leave retrieve or documents out");
+  if (r.ok() && out.retrieve && r.has("document_ids") && out.document_ids.empty())
+    r.fail("retrieve",
+           "retrieve has nothing to choose from: document_ids is empty; leave one of them out");
   if (!named && !out.retrieve) {
     out.retrieve.emplace();
     out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));

@@ -42,7 +42,7 @@ struct QueryBody {
   /// Place of each of document_ids in the request, for error messages.
   std::vector<std::string> document_params;
   std::vector<InlineDocument> documents;
-  /// Set if the body names neither document_ids nor documents.
+  /// Set if the body names neither document_ids nor documents, or asks for it.
   std::optional<QueryRetrieval> retrieve;
   std::optional<std::string> system;
   std::string system_param = "system";  ///< its place in the request, for error messages

@@ -61,7 +61,8 @@ std::string_view scorer_name(RetrieveScorer scorer) {
   return "bm25";
 }
 
-std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest& out) {
+std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest& out,
+                                       double& min_score) {
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
   r.string("query", out.query, kLongestQuery);
@@ -74,6 +75,7 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest&
   std::string unit = "chunk";
   r.one_of("unit", unit, {"chunk", "document"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
+  r.number("min_score", min_score, 0, 1e9);
   read_scorer(r, out.scorer);
   read_metadata(r, out.metadata);
   r.finish();
@@ -88,6 +90,18 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
   QueryRetrieval read;
   read.asked = true;
   r.integer("k", read.k, 1, static_cast<std::int64_t>(max_documents));
+  std::string unit = "auto";
+  r.one_of("unit", unit, {"auto", "document", "chunk"});
+  read.unit = unit == "document" ? QueryUnit::kDocument
+              : unit == "chunk"  ? QueryUnit::kChunk
+                                 : QueryUnit::kAuto;
+  if (r.has("neighbours")) r.integer("neighbours", read.neighbours.emplace(0), 0, 64);
+  r.integer("max_tokens", read.max_tokens, 1, 1 << 20);
+  if (r.has("max_tokens") && read.unit == QueryUnit::kDocument)
+    r.fail("max_tokens", r.path_of("max_tokens") +
+                             " bounds chunks, and unit document takes whole documents: use unit "
+                             "auto or chunk, or a smaller k");
+  r.number("min_score", read.min_score, 0, 1e9);
   read_metadata(r, read.metadata);
   read_scorer(r, read.scorer);
   r.finish();

@@ -16,17 +16,30 @@ namespace quire {
 inline constexpr std::int64_t kMostPassages = 100;  ///< largest k of POST /v1/retrieve
 inline constexpr std::size_t kMostRetrieveIds = 1000;
 
-/// QueryRetrieval is how a query without documents finds them: `"retrieve": {"k": 4, "metadata":
-/// {}, "scorer": "bm25"}`.
+/// What of the found documents goes into the prompt.
+enum class QueryUnit : std::uint8_t {
+  kAuto,      ///< the best chunks with neighbours; short documents whole
+  kDocument,  ///< whole documents; if they do not fit the window, as kAuto
+  kChunk,     ///< the best chunks
+};
+
+/// QueryRetrieval is how a query finds documents, of all or of those it names: `"retrieve": {"k":
+/// 4, "unit": "auto", "neighbours": 1, "max_tokens": 4096, "min_score": 0, "metadata": {},
+/// "scorer": "bm25"}`.
 struct QueryRetrieval {
   bool asked = false;  ///< the body contains `retrieve`
-  std::int64_t k = 4;  ///< most documents to use
+  std::int64_t k = 4;  ///< most documents, or with kChunk most found chunks
+  QueryUnit unit = QueryUnit::kAuto;
+  std::optional<std::int64_t> neighbours;  ///< of each found chunk; none: 1, with kChunk 0
+  std::int64_t max_tokens = 4096;          ///< of documents in the prompt; not for kDocument
+  double min_score = 0;                    ///< scores must be above it
   std::vector<std::pair<std::string, std::string>> metadata;
   RetrieveScorer scorer = RetrieveScorer::kBm25;
 };
 
-/// Reads the body of POST /v1/retrieve.
-std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveRequest& out);
+/// Reads the body of POST /v1/retrieve. Scores must be above `min_score`.
+std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveRequest& out,
+                                       double& min_score);
 /// Reads the member `retrieve` of a query, if present.
 void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);

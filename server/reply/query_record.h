@@ -21,6 +21,9 @@ struct QueryDocument {
   MissReason miss = MissReason::kNone;
   std::size_t first_context = 0, num_contexts = 0;
   std::optional<double> score;  ///< retrieval score, if the service chose the document
+  /// Its chunks in the prompt, where these are not all; empty: the whole document.
+  std::vector<std::int32_t> chunks;
+  std::size_t all_chunks = 0;  ///< how many it has, where `chunks` is set
 };
 
 /// QueryRecord is one finished (or planned) query. The reply, the explanation and the ring are made

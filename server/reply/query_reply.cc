@@ -140,6 +140,18 @@ const Reply<DocumentUse>& query_document_reply() {
         [](const D& d) { return unless_empty(d.document.content_hash); }},
        {"score", kind::optional(kind::amount(6)), [](const D& d) { return d.document.score; },
         "Retrieval score, if the service chose the document"},
+       {"chunks", kind::optional(kind::list(kind::count())),
+        [](const D& d) -> std::optional<json::value> {
+          if (d.document.chunks.empty()) return std::nullopt;
+          return json::array(d.document.chunks.begin(), d.document.chunks.end());
+        },
+        "The chunks in the prompt, where the service chose some of them"},
+       {"num_chunks", kind::optional(kind::count()),
+        [](const D& d) -> std::optional<json::value> {
+          if (d.document.chunks.empty()) return std::nullopt;
+          return d.document.all_chunks;
+        },
+        "How many chunks the document has, beside `chunks`"},
        {"tokens", kind::count(), [](const D& d) { return d.tokens; }, "Before prompt compression"},
        {"blocks", kind::count(), [](const D& d) { return d.blocks; }},
        {"kept_blocks", kind::count(), [](const D& d) { return d.kept_blocks; },

@@ -52,10 +52,11 @@ TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
   EXPECT_EQ(found(R"({"query":"mayor"})"), "");
   post_corpus();
   EXPECT_EQ(found(R"({"query":"The MAYOR of Alba?","k":2})"), "alba dern");
-  EXPECT_EQ(found(R"({"query":"glass","unit":"document"})"), "corva alba dern");
-  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025}})"), "dern corva");
-  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025,"land":"south"}})"), "corva");
-  EXPECT_EQ(found(R"({"query":"Alba","document_ids":["corva"]})"), "corva");
+  EXPECT_EQ(found(R"({"query":"glass","unit":"document"})"), "corva");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025}})"), "dern");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025,"land":"south"}})"), "");
+  EXPECT_EQ(found(R"({"query":"Alba","document_ids":["corva"]})"), "");
+  EXPECT_EQ(found(R"({"query":"Alba","min_score":1000})"), "");
   const auto r = service_.json("POST", "/v1/retrieve", R"({"query":"glass","k":1})");
   EXPECT_EQ(text_at(r, "scorer"), "bm25");
   EXPECT_EQ(text_at(r, "data.0.text"),
@@ -66,7 +67,7 @@ TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
   EXPECT_EQ(text_at(r, "data.0.metadata.land"), "south");
 
   EXPECT_EQ(service_.call("DELETE", "/v1/documents/alba").status, 200);
-  EXPECT_EQ(found(R"({"query":"mayor","k":9})"), "corva dern");
+  EXPECT_EQ(found(R"({"query":"mayor","k":9})"), "");
   EXPECT_EQ(found(R"({"query":"mayor"})", {"X-Namespace: other"}), "");
 }
 
@@ -119,12 +120,84 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   r = service_.json("POST", "/v1/query", R"({"query":"Alba","max_tokens":8,"document_ids":[]})", {},
                     &status);
   EXPECT_TRUE(at(r, "documents").as_array().empty());
+  // It chooses among those that are named, too.
   r = service_.json("POST", "/v1/query",
-                    R"({"query":"Alba","document_ids":["alba"],"retrieve":{}})", {}, &status);
+                    R"({"query":"Alba","max_tokens":8,"document_ids":["alba","dern"],)"
+                    R"("retrieve":{"k":1}})",
+                    {}, &status);
+  EXPECT_EQ(status, 200) << json::serialize(r);
+  ASSERT_EQ(at(r, "documents").as_array().size(), 1u) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "documents.0.id"), "alba");
+  r = service_.json("POST", "/v1/query",
+                    R"({"query":"Alba","document_ids":["alba","nobody"],"retrieve":{}})", {},
+                    &status);
+  EXPECT_EQ(status, 404);
+  EXPECT_NE(text_at(r, "detail").find("nobody"), std::string::npos) << json::serialize(r);
+  r = service_.json("POST", "/v1/query",
+                    R"({"query":"Alba","documents":[{"text":"t"}],"retrieve":{}})", {}, &status);
   EXPECT_EQ(status, 400);
   EXPECT_EQ(text_at(r, "error.param"), "retrieve");
   r = service_.json("POST", "/v1/query/plan", R"({"query":"glass"})", {}, &status);
   EXPECT_EQ(text_at(r, "documents.0.id"), "corva");
+}
+
+TEST(LongDocuments, AreAskedByTheirBestChunks) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--model.max_model_len=1024"});
+  std::string text;
+  for (int i = 0; i < 120; ++i)
+    text += "Paragraph " + std::to_string(i) + " says that the harbour of Nolmar was quiet. ";
+  const std::string needle = "The lighthouse keeper of Brisk is called Oda Vell. ";
+  std::string longer = text + needle + text;
+  const auto post = [&](const std::string& id, const std::string& body) {
+    int status = 0;
+    const auto r = service.json(
+        "POST", "/v1/documents?wait=true",
+        json::serialize(
+            json::object{{"id", id}, {"text", body}, {"chunking", {{"max_tokens", 128}}}}),
+        {}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(r);
+  };
+  post("long", longer);
+  post("short", "A short note about the harbour of Brisk.");
+  ASSERT_GT(int_at(service.json("GET", "/v1/documents/long"), "tokens"), 1024);
+  const std::uint64_t at_needle = text.size();
+  const auto holds_needle = [&](const json::value& reply) {
+    std::uint64_t begin = 0, end = 0;
+    const auto chunks = service.json("GET", "/v1/documents/long/chunks");
+    for (const auto& d : at(reply, "documents").as_array()) {
+      if (text_at(d, "id") != "long") continue;
+      for (const auto& c : at(d, "chunks").as_array()) {
+        const auto& chunk = at(chunks, "data").as_array().at(c.to_number<std::size_t>());
+        begin = chunk.at("chars").at(0).to_number<std::uint64_t>();
+        end = chunk.at("chars").at(1).to_number<std::uint64_t>();
+        if (begin <= at_needle && at_needle < end) return true;
+      }
+    }
+    return false;
+  };
+  for (const std::string which :
+       {R"("document_ids":["long"])", R"("document_ids":["short","long"])", R"("retrieve":{})",
+        R"("retrieve":{"unit":"document"})", R"("retrieve":{"unit":"chunk","k":2})"}) {
+    int status = 0;
+    const auto r = service.json(
+        "POST", "/v1/query",
+        R"({"query":"Who is the lighthouse keeper of Brisk?","max_tokens":8,)" + which + "}", {},
+        &status);
+    ASSERT_EQ(status, 200) << which << json::serialize(r);
+    EXPECT_LE(int_at(r, "usage.prompt_tokens"), 1024) << which;
+    EXPECT_TRUE(holds_needle(r)) << which << json::serialize(at(r, "documents"));
+  }
+  // What cannot be chosen from is refused as before.
+  int status = 0;
+  const auto r = service.json(
+      "POST", "/v1/query",
+      json::serialize(
+          json::object{{"query", "Who?"}, {"max_tokens", 8}, {"documents", {{{"text", longer}}}}}),
+      {}, &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(r, "error.code"), "context_length_exceeded") << json::serialize(r);
 }
 
 TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {

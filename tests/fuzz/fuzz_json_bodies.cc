@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       BulkDelete bulk;
       (void)read_bulk_delete(*value, bulk);
       RetrieveRequest retrieve;
-      if (!read_retrieve(*value, retrieve) &&
+      if (double min_score = 0; !read_retrieve(*value, retrieve, min_score) &&
           (retrieve.query.empty() || retrieve.k < 1 ||
            retrieve.k > static_cast<std::size_t>(kMostPassages)))
         std::abort();

@@ -14,16 +14,18 @@ namespace {
 
 std::string refused(const std::string& body) {
   RetrieveRequest out;
-  const auto e = read_retrieve(*parse_json(body), out);
+  double min_score = 0;
+  const auto e = read_retrieve(*parse_json(body), out, min_score);
   return e ? e->code + " " + e->path : "";
 }
 
 TEST(RetrieveCodec, ReadsAllMembers) {
   RetrieveRequest out;
+  double min_score = 0;
   const auto e = read_retrieve(
       *parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25",)"
-                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null}})"),
-      out);
+                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null},"min_score":0.5})"),
+      out, min_score);
   ASSERT_FALSE(e) << e->message;
   EXPECT_EQ(out.k, 7u);
   EXPECT_EQ(out.unit, RetrieveUnit::kDocument);
@@ -32,6 +34,7 @@ TEST(RetrieveCodec, ReadsAllMembers) {
       {"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
   EXPECT_EQ(out.metadata, metadata);
   EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
+  EXPECT_DOUBLE_EQ(min_score, 0.5);
 }
 
 TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
@@ -39,8 +42,9 @@ TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
        {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     const std::string name(scorer_name(scorer));
     RetrieveRequest request;
-    ASSERT_FALSE(
-        read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request));
+    double min_score = 0;
+    ASSERT_FALSE(read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request,
+                               min_score));
     EXPECT_EQ(request.scorer, scorer);
     QueryBody query;
     ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"scorer":")" + name + R"("}})"),
@@ -61,6 +65,7 @@ TEST(RetrieveCodec, NamesWhatIsWrong) {
   EXPECT_EQ(refused("[]"), "invalid_value ");
   EXPECT_EQ(refused(R"({"query":"q","k":1.5})"), "invalid_value k");
   EXPECT_EQ(refused(R"({"query":"q","metadata":[]})"), "invalid_value metadata");
+  EXPECT_EQ(refused(R"({"query":"q","min_score":-1})"), "invalid_value min_score");
   EXPECT_EQ(refused(R"({"query":"q","scorer":"x"})"), "unsupported_parameter scorer");
 }
 
@@ -77,10 +82,34 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"k":2}})"), "k=2 asked");
   EXPECT_EQ(read(R"({"query":"q","document_ids":[]})"), "named");
   EXPECT_EQ(read(R"({"query":"q","documents":[{"text":"t"}]})"), "named");
-  EXPECT_EQ(read(R"({"query":"q","document_ids":["a"],"retrieve":{}})"), "retrieve");
+  // Of the documents that it names, too, but not of inline ones, and not of none.
+  EXPECT_EQ(read(R"({"query":"q","document_ids":["a"],"retrieve":{}})"), "k=4 asked");
+  EXPECT_EQ(read(R"({"query":"q","documents":[{"text":"t"}],"retrieve":{}})"), "retrieve");
+  EXPECT_EQ(read(R"({"query":"q","document_ids":[],"retrieve":{}})"), "retrieve");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"k":4}})"), "retrieve.k");
-  EXPECT_EQ(read(R"({"query":"q","retrieve":{"unit":"chunk"}})"), "retrieve.unit");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"unit":"page"}})"), "retrieve.unit");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"unit":"document","max_tokens":9}})"),
+            "retrieve.max_tokens");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"neighbours":65}})"), "retrieve.neighbours");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"min_score":-1}})"), "retrieve.min_score");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"scorer":"x"}})"), "retrieve.scorer");
+}
+
+TEST(RetrieveCodec, AQuerySaysWhatIsShownOfWhatWasFound) {
+  QueryBody q;
+  ASSERT_FALSE(read_query(
+      *parse_json(R"({"query":"q","retrieve":{"unit":"chunk","neighbours":2,"max_tokens":900,)"
+                  R"("min_score":1.5}})"),
+      QueryDefaults{"auto", "auto", "auto", 8}, q));
+  EXPECT_EQ(q.retrieve->unit, QueryUnit::kChunk);
+  EXPECT_EQ(q.retrieve->neighbours, 2);
+  EXPECT_EQ(q.retrieve->max_tokens, 900);
+  EXPECT_DOUBLE_EQ(q.retrieve->min_score, 1.5);
+  QueryBody plain;
+  ASSERT_FALSE(
+      read_query(*parse_json(R"({"query":"q"})"), QueryDefaults{"auto", "auto", "auto", 8}, plain));
+  EXPECT_EQ(plain.retrieve->unit, QueryUnit::kAuto);
+  EXPECT_FALSE(plain.retrieve->neighbours);
 }
 
 TEST(EmbeddingCodec, ReadsTextsAndTokensInEveryShape) {

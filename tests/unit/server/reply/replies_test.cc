@@ -126,7 +126,10 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(tier_use_reply(), {full.stats, Tier::kDram}, {bare.stats, Tier::kNone});
   t.check(sparse_prefill_reply(), *full.plan.sparse_prefill, {});
   t.check(citation_reply(), {full.citations[0]}, {full.citations[1], 2, QuoteUse::kHide});
-  DocumentUse use{full.documents[0]};
+  QueryDocument partly = full.documents[0];
+  partly.chunks = {0, 2};
+  partly.all_chunks = 5;
+  DocumentUse use{partly};
   use.keep_share = use.bias_weight = 0.5;
   t.check(query_document_reply(), use, {bare.documents[0]}, {"title"});
   QueryAnswer answer{full};

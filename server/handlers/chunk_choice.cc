@@ -1,0 +1,124 @@
+#include "server/handlers/chunk_choice.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "base/index.h"
+
+namespace quire {
+namespace {
+
+/// Marks the contexts that stay, as long as there is room.
+class Chooser {
+ public:
+  Chooser(std::span<const QueryContext> contexts, std::span<const QueryDocument> documents,
+          std::int64_t room)
+      : contexts_(contexts), documents_(documents), keep_(contexts.size()), room_(room) {
+    for (std::size_t d = 0; d < documents.size(); ++d) {
+      if (documents[d].id.empty()) add_all(documents[d]);
+      by_id_.emplace(documents[d].id, d);
+    }
+  }
+
+  /// Returns the index of a document's chunk; contexts.size(): it is not in the prompt.
+  std::size_t find(const RankedChunk& chunk) const {
+    const auto d = by_id_.find(chunk.document_id);
+    if (d == by_id_.end()) return contexts_.size();
+    const QueryDocument& document = documents_[d->second];
+    for (std::size_t i = 0; i < document.num_contexts; ++i)
+      if (contexts_[document.first_context + i].chunk == chunk.chunk)
+        return document.first_context + i;
+    return contexts_.size();
+  }
+  const QueryDocument& document_of(std::size_t context) const {
+    const auto next = std::ranges::upper_bound(documents_, context, {},
+                                               &QueryDocument::first_context);
+    return *std::prev(next);
+  }
+  std::int64_t tokens_of(const QueryDocument& document) const {
+    std::int64_t tokens = 0;
+    for (std::size_t i = 0; i < document.num_contexts; ++i)
+      tokens += count_of(contexts_[document.first_context + i].token_ids);
+    return tokens;
+  }
+  void add(std::size_t context) {
+    const std::int64_t tokens = count_of(contexts_[context].token_ids);
+    if (keep_[context] || tokens > room_) return;
+    keep_[context] = true;
+    room_ -= tokens;
+  }
+  void add_all(const QueryDocument& document) {
+    for (std::size_t i = 0; i < document.num_contexts; ++i) add(document.first_context + i);
+  }
+  bool any() const {
+    return std::ranges::any_of(keep_, [](bool kept) { return kept; });
+  }
+  const std::vector<bool>& kept() const { return keep_; }
+
+ private:
+  const std::span<const QueryContext> contexts_;
+  const std::span<const QueryDocument> documents_;
+  std::map<std::string, std::size_t> by_id_;  ///< the first document of each id
+  std::vector<bool> keep_;
+  std::int64_t room_;
+};
+
+/// Removes what does not stay, and renumbers.
+void filter(const std::vector<bool>& keep, std::vector<QueryContext>& contexts,
+            std::vector<QueryDocument>& documents) {
+  std::vector<QueryContext> left;
+  std::vector<QueryDocument> shown;
+  for (QueryDocument& document : documents) {
+    const std::size_t first = left.size();
+    std::vector<std::int32_t> chunks;
+    for (std::size_t i = document.first_context; i < document.first_context + document.num_contexts;
+         ++i) {
+      if (!keep[i]) continue;
+      chunks.push_back(contexts[i].chunk);
+      left.push_back(std::move(contexts[i]));
+    }
+    if (chunks.empty()) continue;
+    if (chunks.size() < document.num_contexts) {
+      document.chunks = std::move(chunks);
+      document.all_chunks = document.num_contexts;
+    }
+    document.first_context = first;
+    document.num_contexts = left.size() - first;
+    shown.push_back(std::move(document));
+  }
+  contexts = std::move(left);
+  documents = std::move(shown);
+}
+
+}  // namespace
+
+void keep_chunks(std::span<const RankedChunk> ranked, const ChunkLimits& limits,
+                 std::vector<QueryContext>& contexts, std::vector<QueryDocument>& documents) {
+  Chooser chooser(contexts, documents, limits.tokens);
+  std::vector<std::size_t> found;
+  for (const RankedChunk& chunk : ranked) {
+    const std::size_t context = chooser.find(chunk);
+    if (context < contexts.size()) found.push_back(context);
+  }
+  for (const std::size_t context : found) {
+    const QueryDocument& document = chooser.document_of(context);
+    chooser.add(context);
+    if (chooser.tokens_of(document) <= limits.whole_document_tokens) chooser.add_all(document);
+  }
+  for (std::int32_t distance = 1; distance <= limits.neighbours; ++distance) {
+    for (const std::size_t context : found) {
+      const QueryDocument& document = chooser.document_of(context);
+      const std::size_t first = document.first_context, end = first + document.num_contexts;
+      const std::size_t d = to_size(distance);
+      if (context >= first + d) chooser.add(context - d);
+      if (context + d < end) chooser.add(context + d);
+    }
+  }
+  if (!chooser.any())
+    for (std::size_t i = 0; i < contexts.size(); ++i) chooser.add(i);
+  filter(chooser.kept(), contexts, documents);
+}
+
+}  // namespace quire

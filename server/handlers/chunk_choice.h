@@ -1,0 +1,37 @@
+/// Decides which chunks of its documents a prompt is made of.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/reply/query_record.h"
+
+namespace quire {
+
+/// A chunk that search found for a question.
+struct RankedChunk {
+  std::string document_id;
+  std::int32_t chunk = 0;
+};
+
+struct ChunkLimits {
+  std::int64_t tokens = std::numeric_limits<std::int64_t>::max();  ///< of all documents together
+  /// Chunks on either side of a found one that are shown with it, where there is room.
+  std::int32_t neighbours = 1;
+  /// A document of which a chunk was found is shown whole if it has at most that many tokens.
+  std::int64_t whole_document_tokens = 1024;
+};
+
+/// Keeps of a prompt's contexts, which are all chunks of its documents, those that serve the
+/// question: found chunks in the order of `ranked`, then their neighbours, each if it fits the
+/// limit. What stays is in its old order. Inline documents stay. If nothing was found, the first
+/// chunks stay. `documents` are the reply's entries; those without a chunk go, and the others say
+/// which of their chunks stay (QueryDocument::chunks).
+void keep_chunks(std::span<const RankedChunk> ranked, const ChunkLimits& limits,
+                 std::vector<QueryContext>& contexts, std::vector<QueryDocument>& documents);
+
+}  // namespace quire
