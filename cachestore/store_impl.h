@@ -206,13 +206,14 @@ class StoreImpl final : public AdminStore {
 
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
-  /// Reads of fetch_async share `read_slots_`, others go to the disk at once.
-  enum class Slots : std::uint8_t { kShared, kNone };
-  Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name,
-                                     Slots slots);
   /// Reads a value from disk and checks it.
-  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name,
-                                                    Slots slots = Slots::kNone);
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name);
+  /// Counts a value that was read and checked, and keeps it in DRAM; quarantines a bad one.
+  Result<PinnedBytes> take_read(const SegmentHandle& segment, const record::ValueName& name,
+                                Result<std::shared_ptr<ValueBuffer>> read);
+  struct Fetch;
+  /// Reads and answers the requests [first, last) of a fetch.
+  void answer(Fetch& fetch, std::size_t first, std::size_t last);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   Status put_record(Family family, std::string_view name, std::string_view value);

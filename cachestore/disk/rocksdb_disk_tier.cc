@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <mutex>
 #include <shared_mutex>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -79,6 +80,10 @@ std::optional<SegmentId> segment_of(std::string_view key) {
   for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
   return id;
 }
+
+/// Values are read with one call while they are at most this far apart and this long in all.
+constexpr std::uint64_t kGapBytes = ExtentFiles::kWriteBytes / 256,
+                        kRunBytes = ExtentFiles::kWriteBytes / 2;
 
 /// Writes one value as ValueSlots lays it out.
 Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
@@ -151,6 +156,8 @@ class RocksDbTier final : public DiskTier {
               const ScanFn& fn) override;
   Result<std::uint64_t> write_segment(SegmentId id, std::span<const Value> values) override;
   Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name) override;
+  std::vector<Result<std::shared_ptr<ValueBuffer>>> read_some(
+      std::span<const ValueName> names) override;
   Status delete_segment(SegmentId id) override;
   Result<std::vector<StoredSegment>> list_segments() override;
   std::vector<SegmentId> segments_to_move(std::size_t at_most) override;
@@ -428,6 +435,56 @@ Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name) {
     if (is_at(name.segment, place->first)) return read;
     if (!place_of(name)) return Status::not_found("the segment was deleted");
   }
+}
+
+std::vector<Result<std::shared_ptr<ValueBuffer>>> RocksDbTier::read_some(
+    std::span<const ValueName> names) {
+  struct Found {
+    std::size_t index = 0;
+    ExtentRange range;
+    ExtentFiles::ValuePlace place;
+    std::uint64_t end() const {
+      return place.header + record::kValueHeaderBytes + place.payload_bytes;
+    }
+  };
+  std::vector<Found> found;
+  found.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (const auto place = place_of(names[i])) {
+      found.push_back({i,
+                       place->first,
+                       {place->first.offset + place->second.header, place->second.payload_bytes}});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::tie(a.range.extent, a.place.header) < std::tie(b.range.extent, b.place.header);
+  });
+  std::vector<std::optional<Result<std::shared_ptr<ValueBuffer>>>> results(names.size());
+  for (std::size_t first = 0; first < found.size();) {
+    // Values side by side, or so near that the pages between them cost less than another call.
+    std::size_t last = first + 1;
+    while (last < found.size() && found[last].range.extent == found[first].range.extent &&
+           found[last].place.header <= found[last - 1].end() + kGapBytes &&
+           found[last].end() - found[first].place.header <= kRunBytes)
+      ++last;
+    if (last - first > 1) {
+      std::vector<ExtentFiles::ValuePlace> places;
+      for (std::size_t i = first; i < last; ++i) places.push_back(found[i].place);
+      if (auto run = extents_->read_run(found[first].range.extent, places); run.ok()) {
+        for (std::size_t i = first; i < last; ++i) {
+          // A segment that moved meanwhile is read again below.
+          if (is_at(names[found[i].index].segment, found[i].range))
+            results[found[i].index] = std::move((*run)[i - first]);
+        }
+      }
+    }
+    first = last;
+  }
+  std::vector<Result<std::shared_ptr<ValueBuffer>>> out;
+  out.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i)
+    out.push_back(results[i] ? std::move(*results[i]) : read(names[i]));
+  return out;
 }
 
 Status RocksDbTier::delete_segment(SegmentId id) {
