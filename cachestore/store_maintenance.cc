@@ -264,10 +264,8 @@ Status StoreImpl::flush() {
 
 StoreAdminStats StoreImpl::admin_stats() {
   StoreAdminStats s;
-  for (const auto& segment : segments_->pinned()) {
-    s.disk.pinned_bytes += segment->disk_bytes;
-    s.dram.pinned_bytes += dram_->held(segment->id).bytes;
-  }
+  s.disk.pinned_bytes = segments_->pinned_bytes();
+  s.dram.pinned_bytes = dram_->pinned_bytes();
   s.disk.requested_evictions = evicted_request_;
   s.disk.requested_bytes = evicted_request_bytes_;
   std::tie(s.dram.requested_evictions, s.dram.requested_bytes) = dram_->requested();
