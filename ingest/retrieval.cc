@@ -13,7 +13,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
-#include "ingest/document/metadata.h"
+#include "cachestore/format/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/index/lexical_index.h"
