@@ -1,8 +1,9 @@
 // Measures cold block reads through the store against raw O_DIRECT reads of a flat file: same
 // bytes, same order, same two threads, same run, in alternating rounds. Also measures writing a
 // segment (checksum, file, sync) against a flat O_DIRECT write with fsync, and reads from the DRAM
-// tier.
-//   quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]
+// tier. Values are read in random order, and as a query reads them: contexts in random order, each
+// from its first block to its last.
+//   quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N] [--value-kib N]
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -37,6 +38,7 @@ struct Settings {
   std::string dir = std::filesystem::temp_directory_path();
   std::size_t mib = 2048;
   int threads = 2, rounds = 7;
+  std::vector<std::size_t> value_kib = {1024, 512, 256, 64};
 };
 
 [[noreturn]] void die(const std::string& what) {
@@ -174,6 +176,17 @@ double read_store(Store& store, const std::vector<SegmentHandle>& handles,
   return seconds_since(start);
 }
 
+std::vector<std::size_t> contexts_in_random_order(std::size_t num_values, std::mt19937_64& rng) {
+  std::vector<std::size_t> first;
+  for (std::size_t i = 0; i < num_values; i += kBlocksPerSegment) first.push_back(i);
+  std::shuffle(first.begin(), first.end(), rng);
+  std::vector<std::size_t> order;
+  for (const std::size_t f : first) {
+    for (std::size_t b = 0; b < kBlocksPerSegment; ++b) order.push_back(f + b);
+  }
+  return order;
+}
+
 std::string run(const Settings& set, std::size_t value_bytes) {
   const std::size_t num_values = std::max<std::size_t>(
       kBlocksPerSegment, (set.mib << 20) / value_bytes / kBlocksPerSegment * kBlocksPerSegment);
@@ -185,7 +198,7 @@ std::string run(const Settings& set, std::size_t value_bytes) {
   options.path = path;
   options.dram_bytes = 0;
   options.io_threads = set.threads;
-  std::vector<double> ratios, flat_s, store_s, warm_s, flat_cpu, store_cpu;
+  std::vector<double> ratios, context_ratios, flat_s, store_s, warm_s, flat_cpu, store_cpu;
   double flat_write = 0, store_write = 0;
   {
     auto store = open_store(options);
@@ -216,6 +229,9 @@ std::string run(const Settings& set, std::size_t value_bytes) {
       flat_s.push_back(f);
       store_s.push_back(s);
       ratios.push_back(f / s);
+      const auto by_context = contexts_in_random_order(num_values, rng);
+      const double flat_again = flat.read(by_context, set.threads);
+      context_ratios.push_back(flat_again / read_store(**store, handles, by_context, Tier::kDisk));
     }
   }
   {  // the DRAM tier, with at most a gigabyte
@@ -241,11 +257,13 @@ std::string run(const Settings& set, std::size_t value_bytes) {
                 "{\"value_bytes\": %zu, \"values\": %zu, \"threads\": %d, \"flat_read_gb_s\": "
                 "%.3f, \"store_cold_read_gb_s\": %.3f, "
                 "\"cold_read_ratio\": %.3f, \"cold_read_ratio_worst\": %.3f, "
+                "\"cold_read_ratio_by_context\": %.3f, "
                 "\"flat_cpu_s_per_gb\": %.3f, \"store_cpu_s_per_gb\": %.3f, "
                 "\"flat_write_gb_s\": %.3f, \"store_write_gb_s\": %.3f, \"dram_hit_us\": %.2f}",
                 value_bytes, num_values, set.threads, gb / median(flat_s), gb / median(store_s),
-                median(ratios), *std::min_element(ratios.begin(), ratios.end()), median(flat_cpu),
-                median(store_cpu), gb / flat_write, gb / store_write, median(warm_s) * 1e6);
+                median(ratios), *std::min_element(ratios.begin(), ratios.end()),
+                median(context_ratios), median(flat_cpu), median(store_cpu), gb / flat_write,
+                gb / store_write, median(warm_s) * 1e6);
   return row;
 }
 
@@ -266,16 +284,18 @@ int main(int argc, char** argv) {
       set.mib = std::strtoull(value().c_str(), nullptr, 10);
     } else if (a == "--threads") {
       set.threads = std::atoi(value().c_str());
+    } else if (a == "--value-kib") {
+      set.value_kib = {std::strtoull(value().c_str(), nullptr, 10)};
     } else {
       std::fprintf(stderr,
-                   "usage: quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N]\n");
+                   "usage: quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N] "
+                   "[--value-kib N]\n");
       return 2;
     }
   }
   std::string rows;
-  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{512} << 10,
-                                  std::size_t{256} << 10, std::size_t{64} << 10}) {
-    rows += (rows.empty() ? "" : ",\n  ") + quire::run(set, bytes);
+  for (const std::size_t kib : set.value_kib) {
+    rows += (rows.empty() ? "" : ",\n  ") + quire::run(set, kib << 10);
   }
   std::printf(
       "{\"settings\": {\"mib\": %zu, \"threads\": %d, \"rounds\": %d, \"direct_io\": true},\n "

@@ -46,7 +46,9 @@ bool DramTier::insert(const record::ValueName& name, std::shared_ptr<const Value
   if (values_.contains(name)) return true;
   evict_for(bytes);
   if (stats_.used_bytes + bytes > capacity_) return false;
-  of_segment_[name.segment].insert(name);
+  Values& of = of_segment_[name.segment];
+  of.names.insert(name);
+  of.bytes += bytes;
   values_.emplace(name, std::move(buffer));
   policy_->insert(name, bytes);
   stats_.used_bytes += bytes;
@@ -71,18 +73,20 @@ void DramTier::evict_for(std::uint64_t bytes) {
 void DramTier::remove(const record::ValueName& name) {
   auto it = values_.find(name);
   if (it == values_.end()) return;
-  stats_.used_bytes -= it->second->allocated_bytes();
+  const std::uint64_t bytes = it->second->allocated_bytes();
+  stats_.used_bytes -= bytes;
   values_.erase(it);
   auto of = of_segment_.find(name.segment);
-  of->second.erase(name);
-  if (of->second.empty()) of_segment_.erase(of);
+  of->second.names.erase(name);
+  of->second.bytes -= bytes;
+  if (of->second.names.empty()) of_segment_.erase(of);
 }
 
 void DramTier::erase_segment(SegmentId segment) {
   std::lock_guard lock(mu_);
   auto it = of_segment_.find(segment);
   if (it == of_segment_.end()) return;
-  const NameSet names = it->second;
+  const NameSet names = it->second.names;
   for (const auto& name : names) {
     policy_->erase(name);
     remove(name);
@@ -95,14 +99,21 @@ DramTier::Held DramTier::held(SegmentId segment) const {
   std::lock_guard lock(mu_);
   const auto it = of_segment_.find(segment);
   if (it == of_segment_.end()) return held;
-  for (const auto& name : it->second) {
+  held.bytes = it->second.bytes;
+  for (const auto& name : it->second.names) {
     const auto& buffer = values_.at(name);
-    held.bytes += buffer->allocated_bytes();
     held.in_use = held.in_use || buffer.use_count() > 1;
     if (name.part == record::Part::kValue) blocks.insert(name.block);
   }
   held.blocks = blocks.size();
   return held;
+}
+
+std::uint64_t DramTier::pinned_bytes() const {
+  std::uint64_t bytes = 0;
+  std::lock_guard lock(mu_);
+  for (const auto& [segment, values] : of_segment_) bytes += is_pinned_(segment) ? values.bytes : 0;
+  return bytes;
 }
 
 DramTier::Held DramTier::evict_segment(SegmentId segment) {
@@ -111,7 +122,7 @@ DramTier::Held DramTier::evict_segment(SegmentId segment) {
   std::lock_guard lock(mu_);
   const auto it = of_segment_.find(segment);
   if (it == of_segment_.end()) return gone;
-  const NameSet names = it->second;
+  const NameSet names = it->second.names;
   for (const auto& name : names) {
     const auto& buffer = values_.at(name);
     if (buffer.use_count() > 1) {

@@ -53,6 +53,8 @@ class DramTier {
     bool in_use = false;  ///< a reader holds part of it
   };
   Held held(SegmentId segment) const;
+  /// Returns the allocated bytes of values of pinned segments. It looks at each segment in DRAM.
+  std::uint64_t pinned_bytes() const;
   /// Evicts the segment on request; it counts as evictions, and values that a reader holds stay.
   Held evict_segment(SegmentId segment);
   /// Returns the values and bytes that evict_segment() removed since start.
@@ -61,6 +63,10 @@ class DramTier {
 
  private:
   using NameSet = std::unordered_set<record::ValueName, ValueNameHash>;
+  struct Values {
+    NameSet names;
+    std::uint64_t bytes = 0;  // allocated
+  };
 
   void evict_for(std::uint64_t bytes);         // mu_ held
   void remove(const record::ValueName& name);  // mu_ held; not called by the policy
@@ -70,7 +76,7 @@ class DramTier {
   mutable std::mutex mu_;
   // Guarded by mu_
   std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;
-  std::unordered_map<SegmentId, NameSet> of_segment_;            // guarded by mu_
+  std::unordered_map<SegmentId, Values> of_segment_;             // guarded by mu_
   std::unique_ptr<EvictionPolicy<record::ValueName>> policy_;    // guarded by mu_
   std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;  // guarded by mu_
   TierStats stats_;                                              // guarded by mu_

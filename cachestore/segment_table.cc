@@ -29,7 +29,7 @@ void SegmentTable::add_refs(std::span<const ContextKey> keys, bool pinned, std::
   for (const auto& key : keys) {
     auto& state = keys_[key];
     ++state.refs;
-    if (pinned && ++state.pinned_refs == 1 && state.live != 0) pinned_.insert(state.live);
+    if (pinned && ++state.pinned_refs == 1 && state.live != 0) set_pinned(key, state, true);
     state.used_ms = std::max(state.used_ms, used_ms);
   }
 }
@@ -42,8 +42,9 @@ void SegmentTable::release_refs(std::span<const ContextKey> keys, bool pinned) {
       auto it = keys_.find(key);
       if (it == keys_.end() || it->second.refs == 0) continue;
       --it->second.refs;
-      if (pinned && it->second.pinned_refs > 0 && --it->second.pinned_refs == 0)
-        pinned_.erase(it->second.live);
+      if (pinned && it->second.pinned_refs > 0 && --it->second.pinned_refs == 0 &&
+          it->second.live != 0)
+        set_pinned(key, it->second, false);
       reap |= synchronize(key);
     }
   }
@@ -85,14 +86,7 @@ SegmentHandle SegmentTable::publish(SegmentInfo info) {
   writing_ids_.erase(info.key);
   auto& state = keys_[info.key];
   state.writing = false;
-  state.live = info.id;
-  if (state.pinned_refs > 0) pinned_.insert(info.id);
-  state.used_ms = std::max(state.used_ms, info.created_ms);
-  ++num_live_;
-  policy_->insert(info.key, info.disk_bytes);
-  auto& entry = entries_[info.id];
-  entry.info = std::make_shared<const SegmentInfo>(std::move(info));
-  return pin(entry);
+  return pin(enter(state, std::move(info)));
 }
 
 void SegmentTable::reserve(std::size_t segments) {
@@ -108,15 +102,33 @@ bool SegmentTable::restore(SegmentInfo info) {
   if (it == keys_.end()) return false;
   auto& state = it->second;
   if (state.refs == 0 || state.live != 0) return false;
+  enter(state, std::move(info)).committed = true;
+  return true;
+}
+
+/// Makes a segment the live one of its key.
+SegmentTable::Entry& SegmentTable::enter(KeyState& state, SegmentInfo info) {
+  const ContextKey key = info.key;
   state.live = info.id;
-  if (state.pinned_refs > 0) pinned_.insert(info.id);
   state.used_ms = std::max(state.used_ms, info.created_ms);
   ++num_live_;
-  policy_->insert(info.key, info.disk_bytes);
-  auto& entry = entries_[info.id];
-  entry.committed = true;
+  Entry& entry = entries_[info.id];
   entry.info = std::make_shared<const SegmentInfo>(std::move(info));
-  return true;
+  policy_->insert(key, entry.info->disk_bytes);
+  if (state.pinned_refs > 0) set_pinned(key, state, true);
+  return entry;
+}
+
+/// The policy does not know pinned segments, so that looking for a victim never passes over them.
+void SegmentTable::set_pinned(const ContextKey& key, const KeyState& state, bool pinned) {
+  const std::uint64_t bytes = entries_.at(state.live).info->disk_bytes;
+  if (pinned && pinned_.insert(state.live).second) {
+    pinned_bytes_ += bytes;
+    policy_->erase(key);
+  } else if (!pinned && pinned_.erase(state.live) > 0) {
+    pinned_bytes_ -= bytes;
+    policy_->insert(key, bytes);
+  }
 }
 
 bool SegmentTable::is_known(SegmentId id) const {
@@ -255,12 +267,9 @@ std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::all() const {
   return out;
 }
 
-std::vector<std::shared_ptr<const SegmentInfo>> SegmentTable::pinned() const {
-  std::vector<std::shared_ptr<const SegmentInfo>> out;
+std::uint64_t SegmentTable::pinned_bytes() const {
   std::lock_guard lock(mu_);
-  out.reserve(pinned_.size());
-  for (const SegmentId id : pinned_) out.push_back(entries_.at(id).info);
-  return out;
+  return pinned_bytes_;
 }
 
 std::uint64_t SegmentTable::size() const {
@@ -296,7 +305,7 @@ bool SegmentTable::doom(Entry& entry, FreeReason reason) {
   const ContextKey key = entry.info->key;
   entry.doomed = reason;
   policy_->erase(key);
-  pinned_.erase(entry.info->id);
+  if (pinned_.erase(entry.info->id) > 0) pinned_bytes_ -= entry.info->disk_bytes;
   keys_.at(key).live = 0;
   --num_live_;
   drop_if_empty(key);

@@ -99,8 +99,8 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
 
   bool is_pinned_by_document(SegmentId id) const;
   std::vector<std::shared_ptr<const SegmentInfo>> all() const;
-  /// Returns the live segments that documents pin.
-  std::vector<std::shared_ptr<const SegmentInfo>> pinned() const;
+  /// Returns the bytes on disk of the live segments that documents pin.
+  std::uint64_t pinned_bytes() const;
   std::uint64_t size() const;
 
  private:
@@ -118,7 +118,9 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
     std::optional<FreeReason> doomed;
   };
 
-  SegmentHandle pin(Entry& entry);  // mu_ held
+  Entry& enter(KeyState& state, SegmentInfo info);                             // mu_ held
+  void set_pinned(const ContextKey& key, const KeyState& state, bool pinned);  // mu_ held
+  SegmentHandle pin(Entry& entry);                                             // mu_ held
   void unpin(SegmentId id);
   bool doom_one(SegmentId id, FreeReason reason);
   bool doom(Entry& entry, FreeReason reason);  // mu_ held; returns true if it is reapable now
@@ -133,8 +135,9 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::unordered_set<SegmentId> writing_;                      // guarded by mu_
   std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;  // guarded by mu_
   std::unordered_set<SegmentId> pinned_;                // live, of pinned documents; guarded by mu_
+  std::uint64_t pinned_bytes_ = 0;                      // of those, on disk; guarded by mu_
   std::vector<SegmentId> reapable_;                     // guarded by mu_
-  std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live segments
+  std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live, not pinned
   std::uint64_t num_live_ = 0;                          // guarded by mu_
   SegmentId next_id_ = 1;                               // guarded by mu_ once threads run
   std::mutex callback_mu_;                              // held while calling on_reapable_

@@ -10,6 +10,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -51,8 +52,12 @@ struct ReadRequest {
 struct ListOptions {
   /// exclusive: returns ids after this one in list order; empty: from the start
   std::string after;
-  std::size_t limit = 20;                               ///< maximum number of documents returned
-  bool descending = false;                              ///< order of ids (bytewise)
+  std::size_t limit = 20;   ///< maximum number of documents returned
+  bool descending = false;  ///< order of ids (bytewise)
+  /// Only documents with this status and these metadata (format/metadata.h). An index finds them,
+  /// so others cost nothing.
+  std::optional<DocumentStatus> status;
+  std::vector<std::pair<std::string, std::string>> metadata;
   std::function<bool(const DocumentManifest&)> filter;  ///< empty: all; runs without locks
 };
 struct DocumentList {
@@ -63,6 +68,15 @@ struct DocumentList {
 struct CommitOptions {
   /// 0: must not exist yet; any other value: kFailedPrecondition if it differs
   std::optional<std::uint64_t> expected_version;
+  /// commit_document only: takes the text that waits under this name (put_job_and_texts) instead of
+  /// one that is passed. kFailedPrecondition if none waits and the document does not have it.
+  std::string waiting_text;
+};
+
+/// A text that is stored before its document.
+struct NamedText {
+  std::string name;  ///< 1 to 128 bytes without NUL, never used again
+  std::string_view text;
 };
 
 struct NamedRecord {
@@ -110,6 +124,9 @@ class Store {
   /// close. Unknown ids are ignored.
   virtual void touch_document(std::string_view ns, std::string_view id) = 0;
   virtual std::vector<NamespaceStats> namespaces() = 0;
+  /// Returns the numbers of a namespace without documents that have expired and are not deleted
+  /// yet; it reads these. All zero for an unknown namespace.
+  virtual Result<NamespaceStats> namespace_stats(std::string_view ns) = 0;
   /// Sets the function that is called with namespace and id after every commit, change, deletion
   /// and expiry of a document. It is also called after failed ones, so it must look up the
   /// document. It runs on the thread that made the change, once the change can be read, and must be
@@ -169,6 +186,18 @@ class Store {
   /// Returns jobs in order of name; `after` is exclusive.
   virtual Result<std::vector<NamedRecord>> list_jobs(std::string_view after = {},
                                                      std::size_t limit = SIZE_MAX) = 0;
+  /// Writes a job record and the texts of its documents in one atomic, synced write. Each text
+  /// waits until commit_document() takes it (CommitOptions::waiting_text), which does not write it
+  /// again.
+  virtual Status put_job_and_texts(std::string_view name, std::string_view value,
+                                   std::span<const NamedText> texts) = 0;
+  /// Returns a text that waits, or that a document has taken and still has.
+  virtual Result<std::string> get_waiting_text(std::string_view name) = 0;
+  /// Deletes those of the texts that still wait. No commit may be taking one of them.
+  virtual Status delete_waiting_texts(std::span<const std::string> names) = 0;
+  /// Returns names of texts that wait, in order; `after` is exclusive.
+  virtual Result<std::vector<std::string>> list_waiting_texts(std::string_view after = {},
+                                                              std::size_t limit = SIZE_MAX) = 0;
   virtual Status put_meta(std::string_view name, std::string_view value) = 0;
   virtual Result<std::string> get_meta(std::string_view name) = 0;
   virtual Status delete_meta(std::string_view name) = 0;

@@ -1,5 +1,6 @@
 // This file implements the document half of StoreImpl.
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
@@ -10,11 +11,6 @@ namespace {
 
 std::string use_key(std::string_view ns, std::string_view id) {
   return catalog_key(kHeadKind, ns, id);
-}
-
-bool is_expired(const DocumentManifest& m, std::int64_t now_ms) {
-  const auto end = m.effective_expiry_ms();
-  return end && *end <= now_ms;
 }
 
 Status no_document(std::string_view ns, std::string_view id) {
@@ -63,17 +59,6 @@ void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
   if (it == uses_.end()) return;
   m->hits += it->second.hits;
   m->last_used_ms = std::max(m->last_used_ms, it->second.last_ms);
-}
-
-void StoreImpl::count_document(const DocumentManifest& m, int sign) {
-  std::lock_guard lock(mu_);
-  auto it = namespaces_.find(m.ns);
-  if (it == namespaces_.end()) it = namespaces_.emplace(m.ns, NamespaceStats{m.ns, 0, 0, 0}).first;
-  const auto step = static_cast<std::uint64_t>(static_cast<std::int64_t>(sign));
-  it->second.documents += step;
-  it->second.tokens += step * m.num_tokens;
-  it->second.text_bytes += step * m.text_bytes;
-  if (it->second.documents == 0) namespaces_.erase(it);
 }
 
 Result<DocumentManifest> StoreImpl::read_stored_head(std::string_view ns, std::string_view id) {
@@ -133,10 +118,23 @@ Result<DocumentManifest> StoreImpl::commit_document(
   const std::int64_t now = now_ms();
   const bool visible = old.ok() && !is_expired(*old, now);
   QUIRE_RETURN_IF_ERROR(check_version(options, visible ? old->version : 0));
-  if (!text && !visible)
-    return Status::precondition("document '" + m.id +
-                                "' has no stored text: commit it with its text");
-  if (!text) m.text_bytes = old->text_bytes;
+  std::vector<RecordWrite> batch;
+  m.text_name.clear();
+  if (!options.waiting_text.empty()) {
+    if (text) return Status::invalid("text", "give a text or the name of one that waits");
+    QUIRE_RETURN_IF_ERROR(take_waiting_text(options.waiting_text, old, &m, &batch));
+  } else if (text) {
+    batch.push_back(
+        {Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
+  } else {
+    if (!visible)
+      return Status::precondition("document '" + m.id +
+                                  "' has no stored text: commit it with its text");
+    m.text_bytes = old->text_bytes;
+    m.text_name = old->text_name;
+  }
+  if (old.ok() && old->text_name != m.text_name)
+    batch.push_back({Family::kCatalog, text_key(*old), std::nullopt});
 
   m.version = old.ok() ? old->version + 1 : 1;
   m.created_ms = visible ? old->created_ms : now;
@@ -154,16 +152,13 @@ Result<DocumentManifest> StoreImpl::commit_document(
   const auto keys = segment_keys(m);
   segments_->add_refs(keys, m.pinned);
   const auto fresh = segments_->uncommitted(keys);
-  std::vector<RecordWrite> batch;
   batch.push_back({Family::kCatalog, catalog_key(kHeadKind, m.ns, m.id), record::encode_head(m)});
   batch.push_back(
       {Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), record::encode_tokens(m)});
-  if (text)
-    batch.push_back(
-        {Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
   for (const auto& info : fresh)
     batch.push_back(
         {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  change_terms(old.ok() ? &*old : nullptr, &m, &batch);
   if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
     segments_->release_refs(keys, m.pinned);
     return s;
@@ -177,6 +172,26 @@ Result<DocumentManifest> StoreImpl::commit_document(
   expiries_.set(key, m.effective_expiry_ms());
   use.set_written();
   return m;
+}
+
+/// Gives the document the text that waits under `name`. A commit that is repeated after a crash
+/// finds that the document has it already.
+Status StoreImpl::take_waiting_text(const std::string& name, const Result<DocumentManifest>& old,
+                                    DocumentManifest* m, std::vector<RecordWrite>* batch) {
+  m->text_name = name;
+  const std::string waiting = named_key(kWaitingKind, name);
+  const auto record = disk_->get(Family::kCatalog, waiting);
+  if (record.code() == Code::kNotFound) {
+    if (!old.ok() || old->text_name != name)
+      return Status::precondition("no text waits under the name '" + name + "'");
+    m->text_bytes = old->text_bytes;
+    return {};
+  }
+  QUIRE_RETURN_IF_ERROR(record.status());
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, record::decode_opaque(*record));
+  m->text_bytes = std::strtoull(bytes.c_str(), nullptr, 10);
+  batch->push_back({Family::kCatalog, waiting, std::nullopt});
+  return {};
 }
 
 Result<DocumentManifest> StoreImpl::get_document_head(std::string_view ns, std::string_view id) {
@@ -206,9 +221,15 @@ Result<DocumentManifest> StoreImpl::get_document(std::string_view ns, std::strin
 }
 
 Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id) {
-  QUIRE_RETURN_IF_ERROR(get_document_head(ns, id).status());
-  auto bytes = disk_->get(Family::kCatalog, catalog_key(kTextKind, ns, id));
-  if (bytes.code() == Code::kNotFound) return no_document(ns, id);  // deleted meanwhile
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, get_document_head(ns, id));
+  auto bytes = disk_->get(Family::kCatalog, text_key(m));
+  while (bytes.code() == Code::kNotFound) {
+    // Deleted or replaced in between; the text of another version lies elsewhere.
+    QUIRE_ASSIGN_OR_RETURN(DocumentManifest now, get_document_head(ns, id));
+    if (now.version == m.version) return no_document(ns, id);
+    m = std::move(now);
+    bytes = disk_->get(Family::kCatalog, text_key(m));
+  }
   if (!bytes.ok()) return bytes.status();
   auto text = record::decode_text(*bytes);
   if (!text.ok()) {
@@ -218,48 +239,20 @@ Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id
   return text;
 }
 
-Result<DocumentList> StoreImpl::list_documents(std::string_view ns, const ListOptions& options) {
-  const std::string prefix = catalog_key(kHeadKind, ns, "");
-  std::string begin = prefix, end = prefix;
-  end.back() = '\1';
-  if (!options.after.empty())
-    (options.descending ? end : begin) = prefix + options.after +
-                                         (options.descending ? "" : std::string(1, '\0'));
-  DocumentList list;
-  const std::int64_t now = now_ms();
-  QUIRE_RETURN_IF_ERROR(
-      disk_->scan(Family::kCatalog, begin, end, options.descending,
-                  [&](std::string_view key, std::string_view value) {
-                    auto m = record::decode_head(value);
-                    if (!m.ok()) {
-                      ++integrity_failures_;
-                      log_error("a document record is damaged and left out of the list",
-                                {{"namespace", std::string(ns)}});
-                      return true;
-                    }
-                    add_pending_use(key, &*m);
-                    if (is_expired(*m, now) || (options.filter && !options.filter(*m))) return true;
-                    if (list.documents.size() >= options.limit) {
-                      list.has_more = true;
-                      return false;
-                    }
-                    list.documents.push_back(std::move(*m));
-                    return true;
-                  }));
-  return list;
-}
-
 Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next) {
   const auto keys = segment_keys(next);
   segments_->add_refs(keys, next.pinned);
-  const RecordWrite w{Family::kCatalog, catalog_key(kHeadKind, next.ns, next.id),
-                      record::encode_head(next)};
-  if (Status s = write_with_room(std::span(&w, 1), "document '" + next.id + "'"); !s.ok()) {
+  const std::string key = catalog_key(kHeadKind, next.ns, next.id);
+  std::vector<RecordWrite> batch = {{Family::kCatalog, key, record::encode_head(next)}};
+  change_terms(&old, &next, &batch);
+  if (Status s = write_with_room(batch, "document '" + next.id + "'"); !s.ok()) {
     segments_->release_refs(keys, next.pinned);
     return s;
   }
   segments_->release_refs(keys, old.pinned);
-  expiries_.set(w.key, next.effective_expiry_ms());
+  count_document(old, -1);
+  count_document(next, 1);
+  expiries_.set(key, next.effective_expiry_ms());
   return {};
 }
 
@@ -305,6 +298,10 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
   std::vector<RecordWrite> batch;
   for (char kind : {kHeadKind, kTokensKind, kTextKind})
     batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
+  if (old.ok()) {
+    batch.push_back({Family::kCatalog, text_key(*old), std::nullopt});
+    change_terms(&*old, nullptr, &batch);
+  }
   QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
   TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
   expiries_.set(catalog_key(kHeadKind, ns, id), std::nullopt);
@@ -392,13 +389,6 @@ Status StoreImpl::flush_uses() {
     use.set_written();
   }
   return {};
-}
-
-std::vector<NamespaceStats> StoreImpl::namespaces() {
-  std::lock_guard lock(mu_);
-  std::vector<NamespaceStats> out;
-  for (const auto& [name, stats] : namespaces_) out.push_back(stats);
-  return out;
 }
 
 }  // namespace quire

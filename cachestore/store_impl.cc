@@ -35,6 +35,14 @@ Status check_options(const StoreOptions& o) {
   return {};
 }
 
+Status check_record(std::string_view name, std::string_view value) {
+  if (name.empty() || name.size() > 1024)
+    return Status::invalid("name", "must have 1 to 1024 bytes");
+  if (value.size() > 2 * kMaxTextBytes)
+    return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
+  return {};
+}
+
 }  // namespace
 
 Result<StorePolicy> parse_store_policy(std::string_view name) {
@@ -74,6 +82,25 @@ std::string segment_record_key(SegmentId id) {
   std::string key(1, kSegmentKind);
   for (int i = 7; i >= 0; --i) key += static_cast<char>(id >> (8 * i));
   return key;
+}
+
+std::string named_key(char kind, std::string_view name) {
+  std::string key(1, kind);
+  key += name;
+  return key;
+}
+
+std::string term_key(std::string_view ns, std::string_view term) {
+  std::string key(1, kTermKind);
+  key += ns;
+  key += '\0';
+  key += term;
+  return key;
+}
+
+std::string text_key(const DocumentManifest& m) {
+  return m.text_name.empty() ? catalog_key(kTextKind, m.ns, m.id)
+                             : named_key(kNamedTextKind, m.text_name);
 }
 
 Result<std::unique_ptr<Store>> open_store(StoreOptions options) {
@@ -145,6 +172,9 @@ Status StoreImpl::recover() {
     next = std::max(next, s.id + 1);
   }
   segments_->reserve(stored.size());
+  const Status index = disk_->get(Family::kCatalog, std::string(1, kIndexKind)).status();
+  if (!index.ok() && index.code() != Code::kNotFound) return index;
+  indexed_ = index.ok();
   // References are read first, because they decide which segments stay.
   QUIRE_RETURN_IF_ERROR(disk_->scan(
       Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,
@@ -188,6 +218,7 @@ Status StoreImpl::recover() {
   if (options_.read_only) return {};
   // Delete what a crash or an unfinished delete left behind.
   if (!stale.empty()) QUIRE_RETURN_IF_ERROR(disk_->write(stale, Sync::kNo));
+  if (!indexed_) QUIRE_RETURN_IF_ERROR(index_documents());
   for (const auto& [id, s] : files) QUIRE_RETURN_IF_ERROR(disk_->delete_segment(id));
   if (!files.empty())
     log_info("freed segments that no document references",
@@ -346,10 +377,7 @@ Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::stri
 
 Status StoreImpl::put_record(Family family, std::string_view name, std::string_view value) {
   QUIRE_RETURN_IF_ERROR(check_writable());
-  if (name.empty() || name.size() > 1024)
-    return Status::invalid("name", "must have 1 to 1024 bytes");
-  if (value.size() > 2 * kMaxTextBytes)
-    return Status::invalid("value", "is longer than " + mib(2 * kMaxTextBytes));
+  QUIRE_RETURN_IF_ERROR(check_record(name, value));
   const RecordWrite w{family, std::string(name), record::encode_opaque(value)};
   return write_with_room(std::span(&w, 1), "a record");
 }
@@ -363,6 +391,60 @@ Status StoreImpl::delete_record(Family family, std::string_view name) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   const RecordWrite w{family, std::string(name), std::nullopt};
   return disk_->write(std::span(&w, 1), Sync::kYes);
+}
+
+Status StoreImpl::put_job_and_texts(std::string_view name, std::string_view value,
+                                    std::span<const NamedText> texts) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  QUIRE_RETURN_IF_ERROR(check_record(name, value));
+  std::vector<RecordWrite> batch;
+  for (const NamedText& t : texts) {
+    if (t.name.empty() || t.name.size() > kMaxNamespaceBytes || t.name.find('\0') != t.name.npos)
+      return Status::invalid("name", "must have 1 to 128 bytes without NUL");
+    if (t.text.size() > kMaxTextBytes)
+      return Status::invalid("text", "is longer than " + mib(kMaxTextBytes));
+    batch.push_back(
+        {Family::kCatalog, named_key(kNamedTextKind, t.name), record::encode_text(t.text)});
+    batch.push_back({Family::kCatalog, named_key(kWaitingKind, t.name),
+                     record::encode_opaque(std::to_string(t.text.size()))});
+  }
+  batch.push_back({Family::kJobs, std::string(name), record::encode_opaque(value)});
+  return write_with_room(batch, "a job");
+}
+
+Result<std::string> StoreImpl::get_waiting_text(std::string_view name) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes,
+                         disk_->get(Family::kCatalog, named_key(kNamedTextKind, name)));
+  auto text = record::decode_text(bytes);
+  if (!text.ok()) ++integrity_failures_;
+  return text;
+}
+
+Status StoreImpl::delete_waiting_texts(std::span<const std::string> names) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  std::vector<RecordWrite> batch;
+  for (const std::string& name : names) {
+    const auto waits = disk_->get(Family::kCatalog, named_key(kWaitingKind, name));
+    if (waits.code() == Code::kNotFound) continue;
+    QUIRE_RETURN_IF_ERROR(waits.status());
+    for (const char kind : {kNamedTextKind, kWaitingKind})
+      batch.push_back({Family::kCatalog, named_key(kind, name), std::nullopt});
+  }
+  return batch.empty() ? Status() : disk_->write(batch, Sync::kYes);
+}
+
+Result<std::vector<std::string>> StoreImpl::list_waiting_texts(std::string_view after,
+                                                               std::size_t limit) {
+  std::vector<std::string> out;
+  std::string begin = named_key(kWaitingKind, after);
+  if (!after.empty()) begin += '\0';
+  QUIRE_RETURN_IF_ERROR(disk_->scan(Family::kCatalog, begin, std::string(1, kWaitingKind + 1),
+                                    false, [&](std::string_view key, std::string_view) {
+                                      if (out.size() >= limit) return false;
+                                      out.emplace_back(key.substr(1));
+                                      return true;
+                                    }));
+  return out;
 }
 
 Result<std::vector<NamedRecord>> StoreImpl::list_jobs(std::string_view after, std::size_t limit) {

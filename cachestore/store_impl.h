@@ -64,6 +64,7 @@ class StoreImpl final : public AdminStore {
   Result<DocumentManifest> get_document_head(std::string_view ns, std::string_view id) override;
   Result<std::string> get_text(std::string_view ns, std::string_view id) override;
   Result<DocumentList> list_documents(std::string_view ns, const ListOptions& options) override;
+  Result<NamespaceStats> namespace_stats(std::string_view ns) override;
   Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
                                            const std::function<Status(DocumentManifest&)>& edit,
                                            const CommitOptions& options) override;
@@ -100,6 +101,12 @@ class StoreImpl final : public AdminStore {
   }
   Status delete_job(std::string_view name) override { return delete_record(Family::kJobs, name); }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override;
+  Status put_job_and_texts(std::string_view name, std::string_view value,
+                           std::span<const NamedText> texts) override;
+  Result<std::string> get_waiting_text(std::string_view name) override;
+  Status delete_waiting_texts(std::span<const std::string> names) override;
+  Result<std::vector<std::string>> list_waiting_texts(std::string_view after,
+                                                      std::size_t limit) override;
   Status put_meta(std::string_view name, std::string_view value) override {
     return put_record(Family::kMeta, name, value);
   }
@@ -195,6 +202,8 @@ class StoreImpl final : public AdminStore {
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
   /// Reads the head with pending uses, also of an expired document
   Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);
+  Status take_waiting_text(const std::string& name, const Result<DocumentManifest>& old,
+                           DocumentManifest* manifest, std::vector<RecordWrite>* batch);
   Status store_update(const DocumentManifest& old, const DocumentManifest& next);
   /// Deletes the document if `if_expired_at` is empty or the document has expired by then.
   Status remove_document(std::string_view ns, std::string_view id,
@@ -202,17 +211,28 @@ class StoreImpl final : public AdminStore {
   void reschedule(const std::string& ns, const std::string& id, std::int64_t now_ms);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
   void count_document(const DocumentManifest& manifest, int sign);
+  /// Adds to the batch what the index needs when a document changes; null: there is none.
+  static void change_terms(const DocumentManifest* old, const DocumentManifest* next,
+                           std::vector<RecordWrite>* batch);
+  class TermCursor;
+  /// Lists by scanning the heads of all documents.
+  Result<DocumentList> list_all(std::string_view ns, const ListOptions& options);
+  /// Enters a document that a page of a list may take. Returns false once the page is full.
+  bool add_to_page(const ListOptions& options, DocumentManifest manifest, std::int64_t now,
+                   DocumentList* list);
+  Status index_documents();
   Status flush_uses();
 
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
-  /// Reads of fetch_async share `read_slots_`, others go to the disk at once.
-  enum class Slots : std::uint8_t { kShared, kNone };
-  Result<PinnedBytes> read_from_disk(const SegmentHandle& segment, const record::ValueName& name,
-                                     Slots slots);
   /// Reads a value from disk and checks it.
-  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name,
-                                                    Slots slots = Slots::kNone);
+  Result<std::shared_ptr<ValueBuffer>> read_checked(const record::ValueName& name);
+  /// Counts a value that was read and checked, and keeps it in DRAM; quarantines a bad one.
+  Result<PinnedBytes> take_read(const SegmentHandle& segment, const record::ValueName& name,
+                                Result<std::shared_ptr<ValueBuffer>> read);
+  struct Fetch;
+  /// Reads and answers the requests [first, last) of a fetch.
+  void answer(Fetch& fetch, std::size_t first, std::size_t last);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   Status put_record(Family family, std::string_view name, std::string_view value);
@@ -221,6 +241,7 @@ class StoreImpl final : public AdminStore {
   Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad,
                          const std::function<bool(const VerifyReport&)>& progress, bool* go_on);
   Status verify_records(VerifyReport* report);
+  Status drop_lost_texts();
 
   StoreOptions options_;
   std::unique_ptr<DiskTier> disk_;
@@ -241,8 +262,9 @@ class StoreImpl final : public AdminStore {
   bool flushing_uses_ = false;                            // guarded by mu_
   std::uint64_t reserved_bytes_ = 0, release_epoch_ = 0;  // guarded by mu_
   int reaping_ = 0;                                       // guarded by mu_
-  bool moving_ = false;  // a background move is queued or runs; guarded by mu_
-  std::mutex move_mu_;   // held while segments are moved
+  bool moving_ = false;   // a background move is queued or runs; guarded by mu_
+  bool indexed_ = false;  // the index of documents is complete; set by recover()
+  std::mutex move_mu_;    // held while segments are moved
 
   std::atomic<std::uint64_t> segment_hits_{0}, segment_misses_{0}, evicted_budget_{0},
       evicted_bytes_{0}, freed_delete_{0}, quarantined_{0}, documents_expired_{0},
@@ -259,6 +281,16 @@ inline std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 // Keys of the catalog.
 std::string catalog_key(char kind, std::string_view ns, std::string_view id);
 std::string segment_record_key(SegmentId id);
-inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegmentKind = 's';
+inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegmentKind = 's',
+                      kNamedTextKind = 'x', kWaitingKind = 'w';
+/// Index of documents by term; and the record that says that it is complete.
+inline constexpr char kTermKind = 'i', kIndexKind = 'v';
+/// Returns the beginning of the keys of a term's documents, whose ids follow.
+std::string term_key(std::string_view ns, std::string_view term);
+bool is_expired(const DocumentManifest& manifest, std::int64_t now_ms);
+/// Returns the key of the document's text.
+std::string text_key(const DocumentManifest& manifest);
+/// Returns the key of a text by name, or with kWaitingKind that of the record that it waits.
+std::string named_key(char kind, std::string_view name);
 
 }  // namespace quire

@@ -21,6 +21,8 @@ Status StoreImpl::verify_records(VerifyReport* report) {
     QUIRE_RETURN_IF_ERROR(
         disk_->scan(family, {}, {}, false, [&](std::string_view key, std::string_view value) {
           report->bytes += value.size();
+          // Entries of the index are keys only.
+          if (family == Family::kCatalog && key.starts_with(kTermKind)) return true;
           Status s = record::check_envelope(value);
           const bool is_head = family == Family::kCatalog && key.starts_with(kHeadKind);
           if (is_head) {
@@ -231,6 +233,38 @@ void StoreImpl::move_in_background() {
   });
 }
 
+/// Deletes named texts that neither wait nor belong to a document: those of damaged documents that
+/// were posted again or deleted.
+Status StoreImpl::drop_lost_texts() {
+  std::unordered_set<std::string> lost;
+  const auto scan = [&](char kind, const DiskTier::ScanFn& fn) {
+    return disk_->scan(Family::kCatalog, std::string(1, kind),
+                       std::string(1, static_cast<char>(kind + 1)), false, fn);
+  };
+  // A text first waits and then belongs to a document, so looking in this order misses none.
+  QUIRE_RETURN_IF_ERROR(scan(kNamedTextKind, [&](std::string_view key, std::string_view) {
+    lost.emplace(key.substr(1));
+    return true;
+  }));
+  if (lost.empty()) return {};
+  QUIRE_RETURN_IF_ERROR(scan(kWaitingKind, [&](std::string_view key, std::string_view) {
+    lost.erase(std::string(key.substr(1)));
+    return true;
+  }));
+  bool damaged = false;
+  QUIRE_RETURN_IF_ERROR(scan(kHeadKind, [&](std::string_view, std::string_view value) {
+    const auto m = record::decode_head(value);
+    damaged = damaged || !m.ok();
+    if (m.ok()) lost.erase(m->text_name);
+    return true;
+  }));
+  if (damaged) return {};  // what a damaged document has is not known
+  std::vector<RecordWrite> batch;
+  for (const std::string& name : lost)
+    batch.push_back({Family::kCatalog, named_key(kNamedTextKind, name), std::nullopt});
+  return batch.empty() ? Status() : disk_->write(batch, Sync::kNo);
+}
+
 Result<GcReport> StoreImpl::gc() {
   QUIRE_RETURN_IF_ERROR(check_writable());
   GcReport report;
@@ -250,6 +284,7 @@ Result<GcReport> StoreImpl::gc() {
     QUIRE_RETURN_IF_ERROR(disk_->delete_segment(s.id));
     ++report.files_freed;
   }
+  QUIRE_RETURN_IF_ERROR(drop_lost_texts());
   QUIRE_RETURN_IF_ERROR(disk_->compact_records());
   const std::uint64_t after = disk_->usage().total();
   report.bytes_freed = before > after ? before - after : 0;
@@ -264,10 +299,8 @@ Status StoreImpl::flush() {
 
 StoreAdminStats StoreImpl::admin_stats() {
   StoreAdminStats s;
-  for (const auto& segment : segments_->pinned()) {
-    s.disk.pinned_bytes += segment->disk_bytes;
-    s.dram.pinned_bytes += dram_->held(segment->id).bytes;
-  }
+  s.disk.pinned_bytes = segments_->pinned_bytes();
+  s.dram.pinned_bytes = dram_->pinned_bytes();
   s.disk.requested_evictions = evicted_request_;
   s.disk.requested_bytes = evicted_request_bytes_;
   std::tie(s.dram.requested_evictions, s.dram.requested_bytes) = dram_->requested();

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store_impl.h"
 
@@ -144,6 +145,24 @@ class Writer final : public SegmentWriter {
   bool open_ = true;
 };
 
+/// A task of fetch_async reads at most this many values, together at most about this many bytes.
+constexpr std::size_t kMostReadsAtOnce = 16;
+constexpr std::uint64_t kBytesAtOnce = 256u << 10;
+
+ValueName name_of(const ReadRequest& r) {
+  return {r.segment->id, r.kind == ReadKind::kSketch ? Part::kSketch : Part::kValue, r.block,
+          r.group};
+}
+
+/// Returns the mean size of the segment's values of this kind.
+std::uint64_t mean_bytes(const ReadRequest& r) {
+  const SegmentInfo& s = r.segment.info();
+  if (r.kind == ReadKind::kSketch) return s.sketch_bytes / s.layout.num_sketches;
+  return s.value_bytes / (std::uint64_t{s.layout.num_blocks} * s.layout.values_per_block);
+}
+
+Status no_memory() { return Status::exhausted("not enough memory to read a value"); }
+
 }  // namespace
 
 std::optional<SegmentHandle> StoreImpl::find_segment(const ContextKey& key) {
@@ -253,14 +272,13 @@ Result<PinnedBytes> StoreImpl::read_named(const SegmentHandle& segment, const Va
     const auto bytes = buffer->payload();
     return PinnedBytes(std::move(buffer), bytes);
   }
-  auto bytes = read_from_disk(segment, name, Slots::kNone);
+  auto bytes = take_read(segment, name, read_clock_.time([&] { return read_checked(name); }));
   if (tier) *tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
   return bytes;
 }
 
-Result<PinnedBytes> StoreImpl::read_from_disk(const SegmentHandle& segment, const ValueName& name,
-                                              Slots slots) {
-  auto read = read_clock_.time([&] { return read_checked(name, slots); });
+Result<PinnedBytes> StoreImpl::take_read(const SegmentHandle& segment, const ValueName& name,
+                                         Result<std::shared_ptr<ValueBuffer>> read) {
   const Status s = read.status();
   if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
     quarantine(segment, s);
@@ -301,16 +319,12 @@ Result<PinnedBytes> StoreImpl::peek_value(const ReadRequest& r) {
   return PinnedBytes(std::move(buffer), bytes);
 }
 
-Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const ValueName& name, Slots slots) {
-  // The slot is free again while the value is checked.
-  if (slots == Slots::kShared) read_slots_.acquire();
-  Result<std::shared_ptr<ValueBuffer>> read = Status::exhausted(
-      "not enough memory to read a value");
+Result<std::shared_ptr<ValueBuffer>> StoreImpl::read_checked(const ValueName& name) {
+  Result<std::shared_ptr<ValueBuffer>> read = no_memory();
   try {
     read = disk_->read(name);
   } catch (const std::bad_alloc&) {  // it says so itself
   }
-  if (slots == Slots::kShared) read_slots_.release();
   QUIRE_RETURN_IF_ERROR(read.status());
   QUIRE_RETURN_IF_ERROR(record::check_value(name, (*read)->stored()));
   return read;
@@ -324,13 +338,15 @@ void StoreImpl::quarantine(const SegmentHandle& segment, const Status& why) {
             {{"segment", std::to_string(segment->id)}, {"reason", quoted(why)}});
 }
 
+struct StoreImpl::Fetch {
+  std::vector<ReadRequest> requests;
+  FetchDone done;
+  std::stop_token stop;
+  std::vector<std::size_t> missing;  // requests that DRAM has not answered, in order
+};
+
 Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
                               std::stop_token stop) {
-  struct Fetch {
-    std::vector<ReadRequest> requests;
-    FetchDone done;
-    std::stop_token stop;
-  };
   for (const auto& r : requests) {
     const bool inside = r.segment && (r.kind == ReadKind::kSketch
                                           ? r.block < r.segment->layout.num_sketches && r.group == 0
@@ -338,28 +354,29 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
                                                 r.group < r.segment->layout.values_per_block);
     if (!inside) return Status::invalid("requests", "a read is outside its segment");
   }
-  const auto name_of = [](const ReadRequest& r) {
-    return ValueName{r.segment->id, r.kind == ReadKind::kSketch ? Part::kSketch : Part::kValue,
-                     r.block, r.group};
-  };
   auto fetch = std::make_shared<Fetch>(
-      Fetch{std::move(requests), std::move(done), std::move(stop)});
+      Fetch{std::move(requests), std::move(done), std::move(stop), {}});
   std::vector<std::pair<std::size_t, std::shared_ptr<const ValueBuffer>>> hits;
-  std::vector<IoPool::Task> tasks;
   for (std::size_t i = 0; i < fetch->requests.size(); ++i) {
     if (auto buffer = dram_->find(name_of(fetch->requests[i]))) {
       hits.emplace_back(i, std::move(buffer));
-      continue;
+    } else {
+      fetch->missing.push_back(i);
     }
-    tasks.push_back([this, fetch, i, name_of] {
-      // The handle is released when its own read is answered, not after the last read.
-      const ReadRequest request = std::exchange(fetch->requests[i], {});
-      if (fetch->stop.stop_requested())
-        return fetch->done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
-      auto bytes = read_from_disk(request.segment, name_of(request), Slots::kShared);
-      const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
-      fetch->done(i, std::move(bytes), tier);
-    });
+  }
+  // One task reads several small values. Few values are spread over all threads first.
+  const std::size_t most = std::clamp<std::size_t>(
+      fetch->missing.size() / (8 * to_size(options_.io_threads)), 1, kMostReadsAtOnce);
+  std::vector<IoPool::Task> tasks;
+  for (std::size_t first = 0; first < fetch->missing.size();) {
+    std::size_t last = first;
+    std::uint64_t bytes = 0;
+    do {
+      bytes += mean_bytes(fetch->requests[fetch->missing[last++]]);
+    } while (last < fetch->missing.size() && last - first < most &&
+             bytes + mean_bytes(fetch->requests[fetch->missing[last]]) <= kBytesAtOnce);
+    tasks.push_back({[this, fetch, first, last] { answer(*fetch, first, last); }, last - first});
+    first = last;
   }
   if (!tasks.empty()) QUIRE_RETURN_IF_ERROR(pool_->post_all(std::move(tasks)));
   for (auto& [i, buffer] : hits) {
@@ -367,6 +384,38 @@ Status StoreImpl::fetch_async(std::vector<ReadRequest> requests, FetchDone done,
     fetch->done(i, PinnedBytes(std::move(buffer), bytes), Tier::kDram);
   }
   return {};
+}
+
+void StoreImpl::answer(Fetch& fetch, std::size_t first, std::size_t last) {
+  const std::span<const std::size_t> places(fetch.missing.data() + first, last - first);
+  if (fetch.stop.stop_requested()) {
+    for (const std::size_t i : places) {
+      fetch.requests[i] = {};
+      fetch.done(i, Status::cancelled("the read was cancelled"), Tier::kNone);
+    }
+    return;
+  }
+  std::vector<ValueName> names;
+  for (const std::size_t i : places) names.push_back(name_of(fetch.requests[i]));
+  std::vector<Result<std::shared_ptr<ValueBuffer>>> reads;
+  read_slots_.acquire();
+  try {
+    reads = read_clock_.time([&] { return disk_->read_some(names); });
+  } catch (const std::bad_alloc&) {
+    reads.assign(names.size(), no_memory());
+  }
+  read_slots_.release();  // other reads go to the disk while these values are checked
+  for (std::size_t k = 0; k < places.size(); ++k) {
+    // The handle is released when its own read is answered, not after the last read.
+    const ReadRequest request = std::exchange(fetch.requests[places[k]], {});
+    if (reads[k].ok()) {
+      if (Status s = record::check_value(names[k], (*reads[k])->stored()); !s.ok())
+        reads[k] = std::move(s);
+    }
+    auto bytes = take_read(request.segment, names[k], std::move(reads[k]));
+    const Tier tier = bytes.ok() ? Tier::kDisk : Tier::kNone;
+    fetch.done(places[k], std::move(bytes), tier);
+  }
 }
 
 Tier StoreImpl::tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) {

@@ -34,6 +34,7 @@ struct StoreStats {
 struct NamespaceStats {
   std::string name;
   std::uint64_t documents = 0, tokens = 0, text_bytes = 0;
+  std::uint64_t ready = 0, failed = 0;  ///< documents of that status
 };
 
 struct VerifyReport {

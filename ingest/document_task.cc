@@ -31,17 +31,18 @@ std::string DocumentTask::path(std::string_view field) const {
 // What is there already
 
 void DocumentTask::begin_ingest() {
-  auto bytes = context_.store.get_job(input_record_name(work_.job_id, work_.item.pack));
-  if (!bytes.ok())
-    return fail(bytes.status().with_context("the saved input could not be read"), path(""));
-  auto input = decode_input(*bytes, work_.item.view.index);
-  bytes = std::string();
-  if (!input.ok())
-    return fail(input.status().with_context("the saved input could not be read"), path(""));
-  const auto settled = synchronize_without_work(*input);
+  const std::int32_t index = work_.item.view.index;
+  auto saved = context_.table.saved_input(work_.job_id, work_.item.pack, index);
+  if (!saved.ok())
+    return fail(saved.status().with_context("the saved input could not be read"), path(""));
+  const auto settled = synchronize_without_work(*saved);
   if (!settled.ok())
     return fail(settled.status(), settled.status().field() == "pinned" ? "pinned" : path(""));
   if (*settled) return;
+  if (saved->text_apart) text_name_ = input_text_name(work_.job_id, index);
+  auto input = context_.table.with_text(work_.job_id, std::move(*saved), index);
+  if (!input.ok())
+    return fail(input.status().with_context("the saved text could not be read"), path(""));
   title_ = input->title;
   metadata_json_ = input->metadata_json;
   text_ = prepare_text(std::move(*input));
@@ -60,7 +61,8 @@ void DocumentTask::begin_ingest() {
 }
 
 /// Returns true if the item ended, or continues with the stored version. Sets existing_.
-Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) {
+Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
+  const DocumentInput& input = saved.input;
   const std::string& id = work_.item.view.id;
   const JobSettings& settings = *work_.settings;
   auto head = context_.store.get_document_head(work_.ns, id);
@@ -111,7 +113,9 @@ Result<bool> DocumentTask::synchronize_without_work(const DocumentInput& input) 
                     existing_->salt_digest == settings.salt_digest &&
                     existing_->fingerprint == context_.engine.info().fingerprint &&
                     existing_->chunking ==
-                        settings_text(settings.chunking, input.chunks.has_value(), input.title);
+                        settings_text(settings.chunking,
+                                      input.chunks.has_value() || saved.chunk_bytes.has_value(),
+                                      input.title);
   if (!same) return false;
   QUIRE_RETURN_IF_ERROR(keep_existing(input));
   return true;
@@ -364,14 +368,22 @@ void DocumentTask::commit() {
   CommitOptions options;
   if (work_.settings->if_match || work_.settings->if_none_match_any)
     options.expected_version = existing_ ? existing_->version : 0;
-  std::optional<std::string_view> text;
-  if (work_.type == JobType::kIngest) text = text_.text;
-  auto stored = context_.store.commit_document(std::move(m), text, segments, options);
+  auto stored = store_document(std::move(m), segments, std::move(options));
   if (!stored.ok()) return fail(stored.status(), path(""));
   const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed
                             : existing_ready_            ? ItemResult::kUpdated
                                                          : ItemResult::kCreated;
   end(good(result, *stored));
+}
+
+/// Commits with the text that waits in the store, or that an earlier version saved with the input.
+Result<DocumentManifest> DocumentTask::store_document(DocumentManifest manifest,
+                                                      std::span<const SegmentHandle> segments,
+                                                      CommitOptions options) {
+  std::optional<std::string_view> text;
+  options.waiting_text = text_name_;
+  if (work_.type == JobType::kIngest && text_name_.empty()) text = text_.text;
+  return context_.store.commit_document(std::move(manifest), text, segments, options);
 }
 
 void DocumentTask::commit_missing() {
@@ -436,7 +448,7 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
     DocumentManifest m = draft(DocumentStatus::kFailed);
     m.error_code = error.code;
     m.error_message = error.message;
-    const auto stored = context_.store.commit_document(std::move(m), text_.text);
+    const auto stored = store_document(std::move(m), {}, {});
     if (!stored.ok()) {
       log_warning("a failed document could not be kept",
                   {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});

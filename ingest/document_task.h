@@ -48,7 +48,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
 
   void begin_ingest();
   void begin_warm();
-  Result<bool> synchronize_without_work(const DocumentInput& input);
+  Result<bool> synchronize_without_work(const SavedInput& saved);
   Status keep_existing(const DocumentInput& input);
   Status check_quota() const;
   Status ask_for_pin(std::uint64_t num_tokens);
@@ -59,6 +59,9 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   void add_tokens(std::size_t i, std::int64_t done);
   void after_prefill();
   void commit();
+  Result<DocumentManifest> store_document(DocumentManifest manifest,
+                                          std::span<const SegmentHandle> segments,
+                                          CommitOptions options);
   void commit_missing();
   void fail(const Status& status, std::string param);
   void fail_cut(const Status& status);
@@ -72,6 +75,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   TaskContext& context_;
   const Work work_;
   std::string title_, metadata_json_;
+  std::string text_name_;  // of the text that waits in the store; empty: none does
   PreparedText text_;
   std::optional<DocumentManifest> existing_;  // head of the current version
   bool existing_ready_ = false;

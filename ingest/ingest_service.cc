@@ -184,11 +184,15 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
                      options.if_none_match_any,
                      options.in_batch};
   std::map<std::string, std::size_t, std::less<>> named;
-  std::vector<std::string> packs;
+  std::vector<SavedPack> packs;
   InputPack pack;
   std::size_t pack_bytes = 0;
   const auto close_pack = [&] {
-    if (!pack.empty()) packs.push_back(encode_inputs(pack));
+    if (pack.empty()) return;
+    SavedPack& saved = packs.emplace_back();
+    saved.inputs = encode_inputs(pack);
+    for (const auto& [index, input] : pack)
+      saved.texts.emplace_back(index, take_document_text(*input));
     pack.clear();
     pack_bytes = 0;
   };

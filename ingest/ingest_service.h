@@ -41,6 +41,7 @@ struct IngestOptions {
   /// Contexts submitted to the engine concurrently, over all documents.
   int max_prefills_in_flight = 8;
   std::int64_t job_retention_ms = 24ll * 3600 * 1000;  ///< how long finished jobs are kept
+  std::size_t max_finished_jobs = 10'000;  ///< beyond it the oldest finished jobs go earlier
   /// Interval of saving job records, expiry and retention; 0: only by run_maintenance().
   std::int64_t maintenance_interval_ms = 1000;
   PinGate::Ask may_pin;  ///< asked before a document is pinned; a refusal gives cache_full

@@ -8,9 +8,10 @@
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kOldJobMagic = 0x314a4251;  // "QBJ1", before left contexts
-constexpr std::uint32_t kJobMagic = 0x324a4251;     // "QBJ2"
-constexpr std::uint32_t kInputMagic = 0x31494251;   // "QBI1"
+constexpr std::uint32_t kOldJobMagic = 0x314a4251;    // "QBJ1", before left contexts
+constexpr std::uint32_t kJobMagic = 0x324a4251;       // "QBJ2"
+constexpr std::uint32_t kOldInputMagic = 0x31494251;  // "QBI1", with the texts
+constexpr std::uint32_t kInputMagic = 0x32494251;     // "QBI2"
 
 void put_settings(ByteWriter& w, const JobSettings& s) {
   w.number(s.if_exists);
@@ -149,10 +150,10 @@ std::string encode_inputs(const InputPack& pack) {
     ByteWriter one;
     one.optional(input->id, [&](const std::string& v) { one.text32(v); });
     one.text32(input->title);
-    one.optional(input->text, [&](const std::string& v) { one.text32(v); });
+    one.number(document_text_bytes(*input));
     one.optional(input->chunks, [&](const std::vector<std::string>& v) {
       one.number(static_cast<std::uint32_t>(v.size()));
-      for (const std::string& c : v) one.text32(c);
+      for (const std::string& c : v) one.number(static_cast<std::uint32_t>(c.size()));
     });
     one.text32(input->metadata_json);
     w.number(index);
@@ -161,9 +162,10 @@ std::string encode_inputs(const InputPack& pack) {
   return w.take();
 }
 
-Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index) {
+Result<SavedInput> decode_input(std::string_view bytes, std::int32_t index) {
   ByteReader r(bytes);
-  if (r.number<std::uint32_t>() != kInputMagic)
+  const auto magic = r.number<std::uint32_t>();
+  if (magic != kInputMagic && magic != kOldInputMagic)
     return Status::corruption("an input record does not begin with this version's mark");
   const std::uint32_t n = r.count(8);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) {
@@ -171,21 +173,49 @@ Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index) {
     const std::string_view body = r.view32();
     if (!r.ok() || !wanted) continue;
     ByteReader one(body);
-    DocumentInput input;
+    SavedInput saved;
+    DocumentInput& input = saved.input;
     if (one.flag()) input.id = one.text32();
     input.title = one.text32();
-    if (one.flag()) input.text = one.text32();
-    if (one.flag()) {
-      const std::uint32_t chunks = one.count(4);
-      input.chunks.emplace();
-      for (std::uint32_t c = 0; c < chunks && one.ok(); ++c) input.chunks->push_back(one.text32());
+    if (magic == kOldInputMagic) {
+      if (one.flag()) input.text = one.text32();
+      if (one.flag()) {
+        const std::uint32_t chunks = one.count(4);
+        input.chunks.emplace();
+        for (std::uint32_t c = 0; c < chunks && one.ok(); ++c)
+          input.chunks->push_back(one.text32());
+      }
+      saved.text_bytes = document_text_bytes(input);
+    } else {
+      saved.text_apart = true;
+      saved.text_bytes = one.number<std::uint64_t>();
+      if (one.flag()) {
+        const std::uint32_t chunks = one.count(4);
+        saved.chunk_bytes.emplace();
+        for (std::uint32_t c = 0; c < chunks && one.ok(); ++c)
+          saved.chunk_bytes->push_back(one.number<std::uint32_t>());
+      }
     }
     input.metadata_json = one.text32();
     if (!one.ok() || !one.at_end()) return Status::corruption("an input record is damaged");
-    return input;
+    return saved;
   }
   if (!r.ok()) return Status::corruption("an input record is cut short");
   return Status::not_found("the input record does not hold item " + std::to_string(index));
+}
+
+Result<DocumentInput> attach_text(SavedInput saved, std::string text) {
+  if (!saved.text_apart) return std::move(saved.input);
+  if (text.size() != saved.text_bytes)
+    return Status::corruption("a saved text has another length than its input record says");
+  if (!saved.chunk_bytes) {
+    saved.input.text = std::move(text);
+    return std::move(saved.input);
+  }
+  saved.input.chunks = cut_document_text(text, *saved.chunk_bytes);
+  if (!saved.input.chunks)
+    return Status::corruption("a saved text has other chunks than its input record says");
+  return std::move(saved.input);
 }
 
 std::string job_record_name(std::string_view job_id) {
@@ -196,6 +226,10 @@ std::string input_record_name(std::string_view job_id, std::uint32_t pack) {
   char digits[16];
   std::snprintf(digits, sizeof digits, "%05u", pack);
   return std::string(kInputPrefix) + std::string(job_id) + "/" + digits;
+}
+
+std::string input_text_name(std::string_view job_id, std::int32_t index) {
+  return std::string(job_id) + "/" + std::to_string(index);
 }
 
 std::string item_path(const JobSettings& settings, std::int32_t index) {

@@ -3,6 +3,7 @@
 /// Job records of the store, by name (README.md has the byte layout):
 ///   "input/<job id>/<pack, 5 digits>"  the inputs of some items; deleted when the job ends
 ///   "job/<job id>"                     the header
+/// Texts of inputs are texts of the store that wait for their document (Store::put_job_and_texts).
 #pragma once
 
 #include <cstdint>
@@ -58,13 +59,34 @@ std::string encode_job(const JobRecord& job);
 Result<JobRecord> decode_job(std::string_view bytes);
 
 /// Inputs of some items, by index in the call.
-using InputPack = std::vector<std::pair<std::int32_t, const DocumentInput*>>;
+using InputPack = std::vector<std::pair<std::int32_t, DocumentInput*>>;
+/// Encodes everything but the texts.
 std::string encode_inputs(const InputPack& pack);
+
+/// SavedPack is what is stored of some inputs: their record, and their texts by index in the call.
+struct SavedPack {
+  std::string inputs;
+  std::vector<std::pair<std::int32_t, std::string>> texts;
+};
+
+/// SavedInput is the input of one item. Its text is kept apart, except in records of earlier
+/// versions.
+struct SavedInput {
+  DocumentInput input;      ///< without text and chunks if `text_apart`
+  bool text_apart = false;  ///< attach_text() completes it
+  std::uint64_t text_bytes = 0;
+  std::optional<std::vector<std::uint32_t>> chunk_bytes;  ///< lengths of chunks that were given
+};
 /// Decodes the input of item `index`. Errors: kNotFound (not in this pack), kCorruption.
-Result<DocumentInput> decode_input(std::string_view bytes, std::int32_t index);
+Result<SavedInput> decode_input(std::string_view bytes, std::int32_t index);
+/// Returns the input with its text, which is that of the document. Errors: kCorruption (another
+/// length).
+Result<DocumentInput> attach_text(SavedInput saved, std::string text);
 
 std::string job_record_name(std::string_view job_id);
 std::string input_record_name(std::string_view job_id, std::uint32_t pack);
+/// Returns the name under which the text of an item waits.
+std::string input_text_name(std::string_view job_id, std::int32_t index);
 inline constexpr std::string_view kJobPrefix = "job/";
 inline constexpr std::string_view kInputPrefix = "input/";
 

@@ -34,7 +34,7 @@ Status JobTable::admit(std::size_t items, std::uint64_t bytes) const {
   return {};
 }
 
-Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> packs) {
+Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs) {
   std::size_t items = 0;
   std::uint64_t bytes = 0;
   for (const ItemRecord& item : record.items) {
@@ -53,9 +53,12 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> pac
   Status written;
   std::uint32_t done = 0;
   for (; done < packs.size() && written.ok(); ++done) {
-    written = store_.put_job(input_record_name(record.id, done), packs[done]);
-    packs[done].clear();
-    packs[done].shrink_to_fit();
+    std::vector<NamedText> texts;
+    for (const auto& [index, text] : packs[done].texts)
+      texts.push_back({input_text_name(record.id, index), text});
+    written = store_.put_job_and_texts(input_record_name(record.id, done), packs[done].inputs,
+                                       texts);
+    packs[done] = {};
   }
   if (written.ok()) written = store_.put_job(job_record_name(record.id), encode_job(record));
   if (!written.ok()) {
@@ -68,6 +71,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<std::string> pac
   }
   job->settings = std::make_shared<const JobSettings>(record.settings);
   job->record = std::move(record);
+  job->has_inputs = !packs.empty();
   std::vector<JobPtr> ended;
   {
     const std::lock_guard lock(mu_);
@@ -311,7 +315,7 @@ void JobTable::conclude(const std::vector<JobPtr>& ended) {
       log_error("a finished job could not be saved; it is tried again",
                 {{"job_id", job->record.id}, {"error", s.to_string()}});
     } else {
-      drop_inputs(job->record);
+      drop_inputs_once_saved(job);
     }
     const std::lock_guard lock(mu_);
     ended_.push_back(job);
@@ -319,7 +323,29 @@ void JobTable::conclude(const std::vector<JobPtr>& ended) {
   }
 }
 
+/// Drops the inputs of a job that has ended and is saved.
+void JobTable::drop_inputs_once_saved(const JobPtr& job) {
+  JobRecord record;
+  {
+    const std::lock_guard lock(mu_);
+    if (job->dirty || job->record.status < JobStatus::kSucceeded || !job->has_inputs) return;
+    job->has_inputs = false;
+    record.id = job->record.id;
+    record.num_packs = job->record.num_packs;
+    record.items = job->record.items;
+  }
+  drop_inputs(record);
+}
+
 void JobTable::drop_inputs(const JobRecord& record) {
+  if (record.num_packs == 0) return;
+  std::vector<std::string> texts;
+  for (const ItemRecord& item : record.items)
+    texts.push_back(input_text_name(record.id, item.view.index));
+  if (const Status s = store_.delete_waiting_texts(texts); !s.ok()) {
+    log_warning("texts that no document took could not be removed; the next start removes them",
+                {{"job_id", record.id}, {"error", s.to_string()}});
+  }
   for (std::uint32_t p = 0; p < record.num_packs; ++p) {
     const Status s = store_.delete_job(input_record_name(record.id, p));
     if (!s.ok() && s.code() != Code::kNotFound) {
@@ -358,6 +384,7 @@ Status JobTable::flush(bool skip_held) {
   for (const JobPtr& job : dirty) {
     const Status s = save(job, skip_held);
     if (!s.ok() && first.ok()) first = s;
+    if (s.ok()) drop_inputs_once_saved(job);
   }
   return first;
 }

@@ -78,9 +78,8 @@ class JobTable final : public JobBoard {
   bool stopping() const;
 
   // ---- queue ----
-  /// Makes the job durable and queues its items. (disk) `record` comes without id; `packs` are the
-  /// encoded inputs.
-  Result<JobSnapshot> add(JobRecord record, std::vector<std::string> packs);
+  /// Makes the job durable and queues its items. (disk) `record` comes without id.
+  Result<JobSnapshot> add(JobRecord record, std::vector<SavedPack> packs);
   /// Returns the next document whose id no other work holds, if the limit of work in flight allows
   /// one more.
   std::optional<Work> next();
@@ -114,9 +113,14 @@ class JobTable final : public JobBoard {
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
-  /// Reads the input of a pending document. (disk) Errors: kNotFound (its job has ended),
-  /// kCorruption, kIo.
+  /// Returns up to `limit` of them after `after` (exclusive; empty: from the start) in order of id.
+  std::vector<PendingDocument> pending_after(std::string_view ns, std::string_view after,
+                                             bool descending, std::size_t limit);
+  /// Reads the input of a pending document, of an item without its text, and the text of the
+  /// latter. (disk) Errors: kNotFound (its job has ended), kCorruption, kIo.
   Result<DocumentInput> input(const PendingDocument& pending);
+  Result<SavedInput> saved_input(std::string_view job_id, std::uint32_t pack, std::int32_t index);
+  Result<DocumentInput> with_text(std::string_view job_id, SavedInput saved, std::int32_t index);
 
   // ---- records ----
   /// Saves every job that changed, oldest first. (disk)
@@ -145,6 +149,7 @@ class JobTable final : public JobBoard {
     JobSnapshot summary;  // for a finished job, without results
     bool dirty = false, persisting = false, published = false, spilled = false,
          progress_due = false;
+    bool has_inputs = false;  // saved inputs are still there
     int save_holds = 0;
     std::int64_t tokens_before = 0;  // done in an earlier process
     std::optional<std::chrono::steady_clock::time_point> begun, ended;
@@ -181,11 +186,13 @@ class JobTable final : public JobBoard {
 
   Status load();                                           // (disk)
   Status drop_stale_inputs();                              // (disk)
+  Status drop_stale_texts();                               // (disk)
   Status flush(bool skip_held);                            // (disk)
   Status save(const JobPtr& job, bool skip_held = false);  // (disk)
   // (disk) saves ended jobs, drops their inputs, notifies listeners
   void conclude(const std::vector<JobPtr>& ended);
-  void drop_inputs(const JobRecord& record);  // (disk)
+  void drop_inputs(const JobRecord& record);       // (disk)
+  void drop_inputs_once_saved(const JobPtr& job);  // (disk)
   void notify_loop();
 
   Store& store_;

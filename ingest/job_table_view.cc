@@ -274,19 +274,48 @@ std::optional<PendingDocument> JobTable::latest(const ActiveKey& active) const {
 }
 
 std::vector<PendingDocument> JobTable::pending_in(std::string_view ns) {
-  std::vector<PendingDocument> all;
+  return pending_after(ns, {}, /*descending=*/false, SIZE_MAX);
+}
+
+std::vector<PendingDocument> JobTable::pending_after(std::string_view ns, std::string_view after,
+                                                     bool descending, std::size_t limit) {
+  std::vector<PendingDocument> some;
   const std::lock_guard lock(mu_);
-  for (auto it = active_.lower_bound({std::string(ns), ""});
-       it != active_.end() && it->first.first == ns; ++it) {
-    if (auto p = latest(it->second)) all.push_back(std::move(*p));
+  const auto take = [&](const auto& entry) {
+    if (entry.first.first != ns || some.size() >= limit) return false;
+    if (auto p = latest(entry.second)) some.push_back(std::move(*p));
+    return true;
+  };
+  const Key at{std::string(ns), std::string(after)};
+  if (!descending) {
+    for (auto it = active_.upper_bound(at); it != active_.end() && take(*it); ++it) {
+    }
+    return some;
   }
-  return all;
+  // No id is empty, so the first key behind a namespace is that of its name and a zero byte.
+  auto it = active_.lower_bound(after.empty() ? Key{std::string(ns) + '\0', ""} : at);
+  while (it != active_.begin() && take(*--it)) {
+  }
+  return some;
 }
 
 Result<DocumentInput> JobTable::input(const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string bytes,
-                         store_.get_job(input_record_name(pending.job_id, pending.pack)));
-  return decode_input(bytes, pending.index);
+  QUIRE_ASSIGN_OR_RETURN(SavedInput saved,
+                         saved_input(pending.job_id, pending.pack, pending.index));
+  return with_text(pending.job_id, std::move(saved), pending.index);
+}
+
+Result<SavedInput> JobTable::saved_input(std::string_view job_id, std::uint32_t pack,
+                                         std::int32_t index) {
+  QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(input_record_name(job_id, pack)));
+  return decode_input(bytes, index);
+}
+
+Result<DocumentInput> JobTable::with_text(std::string_view job_id, SavedInput saved,
+                                          std::int32_t index) {
+  if (!saved.text_apart) return std::move(saved.input);
+  QUIRE_ASSIGN_OR_RETURN(std::string text, store_.get_waiting_text(input_text_name(job_id, index)));
+  return attach_text(std::move(saved), std::move(text));
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -367,6 +396,7 @@ void JobTable::notify_loop() {
 Status JobTable::start() {
   QUIRE_RETURN_IF_ERROR(load());
   QUIRE_RETURN_IF_ERROR(drop_stale_inputs());
+  QUIRE_RETURN_IF_ERROR(drop_stale_texts());
   const std::lock_guard lock(mu_);
   stopping_ = false;
   notifier_ = std::thread([this] { notify_loop(); });
@@ -405,6 +435,7 @@ Status JobTable::load() {
           item.view.status = DocumentStatus::kQueued;
           if (job->record.cancelled) item.view.result = ItemResult::kCancelled;
         }
+        job->has_inputs = job->record.num_packs > 0;
         enqueue(job);
         if (end_job_if_done(job)) job->published = true;  // saved by the next flush()
       }
@@ -433,14 +464,37 @@ Status JobTable::drop_stale_inputs() {
   }
 }
 
+/// Drops the texts that wait for a job which is unknown or has ended.
+Status JobTable::drop_stale_texts() {
+  std::string after;
+  while (true) {
+    QUIRE_ASSIGN_OR_RETURN(const auto names, store_.list_waiting_texts(after, 1000));
+    if (names.empty()) return {};
+    after = names.back();
+    std::vector<std::string> stale;
+    for (const std::string& name : names) {
+      const auto it = jobs_.find(std::string_view(name).substr(0, name.rfind('/')));
+      if (it == jobs_.end() || it->second->record.status >= JobStatus::kSucceeded)
+        stale.push_back(name);
+    }
+    QUIRE_RETURN_IF_ERROR(store_.delete_waiting_texts(stale));
+  }
+}
+
 Status JobTable::purge(std::int64_t now) {
   std::vector<std::string> old;
   {
     const std::lock_guard lock(mu_);
+    const auto ended = [](const Job& job) {
+      return job.published && !job.dirty && !job.persisting;
+    };
+    std::size_t num_ended = 0;
+    for (const auto& [id, job] : jobs_) num_ended += ended(*job);
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       const Job& job = *it->second;
-      const bool over = job.published && !job.dirty && !job.persisting &&
-                        job.record.finished_ms + options_.job_retention_ms <= now;
+      const bool over = ended(job) && (num_ended > options_.max_finished_jobs ||
+                                       job.record.finished_ms + options_.job_retention_ms <= now);
+      num_ended -= over;
       if (over) old.push_back(it->first);
       it = over ? jobs_.erase(it) : std::next(it);
     }

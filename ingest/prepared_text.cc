@@ -14,7 +14,7 @@ PreparedText prepare_text(DocumentInput input) {
   }
   if (!input.chunks) return out;
   for (const std::string& chunk : *input.chunks) {
-    if (!out.given.empty()) out.text += "\n\n";
+    if (!out.given.empty()) out.text += kBetweenChunks;
     out.given.push_back({out.text.size(), out.text.size() + chunk.size()});
     out.text += chunk;
   }

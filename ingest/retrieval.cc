@@ -13,7 +13,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
-#include "ingest/document/metadata.h"
+#include "cachestore/format/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/index/lexical_index.h"
@@ -92,6 +92,8 @@ class RetrievalImpl final : public Retrieval {
   Status refresh(const DocumentName& name);
   void put(const std::string& ns, const IndexedDocument& document);
   void drop(const DocumentName& name);
+  Status make_room();
+  void enter_again(const std::string& ns, LexicalIndex& index);
   Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request,
                                        const std::vector<std::string>& words,
                                        std::span<const float> vector) const;
@@ -194,17 +196,21 @@ Status RetrievalImpl::build() {
 /// the set must be in the index.
 void RetrievalImpl::catch_up() {
   const std::lock_guard applying(apply_mu_);
-  std::set<DocumentName> changes;
-  {
-    const std::lock_guard lock(changes_mu_);
-    changes.swap(changes_);
-  }
-  for (const DocumentName& name : changes) {
-    if (const Status s = refresh(name); !s.ok()) {
-      log_warning(
-          "a changed document cannot be read and is not found by retrieval",
-          {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
-      drop(name);
+  // Entering changes may empty a file of the index, whose documents are then changes too.
+  for (int round = 0; round < kMostAttempts; ++round) {
+    std::set<DocumentName> changes;
+    {
+      const std::lock_guard lock(changes_mu_);
+      changes.swap(changes_);
+    }
+    if (changes.empty()) return;
+    for (const DocumentName& name : changes) {
+      if (const Status s = refresh(name); !s.ok()) {
+        log_warning(
+            "a changed document cannot be read and is not found by retrieval",
+            {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
+        drop(name);
+      }
     }
   }
 }
@@ -243,19 +249,50 @@ void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document) 
   LexicalIndex& index = indexes_[ns];
   index.remove(document.id);
   left_out_.erase(name);
-  std::int64_t bytes = 0;
-  for (const auto& [other, i] : indexes_) bytes += i.memory_bytes();
-  if (options_.max_index_bytes > 0 && bytes >= options_.max_index_bytes) {
+  enter_again(ns, index);
+  if (const Status room = make_room(); !room.ok()) {
     if (left_out_.empty()) {
       log_warning(
           "the index for retrieval is full: further documents are not found; raise "
-          "retrieve.max_index_bytes and start again",
-          {{"bytes", std::to_string(bytes)}});
+          "retrieve.max_index_bytes or retrieve.max_index_disk_bytes and start again",
+          {{"reason", room.to_string()}});
     }
     left_out_.insert(name);
     return;
   }
   index.put(document);
+}
+
+/// Moves the index that takes most memory to disk if all together take too much. index_mu_ is held.
+Status RetrievalImpl::make_room() {
+  std::int64_t memory = 0, disk = 0;
+  LexicalIndex* largest = nullptr;
+  for (auto& [ns, index] : indexes_) {
+    memory += index.memory_bytes();
+    disk += index.disk_bytes();
+    if (!largest || index.spillable_bytes() > largest->spillable_bytes()) largest = &index;
+  }
+  if (options_.max_index_bytes <= 0 || memory < options_.max_index_bytes) return {};
+  // What is moved takes less on disk than in memory. A small rest would not make room for long.
+  const std::int64_t moved = largest->spillable_bytes();
+  if (moved < options_.max_index_bytes / 8 || disk + moved > options_.max_index_disk_bytes)
+    return Status::exhausted(std::to_string(memory) + " bytes in memory, " + std::to_string(disk) +
+                             " on disk");
+  QUIRE_RETURN_IF_ERROR(largest->spill(store_.options().path));
+  log_info("a part of the index for retrieval lies on disk",
+           {{"bytes", std::to_string(largest->disk_bytes())}});
+  return {};
+}
+
+/// Has the documents that are left in mostly empty files read again. index_mu_ is held.
+void RetrievalImpl::enter_again(const std::string& ns, LexicalIndex& index) {
+  const auto again = index.drop_sparse_files();
+  if (again.empty()) return;
+  {
+    const std::lock_guard lock(changes_mu_);
+    for (const std::string& id : again) changes_.emplace(ns, id);
+  }
+  wake_.notify_all();
 }
 
 void RetrievalImpl::drop(const DocumentName& name) {
@@ -264,6 +301,7 @@ void RetrievalImpl::drop(const DocumentName& name) {
   const auto at = indexes_.find(name.first);
   if (at == indexes_.end()) return;
   at->second.remove(name.second);
+  enter_again(name.first, at->second);
   if (at->second.num_documents() == 0) indexes_.erase(at);
 }
 
@@ -276,6 +314,7 @@ RetrievalStats RetrievalImpl::stats() const {
     out.documents += index.num_documents();
     out.chunks += index.num_chunks();
     out.memory_bytes += index.memory_bytes();
+    out.disk_bytes += index.disk_bytes();
   }
   out.left_out = left_out_.size();
   return out;
@@ -304,9 +343,12 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   const LexicalIndex& index = at->second;
   std::vector<ChunkHit> rankings[2];
   if (request.scorer != RetrieveScorer::kEmbedding) {
-    rankings[0] = index.search(
-        words, limit,
-        by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument, wanted);
+    QUIRE_ASSIGN_OR_RETURN(
+        rankings[0],
+        index.search(
+            words, limit,
+            by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument,
+            filtered ? LexicalIndex::Filter(wanted) : LexicalIndex::Filter()));
     if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
     std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });
   }

@@ -16,9 +16,11 @@
 namespace quire {
 
 struct RetrievalOptions {
-  /// Limit over all namespaces; documents past it are not found (RetrievalStats::left_out). 0: no
-  /// limit.
+  /// Limit of memory over all namespaces; past it the index lies on disk. 0: no limit.
   std::int64_t max_index_bytes = 512ll << 20;
+  /// Limit of that part, which is outside of the store's budget and has no name. Documents past
+  /// both limits are not found (RetrievalStats::left_out). 0: nothing lies on disk.
+  std::int64_t max_index_disk_bytes = 4ll << 30;
   std::optional<EmbeddingOptions> embeddings;  ///< none: RetrieveScorer::kBm25 only
 };
 
@@ -53,13 +55,14 @@ struct Passage {
 struct RetrievalStats {
   bool ready = false;  ///< the index holds every document of the store
   std::uint64_t documents = 0, chunks = 0, left_out = 0;
-  std::int64_t memory_bytes = 0;
+  std::int64_t memory_bytes = 0, disk_bytes = 0;
   std::optional<EmbeddingStats> embeddings;  ///< none: off
 };
 
 /// Okapi BM25 (ingest/index/lexical_index.h) over title and text of every chunk of every ready
-/// document. The index lives in memory. start() reads it from the store in the background, and the
-/// store's watcher keeps it up to date. A search sees every change that ended before it began.
+/// document. The index lives in memory, and past a size in files beside the store. start() reads it
+/// from the store in the background, and the store's watcher keeps it up to date. A search sees
+/// every change that ended before it began.
 ///
 /// With embeddings, EmbeddingIndex does the same for vectors, but later: a document is found by its
 /// words at once, and by its meaning once it is embedded.

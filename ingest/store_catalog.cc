@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_set>
 
 #include "base/index.h"
+#include "cachestore/format/metadata.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/names.h"
@@ -88,14 +90,15 @@ DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) 
 
 Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
                                                     const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(DocumentInput input, table_.input(pending));
+  QUIRE_ASSIGN_OR_RETURN(const SavedInput saved,
+                         table_.saved_input(pending.job_id, pending.pack, pending.index));
   DocumentInfo d;
   d.id = pending.id;
   d.ns = ns;
-  d.title = input.title;
-  d.metadata_json = input.metadata_json;
+  d.title = saved.input.title;
+  d.metadata_json = saved.input.metadata_json;
   d.content_hash = pending.content_hash;
-  d.bytes = prepare_text(std::move(input)).text.size();
+  d.bytes = saved.text_bytes;
   d.tokens = pending.tokens_total;
   d.status = pending.status;
   d.pinned = pending.settings->pinned;
@@ -152,33 +155,34 @@ Result<DocumentListPage> StoreCatalog::list(std::string_view ns,
   const auto before = [&](const std::string& a, const std::string& b) {
     return options.descending ? a > b : a < b;
   };
-  // New documents that are still being ingested are not in the catalog yet.
+  // New documents that are still being ingested are not in the catalog yet. More of them than the
+  // page takes cannot be on it.
   std::vector<DocumentInfo> fresh;
-  for (const PendingDocument& pending : table_.pending_in(ns)) {
-    if (pending.type != JobType::kIngest ||
-        (!options.after.empty() && !before(options.after, pending.id)))
-      continue;
-    const auto head = store_.get_document_head(ns, pending.id);
-    if (head.ok() && head->status == DocumentStatus::kReady) continue;
-    auto d = describe_pending(ns, pending);
-    if (d.ok() && matches(*d, options.filter)) fresh.push_back(std::move(*d));
+  std::unordered_set<std::string> fresh_ids;
+  std::string last = options.after;
+  while (fresh.size() <= options.limit) {
+    const auto some = table_.pending_after(ns, last, options.descending, options.limit + 1);
+    if (some.empty()) break;
+    last = some.back().id;
+    for (const PendingDocument& pending : some) {
+      if (pending.type != JobType::kIngest || fresh.size() > options.limit) continue;
+      const auto head = store_.get_document_head(ns, pending.id);
+      if (head.ok() && head->status == DocumentStatus::kReady) continue;
+      auto d = describe_pending(ns, pending);
+      if (!d.ok() || !matches(*d, options.filter)) continue;
+      fresh_ids.insert(d->id);
+      fresh.push_back(std::move(*d));
+    }
   }
-  std::sort(fresh.begin(), fresh.end(),
-            [&](const auto& a, const auto& b) { return before(a.id, b.id); });
 
   ListOptions query;
   query.after = options.after;
   query.limit = options.limit;
   query.descending = options.descending;
-  const auto is_fresh = [&](const std::string& id) {
-    return std::any_of(fresh.begin(), fresh.end(),
-                       [&](const DocumentInfo& d) { return d.id == id; });
-  };
-  query.filter = [&](const DocumentManifest& m) {
-    if (options.filter.status && m.status != *options.filter.status) return false;
-    return metadata_matches(m.metadata_json, options.filter.metadata) &&
-           (fresh.empty() || !is_fresh(m.id));
-  };
+  query.status = options.filter.status;
+  query.metadata = options.filter.metadata;
+  if (!fresh.empty())
+    query.filter = [&](const DocumentManifest& m) { return !fresh_ids.contains(m.id); };
   QUIRE_ASSIGN_OR_RETURN(const DocumentList stored, store_.list_documents(ns, query));
 
   DocumentListPage page;
@@ -202,19 +206,15 @@ Result<DocumentListPage> StoreCatalog::list(std::string_view ns,
 }
 
 Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
-  DocumentCounts n;
-  ListOptions all;
-  all.limit = 1;
-  all.filter = [&](const DocumentManifest& m) {
-    ++n.total;
-    n.ready += m.status == DocumentStatus::kReady;
-    n.failed += m.status == DocumentStatus::kFailed;
-    n.tokens += m.num_tokens;
-    n.text_bytes += m.text_bytes;
-    return false;
-  };
+  // The jobs are read first: once one has ended, the store has the document.
   const auto pending = table_.pending_in(ns);
-  QUIRE_ASSIGN_OR_RETURN([[maybe_unused]] const DocumentList none, store_.list_documents(ns, all));
+  QUIRE_ASSIGN_OR_RETURN(const NamespaceStats stored, store_.namespace_stats(ns));
+  DocumentCounts n;
+  n.total = stored.documents;
+  n.ready = stored.ready;
+  n.failed = stored.failed;
+  n.tokens = stored.tokens;
+  n.text_bytes = stored.text_bytes;
   for (const PendingDocument& p : pending) {
     if (p.type != JobType::kIngest) continue;
     ++n.in_progress;

@@ -390,36 +390,71 @@ Status ExtentFiles::sync() {
 
 // ---- reading ----
 
-Result<std::shared_ptr<ValueBuffer>> ExtentFiles::read(const ExtentRange& range,
-                                                       std::uint64_t header,
-                                                       std::uint32_t payload_bytes) {
-  std::shared_ptr<const int> fd;
-  {
-    std::lock_guard lock(mu_);
-    QUIRE_ASSIGN_OR_RETURN(fd, file_of(range.extent, false));
-  }
-  const std::uint64_t begin = (range.offset + header) / kExtentPage * kExtentPage,
-                      end = range.offset + header + record::kValueHeaderBytes + payload_bytes;
-  const std::size_t lead = to_size(range.offset + header + record::kValueHeaderBytes - begin);
-  const std::size_t total = to_size(round_up(end - begin));
-  auto out = ValueBuffer::for_pages(lead, payload_bytes, total);
-  for (std::size_t got = 0; got < end - begin;) {
-    const ssize_t n = ::pread(*fd, out->memory() + got, total - got,
-                              static_cast<off_t>(begin + got));
+Result<std::shared_ptr<const int>> ExtentFiles::open_file(std::uint32_t number) {
+  std::lock_guard lock(mu_);
+  return file_of(number, false);
+}
+
+namespace {
+
+/// Fills at least `needed` of the `bytes` at `to`, which are whole pages.
+Status read_pages(int fd, std::byte* to, std::size_t bytes, std::size_t needed,
+                  std::uint64_t offset) {
+  for (std::size_t got = 0; got < needed;) {
+    const ssize_t n = ::pread(fd, to + got, bytes - got, static_cast<off_t>(offset + got));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed("read a segment", errno);
     if (n == 0) return Status::not_found("an extent ends before the value");
     got += to_size(n);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ValueBuffer>> ExtentFiles::read(const ExtentRange& range,
+                                                       std::uint64_t header,
+                                                       std::uint32_t payload_bytes) {
+  QUIRE_ASSIGN_OR_RETURN(const auto fd, open_file(range.extent));
+  const std::uint64_t begin = (range.offset + header) / kExtentPage * kExtentPage,
+                      end = range.offset + header + record::kValueHeaderBytes + payload_bytes;
+  const std::size_t lead = to_size(range.offset + header + record::kValueHeaderBytes - begin);
+  const std::size_t total = to_size(round_up(end - begin));
+  auto out = ValueBuffer::for_pages(lead, payload_bytes, total);
+  QUIRE_RETURN_IF_ERROR(read_pages(*fd, out->memory(), total, to_size(end - begin), begin));
+  return out;
+}
+
+Result<std::vector<std::shared_ptr<ValueBuffer>>> ExtentFiles::read_run(
+    std::uint32_t extent, std::span<const ValuePlace> places) {
+  QUIRE_ASSIGN_OR_RETURN(const auto fd, open_file(extent));
+  const std::uint64_t begin = places.front().header / kExtentPage * kExtentPage;
+  std::uint64_t end = begin;
+  for (const ValuePlace& p : places)
+    end = std::max(end, p.header + record::kValueHeaderBytes + p.payload_bytes);
+  QUIRE_CHECK(round_up(end - begin) <= kWriteBytes, "a run of values is longer than a buffer");
+  Pages buffer = take_buffer();
+  if (!buffer) return Status::exhausted("not enough memory to read values");
+  const Status s = read_pages(*fd, buffer.get(), to_size(round_up(end - begin)),
+                              to_size(end - begin), begin);
+  std::vector<std::shared_ptr<ValueBuffer>> out;
+  if (s.ok()) {
+    out.reserve(places.size());
+    for (const ValuePlace& p : places) {
+      // Each value gets memory of its own, so that memory is freed value by value.
+      auto value = std::make_shared<ValueBuffer>(p.payload_bytes);
+      const auto stored = value->stored();
+      std::memcpy(stored.data(), buffer.get() + (p.header - begin), stored.size());
+      out.push_back(std::move(value));
+    }
+  }
+  give_buffer(std::move(buffer));
+  QUIRE_RETURN_IF_ERROR(s);
   return out;
 }
 
 Result<ExtentRange> ExtentFiles::copy(const ExtentRange& range) {
-  std::shared_ptr<const int> fd;
-  {
-    std::lock_guard lock(mu_);
-    QUIRE_ASSIGN_OR_RETURN(fd, file_of(range.extent, false));
-  }
+  QUIRE_ASSIGN_OR_RETURN(const auto fd, open_file(range.extent));
   QUIRE_ASSIGN_OR_RETURN(Writer writer, begin(range.bytes));
   Pages buffer = take_buffer();
   if (!buffer) return Status::exhausted("not enough memory to move a segment");

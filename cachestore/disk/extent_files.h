@@ -94,6 +94,15 @@ class ExtentFiles {
   /// kNotFound (no such file, or it ends before the value), kIo.
   Result<std::shared_ptr<ValueBuffer>> read(const ExtentRange& range, std::uint64_t header,
                                             std::uint32_t payload_bytes);
+  struct ValuePlace {
+    std::uint64_t header = 0;  ///< offset of the header in the extent
+    std::uint32_t payload_bytes = 0;
+  };
+  /// Reads several values of one extent, ordered by offset, with one call of the disk. Everything
+  /// between the first and the last is read too, at most kWriteBytes - kExtentPage bytes in all.
+  /// Errors: those of read().
+  Result<std::vector<std::shared_ptr<ValueBuffer>>> read_run(std::uint32_t extent,
+                                                             std::span<const ValuePlace> places);
   /// Copies a range into a new one.
   Result<ExtentRange> copy(const ExtentRange& range);
 
@@ -124,6 +133,7 @@ class ExtentFiles {
   Status recover(std::span<const ExtentRange> live);
   std::string path_of(std::uint32_t number) const;
   Result<std::shared_ptr<const int>> file_of(std::uint32_t number, bool create);  // mu_ held
+  Result<std::shared_ptr<const int>> open_file(std::uint32_t number);
   Pages take_buffer();
   void give_buffer(Pages buffer);
   void finished(const ExtentRange& reserved, const ExtentRange& used);

@@ -12,7 +12,8 @@
 #include <filesystem>
 #include <mutex>
 #include <shared_mutex>
-#include <unordered_set>
+#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "base/index.h"
@@ -79,6 +80,10 @@ std::optional<SegmentId> segment_of(std::string_view key) {
   for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
   return id;
 }
+
+/// Values are read with one call while they are at most this far apart and this long in all.
+constexpr std::uint64_t kGapBytes = ExtentFiles::kWriteBytes / 256,
+                        kRunBytes = ExtentFiles::kWriteBytes / 2;
 
 /// Writes one value as ValueSlots lays it out.
 Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {
@@ -151,6 +156,8 @@ class RocksDbTier final : public DiskTier {
               const ScanFn& fn) override;
   Result<std::uint64_t> write_segment(SegmentId id, std::span<const Value> values) override;
   Result<std::shared_ptr<ValueBuffer>> read(const ValueName& name) override;
+  std::vector<Result<std::shared_ptr<ValueBuffer>>> read_some(
+      std::span<const ValueName> names) override;
   Status delete_segment(SegmentId id) override;
   Result<std::vector<StoredSegment>> list_segments() override;
   std::vector<SegmentId> segments_to_move(std::size_t at_most) override;
@@ -169,6 +176,8 @@ class RocksDbTier final : public DiskTier {
   Status put_placement(SegmentId id, const Placement& placement, Sync sync);
   std::optional<std::pair<ExtentRange, ValueSlots::Slot>> place_of(const ValueName& name) const;
   bool is_at(SegmentId id, const ExtentRange& range) const;
+  void add_resident(SegmentId id, std::uint32_t extent);  // places_mu_ held
+  void remove_resident(std::uint32_t extent);             // places_mu_ held
   Result<Placement> copy_from_layout1(const SegmentInfo& info);
   std::vector<::rocksdb::ColumnFamilyHandle*> record_handles() const;
 
@@ -183,6 +192,12 @@ class RocksDbTier final : public DiskTier {
   std::unique_ptr<ExtentFiles> extents_;
   mutable std::shared_mutex places_mu_;
   std::unordered_map<SegmentId, Placement> places_;  // guarded by places_mu_
+  /// The segments of one extent: those that were put there, and how many of them still are.
+  struct Residents {
+    std::vector<SegmentId> ids;
+    std::size_t live = 0;
+  };
+  std::unordered_map<std::uint32_t, Residents> residents_;  // guarded by places_mu_
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 
@@ -290,6 +305,7 @@ Status RocksDbTier::read_placements() {
     bad.push_back(placement_key(it->first));
     it = places_.erase(it);
   }
+  for (const auto& [id, placement] : places_) add_resident(id, placement.range.extent);
   if (lost > 0)
     log_error("extents are missing or too short: the contexts in them will be computed again",
               {{"path", folder_.extents()}, {"segments", std::to_string(lost)}});
@@ -387,8 +403,20 @@ Result<std::uint64_t> RocksDbTier::write_segment(SegmentId id, std::span<const V
   }
   const std::uint64_t bytes = p.range.bytes;
   std::unique_lock lock(places_mu_);
+  add_resident(id, p.range.extent);
   places_.emplace(id, std::move(p));
   return bytes;
+}
+
+void RocksDbTier::add_resident(SegmentId id, std::uint32_t extent) {
+  Residents& residents = residents_[extent];
+  residents.ids.push_back(id);
+  ++residents.live;
+}
+
+void RocksDbTier::remove_resident(std::uint32_t extent) {
+  const auto it = residents_.find(extent);
+  if (it != residents_.end() && --it->second.live == 0) residents_.erase(it);
 }
 
 std::optional<std::pair<ExtentRange, ValueSlots::Slot>> RocksDbTier::place_of(
@@ -430,6 +458,56 @@ Result<std::shared_ptr<ValueBuffer>> RocksDbTier::read(const ValueName& name) {
   }
 }
 
+std::vector<Result<std::shared_ptr<ValueBuffer>>> RocksDbTier::read_some(
+    std::span<const ValueName> names) {
+  struct Found {
+    std::size_t index = 0;
+    ExtentRange range;
+    ExtentFiles::ValuePlace place;
+    std::uint64_t end() const {
+      return place.header + record::kValueHeaderBytes + place.payload_bytes;
+    }
+  };
+  std::vector<Found> found;
+  found.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (const auto place = place_of(names[i])) {
+      found.push_back({i,
+                       place->first,
+                       {place->first.offset + place->second.header, place->second.payload_bytes}});
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::tie(a.range.extent, a.place.header) < std::tie(b.range.extent, b.place.header);
+  });
+  std::vector<std::optional<Result<std::shared_ptr<ValueBuffer>>>> results(names.size());
+  for (std::size_t first = 0; first < found.size();) {
+    // Values side by side, or so near that the pages between them cost less than another call.
+    std::size_t last = first + 1;
+    while (last < found.size() && found[last].range.extent == found[first].range.extent &&
+           found[last].place.header <= found[last - 1].end() + kGapBytes &&
+           found[last].end() - found[first].place.header <= kRunBytes)
+      ++last;
+    if (last - first > 1) {
+      std::vector<ExtentFiles::ValuePlace> places;
+      for (std::size_t i = first; i < last; ++i) places.push_back(found[i].place);
+      if (auto run = extents_->read_run(found[first].range.extent, places); run.ok()) {
+        for (std::size_t i = first; i < last; ++i) {
+          // A segment that moved meanwhile is read again below.
+          if (is_at(names[found[i].index].segment, found[i].range))
+            results[found[i].index] = std::move((*run)[i - first]);
+        }
+      }
+    }
+    first = last;
+  }
+  std::vector<Result<std::shared_ptr<ValueBuffer>>> out;
+  out.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i)
+    out.push_back(results[i] ? std::move(*results[i]) : read(names[i]));
+  return out;
+}
+
 Status RocksDbTier::delete_segment(SegmentId id) {
   std::optional<ExtentRange> range;
   {
@@ -437,6 +515,7 @@ Status RocksDbTier::delete_segment(SegmentId id) {
     if (const auto it = places_.find(id); it != places_.end()) {
       range = it->second.range;
       places_.erase(it);
+      remove_resident(range->extent);
     }
   }
   Status status;
@@ -480,14 +559,17 @@ std::vector<SegmentId> RocksDbTier::segments_to_move(std::size_t at_most) {
       usage.num_files <= kSpareFiles + 2 * (usage.live_bytes / extents_->extent_bytes()))
     return {};
   const auto sparse = extents_->sparse(usage.punches_holes ? 0.25 : 0.9);
-  const std::unordered_set<std::uint32_t> wanted(
-      sparse.begin(), sparse.begin() + std::min<std::ptrdiff_t>(std::ssize(sparse), 4));
   std::vector<SegmentId> ids;
-  if (wanted.empty()) return ids;
   std::shared_lock lock(places_mu_);
-  for (const auto& [id, placement] : places_) {
-    if (ids.size() >= at_most) break;
-    if (wanted.contains(placement.range.extent)) ids.push_back(id);
+  for (const std::uint32_t extent :
+       std::span(sparse).first(std::min<std::size_t>(4, sparse.size()))) {
+    const auto residents = residents_.find(extent);
+    if (residents == residents_.end()) continue;
+    for (const SegmentId id : residents->second.ids) {
+      if (ids.size() >= at_most) return ids;
+      const auto place = places_.find(id);
+      if (place != places_.end() && place->second.range.extent == extent) ids.push_back(id);
+    }
   }
   return ids;
 }
@@ -545,6 +627,8 @@ Result<std::uint64_t> RocksDbTier::move_segment(const SegmentInfo& info) {
       return s;
     }
     std::unique_lock lock(places_mu_);
+    if (from) remove_resident(from->extent);
+    add_resident(info.id, next.range.extent);
     places_[info.id] = std::move(next);
   }
   if (in_layout1) {

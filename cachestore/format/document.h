@@ -71,6 +71,9 @@ struct DocumentManifest {
   std::string fingerprint;  ///< model fingerprint of the KV named in the chunks
   Digest salt_digest;       ///< digest of cache_salt, never the salt; all zero without one
   std::string job_id;       ///< the job that created or is creating it
+  /// The name under which the text waited for its commit and still lies; set by the store. Empty:
+  /// the text lies under the document's own name.
+  std::string text_name;
   std::vector<DocumentChunk> chunks;
   /// Further segments that are kept with the document but not needed by it: KV of its chunks under
   /// another model

@@ -26,6 +26,8 @@ constexpr std::size_t kMaxLocatorBytes = 64 << 10;
 constexpr std::uint8_t kVersion = 1;
 /// Version of a head with left contexts, so that a program without them does not read it.
 constexpr std::uint8_t kLeftContextVersion = 2;
+/// Version of a head whose text lies under a name of its own.
+constexpr std::uint8_t kTextNameVersion = 3;
 constexpr std::size_t kEnvelopeBytes = 12;
 
 std::uint64_t envelope_hash(Kind kind, std::uint8_t version, std::string_view payload) {
@@ -109,19 +111,24 @@ std::string encode_head(const DocumentManifest& m) {
     w.varint(c.block_tokens);
     w.digest(c.key);
   }
-  const bool left = std::ranges::any_of(m.chunks, [](const auto& c) { return c.left_chunks > 0; });
+  const bool named = !m.text_name.empty();
+  const bool left = named ||
+                    std::ranges::any_of(m.chunks, [](const auto& c) { return c.left_chunks > 0; });
   // Without companions nothing is written, so records without this field decode as well.
   if (left || !m.companions.empty()) w.varint(m.companions.size());
   for (const auto& key : m.companions) w.digest(key);
   if (!left) return seal(w, Kind::kHead);
   for (const auto& c : m.chunks) w.varint(c.left_chunks);
-  return seal(w, Kind::kHead, kLeftContextVersion);
+  if (!named) return seal(w, Kind::kHead, kLeftContextVersion);
+  w.text(m.text_name);
+  return seal(w, Kind::kHead, kTextNameVersion);
 }
 
 Result<DocumentManifest> decode_head(std::string_view bytes) {
   QUIRE_ASSIGN_OR_RETURN(ByteReader r,
-                         open_envelope(bytes, Kind::kHead, "document", kLeftContextVersion));
-  const bool left = bytes[3] == static_cast<char>(kLeftContextVersion);
+                         open_envelope(bytes, Kind::kHead, "document", kTextNameVersion));
+  const bool left = bytes[3] >= static_cast<char>(kLeftContextVersion),
+             named = bytes[3] == static_cast<char>(kTextNameVersion);
   DocumentManifest m;
   m.ns = r.text(kMaxIdBytes);
   m.id = r.text(kMaxIdBytes);
@@ -170,6 +177,8 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
     for (auto& key : m.companions) key = r.digest();
     for (std::size_t i = 0; left && i < m.chunks.size(); ++i)
       m.chunks[i].left_chunks = static_cast<std::uint32_t>(r.varint(i));
+    if (named) m.text_name = r.text(kMaxIdBytes);
+    if (named && m.text_name.empty()) return damaged("document");
   }
   if (!r.ok() || !r.at_end() || !validate_manifest(m).ok()) return damaged("document");
   return m;

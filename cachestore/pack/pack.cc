@@ -65,7 +65,9 @@ Status PackWriter::header(const PackHeader& h) {
 Status PackWriter::document(const DocumentManifest& manifest, std::string_view text) {
   ++counts_.documents;
   ByteWriter w;
-  w.text32(record::encode_head(manifest));
+  DocumentManifest head = manifest;
+  head.text_name.clear();  // it names a record of this store
+  w.text32(record::encode_head(head));
   w.text32(record::encode_tokens(manifest));
   return put(kDocument, w.take(), text);
 }

@@ -49,4 +49,40 @@ std::optional<JobStatus> parse_job_status(std::string_view name) {
   return value_of<JobStatus>(name, kJobStatus);
 }
 
+std::string take_document_text(DocumentInput& input) {
+  if (input.text) return std::move(*input.text);
+  std::string text;
+  if (!input.chunks) return text;
+  text.reserve(to_size(document_text_bytes(input)));
+  for (const std::string& chunk : *input.chunks) {
+    if (&chunk != input.chunks->data()) text += kBetweenChunks;
+    text += chunk;
+  }
+  return text;
+}
+
+std::uint64_t document_text_bytes(const DocumentInput& input) {
+  if (input.text) return input.text->size();
+  if (!input.chunks || input.chunks->empty()) return 0;
+  std::uint64_t bytes = (input.chunks->size() - 1) * kBetweenChunks.size();
+  for (const std::string& chunk : *input.chunks) bytes += chunk.size();
+  return bytes;
+}
+
+std::optional<std::vector<std::string>> cut_document_text(
+    std::string_view text, const std::vector<std::uint32_t>& chunk_bytes) {
+  std::vector<std::string> chunks;
+  for (const std::uint32_t bytes : chunk_bytes) {
+    if (!chunks.empty()) {
+      if (!text.starts_with(kBetweenChunks)) return std::nullopt;
+      text.remove_prefix(kBetweenChunks.size());
+    }
+    if (bytes > text.size()) return std::nullopt;
+    chunks.emplace_back(text.substr(0, bytes));
+    text.remove_prefix(bytes);
+  }
+  if (!text.empty()) return std::nullopt;
+  return chunks;
+}
+
 }  // namespace quire

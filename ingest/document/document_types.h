@@ -49,6 +49,16 @@ struct DocumentInput {
   std::string metadata_json;  ///< a JSON object as text, at most 16 KiB; empty: {}
 };
 
+/// Stands between given chunks in the text of their document.
+inline constexpr std::string_view kBetweenChunks = "\n\n";
+/// Returns the document's text, moved out of `input`: its text, or its chunks joined.
+std::string take_document_text(DocumentInput& input);
+/// Returns the length of that text.
+std::uint64_t document_text_bytes(const DocumentInput& input);
+/// Cuts such a text back into chunks of these lengths; none if it does not have them.
+std::optional<std::vector<std::string>> cut_document_text(
+    std::string_view text, const std::vector<std::uint32_t>& chunk_bytes);
+
 /// BatchOptions are the settings of one call. Field names in errors are those of the API.
 struct BatchOptions {
   IfExists if_exists = IfExists::kUpsert;

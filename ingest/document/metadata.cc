@@ -60,25 +60,4 @@ Result<std::string> merge_metadata(std::string_view base, std::string_view patch
   return bounded(object, max_bytes);
 }
 
-bool metadata_matches(std::string_view text,
-                      const std::vector<std::pair<std::string, std::string>>& filter) {
-  if (filter.empty()) return true;
-  auto object = parse_object(text);
-  if (!object.ok()) return false;
-  for (const auto& [key, wanted] : filter) {
-    const json::value* value = object->if_contains(key);
-    if (value == nullptr || value->is_structured()) return false;
-    const std::string have = value->is_string() ? std::string(value->get_string())
-                                                : json::serialize(*value);
-    if (have == wanted) continue;
-    // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
-    if (!value->is_number()) return false;
-    json::value number;
-    if (parse_json(wanted, number) || !number.is_number() ||
-        number.to_number<double>() != value->to_number<double>())
-      return false;
-  }
-  return true;
-}
-
 }  // namespace quire

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/status.h"
 
@@ -19,10 +17,5 @@ Result<std::string> normalize_metadata(std::string_view json, std::size_t max_by
 /// Returns `patch` merged into `base` (RFC 7396: null removes a key). Errors: those above.
 Result<std::string> merge_metadata(std::string_view base, std::string_view patch,
                                    std::size_t max_bytes);
-
-/// Returns whether every (key, value) equals the text form of that top-level scalar: abc, 2025,
-/// 0.5, true, null.
-bool metadata_matches(std::string_view json,
-                      const std::vector<std::pair<std::string, std::string>>& filter);
 
 }  // namespace quire

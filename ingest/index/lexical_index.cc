@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 #include "base/index.h"
+#include "base/log.h"
 
 namespace quire {
 namespace {
@@ -59,7 +64,16 @@ std::int64_t LexicalIndex::add_chunk(std::uint32_t slot, const std::vector<std::
 
 bool LexicalIndex::remove(std::string_view id) {
   const auto at = documents_.find(id);
-  if (at == documents_.end()) return false;
+  if (at == documents_.end()) {
+    for (LexicalFile& file : files_) {
+      const auto row = file.find(id);
+      if (row.ok() && *row && file.remove(**row).ok()) return true;
+      // What cannot be read stays, and its version tells that it is not current.
+      if (!row.ok())
+        log_error("a document stays in the index", {{"error", row.status().to_string()}});
+    }
+    return false;
+  }
   const Document& d = at->second;
   for (std::uint32_t i = 0; i < d.num_chunks; ++i) drop_chunk(d.first_slot + i);
   document_bytes_ -= d.bytes;
@@ -125,50 +139,184 @@ void LexicalIndex::compact() {
   }
 }
 
-std::vector<double> LexicalIndex::scores(const std::vector<std::string>& query) const {
-  std::vector<double> out(chunk_terms_.size());
+Status LexicalIndex::spill(const std::string& folder) {
+  compact();
+  LexicalFile::Contents contents;
+  for (const auto& [id, d] : documents_)
+    contents.rows.push_back({id, d.version, d.metadata_json, d.first_slot, d.num_chunks});
+  for (const auto& [word, number] : term_ids_)
+    contents.words.emplace_back(word, std::span<const Posting>(terms_[number].postings));
+  std::sort(contents.words.begin(), contents.words.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  contents.chunk_words = chunk_words_;
+  QUIRE_ASSIGN_OR_RETURN(LexicalFile file, LexicalFile::write(folder, contents));
+  files_.push_back(std::move(file));
+  LexicalIndex empty(bm25_);
+  empty.files_ = std::move(files_);
+  *this = std::move(empty);
+  return {};
+}
+
+std::vector<std::string> LexicalIndex::drop_sparse_files() {
+  std::vector<std::string> again;
+  std::erase_if(files_, [&](const LexicalFile& file) {
+    if (2 * file.num_documents() >= file.num_rows()) return false;
+    std::vector<std::string> live;
+    for (std::uint32_t row = 0; row < file.num_rows(); ++row) {
+      if (!file.is_live(row)) continue;
+      const auto d = file.document(row);
+      if (!d.ok()) return false;
+      live.push_back(d->id);
+    }
+    again.insert(again.end(), live.begin(), live.end());
+    return true;
+  });
+  return again;
+}
+
+std::size_t LexicalIndex::num_documents() const {
+  std::size_t n = documents_.size();
+  for (const LexicalFile& file : files_) n += file.num_documents();
+  return n;
+}
+
+std::size_t LexicalIndex::num_chunks() const {
+  std::size_t n = num_chunks_;
+  for (const LexicalFile& file : files_) n += file.num_chunks();
+  return n;
+}
+
+std::int64_t LexicalIndex::memory_bytes() const {
+  std::int64_t n = spillable_bytes();
+  for (const LexicalFile& file : files_) n += file.memory_bytes();
+  return n;
+}
+
+std::int64_t LexicalIndex::disk_bytes() const {
+  std::int64_t n = 0;
+  for (const LexicalFile& file : files_) n += file.disk_bytes();
+  return n;
+}
+
+Result<LexicalIndex::Scores> LexicalIndex::scores(const std::vector<std::string>& query) const {
+  Scores out;
+  out.memory.resize(chunk_terms_.size());
+  out.found.resize(files_.size());
+  std::uint64_t all_words = num_words_;
+  for (const LexicalFile& file : files_) {
+    out.files.emplace_back(file.num_all_chunks());
+    all_words += file.num_words();
+  }
   // The map is ordered, so that sums do not depend on the order of words.
   std::map<std::string_view, int> counts;
   for (const std::string& word : query) ++counts[word];
-  const double n = static_cast<double>(num_chunks_), average = std::max(average_words(), 1.0);
+  const double n = static_cast<double>(num_chunks()),
+               average = std::max(n == 0 ? 0 : static_cast<double>(all_words) / n, 1.0);
   for (const auto& [word, count] : counts) {
     const auto at = term_ids_.find(std::string(word));
-    if (at == term_ids_.end()) continue;
-    const Term& term = terms_[at->second];
-    const double idf = std::log(1 + (n - term.live + 0.5) / (term.live + 0.5));
-    for (const Posting& p : term.postings) {
-      if (p.count == 0) continue;
-      const double f = p.count,
-                   length = bm25_.k1 * (1 - bm25_.b + bm25_.b * chunk_words_[p.chunk] / average);
-      out[p.chunk] += count * idf * f * (bm25_.k1 + 1) / (f + length);
+    const Term* term = at == term_ids_.end() ? nullptr : &terms_[at->second];
+    std::uint64_t live = term ? term->live : 0;
+    std::vector<std::vector<Posting>> in_files;
+    for (const LexicalFile& file : files_) {
+      QUIRE_ASSIGN_OR_RETURN(auto postings, file.postings(word));
+      live += postings.size();
+      in_files.push_back(std::move(postings));
+    }
+    const auto with = static_cast<double>(live);
+    const double idf = std::log(1 + (n - with + 0.5) / (with + 0.5));
+    const auto score = [&](std::uint32_t occurrences, std::uint32_t words) {
+      const double f = occurrences, length = bm25_.k1 * (1 - bm25_.b + bm25_.b * words / average);
+      return count * idf * f * (bm25_.k1 + 1) / (f + length);
+    };
+    for (const Posting& p :
+         term ? std::span<const Posting>(term->postings) : std::span<const Posting>()) {
+      if (p.count > 0) out.memory[p.chunk] += score(p.count, chunk_words_[p.chunk]);
+    }
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      for (const Posting& p : in_files[i]) {
+        double& sum = out.files[i][p.chunk];
+        if (sum == 0) out.found[i].push_back(p.chunk);
+        sum += score(p.count, files_[i].words_of(p.chunk));
+      }
     }
   }
   return out;
 }
 
-std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query, std::size_t limit,
-                                           Unit unit, const Filter& filter) const {
-  const std::vector<double> scores = this->scores(query);
-  struct Candidate {
+/// Adds the best `limit` candidates of a file, and those with the score of the last.
+Status LexicalIndex::find_in_file(std::size_t number, const Scores& scores, std::size_t limit,
+                                  Unit unit, const Filter& filter,
+                                  std::vector<Candidate>* found) const {
+  const LexicalFile& file = files_[number];
+  const std::vector<double>& of_chunk = scores.files[number];
+  // Best first; the documents are read, and asked the filter, until there are enough.
+  std::vector<std::uint32_t> order = scores.found[number];
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return of_chunk[a] != of_chunk[b] ? of_chunk[a] > of_chunk[b] : a < b;
+  });
+  std::unordered_map<std::uint32_t, std::optional<LexicalFile::Document>> read;
+  std::unordered_set<std::uint32_t> taken;  // documents, where each has one chunk
+  std::size_t enough = 0;
+  double last = 0;
+  for (const std::uint32_t chunk : order) {
+    if (enough >= limit && of_chunk[chunk] < last) return {};
+    const std::uint32_t row = file.row_of(chunk);
+    if (unit == Unit::kBestChunkOfDocument && !taken.insert(row).second) continue;
+    const auto [at, fresh] = read.try_emplace(row);
+    if (fresh) {
+      QUIRE_ASSIGN_OR_RETURN(LexicalFile::Document d, file.document(row));
+      if (!filter || filter(d.id, d.metadata_json)) at->second = std::move(d);
+    }
+    if (!at->second) continue;
+    found->push_back(
+        {of_chunk[chunk], at->second->id, chunk - at->second->first_chunk, at->second->version});
+    ++enough;
+    last = of_chunk[chunk];
+  }
+  if (enough >= limit) return {};
+  // The rest have no word of the query; rows are ordered by id.
+  for (std::uint32_t row = 0; row < file.num_rows() && enough < limit; ++row) {
+    if (!file.is_live(row) || taken.contains(row)) continue;
+    QUIRE_ASSIGN_OR_RETURN(const LexicalFile::Document d, file.document(row));
+    if (d.num_chunks == 0 || (filter && !filter(d.id, d.metadata_json))) continue;
+    const std::uint32_t chunks = unit == Unit::kBestChunkOfDocument ? 1 : d.num_chunks;
+    for (std::uint32_t i = 0; i < chunks; ++i) {
+      if (of_chunk[d.first_chunk + i] > 0) continue;
+      found->push_back({0, d.id, i, d.version});
+      ++enough;
+    }
+  }
+  return {};
+}
+
+Result<std::vector<ChunkHit>> LexicalIndex::search(const std::vector<std::string>& query,
+                                                   std::size_t limit, Unit unit,
+                                                   const Filter& filter) const {
+  QUIRE_ASSIGN_OR_RETURN(const Scores scores, this->scores(query));
+  std::vector<Candidate> in_files;
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    QUIRE_RETURN_IF_ERROR(find_in_file(i, scores, limit, unit, filter, &in_files));
+  struct Ranked {
     double score;
     const std::string* id;
     std::uint32_t chunk;
     std::uint64_t version;
   };
-  std::vector<Candidate> found;
+  std::vector<Ranked> found;
+  for (const Candidate& c : in_files) found.push_back({c.score, &c.id, c.chunk, c.version});
   for (const auto& [id, d] : documents_) {
     if (d.num_chunks == 0 || (filter && !filter(id, d.metadata_json))) continue;
     std::uint32_t best = 0;
     for (std::uint32_t i = 0; i < d.num_chunks; ++i) {
       if (unit == Unit::kChunk)
-        found.push_back({scores[d.first_slot + i], &id, i, d.version});
-      else if (scores[d.first_slot + i] > scores[d.first_slot + best])
+        found.push_back({scores.memory[d.first_slot + i], &id, i, d.version});
+      else if (scores.memory[d.first_slot + i] > scores.memory[d.first_slot + best])
         best = i;
     }
     if (unit == Unit::kBestChunkOfDocument)
-      found.push_back({scores[d.first_slot + best], &id, best, d.version});
+      found.push_back({scores.memory[d.first_slot + best], &id, best, d.version});
   }
-  const auto before = [](const Candidate& a, const Candidate& b) {
+  const auto before = [](const Ranked& a, const Ranked& b) {
     if (a.score != b.score) return a.score > b.score;
     return std::tie(*a.id, a.chunk) < std::tie(*b.id, b.chunk);
   };
@@ -184,7 +332,13 @@ std::vector<ChunkHit> LexicalIndex::search(const std::vector<std::string>& query
 
 std::uint64_t LexicalIndex::version(std::string_view id) const {
   const auto at = documents_.find(id);
-  return at == documents_.end() ? 0 : at->second.version;
+  if (at != documents_.end()) return at->second.version;
+  for (const LexicalFile& file : files_) {
+    const auto row = file.find(id);
+    if (!row.ok() || !*row) continue;
+    if (const auto d = file.document(**row); d.ok()) return d->version;
+  }
+  return 0;
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-/// Okapi BM25 over the chunks of one namespace, in memory.
+/// Okapi BM25 over the chunks of one namespace, in memory and, past a size, on disk.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/status.h"
 #include "ingest/index/chunk_hit.h"
+#include "ingest/index/lexical_file.h"
 
 namespace quire {
 
@@ -29,8 +31,9 @@ struct IndexedDocument {
   std::vector<std::vector<std::string>> chunks;
 };
 
-/// Threads: const methods concurrently, others exclusively. Each different word of a chunk costs
-/// about 16 bytes; each different word of the namespace is stored once.
+/// Threads: const methods concurrently, others exclusively. In memory each different word of a
+/// chunk costs about 16 bytes; each different word of the namespace is stored once. spill() moves
+/// what is in memory to a file; results stay the same.
 class LexicalIndex {
  public:
   explicit LexicalIndex(const Bm25& bm25 = {}) : bm25_(bm25) {}
@@ -39,6 +42,12 @@ class LexicalIndex {
   void put(const IndexedDocument& document);
   /// Removes the document. Returns false if it is not indexed.
   bool remove(std::string_view id);
+  /// Moves all documents in memory to a new file in `folder`. Errors: kIo, kResourceExhausted; the
+  /// index is then unchanged.
+  Status spill(const std::string& folder);
+  /// Drops files of which most documents were removed. Returns the documents that were still in
+  /// them, which must be put again.
+  std::vector<std::string> drop_sparse_files();
 
   using Filter = std::function<bool(const std::string& id, const std::string& metadata_json)>;
   /// Returns at most `limit` chunks of the documents that pass `filter` (empty: all), best first.
@@ -46,20 +55,32 @@ class LexicalIndex {
   /// kBestChunkOfDocument each document has one chunk, its best. Statistics always cover the whole
   /// namespace.
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
-  std::vector<ChunkHit> search(const std::vector<std::string>& query, std::size_t limit, Unit unit,
-                               const Filter& filter = {}) const;
+  /// Errors: kIo (a file cannot be read).
+  Result<std::vector<ChunkHit>> search(const std::vector<std::string>& query, std::size_t limit,
+                                       Unit unit, const Filter& filter = {}) const;
 
   /// Returns the version of an indexed document; 0: not indexed.
   std::uint64_t version(std::string_view id) const;
-  std::size_t num_documents() const { return documents_.size(); }
-  std::size_t num_chunks() const { return num_chunks_; }
+  std::size_t num_documents() const;
+  std::size_t num_chunks() const;
   /// Returns an estimate by counting, not a measurement.
-  std::int64_t memory_bytes() const { return document_bytes_ + term_bytes_; }
+  std::int64_t memory_bytes() const;
+  /// Returns the part of it that spill() frees.
+  std::int64_t spillable_bytes() const { return document_bytes_ + term_bytes_; }
+  std::int64_t disk_bytes() const;
 
  private:
-  struct Posting {
-    std::uint32_t chunk;  ///< slot
-    std::uint32_t count;  ///< 0: deleted
+  using Posting = LexicalPosting;
+  struct Candidate {
+    double score = 0;
+    std::string id;
+    std::uint32_t chunk = 0;
+    std::uint64_t version = 0;
+  };
+  struct Scores {
+    std::vector<double> memory;                     ///< by slot
+    std::vector<std::vector<double>> files;         ///< by file and chunk
+    std::vector<std::vector<std::uint32_t>> found;  ///< by file: chunks with a word of the query
   };
   struct Term {
     std::vector<Posting> postings;  ///< ascending slots
@@ -75,11 +96,9 @@ class LexicalIndex {
   std::int64_t add_chunk(std::uint32_t slot, const std::vector<std::string>& words);
   void drop_chunk(std::uint32_t slot);
   void compact();
-  std::vector<double> scores(const std::vector<std::string>& query) const;
-  double average_words() const {
-    return num_chunks_ == 0 ? 0
-                            : static_cast<double>(num_words_) / static_cast<double>(num_chunks_);
-  }
+  Result<Scores> scores(const std::vector<std::string>& query) const;
+  Status find_in_file(std::size_t file, const Scores& scores, std::size_t limit, Unit unit,
+                      const Filter& filter, std::vector<Candidate>* found) const;
 
   Bm25 bm25_;
   std::map<std::string, Document, std::less<>> documents_;
@@ -87,8 +106,9 @@ class LexicalIndex {
   std::vector<Term> terms_;
   std::vector<std::vector<std::uint32_t>> chunk_terms_;  ///< by slot; different terms
   std::vector<std::uint32_t> chunk_words_;               ///< by slot
-  std::size_t num_chunks_ = 0;                           ///< chunks not deleted
+  std::size_t num_chunks_ = 0;                           ///< chunks in memory, not deleted
   std::uint64_t num_words_ = 0;                          ///< words in them
+  std::vector<LexicalFile> files_;
   std::int64_t document_bytes_ = 0, term_bytes_ = 0;
 };
 

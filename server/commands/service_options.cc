@@ -58,6 +58,7 @@ Result<std::shared_ptr<Compute>> open_compute(const cuda::BackendChoice& choice,
 RetrievalOptions retrieval_options(const Config& c) {
   RetrievalOptions o;
   o.max_index_bytes = c.retrieve.max_index_bytes;
+  o.max_index_disk_bytes = c.retrieve.max_index_disk_bytes;
   if (c.retrieve.embeddings)
     o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
                                     .exact_vectors = c.retrieve.exact_embeddings};

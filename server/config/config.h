@@ -69,6 +69,7 @@ struct Config {
   struct Retrieve {
     bool enabled = true, embeddings = false;
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
+                 max_index_disk_bytes = std::int64_t{4} << 30,
                  max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
   } retrieve;
   struct Explain {

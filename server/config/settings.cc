@@ -141,7 +141,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(retrieve, "enabled", enabled, 0, 0,
                     "index the texts, for /v1/retrieve and queries without documents"),
       QUIRE_SETTING(retrieve, "max_index_bytes", max_index_bytes, 0, kBig,
-                    "memory of that index; documents past it are not found"),
+                    "memory of that index; past it a part lies on disk"),
+      QUIRE_SETTING(retrieve, "max_index_disk_bytes", max_index_disk_bytes, 0, kBig,
+                    "disk for that part, beside disk.max_bytes; documents past it are not found"),
       QUIRE_SETTING(
           retrieve, "embeddings", embeddings, 0, 0,
           "embed every chunk with the loaded model, for the scorers embedding and hybrid"),

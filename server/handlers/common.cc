@@ -44,9 +44,11 @@ void fail_document(Call& call, const Status& status, const std::string& id) {
 
 void fail_job(Call& call, const Status& status, const std::string& id) {
   if (status.code() == Code::kNotFound)
-    return call.fail(make_problem(
-        "job_not_found",
-        "there is no job '" + id.substr(0, 256) + "'; finished jobs are kept for 24 hours", "id"));
+    return call.fail(make_problem("job_not_found",
+                                  "there is no job '" + id.substr(0, 256) +
+                                      "'; finished jobs are kept for 24 hours, at most "
+                                      "the 10,000 newest",
+                                  "id"));
   call.fail(ingest_problem(status));
 }
 

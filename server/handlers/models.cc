@@ -188,9 +188,13 @@ void info(std::shared_ptr<Call> call) {
   o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
   if (s.retrieval) {
     const RetrievalStats index = s.retrieval->stats();
-    json::object r{{"ready", index.ready},         {"scorer", "bm25"},
-                   {"documents", index.documents}, {"chunks", index.chunks},
-                   {"left_out", index.left_out},   {"index_bytes", index.memory_bytes}};
+    json::object r{{"ready", index.ready},
+                   {"scorer", "bm25"},
+                   {"documents", index.documents},
+                   {"chunks", index.chunks},
+                   {"left_out", index.left_out},
+                   {"index_bytes", index.memory_bytes},
+                   {"index_disk_bytes", index.disk_bytes}};
     if (const auto& e = index.embeddings) {
       r["embeddings"] = json::object{{"documents", e->documents}, {"chunks", e->chunks},
                                      {"pending", e->pending},     {"failed", e->failed},

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cachestore/format/metadata.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
@@ -20,13 +21,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
       break;
     case 1:
-      (void)decode_input(bytes, data[0] / 4);
+      if (auto saved = decode_input(bytes, data[0] / 4); saved.ok()) {
+        // A text of the right length may still have other chunks.
+        std::string text(saved->text_bytes < 4096 ? saved->text_bytes : 0, 'x');
+        (void)attach_text(std::move(*saved), std::move(text));
+      }
       break;
     case 2: {
       const std::size_t half = bytes.size() / 2;
       const auto merged = merge_metadata(bytes.substr(0, half), bytes.substr(half), 1 << 14);
       if (merged.ok() && !normalize_metadata(*merged, 1 << 16).ok()) std::abort();
       (void)metadata_matches(bytes, {{"a", "1"}});
+      DocumentManifest document;
+      document.metadata_json = bytes;
+      if (document_terms(document).empty()) std::abort();  // its status is one
+      (void)filter_terms(bytes.substr(0, half), bytes.substr(half));
       break;
     }
     default:

@@ -175,6 +175,9 @@ class FaultyStore final : public Store {
     behind_->touch_document(ns, id);
   }
   std::vector<NamespaceStats> namespaces() override { return behind_->namespaces(); }
+  Result<NamespaceStats> namespace_stats(std::string_view ns) override {
+    return behind_->namespace_stats(ns);
+  }
   void watch_documents(DocumentWatcher watcher) override {
     behind_->watch_documents(std::move(watcher));
   }
@@ -211,6 +214,20 @@ class FaultyStore final : public Store {
   }
   Result<std::vector<NamedRecord>> list_jobs(std::string_view after, std::size_t limit) override {
     return behind_->list_jobs(after, limit);
+  }
+  Status put_job_and_texts(std::string_view n, std::string_view v,
+                           std::span<const NamedText> t) override {
+    return fault() ? status_ : behind_->put_job_and_texts(n, v, t);
+  }
+  Result<std::string> get_waiting_text(std::string_view n) override {
+    return behind_->get_waiting_text(n);
+  }
+  Status delete_waiting_texts(std::span<const std::string> n) override {
+    return fault() ? status_ : behind_->delete_waiting_texts(n);
+  }
+  Result<std::vector<std::string>> list_waiting_texts(std::string_view after,
+                                                      std::size_t limit) override {
+    return behind_->list_waiting_texts(after, limit);
   }
   Status put_meta(std::string_view n, std::string_view v) override {
     return behind_->put_meta(n, v);

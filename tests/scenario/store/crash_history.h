@@ -1,6 +1,10 @@
 /// Says what the crash test's child writes and what its parent expects to find.
 #pragma once
 
+#include <unistd.h>
+
+#include <atomic>
+
 #include "tests/support/harness/test_store.h"
 
 namespace quire::test {
@@ -19,6 +23,7 @@ inline std::string text_of_nonce(const std::string& id, std::uint64_t nonce) {
 inline DocumentManifest manifest_of_nonce(const std::string& id, std::uint64_t nonce) {
   DocumentManifest m = manifest_of(id, keys_of_nonce(nonce), text_of_nonce(id, nonce).size());
   m.title = std::to_string(nonce);
+  m.metadata_json = "{\"n\":" + std::to_string(nonce % 5) + "}";
   return m;
 }
 
@@ -31,7 +36,16 @@ inline Status put_history(Store& store, const std::string& id, std::uint64_t non
     }
     handles.push_back(*found);
   }
-  return store.commit_document(manifest_of_nonce(id, nonce), text_of_nonce(id, nonce), handles)
+  const std::string text = text_of_nonce(id, nonce);
+  if (nonce % 2 == 0)
+    return store.commit_document(manifest_of_nonce(id, nonce), text, handles).status();
+  // The text is stored first, as ingest does it, under a name that no other one has.
+  static std::atomic<int> count{0};
+  CommitOptions options;
+  options.waiting_text = std::to_string(::getpid()) + "/" + id + "/" + std::to_string(++count);
+  const NamedText waiting{options.waiting_text, text};
+  QUIRE_RETURN_IF_ERROR(store.put_job_and_texts("input", "some input", {&waiting, 1}));
+  return store.commit_document(manifest_of_nonce(id, nonce), std::nullopt, handles, options)
       .status();
 }
 

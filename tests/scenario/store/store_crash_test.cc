@@ -143,6 +143,21 @@ void check_store(const std::string& path, History* h) {
   auto list = store.list_documents("default", {.limit = 1000});
   ASSERT_OK(list);
   EXPECT_EQ(list->documents.size(), h->documents.size());
+  for (std::uint64_t n = 0; n < 5; ++n) {
+    ListOptions some;
+    some.limit = 1000;
+    some.metadata = {{"n", std::to_string(n)}};
+    list = store.list_documents("default", some);
+    ASSERT_OK(list);
+    const auto expected = std::ranges::count_if(
+        h->documents, [&](const auto& document) { return document.second % 5 == n; });
+    EXPECT_EQ(std::ssize(list->documents), expected) << "the index is that of the documents";
+  }
+  // A text waits only for a commit that was begun.
+  const auto waiting = store.list_waiting_texts();
+  ASSERT_OK(waiting);
+  EXPECT_LE(waiting->size(), 2u);
+  ASSERT_OK(store.delete_waiting_texts(*waiting));
   for (auto key : keys) {
     auto handle = store.find_segment(test::key_of(key));
     ASSERT_TRUE(handle) << "the KV of an acknowledged document is gone: " << key;

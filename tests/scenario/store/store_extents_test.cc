@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <latch>
+#include <numeric>
 #include <thread>
 
 #include "cachestore/disk/rocksdb_disk_tier.h"
@@ -83,6 +85,74 @@ TEST_F(StoreExtents, ManySegmentsShareAFewFiles) {
   EXPECT_EQ(store->stats().segment_bytes, allocated());
   open();
   EXPECT_EQ(right(0, 100), 100u);
+}
+
+TEST_F(StoreExtents, ValuesSideBySideAreReadTogether) {
+  open();
+  put(0, 40);
+  open();
+  std::vector<ReadRequest> requests;
+  std::vector<std::vector<std::byte>> wanted;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const auto handle = store->find_segment(test::key_of(i));
+    ASSERT_TRUE(handle);
+    for (std::uint32_t v = 0; v < 4; ++v) {
+      requests.push_back({*handle, v / 2, v % 2});
+      wanted.push_back(test::value_of(i, v / 2, v % 2, kShape.value_bytes));
+    }
+    requests.push_back({*handle, 0, 0, ReadKind::kSketch});
+    wanted.push_back(test::sketch_of(i, 0, kShape.value_bytes));
+  }
+  const auto fetch = [&](std::vector<ReadRequest> asked) {
+    std::vector<Result<PinnedBytes>> answers(asked.size(), Status::internal("no answer"));
+    std::latch left(std::ssize(asked));
+    EXPECT_OK(
+        store->fetch_async(std::move(asked), [&](std::size_t i, Result<PinnedBytes> bytes, Tier) {
+          answers[i] = std::move(bytes);
+          left.count_down();
+        }));
+    left.wait();
+    return answers;
+  };
+  const auto calls = [&] {
+    const IoTimes times = store->admin_stats().disk_read;
+    return std::accumulate(times.counts.begin(), times.counts.end(), std::uint64_t{0});
+  };
+  const std::uint64_t before = calls();
+  auto answers = fetch(requests);
+  EXPECT_LE(calls() - before, requests.size() / 5);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_OK(answers[i]);
+    EXPECT_TRUE(test::same(answers[i]->bytes(), wanted[i])) << i;
+  }
+  // In any order, and the same value several times.
+  std::mt19937_64 rng(7);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < 400; ++i) order.push_back(rng() % requests.size());
+  std::vector<ReadRequest> mixed;
+  for (const std::size_t i : order) mixed.push_back(requests[i]);
+  answers = fetch(mixed);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    ASSERT_OK(answers[i]);
+    EXPECT_TRUE(test::same(answers[i]->bytes(), wanted[order[i]])) << i;
+  }
+  // A bad value between others is the only one that is not answered.
+  {
+    std::fstream file(extents()[0], std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(30000);
+    file.write("damage", 6);
+  }
+  answers = fetch(requests);
+  std::size_t bad = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    bad += !answers[i].ok();
+    if (answers[i].ok()) {
+      EXPECT_TRUE(test::same(answers[i]->bytes(), wanted[i])) << i;
+    }
+  }
+  EXPECT_EQ(bad, 1u);
+  mixed.clear();
+  requests.clear();
 }
 
 TEST_F(StoreExtents, DeletingGivesTheBytesBack) {

@@ -26,6 +26,9 @@ struct MemoryDisk {
   std::map<SegmentId,
            std::map<std::tuple<int, std::uint32_t, std::uint32_t>, std::vector<std::byte>>>
       segments;
+  // The bytes of that many records; guarded by mu.
+  std::size_t records_counted = 0;
+  std::uint64_t record_bytes = 0;
   std::set<SegmentId> to_move;  ///< segments that the tier wants moved; guarded by mu
   std::atomic<std::uint64_t> free{1ull << 40};
   std::atomic<int> calls{0};
@@ -33,6 +36,7 @@ struct MemoryDisk {
   std::atomic<bool> fail_on{false};  ///< all calls after `fail_at` fail too
   Status failure = Status::io("injected failure");
   std::atomic<int> writes{0};
+  std::atomic<std::uint64_t> looked_at{0};  ///< records returned by get() and scan()
   /// The disk is full from this writing call on, as a file system reports it.
   std::atomic<int> full_from{-1};
 };
@@ -45,17 +49,23 @@ class MemoryTier final : public DiskTier {
   Status write(std::span<const RecordWrite> writes, Sync) override {
     QUIRE_RETURN_IF_ERROR(writing_call());
     std::lock_guard lock(d_->mu);
+    (void)record_bytes();  // counts what a test has changed
     for (const auto& w : writes) {
+      const auto it = d_->records.find({w.family, w.key});
+      if (it != d_->records.end()) d_->record_bytes -= it->second.size();
       if (w.value) {
         d_->records[{w.family, w.key}] = *w.value;
-      } else {
-        d_->records.erase({w.family, w.key});
+        d_->record_bytes += w.value->size();
+      } else if (it != d_->records.end()) {
+        d_->records.erase(it);
       }
     }
+    d_->records_counted = d_->records.size();
     return {};
   }
   Result<std::string> get(Family family, std::string_view key) override {
     QUIRE_RETURN_IF_ERROR(call());
+    ++d_->looked_at;
     std::lock_guard lock(d_->mu);
     auto it = d_->records.find({family, std::string(key)});
     if (it == d_->records.end()) return Status::not_found("no record");
@@ -64,17 +74,34 @@ class MemoryTier final : public DiskTier {
   Status scan(Family family, std::string_view begin, std::string_view end, bool descending,
               const ScanFn& fn) override {
     QUIRE_RETURN_IF_ERROR(call());
-    std::vector<std::pair<std::string, std::string>> rows;
-    {
-      std::lock_guard lock(d_->mu);
-      for (const auto& [k, v] : d_->records) {
-        if (k.first == family && k.second >= begin && (end.empty() || k.second < end))
-          rows.emplace_back(k.second, v);
+    std::string from(begin), to(end);
+    for (bool more = to.empty() || from < to; more;) {
+      // Records are copied a few at a time, because fn runs without the lock.
+      std::vector<std::pair<std::string, std::string>> rows;
+      {
+        std::lock_guard lock(d_->mu);
+        const auto first = d_->records.lower_bound({family, from}),
+                   last = to.empty() ? d_->records.lower_bound(
+                                           {static_cast<Family>(static_cast<int>(family) + 1), ""})
+                                     : d_->records.lower_bound({family, to});
+        constexpr std::size_t kAtOnce = 64;
+        if (descending) {
+          for (auto it = last; it != first && rows.size() < kAtOnce;) {
+            --it;
+            rows.emplace_back(it->first.second, it->second);
+          }
+        } else {
+          for (auto it = first; it != last && rows.size() < kAtOnce; ++it)
+            rows.emplace_back(it->first.second, it->second);
+        }
+        more = rows.size() == kAtOnce;
       }
-    }
-    if (descending) std::reverse(rows.begin(), rows.end());
-    for (const auto& [k, v] : rows) {
-      if (!fn(k, v)) break;
+      for (const auto& [k, v] : rows) {
+        ++d_->looked_at;
+        if (!fn(k, v)) return {};
+      }
+      if (more)
+        (descending ? to : from) = rows.back().first + (descending ? "" : std::string(1, 0));
     }
     return {};
   }
@@ -122,7 +149,7 @@ class MemoryTier final : public DiskTier {
     std::lock_guard lock(d_->mu);
     DiskUsage u;
     for (const auto& [id, values] : d_->segments) u.segment_bytes += bytes_of(id);
-    for (const auto& [k, v] : d_->records) u.catalog_bytes += v.size();
+    u.catalog_bytes = record_bytes();
     return u;
   }
   std::vector<SegmentId> segments_to_move(std::size_t at_most) override {
@@ -142,6 +169,15 @@ class MemoryTier final : public DiskTier {
   Status compact_records() override { return writing_call(); }
 
  private:
+  /// Returns the bytes of all records, counted anew if a test added or removed some. mu is held.
+  std::uint64_t record_bytes() {
+    if (d_->records_counted != d_->records.size()) {
+      d_->record_bytes = 0;
+      for (const auto& [k, v] : d_->records) d_->record_bytes += v.size();
+      d_->records_counted = d_->records.size();
+    }
+    return d_->record_bytes;
+  }
   std::uint64_t bytes_of(SegmentId id) const {  // requires mu
     std::uint64_t n = 0;
     for (const auto& [name, bytes] : d_->segments.at(id)) n += bytes.size();

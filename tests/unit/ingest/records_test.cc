@@ -50,15 +50,6 @@ TEST(MetadataTest, MergesAsJsonMergePatch) {
   EXPECT_EQ(*merge_metadata(R"({"a":1})", R"({"a":{"b":null,"c":2}})", 100), R"({"a":{"c":2}})");
 }
 
-TEST(MetadataTest, ComparesScalarsAsText) {
-  const std::string m = R"({"s":"abc","i":2025,"d":0.5,"t":true,"n":null,"o":{}})";
-  EXPECT_TRUE(metadata_matches(
-      m, {{"s", "abc"}, {"i", "2025"}, {"d", "0.5"}, {"t", "true"}, {"n", "null"}}));
-  EXPECT_FALSE(metadata_matches(m, {{"s", "abd"}}));
-  EXPECT_FALSE(metadata_matches(m, {{"o", "{}"}}));
-  EXPECT_FALSE(metadata_matches(m, {{"missing", ""}}));
-}
-
 TEST(NamesTest, IdsAndNamespaces) {
   for (const char* good : {"a", "handbook-7", "A.b_c:d-9~0", "\xC3\xA9"})
     EXPECT_TRUE(check_document_id(good).ok()) << good;
@@ -186,12 +177,45 @@ TEST(JobRecordTest, InputsComeBackByIndex) {
   DocumentInput a = doc("a", "text \xC3\xA9", "{}", "t"), b;
   b.chunks = {"one", "two"};
   const std::string bytes = encode_inputs({{3, &a}, {7, &b}});
-  EXPECT_EQ(decode_input(bytes, 3)->text, a.text);
-  EXPECT_EQ(decode_input(bytes, 7)->chunks, b.chunks);
-  EXPECT_FALSE(decode_input(bytes, 7)->id);
+  // The texts are kept apart, each once.
+  EXPECT_EQ(bytes.find("text \xC3\xA9"), bytes.npos);
+  const auto whole = [&](std::int32_t index, std::string text) {
+    auto saved = decode_input(bytes, index);
+    return saved.ok() ? attach_text(std::move(*saved), std::move(text)) : saved.status();
+  };
+  EXPECT_EQ(whole(3, "text \xC3\xA9")->text, a.text);
+  EXPECT_EQ(whole(3, "text \xC3\xA9")->title, a.title);
+  EXPECT_EQ(decode_input(bytes, 3)->text_bytes, 7u);
+  EXPECT_EQ(whole(7, "one\n\ntwo")->chunks, b.chunks);
+  EXPECT_EQ(decode_input(bytes, 7)->text_bytes, 8u);
+  EXPECT_FALSE(decode_input(bytes, 7)->input.id);
+  EXPECT_EQ(whole(3, "text").code(), Code::kCorruption);
+  EXPECT_EQ(whole(7, "one\n two").code(), Code::kCorruption);
+  EXPECT_EQ(take_document_text(b), "one\n\ntwo");
   EXPECT_EQ(decode_input(bytes, 4).code(), Code::kNotFound);
   for (std::size_t n = 0; n < bytes.size(); ++n)
     EXPECT_FALSE(decode_input(bytes.substr(0, n), 7).ok()) << n;
+}
+
+TEST(JobRecordTest, InputsOfEarlierVersionsHoldTheirTexts) {
+  // "QBI1": one document with index 5, its id, title, text, no chunks, and metadata.
+  const auto u32 = [](std::uint32_t n) {
+    std::string out;
+    for (int i = 0; i < 4; ++i) out += static_cast<char>(n >> (8 * i));
+    return out;
+  };
+  const auto text = [&](const std::string& s) {
+    return u32(static_cast<std::uint32_t>(s.size())) + s;
+  };
+  const std::string one = "\1" + text("a") + text("title") + "\1" + text("the text") +
+                          std::string(1, '\0') + text("{}");
+  const auto saved = decode_input("QBI1" + u32(1) + u32(5) + text(one), 5);
+  ASSERT_TRUE(saved.ok()) << saved.status().to_string();
+  EXPECT_FALSE(saved->text_apart);
+  EXPECT_EQ(saved->text_bytes, 8u);
+  const auto input = attach_text(*saved, "not looked at");
+  EXPECT_EQ(input->text, "the text");
+  EXPECT_EQ(input->id, "a");
 }
 
 }  // namespace

@@ -215,12 +215,47 @@ TEST_F(RetrievalTest, ExpiredDocumentsAreNotFoundAndOthersTakeTheirPlace) {
 }
 
 TEST_F(RetrievalTest, AFullIndexLeavesFurtherDocumentsOutAndSaysSo) {
-  start({.max_index_bytes = 1});
+  start({.max_index_bytes = 1, .max_index_disk_bytes = 0});
   commit("a", "red");
   commit("b", "blue");
   EXPECT_EQ(texts(ask("red", 9)).size(), 1u);
   EXPECT_EQ(retrieval_->stats().left_out, 1u);
   EXPECT_EQ(retrieval_->stats().documents, 1u);
+}
+
+TEST_F(RetrievalTest, PastItsMemoryTheIndexLiesOnDiskAndFindsTheSame) {
+  start({.max_index_bytes = 20'000});
+  const auto word = [](int i) { return "word" + std::to_string(i % 50); };
+  for (int i = 0; i < 200; ++i)
+    commit("d" + std::to_string(i), word(i) + " " + word(i / 2) + " common", R"({"n":1})");
+  const auto find = [&](const std::string& query) {
+    std::set<std::string> ids;
+    const auto found = retrieval_->search("n", ask(query, 300));
+    EXPECT_TRUE(found.ok());
+    for (const Passage& p : *found) {
+      if (p.score > 0) ids.insert(p.document_id);
+    }
+    return ids;
+  };
+  EXPECT_EQ(find("common").size(), 200u);
+  EXPECT_EQ(find("word7").size(), 8u);
+  RetrievalStats now = retrieval_->stats();
+  EXPECT_EQ(now.left_out, 0u);
+  EXPECT_EQ(now.documents, 200u);
+  EXPECT_GT(now.disk_bytes, 0);
+  EXPECT_LT(now.memory_bytes, 25'000);
+  // What changes and goes on disk is found as it is now.
+  commit("d7", "something else");
+  ASSERT_TRUE(store_->delete_document("n", "d57").ok());
+  EXPECT_EQ(find("word7").size(), 6u);
+  EXPECT_EQ(find("something"), std::set<std::string>{"d7"});
+  for (int i = 0; i < 150; ++i) {
+    if (i != 57) {
+      ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
+    }
+  }
+  EXPECT_EQ(find("common").size(), 50u);
+  EXPECT_EQ(retrieval_->stats().documents, 50u);
 }
 
 TEST_F(RetrievalTest, RefusesNonsenseAndAfterItsEnd) {

@@ -1,4 +1,5 @@
 // Documents can be read, listed, patched, deleted and expired.
+#include <algorithm>
 #include <set>
 
 #include "tests/support/harness/ingest_fixture.h"
@@ -93,6 +94,49 @@ TEST_F(CatalogTest, ListsMixReadyAndWaitingDocuments) {
   wait(job);
   EXPECT_EQ(service_->documents().counts("default")->ready, 7u);
   EXPECT_EQ(service_->documents().list("default", {.limit = 0}).status().field(), "limit");
+}
+
+TEST_F(CatalogTest, PagesOverManyWaitingDocumentsMissNone) {
+  const auto name = [](int i) { return "d" + std::to_string(100 + i); };
+  for (int i = 0; i < 60; i += 3) put(one(doc(name(i), "text", R"({"n":1})")));
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 60; ++i) {
+    // Some of them are new versions of documents that are ready.
+    if (i % 4 != 1)
+      batch.push_back(doc(name(i), "other " + name(i), i % 2 ? R"({"n":1})" : R"({"n":2})"));
+  }
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  for (const bool descending : {false, true}) {
+    for (const bool filtered : {false, true}) {
+      std::vector<std::string> expected;
+      for (int i = 0; i < 60; ++i) {
+        const bool ready = i % 3 == 0, waits = i % 4 != 1;
+        if (ready ? true : waits && (!filtered || i % 2)) expected.push_back(name(i));
+      }
+      if (descending) std::reverse(expected.begin(), expected.end());
+      for (const std::size_t limit : {1u, 2u, 7u, 100u}) {
+        DocumentListOptions o;
+        o.descending = descending;
+        o.limit = limit;
+        if (filtered) o.filter.metadata = {{"n", "1"}};
+        std::vector<std::string> all;
+        for (;;) {
+          const auto page = service_->documents().list("default", o);
+          ASSERT_OK(page);
+          for (const DocumentInfo& d : page->documents) all.push_back(d.id);
+          if (!page->has_more) break;
+          ASSERT_EQ(page->documents.size(), limit);
+          o.after = all.back();
+        }
+        EXPECT_EQ(all, expected) << descending << filtered << limit;
+      }
+    }
+  }
+  engine_->open();
+  wait(job);
 }
 
 TEST_F(CatalogTest, BlocksTileTheTokensAndTheText) {

@@ -139,15 +139,64 @@ TEST_F(RestartTest, ACancelledJobStaysCancelled) {
 }
 
 TEST_F(RestartTest, InputsWithoutAJobAreDropped) {
-  const DocumentInput d = doc("a", "text");
-  ASSERT_OK(store_->put_job(input_record_name("job_00000000000000000000000000", 0),
-                            encode_inputs({{0, &d}})));
+  DocumentInput d = doc("a", "text");
+  const std::string lost = "job_00000000000000000000000000";
+  const NamedText text{input_text_name(lost, 0), "text"};
+  ASSERT_OK(
+      store_->put_job_and_texts(input_record_name(lost, 0), encode_inputs({{0, &d}}), {&text, 1}));
   ASSERT_OK(store_->put_job(job_record_name("job_00000000000000000000000001"), "garbage"));
   crash_to(records());
   EXPECT_EQ(store_->get_job(input_record_name("job_00000000000000000000000000", 0)).code(),
             Code::kNotFound);
+  EXPECT_TRUE(store_->list_waiting_texts()->empty());
   EXPECT_EQ(put(one(doc("b", "fine"))).status, JobStatus::kSucceeded)
       << "a damaged record does not stop the service";
+}
+
+TEST_F(RestartTest, ATextWaitsForItsDocumentAndIsWrittenOnce) {
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("a", "a text of its own"));
+  DocumentInput chunks;
+  chunks.id = "b";
+  chunks.chunks = {"one chunk", "another"};
+  batch.push_back(std::move(chunks));
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  EXPECT_EQ(store_->list_waiting_texts()->size(), 2u);
+  const auto saved = store_->list_jobs();
+  for (const NamedRecord& r : *saved) {
+    EXPECT_EQ(r.value.find("of its own"), r.value.npos);
+    EXPECT_EQ(r.value.find("another"), r.value.npos);
+  }
+  EXPECT_EQ(*service_->documents().content("default", "a"), "a text of its own");
+  EXPECT_EQ(service_->documents().get("default", "b")->bytes, 18u);
+  shut();  // a restart finds them again
+  open();
+  EXPECT_EQ(wait_id(job->id).status, JobStatus::kSucceeded);
+  EXPECT_TRUE(store_->list_waiting_texts()->empty());
+  EXPECT_EQ(*service_->documents().content("default", "a"), "a text of its own");
+  EXPECT_EQ(*service_->documents().content("default", "b"), "one chunk\n\nanother");
+  EXPECT_EQ(service_->documents().chunks("default", "b")->size(), 2u);
+  // What a job does not need goes too: of an unchanged document, and of a refused one.
+  EXPECT_EQ(put(one(doc("a", "a text of its own"))).results[0].result, ItemResult::kUnchanged);
+  BatchOptions only_new;
+  only_new.if_exists = IfExists::kError;
+  EXPECT_EQ(put(one(doc("a", "another text")), only_new).status, JobStatus::kFailed);
+  EXPECT_TRUE(store_->list_waiting_texts()->empty());
+  EXPECT_EQ(*service_->documents().content("default", "a"), "a text of its own");
+}
+
+TEST_F(RestartTest, OnlySoManyFinishedJobsAreKept) {
+  service_->stop();
+  options_.max_finished_jobs = 3;
+  make_service();
+  std::vector<std::string> jobs;
+  for (int i = 0; i < 5; ++i) jobs.push_back(put(one(doc("d" + std::to_string(i), "text"))).id);
+  ASSERT_OK(service_->run_maintenance());
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    EXPECT_EQ(service_->jobs().job("default", jobs[i]).ok(), i >= 2) << i;
+  EXPECT_EQ(store_->list_jobs()->size(), 3u);
 }
 
 TEST_F(RestartTest, FinishedJobsAreToldUntilTheRetentionIsOver) {

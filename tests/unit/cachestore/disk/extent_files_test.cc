@@ -143,6 +143,29 @@ TEST_F(ExtentFilesTest, ALostOrShortFileIsNamedByContains) {
   EXPECT_TRUE(holds(c, 1000, 3));
 }
 
+TEST_F(ExtentFilesTest, ARunOfValuesIsThatOfSingleReads) {
+  // Lengths that begin and end anywhere in a page.
+  const std::vector<std::size_t> lengths = {100, 4096, 5000, 1, 20000, 64};
+  std::vector<ExtentRange> ranges;
+  for (std::size_t i = 0; i < lengths.size(); ++i) ranges.push_back(put(lengths[i], i));
+  std::vector<ExtentFiles::ValuePlace> places;
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    places.push_back({ranges[i].offset + 32, static_cast<std::uint32_t>(lengths[i])});
+  for (std::size_t first = 0; first < places.size(); ++first) {
+    const auto run = files->read_run(ranges[0].extent, std::span(places).subspan(first));
+    ASSERT_OK(run);
+    for (std::size_t i = first; i < places.size(); ++i) {
+      EXPECT_TRUE(test::same((*run)[i - first]->payload(), random_bytes(lengths[i], i)));
+      const auto one = files->read(ranges[i], 32, static_cast<std::uint32_t>(lengths[i]));
+      ASSERT_OK(one);
+      EXPECT_TRUE(test::same((*run)[i - first]->stored(), (*one)->stored()));
+    }
+  }
+  places.push_back({ranges.back().offset + (1 << 16), 100});
+  EXPECT_EQ(files->read_run(ranges[0].extent, places).code(), Code::kNotFound);
+  EXPECT_EQ(files->read_run(ranges[0].extent + 7, places).code(), Code::kNotFound);
+}
+
 TEST_F(ExtentFilesTest, ACopyHoldsTheSameBytes) {
   const ExtentRange from = put(150'000, 7);
   const auto to = files->copy(from);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "ingest/index/words.h"
@@ -58,7 +59,7 @@ TEST(LexicalIndex, ScoresAreThoseOfTheFormula) {
     chunks.push_back(split_words(texts[i]));
   }
   const auto query = split_words("Who is the mayor of Alba, Alba?");
-  const auto hits = index.search(query, 10, Unit::kChunk);
+  const auto hits = *index.search(query, 10, Unit::kChunk);
   ASSERT_EQ(hits.size(), 4u);
   for (const auto& h : hits)
     EXPECT_NEAR(h.score, bm25(chunks, query, static_cast<std::size_t>(h.id[1] - '0')), 1e-9)
@@ -72,20 +73,20 @@ TEST(LexicalIndex, TiesGoByIdThenChunkAndUnmatchedChunksComeLast) {
   index.put(document("b", {"red", "blue"}));
   index.put(document("a", {"blue", "red"}));
   index.put(document("c", {""}));
-  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kChunk)),
+  EXPECT_EQ(names(*index.search({"red"}, 10, Unit::kChunk)),
             (Names{{"a", 1}, {"b", 0}, {"a", 0}, {"b", 1}, {"c", 0}}));
-  EXPECT_EQ(names(index.search({"red"}, 3, Unit::kChunk)), (Names{{"a", 1}, {"b", 0}, {"a", 0}}));
-  EXPECT_EQ(names(index.search({"red"}, 10, Unit::kBestChunkOfDocument)),
+  EXPECT_EQ(names(*index.search({"red"}, 3, Unit::kChunk)), (Names{{"a", 1}, {"b", 0}, {"a", 0}}));
+  EXPECT_EQ(names(*index.search({"red"}, 10, Unit::kBestChunkOfDocument)),
             (Names{{"a", 1}, {"b", 0}, {"c", 0}}));
-  EXPECT_EQ(names(index.search({}, 2, Unit::kChunk)), (Names{{"a", 0}, {"a", 1}}));
+  EXPECT_EQ(names(*index.search({}, 2, Unit::kChunk)), (Names{{"a", 0}, {"a", 1}}));
 }
 
 TEST(LexicalIndex, FiltersLeaveStatisticsAlone) {
   LexicalIndex index;
   index.put(document("a", {"red fish"}, 1, R"({"year":1})"));
   index.put(document("b", {"red bird"}, 1, R"({"year":2})"));
-  const auto all = index.search({"red"}, 10, Unit::kChunk);
-  const auto one = index.search(
+  const auto all = *index.search({"red"}, 10, Unit::kChunk);
+  const auto one = *index.search(
       {"red"}, 10, Unit::kChunk,
       [](const std::string&, const std::string& metadata) { return metadata == R"({"year":2})"; });
   ASSERT_EQ(names(one), (Names{{"b", 0}}));
@@ -121,8 +122,8 @@ TEST(LexicalIndex, UpdatesAndRemovalsLeaveNothingBehind) {
   for (const auto& [id, d] : left) EXPECT_EQ(index.version(id), d.version);
   for (int w = 0; w < 40; ++w) {
     const std::vector<std::string> query = {"w" + std::to_string(w), "w7"};
-    const auto a = index.search(query, 1000, Unit::kChunk),
-               b = fresh.search(query, 1000, Unit::kChunk);
+    const auto a = *index.search(query, 1000, Unit::kChunk),
+               b = *fresh.search(query, 1000, Unit::kChunk);
     ASSERT_EQ(names(a), names(b)) << w;
     for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i].score, b[i].score, 1e-9);
   }
@@ -130,7 +131,79 @@ TEST(LexicalIndex, UpdatesAndRemovalsLeaveNothingBehind) {
   EXPECT_LE(index.memory_bytes(), 2 * fresh.memory_bytes());
   for (const auto& [id, d] : left) index.remove(id);
   EXPECT_EQ(index.num_chunks(), 0u);
-  EXPECT_TRUE(index.search({"w1"}, 5, Unit::kChunk).empty());
+  EXPECT_TRUE(index.search({"w1"}, 5, Unit::kChunk)->empty());
+}
+
+/// Searches both indexes; every hit, version and score must be equal.
+void expect_equal(const LexicalIndex& a, const LexicalIndex& b, std::mt19937_64& rng) {
+  std::vector<std::string> query;
+  for (std::size_t i = rng() % 4; i < 4; ++i) query.push_back("w" + std::to_string(rng() % 40));
+  const std::size_t limit = 1 + rng() % 30;
+  const Unit unit = rng() % 2 ? Unit::kChunk : Unit::kBestChunkOfDocument;
+  LexicalIndex::Filter filter;
+  if (rng() % 2)
+    filter = [](const std::string& id, const std::string& metadata) {
+      return id.back() % 3 != 0 && metadata != "{}";
+    };
+  const auto left = a.search(query, limit, unit, filter),
+             right = b.search(query, limit, unit, filter);
+  ASSERT_TRUE(left.ok() && right.ok());
+  ASSERT_EQ(names(*left), names(*right));
+  for (std::size_t i = 0; i < left->size(); ++i) {
+    EXPECT_EQ((*left)[i].score, (*right)[i].score);
+    EXPECT_EQ((*left)[i].version, (*right)[i].version);
+  }
+}
+
+TEST(LexicalIndex, OnDiskItFindsWhatItFindsInMemory) {
+  std::mt19937_64 rng(11);
+  LexicalIndex memory, disk;
+  std::map<std::string, IndexedDocument> documents;
+  int spills = 0, dropped = 0;
+  for (int step = 0; step < 3000; ++step) {
+    const std::string id = "d" + std::to_string(rng() % 150);
+    if (rng() % 5 < 3 || step < 100) {
+      std::vector<std::string> chunks(rng() % 4);
+      for (std::string& chunk : chunks) {
+        for (std::size_t n = rng() % 12; n > 0; --n)
+          chunk += "w" + std::to_string(rng() % 40) + " ";
+      }
+      documents[id] = document(id, chunks, rng() | 1, rng() % 2 ? "{}" : R"({"a":1})");
+      memory.put(documents[id]);
+      disk.put(documents[id]);
+    } else {
+      const bool there = documents.erase(id) > 0;
+      EXPECT_EQ(memory.remove(id), there);
+      EXPECT_EQ(disk.remove(id), there);
+    }
+    if (rng() % 60 == 0) {
+      ASSERT_TRUE(disk.spill(::testing::TempDir()).ok());
+      EXPECT_EQ(disk.spillable_bytes(), 0);
+      EXPECT_GT(disk.disk_bytes(), 0);
+      ++spills;
+    }
+    if (rng() % 20 == 0) {
+      for (const std::string& again : disk.drop_sparse_files()) {
+        disk.put(documents.at(again));
+        ++dropped;
+      }
+    }
+    ASSERT_EQ(memory.num_documents(), disk.num_documents());
+    ASSERT_EQ(memory.num_chunks(), disk.num_chunks());
+    ASSERT_EQ(memory.version(id), disk.version(id));
+    expect_equal(memory, disk, rng);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(spills, 20);
+  EXPECT_GT(dropped, 20);
+}
+
+TEST(LexicalIndex, AFolderThatCannotBeWrittenLeavesItUnchanged) {
+  LexicalIndex index;
+  index.put(document("a", {"red"}));
+  EXPECT_FALSE(index.spill("/does/not/exist").ok());
+  EXPECT_EQ(names(*index.search({"red"}, 10, Unit::kChunk)), (Names{{"a", 0}}));
+  EXPECT_GT(index.spillable_bytes(), 0);
 }
 
 }  // namespace

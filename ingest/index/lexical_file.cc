@@ -1,0 +1,194 @@
+#include "ingest/index/lexical_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/index.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kWordsApart = 64, kBufferBytes = 1u << 20;
+
+struct RowHeader {
+  std::uint64_t version;
+  std::uint32_t first_chunk, num_chunks, id_bytes, metadata_bytes;
+};
+struct WordHeader {
+  std::uint64_t postings;  // offset
+  std::uint32_t num_postings, word_bytes;
+};
+
+Status failed(const char* what, int error) {
+  const std::string text = std::string("cannot ") + what +
+                           " the index for retrieval on disk: " + std::strerror(error);
+  return error == ENOSPC || error == EDQUOT ? Status::exhausted(text) : Status::io(text);
+}
+
+/// Opens a file without a name.
+Result<std::shared_ptr<const int>> open_nameless(const std::string& folder) {
+  int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
+    std::string name = folder + "/index-XXXXXX";
+    fd = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd >= 0) ::unlink(name.c_str());
+  }
+  if (fd < 0) return failed("create", errno);
+  return std::shared_ptr<const int>(new int(fd), [](const int* p) {
+    ::close(*p);
+    delete p;
+  });
+}
+
+class Output {
+ public:
+  explicit Output(int fd) : fd_(fd) { buffer_.reserve(kBufferBytes); }
+  std::uint64_t offset() const { return written_ + buffer_.size(); }
+  void put(const void* bytes, std::size_t size) {
+    buffer_.append(static_cast<const char*>(bytes), size);
+    if (buffer_.size() >= kBufferBytes) flush();
+  }
+  void flush() {
+    for (std::size_t done = 0; done < buffer_.size() && error_ == 0;) {
+      const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) error_ = errno;
+      if (n > 0) done += to_size(n);
+    }
+    written_ += buffer_.size();
+    buffer_.clear();
+  }
+  int error() const { return error_; }
+
+ private:
+  const int fd_;
+  std::string buffer_;
+  std::uint64_t written_ = 0;
+  int error_ = 0;
+};
+
+}  // namespace
+
+Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents& contents) {
+  LexicalFile file;
+  QUIRE_ASSIGN_OR_RETURN(file.fd_, open_nameless(folder));
+  Output out(*file.fd_);
+  file.chunk_words_.assign(contents.chunk_words.begin(), contents.chunk_words.end());
+  file.row_of_.resize(contents.chunk_words.size());
+  file.live_.assign(contents.rows.size(), true);
+  for (const Row& row : contents.rows) {
+    const auto number = static_cast<std::uint32_t>(file.row_offsets_.size());
+    for (std::uint32_t i = 0; i < row.num_chunks; ++i) file.row_of_[row.first_chunk + i] = number;
+    file.row_offsets_.push_back(out.offset());
+    const RowHeader header{row.version, row.first_chunk, row.num_chunks,
+                           static_cast<std::uint32_t>(row.id.size()),
+                           static_cast<std::uint32_t>(row.metadata_json.size())};
+    out.put(&header, sizeof header);
+    out.put(row.id.data(), row.id.size());
+    out.put(row.metadata_json.data(), row.metadata_json.size());
+  }
+  const std::uint64_t postings = out.offset();
+  for (const auto& [word, list] : contents.words) out.put(list.data(), list.size_bytes());
+  std::uint64_t at = postings;
+  for (std::size_t i = 0; i < contents.words.size(); ++i) {
+    const auto& [word, list] = contents.words[i];
+    if (i % kWordsApart == 0) file.some_words_.emplace_back(word, out.offset());
+    const WordHeader header{at, static_cast<std::uint32_t>(list.size()),
+                            static_cast<std::uint32_t>(word.size())};
+    out.put(&header, sizeof header);
+    out.put(word.data(), word.size());
+    at += list.size_bytes();
+  }
+  out.flush();
+  if (out.error() != 0) return failed("write", out.error());
+  file.words_end_ = file.end_ = out.offset();
+  file.num_documents_ = contents.rows.size();
+  file.num_chunks_ = contents.chunk_words.size();
+  for (const std::uint32_t words : contents.chunk_words) file.num_words_ += words;
+  return file;
+}
+
+Status LexicalFile::read(std::uint64_t offset, void* to, std::size_t bytes) const {
+  for (std::size_t got = 0; got < bytes;) {
+    const ssize_t n = ::pread(*fd_, static_cast<char*>(to) + got, bytes - got,
+                              static_cast<off_t>(offset + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failed("read", errno);
+    if (n == 0) return failed("read", EIO);
+    got += to_size(n);
+  }
+  return {};
+}
+
+Result<LexicalFile::Document> LexicalFile::document(std::uint32_t row) const {
+  RowHeader header;
+  QUIRE_RETURN_IF_ERROR(read(row_offsets_[row], &header, sizeof header));
+  Document d;
+  d.version = header.version;
+  d.first_chunk = header.first_chunk;
+  d.num_chunks = header.num_chunks;
+  std::string text(std::size_t{header.id_bytes} + header.metadata_bytes, '\0');
+  QUIRE_RETURN_IF_ERROR(read(row_offsets_[row] + sizeof header, text.data(), text.size()));
+  d.id = text.substr(0, header.id_bytes);
+  d.metadata_json = text.substr(header.id_bytes);
+  return d;
+}
+
+Result<std::optional<std::uint32_t>> LexicalFile::find(std::string_view id) const {
+  std::uint32_t low = 0, high = num_rows();
+  while (low < high) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    QUIRE_ASSIGN_OR_RETURN(const Document d, document(middle));
+    if (d.id == id) return live_[middle] ? std::optional(middle) : std::nullopt;
+    (d.id < id ? low : high) = d.id < id ? middle + 1 : middle;
+  }
+  return std::optional<std::uint32_t>();
+}
+
+Result<std::vector<LexicalPosting>> LexicalFile::postings(std::string_view word) const {
+  std::vector<LexicalPosting> out;
+  auto from = std::upper_bound(
+      some_words_.begin(), some_words_.end(), word,
+      [](std::string_view w, const auto& entry) { return w < entry.first; });
+  if (from == some_words_.begin()) return out;
+  const std::uint64_t end = from == some_words_.end() ? words_end_ : from->second;
+  --from;
+  std::string words(to_size(end - from->second), '\0');
+  QUIRE_RETURN_IF_ERROR(read(from->second, words.data(), words.size()));
+  for (std::size_t at = 0; at < words.size();) {
+    WordHeader header;
+    std::memcpy(&header, words.data() + at, sizeof header);
+    at += sizeof header;
+    const std::string_view here(words.data() + at, header.word_bytes);
+    at += header.word_bytes;
+    if (here != word) continue;
+    out.resize(header.num_postings);
+    QUIRE_RETURN_IF_ERROR(read(header.postings, out.data(), out.size() * sizeof(LexicalPosting)));
+    std::erase_if(out, [this](const LexicalPosting& p) { return !live_[row_of_[p.chunk]]; });
+    break;
+  }
+  return out;
+}
+
+Status LexicalFile::remove(std::uint32_t row) {
+  QUIRE_ASSIGN_OR_RETURN(const Document d, document(row));
+  live_[row] = false;
+  --num_documents_;
+  num_chunks_ -= d.num_chunks;
+  for (std::uint32_t i = 0; i < d.num_chunks; ++i) num_words_ -= chunk_words_[d.first_chunk + i];
+  return {};
+}
+
+std::int64_t LexicalFile::memory_bytes() const {
+  std::size_t bytes = row_offsets_.size() * sizeof(std::uint64_t) + live_.size() / 8 +
+                      2 * row_of_.size() * sizeof(std::uint32_t);
+  for (const auto& [word, offset] : some_words_)
+    bytes += sizeof(word) + sizeof(offset) + word.size();
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace quire
