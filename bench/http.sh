@@ -13,6 +13,7 @@ data="$(mktemp -d)"; port=18080
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 url="http://127.0.0.1:$port"
 "$QUIRE" serve --server.port="$port" --disk.path="$data/store" --log.level=warning \
+  --policy.evidence=false \
   >"$data/log" 2>&1 &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; wait $server 2>/dev/null || true; rm -rf "$data"' EXIT

@@ -26,7 +26,7 @@ trap stop EXIT
 # Small budgets, so that caches are full, and resident memory settled, long before ten minutes are
 # over.
 "$QUIRE" serve --server.port=0 --model.working_cache_bytes=268435456 --disk.path="$data/store" \
-  --log.level=info --cache.dram_bytes=268435456 >"$data/log" 2>&1 &
+  --log.level=info --cache.dram_bytes=268435456 --policy.evidence=false >"$data/log" 2>&1 &
 server=$!
 for _ in $(seq 1 300); do
   grep -q '"ready"' "$data/log" && break

@@ -237,6 +237,7 @@ class Server:
                 f"--model.path={model}",
                 f"--disk.path={store}",
                 f"--server.port={port}",
+                "--policy.evidence=false",
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -55,6 +55,7 @@ from .options import (
     InlineDocument,
     Message,
     QueryOptions,
+    RetrieveOptions,
 )
 from .stream import (
     AsyncQueryStream,
@@ -113,6 +114,7 @@ __all__ = [
     "QuireError",
     "RateLimitError",
     "RequestTimeoutError",
+    "RetrieveOptions",
     "RetryPolicy",
     "ServerError",
     "ServiceUnavailableError",

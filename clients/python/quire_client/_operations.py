@@ -306,6 +306,7 @@ def retrieve(
     document_ids: Sequence[str] | None,
     metadata: Mapping[str, Any] | None,
     unit: str | None,
+    min_score: float | None,
 ) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
@@ -315,6 +316,7 @@ def retrieve(
         document_ids=None if document_ids is None else list(document_ids),
         metadata=metadata,
         unit=unit,
+        min_score=min_score,
     )
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 

@@ -163,13 +163,14 @@ class QuireClient:
         document_ids: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         unit: str | None = None,
+        min_score: float | None = None,
     ) -> m.Passages:
         """The `k` best passages for a query, without generating: of `document_ids`, or of all
         documents with this `metadata`.
 
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         """
-        return self._call(ops.retrieve(query, k, document_ids, metadata, unit))
+        return self._call(ops.retrieve(query, k, document_ids, metadata, unit, min_score))
 
     def queries(
         self, *, limit: int = 20, after: str | None = None, order: str | None = None

@@ -396,6 +396,10 @@ class QueryDocument(Model):
     id: str | None = None
     title: str | None = None
     content_hash: str | None = None
+    score: float | None = None
+    chunks: list[int] = field(default_factory=list)
+    """Its chunks in the prompt, where the service chose some; empty: all of them."""
+    num_chunks: int | None = None
     tokens: int = 0
     blocks: int = 0
     kept_blocks: int = 0

@@ -91,6 +91,19 @@ class Message(TypedDict):
     content: str
 
 
+class RetrieveOptions(TypedDict, total=False):
+    """What the service chooses for a question, of all documents or of `document_ids`."""
+
+    k: int
+    """Most documents, or with unit "chunk" most found chunks."""
+    unit: Literal["auto", "document", "chunk"]
+    neighbours: int
+    max_tokens: int
+    min_score: float
+    metadata: Mapping[str, Any]
+    scorer: Literal["bm25", "embedding", "hybrid"]
+
+
 class QueryOptions(TypedDict, total=False):
     """What a query takes beside the question."""
 
@@ -99,6 +112,7 @@ class QueryOptions(TypedDict, total=False):
     document_ids: Sequence[str]
     """Cached documents, in the order they stand in the prompt."""
     documents: Sequence[InlineDocument]
+    retrieve: RetrieveOptions
     system: str
     model: str
     max_tokens: int

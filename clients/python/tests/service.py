@@ -45,6 +45,7 @@ class Service:
             "--server.port=0",
             f"--disk.path={folder / 'store'}",
             f"--model.path={MODEL}",
+            "--policy.evidence=false",  # so that no test's auto changes while it runs
         ]
         command += ["--cache.dram_bytes=67108864", "--model.working_cache_bytes=268435456", *flags]
         with self._log.open("wb") as log:
