@@ -33,6 +33,11 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
       s = {c.num_tokens, c.offset,   c.block_tokens, static_cast<std::int32_t>(c.blocks.size()),
            r.exact,      r.token_ids};
     }
+    if (i > 0) {
+      const QueryContext &before = request.contexts[i - 1], &own = request.contexts[i];
+      s.continues = !own.document_id.empty() && own.document_id == before.document_id &&
+                    own.chunk == before.chunk + 1;
+    }
     selectable_.push_back(s);
   }
 }

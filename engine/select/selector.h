@@ -28,6 +28,8 @@ struct SelectableContext {
   std::int32_t block_tokens = 0, num_blocks = 0;
   bool exact = false;  ///< its stored KV equals its KV in the concatenation
   std::span<const std::int32_t> token_ids = {};  ///< [num_tokens]; empty if unknown
+  /// It is the next chunk of the document that the context before it belongs to.
+  bool continues = false;
 };
 
 /// The question's words in the calibrated heads, after a pass over the prompt without documents.
@@ -126,7 +128,10 @@ inline const PlugRegistry<Selector>& selectors() {
   return built_plugs<Selector>({.field = "selector"});
 }
 
-/// Returns the first block and the last two of a context of `num_blocks`, each once.
+/// Returns the first block and the last two of `num_blocks`, each once.
 std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);
+
+/// Returns the document of each context, counted from 0: chunks that continue one another are one.
+std::vector<std::int32_t> documents_of(std::span<const SelectableContext> contexts);
 
 }  // namespace quire
