@@ -131,6 +131,10 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   const ModelConfig& config = model_->config();
   EngineFacts& facts = core_.facts;
   facts = facts_of(*model_, *tokenizer_, format_, options.block_tokens, options.layers_per_value);
+  facts.words = [tokenizer = tokenizer_,
+                 language = options.language](std::span<const std::int32_t> ids) {
+    return token_words(*tokenizer, ids, language);
+  };
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);

@@ -54,6 +54,8 @@ struct EngineOptions {
   /// Number of layers that share a stored value. 0: as many as fit into 1 MiB, for the fewest
   /// reads; 1: selections that differ by layer read nothing besides what they keep.
   std::int32_t layers_per_value = 0;
+  /// Language whose words are stemmed where a strategy matches words (base/stems.h), or `none`.
+  std::string language = "english";
   std::int32_t max_queue = 256;  ///< most waiting queries; one more fails with kResourceExhausted
   /// Number of tokens in a prefill chunk, a multiple of 64. 0 means 512, or on a device as many as
   /// its memory allows (residency/memory_plan.h).

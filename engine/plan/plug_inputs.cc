@@ -50,6 +50,7 @@ SelectionInput PlugInputs::selection() const {
   if (begin < end && end <= request_.suffix_ids.size())
     input.question_words = input.question.subspan(begin, end - begin);
   if (!facts_.selection_heads.empty()) input.heads = &facts_.selection_heads;
+  input.words = facts_.words;
   input.num_layers = facts_.shape.num_layers;
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/chat/token_words.h"
 #include "engine/plug/plug_registry.h"
 #include "engine/record/selection_heads.h"
 #include "engine/record/selection_keys.h"
@@ -78,6 +79,9 @@ struct SelectionInput {
   /// unknown.
   std::span<const std::int32_t> question_words = {};
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  /// Returns the words of a text that is given as tokens. Null: there is no vocabulary, and each
+  /// token counts as a word.
+  std::function<std::vector<TokenWord>(std::span<const std::int32_t> ids)> words;
   std::optional<double> keep_ratio;  ///< as requested, if any
   const RopeTable* rope = nullptr;
   const SelectionHeads* heads = nullptr;  ///< null: the model is not calibrated

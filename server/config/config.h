@@ -67,6 +67,7 @@ struct Config {
   } policy;
   struct Retrieve {
     bool enabled = true, embeddings = false;
+    std::string language = "english";
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
                  max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
   } retrieve;

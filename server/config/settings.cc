@@ -140,6 +140,9 @@ std::vector<Setting> make_table() {
                     "life of documents posted without one"),
       QUIRE_SETTING(retrieve, "enabled", enabled, 0, 0,
                     "index the texts, for /v1/retrieve and queries without documents"),
+      QUIRE_SETTING(retrieve, "language", language, 0, 0,
+                    "whose words are stemmed, for retrieval and for strategies that match words; "
+                    "none: no stems"),
       QUIRE_SETTING(retrieve, "max_index_bytes", max_index_bytes, 0, kBig,
                     "memory of that index; documents past it are not found"),
       QUIRE_SETTING(

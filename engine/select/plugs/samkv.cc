@@ -248,8 +248,7 @@ void standardise(const std::vector<SamkvScores::Document>& documents,
 /// Replaces scores by the lexical match, or adds it to them, standardised within a layer.
 void add_words(const SelectionInput& input, Ranking ranking,
                std::vector<SamkvScores::Document>& documents) {
-  std::vector<std::vector<float>> words = lexical_scores(
-      input.contexts, input.question_words.empty() ? input.question : input.question_words);
+  BlockScores words = lexical_scores(input.contexts, lexical_text(input));
   const auto all = [&](auto&& of) {
     std::vector<std::vector<float>*> scores;
     for (auto& doc : documents) scores.push_back(&of(doc));

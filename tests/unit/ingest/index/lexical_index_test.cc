@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "ingest/index/words.h"
+#include "base/words.h"
 
 namespace quire {
 namespace {
