@@ -115,10 +115,9 @@ std::string Stemmer::stem(std::string_view word) {
   if (const auto found = impl_->known.find(key); found != impl_->known.end()) return found->second;
   const sb_symbol* const out = sb_stemmer_stem(
       stemmer, reinterpret_cast<const sb_symbol*>(word.data()), static_cast<int>(word.size()));
-  std::string stem = out == nullptr
-                         ? key
-                         : std::string(reinterpret_cast<const char*>(out),
-                                       to_size(sb_stemmer_length(stemmer)));
+  std::string stem = out == nullptr ? key
+                                    : std::string(reinterpret_cast<const char*>(out),
+                                                  to_size(sb_stemmer_length(stemmer)));
   // A word without a stem would match every other such word.
   if (stem.empty()) stem = key;
   return impl_->known.emplace(std::move(key), std::move(stem)).first->second;
