@@ -130,7 +130,11 @@ class EngineImpl final : public Engine {
 Status EngineImpl::make_core(const EngineOptions& options) {
   const ModelConfig& config = model_->config();
   EngineFacts& facts = core_.facts;
-  facts = facts_of(*model_, *tokenizer_, format_, options.block_tokens);
+  facts = facts_of(*model_, *tokenizer_, format_, options.block_tokens, options.layers_per_value);
+  facts.words = [tokenizer = tokenizer_,
+                 language = options.language](std::span<const std::int32_t> ids) {
+    return token_words(*tokenizer, ids, language);
+  };
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);
   facts.stable_layers = default_stable_layers(config.model_type, config.num_layers);
@@ -461,7 +465,7 @@ Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, Stor
 }
 
 EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const PromptFormat& format,
-                     std::int32_t block_tokens) {
+                     std::int32_t block_tokens, std::int32_t layers_per_value) {
   const ModelConfig& config = model.config();
   EngineFacts facts;
   facts.shape = {config.num_layers, config.num_kv_heads, config.head_dim, model.options().kv_dtype};
@@ -470,7 +474,7 @@ EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const Promp
   facts.window = model.rope().max_positions();
   facts.ingest_prefix = ingest_prefix_of(tokenizer, format);
   facts.names = ContextNames(kv_fingerprint("quire-kv", model, tokenizer, facts.ingest_prefix),
-                             block_tokens);
+                             block_tokens, layers_per_value);
   return facts;
 }
 

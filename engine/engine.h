@@ -51,7 +51,12 @@ struct EngineOptions {
   /// memory. 0 disables offloading; -1 means a quarter of the host memory that is free at start.
   std::int64_t host_cache_bytes = -1;
   std::int32_t block_tokens = 0;  ///< 0: by context length (16, 32 or 64)
-  std::int32_t max_queue = 256;   ///< most waiting queries; one more fails with kResourceExhausted
+  /// Number of layers that share a stored value. 0: as many as fit into 1 MiB, for the fewest
+  /// reads; 1: selections that differ by layer read nothing besides what they keep.
+  std::int32_t layers_per_value = 0;
+  /// Language whose words are stemmed where a strategy matches words (base/stems.h), or `none`.
+  std::string language = "english";
+  std::int32_t max_queue = 256;  ///< most waiting queries; one more fails with kResourceExhausted
   /// Number of tokens in a prefill chunk, a multiple of 64. 0 means 512, or on a device as many as
   /// its memory allows (residency/memory_plan.h).
   std::int32_t prefill_chunk_tokens = 0;

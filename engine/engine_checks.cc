@@ -1,5 +1,7 @@
 #include "engine/engine_checks.h"
 
+#include "base/stems.h"
+
 namespace quire {
 namespace {
 
@@ -24,6 +26,10 @@ Status check_engine_options(const EngineOptions& o) {
   if (o.block_tokens != 0 && o.block_tokens != 16 && o.block_tokens != 32 && o.block_tokens != 64) {
     return Status::invalid("cache.block_tokens", "must be 16, 32, 64, or 0 for a choice by length");
   }
+  if (o.layers_per_value < 0)
+    return Status::invalid("cache.layers_per_value",
+                           "must not be negative; 0 for as many layers as fit");
+  QUIRE_RETURN_IF_ERROR(check_stem_language(o.language, "retrieve.language"));
   if (o.max_queue < 1) return Status::invalid("server.max_queue", "must be at least 1");
   if (o.prefill_chunk_tokens < 0 || o.prefill_chunk_tokens % kChunkStep != 0) {
     return Status::invalid("model.prefill_chunk_tokens",

@@ -26,7 +26,7 @@ Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
 
 /// Returns what the parts alone say: shapes, window, ingest prefix and names.
 EngineFacts facts_of(const Model& model, const Tokenizer& tokenizer, const PromptFormat& format,
-                     std::int32_t block_tokens);
+                     std::int32_t block_tokens, std::int32_t layers_per_value = 0);
 
 /// Creates an engine like create_engine(), but loads no files. The options model_path, weights,
 /// kv_dtype and max_model_len are ignored. Errors: kInvalidArgument (tokenizer and model do not

@@ -13,11 +13,11 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "cachestore/format/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/index/lexical_index.h"
-#include "ingest/index/words.h"
 
 namespace quire {
 namespace {
@@ -33,16 +33,19 @@ constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
 
 /// Returns the words of each chunk as the model sees it: the title precedes every chunk.
-IndexedDocument indexed(const DocumentManifest& m, std::string_view text) {
+IndexedDocument indexed(const DocumentManifest& m, std::string_view text,
+                        std::string_view language) {
   IndexedDocument d;
+  Stemmer stemmer(language);
   d.id = m.id;
   d.version = indexed_version(m);
   d.metadata_json = m.metadata_json;
-  const std::vector<std::string> title = split_words(m.title);
+  const std::vector<std::string> title = split_words(m.title, stemmer);
   for (const DocumentChunk& c : m.chunks) {
     std::vector<std::string>& words = d.chunks.emplace_back(title);
     if (c.byte_begin > c.byte_end || c.byte_end > text.size()) continue;
-    for (std::string& w : split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin)))
+    for (std::string& w :
+         split_words(text.substr(c.byte_begin, c.byte_end - c.byte_begin), stemmer))
       words.push_back(std::move(w));
   }
   return d;
@@ -237,7 +240,7 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     // The document was replaced in between.
     if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;
     if (!text.ok()) return text.status();
-    put(ns, indexed(*head, *text));
+    put(ns, indexed(*head, *text, options_.language));
     return {};
   }
   return Status::unavailable("it changes faster than it can be read");
@@ -406,7 +409,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
         "the index for retrieval is still being built from the stored documents; try again soon");
   if (request.k < 1 || request.k > kMostResults)
     return Status::invalid("k", "k must be 1 to " + std::to_string(kMostResults));
-  const std::vector<std::string> words = split_words(request.query);
+  Stemmer stemmer(options_.language);
+  const std::vector<std::string> words = split_words(request.query, stemmer);
   std::vector<float> vector;
   if (request.scorer != RetrieveScorer::kBm25) {
     if (!vectors_)

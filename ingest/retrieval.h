@@ -21,6 +21,8 @@ struct RetrievalOptions {
   /// Limit of that part, which is outside of the store's budget and has no name. Documents past
   /// both limits are not found (RetrievalStats::left_out). 0: nothing lies on disk.
   std::int64_t max_index_disk_bytes = 4ll << 30;
+  /// Language whose words are stemmed (base/stems.h), or `none`.
+  std::string language = "english";
   std::optional<EmbeddingOptions> embeddings;  ///< none: RetrieveScorer::kBm25 only
 };
 
@@ -59,10 +61,10 @@ struct RetrievalStats {
   std::optional<EmbeddingStats> embeddings;  ///< none: off
 };
 
-/// Okapi BM25 (ingest/index/lexical_index.h) over title and text of every chunk of every ready
-/// document. The index lives in memory, and past a size in files beside the store. start() reads it
-/// from the store in the background, and the store's watcher keeps it up to date. A search sees
-/// every change that ended before it began.
+/// Okapi BM25 (ingest/index/lexical_index.h) over the stems of title and text of every chunk of
+/// every ready document. The index lives in memory, and past a size in files beside the store.
+/// start() reads it from the store in the background, and the store's watcher keeps it up to date.
+/// A search sees every change that ended before it began.
 ///
 /// With embeddings, EmbeddingIndex does the same for vectors, but later: a document is found by its
 /// words at once, and by its meaning once it is embedded.

@@ -50,7 +50,8 @@ LayerRows layer_rows(const QueryRun& run, std::int32_t layer, std::span<const Bl
     if (!run.execution.strategy.sparse) continue;
     const auto num_blocks = static_cast<std::int32_t>(
         run.plan.contexts[at(b.context)].blocks.size());
-    const auto anchors = anchor_blocks(num_blocks);
+    const auto& given = run.execution.selection.anchors;
+    const auto anchors = given ? (*given)[at(b.context)] : anchor_blocks(num_blocks);
     if (std::find(anchors.begin(), anchors.end(), b.block) != anchors.end())
       out.anchors.push_back(b.rows);
   }

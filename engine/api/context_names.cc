@@ -22,6 +22,10 @@ Digest ContextNames::key_seed(std::string_view tenant, const SaltDigest& salt,
   hash.update(std::as_bytes(std::span(fingerprint_.bytes)));
   hash.update_field(tenant);
   hash.update(std::as_bytes(std::span(salt)));
+  if (layers_per_value_ > 0) {
+    hash.update_field("layers-per-value");
+    hash.update_u64(to_size(layers_per_value_));
+  }
   if (!left.empty()) {
     hash.update_field("left-context");
     hash.update_u64(left.size()).update(std::as_bytes(left));

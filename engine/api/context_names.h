@@ -24,11 +24,16 @@ class ContextNames {
  public:
   ContextNames() = default;
   /// `fingerprint` is the digest of everything that changes KV. `fixed_block_tokens` is the block
-  /// size of every context, in tokens; 0: by context length.
-  explicit ContextNames(const Digest& fingerprint, std::int32_t fixed_block_tokens = 0)
-      : fingerprint_(fingerprint), fixed_block_tokens_(fixed_block_tokens) {}
+  /// size of every context, in tokens; 0: by context length. `layers_per_value` is how many layers
+  /// share a stored value (KvLayout); 0: as many as fit. Both change the names.
+  explicit ContextNames(const Digest& fingerprint, std::int32_t fixed_block_tokens = 0,
+                        std::int32_t layers_per_value = 0)
+      : fingerprint_(fingerprint),
+        fixed_block_tokens_(fixed_block_tokens),
+        layers_per_value_(layers_per_value) {}
 
   const Digest& fingerprint() const { return fingerprint_; }
+  std::int32_t layers_per_value() const { return layers_per_value_; }
   /// Returns the block size, in tokens, for a context of `num_tokens` tokens: 16 up to 575 tokens,
   /// 32 up to 1151, then 64. This keeps three anchor blocks near an eighth of the context.
   std::int32_t block_tokens_for(std::int64_t num_tokens) const;
@@ -44,7 +49,7 @@ class ContextNames {
 
  private:
   Digest fingerprint_;
-  std::int32_t fixed_block_tokens_ = 0;
+  std::int32_t fixed_block_tokens_ = 0, layers_per_value_ = 0;
 };
 
 }  // namespace quire

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/api/choosing_need.h"
 #include "engine/api/context_names.h"
 #include "engine/api/device_facts.h"
+#include "engine/chat/token_words.h"
 #include "engine/record/kv_layout.h"
 #include "engine/record/selection_heads.h"
 #include "engine/record/stable_layers.h"
@@ -20,6 +23,8 @@ struct EngineFacts {
   std::int64_t window = 0;  ///< positions a request may use for prompt and answer together
   /// Tokens put before every context that is prefilled for the store; their rows are not kept.
   std::vector<std::int32_t> ingest_prefix;
+  /// Returns the words of a text that is given as tokens; null: each token counts as a word.
+  std::function<std::vector<TokenWord>(std::span<const std::int32_t> ids)> words;
   ContextNames names;  ///< keys and block ids; holds the digest of everything that changes KV
   std::int64_t small_context_tokens = 256;
   StableLayers stable_layers;      ///< calibrated, or the default

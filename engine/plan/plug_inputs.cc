@@ -33,6 +33,11 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
       s = {c.num_tokens, c.offset,   c.block_tokens, static_cast<std::int32_t>(c.blocks.size()),
            r.exact,      r.token_ids};
     }
+    if (i > 0) {
+      const QueryContext &before = request.contexts[i - 1], &own = request.contexts[i];
+      s.continues = !own.document_id.empty() && own.document_id == before.document_id &&
+                    own.chunk == before.chunk + 1;
+    }
     selectable_.push_back(s);
   }
 }
@@ -45,6 +50,7 @@ SelectionInput PlugInputs::selection() const {
   if (begin < end && end <= request_.suffix_ids.size())
     input.question_words = input.question.subspan(begin, end - begin);
   if (!facts_.selection_heads.empty()) input.heads = &facts_.selection_heads;
+  input.words = facts_.words;
   input.num_layers = facts_.shape.num_layers;
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;

@@ -16,7 +16,9 @@ RowSet samkv_rows(const RecomputeInput& input, SamkvRows which, const ImportantT
     if (c.exact || n == 0) continue;
     const std::vector<std::uint64_t> kept = kept_layers(input, context);
     std::vector<std::uint8_t> whole(at(c.num_blocks), which == SamkvRows::kKept);
-    for (const std::int32_t block : anchor_blocks(c.num_blocks)) whole[at(block)] = 1;
+    const auto& given = input.selection->anchors;
+    for (const std::int32_t block : given ? (*given)[i] : anchor_blocks(c.num_blocks))
+      whole[at(block)] = 1;
 
     // Holds, by token, the layers in which it is important itself.
     std::vector<std::pair<std::int32_t, std::int32_t>> single;

@@ -11,7 +11,8 @@
 namespace quire {
 
 enum class SamkvRows : std::uint8_t {
-  /// As published: every token of anchor blocks, and the 3-sigma tokens of kept middle blocks.
+  /// As published: every token of the selection's anchor blocks, and the 3-sigma tokens of the
+  /// other kept blocks.
   kAnchorsAndImportant,
   kKept,  ///< every kept token
 };

@@ -9,13 +9,15 @@ namespace {
 constexpr std::int64_t kMaxValueBytes = 1 << 20;
 }
 
-KvLayout::KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t block_tokens)
+KvLayout::KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t block_tokens,
+                   std::int32_t layers_per_value)
     : shape_(shape), num_tokens_(num_tokens), block_tokens_(block_tokens) {
   QUIRE_CHECK(num_tokens >= 0 && block_tokens > 0 && shape.num_layers > 0, "bad KV layout");
   num_blocks_ = static_cast<std::int32_t>((num_tokens + block_tokens - 1) / block_tokens);
   const std::int64_t layer = std::int64_t{2} * shape.num_kv_heads * shape.head_dim * block_tokens *
                              static_cast<std::int64_t>(dtype_bytes(shape.dtype));
-  const std::int64_t most = std::clamp<std::int64_t>(kMaxValueBytes / layer, 1, shape.num_layers);
+  std::int64_t most = std::clamp<std::int64_t>(kMaxValueBytes / layer, 1, shape.num_layers);
+  if (layers_per_value > 0) most = std::min<std::int64_t>(most, layers_per_value);
   num_groups_ = static_cast<std::int32_t>((shape.num_layers + most - 1) / most);
   layers_per_group_ = (shape.num_layers + num_groups_ - 1) / num_groups_;
   num_groups_ = (shape.num_layers + layers_per_group_ - 1) / layers_per_group_;

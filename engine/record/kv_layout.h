@@ -19,11 +19,14 @@ struct KvShape {
 
 /// A value holds one block of a group of layers: [layers of the group][num_kv_heads][2 (K,
 /// V)][tokens of the block][head_dim] in the KV dtype. As many layers share a value as fit into 1
-/// MiB, evenly spread.
+/// MiB, evenly spread; or at most `layers_per_value`, so that a selection that differs by layer
+/// reads little besides what it keeps.
 class KvLayout {
  public:
   KvLayout() = default;
-  KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t block_tokens);
+  /// `layers_per_value`: 0 for as many as fit.
+  KvLayout(const KvShape& shape, std::int64_t num_tokens, std::int32_t block_tokens,
+           std::int32_t layers_per_value = 0);
 
   const KvShape& shape() const { return shape_; }
   std::int64_t num_tokens() const { return num_tokens_; }

@@ -158,8 +158,7 @@ BlockScores smooth(std::span<const SelectableContext> contexts, const BlockScore
 
 BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores) {
   constexpr float kLeast = 0.1f;
-  const auto question = input.question_words.empty() ? input.question : input.question_words;
-  const std::vector<float> words = context_matches(input.contexts, question);
+  const std::vector<float> words = context_matches(lexical_text(input));
   for (std::size_t i = 0; i < scores.size(); ++i)
     for (float& s : scores[i]) s *= (words[i] + kLeast) * (words[i] + kLeast);
   return scores;

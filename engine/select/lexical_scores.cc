@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 #include <unordered_map>
 
 #include "base/index.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr float kSaturation = 1.2f;
 constexpr float kFollowing = 0.5f;
 
-/// A token, or a bigram.
-std::uint64_t term(std::int32_t token) { return static_cast<std::uint32_t>(token); }
+/// A word, or a pair of neighbouring words.
+std::uint64_t term(std::int32_t word) { return static_cast<std::uint32_t>(word); }
 std::uint64_t term(std::int32_t first, std::int32_t second) {
   return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(first)) + 1) << 32 |
          static_cast<std::uint32_t>(second);
@@ -32,18 +33,15 @@ class Terms {
     }
   }
   std::size_t size() const { return numbers_.size(); }
-  /// Calls `found(number)` for each of the question's terms that begins in [first, end).
+  /// Calls `found(number)` for each of the question's terms that begins with word `i`.
   template <class Found>
-  void each(std::span<const std::int32_t> tokens, std::size_t first, std::size_t end,
-            Found&& found) const {
-    for (std::size_t i = first; i < end; ++i) {
-      const auto one = numbers_.find(term(tokens[i]));
-      if (one == numbers_.end()) continue;  // a bigram begins with one of the question's tokens
-      found(one->second);
-      if (i + 1 >= tokens.size()) continue;
-      if (const auto two = numbers_.find(term(tokens[i], tokens[i + 1])); two != numbers_.end())
-        found(two->second);
-    }
+  void each(std::span<const LexicalText::Word> words, std::size_t i, Found&& found) const {
+    const auto one = numbers_.find(term(words[i].id));
+    if (one == numbers_.end()) return;  // a pair begins with one of the question's words
+    found(one->second);
+    if (i + 1 >= words.size()) return;
+    if (const auto two = numbers_.find(term(words[i].id, words[i + 1].id)); two != numbers_.end())
+      found(two->second);
   }
 
  private:
@@ -56,16 +54,18 @@ struct Block {
   std::vector<std::pair<std::size_t, float>> counts;
 };
 
-std::vector<Block> count_terms(std::span<const SelectableContext> contexts, const Terms& terms) {
+std::vector<Block> count_terms(std::span<const SelectableContext> contexts, const LexicalText& text,
+                               const Terms& terms) {
   std::vector<Block> blocks;
   std::vector<std::size_t> seen;
   for (std::size_t c = 0; c < contexts.size(); ++c) {
-    const auto& tokens = contexts[c].token_ids;
-    for (std::int32_t b = 0; b < contexts[c].num_blocks && !tokens.empty(); ++b) {
-      const std::size_t first = at(std::int64_t{b} * contexts[c].block_tokens);
+    const auto& words = text.contexts[c];
+    std::size_t next = 0;
+    for (std::int32_t b = 0; b < contexts[c].num_blocks && !words.empty(); ++b) {
+      const std::int64_t end = (std::int64_t{b} + 1) * contexts[c].block_tokens;
       seen.clear();
-      terms.each(tokens, first, std::min(tokens.size(), first + at(contexts[c].block_tokens)),
-                 [&](std::size_t t) { seen.push_back(t); });
+      for (; next < words.size() && words[next].token < end; ++next)
+        terms.each(words, next, [&](std::size_t t) { seen.push_back(t); });
       std::sort(seen.begin(), seen.end());
       Block& block = blocks.emplace_back(Block{c, at(b), {}});
       for (const std::size_t t : seen) {
@@ -98,35 +98,56 @@ std::vector<float> match(const std::vector<Block>& blocks, std::size_t num_terms
 
 }  // namespace
 
-BlockScores lexical_matches(std::span<const SelectableContext> contexts,
-                            std::span<const std::int32_t> question) {
+LexicalText lexical_text(const SelectionInput& input) {
+  LexicalText text;
+  std::unordered_map<std::string, std::int32_t> ids;
+  const auto read = [&](std::span<const std::int32_t> tokens) {
+    std::vector<LexicalText::Word> words;
+    if (!input.words) {
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        words.push_back({tokens[i], static_cast<std::int32_t>(i)});
+      return words;
+    }
+    for (TokenWord& word : input.words(tokens)) {
+      const auto id = static_cast<std::int32_t>(ids.size());
+      words.push_back({ids.try_emplace(std::move(word.text), id).first->second, word.token});
+    }
+    return words;
+  };
+  const auto question = input.question_words.empty() ? input.question : input.question_words;
+  for (const LexicalText::Word& word : read(question)) text.question.push_back(word.id);
+  for (const SelectableContext& c : input.contexts) text.contexts.push_back(read(c.token_ids));
+  return text;
+}
+
+BlockScores lexical_matches(std::span<const SelectableContext> contexts, const LexicalText& text) {
   BlockScores out;
   for (const SelectableContext& c : contexts) out.emplace_back(at(c.num_blocks));
-  const Terms terms(question);
-  const std::vector<Block> blocks = count_terms(contexts, terms);
+  const Terms terms(text.question);
+  const std::vector<Block> blocks = count_terms(contexts, text, terms);
   const std::vector<float> own = match(blocks, terms.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) out[blocks[i].context][blocks[i].block] = own[i];
   return out;
 }
 
-std::vector<float> context_matches(std::span<const SelectableContext> contexts,
-                                   std::span<const std::int32_t> question) {
+std::vector<float> context_matches(const LexicalText& text) {
   constexpr float kLengthShare = 0.75f;  // the constant b of BM25
-  const std::set<std::int32_t> terms(question.begin(), question.end());
-  std::vector<std::unordered_map<std::int32_t, float>> counts(contexts.size());
+  const std::set<std::int32_t> terms(text.question.begin(), text.question.end());
+  const std::size_t num_contexts = text.contexts.size();
+  std::vector<std::unordered_map<std::int32_t, float>> counts(num_contexts);
   std::unordered_map<std::int32_t, float> with;
-  float texts = 0, tokens = 0;
-  for (std::size_t i = 0; i < contexts.size(); ++i) {
-    if (contexts[i].token_ids.empty()) continue;
+  float texts = 0, words = 0;
+  for (std::size_t i = 0; i < num_contexts; ++i) {
+    if (text.contexts[i].empty()) continue;
     texts += 1;
-    tokens += static_cast<float>(contexts[i].token_ids.size());
-    for (const std::int32_t t : contexts[i].token_ids)
-      if (terms.contains(t)) counts[i][t] += 1;
+    words += static_cast<float>(text.contexts[i].size());
+    for (const LexicalText::Word& word : text.contexts[i])
+      if (terms.contains(word.id)) counts[i][word.id] += 1;
     for (const auto& [t, count] : counts[i]) with[t] += 1;
   }
-  std::vector<float> out(contexts.size());
-  for (std::size_t i = 0; i < contexts.size(); ++i) {
-    const float length = static_cast<float>(contexts[i].token_ids.size()) * texts / tokens;
+  std::vector<float> out(num_contexts);
+  for (std::size_t i = 0; i < num_contexts; ++i) {
+    const float length = static_cast<float>(text.contexts[i].size()) * texts / words;
     for (const std::int32_t t : terms) {
       const auto found = counts[i].find(t);
       if (found == counts[i].end()) continue;
@@ -142,7 +163,6 @@ BlockScores spread(std::span<const SelectableContext> contexts, const BlockScore
                    float fade) {
   BlockScores out = matches;
   for (std::size_t c = 0; c < contexts.size(); ++c) {
-    if (contexts[c].token_ids.empty()) continue;
     float before = 0;
     for (std::size_t b = 0; b < out[c].size(); ++b) {
       const float own = matches[c][b];
@@ -153,9 +173,8 @@ BlockScores spread(std::span<const SelectableContext> contexts, const BlockScore
   return out;
 }
 
-BlockScores lexical_scores(std::span<const SelectableContext> contexts,
-                           std::span<const std::int32_t> question) {
-  return spread(contexts, lexical_matches(contexts, question));
+BlockScores lexical_scores(std::span<const SelectableContext> contexts, const LexicalText& text) {
+  return spread(contexts, lexical_matches(contexts, text));
 }
 
 }  // namespace quire

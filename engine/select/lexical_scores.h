@@ -1,4 +1,4 @@
-/// This file scores how well blocks match the question's words. It uses token ids only, no keys and
+/// This file scores how well blocks match the question's words. It uses the text only, no keys and
 /// no model.
 #pragma once
 
@@ -15,23 +15,32 @@ using BlockScores = std::vector<std::vector<float>>;
 
 inline constexpr float kLexicalFade = 0.8f;
 
-/// Returns the BM25 score of each block, treated as a document, over the question's tokens and
-/// bigrams. Contexts without token ids, and all contexts if there is no question, score zero.
-BlockScores lexical_matches(std::span<const SelectableContext> contexts,
-                            std::span<const std::int32_t> question);
+/// The words of contexts and question as numbers: equal stems have equal ids.
+struct LexicalText {
+  struct Word {
+    std::int32_t id = 0, token = 0;  ///< token: index in the context where the word begins
+  };
+  std::vector<std::vector<Word>> contexts;  ///< [context]; empty: its text is unknown
+  std::vector<std::int32_t> question;       ///< without template and instruction where known
+};
+/// Reads the words of all contexts and of the question.
+LexicalText lexical_text(const SelectionInput& input);
 
-/// Returns the BM25 score of each context, treated as a document, over the question's tokens.
-std::vector<float> context_matches(std::span<const SelectableContext> contexts,
-                                   std::span<const std::int32_t> question);
+/// Returns the BM25 score of each block, treated as a document, over the question's words and pairs
+/// of neighbouring words. A word belongs to the block in which it begins. Contexts without text,
+/// and all contexts if there is no question, score zero.
+BlockScores lexical_matches(std::span<const SelectableContext> contexts, const LexicalText& text);
+
+/// Returns the BM25 score of each context, treated as a document, over the question's words.
+std::vector<float> context_matches(const LexicalText& text);
 
 /// Adds neighbouring matches of the same context to each block's own: those before it, decaying by
 /// `fade` per block, and half of the next one's. Facts often follow the name they are about, under
-/// a pronoun; contexts without token ids are skipped.
+/// a pronoun.
 BlockScores spread(std::span<const SelectableContext> contexts, const BlockScores& matches,
                    float fade = kLexicalFade);
 
 /// Returns spread() of lexical_matches().
-BlockScores lexical_scores(std::span<const SelectableContext> contexts,
-                           std::span<const std::int32_t> question);
+BlockScores lexical_scores(std::span<const SelectableContext> contexts, const LexicalText& text);
 
 }  // namespace quire

@@ -38,10 +38,10 @@ struct Occurrence {
 
 class Links {
  public:
-  Links(std::span<const SelectableContext> contexts, std::span<const std::int32_t> question) {
-    for (std::size_t i = 0; i + 1 < question.size(); ++i)
-      asked_.insert(pair_of(question[i], question[i + 1]));
-    for (std::size_t c = 0; c < contexts.size(); ++c) add(contexts[c], c);
+  Links(std::span<const SelectableContext> contexts, const LexicalText& text) {
+    for (std::size_t i = 0; i + 1 < text.question.size(); ++i)
+      asked_.insert(pair_of(text.question[i], text.question[i + 1]));
+    for (std::size_t c = 0; c < contexts.size(); ++c) add(contexts[c], text.contexts[c], c);
     most_documents_ = std::max(kFew, contexts.size() / kDocumentsPart);
     most_blocks_ = std::max(kFew, blocks_.size() / kBlocksPart);
   }
@@ -59,14 +59,14 @@ class Links {
   }
 
  private:
-  void add(const SelectableContext& context, std::size_t c) {
-    const auto& tokens = context.token_ids;
+  void add(const SelectableContext& context, std::span<const LexicalText::Word> words,
+           std::size_t c) {
+    std::size_t next = 0;
     for (std::int32_t b = 0; b < context.num_blocks; ++b) {
       Block& block = blocks_.emplace_back(Block{c, at(b), {}});
-      const std::size_t first = at(std::int64_t{b} * context.block_tokens);
-      for (std::size_t i = first; i + 1 < tokens.size() && i < first + at(context.block_tokens);
-           ++i)
-        block.pairs.push_back(pair_of(tokens[i], tokens[i + 1]));
+      const std::int64_t end = (std::int64_t{b} + 1) * context.block_tokens;
+      for (; next + 1 < words.size() && words[next].token < end; ++next)
+        block.pairs.push_back(pair_of(words[next].id, words[next + 1].id));
       std::sort(block.pairs.begin(), block.pairs.end());
       block.pairs.erase(std::unique(block.pairs.begin(), block.pairs.end()), block.pairs.end());
       for (const Pair pair : block.pairs) {
@@ -98,12 +98,11 @@ std::vector<std::size_t> best_of(const std::vector<float>& own) {
 
 }  // namespace
 
-BlockScores linked_scores(std::span<const SelectableContext> contexts,
-                          std::span<const std::int32_t> question, const BlockScores& matches,
-                          float fade) {
+BlockScores linked_scores(std::span<const SelectableContext> contexts, const LexicalText& text,
+                          const BlockScores& matches, float fade) {
   BlockScores out;
   for (const SelectableContext& c : contexts) out.emplace_back(at(c.num_blocks));
-  const Links links(contexts, question);
+  const Links links(contexts, text);
   const std::vector<Block>& blocks = links.blocks();
   std::vector<float> own;
   for (const Block& b : blocks) own.push_back(matches[b.context][b.block]);

@@ -81,39 +81,55 @@ Status score_layer(const SelectionInput& input, const SamkvScoreOptions& options
   return {};
 }
 
-/// Returns the middle block with the smallest alpha, and the one with the least sustained attention
-/// (the runner-up if both are equal).
-struct Extremes {
-  std::int32_t most_important, least_important;
+/// Scores of a document's most and least important middle block: that with the smallest alpha, and
+/// that with the least sustained attention (the runner-up if both are one).
+struct ScorePair {
+  float largest, least;
 };
-std::optional<Extremes> extremes(const SamkvScores::Document& doc, std::int32_t layer) {
+std::optional<ScorePair> scores_by_statistics(std::span<const SamkvScores::Document> chunks,
+                                              std::int32_t layer) {
   constexpr float kNone = std::numeric_limits<float>::infinity();
-  Extremes e{-1, -1};
   float alpha = kNone;
-  for (const std::int32_t b : doc.middle) {
-    if (const float a = doc.sketch->stats(layer, b).alpha; a < alpha) {
-      alpha = a;
-      e.most_important = b;
-    }
-  }
-  if (e.most_important < 0) return std::nullopt;
   float sustained[2] = {kNone, kNone};
-  std::int32_t least[2] = {-1, -1};
-  for (const std::int32_t b : doc.middle) {
-    const float m = doc.sketch->stats(layer, b).sustained;
-    if (m < sustained[0]) {
-      sustained[1] = sustained[0];
-      least[1] = least[0];
-      sustained[0] = m;
-      least[0] = b;
-    } else if (m < sustained[1]) {
-      sustained[1] = m;
-      least[1] = b;
+  const float *most = nullptr, *least[2] = {nullptr, nullptr};
+  for (const SamkvScores::Document& doc : chunks) {
+    if (!doc.sketch->has(kSketchStats)) continue;
+    for (const std::int32_t b : doc.middle) {
+      const BlockStats stats = doc.sketch->stats(layer, b);
+      const float* const score = &doc.score[at(layer)][at(b)];
+      if (stats.alpha < alpha) {
+        alpha = stats.alpha;
+        most = score;
+      }
+      if (stats.sustained < sustained[0]) {
+        sustained[1] = sustained[0];
+        least[1] = least[0];
+        sustained[0] = stats.sustained;
+        least[0] = score;
+      } else if (stats.sustained < sustained[1]) {
+        sustained[1] = stats.sustained;
+        least[1] = score;
+      }
     }
   }
-  e.least_important = least[0] == e.most_important ? least[1] : least[0];
-  if (e.least_important < 0) return std::nullopt;
-  return e;
+  const float* const other = least[0] == most ? least[1] : least[0];
+  if (most == nullptr || other == nullptr) return std::nullopt;
+  return ScorePair{*most, *other};
+}
+
+std::optional<ScorePair> scores_by_question(std::span<const SamkvScores::Document> chunks,
+                                            std::int32_t layer) {
+  std::optional<ScorePair> pair;
+  for (const SamkvScores::Document& doc : chunks) {
+    for (const std::int32_t b : doc.middle) {
+      const float s = doc.score[at(layer)][at(b)];
+      if (std::isnan(s)) continue;
+      if (!pair) pair = ScorePair{s, s};
+      pair->largest = std::max(pair->largest, s);
+      pair->least = std::min(pair->least, s);
+    }
+  }
+  return pair;
 }
 
 /// Collects the queries of all layers and documents, which are scored in one call if there is a
@@ -166,20 +182,69 @@ class Together {
   std::vector<std::vector<std::vector<float>>> queries_;  ///< [layer][document or one]
 };
 
-double keep_share_of(const SelectionInput& input, const SamkvScores::Document& doc) {
-  if (doc.middle.size() < 2 || !doc.sketch->has(kSketchStats)) return 0;
-  const std::vector<std::int32_t> anchors = anchor_blocks(doc.sketch->num_blocks());
+/// Returns P_i of a document from the scores of its chunks.
+double keep_share_of(const SelectionInput& input, std::span<const SamkvScores::Document> chunks,
+                     Extremes extremes) {
+  std::size_t middle = 0, anchors = 0;
+  for (const SamkvScores::Document& doc : chunks) {
+    middle += doc.middle.size();
+    anchors += doc.anchors.size();
+  }
+  if (middle < 2 || anchors == 0) return 0;
   double sum = 0;
   for (std::int32_t layer = input.stable_layers.first; layer <= input.stable_layers.last; ++layer) {
-    const auto e = extremes(doc, layer);
-    if (!e) continue;
-    const std::vector<float>& s = doc.score[at(layer)];
+    const auto pair = extremes == Extremes::kDocument ? scores_by_statistics(chunks, layer)
+                                                      : scores_by_question(chunks, layer);
+    if (!pair) continue;
     float anchor = 0;
-    for (const std::int32_t a : anchors) anchor += s[at(a)];
-    anchor /= static_cast<float>(anchors.size());
-    sum += candidate_share(s[at(e->most_important)], anchor, s[at(e->least_important)]);
+    for (const SamkvScores::Document& doc : chunks)
+      for (const std::int32_t a : doc.anchors) anchor += doc.score[at(layer)][at(a)];
+    sum += candidate_share(pair->largest, anchor / static_cast<float>(anchors), pair->least);
   }
-  return sum / (input.stable_layers.last - input.stable_layers.first + 1);
+  return sum / input.stable_layers.count();
+}
+
+/// Returns the end of the entries from `first` on that are chunks of the same document.
+std::size_t end_of_document(std::span<const SamkvScores::Document> documents, std::size_t first) {
+  std::size_t end = first;
+  while (end < documents.size() && documents[end].document == documents[first].document) ++end;
+  return end;
+}
+
+/// Returns the mean of `rows` equal rows `query` after RoPE at the positions from `first` on.
+Result<std::vector<float>> rotated_mean(const SelectionInput& input, std::span<const float> query,
+                                        std::int64_t first, std::int64_t rows) {
+  std::vector<float> turned(query.size()), mean(query.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto where = static_cast<std::int32_t>(first + r);
+    QUIRE_RETURN_IF_ERROR(rope_rotate(*input.rope, {.x = query.data(),
+                                                    .out = turned.data(),
+                                                    .positions = &where,
+                                                    .rows = 1,
+                                                    .num_heads = input.num_heads,
+                                                    .ldx = count_of(query),
+                                                    .ldo = count_of(query)}));
+    for (std::size_t c = 0; c < mean.size(); ++c) mean[c] += turned[c] / static_cast<float>(rows);
+  }
+  return mean;
+}
+
+/// Returns the question's mean query as bias_weight() compares it.
+Result<std::vector<float>> compared_question(const SelectionInput& input, BiasFrame frame,
+                                             std::span<const float> query) {
+  if (frame == BiasFrame::kRaw) return std::vector<float>(query.begin(), query.end());
+  const std::int64_t end = input.query_pass->last_position + 1;
+  const std::int64_t rows = std::clamp<std::int64_t>(count_of(input.question), 1, end);
+  return rotated_mean(input, query, end - rows, rows);
+}
+
+/// Returns the mean query of a document's last two blocks as bias_weight() compares it.
+Result<std::vector<float>> compared_tail(const SelectionInput& input, BiasFrame frame,
+                                         const SketchView& sketch, std::span<const float> local) {
+  if (frame == BiasFrame::kRaw) return std::vector<float>(local.begin(), local.end());
+  const std::int64_t first = std::int64_t{std::max(0, sketch.num_blocks() - 2)} *
+                             sketch.block_tokens();
+  return rotated_mean(input, local, first, sketch.num_tokens() - first);
 }
 
 }  // namespace
@@ -222,8 +287,29 @@ std::vector<std::vector<float>> personalised_queries(std::span<const float> quer
   return queries;
 }
 
-std::vector<SamkvScores::Document> samkv_documents(const SelectionInput& input) {
+std::vector<std::vector<std::int32_t>> blocks_of_documents(
+    std::span<const SelectableContext> contexts, bool whole_documents,
+    const std::function<std::vector<std::int32_t>(std::int32_t blocks)>& take) {
+  const std::vector<std::int32_t> documents = documents_of(contexts);
+  std::vector<std::vector<std::int32_t>> out(contexts.size());
+  for (std::size_t first = 0; first < contexts.size();) {
+    std::size_t end = first + 1;
+    while (whole_documents && end < contexts.size() && documents[end] == documents[first]) ++end;
+    std::vector<std::pair<std::size_t, std::int32_t>> blocks;
+    for (std::size_t i = first; i < end; ++i)
+      for (std::int32_t b = 0; b < contexts[i].num_blocks; ++b) blocks.emplace_back(i, b);
+    for (const std::int32_t n : take(static_cast<std::int32_t>(blocks.size())))
+      out[blocks[at(n)].first].push_back(blocks[at(n)].second);
+    first = end;
+  }
+  return out;
+}
+
+std::vector<SamkvScores::Document> samkv_documents(const SelectionInput& input,
+                                                   bool whole_documents) {
   std::vector<SamkvScores::Document> documents;
+  const auto anchors = blocks_of_documents(input.contexts, whole_documents, anchor_blocks);
+  const std::vector<std::int32_t> document = documents_of(input.contexts);
   for (std::size_t i = 0; i < input.contexts.size(); ++i) {
     if (input.contexts[i].num_blocks == 0) continue;
     const SketchView* sketch = input.sketch ? input.sketch(static_cast<std::int32_t>(i)) : nullptr;
@@ -231,7 +317,14 @@ std::vector<SamkvScores::Document> samkv_documents(const SelectionInput& input) 
     SamkvScores::Document doc;
     doc.context = static_cast<std::int32_t>(i);
     doc.sketch = sketch;
-    for (std::int32_t b = 1; b < sketch->num_blocks() - 2; ++b) doc.middle.push_back(b);
+    doc.anchors = anchors[i];
+    for (std::int32_t b = 0; b < sketch->num_blocks(); ++b)
+      if (!std::ranges::binary_search(doc.anchors, b)) doc.middle.push_back(b);
+    if (!documents.empty()) {
+      const SamkvScores::Document& before = documents.back();
+      const bool same = whole_documents && document[i] == document[at(before.context)];
+      doc.document = before.document + (same ? 0 : 1);
+    }
     documents.push_back(std::move(doc));
   }
   return documents;
@@ -239,11 +332,11 @@ std::vector<SamkvScores::Document> samkv_documents(const SelectionInput& input) 
 
 Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOptions& options) {
   SamkvScores out;
-  out.documents = samkv_documents(input);
-  const std::size_t count = out.documents.size(),
+  out.documents = samkv_documents(input, options.whole_documents);
+  const std::size_t count = out.documents.size(), whole = to_size(out.num_documents()),
                     dim = at(std::int64_t{input.num_heads} * input.head_dim);
-  std::vector<std::vector<float>> locals(count, std::vector<float>(dim));
-  std::vector<float> weights(count), means;
+  std::vector<std::vector<float>> locals(whole, std::vector<float>(dim));
+  std::vector<float> weights(whole), means;
   QueryFrame frame(input);
   const bool scorer = input.scorer != nullptr &&
                       options.frame == SamkvScoreOptions::Frame::kRotated && count > 0;
@@ -254,15 +347,29 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
   }
   for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
     const auto query = std::span(input.query_pass->mean_query).subspan(at(layer) * dim, dim);
-    const bool biased = options.bias && count > 1;
-    for (std::size_t i = 0; i < count && biased; ++i) {
-      out.documents[i].sketch->local_query(layer, locals[i]);
-      weights[i] = bias_weight(query, locals[i], input.head_dim, options.bias_cos);
-      out.documents[i].bias_weight += weights[i] / static_cast<float>(input.num_layers);
+    const bool biased = options.bias && whole > 1;
+    std::vector<float> asked;
+    if (biased) {
+      QUIRE_ASSIGN_OR_RETURN(asked, compared_question(input, options.bias_frame, query));
     }
-    auto queries = biased ? personalised_queries(query, locals, weights)
-                          : std::vector<std::vector<float>>(scorer ? 1 : count,
-                                                            {query.begin(), query.end()});
+    for (std::size_t i = 0; i < count && biased;) {
+      const std::size_t end = end_of_document(out.documents, i);
+      const SamkvScores::Document& last = out.documents[end - 1];
+      const std::size_t d = at(last.document);
+      last.sketch->local_query(layer, locals[d]);
+      QUIRE_ASSIGN_OR_RETURN(const std::vector<float> tail,
+                             compared_tail(input, options.bias_frame, *last.sketch, locals[d]));
+      weights[d] = bias_weight(asked, tail, input.head_dim, options.bias_cos);
+      for (; i < end; ++i)
+        out.documents[i].bias_weight += weights[d] / static_cast<float>(input.num_layers);
+    }
+    std::vector<std::vector<float>> queries;
+    if (biased) {
+      const auto personal = personalised_queries(query, locals, weights);
+      for (const auto& doc : out.documents) queries.push_back(personal[at(doc.document)]);
+    } else {
+      queries.assign(scorer ? 1 : count, {query.begin(), query.end()});
+    }
     if (scorer) {
       together.add(std::move(queries));
       continue;
@@ -272,7 +379,12 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
           score_layer(input, options, layer, queries[i], frame, means, out.documents[i]));
   }
   if (scorer) QUIRE_RETURN_IF_ERROR(together.score(options, out.documents, frame));
-  for (auto& doc : out.documents) doc.keep_share = keep_share_of(input, doc);
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t end = end_of_document(out.documents, i);
+    const double share = keep_share_of(input, std::span(out.documents).subspan(i, end - i),
+                                       options.extremes);
+    for (; i < end; ++i) out.documents[i].keep_share = share;
+  }
   return out;
 }
 

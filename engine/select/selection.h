@@ -41,7 +41,9 @@ class Selection {
   /// Scores from the selector, [context][block]; empty if it does not score.
   std::vector<std::vector<float>> scores;
   std::vector<ContextNote> contexts;  ///< empty if there is nothing to report
-  std::string note;                   ///< why it kept more or fewer blocks than requested
+  /// The blocks that were kept without being chosen, [context]; none: those of anchor_blocks().
+  std::optional<ContextBlocks> anchors;
+  std::string note;  ///< why it kept more or fewer blocks than requested
 
  private:
   std::int32_t num_layers_ = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/chat/token_words.h"
 #include "engine/plug/plug_registry.h"
 #include "engine/record/selection_heads.h"
 #include "engine/record/selection_keys.h"
@@ -28,6 +29,8 @@ struct SelectableContext {
   std::int32_t block_tokens = 0, num_blocks = 0;
   bool exact = false;  ///< its stored KV equals its KV in the concatenation
   std::span<const std::int32_t> token_ids = {};  ///< [num_tokens]; empty if unknown
+  /// It is the next chunk of the document that the context before it belongs to.
+  bool continues = false;
 };
 
 /// The question's words in the calibrated heads, after a pass over the prompt without documents.
@@ -76,6 +79,9 @@ struct SelectionInput {
   /// unknown.
   std::span<const std::int32_t> question_words = {};
   std::int32_t num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  /// Returns the words of a text that is given as tokens. Null: there is no vocabulary, and each
+  /// token counts as a word.
+  std::function<std::vector<TokenWord>(std::span<const std::int32_t> ids)> words;
   std::optional<double> keep_ratio;  ///< as requested, if any
   const RopeTable* rope = nullptr;
   const SelectionHeads* heads = nullptr;  ///< null: the model is not calibrated
@@ -126,7 +132,10 @@ inline const PlugRegistry<Selector>& selectors() {
   return built_plugs<Selector>({.field = "selector"});
 }
 
-/// Returns the first block and the last two of a context of `num_blocks`, each once.
+/// Returns the first block and the last two of `num_blocks`, each once.
 std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks);
+
+/// Returns the document of each context, counted from 0: chunks that continue one another are one.
+std::vector<std::int32_t> documents_of(std::span<const SelectableContext> contexts);
 
 }  // namespace quire

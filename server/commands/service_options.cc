@@ -36,6 +36,8 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.draft_document_kv = c.model.draft_document_kv;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
+  o.language = c.retrieve.language;
+  o.layers_per_value = static_cast<std::int32_t>(c.cache.layers_per_value);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
   o.small_context_tokens = c.policy.small_ctx;
   o.prefix_cache_bytes = c.model.prefix_cache_bytes;
@@ -59,6 +61,7 @@ RetrievalOptions retrieval_options(const Config& c) {
   RetrievalOptions o;
   o.max_index_bytes = c.retrieve.max_index_bytes;
   o.max_index_disk_bytes = c.retrieve.max_index_disk_bytes;
+  o.language = c.retrieve.language;
   if (c.retrieve.embeddings)
     o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
                                     .exact_vectors = c.retrieve.exact_embeddings};

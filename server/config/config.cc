@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/nearest_name.h"
+#include "base/stems.h"
 #include "server/config/toml.h"
 
 extern char** environ;
@@ -277,6 +278,7 @@ Status check_config(const Config& c) {
     return Status::unimplemented(
                "remote.url is set, but this build has no remote tier; leave it empty")
         .with_field("remote.url");
+  QUIRE_RETURN_IF_ERROR(check_stem_language(c.retrieve.language, "retrieve.language"));
   if (c.retrieve.embeddings && !c.retrieve.enabled)
     return Status::invalid("retrieve.embeddings",
                            "retrieve.embeddings is set, but retrieve.enabled = false switches "

@@ -46,7 +46,7 @@ struct Config {
     std::int64_t documents_per_query = 64;
   } limits;
   struct Cache {
-    std::int64_t block_tokens = 0, dram_bytes = std::int64_t{4} << 30;
+    std::int64_t block_tokens = 0, layers_per_value = 0, dram_bytes = std::int64_t{4} << 30;
     std::string eviction = "lru";
     double max_pinned_ratio = 0.5;
     bool share_across_namespaces = false;
@@ -68,6 +68,7 @@ struct Config {
   } policy;
   struct Retrieve {
     bool enabled = true, embeddings = false;
+    std::string language = "english";
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
                  max_index_disk_bytes = std::int64_t{4} << 30,
                  max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;

@@ -106,6 +106,9 @@ std::vector<Setting> make_table() {
                     "stored text per namespace"),
       QUIRE_SETTING(cache, "block_tokens", block_tokens, 0, 64,
                     "tokens of a KV block: 16, 32 or 64; 0: by context length"),
+      QUIRE_SETTING(cache, "layers_per_value", layers_per_value, 0, 1024,
+                    "layers that share a stored value; 0: as many as fit into 1 MiB; 1 for "
+                    "strategies whose kept blocks differ by layer"),
       QUIRE_SETTING(cache, "dram_bytes", dram_bytes, 0, kBig, "memory tier"),
       QUIRE_SETTING(cache, "eviction", eviction, 0, 0, "what goes first when a tier is full", "lru",
                     "s3fifo"),
@@ -140,6 +143,9 @@ std::vector<Setting> make_table() {
                     "life of documents posted without one"),
       QUIRE_SETTING(retrieve, "enabled", enabled, 0, 0,
                     "index the texts, for /v1/retrieve and queries without documents"),
+      QUIRE_SETTING(retrieve, "language", language, 0, 0,
+                    "whose words are stemmed, for retrieval and for strategies that match words; "
+                    "none: no stems"),
       QUIRE_SETTING(retrieve, "max_index_bytes", max_index_bytes, 0, kBig,
                     "memory of that index; past it a part lies on disk"),
       QUIRE_SETTING(retrieve, "max_index_disk_bytes", max_index_disk_bytes, 0, kBig,

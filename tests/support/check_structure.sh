@@ -48,7 +48,8 @@ done <<'DOORS'
 rocksdb/ cachestore/disk/rocksdb_
 sentencepiece engine/tokenizer/
 pcre2 engine/tokenizer/
-utf8proc (engine/(tokenizer|jinja)/|ingest/(index/words|document/document_id))
+utf8proc (base/words|engine/(tokenizer|jinja)/|ingest/document/document_id)
+libstemmer base/stems
 oneapi/dnnl|dnnl kernels/([a-z]+/)?cpu/
 hwy/ kernels/([a-z]+/)?cpu/
 cuda_|cublas kernels/cuda/
@@ -74,7 +75,7 @@ DOORS
 while read -r header; do
   complain "$header (a public header) includes a third-party library"
 done < <(
-  libraries='rocksdb|sentencepiece|pcre2|utf8proc|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash'
+  libraries='rocksdb|sentencepiece|pcre2|utf8proc|libstemmer|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash'
   grep -lE "^#include <($libraries)" base/*.h kernels/*.h \
     kernels/{rows,matmul,choice,attention}/*.h cachestore/{store,store_stats}.h \
     cachestore/format/{segment,document,key}.h engine/*.h engine/*/*.h ingest/*.h \

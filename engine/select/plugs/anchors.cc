@@ -24,6 +24,17 @@ std::vector<std::int32_t> anchor_blocks(std::int32_t num_blocks) {
   return blocks;
 }
 
+std::vector<std::int32_t> documents_of(std::span<const SelectableContext> contexts) {
+  std::vector<std::int32_t> documents;
+  for (const SelectableContext& c : contexts) {
+    if (documents.empty())
+      documents.push_back(0);
+    else
+      documents.push_back(documents.back() + (c.continues ? 0 : 1));
+  }
+  return documents;
+}
+
 void register_anchors(PlugRegistry<Selector>& selectors) {
   selectors.add("anchors", [] { return std::make_unique<AnchorsSelector>(); });
 }

@@ -13,9 +13,13 @@
 namespace quire {
 namespace {
 
-enum class Anchors : std::uint8_t { kPublished, kFirst, kNone };
+enum class Anchors : std::uint8_t { kPublished, kFirst, kByLength, kNone };
 enum class KeepRule : std::uint8_t { kRetrievedOverD, kTotalOverD, kBudget };
 enum class Ranking : std::uint8_t { kAuto, kHeads, kHeadsAndWords, kKeys, kWords, kBoth };
+
+/// Fewest blocks of a document with which `anchors=by_length` keeps the published three: they are
+/// at most a quarter of it.
+constexpr std::int32_t kLongEnough = 12;
 
 /// The share of the documents' tokens that heads keep unless a request says otherwise.
 constexpr double kHeadShare = 0.2;
@@ -24,6 +28,9 @@ struct SamkvOptions {
   bool select = true;
   bool bias = true;
   BiasCos bias_cos = BiasCos::kLayer;
+  BiasFrame bias_frame = BiasFrame::kRaw;
+  Extremes extremes = Extremes::kDocument;
+  bool whole_documents = true;
   std::optional<KeepRule> keep_rule;  ///< none: kRetrievedOverD, or kBudget if one is requested
   std::int64_t token_budget = 0;
   Anchors anchors = Anchors::kPublished;
@@ -38,8 +45,10 @@ struct SamkvOptions {
   bool published() const {
     const SamkvOptions usual;
     return select != usual.select || bias != usual.bias || bias_cos != usual.bias_cos ||
-           keep_rule != usual.keep_rule || anchors != usual.anchors ||
-           shared_layers != usual.shared_layers || frame != usual.frame || boost != usual.boost;
+           bias_frame != usual.bias_frame || extremes != usual.extremes ||
+           whole_documents != usual.whole_documents || keep_rule != usual.keep_rule ||
+           anchors != usual.anchors || shared_layers != usual.shared_layers ||
+           frame != usual.frame || boost != usual.boost;
   }
   /// Returns whether an option is set that only the heads' form reads.
   bool of_heads() const {
@@ -57,6 +66,16 @@ OptionTable<SamkvOptions> option_table() {
       words_option("bias_cos", &SamkvOptions::bias_cos,
                    {{"layer", BiasCos::kLayer}, {"head", BiasCos::kHead}},
                    "similarity behind the bias: of whole layers, or the mean over heads"),
+      words_option("bias_frame", &SamkvOptions::bias_frame,
+                   {{"raw", BiasFrame::kRaw}, {"rotated", BiasFrame::kRotated}},
+                   "queries behind the bias: before RoPE, or as the model multiplies them"),
+      words_option("extremes", &SamkvOptions::extremes,
+                   {{"document", Extremes::kDocument}, {"question", Extremes::kQuestion}},
+                   "blocks whose scores bound a document's share: the most and the least important "
+                   "by its own statistics, or those that the question likes best and least"),
+      words_option("contexts", &SamkvOptions::whole_documents,
+                   {{"documents", true}, {"chunks", false}},
+                   "what shares anchors, a bias and a place in D: whole documents, or each chunk"),
       words_option("keep_rule", &SamkvOptions::keep_rule,
                    {{"retrieved_over_D", KeepRule::kRetrievedOverD},
                     {"total_over_D", KeepRule::kTotalOverD},
@@ -67,8 +86,10 @@ OptionTable<SamkvOptions> option_table() {
       words_option("anchors", &SamkvOptions::anchors,
                    {{"published", Anchors::kPublished},
                     {"first", Anchors::kFirst},
+                    {"by_length", Anchors::kByLength},
                     {"none", Anchors::kNone}},
-                   "blocks that every document keeps: the first and the last two, the first, none"),
+                   "blocks that every document keeps: the first and the last two; the first; the "
+                   "first of those below 12 blocks; none"),
       words_option("layer_mode", &SamkvOptions::shared_layers,
                    {{"per_layer", false}, {"shared", true}},
                    "shared: one set of blocks for all layers"),
@@ -99,23 +120,25 @@ OptionTable<SamkvOptions> option_table() {
   };
 }
 
-/// Returns the blocks that a context keeps in any case.
-std::vector<std::int32_t> anchors_of(const SelectableContext& c, const SamkvOptions& options) {
-  if (options.anchors == Anchors::kPublished) return anchor_blocks(c.num_blocks);
-  if (options.anchors == Anchors::kNone || c.num_blocks == 0) return {};
-  return {0};
+/// Returns the blocks that each context keeps in any case.
+Selection::ContextBlocks anchors_of(std::span<const SelectableContext> contexts,
+                                    const SamkvOptions& options) {
+  return blocks_of_documents(contexts, options.whole_documents, [&](std::int32_t blocks) {
+    const bool few = options.anchors == Anchors::kFirst ||
+                     (options.anchors == Anchors::kByLength && blocks < kLongEnough);
+    if (options.anchors == Anchors::kNone || blocks == 0) return std::vector<std::int32_t>();
+    return few ? std::vector<std::int32_t>{0} : anchor_blocks(blocks);
+  });
 }
 
-/// Returns the blocks that are chosen from: those of the sketch that are no anchors.
-std::vector<std::int32_t> middle_of(const SelectionInput& input,
-                                    const SamkvScores::Document& document,
-                                    const SamkvOptions& options) {
-  if (options.anchors == Anchors::kPublished) return document.middle;
-  const SelectableContext& c = input.contexts[at(document.context)];
-  std::vector<std::int32_t> middle(at(c.num_blocks));
-  std::iota(middle.begin(), middle.end(), 0);
-  for (const std::int32_t a : anchors_of(c, options)) std::erase(middle, a);
-  return middle;
+/// Sets the blocks that are chosen from: those that are no anchors.
+void set_middle(const Selection::ContextBlocks& anchors,
+                std::vector<SamkvScores::Document>& documents) {
+  for (SamkvScores::Document& d : documents) {
+    d.middle.resize(at(d.sketch->num_blocks()));
+    std::iota(d.middle.begin(), d.middle.end(), 0);
+    for (const std::int32_t a : anchors[at(d.context)]) std::erase(d.middle, a);
+  }
 }
 
 /// A block that may be kept in addition to the anchors.
@@ -154,14 +177,15 @@ std::optional<std::int64_t> budget_of(const SelectionInput& input, const SamkvOp
 /// Returns the first `count` blocks of the pool, or as many from its front as fit the budget.
 class Filter {
  public:
-  Filter(const SelectionInput& input, const SamkvOptions& options, std::size_t num_documents)
+  Filter(const SelectionInput& input, const SamkvOptions& options,
+         const Selection::ContextBlocks& anchors, std::int32_t num_documents)
       : input_(input),
         total_over_documents_(options.keep_rule == KeepRule::kTotalOverD),
-        num_documents_(num_documents),
+        num_documents_(to_size(num_documents)),
         budget_(budget_of(input, options)) {
-    for (const SelectableContext& c : input.contexts) {
-      total_blocks_ += c.num_blocks;
-      for (const std::int32_t b : anchors_of(c, options)) anchor_tokens_ += tokens_in(c, b);
+    for (std::size_t i = 0; i < input.contexts.size(); ++i) {
+      total_blocks_ += input.contexts[i].num_blocks;
+      for (const std::int32_t b : anchors[i]) anchor_tokens_ += tokens_in(input.contexts[i], b);
     }
   }
   bool by_budget() const { return budget_.has_value(); }
@@ -224,8 +248,7 @@ void standardise(const std::vector<SamkvScores::Document>& documents,
 /// Replaces scores by the lexical match, or adds it to them, standardised within a layer.
 void add_words(const SelectionInput& input, Ranking ranking,
                std::vector<SamkvScores::Document>& documents) {
-  std::vector<std::vector<float>> words = lexical_scores(
-      input.contexts, input.question_words.empty() ? input.question : input.question_words);
+  BlockScores words = lexical_scores(input.contexts, lexical_text(input));
   const auto all = [&](auto&& of) {
     std::vector<std::vector<float>*> scores;
     for (auto& doc : documents) scores.push_back(&of(doc));
@@ -310,22 +333,28 @@ class SamkvSelector final : public Selector {
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
     if (input.query_pass == nullptr) return select_static(input);
-    const SamkvScoreOptions options{options_.bias, options_.bias_cos, options_.frame};
+    const SamkvScoreOptions options{.bias = options_.bias,
+                                    .bias_cos = options_.bias_cos,
+                                    .bias_frame = options_.bias_frame,
+                                    .extremes = options_.extremes,
+                                    .whole_documents = options_.whole_documents,
+                                    .frame = options_.frame};
     QUIRE_ASSIGN_OR_RETURN(SamkvScores scores, samkv_scores(input, options));
-    for (SamkvScores::Document& d : scores.documents) d.middle = middle_of(input, d, options_);
+    const Selection::ContextBlocks anchors = anchors_of(input.contexts, options_);
+    set_middle(anchors, scores.documents);
     if (ranks_words()) add_words(input, options_.ranking, scores.documents);
     if (wants_draft_scores(input) && !input.draft_scores.empty())
       add_boost(input, options_.boost, scores.documents);
     const auto& documents = scores.documents;
-    const Filter filter(input, options_, documents.size());
+    const Filter filter(input, options_, anchors, scores.num_documents());
     const std::vector<std::vector<float>> stable = stable_scores(input, documents);
     const Rest rest = !filter.by_budget() ? Rest::kOut
                       : ranks_words()     ? Rest::kEqual
                                           : Rest::kBehind;
     const auto pool_of = [&](auto&& own, auto&& comparable) {
       std::vector<Candidate> pool;
-      for (std::size_t i = 0; i < documents.size(); ++i)
-        add_candidates(documents[i], i, own(i), comparable(i), rest, pool);
+      for (std::size_t i = 0; i < documents.size();)
+        i = add_candidates(documents, i, own, comparable, rest, pool);
       filter.cut(pool, documents);
       return pool;
     };
@@ -333,18 +362,17 @@ class SamkvSelector final : public Selector {
     if (options_.shared_layers) {
       const auto mean = [&](std::size_t i) -> const std::vector<float>& { return stable[i]; };
       out = Selection::shared(input.num_layers,
-                              with_anchors(input, documents, pool_of(mean, mean)));
+                              with_chosen(anchors, documents, pool_of(mean, mean)));
     } else {
       std::vector<Selection::ContextBlocks> kept;
       for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-        kept.push_back(with_anchors(input, documents,
-                                    pool_of(
-                                        [&](std::size_t i) -> const std::vector<float>& {
-                                          return documents[i].score[at(layer)];
-                                        },
-                                        [&](std::size_t i) -> const std::vector<float>& {
-                                          return documents[i].comparable[at(layer)];
-                                        })));
+        const auto own = [&](std::size_t i) -> const std::vector<float>& {
+          return documents[i].score[at(layer)];
+        };
+        const auto comparable = [&](std::size_t i) -> const std::vector<float>& {
+          return documents[i].comparable[at(layer)];
+        };
+        kept.push_back(with_chosen(anchors, documents, pool_of(own, comparable)));
       }
       out = Selection::per_layer(std::move(kept));
     }
@@ -354,8 +382,9 @@ class SamkvSelector final : public Selector {
       out.scores[at(documents[i].context)] = stable[i];
       auto& note = out.contexts[at(documents[i].context)];
       note.keep_share = static_cast<float>(documents[i].keep_share);
-      if (options.bias && documents.size() > 1) note.bias_weight = documents[i].bias_weight;
+      if (options.bias && scores.num_documents() > 1) note.bias_weight = documents[i].bias_weight;
     }
+    out.anchors = anchors;
     note_budget(filter, out);
     return out;
   }
@@ -399,10 +428,10 @@ class SamkvSelector final : public Selector {
   /// Returns whether there is anything to choose.
   bool decides(const SelectionInput& input) const {
     if (!options_.select || keeps_all(input)) return false;
-    return std::any_of(input.contexts.begin(), input.contexts.end(),
-                       [this](const SelectableContext& c) {
-                         return c.num_blocks > std::ssize(anchors_of(c, options_));
-                       });
+    const Selection::ContextBlocks anchors = anchors_of(input.contexts, options_);
+    for (std::size_t i = 0; i < anchors.size(); ++i)
+      if (input.contexts[i].num_blocks > std::ssize(anchors[i])) return true;
+    return false;
   }
 
   bool ranks_words() const {
@@ -410,9 +439,10 @@ class SamkvSelector final : public Selector {
   }
 
   Selection anchors(const SelectionInput& input) const {
-    Selection::ContextBlocks kept;
-    for (const SelectableContext& c : input.contexts) kept.push_back(anchors_of(c, options_));
-    return Selection::shared(input.num_layers, std::move(kept));
+    Selection::ContextBlocks kept = anchors_of(input.contexts, options_);
+    Selection out = Selection::shared(input.num_layers, kept);
+    out.anchors = std::move(kept);
+    return out;
   }
   static Selection everything(const SelectionInput& input) {
     Selection::ContextBlocks kept;
@@ -422,11 +452,10 @@ class SamkvSelector final : public Selector {
     }
     return Selection::shared(input.num_layers, std::move(kept));
   }
-  Selection::ContextBlocks with_anchors(const SelectionInput& input,
-                                        const std::vector<SamkvScores::Document>& documents,
-                                        const std::vector<Candidate>& chosen) const {
-    Selection::ContextBlocks kept;
-    for (const SelectableContext& c : input.contexts) kept.push_back(anchors_of(c, options_));
+  static Selection::ContextBlocks with_chosen(const Selection::ContextBlocks& anchors,
+                                              const std::vector<SamkvScores::Document>& documents,
+                                              const std::vector<Candidate>& chosen) {
+    Selection::ContextBlocks kept = anchors;
     for (const Candidate& c : chosen) kept[at(documents[c.document].context)].push_back(c.block);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());
     return kept;
@@ -453,35 +482,42 @@ class SamkvSelector final : public Selector {
   /// ranked after the candidates or equal to them.
   enum class Rest : std::uint8_t { kOut, kBehind, kEqual };
 
-  /// Splits a document's middle blocks into T_i, the best ceil(P_i |M_i|) by their own score, and
-  /// the rest.
-  static void add_candidates(const SamkvScores::Document& doc, std::size_t index,
-                             const std::vector<float>& own, const std::vector<float>& comparable,
-                             Rest rest, std::vector<Candidate>& pool) {
-    std::vector<float> middle;
-    for (const std::int32_t b : doc.middle) middle.push_back(own[at(b)]);
-    const auto count = static_cast<std::int64_t>(
-        std::ceil(doc.keep_share * static_cast<double>(middle.size()) - 1e-9));
-    std::vector<std::uint8_t> retrieved(middle.size());
-    for (const std::int32_t i : top_k(middle, count)) retrieved[at(i)] = 1;
-    for (std::size_t i = 0; i < middle.size(); ++i) {
-      if (!retrieved[i] && rest == Rest::kOut) continue;
-      pool.push_back({index, doc.middle[i], comparable[at(doc.middle[i])],
-                      retrieved[i] != 0 || rest == Rest::kEqual});
+  /// Splits the middle blocks of the document that entry `first` belongs to into T_i, the best
+  /// ceil(P_i |M_i|) by their own score, and the rest. Returns the first entry of the next
+  /// document.
+  template <class Own, class Comparable>
+  static std::size_t add_candidates(const std::vector<SamkvScores::Document>& documents,
+                                    std::size_t first, const Own& own, const Comparable& comparable,
+                                    Rest rest, std::vector<Candidate>& pool) {
+    std::vector<float> scores;
+    std::vector<Candidate> middle;
+    std::size_t i = first;
+    for (; i < documents.size() && documents[i].document == documents[first].document; ++i) {
+      for (const std::int32_t b : documents[i].middle) {
+        scores.push_back(own(i)[at(b)]);
+        middle.push_back({i, b, comparable(i)[at(b)], rest == Rest::kEqual});
+      }
     }
+    const auto count = static_cast<std::int64_t>(
+        std::ceil(documents[first].keep_share * static_cast<double>(middle.size()) - 1e-9));
+    for (const std::int32_t n : top_k(scores, count)) middle[at(n)].retrieved = true;
+    for (const Candidate& c : middle)
+      if (c.retrieved || rest != Rest::kOut) pool.push_back(c);
+    return i;
   }
 
   /// Chooses blocks without a question: those with attention over the longest distance in their own
   /// document (smallest alpha), a quarter of an even share.
   Selection select_static(const SelectionInput& input) const {
-    std::vector<SamkvScores::Document> documents = samkv_documents(input);
-    for (SamkvScores::Document& d : documents) d.middle = middle_of(input, d, options_);
-    const Filter filter(input, options_, documents.size());
+    std::vector<SamkvScores::Document> documents = samkv_documents(input, options_.whole_documents);
+    const Selection::ContextBlocks anchors = anchors_of(input.contexts, options_);
+    set_middle(anchors, documents);
+    const std::int32_t num_documents = documents.empty() ? 0 : documents.back().document + 1;
+    const Filter filter(input, options_, anchors, num_documents);
     std::size_t middle = 0;
     for (const auto& d : documents) middle += d.middle.size();
-    const std::size_t count = documents.empty()
-                                  ? 0
-                                  : (middle + 4 * documents.size() - 1) / (4 * documents.size());
+    const std::size_t parts = 4 * to_size(num_documents);
+    const std::size_t count = parts == 0 ? 0 : (middle + parts - 1) / parts;
     std::vector<Selection::ContextBlocks> kept;
     for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
       std::vector<Candidate> pool;
@@ -495,9 +531,10 @@ class SamkvSelector final : public Selector {
         filter.cut(pool, documents);
       else
         pool.resize(std::min(pool.size(), count));
-      kept.push_back(with_anchors(input, documents, pool));
+      kept.push_back(with_chosen(anchors, documents, pool));
     }
     Selection out = Selection::per_layer(std::move(kept));
+    out.anchors = anchors;
     note_budget(filter, out);
     return out;
   }

@@ -87,9 +87,8 @@ class WordsSelector final : public Selector {
     if (input.question.empty()) return samkv_->select(input);
     const float fade = options_.fade;
     const double link_share = options_.link_share;
-    // Template and instruction are no words of the question.
-    const auto question = input.question_words.empty() ? input.question : input.question_words;
-    const BlockScores matches = lexical_matches(input.contexts, question);
+    const LexicalText text = lexical_text(input);
+    const BlockScores matches = lexical_matches(input.contexts, text);
     BlockScores scores = spread(input.contexts, matches, fade);
     std::int64_t left = budget_of(input, options_);
     Selection::ContextBlocks kept;
@@ -107,7 +106,7 @@ class WordsSelector final : public Selector {
       // Links get what the words leave, and the words get what links do not use.
       const auto for_links = static_cast<std::int64_t>(link_share * static_cast<double>(left));
       left = take(input, scores, left - for_links, false, kept) + for_links;
-      left = take(input, linked_scores(input.contexts, question, matches, fade), left, true, kept);
+      left = take(input, linked_scores(input.contexts, text, matches, fade), left, true, kept);
     }
     take(input, scores, left, false, kept);
     for (auto& blocks : kept) std::sort(blocks.begin(), blocks.end());

@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "base/stems.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
+#include "engine/chat/token_words.h"
 #include "engine/model/gguf_model.h"
 #include "engine/tokenizer/gguf_vocab.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -77,6 +79,16 @@ class ByteIds final : public Tokenizer {
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path&) {
   return std::unique_ptr<Tokenizer>(std::make_unique<ByteIds>());
+}
+
+// Without a vocabulary there are no words: each token counts as one.
+Status check_stem_language(std::string_view, std::string_view) { return {}; }
+std::vector<TokenWord> token_words(const Tokenizer&, std::span<const std::int32_t> ids,
+                                   std::string_view) {
+  std::vector<TokenWord> words;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    words.push_back({std::to_string(ids[i]), static_cast<std::int32_t>(i)});
+  return words;
 }
 
 // GGUF metadata becomes JSON text with a part of Boost.JSON that the stand-in lacks.

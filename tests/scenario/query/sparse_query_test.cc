@@ -65,12 +65,14 @@ class SparseQueryTest : public ::testing::Test {
       n += static_cast<std::int64_t>(d.ids.size()) * engine_->info().kv_bytes_per_token;
     return n;
   }
-  void reopen(std::uint64_t dram_bytes) {
+  void reopen(std::uint64_t dram_bytes, std::int32_t layers_per_value = 0) {
     engine_->stop(std::chrono::seconds(5));
     engine_.reset();
     real_.reset();
     real_ = open_test_store(folder_.path() / "store", dram_bytes);
-    engine_ = make_test_engine(model_.path(), store_);
+    engine_ = make_test_engine(model_.path(), store_, [&](EngineOptions& options) {
+      options.layers_per_value = layers_per_value;
+    });
   }
 
   std::mt19937 rng_{17};
@@ -142,6 +144,29 @@ TEST_F(SparseQueryTest, ReadsSketchesAnchorsAndWhatWasSelected) {
   tight.cache.keep_ratio = 0.45;
   const Outcome t = run(tight);
   EXPECT_LE(static_cast<double>(read_bytes(t)), 0.45 * static_cast<double>(document_bytes()));
+}
+
+// cache.layers_per_value = 1: a layer's block is read only where that layer keeps it.
+TEST_F(SparseQueryTest, ValuesOfOneLayerAreReadForTheLayersThatKeepThem) {
+  reopen(0);
+  const auto options = std::map<std::string, std::string, std::less<>>{{"recompute", "none"}};
+  const Outcome grouped = run(request("samkv", options));
+  reopen(0, 1);
+  const Outcome missed = run(request("samkv", options));
+  EXPECT_EQ(missed.plan.contexts[0].miss, MissReason::kModelChanged)
+      << "what was stored in groups has other keys";
+  EXPECT_EQ(missed.ids, grouped.ids);
+  for (Doc& d : docs_) d.key = ingest(*engine_, store_, d.id, d.ids);
+  reopen(0, 1);
+  const Outcome apart = run(request("samkv", options));
+  EXPECT_EQ(apart.ids, grouped.ids);
+  EXPECT_EQ(apart.plan.keep_ratio, grouped.plan.keep_ratio);
+  const std::int64_t row = engine_->info().kv_bytes_per_token / 3;  // of one of three layers
+  std::int64_t kept = 0;
+  for (const PlannedContext& c : apart.plan.contexts)
+    for (const PlannedBlock& b : c.blocks) kept += b.kept_layers * b.num_tokens * row;
+  EXPECT_EQ(apart.stats.tier_bytes[static_cast<int>(Tier::kDisk)], kept);
+  EXPECT_LT(read_bytes(apart), read_bytes(grouped));
 }
 
 TEST_F(SparseQueryTest, WordsChooseWithoutSketchesAndWithoutRunningTheQuestionTwice) {

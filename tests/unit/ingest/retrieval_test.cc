@@ -116,6 +116,23 @@ TEST_F(RetrievalTest, FindsWhatTheStoreHeldAndWhatComesLater) {
   EXPECT_EQ(texts(ask("tea", 9)), (Texts{"blue tea", "something else"}));
 }
 
+TEST_F(RetrievalTest, FindsOtherFormsOfAWordByTheirStems) {
+  commit("a", "The committees approve invoices|The weather is fine");
+  commit("b", "Eine Rechnung liegt vor|Nichts davon");
+  for (const auto& [language, other] :
+       {std::pair("english", 0), std::pair("german", 1), std::pair("none", 0)}) {
+    RetrievalOptions options;
+    options.language = language;
+    start(options);
+    const auto found = search(ask("committee invoice", 1));
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].score > 0, std::string(language) != "none") << language;
+    EXPECT_EQ(search(ask("Rechnungen", 1))[0].score > 0, other == 1) << language;
+    EXPECT_GT(search(ask("COMMITTEES", 1))[0].score, 0) << language;
+    retrieval_->stop();
+  }
+}
+
 TEST_F(RetrievalTest, GivesPositionsInCodePointsAndExactlyKPassages) {
   start();
   commit("a", "caf\xC3\xA9 one|t\xC3\xA9 two|three", R"({"lang":"fr"})");

@@ -353,6 +353,50 @@ TEST_F(PlanTest, KeysDependOnEverythingThatMatters) {
   other.bytes[5] = std::byte{1};
   EXPECT_NE(key, ContextNames(other).context_key(tokens, "t", {}));
   EXPECT_NE(key, ContextNames(model_digest(), 32).context_key(tokens, "t", {}));
+  EXPECT_NE(key, ContextNames(model_digest(), 0, 1).context_key(tokens, "t", {}));
+}
+
+TEST_F(PlanTest, LayersPerValueDividesTheLayersOfAContext) {
+  EXPECT_EQ(kv_layout(facts, 100).num_groups(), 1);
+  facts.names = ContextNames(model_digest(), 0, 3);
+  const KvLayout layout = kv_layout(facts, 100);
+  EXPECT_EQ(layout.num_groups(), 2);
+  EXPECT_EQ(layout.layers_per_group(), 2);
+  facts.names = ContextNames(model_digest(), 0, 1);
+  EXPECT_EQ(kv_layout(facts, 100).num_groups(), 4);
+  facts.names = ContextNames(model_digest(), 0, 100);
+  EXPECT_EQ(kv_layout(facts, 100).num_groups(), 1);
+}
+
+// Chunks that follow one another in the prompt as in their document are one document.
+TEST_F(PlanTest, NeighbouringChunksOfADocumentAreOneContextOfSamkv) {
+  for (int i = 0; i < 4; ++i) add(ids(320, 100 * i), true);
+  const char* of[] = {"a", "a", "a", "b"};
+  const std::int32_t chunk[] = {0, 1, 3, 0};
+  for (std::size_t i = 0; i < 4; ++i) {
+    request.contexts[i].document_id = of[i];
+    request.contexts[i].chunk = chunk[i];
+  }
+  request.cache.options = options({{"select", "off"}, {"score", "keys"}, {"recompute", "none"}});
+  const auto anchors_of = [](const Plan& p, std::size_t context) {
+    std::vector<std::size_t> kept;
+    for (std::size_t b = 0; b < p.contexts[context].blocks.size(); ++b)
+      if (p.contexts[context].blocks[b].kept_layers > 0) kept.push_back(b);
+    return kept;
+  };
+  using Blocks = std::vector<std::size_t>;
+  const Plan whole = plan("samkv");
+  EXPECT_EQ(anchors_of(whole, 0), Blocks{0});
+  EXPECT_EQ(anchors_of(whole, 1), (Blocks{18, 19}));
+  EXPECT_EQ(anchors_of(whole, 2), (Blocks{0, 18, 19})) << "chunk 2 is not in between";
+  EXPECT_EQ(anchors_of(whole, 3), (Blocks{0, 18, 19}));
+  request.cache.options = options(
+      {{"select", "off"}, {"score", "keys"}, {"recompute", "none"}, {"contexts", "chunks"}});
+  EXPECT_EQ(anchors_of(plan("samkv"), 1), (Blocks{0, 18, 19}));
+  // What is computed again follows the anchors that were kept.
+  request.cache.options = options({{"select", "off"}, {"score", "keys"}});
+  EXPECT_EQ(plan("samkv").contexts[1].blocks[18].recomputed_tokens, 16);
+  EXPECT_EQ(plan("samkv").contexts[1].blocks[0].recomputed_tokens, 0);
 }
 
 TEST_F(PlanTest, BlockSizeFollowsLength) {

@@ -30,6 +30,30 @@ TEST(MemoryModel, HasTheGoldenThresholds) {
   EXPECT_EQ(manager.offloaded(), 11);
 }
 
+// What the service counts with is memory_model(): K and V of its requests, what choosing keeps, and
+// a page for each layer that the last page may leave empty.
+TEST(MemoryModel, OfARequestCountsRowsChoiceAndPages) {
+  const RequestMemory request{.device_bytes = 1'000'000,
+                              .requests = 2,
+                              .num_layers = 3,
+                              .row_bytes = 100,
+                              .retrieval_row_bytes = 20,
+                              .budget_rows = 50,
+                              .choosing = {.fixed_bytes = 1000, .row_bytes = 30}};
+  const MemoryModel model = memory_model(request);
+  // Both requests: 3 layers of 100 bytes a row and 50 bytes for choosing, and 1,000 bytes each.
+  const double page = 16 * (3 * 100.0 + 50);
+  EXPECT_DOUBLE_EQ(model.bytes(0, 0), 2 * (page + 1000));
+  EXPECT_DOUBLE_EQ(model.bytes(1000, 0), 2 * (page + 1000 + 1000 * 350.0));
+  // Two layers on the host keep 50 rows each.
+  EXPECT_DOUBLE_EQ(model.bytes(1000, 2), 2 * (page + 1000 + 1000 * 150.0 + 2 * 50 * 100));
+  EXPECT_EQ(model.threshold(0), static_cast<std::int64_t>((500'000 - page - 1000) / 350));
+  // A request without a limit keeps every layer.
+  RequestMemory unlimited = request;
+  unlimited.device_bytes = 0;
+  EXPECT_GT(memory_model(unlimited).threshold(0), std::int64_t{1} << 30);
+}
+
 TEST(MemoryModel, AThresholdIsTheLastLengthThatFits) {
   for (const double layers : {0.5, 5.0}) {
     const MemoryModel model = golden(layers);

@@ -178,7 +178,11 @@ TEST(ContextMatches, IsBm25OfTheTexts) {
   const std::vector<std::int32_t> a = {1, 2, 1, 4}, b = {1, 6, 7, 8, 9, 9, 9, 9}, c;
   const std::vector<SelectableContext> contexts = {
       {4, 0, 2, 2, false, a}, {8, 4, 2, 4, false, b}, {0, 12, 2, 0, false, c}};
-  const std::vector<float> m = context_matches(contexts, std::vector<std::int32_t>{1, 6, 6, 3});
+  SelectionInput input;
+  input.contexts = contexts;
+  const std::vector<std::int32_t> question = {1, 6, 6, 3};
+  input.question = question;
+  const std::vector<float> m = context_matches(lexical_text(input));
   // Two texts of 6 tokens on average; 1 is in both, 6 in one, and asked twice it counts once.
   const double both = std::log(1 + 0.5 / 2.5), one = std::log(1 + 1.5 / 1.5);
   const auto part = [](double count, double length) {
@@ -187,7 +191,7 @@ TEST(ContextMatches, IsBm25OfTheTexts) {
   EXPECT_NEAR(m[0], both * part(2, 4), 1e-5);
   EXPECT_NEAR(m[1], both * part(1, 8) + one * part(1, 8), 1e-5);
   EXPECT_EQ(m[2], 0);
-  EXPECT_EQ(context_matches({}, {}).size(), 0u);
+  EXPECT_EQ(context_matches({}).size(), 0u);
 }
 
 }  // namespace

@@ -25,6 +25,13 @@ std::vector<SelectableContext> contexts_of(const std::vector<Ids>& documents) {
   return out;
 }
 
+BlockScores lexical_scores(const std::vector<SelectableContext>& contexts, const Ids& question) {
+  SelectionInput input;
+  input.contexts = contexts;
+  input.question = question;
+  return quire::lexical_scores(contexts, lexical_text(input));
+}
+
 TEST(LexicalScoresTest, AMatchReachesBackHalfAndForwardFading) {
   // The 18 tokens form five blocks, and 7 is in the third. idf = ln(1 + 4.5 / 1.5), and one
   // occurrence does not saturate.
@@ -79,6 +86,64 @@ TEST(LexicalScoresTest, NothingToAskAndNothingToFindIsZero) {
     EXPECT_EQ(s, (std::vector<std::vector<float>>{std::vector<float>(3), {}}));
   }
   EXPECT_TRUE(lexical_scores({}, Ids{8}).empty());
+}
+
+/// A vocabulary of a few pieces of words: text as tokens, and tokens as words.
+class Pieces {
+ public:
+  Ids ids(const std::vector<std::string>& pieces) {
+    Ids out;
+    for (const std::string& piece : pieces) {
+      out.push_back(static_cast<std::int32_t>(pieces_.size()));
+      pieces_.push_back(piece);  // every use has an id of its own, so only words can match
+    }
+    return out;
+  }
+  std::vector<TokenWord> words(std::span<const std::int32_t> ids) const {
+    std::vector<TokenWord> out;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const std::string& piece = pieces_[static_cast<std::size_t>(ids[i])];
+      if (piece.front() == '_')
+        out.push_back({piece.substr(1), static_cast<std::int32_t>(i)});
+      else
+        out.back().text += piece;
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+TEST(LexicalTextTest, EqualWordsMatchWhateverTheirTokensAre) {
+  Pieces pieces;
+  // The word lies across the end of the first block of four, where it begins.
+  const std::vector<Ids> documents = {
+      pieces.ids({"_a", "_b", "_c", "_in", "voi", "ce", "_d", "_e"}), pieces.ids({"_in", "_x"})};
+  const Ids question = pieces.ids({"_the", "_invoi", "ce"});
+  const auto contexts = contexts_of(documents);
+  SelectionInput input;
+  input.contexts = contexts;
+  input.question = question;
+  input.words = [&](std::span<const std::int32_t> ids) { return pieces.words(ids); };
+  const LexicalText text = lexical_text(input);
+  EXPECT_EQ(text.question.size(), 2u);
+  ASSERT_EQ(text.contexts[0].size(), 6u);
+  EXPECT_EQ(text.contexts[0][3].token, 3);
+  EXPECT_EQ(text.contexts[0][3].id, text.question[1]);
+  const BlockScores own = lexical_matches(contexts, text);
+  EXPECT_GT(own[0][0], 0);
+  EXPECT_EQ(own[0][1], 0) << "the rest of a word is no word";
+  EXPECT_EQ(own[1][0], 0) << "a piece of a word is no word";
+  const std::vector<float> whole = context_matches(text);
+  EXPECT_GT(whole[0], 0);
+  EXPECT_EQ(whole[1], 0);
+  // Only the question's own words ask.
+  input.question_words = std::span(question).first(1);
+  EXPECT_EQ(lexical_text(input).question.size(), 1u);
+  // Without a vocabulary each token is a word.
+  input.words = nullptr;
+  EXPECT_EQ(lexical_text(input).contexts[0].size(), 8u);
 }
 
 /// Computes the definition in double, block by block and term by term.

@@ -42,7 +42,11 @@ void write(Ids& ids, std::size_t at, const Ids& words) {
 
 BlockScores linked(const std::vector<Ids>& docs, const Ids& question) {
   const auto contexts = contexts_of(docs);
-  return linked_scores(contexts, question, lexical_matches(contexts, question));
+  SelectionInput input;
+  input.contexts = contexts;
+  input.question = question;
+  const LexicalText text = lexical_text(input);
+  return linked_scores(contexts, text, lexical_matches(contexts, text));
 }
 
 /// Returns (document, block) of the highest score.
@@ -97,8 +101,12 @@ TEST(LinkedScoresTest, NothingToLinkIsZero) {
   EXPECT_TRUE(linked({}, {1}).empty());
   auto contexts = contexts_of(docs);
   for (auto& c : contexts) c.token_ids = {};
+  SelectionInput input;
+  input.contexts = contexts;
   const Ids question = {1000};
-  for (const auto& context : linked_scores(contexts, question, lexical_matches(contexts, question)))
+  input.question = question;
+  const LexicalText text = lexical_text(input);
+  for (const auto& context : linked_scores(contexts, text, lexical_matches(contexts, text)))
     EXPECT_EQ(context, std::vector<float>(10));
 }
 

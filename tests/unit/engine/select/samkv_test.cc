@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -59,9 +60,14 @@ TEST(PersonalisedQueriesTest, OneDocumentKeepsTheQueryAndOrderDoesNotMatter) {
 }
 
 TEST(BiasWeightTest, PerHeadIsTheMeanOverHeads) {
-  const std::vector<float> a = {1, 0, 0, 1}, b = {1, 0, 1, 0};
-  EXPECT_NEAR(bias_weight(a, b, 2, BiasCos::kLayer), 0.5, 1e-6);
+  // The first head has nearly all of both lengths, and there the vectors are parallel.
+  const std::vector<float> a = {10, 0, 0, 1}, b = {10, 0, 1, 0};
+  EXPECT_NEAR(bias_weight(a, b, 2, BiasCos::kLayer), 100.0 / 101, 1e-6);
   EXPECT_NEAR(bias_weight(a, b, 2, BiasCos::kHead), 0.5, 1e-6);
+  // A head's sign is dropped before the mean, a layer's after the sum.
+  const std::vector<float> c = {1, 0, 1, 0}, d = {1, 0, -1, 0};
+  EXPECT_NEAR(bias_weight(c, d, 2, BiasCos::kLayer), 0, 1e-6);
+  EXPECT_NEAR(bias_weight(c, d, 2, BiasCos::kHead), 1, 1e-6);
   EXPECT_EQ(bias_weight(a, std::vector<float>(4), 2, BiasCos::kHead), 0);
 }
 
@@ -558,6 +564,201 @@ TEST(SamkvReferenceTest, SharedModeKeepsTheSameBlocksInAllLayers) {
     EXPECT_TRUE(s->same_in_all_layers());
     EXPECT_EQ(s->num_layers(), 3);
   }
+}
+
+/// Two layers of one head whose first two channels turn by one radian a token, over documents of
+/// one fixed key there, so that a score depends on the distance alone.
+class FrameTest : public ::testing::Test {
+ protected:
+  void add(std::int64_t tokens, std::array<float, 2> local) {
+    documents_.add(
+        tokens, [](int, int, int c) { return c == 0 ? 1.0f : 0.0f; },
+        [](int, int b) {
+          return BlockStats{b == 1 ? 0.1f : 0.9f, b == 2 ? 0.01f : 0.5f, b * 16};
+        },
+        [local](int, int c) { return c < 2 ? local[static_cast<std::size_t>(c)] : 0.0f; });
+  }
+  Result<SamkvScores> scores(const SamkvScoreOptions& options, std::size_t asked = 1) {
+    in_ = documents_.input();
+    question_.assign(asked, 1);
+    in_.question = question_;
+    std::vector<float> query(16);
+    query[0] = query[8] = 1;
+    pass_ = documents_.question(query);
+    in_.query_pass = &pass_;
+    return samkv_scores(in_, options);
+  }
+  Documents documents_{SketchShape{}};
+  SelectionInput in_;
+  QueryPassResult pass_;
+  std::vector<std::int32_t> question_;
+};
+
+// score_frame: keys of one direction score alike without positions, and by the angle between them
+// and the question with positions.
+TEST_F(FrameTest, RawScoresAreFreeOfPositionsAndRotatedOnesAreNot) {
+  add(160, {0, 0});
+  const auto raw = scores({.bias = false, .frame = SamkvScoreOptions::Frame::kRaw}),
+             rotated = scores({.bias = false});
+  ASSERT_TRUE(raw.ok() && rotated.ok());
+  // The mean of keys at 16 angles, one radian apart, in their middle's frame.
+  double mean = 0;
+  for (int t = 0; t < 16; ++t) mean += std::cos(t - 7.0) / 16;
+  const std::int64_t distance = pass_.last_position - pass_.context_position[0];
+  for (std::size_t b = 0; b < 10; ++b) {
+    EXPECT_NEAR(raw->documents[0].score[1][b], mean, 0.01) << b;
+    double want = 0;
+    for (std::size_t t = 0; t < 16; ++t)
+      want += std::cos(static_cast<double>(distance) - static_cast<double>(16 * b + t)) / 16;
+    EXPECT_NEAR(rotated->documents[0].score[1][b], want, 0.01) << b;
+  }
+}
+
+// bias_frame=rotated compares means of rows that were turned by their positions.
+TEST_F(FrameTest, TheBiasIsComparedBeforeOrBehindTheRotation) {
+  add(20, {1, 0});  // two blocks, so the local query is the mean of all 20 rows
+  add(40, {0, 1});  // the last two of three blocks: rows 16 to 39
+  const auto weights = [&](BiasFrame frame, std::size_t asked) {
+    const auto s = scores({.bias_frame = frame}, asked);
+    EXPECT_TRUE(s.ok()) << s.status().to_string();
+    return std::vector{s->documents[0].bias_weight, s->documents[1].bias_weight};
+  };
+  const auto raw = weights(BiasFrame::kRaw, 3);
+  EXPECT_NEAR(raw[0], 1, 0.02);
+  EXPECT_NEAR(raw[1], 0, 0.02);
+  for (const std::size_t asked : {std::size_t{1}, std::size_t{3}}) {
+    const auto rotated = weights(BiasFrame::kRotated, asked);
+    // The mean of equally spaced turns points to the middle one.
+    const double middle = static_cast<double>(pass_.last_position) -
+                          (static_cast<double>(asked) - 1) / 2;
+    EXPECT_NEAR(rotated[0], std::fabs(std::cos(middle - 9.5)), 0.02) << asked;
+    EXPECT_NEAR(rotated[1], std::fabs(std::sin(middle - 27.5)), 0.02) << asked;
+  }
+}
+
+// extremes=question: s_max and s_min are the largest and the smallest middle score, whatever the
+// document's statistics say.
+TEST_F(SamkvSelectorTest, ExtremesOfTheQuestionAreItsBestAndWorstMiddleBlock) {
+  documents_.add(
+      160,
+      [](int, int b, int c) {
+        if (c != kChannel) return 0.0f;
+        return b == 6 ? 4.0f : b == 3 ? 0.0f : b >= 1 && b < 8 ? 2.0f : 1.0f;  // anchors: 1
+      },
+      [](int, int b) {
+        // The statistics name block 1 and block 2, which score alike.
+        return BlockStats{b == 1 ? 0.1f : 0.9f, b == 2 ? 0.01f : 0.5f, b * 16};
+      },
+      [](int, int) { return 0.0f; });
+  EXPECT_EQ(select().contexts[0].keep_share, 0);
+  const Selection s = select(options_of({{"extremes", "question"}}));
+  EXPECT_NEAR(s.contexts[0].keep_share.value(), 0.75, 0.01);  // (4 - 1) / (4 - 0)
+  EXPECT_EQ(s.kept(0, 0).size(), 3u + 6u);                    // ceil(0.75 * 7)
+}
+
+// anchors=by_length: documents below 12 blocks keep their first block alone.
+TEST_F(SamkvSelectorTest, ShortDocumentsMayKeepOneAnchor) {
+  add_document({{4, 1, 0}, {4, 1, 0}}, 11);
+  add_document({{4, 1, 0}, {4, 1, 0}}, 12);
+  const auto kept_by = [&](const char* anchors) {
+    const Selection s = select(options_of({{"select", "off"}, {"anchors", anchors}}));
+    EXPECT_TRUE(s.anchors.has_value()) << anchors;
+    return std::pair(kept(s, 0, 0), kept(s, 0, 1));
+  };
+  EXPECT_EQ(kept_by("by_length"), std::pair(Blocks({0}), Blocks({0, 10, 11})));
+  EXPECT_EQ(kept_by("published"), std::pair(Blocks({0, 9, 10}), Blocks({0, 10, 11})));
+  EXPECT_EQ(kept_by("first"), std::pair(Blocks({0}), Blocks({0})));
+}
+
+/// Ten contexts of 20 blocks, of which some continue one another.
+class ChunksTest : public SamkvSelectorTest {
+ protected:
+  ChunksTest() {
+    for (int i = 0; i < 10; ++i) add_document({{4, 1, 0}, {4, 5, 0}});
+    contexts_ = documents_.contexts();
+    for (const std::size_t i : {1u, 2u, 3u, 4u, 6u, 7u, 8u, 9u}) contexts_[i].continues = true;
+  }
+  Selection select_chunks(const PlugOptions& options) {
+    SelectionInput in = documents_.input();
+    in.contexts = contexts_;
+    std::vector<float> query(16);
+    query[kChannel] = query[8 + kChannel] = 1;
+    const QueryPassResult pass = documents_.question(query);
+    in.query_pass = &pass;
+    auto s = (*selectors().make("samkv", options))->select(in);
+    EXPECT_TRUE(s.ok()) << s.status().to_string();
+    return s.ok() ? std::move(*s) : Selection();
+  }
+  static std::size_t count(const Selection& s) {
+    std::size_t n = 0;
+    for (std::int32_t i = 0; i < 10; ++i) n += s.kept(0, i).size();
+    return n;
+  }
+  std::vector<SelectableContext> contexts_;
+};
+
+// Two documents of five chunks: three anchors each, and D = 2.
+TEST_F(ChunksTest, AnchorsShareAndDBelongToWholeDocuments) {
+  const Selection s = select_chunks({});
+  EXPECT_EQ((*s.anchors)[0], (Blocks{0}));
+  EXPECT_EQ((*s.anchors)[2], Blocks{});
+  EXPECT_EQ((*s.anchors)[4], (Blocks{18, 19}));
+  EXPECT_EQ((*s.anchors)[5], (Blocks{0}));
+  // P of 97 middle blocks in each document, and half of both stays.
+  const auto candidates = static_cast<std::size_t>(std::ceil(*s.contexts[0].keep_share * 97));
+  EXPECT_EQ(count(s), 6u + candidates);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(s.contexts[i].keep_share.value(), 0.375, 0.01);
+  // Each chunk by itself: three anchors, D = 10.
+  EXPECT_EQ(count(select_chunks(options_of({{"contexts", "chunks"}}))), 30u + 7u);
+  for (auto& c : contexts_) c.continues = false;
+  EXPECT_EQ(count(select_chunks({})), 30u + 7u);
+}
+
+TEST_F(ChunksTest, TheLastTwoBlocksOfADocumentMayLieInTwoChunks) {
+  const std::vector<SelectableContext> chunks = {
+      {.num_tokens = 32, .num_blocks = 2},
+      {.num_tokens = 16, .num_blocks = 1, .continues = true},
+      {.num_tokens = 16, .num_blocks = 1}};
+  EXPECT_EQ(documents_of(chunks), (Blocks{0, 0, 1}));
+  const auto anchors = blocks_of_documents(chunks, true, anchor_blocks);
+  EXPECT_EQ(anchors, (Selection::ContextBlocks{{0, 1}, {0}, {0}}));
+}
+
+// A document's tail bends the queries of other documents, not of its own chunks.
+TEST(SamkvChunksTest, ChunksOfADocumentShareItsLocalQuery) {
+  Documents docs({.num_layers = 1,
+                  .num_heads = 1,
+                  .num_kv_heads = 1,
+                  .head_dim = 8,
+                  .rotary_dim = 2,
+                  .block_tokens = 16});
+  const auto add = [&](float local) {
+    docs.add(
+        160, [](int, int b, int c) { return c == 4 ? static_cast<float>(b) : 0.0f; },
+        [](int, int b) {
+          return BlockStats{0.5f, 0.5f, b * 16};
+        },
+        [local](int, int c) { return c == 4 ? local : 0.0f; });
+  };
+  add(100);  // a chunk in the middle of the first document: its tail counts for nothing
+  add(2);
+  add(3);
+  std::vector<SelectableContext> contexts = docs.contexts();
+  contexts[1].continues = true;
+  SelectionInput in = docs.input();
+  in.contexts = contexts;
+  in.stable_layers = {0, 0};
+  std::vector<float> query(8);
+  query[4] = 1;
+  const QueryPassResult pass = docs.question(query);
+  in.query_pass = &pass;
+  const auto s = samkv_scores(in, {});
+  ASSERT_TRUE(s.ok());
+  EXPECT_EQ(s->num_documents(), 2);
+  // Every cosine is 1: 1 + 3 in the first document's chunks, 1 + 2 in the second.
+  EXPECT_NEAR(s->documents[0].score[0][5], 4 * 5, 0.2);
+  EXPECT_NEAR(s->documents[1].score[0][5], 4 * 5, 0.2);
+  EXPECT_NEAR(s->documents[2].score[0][5], 3 * 5, 0.2);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "ingest/index/words.h"
+#include "base/words.h"
 
 namespace quire {
 namespace {

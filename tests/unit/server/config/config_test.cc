@@ -88,7 +88,8 @@ TEST(Config, WrongTypesAndRangesNameTheSetting) {
 }
 
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
-  for (const auto* flag : {"remote.url=redis://x", "cache.block_tokens=48"}) {
+  for (const auto* flag :
+       {"remote.url=redis://x", "cache.block_tokens=48", "retrieve.language=klingon"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);

@@ -1,4 +1,4 @@
-#include "ingest/index/words.h"
+#include "base/words.h"
 
 #include <gtest/gtest.h>
 
