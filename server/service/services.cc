@@ -8,6 +8,16 @@
 #include "server/support/version.h"
 
 namespace quire {
+namespace {
+
+/// Returns the strategies that evidence is gathered for: blending, all KV, a part of it.
+std::vector<std::string> evidence_candidates(const EngineInfo& info) {
+  std::vector<std::string> out = {"reuse", "prophetkv", "prophetkv:r=0.4"};
+  if (!info.selection_heads.empty()) out.emplace_back("samkv");
+  return out;
+}
+
+}  // namespace
 
 std::int64_t unix_ms_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -28,13 +38,6 @@ Services::Services(Config initial)
       keys_(KeyRing::open()) {
   metrics->set_per_namespace(initial.metrics.per_namespace);
   set_config(std::move(initial));
-}
-
-/// Returns the strategies that evidence is gathered for: from blending to sparse.
-static std::vector<std::string> evidence_candidates(const EngineInfo& info) {
-  std::vector<std::string> out = {"reuse", "prophetkv", "prophetkv:r=0.4"};
-  if (!info.selection_heads.empty()) out.emplace_back("samkv");
-  return out;
 }
 
 void start_shadow(Services& s) {

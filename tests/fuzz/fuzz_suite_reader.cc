@@ -1,10 +1,12 @@
-// Question files and stored certificates are never read past the end, and accepted ones are whole.
+// Question files, stored certificates and evidence are never read past the end, and accepted ones
+// are whole.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "fidelity/certificate.h"
+#include "fidelity/evidence/evidence.h"
 #include "fidelity/suite_reader.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -27,6 +29,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto certificates = parse_certificates(bytes); certificates.ok()) {
     const auto again = parse_certificates(certificates_json(*certificates));
     if (!again.ok() || again->size() != certificates->size()) std::abort();
+  }
+  if (const auto probes = parse_evidence(bytes); probes.ok()) {
+    const auto again = parse_evidence(evidence_json(*probes));
+    if (!again.ok() || again->size() != probes->size()) std::abort();
   }
   return 0;
 }
