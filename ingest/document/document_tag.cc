@@ -45,10 +45,10 @@ Status check_condition(const DocumentCondition& condition, std::string_view tag,
     return Status(Code::kFailedPrecondition,
                   "the document has changed: its tag is " + std::string(tag), "If-Match");
   if (condition.if_none_match && tags_match(*condition.if_none_match, tag, content_hash))
-    return Status(Code::kFailedPrecondition,
-                  *condition.if_none_match == "*" ? "the document exists"
-                                                  : "the document is the one named",
-                  "If-None-Match");
+    return Status(
+        Code::kFailedPrecondition,
+        *condition.if_none_match == "*" ? "the document exists" : "the document is the one named",
+        "If-None-Match");
   return {};
 }
 

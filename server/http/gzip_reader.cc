@@ -48,9 +48,7 @@ Status GzipReader::feed(std::string_view piece, const Take& take) {
                                                        (z.msg ? std::string(": ") + z.msg : ""));
       if (rc == Z_STREAM_END) complete_ = true;
       const std::size_t made = kOutBytes - z.avail_out;
-      if (made > 0 &&
-          !take({reinterpret_cast<const char*>(stream_->out.data()), made}))
-        return {};
+      if (made > 0 && !take({reinterpret_cast<const char*>(stream_->out.data()), made})) return {};
     } while (z.avail_in > 0 || z.avail_out == 0);
   }
   return {};

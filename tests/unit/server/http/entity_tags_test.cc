@@ -23,7 +23,8 @@ TEST(EntityTags, ListsOfStrongAndWeakTags) {
 }
 
 TEST(EntityTags, MalformedListsAreRefused) {
-  for (const char* text : {"", " ", ",", "\"a", "\"a\" \"b\"", "W/\"a", "*, \"a\"", "\"a\"b", "a\"b"})
+  for (const char* text :
+       {"", " ", ",", "\"a", "\"a\" \"b\"", "W/\"a", "*, \"a\"", "\"a\"b", "a\"b"})
     EXPECT_FALSE(parse_entity_tags(text)) << text;
 }
 
