@@ -24,18 +24,22 @@ class DocumentCatalog {
   virtual Result<DocumentListPage> list(std::string_view ns,
                                         const DocumentListOptions& options) = 0;
   virtual Result<DocumentCounts> counts(std::string_view ns) = 0;
-  /// Returns the stored text, or that of a document still being ingested.
+  /// Returns the stored text, or that of a document still being ingested. kFailedPrecondition: the
+  /// document failed, and such a document has no text.
   virtual Result<std::string> content(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) = 0;
 
-  /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet),
-  /// kResourceExhausted (no more may be pinned).
+  /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet;
+  /// with a field: the patch's condition), kResourceExhausted (no more may be pinned).
   virtual Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
                                      const DocumentPatch& patch) = 0;
   /// Deletes text and KV. Queries that resolved the document finish; waiting items of earlier jobs
-  /// for this id are cancelled.
-  virtual Status remove(std::string_view ns, std::string_view id) = 0;
+  /// for this id are cancelled. The condition is checked before; a change that comes between check
+  /// and deletion is deleted, too. Errors: kNotFound, kFailedPrecondition (the condition).
+  virtual Status remove(std::string_view ns, std::string_view id,
+                        const DocumentCondition& condition) = 0;
+  Status remove(std::string_view ns, std::string_view id) { return remove(ns, id, {}); }
   /// Deletes each document that the request names, one after the other. Errors: kInvalidArgument
   /// (not exactly one of ids and filter, or an empty filter).
   virtual Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) = 0;

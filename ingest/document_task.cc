@@ -87,10 +87,14 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
              *existing_));
     return true;
   }
-  if (settings.if_match && (!existing_ready_ || (*settings.if_match != "*" &&
-                                                 *settings.if_match != existing_->content_hash))) {
+  if (settings.if_match &&
+      (!existing_ready_ ||
+       !tags_match(*settings.if_match, document_tag(*existing_), existing_->content_hash))) {
     fail(ItemError{"precondition_failed",
-                   "the document's content hash is not " + *settings.if_match, "If-Match"},
+                   existing_ready_
+                       ? "the document has changed: its tag is " + document_tag(*existing_)
+                       : "the document does not exist",
+                   "If-Match"},
          false);
     return true;
   }
@@ -434,12 +438,12 @@ void DocumentTask::fail_cut(const Status& status) {
   const bool too_long = field == "text" || field.starts_with("chunks");
   const std::string param = field.starts_with("chunking") ? field : path(field);
   if (status.code() != Code::kInvalidArgument) return fail(status, param);
-  fail(ItemError{too_long ? "context_length_exceeded" : "invalid_value", status.message(), param},
+  fail(ItemError{too_long ? "document_too_long" : "invalid_value", status.message(), param},
        /*keep_document=*/true);
 }
 
-/// Ends the item with an error. `keep_document` stores the text as a failed document, unless a
-/// ready version exists or it was deleted in the meantime.
+/// Ends the item with an error. `keep_document` stores a failed document without its text, unless
+/// a ready version exists or it was deleted in the meantime.
 void DocumentTask::fail(ItemError error, bool keep_document) {
   if (work_.cancelled->load()) return end_cancelled();
   const bool worth = keep_document && work_.type == JobType::kIngest && !existing_ready_ &&
@@ -448,7 +452,7 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
     DocumentManifest m = draft(DocumentStatus::kFailed);
     m.error_code = error.code;
     m.error_message = error.message;
-    const auto stored = store_document(std::move(m), {}, {});
+    const auto stored = context_.store.commit_document(std::move(m), std::string_view(), {}, {});
     if (!stored.ok()) {
       log_warning("a failed document could not be kept",
                   {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});

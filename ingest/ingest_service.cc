@@ -248,10 +248,9 @@ Status IngestServiceImpl::check_preconditions(std::string_view ns,
   if (options.if_none_match_any && ready)
     return Status(Code::kFailedPrecondition, "the document exists", "If-None-Match");
   if (options.if_match &&
-      (!ready || (*options.if_match != "*" && *options.if_match != head->content_hash))) {
+      (!ready || !tags_match(*options.if_match, document_tag(*head), head->content_hash))) {
     return Status(Code::kFailedPrecondition,
-                  ready ? "the document's content hash is " + head->content_hash + ", not " +
-                              *options.if_match
+                  ready ? "the document has changed: its tag is " + document_tag(*head)
                         : "the document does not exist",
                   "If-Match");
   }

@@ -23,7 +23,8 @@ constexpr std::string_view kBase32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 std::optional<ItemError> check_utf8(std::string_view text, const std::string& param) {
   const auto bad = find_invalid_utf8(text);
   if (!bad) return std::nullopt;
-  return ItemError{"invalid_value", "not valid UTF-8 at byte " + std::to_string(*bad), param};
+  return ItemError{"invalid_value", param + " is not valid UTF-8 at byte " + std::to_string(*bad),
+                   param};
 }
 
 }  // namespace
@@ -69,12 +70,12 @@ std::optional<ItemError> check_document(DocumentInput& input, const IngestOption
                                         const std::string& path) {
   if (input.id) {
     if (const Status s = check_document_id(*input.id); !s.ok())
-      return ItemError{"invalid_value", s.message(), join_path(path, "id")};
+      return ItemError{"invalid_value", "id " + s.message(), join_path(path, "id")};
   }
   if (auto bad = check_utf8(input.title, join_path(path, "title"))) return bad;
   if (input.title.size() > kMaxTitle) {
     return ItemError{"invalid_value",
-                     "has " + std::to_string(input.title.size()) + " bytes, the limit is " +
+                     "title has " + std::to_string(input.title.size()) + " bytes, the limit is " +
                          std::to_string(kMaxTitle),
                      join_path(path, "title")};
   }

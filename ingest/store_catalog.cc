@@ -71,6 +71,7 @@ DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) 
   d.title = m.title;
   d.metadata_json = m.metadata_json.empty() ? "{}" : m.metadata_json;
   d.content_hash = m.content_hash;
+  d.tag = document_tag(m);
   d.version = m.version;
   d.bytes = m.text_bytes;
   d.tokens = m.num_tokens;
@@ -97,7 +98,7 @@ Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
   d.ns = ns;
   d.title = saved.input.title;
   d.metadata_json = saved.input.metadata_json;
-  d.content_hash = pending.content_hash;
+  d.content_hash = d.tag = pending.content_hash;
   d.bytes = saved.text_bytes;
   d.tokens = pending.tokens_total;
   d.status = pending.status;
@@ -132,6 +133,10 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
 
 Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view id) {
   const auto pending = table_.pending(ns, id);
+  const auto head = store_.get_document_head(ns, id);
+  if (head.ok() && head->status == DocumentStatus::kFailed && !pending)
+    return Status::precondition("the document '" + std::string(id) +
+                                "' failed, and its text was not kept; post it again");
   auto text = store_.get_text(ns, id);
   if (text.ok() || text.code() != Code::kNotFound) return text;
   if (pending && pending->type == JobType::kIngest) {
@@ -322,7 +327,8 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
   PinGate::Grant pin;  // until the store counts the document as pinned
   auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
     if (m.status != DocumentStatus::kReady)
-      return Status::precondition("document " + m.id + " is not ready");
+      return Status::precondition("the document '" + m.id + "' is not ready");
+    QUIRE_RETURN_IF_ERROR(check_condition(patch.condition, document_tag(m), m.content_hash));
     if (patch.metadata_json) {
       QUIRE_ASSIGN_OR_RETURN(m.metadata_json, merge_metadata(m.metadata_json, *patch.metadata_json,
                                                              to_size(options_.max_metadata_bytes)));
@@ -343,13 +349,18 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
   });
   if (!changed.ok()) {
     if (changed.code() != Code::kNotFound) return changed.status();
-    if (pending) return Status::precondition("document " + std::string(id) + " is not ready");
+    if (pending) return Status::precondition("the document '" + std::string(id) + "' is not ready");
     return no_document(id);
   }
   return describe(*changed, /*with_cache=*/true);
 }
 
-Status StoreCatalog::remove(std::string_view ns, std::string_view id) {
+Status StoreCatalog::remove(std::string_view ns, std::string_view id,
+                            const DocumentCondition& condition) {
+  if (condition.if_match || condition.if_none_match) {
+    QUIRE_ASSIGN_OR_RETURN(const DocumentInfo now, get(ns, id));
+    QUIRE_RETURN_IF_ERROR(check_condition(condition, now.tag, now.content_hash));
+  }
   auto cancelled = table_.cancel_document(ns, id);
   // An item that ended but is not saved would be repeated after a crash. Saving comes before the
   // deletion, because the repeated item may be an older version than the deleted one. It comes

@@ -30,7 +30,9 @@ class StoreCatalog final : public DocumentCatalog {
   Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) override;
   Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
                              const DocumentPatch& patch) override;
-  Status remove(std::string_view ns, std::string_view id) override;
+  using DocumentCatalog::remove;
+  Status remove(std::string_view ns, std::string_view id,
+                const DocumentCondition& condition) override;
   Result<BulkDeleteResult> remove_many(std::string_view ns, const BulkDelete& request) override;
 
  private:

@@ -14,6 +14,7 @@
 #include "cachestore/format/document.h"
 #include "cachestore/format/segment.h"
 #include "engine/engine.h"
+#include "ingest/document/document_tag.h"
 
 namespace quire {
 
@@ -68,8 +69,8 @@ struct BatchOptions {
   bool pinned = false;
   std::string tier;        ///< "", "dram" or "disk"; a hint
   std::string cache_salt;  ///< empty: none; else 8 to 128 characters. Only its digest is kept.
-  /// For single documents (PUT): compared with content_hash at the call and again at the commit.
-  /// "*" is any document.
+  /// For single documents (PUT): a list of tags as in DocumentCondition, compared at the call and
+  /// again when its job begins. A version committed after that fails the commit.
   std::optional<std::string> if_match;
   bool if_none_match_any = false;  ///< the document must not exist yet
   /// True: error paths name the documents' place in the caller's body. False: the body is a single
@@ -81,6 +82,7 @@ struct BatchOptions {
 /// ingested and no earlier version is ready.
 struct DocumentInfo {
   std::string id, ns, title, metadata_json, content_hash;
+  std::string tag;  ///< document_tag() of its state
   std::uint64_t version = 0, bytes = 0, tokens = 0, num_chunks = 0;
   DocumentStatus status = DocumentStatus::kQueued;
   std::optional<ItemError> error;
@@ -157,6 +159,7 @@ struct DocumentPatch {
   /// Inner none: removes it. A value excludes a value of ttl_seconds.
   std::optional<std::optional<std::int64_t>> expires_at_ms;
   std::optional<bool> pinned;
+  DocumentCondition condition;  ///< checked together with the change
   bool empty() const {
     return !title && !metadata_json && !ttl_seconds && !ttl_anchor && !expires_at_ms && !pinned;
   }

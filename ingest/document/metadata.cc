@@ -13,19 +13,19 @@ Result<json::object> parse_object(std::string_view text) {
   if (text.empty()) return json::object();
   json::value value;
   if (const auto error = parse_json(text, value)) {
-    return Status::invalid("metadata",
-                           error->kind == JsonTextError::Kind::kUtf8
-                               ? "not valid UTF-8 at byte " + std::to_string(error->byte)
-                               : "not valid JSON: " + error->reason);
+    return Status::invalid(
+        "metadata", error->kind == JsonTextError::Kind::kUtf8
+                        ? "metadata is not valid UTF-8 at byte " + std::to_string(error->byte)
+                        : "metadata is not valid JSON: " + error->reason);
   }
-  if (!value.is_object()) return Status::invalid("metadata", "must be a JSON object");
+  if (!value.is_object()) return Status::invalid("metadata", "metadata must be a JSON object");
   return std::move(value.get_object());
 }
 
 Result<std::string> bounded(const json::object& object, std::size_t max_bytes) {
   std::string text = json::serialize(object);
   if (text.size() > max_bytes) {
-    return Status::invalid("metadata", "has " + std::to_string(text.size()) +
+    return Status::invalid("metadata", "metadata has " + std::to_string(text.size()) +
                                            " bytes, the limit is " + std::to_string(max_bytes));
   }
   return text;

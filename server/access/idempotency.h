@@ -40,7 +40,8 @@ class IdempotencyStore {
   explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now)
       : options_(options), now_(std::move(now)) {}
 
-  /// Looks up `slot`: key + method + path + Idempotency-Key. After kFirst the caller does the work,
+  /// Looks up `slot`: API key + namespace + method + path with its
+  /// query + Idempotency-Key. After kFirst the caller does the work,
   /// then calls complete() or forget().
   Lookup begin(const std::string& slot, const Digest& body);
   void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);

@@ -4,8 +4,10 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "server/app/gzip_sink.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
+#include "server/http/entity_tags.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
 #include "server/support/request_id.h"
@@ -43,6 +45,7 @@ class App final : public HttpService {
   std::optional<HttpResponse> limit_rate(Call& call);
   void allow_origin(Call& call, const HttpRequest& request);
   HttpResponse preflight(Call& call, const RouteMatch& match, const HttpRequest& request);
+  void expand_body(Call& call, HeadDecision& decision);
   bool begin_idempotent(Call& call);
 
   Services& services_;
@@ -77,7 +80,8 @@ HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpReque
     r.headers.set(
         "Access-Control-Allow-Headers",
         wanted.empty()
-            ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer"
+            ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer, "
+              "If-Match, If-None-Match"
             : std::string(wanted));
     r.headers.set("Access-Control-Max-Age", "600");
   }
@@ -184,8 +188,10 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
       return refuse(call,
                     make_problem("invalid_value", "Idempotency-Key must have 1 to 128 characters",
                                  "Idempotency-Key"));
+    const auto query = std::min(request.target.find('?'), request.target.size());
     call.idempotency_slot = (call.key ? call.key->name : "") + "\n" + call.ns + "\n" +
-                            request.method + " " + call.instance + "\n" + *key;
+                            request.method + " " + call.instance + request.target.substr(query) +
+                            "\n" + *key;
   }
   return std::nullopt;
 }
@@ -211,7 +217,28 @@ HeadDecision App::on_head(Exchange& exchange) {
     decision.max_body_bytes = kMaxStreamBytes;
     decision.sink = make_pack_sink(*call);
   }
+  if (!decision.reject) expand_body(*call, decision);
   return decision;
+}
+
+/// Puts what undoes Content-Encoding before the body's sink, or refuses the encoding.
+void App::expand_body(Call& call, HeadDecision& decision) {
+  const auto given = joined_fields(call.request().headers, "content-encoding");
+  if (!given || given->empty() || iequals(*given, "identity")) return;
+  if (!iequals(*given, "gzip") && !iequals(*given, "x-gzip")) {
+    Problem p = make_problem(
+        "unsupported_media_type",
+        "Content-Encoding is '" + given->substr(0, 128) + "'; send the body as it is, or as gzip",
+        "Content-Encoding");
+    p.headers.emplace_back("Accept-Encoding", "gzip");
+    decision.reject = refuse(call, p);
+    return;
+  }
+  auto sink = std::make_shared<GzipSink>(
+      call, std::move(decision.sink), decision.max_body_bytes,
+      [this, &call](const Problem& problem) { return *refuse(call, problem); });
+  call.gzip = sink->reader();
+  decision.sink = std::move(sink);
 }
 
 /// Returns false if the call got the remembered reply or was refused.
@@ -240,6 +267,9 @@ bool App::begin_idempotent(Call& call) {
 void App::handle(std::shared_ptr<Exchange> exchange) {
   Call* raw = call_of(*exchange).get();
   const std::shared_ptr<Call> call(std::move(exchange), raw);
+  if (call->gzip && !call->gzip->complete())
+    return call->fail(
+        make_problem("invalid_value", "the gzip body ends too early", "Content-Encoding"));
   if (!begin_idempotent(*call)) return;
   const auto run = [call] {
     try {

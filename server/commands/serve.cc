@@ -267,6 +267,14 @@ class Service {
   bool stopped_ = false;
 };
 
+/// Says why, once: in the log where its lines are JSON, which something collects; else as a
+/// sentence. Returns the exit code.
+int cannot_start(const Config::Log& log, const Status& why) {
+  if (!logs_json(log.format) || log.level == "off") return complain(why);
+  log_error("the service cannot start", {{"reason", why.to_string()}});
+  return 1;
+}
+
 int serve(const ServeFlags& flags) {
   auto config = load_config(flags.config_file, flags.settings);
   if (!config.ok()) return complain(config.status());
@@ -288,6 +296,7 @@ int serve(const ServeFlags& flags) {
   log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo,
            backend->library == nullptr ? "computing on the CPU" : "computing on the GPU",
            {{"backend", backend->name}, {"cuda", backend->cuda}});
+  const Config::Log log = config->log;
   ProcessSignals signals;
   std::atomic<bool> failed{false}, loaded{false};
   Service service(std::move(*config), std::move(*backend), flags, [&failed](const Status& lost) {
@@ -296,17 +305,13 @@ int serve(const ServeFlags& flags) {
               {{"reason", lost.to_string()}});
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals, which drains
   });
-  if (const auto s = service.listen(); !s.ok()) return complain(s);
+  if (const auto s = service.listen(); !s.ok()) return cannot_start(log, s);
   std::thread loader([&] {
     const auto s = service.load();
     loaded = true;
     if (s.ok()) return;
     failed = true;
-    // The sentence is for a user at a terminal; the log is for whoever collects it.
-    if (isatty(STDOUT_FILENO) == 0) {
-      log_error("the service cannot start", {{"reason", s.to_string()}});
-    }
-    complain(s);
+    (void)cannot_start(log, s);
     kill(getpid(), SIGTERM);  // wakes the thread that waits for signals
   });
   int signal = 0;

@@ -196,6 +196,52 @@ std::string value_text(const Setting& s, const Config& config) {
   return out + "]";
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Returns whether the text is "*" or an origin as browsers send it: scheme://host[:port], in lower
+/// case.
+bool is_origin(std::string_view text) {
+  if (text == "*") return true;
+  const auto scheme = text.find("://");
+  if (scheme == std::string_view::npos || scheme == 0) return false;
+  const auto in_scheme = [](char c) {
+    return (c >= 'a' && c <= 'z') || is_digit(c) || c == '+' || c == '-' || c == '.';
+  };
+  if (!std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(scheme), in_scheme))
+    return false;
+  std::string_view host = text.substr(scheme + 3);
+  const auto after = host.starts_with('[') ? host.find(']') : 0;  // an IPv6 address
+  if (after == std::string_view::npos) return false;
+  const auto colon = host.find(':', after);
+  if (colon != std::string_view::npos) {
+    const std::string_view port = host.substr(colon + 1);
+    if (port.empty() || port.size() > 5 || !std::all_of(port.begin(), port.end(), is_digit))
+      return false;
+    host = host.substr(0, colon);
+  }
+  const bool v6 = after != 0;
+  const auto in_host = [v6](char c) {
+    return (c >= 'a' && c <= 'z') || is_digit(c) || c == '-' || c == '.' || c == '_' ||
+           (v6 && (c == ':' || c == '[' || c == ']'));
+  };
+  return !host.empty() && std::all_of(host.begin(), host.end(), in_host);
+}
+
+Status check_origins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    if (is_origin(origin)) continue;
+    const bool list = origin.starts_with('[') || origin.ends_with(']');
+    return Status::invalid(
+        "server.cors_origins",
+        "server.cors_origins has '" + origin + "', which is no origin; " +
+            (list ? "only TOML files take a list in brackets, elsewhere write a comma between "
+                    "origins: https://a.example,https://b.example"
+                  : "write scheme://host[:port] in lower case without a path, such as "
+                    "https://a.example or http://localhost:3000, or * for any"));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status apply_toml(std::string_view text, const std::string& file_name, Config& config) {
@@ -269,6 +315,7 @@ Status check_config(const Config& c) {
   if (c.disk.path.empty())
     return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
+  QUIRE_RETURN_IF_ERROR(check_origins(c.server.cors_origins));
   if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 &&
       c.cache.block_tokens != 64)
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " +

@@ -81,7 +81,7 @@ struct Config {
     bool enabled = true, is_public = false, per_namespace = false, vllm_names = false;
   } metrics;
   struct Log {
-    std::string level = "info", format = "json";
+    std::string level = "info", format = "auto";
     bool texts = false;
   } log;
 };

@@ -35,8 +35,10 @@ std::vector<Setting> make_table() {
                     "silence allowed while a body is due"),
       QUIRE_SETTING(server, "idle_timeout_seconds", idle_timeout_seconds, 0.01, 86400,
                     "how long an idle connection is kept"),
-      QUIRE_SETTING(server, "cors_origins", cors_origins, 0, 0,
-                    "origins browsers may call from; \"*\" for any"),
+      QUIRE_SETTING(
+          server, "cors_origins", cors_origins, 0, 0,
+          "origins browsers may call from, each scheme://host[:port], or \"*\" for any; in "
+          "flags and the environment with commas between"),
       QUIRE_SETTING(server, "ui", ui, 0, 0,
                     "serve the dashboard under /ui/ where the build has one"),
       QUIRE_SETTING(
@@ -166,8 +168,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(metrics, "vllm_names", vllm_names, 0, 0, "also export the vllm: names"),
       QUIRE_SETTING(log, "level", level, 0, 0, "least level written", "debug", "info", "warning",
                     "error", "off"),
-      QUIRE_SETTING(log, "format", format, 0, 0, "one JSON object or key=value text a line", "json",
-                    "text"),
+      QUIRE_SETTING(log, "format", format, 0, 0,
+                    "one JSON object or key=value text a line; auto: text on a terminal, else JSON",
+                    "auto", "json", "text"),
       QUIRE_SETTING(log, "texts", texts, 0, 0, "log questions and answers: for development only"),
   };
 }

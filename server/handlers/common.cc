@@ -1,5 +1,6 @@
 #include "server/handlers/common.h"
 
+#include "engine/api/plan.h"
 #include "server/json/document_request.h"
 
 #include "base/log.h"
@@ -9,6 +10,20 @@ namespace quire {
 bool failed(Call& call, const std::optional<JsonError>& error) {
   if (error) call.fail(problem_of(*error));
   return error.has_value();
+}
+
+std::optional<Problem> window_problem(const Status& status, std::string_view subject,
+                                      std::string_view advice) {
+  const auto window = parse_window_exceeded(status);
+  if (!window) return std::nullopt;
+  Problem p = make_problem("context_length_exceeded",
+                           std::string(subject) + " has " + std::to_string(window->actual) +
+                               " tokens, and the model's window takes " +
+                               std::to_string(window->limit) + "; " + std::string(advice),
+                           status.field());
+  p.extra["limit"] = window->limit;
+  p.extra["actual"] = window->actual;
+  return p;
 }
 
 Problem ingest_problem(const Status& status) {

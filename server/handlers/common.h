@@ -23,6 +23,10 @@ Problem ingest_problem(const Status& status);
 /// if given.
 boost::json::object cache_stats_json(
     Services& services, std::optional<std::vector<NamespaceUse>> namespaces = std::nullopt);
+/// Returns the problem of a prompt or text that does not fit the model's window; none: the error is
+/// another one. `subject` is what has too many tokens, `advice` what to do.
+std::optional<Problem> window_problem(const Status& status, std::string_view subject,
+                                      std::string_view advice);
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<JsonError>& error);
 

@@ -59,17 +59,19 @@ NdjsonReader::Source source_of(const Call& call) {
 /// Makes jobs of the documents. It gives its thread back while the queue is full.
 class DocumentStream : public std::enable_shared_from_this<DocumentStream> {
  public:
-  DocumentStream(std::shared_ptr<Call> call, BatchOptions options, std::int64_t wait_ms)
+  DocumentStream(std::shared_ptr<Call> call, BatchOptions options, std::int64_t wait_ms,
+                 bool single)
       : call_(std::move(call)),
         options_(std::move(options)),
         wait_ms_(wait_ms),
+        single_(single),
         reader_(source_of(*call_)),
         most_documents_(to_size(call_->services.ingest->options().max_documents_per_call)) {}
 
   void run() {
     for (;;) {
       if (part_.empty() && !read_part()) return;
-      if (part_.empty()) return answer_ingest(call_, std::move(jobs_), {wait_ms_, false, false});
+      if (part_.empty()) return answer_ingest(call_, std::move(jobs_), {wait_ms_, single_, false});
       if (call_->exchange->client_gone()) return fail(make_problem("internal", "the client left"));
       if (!has_room()) return ask_again();
       auto job = call_->services.ingest->submit(call_->ns, std::exchange(part_, {}), options_);
@@ -136,6 +138,7 @@ class DocumentStream : public std::enable_shared_from_this<DocumentStream> {
   const std::shared_ptr<Call> call_;
   const BatchOptions options_;
   const std::int64_t wait_ms_;
+  const bool single_;  // the body has one document
   NdjsonReader reader_;
   const std::size_t most_documents_;
   std::vector<DocumentInput> part_;
@@ -170,7 +173,8 @@ void post_document_stream(std::shared_ptr<Call> call) {
   if (check.num_documents() == 0)
     return call->fail(make_problem(
         "invalid_value", "the body has no document; send one JSON object a line", "documents"));
-  std::make_shared<DocumentStream>(std::move(call), std::move(options), *wait_ms)->run();
+  const bool single = check.num_documents() == 1;
+  std::make_shared<DocumentStream>(std::move(call), std::move(options), *wait_ms, single)->run();
 }
 
 }  // namespace quire

@@ -6,6 +6,7 @@
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/ingest_answer.h"
+#include "server/http/entity_tags.h"
 #include "server/json/document_request.h"
 #include "server/json/document_upload.h"
 #include "server/reply/document_reply.h"
@@ -29,23 +30,25 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
     batch.documents.emplace_back();
     if (type == "text/markdown") batch.options.chunking.strategy = ChunkStrategy::kMarkdown;
     if (!read_batch_parameters(call, batch.options, &batch.documents[0])) return std::nullopt;
-    batch.documents[0].text = call.request().body;
+    batch.documents[0].text = without_byte_order_mark(call.request().body);
     if (put_id) batch.documents[0].id = *put_id;
     return batch;
   }
-  if (!put_id && type == "multipart/form-data") {
-    const auto boundary = header_parameter(call.request().headers.get("content-type"), "boundary");
+  if (type == "multipart/form-data") {
+    const std::string boundary =
+        header_parameter(call.request().headers.get("content-type"), "boundary").value_or("");
+    const std::string& body = call.request().body;
     if (!read_batch_parameters(call, batch.options, nullptr)) return std::nullopt;
-    if (failed(call, read_multipart(call.request().body, boundary.value_or(""), max_documents(call),
-                                    batch)))
+    if (failed(call, put_id ? read_multipart_put(body, boundary, *put_id, batch)
+                            : read_multipart(body, boundary, max_documents(call), batch)))
       return std::nullopt;
     return batch;
   }
   if (!type.empty() && type != "application/json" && !type.ends_with("+json")) {
     call.fail(make_problem("unsupported_media_type",
-                           "Content-Type is '" + type.substr(0, 128) +
-                               "'; use application/json, application/x-ndjson, text/plain, "
-                               "text/markdown or multipart/form-data",
+                           "Content-Type is '" + type.substr(0, 128) + "'; use application/json, " +
+                               (put_id ? "" : "application/x-ndjson, ") +
+                               "text/plain, text/markdown or multipart/form-data",
                            "Content-Type"));
     return std::nullopt;
   }
@@ -56,6 +59,43 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
                           : read_batch(*body, max_documents(call), batch)))
     return std::nullopt;
   return batch;
+}
+
+/// Returns the tags as DocumentCondition holds them. A tag with a space is none of a document.
+std::string tag_list(const EntityTags& tags, bool with_weak) {
+  if (tags.any) return "*";
+  std::string out;
+  const auto add = [&out](const std::string& tag) {
+    if (tag != "*" && tag.find(' ') == std::string::npos)
+      out.append(out.empty() ? "" : " ").append(tag);
+  };
+  for (const std::string& tag : tags.strong) add(tag);
+  if (with_weak)
+    for (const std::string& tag : tags.weak) add(tag);
+  return out;
+}
+
+/// Reads If-Match and If-None-Match. If-Match compares strongly, If-None-Match weakly (RFC 9110,
+/// section 8.8.3.2). Fails the call and returns false for a malformed one.
+bool read_condition(Call& call, DocumentCondition& out) {
+  for (const bool match : {true, false}) {
+    const char* name = match ? "If-Match" : "If-None-Match";
+    const auto given = joined_fields(call.request().headers, name);
+    if (!given) continue;
+    const auto tags = parse_entity_tags(*given);
+    if (!tags) {
+      call.fail(make_problem(
+          "invalid_value",
+          std::string(name) + " must be '*' or entity tags in quotes with commas between", name));
+      return false;
+    }
+    (match ? out.if_match : out.if_none_match) = tag_list(*tags, !match);
+  }
+  return true;
+}
+
+std::pair<std::string, std::string> tag_header(const DocumentInfo& d) {
+  return {"ETag", "\"" + d.tag + "\""};
 }
 
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
@@ -82,17 +122,13 @@ void put_document(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   auto batch = read_documents(*call, &id);
   if (!batch) return;
-  const auto& headers = call->request().headers;
-  if (const auto* v = headers.find("if-match")) {
-    std::string hash = *v;
-    if (hash.size() >= 2 && hash.front() == '"' && hash.back() == '"')
-      hash = hash.substr(1, hash.size() - 2);
-    batch->options.if_match = hash;
-  }
-  if (const auto* v = headers.find("if-none-match")) {
-    if (*v != "*")
+  DocumentCondition condition;
+  if (!read_condition(*call, condition)) return;
+  batch->options.if_match = condition.if_match;
+  if (condition.if_none_match) {
+    if (*condition.if_none_match != "*")
       return call->fail(
-          make_problem("invalid_value", "If-None-Match must be '*'", "If-None-Match"));
+          make_problem("invalid_value", "If-None-Match of a PUT must be '*'", "If-None-Match"));
     batch->options.if_none_match_any = true;
   }
   submit(std::move(call), std::move(*batch), true);
@@ -130,27 +166,39 @@ void list_documents(std::shared_ptr<Call> call) {
 }
 
 void get_document(std::shared_ptr<Call> call) {
-  if (!check_parameters(*call, {})) return;
+  DocumentCondition condition;
+  if (!check_parameters(*call, {}) || !read_condition(*call, condition)) return;
   const std::string id = call->path_param("id");
   const auto d = call->services.ingest->documents().get(call->ns, id);
   if (!d.ok()) return fail_document(*call, d.status(), id);
-  call->reply_json(200, document_json(*d), {{"ETag", "\"" + d->content_hash + "\""}});
+  const Status holds = check_condition(condition, d->tag, d->content_hash);
+  if (!holds.ok() && holds.field() == "If-Match") return call->fail(ingest_problem(holds));
+  // While a job works on the document, its progress is news.
+  if (!holds.ok() && !d->progress) {
+    HttpResponse unchanged;
+    unchanged.status = 304;
+    unchanged.headers.set("ETag", tag_header(*d).second);
+    return call->reply(std::move(unchanged));
+  }
+  call->reply_json(200, document_json(*d), {tag_header(*d)});
 }
 
 void patch_document(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
   DocumentPatch patch;
-  if (failed(*call, read_patch(*body, patch))) return;
+  if (failed(*call, read_patch(*body, patch)) || !read_condition(*call, patch.condition)) return;
   const std::string id = call->path_param("id");
   const auto d = call->services.ingest->documents().patch(call->ns, id, patch);
   if (!d.ok()) return fail_document(*call, d.status(), id);
-  call->reply_json(200, document_json(*d));
+  call->reply_json(200, document_json(*d), {tag_header(*d)});
 }
 
 void delete_document(std::shared_ptr<Call> call) {
+  DocumentCondition condition;
+  if (!read_condition(*call, condition)) return;
   const std::string id = call->path_param("id");
-  if (const auto s = call->services.ingest->documents().remove(call->ns, id); !s.ok())
+  if (const auto s = call->services.ingest->documents().remove(call->ns, id, condition); !s.ok())
     return fail_document(*call, s, id);
   call->reply_json(200, json::object{{"id", id}, {"object", "document"}, {"deleted", true}});
 }

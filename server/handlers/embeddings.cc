@@ -53,12 +53,8 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
   Problem problem(const Status& status) const {
     const std::string param = ids.size() > 1 ? "input[" + std::to_string(vectors.size()) + "]"
                                              : "input";
-    Problem p = problem_of(status);
-    if (const auto window = parse_window_exceeded(status)) {
-      p = problem_of(status, "context_length_exceeded");
-      p.extra["limit"] = window->limit;
-      p.extra["actual"] = window->actual;
-    }
+    Problem p = window_problem(status, param, "shorten the text or send it in parts")
+                    .value_or(problem_of(status));
     if (status.code() == Code::kInvalidArgument) p.param = param;
     return p;
   }

@@ -405,12 +405,9 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
 }  // namespace
 
 Problem engine_problem(const Status& status) {
-  if (const auto window = parse_window_exceeded(status)) {
-    Problem p = problem_of(status, "context_length_exceeded");
-    p.extra["limit"] = window->limit;
-    p.extra["actual"] = window->actual;
-    return p;
-  }
+  if (auto p = window_problem(status, "the prompt with one token of the answer",
+                              "ask over fewer or shorter documents"))
+    return *p;
   if (status.code() == Code::kInternal || status.code() == Code::kCorruption)
     log_error("a query failed", {{"reason", status.to_string()}});
   if (status.code() == Code::kDeadlineExceeded)

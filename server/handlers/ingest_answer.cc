@@ -17,7 +17,7 @@ void reply_ingest(Call& call, const std::vector<JobSnapshot>& jobs, const Ingest
   if (how.single && results.size() == 1 && results[0].result == ItemResult::kFailed &&
       results[0].error) {
     const ItemError& e = *results[0].error;
-    Problem p = make_problem(e.code, e.message, e.param);
+    Problem p = make_problem(e.code, with_subject(e.message, e.param), e.param);
     p.extra["job_id"] = outcome.id;
     return call.fail(p);
   }

@@ -244,7 +244,7 @@ Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::
     response.headers = Headers();
   }
   response.content_type = std::string(response.headers.get("content-type"));
-  if (method == "HEAD" || response.status == 204) return response;
+  if (method == "HEAD" || response.status == 204 || response.status == 304) return response;
   const bool piecewise = on_piece && response.status < 300;
   const Status s = read_body(reader, response.headers, [&](std::string_view piece) {
     if (piecewise) return on_piece(piece);

@@ -57,10 +57,20 @@ std::optional<JsonError> NdjsonReader::next(std::optional<DocumentInput>& out) {
   return std::nullopt;
 }
 
+std::string without_byte_order_mark(std::string_view text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  return std::string(text);
+}
+
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out) {
   const auto wrong = [](std::string message, std::string param = {}) {
     return JsonError{"invalid_value", std::move(message), std::move(param)};
+  };
+  const auto too_many = [&] {
+    return wrong("documents has more than the " + std::to_string(max_documents) +
+                     " items that are taken in one call",
+                 "documents");
   };
   if (boundary.empty() || boundary.size() > 70)
     return wrong("Content-Type lacks its boundary", "Content-Type");
@@ -96,13 +106,10 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
     if (!name) return wrong("a part of the multipart body has no name");
     std::optional<JsonError> error;
     if (file) {
-      if (out.documents.size() >= max_documents)
-        return wrong("documents has more than the " + std::to_string(max_documents) +
-                         " items that are taken in one call",
-                     "documents");
+      if (out.documents.size() >= max_documents) return too_many();
       DocumentInput input;
       input.title = *file;
-      input.text = content;
+      input.text = without_byte_order_mark(content);
       json::object metadata;
       metadata["filename"] = *file;
       input.metadata_json = json::serialize(metadata);
@@ -117,6 +124,7 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
       form.metadata_json = content;
       have_form = true;
     } else if (*name == "text") {
+      if (out.documents.size() >= max_documents) return too_many();
       DocumentInput input;
       input.text = content;
       out.documents.push_back(std::move(input));
@@ -136,6 +144,19 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
     if (!form.title.empty()) d.title = form.title;
     if (!form.metadata_json.empty()) d.metadata_json = form.metadata_json;
   }
+  out.options.in_batch = out.documents.size() != 1;
+  return std::nullopt;
+}
+
+std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,
+                                            const std::string& id, DocumentBatch& out) {
+  if (auto e = read_multipart(body, boundary, 2, out)) return e;
+  if (out.documents.size() != 1)
+    return JsonError{"invalid_value", "PUT takes one document; send one file, or use POST",
+                     "documents"};
+  if (auto& own = out.documents[0].id; own && *own != id)
+    return JsonError{"invalid_value", "id is not the one in the path; leave it out", "id"};
+  out.documents[0].id = id;
   return std::nullopt;
 }
 

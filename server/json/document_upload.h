@@ -17,8 +17,15 @@ namespace quire {
 
 /// Reads multipart/form-data. A part with a file name is a document. A part without one is an
 /// option, or title/id/metadata if there is only one document.
+/// A form of one document is not a batch (BatchOptions::in_batch).
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out);
+/// The same for one document whose id is known. Errors: more than one, or another id.
+std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,
+                                            const std::string& id, DocumentBatch& out);
+
+/// Returns the text without the byte order mark that some editors put before UTF-8.
+std::string without_byte_order_mark(std::string_view text);
 
 /// Reads application/x-ndjson: one document object per line; blank lines are skipped.
 class NdjsonReader {

@@ -91,7 +91,7 @@ void add_errors(const Route& route, json::object& responses) {
     add("404", "There is nothing of that name in the namespace");
   if (route.body != BodyUse::kNone) {
     add("413", "The body is larger than server.max_body_bytes");
-    add("415", "The body's media type is not one of those listed");
+    add("415", "The body's media type is not one of those listed, or its encoding is not gzip");
   }
   if (route.needs_ready)
     add("503", "Loading, draining or overloaded; Retry-After says when to come back");

@@ -85,6 +85,8 @@ const Reply<DocumentInfo>& document_reply() {
        {"title", kind::or_null(kind::text()), [](const D& d) { return unless_empty(d.title); }},
        {"metadata", kind::map(), [](const D& d) { return metadata_object(d.metadata_json); }},
        {"content_hash", kind::text(), [](const D& d) { return d.content_hash; }},
+       {"etag", kind::text(), [](const D& d) { return d.tag; },
+        "Changes with all that callers set; for If-Match and If-None-Match"},
        {"version", kind::count(), [](const D& d) { return d.version; }},
        {"bytes", kind::count(), [](const D& d) { return d.bytes; }, "Of the text"},
        {"tokens", kind::count(), [](const D& d) { return d.tokens; }},

@@ -50,7 +50,7 @@ void Call::add_standard_headers(Headers& headers) const {
   if (!cors_origin.empty()) {
     headers.set("Access-Control-Allow-Origin", cors_origin);
     headers.set("Access-Control-Expose-Headers",
-                "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After");
+                "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After, ETag");
     headers.set("Vary", "Origin");
   }
 }

@@ -14,6 +14,7 @@
 
 #include "server/access/rate_limit.h"
 #include "server/http/exchange.h"
+#include "server/http/gzip_reader.h"
 #include "server/service/route_table.h"
 
 namespace quire {
@@ -40,9 +41,10 @@ class Call {
   std::shared_ptr<const KeyRing> keys;  ///< owns *key
   const ApiKey* key = nullptr;
   RateDecision rate;
-  std::string cors_origin;           ///< origin to allow; empty: none
-  std::string idempotency_slot;      ///< empty: no idempotency requested
-  std::shared_ptr<void> body_state;  ///< data that a body sink collected
+  std::string cors_origin;                 ///< origin to allow; empty: none
+  std::string idempotency_slot;            ///< empty: no idempotency requested
+  std::shared_ptr<void> body_state;        ///< data that a body sink collected
+  std::shared_ptr<const GzipReader> gzip;  ///< what expanded the body; null: it came as it is
 
   const HttpRequest& request() const { return exchange->request; }
   std::string path_param(std::string_view name) const;

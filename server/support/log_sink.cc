@@ -2,6 +2,7 @@
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
@@ -58,6 +59,10 @@ std::string log_json(LogLevel level, std::string_view message,
   return out + "}";
 }
 
+bool logs_json(const std::string& format) {
+  return format == "json" || (format == "auto" && isatty(STDERR_FILENO) == 0);
+}
+
 Status install_log_sink(const std::string& level, const std::string& format) {
   LogLevel threshold = LogLevel::kOff;
   bool known = false;
@@ -74,7 +79,7 @@ Status install_log_sink(const std::string& level, const std::string& format) {
   logger->set_pattern("%v");
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::trace);
-  const bool as_json = format != "text";
+  const bool as_json = logs_json(format);
   set_log_sink(
       [logger, as_json](LogLevel l, std::string_view message,
                         std::initializer_list<LogField> fields) {

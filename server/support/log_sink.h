@@ -8,8 +8,12 @@
 
 namespace quire {
 
-/// Installs the sink of base/log.h; must be called before threads start. `format`: "json" (one
-/// object per line) or "text". `level`: debug, info, warning, error, off. Errors: kInvalidArgument.
+/// Returns whether log lines are JSON objects. `format`: "json", "text", or "auto": text where
+/// standard error is a terminal.
+bool logs_json(const std::string& format);
+
+/// Installs the sink of base/log.h; must be called before threads start. `format` as above;
+/// `level`: debug, info, warning, error, off. Errors: kInvalidArgument.
 Status install_log_sink(const std::string& level, const std::string& format);
 
 /// Returns one JSON object for a line, as the sink writes it. Values that are JSON numbers stay

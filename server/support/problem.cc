@@ -12,13 +12,13 @@ const std::vector<ProblemKind>& problem_kinds() {
   using enum RetryHint;
   static const std::vector<ProblemKind> kinds = {
       {"invalid_json", 400, "The body is not valid JSON", "invalid_request_error", kNone},
-      {"unknown_field", 400, "The body has a field that does not exist", "invalid_request_error",
-       kNone},
+      {"unknown_field", 400, "A field or parameter does not exist", "invalid_request_error", kNone},
       {"invalid_value", 400, "A value is not valid", "invalid_request_error", kNone},
       {"unsupported_parameter", 400, "A parameter is not supported", "invalid_request_error",
        kNone},
       {"context_length_exceeded", 400, "The prompt does not fit the model's window",
        "invalid_request_error", kNone},
+      {"document_too_long", 400, "The document is too long", "invalid_request_error", kNone},
       {"missing_api_key", 401, "An API key is needed", "authentication_error", kNone},
       {"invalid_api_key", 401, "The API key is not known", "authentication_error", kNone},
       {"insufficient_scope", 403, "The API key may not do this", "permission_error", kNone},
@@ -33,7 +33,7 @@ const std::vector<ProblemKind>& problem_kinds() {
        kNone},
       {"request_timeout", 408, "The request did not arrive in time", "invalid_request_error",
        kNone},
-      {"document_not_ready", 409, "Document is still being cached", "conflict_error", kRetryAfter},
+      {"document_not_ready", 409, "The document is not ready", "conflict_error", kRetryAfter},
       {"idempotency_in_progress", 409,
        "The first request with this Idempotency-Key is still running", "conflict_error",
        kRetryAfter},
@@ -41,7 +41,7 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"request_cancelled", 409, "The request was cancelled", "conflict_error", kDoNotRetry},
       {"precondition_failed", 412, "A precondition does not hold", "conflict_error", kDoNotRetry},
       {"payload_too_large", 413, "The body is too large", "invalid_request_error", kNone},
-      {"unsupported_media_type", 415, "The body's media type is not supported",
+      {"unsupported_media_type", 415, "The body's media type or encoding is not supported",
        "invalid_request_error", kNone},
       {"expectation_failed", 417, "The expectation cannot be met", "invalid_request_error", kNone},
       {"idempotency_mismatch", 422, "The Idempotency-Key was used with another body",
@@ -82,6 +82,15 @@ Problem make_problem(std::string code, std::string detail, std::string param) {
   return p;
 }
 
+std::string with_subject(std::string_view message, std::string_view field) {
+  if (field.empty()) return std::string(message);
+  for (const std::string_view verb : {"must ", "is ", "has ", "lies ", "goes ", "takes "})
+    if (message.starts_with(verb)) return std::string(field) + " " + std::string(message);
+  for (const std::string_view rest : {"only ", "not "})
+    if (message.starts_with(rest)) return std::string(field) + ": " + std::string(message);
+  return std::string(message);
+}
+
 Problem problem_of(const JsonError& error) {
   return make_problem(error.code, error.message, error.path);
 }
@@ -92,7 +101,7 @@ Problem problem_of(const Status& status, std::string_view code) {
   p.detail =
       p.code == "internal"
           ? "the request failed inside the service; the log has the reason under this request id"
-          : status.message();
+          : with_subject(status.message(), status.field());
   p.param = status.field();
   return p;
 }

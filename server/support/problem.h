@@ -41,6 +41,9 @@ const ProblemKind& problem_kind(std::string_view code);
 
 Problem make_problem(std::string code, std::string detail, std::string param = {});
 Problem problem_of(const JsonError& error);
+/// Returns the message with the field before it if it begins with its verb ("must be ..."), as a
+/// Status may say it.
+std::string with_subject(std::string_view message, std::string_view field);
 /// Makes a problem from a Status. `code` replaces the table's code where the caller knows better.
 /// kInternal shows no inner text.
 Problem problem_of(const Status& status, std::string_view code = {});

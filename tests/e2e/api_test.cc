@@ -100,6 +100,60 @@ TEST_F(ApiTest, DocumentLifecycle) {
   EXPECT_EQ(service->call("DELETE", "/v1/documents/life").status, 404);
 }
 
+TEST_F(ApiTest, TagsGuardChangesAndSaveReading) {
+  EXPECT_EQ(post("tags", sample_text(9, 40), R"(,"title":"First","metadata":{"a":1})"), "created");
+  const std::string path = "/v1/documents/tags";
+  const auto tag = [&] { return service->call("GET", path).header("etag").value_or(""); };
+  const auto with = [&](const std::string& method, const std::string& header,
+                        const std::string& body = {}) {
+    return service->call(method, path, body, {header}).status;
+  };
+  const std::string first = tag();
+  EXPECT_EQ(first, "\"" + text_at(service->json("GET", path), "etag") + "\"");
+  EXPECT_EQ(tag(), first) << "reading changes nothing";
+
+  auto same = service->call("GET", path, {}, {"If-None-Match: \"x\", W/" + first});
+  EXPECT_EQ(same.status, 304);
+  EXPECT_EQ(same.body, "");
+  EXPECT_EQ(same.header("etag"), first);
+  EXPECT_EQ(with("GET", "If-None-Match: *"), 304);
+  EXPECT_EQ(with("GET", "If-None-Match: \"x\""), 200);
+  EXPECT_EQ(with("GET", "If-Match: \"x\""), 412);
+  EXPECT_EQ(with("GET", "If-Match: " + first), 200);
+
+  // Every change that a caller makes changes the tag.
+  std::set<std::string> tags = {first};
+  for (const auto* change : {R"({"title":"Second"})", R"({"metadata":{"a":2}})",
+                             R"({"pinned":true})", R"({"ttl_seconds":1000})"}) {
+    const auto r = service->call("PATCH", path, change, {"If-Match: \"x\", " + tag()});
+    EXPECT_EQ(r.status, 200) << r.body;
+    EXPECT_EQ(r.header("etag"), tag());
+    EXPECT_TRUE(tags.insert(tag()).second) << change;
+  }
+  for (const std::string& wrong : {first, std::string("W/") + tag(), std::string("\"x\"")}) {
+    EXPECT_EQ(with("PATCH", "If-Match: " + wrong, R"({"title":"Third"})"), 412) << wrong;
+    EXPECT_EQ(with("DELETE", "If-Match: " + wrong), 412) << wrong;
+    EXPECT_EQ(with("PUT", "If-Match: " + wrong, R"({"text":"other"})"), 412) << wrong;
+  }
+  EXPECT_EQ(with("PATCH", "If-None-Match: *", R"({"title":"Third"})"), 412);
+  EXPECT_EQ(with("DELETE", "If-None-Match: " + tag()), 412);
+  EXPECT_EQ(with("DELETE", "If-Match: \"open"), 400);
+  EXPECT_EQ(with("PUT", "If-None-Match: \"x\"", R"({"text":"other"})"), 400);
+  EXPECT_EQ(text_at(service->json("GET", path), "title"), "Second");
+  EXPECT_EQ(service->call("GET", path + "/content").body, sample_text(9, 40));
+
+  EXPECT_EQ(service
+                ->call("PUT", path + "?wait=true", R"({"text":"Another text."})",
+                       {"If-Match: \"x\"", "If-Match: " + tag()})
+                .status,
+            200);
+  EXPECT_EQ(with("PATCH", "If-Match: *", R"({"title":"Third"})"), 200);
+  EXPECT_EQ(with("DELETE", "If-Match: " + tag()), 200);
+  EXPECT_EQ(with("DELETE", "If-Match: *"), 404);
+  EXPECT_EQ(with("PATCH", "If-Match: *", R"({"title":"Third"})"), 404);
+  EXPECT_EQ(with("PUT", "If-Match: *", R"({"text":"other"})"), 412);
+}
+
 TEST_F(ApiTest, BatchesSucceedAndFailOneByOne) {
   int status = 0;
   const auto r = service->json(
@@ -118,10 +172,29 @@ TEST_F(ApiTest, BatchesSucceedAndFailOneByOne) {
   EXPECT_EQ(text_at(r, "results.3.id").substr(0, 4), "doc_");
 }
 
+TEST_F(ApiTest, PutTakesAForm) {
+  const std::string body =
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; "
+      "filename=\"bridge.txt\"\r\n\r\nA bridge of copper.\r\n--B--\r\n";
+  const std::string type = "multipart/form-data; boundary=B";
+  auto r = service->call("PUT", "/v1/documents/form?wait=true", body, {}, type);
+  EXPECT_EQ(r.status, 201) << r.body;
+  EXPECT_EQ(service->call("GET", "/v1/documents/form/content").body, "A bridge of copper.");
+  EXPECT_EQ(text_at(service->json("GET", "/v1/documents/form"), "title"), "bridge.txt");
+  r = service->call("PUT", "/v1/documents/form?wait=true",
+                    body.substr(0, body.size() - 7) + "\r\n" + body, {}, type);
+  EXPECT_EQ(r.status, 400) << r.body;
+  EXPECT_NE(r.body.find("PUT takes one document"), std::string::npos) << r.body;
+}
+
 TEST_F(ApiTest, OtherBodiesThanJson) {
   auto r = service->call("POST", "/v1/documents?wait=true&id=plain&title=Plain", "Just text.", {},
                          "text/plain");
   EXPECT_EQ(r.status, 200) << r.body;
+  r = service->call("POST", "/v1/documents?wait=true&id=bom", "\xEF\xBB\xBFJust text.", {},
+                    "text/plain");
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(service->call("GET", "/v1/documents/bom/content").body, "Just text.");
   r = service->call("POST", "/v1/documents?wait=true&id=marked", "# One\n\nText.\n\n# Two\n\nMore.",
                     {}, "text/markdown");
   EXPECT_EQ(r.status, 200) << r.body;

@@ -73,8 +73,10 @@ TEST_F(BadInputTest, EmptyDocuments) {
 }
 
 TEST_F(BadInputTest, HugeDocuments) {
-  expect(post(R"({"text":)" + quoted(sample_text(3, 8000)) + "}"), 400, "context_length_exceeded",
-         "text");
+  const auto long_one = post(R"({"id":"long","text":)" + quoted(sample_text(3, 8000)) + "}");
+  expect(long_one, 400, "document_too_long", "text");
+  EXPECT_NE(text_at(parse(long_one.body), "title").find("document is too long"), std::string::npos)
+      << long_one.body;
   expect(post(R"({"text":")" + std::string(5 << 20, 'a') + "\"}"), 413, "payload_too_large");
   LoopbackClient c(service->port());
   ASSERT_TRUE(
@@ -88,6 +90,60 @@ TEST_F(BadInputTest, HugeDocuments) {
   const auto r = c.read_response();
   ASSERT_TRUE(r);
   EXPECT_EQ(r->status, 413);
+}
+
+TEST_F(BadInputTest, ARefusedDocumentKeepsNoText) {
+  const auto text_bytes = [] {
+    return int_at(service->json("GET", "/v1/documents?include=counts"), "counts.text_bytes");
+  };
+  const auto before = text_bytes();
+  expect(service->call("POST", "/v1/documents?wait=true&id=refused", sample_text(3, 8000), {},
+                       "text/plain"),
+         400, "document_too_long", "text");
+  EXPECT_EQ(text_bytes(), before);
+  const auto d = service->json("GET", "/v1/documents/refused");
+  EXPECT_EQ(text_at(d, "status"), "failed") << json::serialize(d);
+  EXPECT_EQ(text_at(d, "error.code"), "document_too_long");
+  EXPECT_EQ(int_at(d, "bytes"), 0);
+  const auto content = service->call("GET", "/v1/documents/refused/content");
+  expect(content, 409, "document_not_ready", "id");
+  EXPECT_NE(content.body.find("its text was not kept"), std::string::npos) << content.body;
+  EXPECT_EQ(service->call("DELETE", "/v1/documents/refused").status, 200);
+}
+
+TEST_F(BadInputTest, DetailsNameWhatIsWrong) {
+  const auto detail = [](const RawResponse& r) { return text_at(parse(r.body), "detail"); };
+  auto r = post(R"({"text":"x","chunking":{"max_tokens":4}})");
+  expect(r, 400, "invalid_value", "chunking.max_tokens");
+  EXPECT_EQ(detail(r).find("chunking.max_tokens must be"), 0u) << detail(r);
+  r = post(R"({"text":"x","cache_salt":"abc"})");
+  expect(r, 400, "invalid_value", "cache_salt");
+  EXPECT_EQ(detail(r).find("cache_salt must have"), 0u) << detail(r);
+  r = post(R"({"id":"a/b","text":"x"})");
+  expect(r, 400, "invalid_value", "id");
+  EXPECT_EQ(detail(r).find("id must be"), 0u) << detail(r);
+  r = post(R"({"title":")" + std::string(5000, 't') + R"(","text":"x"})");
+  expect(r, 400, "invalid_value", "title");
+  EXPECT_EQ(detail(r).find("title has 5000 bytes"), 0u) << detail(r);
+}
+
+TEST_F(BadInputTest, OneDocumentThatFailsIsTheCallsError) {
+  const std::string part =
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; "
+      "filename=\"a.txt\"\r\n\r\n";
+  const std::string form = "multipart/form-data; boundary=B", lines = "application/x-ndjson";
+  const auto send = [](const std::string& body, const std::string& type) {
+    return service->call("POST", "/v1/documents?wait=true", body, {}, type);
+  };
+  expect(send(part + "caf\xe9 \xff\r\n--B--\r\n", form), 400, "invalid_value", "text");
+  expect(send(part + " \r\n--B--\r\n", form), 422, "empty_document", "text");
+  expect(send(part + sample_text(3, 8000) + "\r\n--B--\r\n", form), 400, "document_too_long",
+         "text");
+  expect(send("{\"text\":\" \"}\n", lines), 422, "empty_document");
+  expect(send(R"({"text":)" + quoted(sample_text(3, 8000)) + "}", lines), 400, "document_too_long");
+  const auto two = send("{\"text\":\" \"}\n{\"text\":\"fine\"}\n", lines);
+  EXPECT_EQ(two.status, 200) << two.body;
+  EXPECT_EQ(text_at(parse(two.body), "status"), "partial");
 }
 
 TEST_F(BadInputTest, AWrongLineRefusesTheWholeStream) {

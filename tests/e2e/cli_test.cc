@@ -16,8 +16,36 @@ TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
     EXPECT_EQ(r.exit_code, 2) << r.out << r.err;
     EXPECT_NE(r.err.find("--help"), std::string::npos) << r.err;
   }
+  const auto near = run_process({QUIRE_BINARY, "ingets", "x"});
+  EXPECT_NE(near.err.find("did you mean 'quire ingest'"), std::string::npos) << near.err;
   for (const std::string flag : {"--help", "--version"})
     EXPECT_EQ(run_process({QUIRE_BINARY, flag}).exit_code, 0);
+}
+
+TEST(Cli, AnErrorAtStartIsSaidOnce) {
+  TempFolder folder;
+  const std::string none = (folder.path() / "no-model").string();
+  const auto start = [&](const std::string& format) {
+    return run_process({QUIRE_BINARY, "serve", "--server.port=0", "--model.path=" + none,
+                        "--disk.path=" + (folder.path() / "store").string(),
+                        "--log.format=" + format});
+  };
+  const auto times = [&](const std::string& text) {
+    int n = 0;
+    for (auto at = text.find(none); at != std::string::npos; at = text.find(none, at + 1)) ++n;
+    return n;
+  };
+  auto r = start("text");
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(times(r.err), 1) << r.err;
+  EXPECT_NE(r.err.find("\nquire: "), std::string::npos) << r.err;
+  for (const char* format : {"json", "auto"}) {
+    r = start(format);
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_EQ(times(r.err), 1) << r.err;
+    EXPECT_NE(r.err.find(R"("msg":"the service cannot start")"), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("\nquire: "), std::string::npos) << r.err;
+  }
 }
 
 TEST(Cli, IngestQueryDocuments) {

@@ -122,6 +122,19 @@ TEST_F(Ingest, SyncFollowsChangesAndDeletesOnlyItsOwn) {
   EXPECT_TRUE(has("keep.txt") && has("foreign"));
 }
 
+TEST_F(Ingest, AnInterruptCancelsTheJobAndSaysSo) {
+  for (unsigned i = 0; i < 12; ++i)
+    write("long" + std::to_string(i) + ".txt", sample_text(40 + i, 4000));
+  const auto r = run_process({"/bin/sh", "-c",
+                              "exec timeout --preserve-status -s INT 3 \"$0\" \"$@\"", QUIRE_BINARY,
+                              "ingest", root_.string(), "--server",
+                              "http://127.0.0.1:" + std::to_string(service->port())});
+  EXPECT_EQ(r.exit_code, 130) << r.out << r.err;
+  EXPECT_TRUE(says(r.out + r.err, "cancelled")) << r.out << r.err;
+  const auto jobs = service->json("GET", "/v1/jobs?limit=1");
+  EXPECT_EQ(text_at(jobs, "data.0.status"), "cancelled");
+}
+
 TEST_F(Ingest, PatternsFiltersAndStandardInput) {
   write("a/one.md", "One.");
   write("a/b/two.md", "Two.");

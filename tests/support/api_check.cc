@@ -98,6 +98,7 @@ std::vector<std::string> check_reply(const std::string& method, const std::strin
   if (!response && reply.status >= 400) response = responses.if_contains("default");
   if (!response) return {"the status " + std::to_string(reply.status) + " is not described"};
   const auto* content = response->as_object().if_contains("content");
+  if (!content && reply.status < 400 && reply.body.empty()) return {};
   const auto* media = content ? content->as_object().if_contains(type) : nullptr;
   if (!media) {
     // The connection itself refuses a request before its route is known.

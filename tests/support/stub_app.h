@@ -36,8 +36,9 @@ class StubAppTest : public ::testing::Test {
   /// Makes a request. The reply is checked against the description of the API.
   testing::RawResponse call(const std::string& method, const std::string& target,
                             const std::string& body = {},
-                            const std::vector<std::string>& headers = {}) {
-    auto reply = testing::call(server->port(), method, target, body, headers);
+                            const std::vector<std::string>& headers = {},
+                            const std::string& type = "application/json") {
+    auto reply = testing::call(server->port(), method, target, body, headers, type);
     for (const auto& problem : testing::check_reply(method, target, reply))
       ADD_FAILURE() << method << " " << target << " -> " << reply.status << ": " << problem;
     return reply;

@@ -106,12 +106,14 @@ class StubIngest final : public IngestService, public DocumentCatalog, public Jo
   std::vector<NotReadyDocument> not_ready;
   std::vector<std::string> missing;
   std::function<void()> on_submit;
+  std::function<void(const std::vector<DocumentInput>&)> on_documents;
 
   Status start() override { return {}; }
   void stop() override {}
-  Result<JobSnapshot> submit(std::string_view, std::vector<DocumentInput>,
+  Result<JobSnapshot> submit(std::string_view, std::vector<DocumentInput> documents,
                              const BatchOptions&) override {
     if (on_submit) on_submit();
+    if (on_documents) on_documents(documents);
     return job();
   }
   Result<JobSnapshot> warm(std::string_view, std::string_view) override { return job(); }
@@ -151,7 +153,10 @@ class StubIngest final : public IngestService, public DocumentCatalog, public Jo
                              const DocumentPatch&) override {
     return get(ns, id);
   }
-  Status remove(std::string_view, std::string_view) override { return error; }
+  using DocumentCatalog::remove;
+  Status remove(std::string_view, std::string_view, const DocumentCondition&) override {
+    return error;
+  }
   Result<BulkDeleteResult> remove_many(std::string_view, const BulkDelete&) override {
     return or_error(BulkDeleteResult{});
   }

@@ -74,9 +74,7 @@ def put_document(
     wait_seconds: float,
     timeout: float | None,
 ) -> Call[m.Ingest]:
-    headers = {"Prefer": f"wait={int(wait_seconds)}"}
-    if if_match is not None:
-        headers["If-Match"] = f'"{if_match}"'
+    headers = {"Prefer": f"wait={int(wait_seconds)}", **tag_header(if_match)}
     if only_new:
         headers["If-None-Match"] = "*"
     # A conditional PUT that is repeated fails at what the first one did.
@@ -154,12 +152,25 @@ def document_blocks(id: str) -> Call[m.Page[m.Block]]:
     return json_call("GET", f"/v1/documents/{segment(id)}/blocks", page(m.Block))
 
 
-def patch_document(id: str, changes: Mapping[str, Any]) -> Call[m.Document]:
+def tag_header(if_match: str | None) -> dict[str, str]:
+    return {} if if_match is None else {"If-Match": f'"{if_match}"'}
+
+
+def patch_document(
+    id: str, changes: Mapping[str, Any], if_match: str | None = None
+) -> Call[m.Document]:
     if not changes:
         raise ConfigurationError(
             "nothing to change; give title, metadata, ttl_seconds, expires_at or pinned"
         )
-    return json_call("PATCH", f"/v1/documents/{segment(id)}", model(m.Document), changes)
+    return json_call(
+        "PATCH",
+        f"/v1/documents/{segment(id)}",
+        model(m.Document),
+        changes,
+        headers=tag_header(if_match),
+        repeatable=if_match is None,
+    )
 
 
 def set_ttl(
@@ -174,8 +185,14 @@ def set_ttl(
     return patch_document(id, {"ttl_seconds": None, "expires_at": None})
 
 
-def delete_document(id: str) -> Call[None]:
-    return json_call("DELETE", f"/v1/documents/{segment(id)}", nothing)
+def delete_document(id: str, if_match: str | None = None) -> Call[None]:
+    return json_call(
+        "DELETE",
+        f"/v1/documents/{segment(id)}",
+        nothing,
+        headers=tag_header(if_match),
+        repeatable=if_match is None,
+    )
 
 
 def delete_documents(

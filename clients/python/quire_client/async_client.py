@@ -276,8 +276,8 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Creates or replaces a document: with `if_match` only while its content hash is this, with
-        `only_new` only when there is none."""
+        """Creates or replaces a document: with `if_match` only while its `etag` (or its
+        `content_hash`) is this, with `only_new` only when there is none."""
         body = ops.given(text=text, title=title, chunks=chunks, metadata=metadata, **options)
         return await self._client._run(
             flows.put_document(
@@ -392,11 +392,17 @@ class Documents:
         return await self._client._call(ops.document_blocks(id))
 
     async def update(
-        self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        if_match: str | None = None,
     ) -> m.Document:
-        """Changes the title, and merges `metadata` into what is there."""
+        """Changes the title, and merges `metadata` into what is there; with `if_match` only while
+        the document's `etag` is this."""
         return await self._client._call(
-            ops.patch_document(id, ops.given(title=title, metadata=metadata))
+            ops.patch_document(id, ops.given(title=title, metadata=metadata), if_match)
         )
 
     async def set_ttl(
@@ -423,9 +429,10 @@ class Documents:
         """Loads or computes again what the cache lacks, in the background."""
         return await self._client._call(ops.warm_document(id, tier))
 
-    async def delete(self, id: str) -> None:
-        """Deletes text and blocks; running queries finish."""
-        await self._client._call(ops.delete_document(id))
+    async def delete(self, id: str, *, if_match: str | None = None) -> None:
+        """Deletes text and blocks; running queries finish. With `if_match` only while the
+        document's `etag` is this."""
+        await self._client._call(ops.delete_document(id, if_match))
 
     async def delete_many(
         self,

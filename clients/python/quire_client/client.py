@@ -270,8 +270,8 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.Ingest:
-        """Creates or replaces a document: with `if_match` only while its content hash is this, with
-        `only_new` only when there is none."""
+        """Creates or replaces a document: with `if_match` only while its `etag` (or its
+        `content_hash`) is this, with `only_new` only when there is none."""
         body = ops.given(text=text, title=title, chunks=chunks, metadata=metadata, **options)
         return self._client._run(
             flows.put_document(
@@ -379,10 +379,18 @@ class Documents:
         return self._client._call(ops.document_blocks(id))
 
     def update(
-        self, id: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        if_match: str | None = None,
     ) -> m.Document:
-        """Changes the title, and merges `metadata` into what is there."""
-        return self._client._call(ops.patch_document(id, ops.given(title=title, metadata=metadata)))
+        """Changes the title, and merges `metadata` into what is there; with `if_match` only while
+        the document's `etag` is this."""
+        return self._client._call(
+            ops.patch_document(id, ops.given(title=title, metadata=metadata), if_match)
+        )
 
     def set_ttl(
         self,
@@ -408,9 +416,10 @@ class Documents:
         """Loads or computes again what the cache lacks, in the background."""
         return self._client._call(ops.warm_document(id, tier))
 
-    def delete(self, id: str) -> None:
-        """Deletes text and blocks; running queries finish."""
-        self._client._call(ops.delete_document(id))
+    def delete(self, id: str, *, if_match: str | None = None) -> None:
+        """Deletes text and blocks; running queries finish. With `if_match` only while the
+        document's `etag` is this."""
+        self._client._call(ops.delete_document(id, if_match))
 
     def delete_many(
         self,

@@ -103,6 +103,10 @@ class InvalidRequestError(ApiError):
     """400, 405, 413, 415, 422, 431: the request is wrong as it is; sending it again cannot help."""
 
 
+class DocumentTooLongError(InvalidRequestError):
+    """A document has more tokens than the service takes."""
+
+
 class ContextLengthExceededError(InvalidRequestError):
     """The prompt does not fit the model's window; `limit` and `actual` count tokens."""
 
@@ -177,6 +181,7 @@ class CacheFullError(ServerError):
 
 _BY_CODE: dict[str, type[ApiError]] = {
     "context_length_exceeded": ContextLengthExceededError,
+    "document_too_long": DocumentTooLongError,
     "namespace_denied": NamespaceDeniedError,
     "document_not_found": DocumentNotFoundError,
     "document_not_ready": DocumentNotReadyError,

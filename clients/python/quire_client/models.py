@@ -88,6 +88,7 @@ class Document(Model):
     title: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     content_hash: str = ""
+    etag: str = ""
     version: int = 0
     bytes: int = 0
     tokens: int = 0

@@ -100,6 +100,25 @@ def test_put_honours_its_conditions(client: QuireClient) -> None:
         client.documents.put("x", TEXT, if_match=content_hash)
 
 
+def test_changes_can_depend_on_what_was_seen(client: QuireClient) -> None:
+    client.documents.put("x", TEXT)
+    seen = client.documents.get("x")
+    changed = client.documents.update("x", title="New", if_match=seen.etag)
+    assert changed.etag != seen.etag
+    for change in (
+        lambda: client.documents.update("x", title="Newer", if_match=seen.etag),
+        lambda: client.documents.put("x", TEXT + " More.", if_match=seen.etag),
+        lambda: client.documents.delete("x", if_match=seen.etag),
+    ):
+        with pytest.raises(ConflictError) as caught:
+            change()
+        assert caught.value.status == 412
+    assert client.documents.get("x").title == "New"
+    client.documents.delete("x", if_match=changed.etag)
+    with pytest.raises(NotFoundError):
+        client.documents.get("x")
+
+
 def test_without_an_id_the_content_names_the_document(client: QuireClient) -> None:
     first, second = client.documents.add(TEXT), client.documents.add(TEXT)
     assert first.ids == second.ids

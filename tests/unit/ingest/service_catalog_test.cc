@@ -193,6 +193,14 @@ TEST_F(CatalogTest, PatchChangesWhatItNamesOnly) {
       << "KV keeps the title it was made with";
   EXPECT_EQ(engine_->prefills(), 1);
   EXPECT_EQ(service_->documents().patch("default", "none", p).code(), Code::kNotFound);
+  DocumentPatch guarded{.title = "Guarded"};
+  guarded.condition.if_match = "other " + d->tag;
+  const auto changed = service_->documents().patch("default", "a", guarded);
+  ASSERT_OK(changed);
+  EXPECT_NE(changed->tag, d->tag);
+  EXPECT_EQ(service_->documents().patch("default", "a", guarded).status().field(), "If-Match");
+  EXPECT_EQ(service_->documents().remove("default", "a", {d->tag, {}}).field(), "If-Match");
+  EXPECT_EQ(service_->documents().remove("default", "a", {{}, "*"}).field(), "If-None-Match");
   EXPECT_EQ(service_->documents().patch("default", "a", {.metadata_json = "[]"}).status().field(),
             "metadata");
   EXPECT_EQ(service_->documents().patch("default", "a", {.title = "\xFF"}).status().field(),

@@ -106,7 +106,7 @@ TEST_F(ServiceTest, ItemsSucceedOrFailAlone) {
             "documents[2].id) failed(invalid_value documents[3].id) "
             "created unchanged failed(invalid_value documents[6].text)");
   EXPECT_EQ(job.counts.failed, 4);
-  EXPECT_EQ(job.results[6].error->message, "not valid UTF-8 at byte 2");
+  EXPECT_EQ(job.results[6].error->message, "documents[6].text is not valid UTF-8 at byte 2");
   EXPECT_EQ(*service_->documents().content("default", "good"), "text one");
 }
 
@@ -238,11 +238,14 @@ TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   options_.max_document_tokens = 200;
   make_service();
   EXPECT_EQ(results(put(one(doc("long", prose(600, 1))))),
-            "failed(context_length_exceeded documents[0].text)");
+            "failed(document_too_long documents[0].text)");
   const auto d = service_->documents().get("default", "long");
   ASSERT_OK(d);
   EXPECT_EQ(d->status, DocumentStatus::kFailed);
-  EXPECT_EQ(d->error->code, "context_length_exceeded");
+  EXPECT_EQ(d->error->code, "document_too_long");
+  EXPECT_EQ(d->bytes, 0u);
+  EXPECT_EQ(service_->documents().counts("default")->text_bytes, 0u);
+  EXPECT_EQ(service_->documents().content("default", "long").code(), Code::kFailedPrecondition);
   EXPECT_EQ(results(put(one(doc("long", "short now")))), "created");
   BatchOptions none;
   none.chunking.strategy = ChunkStrategy::kNone;
@@ -250,7 +253,7 @@ TEST_F(ServiceTest, DocumentsAboveTheLimitsFailAndStayAsFailed) {
   options_.max_document_tokens = 131072;
   make_service();
   EXPECT_EQ(results(put(one(doc("window", prose(3000, 1))), none)),
-            "failed(context_length_exceeded documents[0].text)");
+            "failed(document_too_long documents[0].text)");
 }
 
 TEST_F(ServiceTest, NamespaceQuotaIsChecked) {

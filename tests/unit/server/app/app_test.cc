@@ -8,6 +8,7 @@
 
 #include "base/json_parse.h"
 #include "server/service/services.h"
+#include "tests/support/gzip_text.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
 
@@ -125,6 +126,8 @@ TEST_F(AppTest, EngineFailuresHaveTheirFaces) {
   EXPECT_EQ(code_of(r), "context_length_exceeded");
   EXPECT_NE(r.body.find("\"limit\":100"), std::string::npos) << r.body;
   EXPECT_NE(r.body.find("\"actual\":200"), std::string::npos);
+  EXPECT_EQ(r.body.find("context_length_exceeded: "), std::string::npos) << r.body;
+  EXPECT_NE(r.body.find("has 200 tokens"), std::string::npos) << r.body;
   engine.query_error = Status();
   engine.done_status = Status::deadline("too late");
   r = ask();
@@ -180,6 +183,74 @@ TEST_F(AppTest, TheSameIdempotencyKeyInFlightIs409) {
   };
   EXPECT_EQ(call("POST", "/v1/documents", R"({"text":"x"})", {"Idempotency-Key: k"}).status, 200);
   EXPECT_EQ(second, "idempotency_in_progress");
+}
+
+TEST_F(AppTest, AnIdempotencyKeyCoversPathQueryNamespaceAndBody) {
+  int submits = 0;
+  ingest.on_submit = [&] { ++submits; };
+  const auto post = [&](const std::string& target, const std::string& body,
+                        const std::string& ns = "default") {
+    return call("POST", target, body, {"Idempotency-Key: k", "X-Namespace: " + ns});
+  };
+  EXPECT_EQ(post("/v1/documents", R"({"text":"x"})").status, 200);
+  EXPECT_EQ(post("/v1/documents", R"({"text":"x"})").header("idempotency-replayed"), "true");
+  EXPECT_EQ(submits, 1);
+  EXPECT_EQ(code_of(post("/v1/documents", R"({"text":"y"})")), "idempotency_mismatch");
+  EXPECT_EQ(submits, 1);
+  EXPECT_FALSE(post("/v1/documents?wait=true", R"({"text":"x"})").header("idempotency-replayed"));
+  EXPECT_EQ(submits, 2);
+  EXPECT_FALSE(post("/documents", R"({"text":"x"})").header("idempotency-replayed"));
+  EXPECT_FALSE(post("/v1/documents", R"({"text":"x"})", "other").header("idempotency-replayed"));
+  EXPECT_EQ(submits, 4);
+}
+
+TEST_F(AppTest, GzipBodiesAreExpandedAndOtherEncodingsRefused) {
+  Config c;
+  c.disk.path = ::testing::TempDir();  // a stream of lines is kept there
+  services.set_config(c);
+  std::string text;
+  ingest.on_documents = [&](const std::vector<DocumentInput>& documents) {
+    text = documents.at(0).text.value_or("");
+  };
+  const auto send = [&](const std::string& body, const std::string& encoding,
+                        const std::string& type = "application/json") {
+    return call("POST", "/v1/documents", body, {"Content-Encoding: " + encoding}, type);
+  };
+  EXPECT_EQ(send(testing::gzip_text(R"({"text":"packed"})"), "gzip").status, 200);
+  EXPECT_EQ(text, "packed");
+  EXPECT_EQ(send(testing::gzip_text("plain"), "x-gzip", "text/plain").status, 200);
+  EXPECT_EQ(text, "plain");
+  EXPECT_EQ(
+      send(testing::gzip_text("{\"text\":\"line\"}\n"), "GZIP", "application/x-ndjson").status,
+      200);
+  EXPECT_EQ(text, "line");
+  EXPECT_EQ(send(R"({"text":"as it is"})", "identity").status, 200);
+  for (const char* encoding : {"br", "deflate", "zstd", "gzip, br", "gzip, gzip"}) {
+    const auto r = send("plain text", encoding, "text/plain");
+    EXPECT_EQ(r.status, 415) << encoding;
+    EXPECT_EQ(code_of(r), "unsupported_media_type");
+    EXPECT_NE(r.body.find(std::string("'") + encoding + "'"), std::string::npos) << r.body;
+    EXPECT_EQ(r.header("accept-encoding"), "gzip");
+  }
+  for (const auto& broken :
+       {std::string("plain text"), testing::gzip_text("plain").substr(0, 15)}) {
+    const auto r = send(broken, "gzip", "text/plain");
+    EXPECT_EQ(r.status, 400);
+    EXPECT_EQ(code_of(r), "invalid_value");
+    EXPECT_NE(r.body.find("gzip"), std::string::npos) << r.body;
+  }
+  EXPECT_EQ(text, "as it is");
+}
+
+TEST_F(AppTest, TheLimitOfABodyIsThatOfItsExpansion) {
+  Config c;
+  c.server.max_body_bytes = 1 << 20;
+  services.set_config(c);
+  const std::string bomb = testing::gzip_text(std::string(64 << 20, 'a'));
+  ASSERT_LT(bomb.size(), 1u << 20);
+  const auto r = call("POST", "/v1/documents", bomb, {"Content-Encoding: gzip"}, "text/plain");
+  EXPECT_EQ(r.status, 413);
+  EXPECT_EQ(code_of(r), "payload_too_large");
 }
 
 TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {

@@ -87,6 +87,34 @@ TEST(Config, WrongTypesAndRangesNameTheSetting) {
   EXPECT_FALSE(apply_toml("[\x1f\x1f]\n", "f", c).ok());
 }
 
+TEST(Config, OriginsAreChecked) {
+  for (const auto* good :
+       {"*", "https://a.example", "http://localhost:3000", "http://127.0.0.1", "http://[::1]:8080",
+        "http://[::1]", "chrome-extension://abcdefgh", "https://a.example,https://b.example"}) {
+    Config c;
+    ASSERT_TRUE(apply_flags({std::string("server.cors_origins=") + good}, c).ok());
+    EXPECT_TRUE(check_config(c).ok()) << good;
+  }
+  for (const auto* bad :
+       {"foo", "a.example", "https://", "https://a.example/", "https://a.example/app", "://a",
+        "https://A.example", "https://a.example:", "https://a.example:x", "http://[::1",
+        "https://a example", "null", R"(["http://x"])", R"(["http://x","http://y"])", "[http://x]",
+        "https://a.example:123456", "*.example"}) {
+    Config c;
+    ASSERT_TRUE(apply_flags({std::string("server.cors_origins=") + bad}, c).ok());
+    const auto s = check_config(c);
+    EXPECT_EQ(s.field(), "server.cors_origins") << bad;
+    const bool list = std::string_view(bad).find("http://x") != std::string_view::npos;
+    EXPECT_NE(s.message().find(list ? "a comma between" : "scheme://host[:port]"),
+              std::string::npos)
+        << s.message();
+  }
+  Config c;
+  ASSERT_TRUE(
+      apply_toml("[server]\ncors_origins = [\"http://x\", \"https://y:8443\"]\n", "f", c).ok());
+  EXPECT_TRUE(check_config(c).ok());
+}
+
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   for (const auto* flag :
        {"remote.url=redis://x", "cache.block_tokens=48", "retrieve.language=klingon"}) {

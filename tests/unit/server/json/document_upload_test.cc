@@ -84,5 +84,45 @@ TEST(Multipart, BrokenBodiesAreRefused) {
   }
 }
 
+TEST(Multipart, AFileLosesItsByteOrderMark) {
+  DocumentBatch batch;
+  ASSERT_FALSE(
+      read_multipart("--B\r\nContent-Disposition: form-data; name=\"file\"; "
+                     "filename=\"a.txt\"\r\n\r\n\xEF\xBB\xBFText.\r\n--B--",
+                     "B", 9, batch));
+  EXPECT_EQ(batch.documents.at(0).text, "Text.");
+}
+
+TEST(Multipart, OneDocumentIsNoBatch) {
+  const std::string part =
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; "
+      "filename=\"a.txt\"\r\n\r\nText.\r\n";
+  DocumentBatch one, two;
+  ASSERT_FALSE(read_multipart(part + "--B--", "B", 9, one));
+  EXPECT_FALSE(one.options.in_batch);
+  ASSERT_FALSE(read_multipart(part + part + "--B--", "B", 9, two));
+  EXPECT_TRUE(two.options.in_batch);
+}
+
+TEST(Multipart, APutTakesOneDocumentOfItsId) {
+  const std::string part =
+      "--B\r\nContent-Disposition: form-data; name=\"file\"; "
+      "filename=\"a.txt\"\r\n\r\nText.\r\n";
+  const auto id_field = [](const std::string& id) {
+    return "--B\r\nContent-Disposition: form-data; name=\"id\"\r\n\r\n" + id + "\r\n";
+  };
+  DocumentBatch batch;
+  ASSERT_FALSE(read_multipart_put(part + "--B--", "B", "mine", batch));
+  ASSERT_EQ(batch.documents.size(), 1u);
+  EXPECT_EQ(batch.documents[0].id, "mine");
+  EXPECT_EQ(batch.documents[0].title, "a.txt");
+  EXPECT_FALSE(batch.options.in_batch);
+  DocumentBatch same, other, two, many;
+  EXPECT_FALSE(read_multipart_put(id_field("mine") + part + "--B--", "B", "mine", same));
+  EXPECT_EQ(read_multipart_put(id_field("yours") + part + "--B--", "B", "mine", other)->path, "id");
+  EXPECT_EQ(read_multipart_put(part + part + "--B--", "B", "mine", two)->path, "documents");
+  EXPECT_EQ(read_multipart_put(part + part + part + "--B--", "B", "mine", many)->path, "documents");
+}
+
 }  // namespace
 }  // namespace quire

@@ -222,6 +222,7 @@ inline DocumentInfo full_document() {
   d.title = "Title";
   d.metadata_json = R"({"k":[1,2.5,null]})";
   d.content_hash = "abc";
+  d.tag = "abc.5f0a1b2c3d4e5f60";
   d.version = 2;
   d.bytes = 3;
   d.tokens = 4;

@@ -1,8 +1,11 @@
 #include "server/support/log_sink.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <boost/json/object.hpp>
+#include <cstdlib>
 
 #include "base/json_parse.h"
 
@@ -33,6 +36,28 @@ TEST(LogJson, LinesAreObjectsWhateverTheValues) {
 
 TEST(LogSink, UnknownLevelsAreRefused) {
   EXPECT_EQ(install_log_sink("loud", "json").field(), "log.level");
+}
+
+TEST(LogSink, AutoIsTextOnATerminalOnly) {
+  EXPECT_TRUE(logs_json("json"));
+  EXPECT_FALSE(logs_json("text"));
+  const int kept = dup(STDERR_FILENO);
+  ASSERT_GE(kept, 0);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  dup2(ends[1], STDERR_FILENO);
+  const bool in_pipe = logs_json("auto");
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  const bool have_terminal = terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0;
+  const int other = have_terminal ? open(ptsname(terminal), O_RDWR | O_NOCTTY) : -1;
+  if (other >= 0) dup2(other, STDERR_FILENO);
+  const bool on_terminal = logs_json("auto");
+  dup2(kept, STDERR_FILENO);
+  for (const int fd : {kept, ends[0], ends[1], terminal, other})
+    if (fd >= 0) close(fd);
+  EXPECT_TRUE(in_pipe);
+  if (other < 0) GTEST_SKIP() << "this machine has no pseudo-terminals";
+  EXPECT_FALSE(on_terminal);
 }
 
 }  // namespace

@@ -58,6 +58,19 @@ TEST(Problem, EveryCodeOfTheStatusTableExists) {
   for (const auto& k : problem_kinds()) EXPECT_TRUE(seen.insert(k.code).second) << k.code;
 }
 
+TEST(Problem, DetailsHaveTheirSubject) {
+  const auto detail = [](const char* field, const char* message) {
+    return problem_of(Status::invalid(field, message)).detail;
+  };
+  EXPECT_EQ(detail("chunking.max_tokens", "must be at least 16, not 4"),
+            "chunking.max_tokens must be at least 16, not 4");
+  EXPECT_EQ(detail("cache_salt", "is not valid UTF-8"), "cache_salt is not valid UTF-8");
+  EXPECT_EQ(detail("chunking.overlap_tokens", "only strategy tokens overlaps; use 0"),
+            "chunking.overlap_tokens: only strategy tokens overlaps; use 0");
+  EXPECT_EQ(detail("k", "k must be 1 to 100"), "k must be 1 to 100");
+  EXPECT_EQ(detail("", "must be small"), "must be small");
+}
+
 TEST(Problem, InternalErrorsShowNothingInner) {
   const auto p = problem_of(Status::internal("secret path /etc/x"));
   EXPECT_EQ(p.detail.find("secret"), std::string::npos);

@@ -1,0 +1,39 @@
+/// Bodies sent with Content-Encoding: gzip.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/http/gzip_reader.h"
+#include "server/http/http_server.h"
+#include "server/service/call.h"
+#include "server/support/problem.h"
+
+namespace quire {
+
+/// Expands a body and gives it to another sink, or collects it as the request's body. The limit is
+/// that of the expanded body.
+class GzipSink final : public BodySink {
+ public:
+  /// `inner` null: the body is collected. The exchange owns `call`. `refuse` makes the reply.
+  using Refuse = std::function<HttpResponse(const Problem&)>;
+  GzipSink(Call& call, std::shared_ptr<BodySink> inner, std::uint64_t max_bytes, Refuse refuse)
+      : call_(call), inner_(std::move(inner)), max_bytes_(max_bytes), refuse_(std::move(refuse)) {}
+
+  std::optional<HttpResponse> write(std::string_view piece) override;
+  std::shared_ptr<const GzipReader> reader() const { return reader_; }
+
+ private:
+  Call& call_;
+  const std::shared_ptr<BodySink> inner_;
+  const std::uint64_t max_bytes_;
+  const Refuse refuse_;
+  const std::shared_ptr<GzipReader> reader_ = std::make_shared<GzipReader>();
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace quire
