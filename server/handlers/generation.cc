@@ -108,10 +108,9 @@ void fit_chunks(Generation& g, QueryRequest& q,
   const std::int64_t room = beside - std::min<std::int64_t>(q.sampling.max_tokens, window / 4);
   if ((!chosen && !too_long) || room <= 0) return;
   ChunkLimits limits;
-  limits.tokens = room;
+  limits.tokens = std::min(room, g.body.retrieve.value_or(QueryRetrieval()).max_tokens);
   if (chosen) {
     const bool bare = g.body.retrieve->unit == QueryUnit::kChunk;
-    limits.tokens = std::min(limits.tokens, g.body.retrieve->max_tokens);
     limits.neighbours = static_cast<std::int32_t>(
         g.body.retrieve->neighbours.value_or(bare ? 0 : 1));
     if (bare) limits.whole_document_tokens = 0;
