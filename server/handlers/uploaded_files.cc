@@ -14,9 +14,7 @@ namespace {
 
 /// Returns the problem of a file that cannot be read. The message begins with the file's name.
 Problem file_problem(const Status& status) {
-  const auto named = [&](const char* code) {
-    return make_problem(code, status.message(), "file");
-  };
+  const auto named = [&](const char* code) { return make_problem(code, status.message(), "file"); };
   switch (status.code()) {
     case Code::kNotFound:
       return named("empty_document");
@@ -81,9 +79,9 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, Docu
     }
     for (ReadDocument& d : *read) {
       DocumentInput one;
-      one.id = input.id ? *input.id
-                        : document_id_of_path(d.part.empty() ? file->name
-                                                             : file->name + "/" + d.part);
+      one.id = input.id
+                   ? *input.id
+                   : document_id_of_path(d.part.empty() ? file->name : file->name + "/" + d.part);
       one.title = input.title.empty() ? std::move(d.title) : input.title;
       one.metadata_json = metadata_of(d, file->name, input.metadata_json);
       one.text = std::move(d.text);
