@@ -137,6 +137,11 @@ class Service {
       retrieval_->start();
     }
     services_.retrieval = retrieval_.get();
+    if (auto reader = ReaderProcess::find(); reader.ok())
+      services_.reader = std::make_unique<const ReaderProcess>(std::move(*reader));
+    else
+      log_warning("files are taken as text only, because there is no reader",
+                  {{"reason", reader.status().message()}});
     services_.store = store_.get();
     services_.engine = engine_.get();
     services_.ingest = ingest_.get();

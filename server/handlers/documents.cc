@@ -6,6 +6,7 @@
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/ingest_answer.h"
+#include "server/handlers/uploaded_files.h"
 #include "server/http/entity_tags.h"
 #include "server/json/document_request.h"
 #include "server/json/document_upload.h"
@@ -39,6 +40,7 @@ std::optional<DocumentBatch> read_documents(Call& call, const std::string* put_i
         header_parameter(call.request().headers.get("content-type"), "boundary").value_or("");
     const std::string& body = call.request().body;
     if (!read_batch_parameters(call, batch.options, nullptr)) return std::nullopt;
+    batch.chosen_strategy = call.request().param("strategy") != nullptr;
     if (failed(call, put_id ? read_multipart_put(body, boundary, *put_id, batch)
                             : read_multipart(body, boundary, max_documents(call), batch)))
       return std::nullopt;
@@ -98,14 +100,41 @@ std::pair<std::string, std::string> tag_header(const DocumentInfo& d) {
   return {"ETag", "\"" + d.tag + "\""};
 }
 
+void submit_batches(std::shared_ptr<Call> call, std::vector<DocumentBatch> batches, bool put,
+                    std::int64_t wait_ms) {
+  const bool single = batches.size() == 1 && !batches[0].options.in_batch;
+  std::vector<JobSnapshot> jobs;
+  for (DocumentBatch& batch : batches) {
+    auto job = call->services.ingest->submit(call->ns, std::move(batch.documents), batch.options);
+    if (!job.ok()) {
+      Problem p = ingest_problem(job.status());
+      if (!jobs.empty()) p.extra["job_ids"] = json::array{jobs[0].id};
+      return call->fail(p);
+    }
+    observe_job(call->services, call->ns, job->id);
+    jobs.push_back(std::move(*job));
+  }
+  answer_ingest(std::move(call), std::move(jobs), {wait_ms, single, put});
+}
+
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   const auto wait_ms = wait_preference(*call);
   if (!wait_ms) return;
-  const bool single = !batch.options.in_batch;
-  auto job = call->services.ingest->submit(call->ns, std::move(batch.documents), batch.options);
-  if (!job.ok()) return call->fail(ingest_problem(job.status()));
-  observe_job(call->services, call->ns, job->id);
-  answer_ingest(std::move(call), {std::move(*job)}, {*wait_ms, single, put});
+  if (batch.files.empty() || !call->services.reader) {
+    take_files_as_text(batch);
+    std::vector<DocumentBatch> one;
+    one.push_back(std::move(batch));
+    return submit_batches(std::move(call), std::move(one), put, *wait_ms);
+  }
+  // A reader may take minutes, and other calls need the workers.
+  const auto files = std::make_shared<DocumentBatch>(std::move(batch));
+  const bool queued = call->services.maintenance->post([call, files, put, wait = *wait_ms] {
+    std::optional<Problem> problem;
+    auto batches = read_uploaded_files(*call->services.reader, std::move(*files), problem);
+    if (problem) return call->fail(*problem);
+    submit_batches(call, std::move(batches), put, wait);
+  });
+  if (!queued) call->fail(make_problem("overloaded", "too many files wait; try again"));
 }
 
 }  // namespace

@@ -12,9 +12,17 @@
 
 namespace quire {
 
+/// A document whose text is still the bytes of a file of any format.
+struct UploadedFile {
+  std::size_t index = 0;  ///< in DocumentBatch::documents
+  std::string name;       ///< not empty
+};
+
 struct DocumentBatch {
   std::vector<DocumentInput> documents;
   BatchOptions options;
+  std::vector<UploadedFile> files;  ///< by index
+  bool chosen_strategy = false;     ///< the caller says how texts are cut
 };
 
 /// Reads POST /v1/documents: one document object (with options among its members), or {"documents":

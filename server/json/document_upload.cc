@@ -107,12 +107,10 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
     std::optional<JsonError> error;
     if (file) {
       if (out.documents.size() >= max_documents) return too_many();
+      if (file->empty()) return wrong("a file of the form has no name", *name);
+      out.files.push_back({out.documents.size(), *file});
       DocumentInput input;
-      input.title = *file;
-      input.text = without_byte_order_mark(content);
-      json::object metadata;
-      metadata["filename"] = *file;
-      input.metadata_json = json::serialize(metadata);
+      input.text = content;
       out.documents.push_back(std::move(input));
     } else if (*name == "id") {
       form.id = content;
@@ -133,6 +131,7 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
                        name->substr(0, 128)};
     }
     if (error) return error;
+    out.chosen_strategy = out.chosen_strategy || *name == "strategy";
     at = next + 2;
   }
   if (out.documents.empty()) return wrong("the form has no file and no 'text' field", "documents");
@@ -146,6 +145,19 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
   }
   out.options.in_batch = out.documents.size() != 1;
   return std::nullopt;
+}
+
+void take_files_as_text(DocumentBatch& batch) {
+  for (const UploadedFile& file : batch.files) {
+    DocumentInput& input = batch.documents[file.index];
+    input.text = without_byte_order_mark(input.text.value_or(""));
+    if (input.title.empty()) input.title = file.name;
+    if (!input.metadata_json.empty()) continue;
+    json::object metadata;
+    metadata["filename"] = file.name;
+    input.metadata_json = json::serialize(metadata);
+  }
+  batch.files.clear();
 }
 
 std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,

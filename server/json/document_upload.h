@@ -17,12 +17,16 @@ namespace quire {
 
 /// Reads multipart/form-data. A part with a file name is a document. A part without one is an
 /// option, or title/id/metadata if there is only one document.
-/// A form of one document is not a batch (BatchOptions::in_batch).
+/// A form of one document is not a batch (BatchOptions::in_batch). Bytes of files are their
+/// documents' texts as they came, and DocumentBatch::files names them.
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out);
 /// The same for one document whose id is known. Errors: more than one, or another id.
 std::optional<JsonError> read_multipart_put(std::string_view body, const std::string& boundary,
                                             const std::string& id, DocumentBatch& out);
+
+/// Makes texts of the batch's files as they are, titled and described by their names.
+void take_files_as_text(DocumentBatch& batch);
 
 /// Returns the text without the byte order mark that some editors put before UTF-8.
 std::string without_byte_order_mark(std::string_view text);

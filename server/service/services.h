@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/cuda/backend/loader.h"
+#include "readers/reader_process.h"
 #include "server/access/auth.h"
 #include "server/access/idempotency.h"
 #include "server/access/rate_limit.h"
@@ -46,7 +47,8 @@ struct Services {
   Engine* engine = nullptr;
   AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
-  Retrieval* retrieval = nullptr;  ///< null: switched off
+  Retrieval* retrieval = nullptr;               ///< null: switched off
+  std::unique_ptr<const ReaderProcess> reader;  ///< of files; null: only texts are taken
   std::atomic<bool> ready{false}, draining{false};
   std::atomic<bool> stopping{false};  ///< running requests are being cancelled
   std::atomic<std::int64_t> requests_running{0};
@@ -58,7 +60,7 @@ struct Services {
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
-  std::unique_ptr<ShadowChecker> shadow;  ///< made with the engine; null: no checks
+  std::unique_ptr<ShadowChecker> shadow;        ///< made with the engine; null: no checks
   std::unique_ptr<EvidenceCollector> evidence;  ///< made with the engine; null: switched off
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;

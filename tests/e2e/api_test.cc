@@ -180,11 +180,83 @@ TEST_F(ApiTest, PutTakesAForm) {
   auto r = service->call("PUT", "/v1/documents/form?wait=true", body, {}, type);
   EXPECT_EQ(r.status, 201) << r.body;
   EXPECT_EQ(service->call("GET", "/v1/documents/form/content").body, "A bridge of copper.");
-  EXPECT_EQ(text_at(service->json("GET", "/v1/documents/form"), "title"), "bridge.txt");
+  EXPECT_EQ(text_at(service->json("GET", "/v1/documents/form"), "title"), "bridge");
   r = service->call("PUT", "/v1/documents/form?wait=true",
                     body.substr(0, body.size() - 7) + "\r\n" + body, {}, type);
   EXPECT_EQ(r.status, 400) << r.body;
   EXPECT_NE(r.body.find("PUT takes one document"), std::string::npos) << r.body;
+}
+
+TEST_F(ApiTest, FormsTakeFilesOfManyFormats) {
+  const auto part = [](const std::string& name, const std::string& bytes) {
+    return "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"" + name +
+           "\"\r\n\r\n" + bytes + "\r\n";
+  };
+  const auto post_form = [](const std::string& body) {
+    return service->call("POST", "/v1/documents?wait=true", body + "--B--\r\n", {},
+                         "multipart/form-data; boundary=B");
+  };
+  const auto seed = [](const std::string& name) {
+    std::ifstream in(std::string(QUIRE_SOURCE_DIR) + "/tests/fuzz/seeds/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  const auto content = [](const std::string& id) {
+    return service->call("GET", "/v1/documents/" + id + "/content").body;
+  };
+  // Two batches, because only Markdown is cut at headings.
+  auto r = post_form(
+      part("web/page.html",
+           "<html><head><title>The page</title></head><body><script>no()</script>"
+           "<p>Body text.</p></body></html>") +
+      part("plan.md", "# Plan\n\nBuild the bridge.\n\n# Cost\n\nMuch.\n") +
+      part("latin.txt", "caf\xe9 au lait, d\xe9j\xe0 vu, tr\xe8s bien, \xe0 bient\xf4t") +
+      (QUIRE_PDF ? part("report.pdf", seed("reader_pdf/plain.pdf")) : ""));
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(int_at(parse(r.body), "counts.completed"), QUIRE_PDF ? 4 : 3) << r.body;
+  EXPECT_NE(content("web:page.html").find("Body text."), std::string::npos);
+  EXPECT_EQ(content("web:page.html").find("no()"), std::string::npos);
+  const auto page = service->json("GET", "/v1/documents/web:page.html");
+  EXPECT_EQ(text_at(page, "title"), "The page");
+  EXPECT_EQ(text_at(page, "metadata.source"), "web/page.html");
+  EXPECT_EQ(int_at(service->json("GET", "/v1/documents/plan.md"), "chunks"), 2);
+  EXPECT_EQ(content("latin.txt"), "café au lait, déjà vu, très bien, à bientôt");
+  if (QUIRE_PDF) {
+    EXPECT_NE(content("report.pdf").find("garden library contract"), std::string::npos);
+  }
+
+  r = post_form(part("page.html", "<p>Another page.</p>") +
+                "--B\r\nContent-Disposition: form-data; name=\"id\"\r\n\r\nmine\r\n"
+                "--B\r\nContent-Disposition: form-data; name=\"metadata\"\r\n\r\n"
+                "{\"source\":\"desk\"}\r\n");
+  EXPECT_EQ(r.status, 200) << r.body;
+  const auto mine = service->json("GET", "/v1/documents/mine");
+  EXPECT_EQ(text_at(mine, "metadata.source"), "desk");
+  EXPECT_EQ(text_at(mine, "metadata.filename"), "page.html");
+  r = service->call("PUT", "/v1/documents/put-page?wait=true",
+                    part("page.html", "<p>A third page.</p>") + "--B--\r\n", {},
+                    "multipart/form-data; boundary=B");
+  EXPECT_EQ(r.status, 201) << r.body;
+  EXPECT_EQ(content("put-page"), "A third page.\n");
+
+  struct Refusal {
+    std::string name, bytes;
+    int status;
+    std::string code;
+  };
+  for (const Refusal& bad :
+       {Refusal{"picture.png", "\x89PNG\r\n\x1a\n....", 415, "unsupported_media_type"},
+        Refusal{"empty.txt", " \n", 422, "empty_document"},
+        Refusal{"broken.pdf", "%PDF-1.7\nnothing of a PDF", QUIRE_PDF ? 400 : 415,
+                QUIRE_PDF ? "invalid_value" : "unsupported_media_type"},
+        Refusal{"locked.pdf", seed("reader_pdf/locked.pdf"), QUIRE_PDF ? 400 : 415,
+                QUIRE_PDF ? "invalid_value" : "unsupported_media_type"}}) {
+    r = post_form(part("good.txt", "A good text.") + part(bad.name, bad.bytes));
+    EXPECT_EQ(r.status, bad.status) << r.body;
+    EXPECT_EQ(text_at(parse(r.body), "error.code"), bad.code) << r.body;
+    EXPECT_NE(text_at(parse(r.body), "detail").find(bad.name), std::string::npos) << r.body;
+  }
+  EXPECT_EQ(service->call("GET", "/v1/documents/good.txt").status, 404)
+      << "a file that cannot be read refuses the whole call";
 }
 
 TEST_F(ApiTest, OtherBodiesThanJson) {

@@ -135,8 +135,10 @@ TEST_F(BadInputTest, OneDocumentThatFailsIsTheCallsError) {
   const auto send = [](const std::string& body, const std::string& type) {
     return service->call("POST", "/v1/documents?wait=true", body, {}, type);
   };
-  expect(send(part + "caf\xe9 \xff\r\n--B--\r\n", form), 400, "invalid_value", "text");
-  expect(send(part + " \r\n--B--\r\n", form), 422, "empty_document", "text");
+  const std::string field = "--B\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\n";
+  expect(send(field + "caf\xe9 \xff\r\n--B--\r\n", form), 400, "invalid_value", "text");
+  expect(send(field + " \r\n--B--\r\n", form), 422, "empty_document", "text");
+  expect(send(part + " \r\n--B--\r\n", form), 422, "empty_document", "file");
   expect(send(part + sample_text(3, 8000) + "\r\n--B--\r\n", form), 400, "document_too_long",
          "text");
   expect(send("{\"text\":\" \"}\n", lines), 422, "empty_document");

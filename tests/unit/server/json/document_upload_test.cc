@@ -84,13 +84,19 @@ TEST(Multipart, BrokenBodiesAreRefused) {
   }
 }
 
-TEST(Multipart, AFileLosesItsByteOrderMark) {
+TEST(Multipart, WithoutAReaderFilesAreTexts) {
   DocumentBatch batch;
   ASSERT_FALSE(
       read_multipart("--B\r\nContent-Disposition: form-data; name=\"file\"; "
                      "filename=\"a.txt\"\r\n\r\n\xEF\xBB\xBFText.\r\n--B--",
                      "B", 9, batch));
+  ASSERT_EQ(batch.files.size(), 1u);
+  EXPECT_EQ(batch.files[0].name, "a.txt");
+  take_files_as_text(batch);
+  EXPECT_TRUE(batch.files.empty());
   EXPECT_EQ(batch.documents.at(0).text, "Text.");
+  EXPECT_EQ(batch.documents.at(0).title, "a.txt");
+  EXPECT_EQ(batch.documents.at(0).metadata_json, R"({"filename":"a.txt"})");
 }
 
 TEST(Multipart, OneDocumentIsNoBatch) {
@@ -115,7 +121,7 @@ TEST(Multipart, APutTakesOneDocumentOfItsId) {
   ASSERT_FALSE(read_multipart_put(part + "--B--", "B", "mine", batch));
   ASSERT_EQ(batch.documents.size(), 1u);
   EXPECT_EQ(batch.documents[0].id, "mine");
-  EXPECT_EQ(batch.documents[0].title, "a.txt");
+  EXPECT_EQ(batch.files.at(0).name, "a.txt");
   EXPECT_FALSE(batch.options.in_batch);
   DocumentBatch same, other, two, many;
   EXPECT_FALSE(read_multipart_put(id_field("mine") + part + "--B--", "B", "mine", same));
