@@ -4,8 +4,8 @@
 /// The rule applies to a suite with known answers and to paired differences to full recompute
 /// (question by question, 95 % intervals). A certificate passes if:
 ///
-/// 1. The suite can tell: the documents make the right answers likelier than the same prompt without
-///    documents, and recompute's answers contain the right ones more often than those of other
+/// 1. The suite can tell: the documents make the right answers likelier than the prompt without
+///    them, and recompute's answers contain the right ones more often than those of other
 ///    questions (chance). The lower ends of both differences are above 0. A model or a suite that
 ///    fails this certifies nothing.
 /// 2. The lower end of the difference in exact match, and in F1, over all questions is at least

@@ -55,7 +55,7 @@ struct EmbedRequest {
 struct CertifiedStrategy {
   CacheOptions cache;    ///< strategy, ratios, positions and the options of its plugs
   std::string spec;      ///< the same as text, for reports
-  std::string evidence;  ///< how it was shown, for replies: "passed the fidelity test of this model"
+  std::string evidence;  ///< how that was shown, as the predicate of a sentence for replies
 };
 
 /// One document part of a query's prompt, in prompt order.

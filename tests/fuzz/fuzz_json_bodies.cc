@@ -51,8 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)read_bulk_delete(*value, bulk);
       RetrieveRequest retrieve;
       if (double min_score = 0; !read_retrieve(*value, retrieve, min_score) &&
-          (retrieve.query.empty() || retrieve.k < 1 ||
-           retrieve.k > static_cast<std::size_t>(kMostPassages)))
+                                (retrieve.query.empty() || retrieve.k < 1 ||
+                                 retrieve.k > static_cast<std::size_t>(kMostPassages)))
         std::abort();
       EvictBody evict;
       if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();

@@ -89,14 +89,10 @@ void ServiceProcess::start(const fs::path& store, std::vector<std::string> flags
                            bool until_ready) {
   log_path_ = store.parent_path() / (store.filename().string() + ".log");
   fs::remove(log_path_);
-  std::vector<std::string> command = {QUIRE_BINARY,
-                                      "serve",
-                                      "--server.port=0",
+  std::vector<std::string> command = {QUIRE_BINARY, "serve", "--server.port=0",
                                       // So that no test's auto changes while it runs.
-                                      "--policy.evidence=false",
-                                      "--disk.path=" + store.string(),
-                                      "--log.level=debug",
-                                      "--cache.dram_bytes=67108864",
+                                      "--policy.evidence=false", "--disk.path=" + store.string(),
+                                      "--log.level=debug", "--cache.dram_bytes=67108864",
                                       "--model.working_cache_bytes=268435456"};
   command.insert(command.end(), flags.begin(), flags.end());
   pid_ = spawn(command, "/dev/null", "/dev/null", log_path_);
