@@ -224,9 +224,9 @@ Result<LexicalIndex::Scores> LexicalIndex::scores(const std::vector<std::string>
     }
     const auto with = static_cast<double>(live);
     const double idf = std::log(1 + (n - with + 0.5) / (with + 0.5));
-    const auto score = [&](std::uint32_t occurrences, std::uint32_t words) {
+    const auto score = [&, times = count](std::uint32_t occurrences, std::uint32_t words) {
       const double f = occurrences, length = bm25_.k1 * (1 - bm25_.b + bm25_.b * words / average);
-      return count * idf * f * (bm25_.k1 + 1) / (f + length);
+      return times * idf * f * (bm25_.k1 + 1) / (f + length);
     };
     for (const Posting& p :
          term ? std::span<const Posting>(term->postings) : std::span<const Posting>()) {
