@@ -20,6 +20,10 @@ constexpr auto kRetryAfter = std::chrono::seconds(1);
 constexpr std::int64_t kGrowth = 4;
 /// Matches requested in addition, to order equal scores at the end and to skip outdated entries.
 constexpr std::size_t kSpareMatches = 32;
+/// Memory of an indexed document and of a chunk beside texts and vectors, as containers hold them.
+constexpr std::int64_t kDocumentBytes = 192, kChunkBytes = 80;
+/// What moves to disk at once, as a part of the limit of memory.
+constexpr std::int64_t kMovedPart = 8;
 
 std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
   ids.resize(std::min(ids.size(), to_size(engine.info().max_model_len)));
@@ -69,6 +73,7 @@ EmbeddingStats EmbeddingIndex::stats() const {
     out.exact = out.exact && (!space.vectors || space.vectors->num_lists() == 1);
   }
   out.memory_bytes = memory_bytes();
+  out.disk_bytes = disk_bytes();
   out.left_out = left_out_.size();
   return out;
 }
@@ -76,8 +81,19 @@ EmbeddingStats EmbeddingIndex::stats() const {
 std::int64_t EmbeddingIndex::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& [ns, space] : spaces_)
-    bytes += space.vectors ? space.vectors->memory_bytes() : 0;
+    bytes += space.entry_bytes + (space.vectors ? space.vectors->memory_bytes() : 0);
   return bytes;
+}
+
+std::int64_t EmbeddingIndex::disk_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [ns, space] : spaces_) bytes += space.vectors ? space.vectors->disk_bytes() : 0;
+  return bytes;
+}
+
+std::int64_t EmbeddingIndex::entry_bytes(std::string_view id, const Document& document) {
+  return kDocumentBytes + count_of(id) + count_of(document.metadata_json) +
+         kChunkBytes * count_of(document.labels);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -149,6 +165,11 @@ bool EmbeddingIndex::take(const std::stop_token& stop, DocumentName& name, Missi
 Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
                                const std::stop_token& stop) {
   const auto& [ns, id] = name;
+  bool unreadable = false;
+  {
+    const std::lock_guard lock(mu_);
+    unreadable = unreadable_.erase(name) > 0;
+  }
   const auto head = store_.get_document_head(ns, id);
   if (head.code() == Code::kNotFound) {
     drop(name);
@@ -160,7 +181,14 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
     return {};
   }
   const Digest made_of = embedding_source(engine_.info(), *head);
-  if (refresh_entry(name, *head, made_of)) return {};
+  if (refresh_entry(name, *head, made_of)) {
+    if (unreadable) {
+      drop(name);
+      const std::unique_lock lock(index_mu_);
+      left_out_.insert(name);
+    }
+    return {};
+  }
   drop(name);  // the vectors of an older text
   if (const auto stored = store_.get_meta(embedding_record_name(ns, id)); stored.ok()) {
     const auto record = decode_embeddings(*stored);
@@ -192,8 +220,10 @@ bool EmbeddingIndex::refresh_entry(const DocumentName& name, const DocumentManif
   if (space == spaces_.end()) return false;
   const auto at = space->second.documents.find(name.second);
   if (at == space->second.documents.end() || at->second.made_of != made_of) return false;
+  space->second.entry_bytes -= entry_bytes(name.second, at->second);
   at->second.version = indexed_version(head);
   at->second.metadata_json = head.metadata_json;
+  space->second.entry_bytes += entry_bytes(name.second, at->second);
   return true;
 }
 
@@ -229,7 +259,7 @@ Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, st
 
 Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& head,
                              const EmbeddingRecord& record) {
-  std::vector<float> vectors;
+  std::vector<std::uint16_t> vectors;
   std::vector<std::int32_t> chunks;
   for (std::size_t chunk = 0; chunk < record.num_chunks(); ++chunk) {
     const std::span<const std::uint16_t> values(record.values.data() + chunk * record.dimension,
@@ -241,33 +271,65 @@ Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& h
                      [](std::uint16_t v) { return std::isfinite(f16_to_f32(v)); }))
       continue;
     chunks.push_back(static_cast<std::int32_t>(chunk));
-    for (const std::uint16_t v : values) vectors.push_back(f16_to_f32(v));
+    vectors.insert(vectors.end(), values.begin(), values.end());
   }
+  Status room;
   {
     const std::unique_lock lock(index_mu_);
-    Space& space = spaces_[name.first];
     left_out_.erase(name);
-    if (options_.max_bytes > 0 &&
-        memory_bytes() + static_cast<std::int64_t>(vectors.size() * sizeof(float)) >
-            options_.max_bytes) {
-      if (left_out_.empty()) {
-        log_warning(
-            "the memory for embeddings is full: further documents are not found by their meaning; "
-            "raise retrieve.max_embedding_bytes and start again",
-            {{"bytes", std::to_string(memory_bytes())}});
-      }
-      left_out_.insert(name);
-      return {};
-    }
-    QUIRE_RETURN_IF_ERROR(add(space, name.second, head, record, chunks, vectors));
+    QUIRE_RETURN_IF_ERROR(add(spaces_[name.first], name.second, head, record, chunks, vectors));
+    room = make_room();
   }
-  sort_into_lists(name.first);
+  if (room.ok()) {
+    sort_into_lists(name.first);
+  } else {
+    drop(name);
+    leave_out(name, room);
+  }
   return {};
+}
+
+/// Moves vectors to disk while all together take too much memory. index_mu_ is held.
+Status EmbeddingIndex::make_room() {
+  const std::int64_t most = options_.max_bytes, before = disk_bytes();
+  for (std::int64_t used = 0; most > 0 && (used = memory_bytes()) > most;) {
+    VectorIndex* largest = nullptr;
+    for (auto& [ns, space] : spaces_) {
+      if (space.vectors && (!largest || space.vectors->movable_bytes() > largest->movable_bytes()))
+        largest = &*space.vectors;
+    }
+    const std::int64_t on_disk = disk_bytes();
+    if (options_.max_disk_bytes <= 0 || !largest || largest->movable_bytes() == 0)
+      return Status::exhausted(std::to_string(used) + " bytes in memory, " +
+                               std::to_string(on_disk) + " on disk");
+    const Status moved = largest->move_to_disk(store_.options().path,
+                                               std::max(used - most, most / kMovedPart),
+                                               options_.max_disk_bytes - on_disk);
+    if (!moved.ok() && memory_bytes() > most) return moved;
+  }
+  if (before == 0 && disk_bytes() > 0)
+    log_info("a part of the embeddings lies on disk", {{"bytes", std::to_string(disk_bytes())}});
+  return {};
+}
+
+/// Has the document not found by its meaning until it changes. A full index says so once.
+void EmbeddingIndex::leave_out(const DocumentName& name, const Status& reason) {
+  const std::unique_lock lock(index_mu_);
+  if (left_out_.empty() || reason.code() != Code::kResourceExhausted) {
+    log_warning(
+        reason.code() == Code::kResourceExhausted
+            ? "there is no room for more embeddings: further documents are not found by their "
+              "meaning; raise retrieve.max_embedding_bytes or retrieve.max_embedding_disk_bytes "
+              "and start again"
+            : "a document is not found by its meaning until it changes or the service starts again",
+        {{"namespace", name.first}, {"document", name.second}, {"reason", reason.to_string()}});
+  }
+  left_out_.insert(name);
 }
 
 Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentManifest& head,
                            const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
-                           std::span<const float> vectors) {
+                           std::span<const std::uint16_t> vectors) {
   if (!space.vectors && !chunks.empty()) {
     QUIRE_ASSIGN_OR_RETURN(space.vectors, VectorIndex::make(record.dimension));
   }
@@ -282,6 +344,7 @@ Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentMa
     space.places[space.next_label] = {&at->first, &document, chunk};
     document.labels.push_back(space.next_label++);
   }
+  space.entry_bytes += entry_bytes(id, document);
   if (chunks.empty()) return {};
   const Status added = space.vectors->add(document.labels, vectors);
   if (!added.ok()) (void)remove(space, id);  // the first failure is reported
@@ -294,15 +357,15 @@ void EmbeddingIndex::sort_into_lists(const std::string& ns) {
   Space& space = spaces_.find(ns)->second;  // only this thread changes it
   if (!space.vectors || space.vectors->size() <= options_.exact_vectors) return;
   if (space.vectors->num_lists() > 1 && space.vectors->size() < kGrowth * space.sorted_size) return;
-  auto sorted = space.vectors->in_lists(
+  const auto plan = space.vectors->plan_lists(
       static_cast<std::int64_t>(std::sqrt(static_cast<double>(space.vectors->size()))));
-  if (!sorted.ok()) {
-    log_warning("embeddings stay in one list",
-                {{"namespace", ns}, {"reason", sorted.status().to_string()}});
+  if (!plan.ok()) {
+    log_warning("embeddings stay in the lists they are in",
+                {{"namespace", ns}, {"reason", plan.status().to_string()}});
     return;
   }
   const std::unique_lock lock(index_mu_);
-  space.vectors = std::move(*sorted);
+  space.vectors->regroup(**plan);
   space.sorted_size = space.vectors->size();
 }
 
@@ -312,7 +375,7 @@ void EmbeddingIndex::drop(const DocumentName& name) {
   const auto at = spaces_.find(name.first);
   if (at == spaces_.end()) return;
   if (const Status s = remove(at->second, name.second); !s.ok()) {
-    log_error("embeddings could not be removed",
+    log_error("the room of embeddings on disk could not be given back",
               {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
   }
   if (at->second.documents.empty()) spaces_.erase(at);
@@ -321,6 +384,7 @@ void EmbeddingIndex::drop(const DocumentName& name) {
 Status EmbeddingIndex::remove(Space& space, std::string_view id) {
   const auto at = space.documents.find(id);
   if (at == space.documents.end()) return {};
+  space.entry_bytes -= entry_bytes(id, at->second);
   const std::vector<std::int64_t> labels = std::move(at->second.labels);
   for (const std::int64_t label : labels) space.places.erase(label);
   space.documents.erase(at);
@@ -334,6 +398,30 @@ Result<std::vector<float>> EmbeddingIndex::embed(std::string_view question) {
   return embed_and_wait(engine_,
                         within_window(engine_, embedding_ids(engine_.tokenizer(), question)),
                         stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime);
+}
+
+/// Has the thread leave out documents whose vectors a search could not read. index_mu_ is held.
+void EmbeddingIndex::report_unreadable(std::string_view ns, const Space& space,
+                                       std::span<const std::int64_t> labels) const {
+  if (labels.empty()) return;
+  std::size_t fresh = 0;
+  {
+    const std::lock_guard lock(mu_);
+    for (const std::int64_t label : labels) {
+      const auto place = space.places.find(label);
+      if (place == space.places.end()) continue;
+      const DocumentName name(ns, *place->second.id);
+      if (unreadable_.insert(name).second) ++fresh;
+      changes_.insert(name);
+    }
+  }
+  if (fresh > 0) {
+    log_warning(
+        "embeddings on disk cannot be read: their documents are not found by their meaning until "
+        "they change or the service starts again",
+        {{"namespace", std::string(ns)}, {"documents", std::to_string(fresh)}});
+  }
+  wake_.notify_all();
 }
 
 Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
@@ -359,11 +447,12 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
   // Several chunks of one document count once, and outdated ones not at all, so the search requests
   // more until there are enough.
   for (std::size_t asked = search.limit + kSpareMatches;; asked *= 4) {
-    QUIRE_ASSIGN_OR_RETURN(const std::vector<VectorMatch> matches,
+    QUIRE_ASSIGN_OR_RETURN(const VectorIndex::Found found,
                            space.vectors->search(vector, asked, filter));
+    report_unreadable(ns, space, found.unreadable);
     out.clear();
     std::set<const Document*> seen;
-    for (const VectorMatch& match : matches) {
+    for (const VectorMatch& match : found.matches) {
       const auto place = space.places.find(match.label);
       if (place == space.places.end()) continue;
       const Place& p = place->second;
@@ -371,7 +460,8 @@ Result<std::vector<ChunkHit>> EmbeddingIndex::search(std::string_view ns,
       if (search.unit == Unit::kBestChunkOfDocument && !seen.insert(p.document).second) continue;
       out.push_back({*p.id, p.document->version, p.chunk, double{match.score}});
     }
-    if (out.size() >= search.limit || asked >= all || matches.size() < std::min(asked, all)) break;
+    if (out.size() >= search.limit || asked >= all || found.matches.size() < std::min(asked, all))
+      break;
   }
   std::sort(out.begin(), out.end(), comes_before);
   out.resize(std::min(out.size(), search.limit));

@@ -28,8 +28,11 @@
 namespace quire {
 
 struct EmbeddingOptions {
-  /// Limit for all vectors in memory; documents past it are not found. 0: no limit.
+  /// Limit of memory over all namespaces; past it vectors lie on disk. 0: no limit.
   std::int64_t max_bytes = 512ll << 20;
+  /// Limit of that part, which is outside of the store's budget and has no name. Documents past
+  /// both limits are not found. 0: nothing lies on disk.
+  std::int64_t max_disk_bytes = 4ll << 30;
   std::int64_t exact_vectors =
       10'000;  ///< a namespace with more is searched through lists (ingest/index/vector_index.h)
 };
@@ -37,16 +40,20 @@ struct EmbeddingOptions {
 struct EmbeddingStats {
   std::uint64_t documents = 0, chunks = 0;  ///< documents and chunks that can be found
   std::uint64_t pending = 0;                ///< documents waiting to be examined or embedded
-  /// Documents that could not be read or embedded, and documents past max_bytes.
-  std::uint64_t failed = 0, left_out = 0;
-  std::int64_t memory_bytes = 0;
+  std::uint64_t failed = 0;                 ///< documents that could not be read or embedded
+  /// Documents past both limits, and those whose vectors the disk did not give back.
+  std::uint64_t left_out = 0;
+  std::int64_t memory_bytes = 0, disk_bytes = 0;
   bool exact = true;  ///< no namespace is searched through lists
 };
 
 /// Holds one vector per chunk: Engine::embed() of the title its KV was computed with and its text.
 /// Only the first max_model_len tokens of a longer chunk count. Vectors are computed one after the
-/// other at the priority of ingest, and kept in the store and in memory. A document with a matching
-/// record is not computed again. Until a document is processed, it is not found.
+/// other at the priority of ingest, and kept in the store and in the index. A document with a
+/// matching record is not computed again. Until a document is processed, it is not found.
+///
+/// Past max_bytes vectors move to a file of their namespace beside the store. Documents that could
+/// not be written or read there are left out, which the log says.
 ///
 /// Threads: every method from any thread; search() may wait for the engine. A thread of the index
 /// computes vectors and updates it. Store and engine must outlive it.
@@ -98,6 +105,7 @@ class EmbeddingIndex {
     std::optional<VectorIndex> vectors;
     std::map<std::string, Document, std::less<>> documents;
     std::unordered_map<std::int64_t, Place> places;  ///< by label
+    std::int64_t entry_bytes = 0;                    ///< estimate for documents and places
     std::int64_t next_label = 0;
     std::int64_t sorted_size = 0;  ///< number of vectors when the lists were made
   };
@@ -114,11 +122,17 @@ class EmbeddingIndex {
                const EmbeddingRecord& record);
   Status add(Space& space, const std::string& id, const DocumentManifest& head,
              const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
-             std::span<const float> vectors);
+             std::span<const std::uint16_t> vectors);
+  Status make_room();
+  void leave_out(const DocumentName& name, const Status& reason);
   void drop(const DocumentName& name);
   Status remove(Space& space, std::string_view id);
   void sort_into_lists(const std::string& ns);
+  void report_unreadable(std::string_view ns, const Space& space,
+                         std::span<const std::int64_t> labels) const;
   std::int64_t memory_bytes() const;
+  std::int64_t disk_bytes() const;
+  static std::int64_t entry_bytes(std::string_view id, const Document& document);
 
   const EmbeddingOptions options_;
   Store& store_;
@@ -126,10 +140,12 @@ class EmbeddingIndex {
   std::stop_source stop_;
 
   mutable std::mutex mu_;
-  std::condition_variable_any wake_;
-  std::set<DocumentName> changes_;  // guarded by mu_: to be examined
-  std::set<DocumentName> missing_;  // guarded by mu_: must be computed; after changes_
-  std::set<DocumentName> failed_;   // guarded by mu_
+  mutable std::condition_variable_any wake_;
+  mutable std::set<DocumentName> changes_;  // guarded by mu_: to be examined
+  std::set<DocumentName> missing_;          // guarded by mu_: must be computed; after changes_
+  std::set<DocumentName> failed_;           // guarded by mu_
+  // Guarded by mu_: searches could not read their vectors; in changes_, too.
+  mutable std::set<DocumentName> unreadable_;
   // Guarded by mu_: a document is being examined, or the store is still being listed.
   bool busy_ = true;
 

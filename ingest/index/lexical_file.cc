@@ -1,10 +1,6 @@
 #include "ingest/index/lexical_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/index.h"
@@ -23,60 +19,34 @@ struct WordHeader {
   std::uint32_t num_postings, word_bytes;
 };
 
-Status failed(const char* what, int error) {
-  const std::string text = std::string("cannot ") + what +
-                           " the index for retrieval on disk: " + std::strerror(error);
-  return error == ENOSPC || error == EDQUOT ? Status::exhausted(text) : Status::io(text);
-}
-
-/// Opens a file without a name.
-Result<std::shared_ptr<const int>> open_nameless(const std::string& folder) {
-  int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
-    std::string name = folder + "/index-XXXXXX";
-    fd = ::mkostemp(name.data(), O_CLOEXEC);
-    if (fd >= 0) ::unlink(name.c_str());
-  }
-  if (fd < 0) return failed("create", errno);
-  return std::shared_ptr<const int>(new int(fd), [](const int* p) {
-    ::close(*p);
-    delete p;
-  });
-}
-
 class Output {
  public:
-  explicit Output(int fd) : fd_(fd) { buffer_.reserve(kBufferBytes); }
+  explicit Output(ScratchFile& file) : file_(file) { buffer_.reserve(kBufferBytes); }
   std::uint64_t offset() const { return written_ + buffer_.size(); }
   void put(const void* bytes, std::size_t size) {
     buffer_.append(static_cast<const char*>(bytes), size);
-    if (buffer_.size() >= kBufferBytes) flush();
+    if (buffer_.size() >= kBufferBytes) (void)flush();  // a failure stays
   }
-  void flush() {
-    for (std::size_t done = 0; done < buffer_.size() && error_ == 0;) {
-      const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) error_ = errno;
-      if (n > 0) done += to_size(n);
-    }
+  Status flush() {
+    if (status_.ok()) status_ = file_.write(written_, buffer_.data(), buffer_.size());
     written_ += buffer_.size();
     buffer_.clear();
+    return status_;
   }
-  int error() const { return error_; }
 
  private:
-  const int fd_;
+  ScratchFile& file_;
   std::string buffer_;
   std::uint64_t written_ = 0;
-  int error_ = 0;
+  Status status_;
 };
 
 }  // namespace
 
 Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents& contents) {
-  LexicalFile file;
-  QUIRE_ASSIGN_OR_RETURN(file.fd_, open_nameless(folder));
-  Output out(*file.fd_);
+  QUIRE_ASSIGN_OR_RETURN(ScratchFile bytes, ScratchFile::create(folder));
+  LexicalFile file(std::move(bytes));
+  Output out(file.file_);
   file.chunk_words_.assign(contents.chunk_words.begin(), contents.chunk_words.end());
   file.row_of_.resize(contents.chunk_words.size());
   file.live_.assign(contents.rows.size(), true);
@@ -103,8 +73,7 @@ Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents
     out.put(word.data(), word.size());
     at += list.size_bytes();
   }
-  out.flush();
-  if (out.error() != 0) return failed("write", out.error());
+  QUIRE_RETURN_IF_ERROR(out.flush());
   file.words_end_ = file.end_ = out.offset();
   file.num_documents_ = contents.rows.size();
   file.num_chunks_ = contents.chunk_words.size();
@@ -112,27 +81,15 @@ Result<LexicalFile> LexicalFile::write(const std::string& folder, const Contents
   return file;
 }
 
-Status LexicalFile::read(std::uint64_t offset, void* to, std::size_t bytes) const {
-  for (std::size_t got = 0; got < bytes;) {
-    const ssize_t n = ::pread(*fd_, static_cast<char*>(to) + got, bytes - got,
-                              static_cast<off_t>(offset + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return failed("read", errno);
-    if (n == 0) return failed("read", EIO);
-    got += to_size(n);
-  }
-  return {};
-}
-
 Result<LexicalFile::Document> LexicalFile::document(std::uint32_t row) const {
   RowHeader header;
-  QUIRE_RETURN_IF_ERROR(read(row_offsets_[row], &header, sizeof header));
+  QUIRE_RETURN_IF_ERROR(file_.read(row_offsets_[row], &header, sizeof header));
   Document d;
   d.version = header.version;
   d.first_chunk = header.first_chunk;
   d.num_chunks = header.num_chunks;
   std::string text(std::size_t{header.id_bytes} + header.metadata_bytes, '\0');
-  QUIRE_RETURN_IF_ERROR(read(row_offsets_[row] + sizeof header, text.data(), text.size()));
+  QUIRE_RETURN_IF_ERROR(file_.read(row_offsets_[row] + sizeof header, text.data(), text.size()));
   d.id = text.substr(0, header.id_bytes);
   d.metadata_json = text.substr(header.id_bytes);
   return d;
@@ -158,7 +115,7 @@ Result<std::vector<LexicalPosting>> LexicalFile::postings(std::string_view word)
   const std::uint64_t end = from == some_words_.end() ? words_end_ : from->second;
   --from;
   std::string words(to_size(end - from->second), '\0');
-  QUIRE_RETURN_IF_ERROR(read(from->second, words.data(), words.size()));
+  QUIRE_RETURN_IF_ERROR(file_.read(from->second, words.data(), words.size()));
   for (std::size_t at = 0; at < words.size();) {
     WordHeader header;
     std::memcpy(&header, words.data() + at, sizeof header);
@@ -167,7 +124,8 @@ Result<std::vector<LexicalPosting>> LexicalFile::postings(std::string_view word)
     at += header.word_bytes;
     if (here != word) continue;
     out.resize(header.num_postings);
-    QUIRE_RETURN_IF_ERROR(read(header.postings, out.data(), out.size() * sizeof(LexicalPosting)));
+    QUIRE_RETURN_IF_ERROR(
+        file_.read(header.postings, out.data(), out.size() * sizeof(LexicalPosting)));
     std::erase_if(out, [this](const LexicalPosting& p) { return !live_[row_of_[p.chunk]]; });
     break;
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "ingest/index/scratch_file.h"
 
 namespace quire {
 
@@ -68,10 +68,9 @@ class LexicalFile {
   std::int64_t disk_bytes() const { return static_cast<std::int64_t>(end_); }
 
  private:
-  LexicalFile() = default;
-  Status read(std::uint64_t offset, void* to, std::size_t bytes) const;
+  explicit LexicalFile(ScratchFile file) : file_(std::move(file)) {}
 
-  std::shared_ptr<const int> fd_;
+  ScratchFile file_;
   std::vector<std::uint64_t> row_offsets_;
   std::vector<bool> live_;                                         // by row
   std::vector<std::uint32_t> row_of_, chunk_words_;                // by chunk

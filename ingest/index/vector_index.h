@@ -1,4 +1,4 @@
-/// Stores vectors under labels and searches them by inner product.
+/// Stores vectors under labels, in memory and on disk, and searches them by inner product.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -18,11 +19,11 @@ struct VectorMatch {
 };
 
 /// Vectors are stored in lists. With one list every search compares each vector and is exact. With
-/// more, each list has a centre (k-means over the vectors at that time). An unfiltered search then
-/// reads the lists with the nearest centres, an eighth of them and at least eight. A filtered
-/// search reads all and is exact.
+/// more, each list has a centre (k-means over a sample of the vectors at that time). An unfiltered
+/// search then reads the lists with the nearest centres, an eighth of them and at least eight. A
+/// filtered search reads all and is exact. Where a vector lies makes no difference to results.
 ///
-/// Threads: const methods concurrently, others exclusively. The index is in memory only.
+/// Threads: const methods concurrently, others exclusively.
 class VectorIndex {
  public:
   /// Makes an index with one list. `dimension` > 0.
@@ -31,26 +32,42 @@ class VectorIndex {
   VectorIndex& operator=(VectorIndex&&) noexcept;
   ~VectorIndex();
 
-  /// Adds copies of `vectors`, [labels.size(), dimension] row-major. Labels must be new and not
-  /// negative. Errors: kResourceExhausted, kInternal; some of the vectors may then have been added.
-  Status add(std::span<const std::int64_t> labels, std::span<const float> vectors);
-  /// Removes vectors and skips unknown labels. It costs a pass over all labels.
+  /// Adds copies of `vectors`, [labels.size(), dimension] row-major, f16, to memory. Labels must be
+  /// new and not negative. Errors: kResourceExhausted, kInternal; some of the vectors may then have
+  /// been added.
+  Status add(std::span<const std::int64_t> labels, std::span<const std::uint16_t> vectors);
+  /// Removes vectors and skips unknown labels. It costs a pass over all labels. A file that is
+  /// mostly empty is written anew. Errors: of that; the vectors are then removed, too.
   Status remove(std::span<const std::int64_t> labels);
+  /// Moves vectors that take at least `bytes` of memory, or all that remain there, to a file in
+  /// `folder`, which may grow by `most_growth` bytes. Errors: kIo, kResourceExhausted (no room for
+  /// all of them); some may then have been moved.
+  Status move_to_disk(const std::string& folder, std::int64_t bytes, std::int64_t most_growth);
 
   using Filter = std::function<bool(std::int64_t label)>;
-  /// Returns at most `limit` matches, best first, equal scores by label. It returns fewer than
-  /// exist only if some lists are not read. `query`: [dimension]. Errors: kInternal.
-  Result<std::vector<VectorMatch>> search(std::span<const float> query, std::size_t limit,
-                                          const Filter& filter = {}) const;
+  struct Found {
+    std::vector<VectorMatch> matches;      ///< best first, equal scores by label
+    std::vector<std::int64_t> unreadable;  ///< were to be compared, but the disk failed
+  };
+  /// Returns at most `limit` matches. It returns fewer than exist only if some lists are not read
+  /// or some vectors cannot be read. `query`: [dimension]. Errors: kInternal, kResourceExhausted.
+  Result<Found> search(std::span<const float> query, std::size_t limit,
+                       const Filter& filter = {}) const;
 
-  /// Returns the same vectors in `num_lists` lists (at most one per vector). It computes their
-  /// centres, which takes seconds for large indexes.
-  Result<VectorIndex> in_lists(std::int64_t num_lists) const;
+  /// Says which list each vector is to be in.
+  struct ListPlan;
+  /// Chooses the centres of `num_lists` lists (at most one per vector), which takes seconds for
+  /// large indexes. It keeps 64 vectors a list in memory meanwhile.
+  Result<std::shared_ptr<ListPlan>> plan_lists(std::int64_t num_lists) const;
+  /// Puts the vectors into other lists. The index must be as it was when `plan` was made.
+  void regroup(ListPlan& plan);
 
   std::int64_t dimension() const;
   std::int64_t num_lists() const;
   std::int64_t size() const;
-  std::int64_t memory_bytes() const;  ///< estimated by counting, not measured
+  std::int64_t memory_bytes() const;   ///< estimated by counting, not measured
+  std::int64_t movable_bytes() const;  ///< the part of it that move_to_disk() frees
+  std::int64_t disk_bytes() const;
 
  private:
   struct State;

@@ -64,6 +64,7 @@ RetrievalOptions retrieval_options(const Config& c) {
   o.language = c.retrieve.language;
   if (c.retrieve.embeddings)
     o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
+                                    .max_disk_bytes = c.retrieve.max_embedding_disk_bytes,
                                     .exact_vectors = c.retrieve.exact_embeddings};
   return o;
 }

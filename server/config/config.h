@@ -71,7 +71,8 @@ struct Config {
     std::string language = "english";
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
                  max_index_disk_bytes = std::int64_t{4} << 30,
-                 max_embedding_bytes = std::int64_t{512} << 20, exact_embeddings = 10'000;
+                 max_embedding_bytes = std::int64_t{512} << 20,
+                 max_embedding_disk_bytes = std::int64_t{4} << 30, exact_embeddings = 10'000;
   } retrieve;
   struct Explain {
     std::int64_t retain = 1000;

@@ -156,7 +156,10 @@ std::vector<Setting> make_table() {
           retrieve, "embeddings", embeddings, 0, 0,
           "embed every chunk with the loaded model, for the scorers embedding and hybrid"),
       QUIRE_SETTING(retrieve, "max_embedding_bytes", max_embedding_bytes, 0, kBig,
-                    "memory of embeddings; documents past it are not found by their meaning"),
+                    "memory of embeddings; past it a part lies on disk"),
+      QUIRE_SETTING(retrieve, "max_embedding_disk_bytes", max_embedding_disk_bytes, 0, kBig,
+                    "disk for that part, beside disk.max_bytes; documents past it are not found by "
+                    "their meaning"),
       QUIRE_SETTING(retrieve, "exact_embeddings", exact_embeddings, 1, 1e9,
                     "chunks of a namespace up to which every one is compared; more are searched "
                     "through lists"),

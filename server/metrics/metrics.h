@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "engine/engine.h"
 #include "fidelity/evidence/evidence.h"
 #include "ingest/ingest_service.h"
+#include "ingest/retrieval.h"
 #include "server/reply/query_record.h"
 
 namespace quire {
@@ -24,6 +26,7 @@ struct MetricsSnapshot {
   StoreStats store;
   StoreAdminStats admin;
   IngestStats ingest;
+  std::optional<RetrievalStats> retrieval;  ///< none: switched off
   std::vector<PoolUse> memory;
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend, model, fingerprint;

@@ -151,6 +151,27 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
                   {{"tier", "disk"}, {"op", op}});
 }
 
+void index_metrics(FamilyList& out, const RetrievalStats& words) {
+  struct Index {
+    const char* name;
+    std::int64_t memory_bytes, disk_bytes;
+    std::uint64_t left_out;
+  };
+  std::vector<Index> indexes{{"words", words.memory_bytes, words.disk_bytes, words.left_out}};
+  if (const auto& e = words.embeddings)
+    indexes.push_back({"embeddings", e->memory_bytes, e->disk_bytes, e->left_out});
+  for (const Index& i : indexes) {
+    const std::pair<const char*, std::int64_t> places[] = {{"memory", i.memory_bytes},
+                                                           {"disk", i.disk_bytes}};
+    for (const auto& [place, bytes] : places)
+      out.gauge("quire_index_bytes", "Bytes of the indexes for retrieval",
+                static_cast<double>(bytes), {{"index", i.name}, {"place", place}});
+  }
+  for (const Index& i : indexes)
+    out.gauge("quire_index_left_out_documents", "Documents that the index had no room for",
+              static_cast<double>(i.left_out), {{"index", i.name}});
+}
+
 /// Maps metrics of quire_ to vLLM's names. Labels with different names are renamed, the others
 /// stay.
 struct VllmName {
@@ -204,6 +225,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
     for (const auto& [status, n] : s.documents_by_status)
       out.gauge("quire_documents", "Documents by status", static_cast<double>(n),
                 {{"status", status}});
+    if (s.retrieval) index_metrics(out, *s.retrieval);
     out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_queued),
               {{"status", "queued"}});
     out.gauge("quire_ingest_jobs", "Jobs by status", static_cast<double>(s.ingest.jobs_running),

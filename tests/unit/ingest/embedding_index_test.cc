@@ -1,12 +1,16 @@
 // Retrieval by embeddings works over a store and the fake engine, whose vectors count tokens.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <thread>
+#include <tuple>
 
 #include "ingest/index/embedding_record.h"
 #include "ingest/retrieval.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/scratch_files.h"
 
 namespace quire {
 namespace {
@@ -241,7 +245,8 @@ TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain)
 }
 
 TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
-  start({.max_bytes = 3000, .exact_vectors = 100});  // room for one vector of 2,048 bytes
+  // room for one vector of 2,048 bytes
+  start({.max_bytes = 3000, .max_disk_bytes = 0, .exact_vectors = 100});
   commit("a", "red fish");
   commit("b", "blue sky");
   const EmbeddingStats now = synchronize();
@@ -249,6 +254,106 @@ TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
   EXPECT_EQ(now.left_out, 1u);
   EXPECT_EQ(texts(ask("red fish", 9)).size(), 1u);
   EXPECT_EQ(texts(ask("fish sky", 9, RetrieveScorer::kBm25)).size(), 2u);
+}
+
+TEST_F(EmbeddingIndexTest, PastItsMemoryVectorsLieOnDiskAndFindTheSame) {
+  const auto text = [](int i) {
+    return "text number " + std::to_string(i * 7919) + " of many|about " + std::to_string(i % 7);
+  };
+  struct Outcome {
+    std::vector<std::tuple<std::string, std::int32_t, double>> hits;
+    std::int64_t memory = 0, disk = 0;
+    std::uint64_t left_out = 0;
+  };
+  const auto look = [&](Outcome& out) {
+    for (int q = 0; q < 8; ++q) {
+      RetrieveRequest r = ask(text(q * 11), 12);
+      if (q % 3 == 1) r.metadata = {{"year", "1"}};
+      if (q % 3 == 2) r.unit = RetrieveUnit::kDocument;
+      for (const Passage& p : search(r)) out.hits.emplace_back(p.document_id, p.chunk, p.score);
+    }
+    const EmbeddingStats now = stats();
+    out.memory = std::max(out.memory, now.memory_bytes);
+    out.disk = std::max(out.disk, now.disk_bytes);
+    out.left_out += now.left_out;
+  };
+  const auto outcome = [&](std::int64_t max_bytes, std::int64_t exact) {
+    Outcome out;
+    end();
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+      std::filesystem::remove_all(entry);
+    begin();
+    for (int i = 0; i < 80; ++i)
+      commit("d" + std::to_string(i), text(i), i % 4 == 0 ? R"({"year":1})" : "{}");
+    start({.max_bytes = max_bytes, .exact_vectors = exact});
+    look(out);
+    for (int i = 0; i < 80; i += 4) {
+      const std::string id = "d" + std::to_string(i);
+      if (i % 8 == 0)
+        EXPECT_TRUE(store_->delete_document("n", id).ok());
+      else
+        commit(id, text(i + 200), R"({"year":1})");
+      synchronize();  // so that changes are entered in this order
+    }
+    look(out);
+    return out;
+  };
+  for (const std::int64_t exact : {1000, 60}) {
+    const Outcome memory = outcome(0, exact);
+    // A fifth of it is little more than entries and centres need.
+    const std::int64_t most = memory.memory / 5;
+    const Outcome disk = outcome(most, exact);
+    EXPECT_EQ(disk.hits, memory.hits);
+    EXPECT_GT(memory.hits.size(), 100u);
+    EXPECT_EQ(memory.disk, 0);
+    EXPECT_GT(disk.disk, 0);
+    EXPECT_LE(disk.memory, most);
+    EXPECT_EQ(disk.left_out, 0u);
+  }
+}
+
+TEST_F(EmbeddingIndexTest, RoomOnDiskIsBoundedAndComesBack) {
+  start({.max_bytes = 10'000, .max_disk_bytes = 20'000});
+  for (int i = 0; i < 40; ++i) commit("d" + std::to_string(i), "text " + std::to_string(i));
+  EmbeddingStats now = synchronize();
+  EXPECT_GT(now.left_out, 0u);
+  EXPECT_EQ(now.documents + now.left_out, 40u);
+  EXPECT_LE(now.memory_bytes, 10'000);
+  EXPECT_LE(now.disk_bytes, 20'000);
+  EXPECT_GT(now.disk_bytes, 15'000);
+  const auto found = texts(ask("text", 100));
+  EXPECT_EQ(found.size(), now.documents);
+  for (int i = 0; i < 40; ++i) (void)store_->delete_document("n", "d" + std::to_string(i));
+  now = synchronize();
+  EXPECT_EQ(now.disk_bytes, 0);
+  EXPECT_EQ(now.memory_bytes, 0);
+  EXPECT_EQ(now.left_out, 0u);
+  for (int i = 0; i < 10; ++i) commit("e" + std::to_string(i), "text " + std::to_string(i));
+  EXPECT_EQ(synchronize().documents, 10u);
+  EXPECT_EQ(texts(ask("text", 100)).size(), 10u);
+}
+
+TEST_F(EmbeddingIndexTest, DocumentsThatTheDiskLosesAreLeftOutUntilTheyChange) {
+  start({.max_bytes = 1});
+  for (int i = 0; i < 20; ++i) commit("d" + std::to_string(i), "text " + std::to_string(i));
+  EXPECT_EQ(synchronize().left_out, 20u);  // entries need more than one byte
+  end();
+  begin();
+  start({.max_bytes = 12'000});
+  EXPECT_EQ(stats().left_out, 0u);
+  EXPECT_EQ(texts(ask("text", 100)).size(), 20u);
+  const auto files = testing::scratch_files(folder_.path());
+  ASSERT_EQ(files.size(), 1u);
+  ASSERT_EQ(::truncate(files[0].c_str(), 0), 0);
+  const auto kept = texts(ask("text", 100));
+  EXPECT_LT(kept.size(), 20u);
+  const EmbeddingStats now = synchronize();
+  EXPECT_EQ(now.documents, kept.size());
+  EXPECT_EQ(now.left_out, 20u - kept.size());
+  EXPECT_EQ(texts(ask("text", 100)), kept);
+  for (int i = 0; i < 20; ++i) commit("d" + std::to_string(i), "other " + std::to_string(i));
+  EXPECT_EQ(synchronize().left_out, 0u);
+  EXPECT_EQ(texts(ask("other", 100)).size(), 20u);
 }
 
 TEST_F(EmbeddingIndexTest, AFullQueueIsTriedAgainAndATextTooLongHasNoVector) {

@@ -137,6 +137,16 @@ TEST(Config, EmbeddingsNeedRetrieval) {
   EXPECT_FALSE(apply_flags({"model.prefix_cache_bytes=-2"}, c).ok());
 }
 
+TEST(Config, EmbeddingsOnDiskAreBoundedOrSwitchedOff) {
+  Config c;
+  EXPECT_EQ(c.retrieve.max_embedding_disk_bytes, std::int64_t{4} << 30);
+  ASSERT_TRUE(apply_flags({"retrieve.max_embedding_disk_bytes=9MiB"}, c).ok());
+  EXPECT_EQ(c.retrieve.max_embedding_disk_bytes, 9 << 20);
+  ASSERT_TRUE(apply_flags({"retrieve.max_embedding_disk_bytes=0"}, c).ok());
+  EXPECT_TRUE(check_config(c).ok());
+  EXPECT_FALSE(apply_flags({"retrieve.max_embedding_disk_bytes=-1"}, c).ok());
+}
+
 TEST(ByteSizeTest, UnitsArePowersOfAThousandOrOf1024) {
   const struct {
     const char* text;

@@ -1,0 +1,37 @@
+#include "server/metrics/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+bool has_line(const MetricsSnapshot& snapshot, const std::string& line) {
+  const std::string text = Metrics().text(snapshot);
+  return text.find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST(MetricsTest, SaysWhatTheIndexesForRetrievalTake) {
+  MetricsSnapshot snapshot;
+  snapshot.ready = true;
+  EXPECT_EQ(Metrics().text(snapshot).find("quire_index"), std::string::npos) << "it is off";
+  snapshot.retrieval.emplace();
+  snapshot.retrieval->memory_bytes = 11;
+  snapshot.retrieval->disk_bytes = 12;
+  snapshot.retrieval->left_out = 13;
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_bytes{index="words",place="memory"} 11)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_bytes{index="words",place="disk"} 12)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_left_out_documents{index="words"} 13)"));
+  EXPECT_EQ(Metrics().text(snapshot).find("embeddings"), std::string::npos) << "they are off";
+  snapshot.retrieval->embeddings.emplace();
+  snapshot.retrieval->embeddings->memory_bytes = 21;
+  snapshot.retrieval->embeddings->disk_bytes = 22;
+  snapshot.retrieval->embeddings->left_out = 23;
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_bytes{index="embeddings",place="memory"} 21)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_bytes{index="embeddings",place="disk"} 22)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_index_left_out_documents{index="embeddings"} 23)"));
+  snapshot.ready = false;
+  EXPECT_EQ(Metrics().text(snapshot).find("quire_index"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire
