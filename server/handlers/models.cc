@@ -196,10 +196,10 @@ void info(std::shared_ptr<Call> call) {
                    {"index_bytes", index.memory_bytes},
                    {"index_disk_bytes", index.disk_bytes}};
     if (const auto& e = index.embeddings) {
-      r["embeddings"] = json::object{{"documents", e->documents}, {"chunks", e->chunks},
-                                     {"pending", e->pending},     {"failed", e->failed},
-                                     {"left_out", e->left_out},   {"bytes", e->memory_bytes},
-                                     {"exact", e->exact}};
+      r["embeddings"] = json::object{{"documents", e->documents},   {"chunks", e->chunks},
+                                     {"pending", e->pending},       {"failed", e->failed},
+                                     {"left_out", e->left_out},     {"bytes", e->memory_bytes},
+                                     {"disk_bytes", e->disk_bytes}, {"exact", e->exact}};
     } else {
       r["embeddings"] = nullptr;
     }

@@ -5,6 +5,7 @@
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
+#include "ingest/retrieval.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -87,6 +88,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.store = s.store->stats();
   m.admin = s.store->admin_stats();
   m.ingest = s.ingest->stats();
+  if (s.retrieval) m.retrieval = s.retrieval->stats();
   std::uint64_t ready = 0, failed = 0, busy = 0;
   for (const auto& ns : s.store->namespaces()) {
     const auto counts = s.ingest->documents().counts(ns.name);

@@ -588,7 +588,8 @@ TEST_F(ApiTest, HealthAndMetrics) {
   for (const auto* name :
        {"quire_requests_total", "quire_time_to_first_token_seconds_bucket",
         "quire_prompt_tokens_total{fate=\"reused\"}", "quire_tier_bytes{tier=\"disk\"}",
-        "quire_documents{status=\"ready\"}", "quire_build_info", "process_resident_memory_bytes"})
+        "quire_documents{status=\"ready\"}", "quire_index_bytes{index=\"words\",place=\"memory\"}",
+        "quire_build_info", "process_resident_memory_bytes"})
     EXPECT_NE(text.find(name), std::string::npos) << name;
   EXPECT_EQ(text.find("vllm:"), std::string::npos) << "only with metrics.vllm_names";
 }

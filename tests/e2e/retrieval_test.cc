@@ -253,6 +253,7 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
            int_at(info, "retrieval.embeddings.pending") > 0);
     EXPECT_EQ(int_at(info, "retrieval.embeddings.documents"), 3);
     EXPECT_EQ(int_at(info, "retrieval.embeddings.failed"), 0);
+    EXPECT_EQ(int_at(info, "retrieval.embeddings.disk_bytes"), 0);
     EXPECT_TRUE(at(info, "retrieval.embeddings.exact").as_bool());
   };
   synchronize();
