@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -214,6 +215,9 @@ Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySp
                           token_agreement(reference->choices, held->choices),
                           kl_of(*reference, *held), held->stats.ttft_ms});
   }
+  bool finite = std::isfinite(out.nll) && std::isfinite(out.nll_without);
+  for (const ProbeScore& s : out.scores) finite = finite && std::isfinite(s.nll + s.kl);
+  if (!finite) return Status::internal("the likelihood of a known text is not finite");
   return out;
 }
 

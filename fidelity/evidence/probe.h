@@ -62,7 +62,7 @@ using RunQuery = std::function<Status(QueryRequest, const std::shared_ptr<QueryS
 
 /// Measures a probe: full recompute with and without the documents, then every candidate, all held
 /// to the probe's answer. Errors: those of `run`; kInvalidArgument where the prompt does not fit
-/// the window.
+/// the window; kInternal where a likelihood or KL is not finite.
 Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySpec> candidates,
                                   const RunQuery& run);
 

@@ -161,17 +161,17 @@ void add_query_command(CLI::App& app, CommandRun& run) {
       ->delimiter(',')
       ->allow_extra_args(false);
   c->add_option("-k", flags->k, "Most documents that the service takes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   c->add_option(
        "--unit", flags->unit,
        "What it takes: auto (best chunks with neighbours, short documents whole), document "
        "or chunk")
       ->check(CLI::IsMember({"auto", "document", "chunk"}));
   c->add_option("--neighbours", flags->neighbours, "Chunks beside each found one")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 64));
   c->add_option("--document-tokens", flags->max_document_tokens,
                 "Most tokens of documents that it takes")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   c->add_option("--metadata", flags->metadata, "Only documents with KEY=VALUE (repeat)")
       ->check([](const std::string& pair) {
         return pair.find('=') == std::string::npos ? "'" + pair + "' is not KEY=VALUE"

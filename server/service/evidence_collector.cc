@@ -131,7 +131,8 @@ bool EvidenceCollector::due(Clock::time_point now) {
     publish();
     if (probes_.size() < kEnoughProbes) next_at_ = now;
   }
-  return now >= next_at_ || waiting;
+  // Once there is enough, queries too wait for their time, or each of them would cost a probe.
+  return now >= next_at_ || (waiting && probes_.size() < kEnoughProbes);
 }
 
 bool EvidenceCollector::probe_once() {
