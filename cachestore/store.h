@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "cachestore/format/document.h"
+#include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
 #include "cachestore/store_stats.h"
 
@@ -54,10 +55,10 @@ struct ListOptions {
   std::string after;
   std::size_t limit = 20;   ///< maximum number of documents returned
   bool descending = false;  ///< order of ids (bytewise)
-  /// Only documents with this status and these metadata (format/metadata.h). An index finds them,
-  /// so others cost nothing.
+  /// Only documents with this status and these metadata. An index finds them where a status or
+  /// `any_of` is asked for, so others cost nothing; the rest is looked at one by one.
   std::optional<DocumentStatus> status;
-  std::vector<std::pair<std::string, std::string>> metadata;
+  MetadataFilter metadata;
   std::function<bool(const DocumentManifest&)> filter;  ///< empty: all; runs without locks
 };
 struct DocumentList {

@@ -172,9 +172,10 @@ Status StoreImpl::recover() {
     next = std::max(next, s.id + 1);
   }
   segments_->reserve(stored.size());
-  const Status index = disk_->get(Family::kCatalog, std::string(1, kIndexKind)).status();
-  if (!index.ok() && index.code() != Code::kNotFound) return index;
-  indexed_ = index.ok();
+  const auto index = disk_->get(Family::kCatalog, std::string(1, kIndexKind));
+  if (!index.ok() && index.code() != Code::kNotFound) return index.status();
+  const auto index_version = index.ok() ? record::decode_opaque(*index) : index.status();
+  indexed_ = index_version.ok() && *index_version == kIndexVersion;
   // References are read first, because they decide which segments stay.
   QUIRE_RETURN_IF_ERROR(disk_->scan(
       Family::kCatalog, std::string(1, kHeadKind), std::string(1, kHeadKind + 1), false,

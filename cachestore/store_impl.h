@@ -285,6 +285,8 @@ inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegm
                       kNamedTextKind = 'x', kWaitingKind = 'w';
 /// Index of documents by term; and the record that says that it is complete.
 inline constexpr char kTermKind = 'i', kIndexKind = 'v';
+/// What the record of the index holds. Since 2 scalars in arrays have terms.
+inline constexpr std::string_view kIndexVersion = "2";
 /// Returns the beginning of the keys of a term's documents, whose ids follow.
 std::string term_key(std::string_view ns, std::string_view term);
 bool is_expired(const DocumentManifest& manifest, std::int64_t now_ms);

@@ -108,7 +108,7 @@ Status StoreImpl::index_documents() {
   }
   // The log keeps its order: after a crash the index is whole, or this record is missing.
   const RecordWrite complete{Family::kCatalog, std::string(1, kIndexKind),
-                             record::encode_opaque("1")};
+                             record::encode_opaque(kIndexVersion)};
   QUIRE_RETURN_IF_ERROR(disk_->write(std::span(&complete, 1), Sync::kNo));
   indexed_ = true;
   return {};
@@ -202,13 +202,15 @@ bool StoreImpl::add_to_page(const ListOptions& options, DocumentManifest m, std:
 }
 
 Result<DocumentList> StoreImpl::list_documents(std::string_view ns, const ListOptions& options) {
-  if (!indexed_ || (!options.status && options.metadata.empty())) return list_all(ns, options);
   std::vector<TermCursor> conditions;
-  for (const auto& [key, value] : options.metadata)
-    conditions.emplace_back(*this, ns, filter_terms(key, value), options.descending);
+  for (const MetadataCondition& condition : options.metadata) {
+    auto terms = filter_terms(condition);
+    if (!terms.empty()) conditions.emplace_back(*this, ns, std::move(terms), options.descending);
+  }
   if (options.status)
     conditions.emplace_back(*this, ns, std::vector{status_term(*options.status)},
                             options.descending);
+  if (!indexed_ || conditions.empty()) return list_all(ns, options);
   DocumentList list;
   const std::int64_t now = now_ms();
   std::string id = options.after;

@@ -7,15 +7,9 @@
 #include <utility>
 #include <vector>
 
-namespace quire {
+#include "base/text_mark.h"
 
-/// TextMark holds from its offset up to the next mark's, or to the end of the text.
-struct TextMark {
-  std::uint64_t offset = 0;  ///< bytes of UTF-8 from the text's beginning
-  std::uint32_t page = 0;    ///< from 1; 0: the format has no pages
-  std::string heading;       ///< path of headings, "Chapter 2 > Safety"; empty: none yet
-  friend bool operator==(const TextMark&, const TextMark&) = default;
-};
+namespace quire {
 
 struct ReadDocument {
   std::string title;

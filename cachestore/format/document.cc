@@ -74,6 +74,23 @@ std::vector<std::int32_t> left_context(const DocumentManifest& m, std::size_t in
   return ids;
 }
 
+Status check_marks(std::span<const TextMark> marks, std::uint64_t text_bytes) {
+  QUIRE_RETURN_IF_ERROR(check_size("marks", marks.size(), kMaxMarks));
+  std::uint64_t least = 0, bytes = 0;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const std::string field = "marks[" + std::to_string(i) + "]";
+    QUIRE_RETURN_IF_ERROR(
+        check_size(field + ".heading", marks[i].heading.size(), kMaxHeadingBytes));
+    if (marks[i].offset < least)
+      return Status::invalid(field + ".start", "lies before the mark in front of it");
+    if (marks[i].offset > text_bytes)
+      return Status::invalid(field + ".start", "lies behind the end of the text");
+    least = marks[i].offset;
+    bytes += marks[i].heading.size();
+  }
+  return check_size("marks", bytes, kMaxMarkBytes);
+}
+
 Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_name("namespace", m.ns, kMaxNamespaceBytes));
   QUIRE_RETURN_IF_ERROR(check_name("id", m.id, kMaxIdBytes));
@@ -88,6 +105,7 @@ Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_size("text", m.text_bytes, kMaxTextBytes));
   QUIRE_RETURN_IF_ERROR(check_size("chunks", m.chunks.size(), kMaxChunks));
   QUIRE_RETURN_IF_ERROR(check_size("companions", m.companions.size(), kMaxCompanions));
+  QUIRE_RETURN_IF_ERROR(check_marks(m.marks, m.text_bytes));
   if (m.status > DocumentStatus::kDeleting) return Status::invalid("status", "unknown status");
   std::uint64_t tokens = 0;
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {

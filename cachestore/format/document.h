@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "base/text_mark.h"
 #include "cachestore/format/key.h"
 
 namespace quire {
@@ -75,6 +77,9 @@ struct DocumentManifest {
   /// the text lies under the document's own name.
   std::string text_name;
   std::vector<DocumentChunk> chunks;
+  /// Pages and headings of the text, by ascending offset; empty in heads and lists, as token ids
+  /// are.
+  std::vector<TextMark> marks;
   /// Further segments that are kept with the document but not needed by it: KV of its chunks under
   /// another model
   std::vector<ContextKey> companions;
@@ -94,6 +99,9 @@ inline constexpr std::size_t kMaxTextBytes = 64u << 20;
 inline constexpr std::size_t kMaxDocumentTokens = 64u << 20;
 inline constexpr std::size_t kMaxChunks = 1u << 20;
 inline constexpr std::size_t kMaxCompanions = 1u << 20;
+inline constexpr std::size_t kMaxMarks = 1u << 17;
+inline constexpr std::size_t kMaxHeadingBytes = 4096;
+inline constexpr std::size_t kMaxMarkBytes = 16u << 20;  ///< of all headings, repeated ones too
 
 /// Returns the keys of all segments that the document names, without zero keys.
 std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
@@ -101,7 +109,12 @@ std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
 /// Returns the tokens of the chunks that chunk `index` attends to; token ids must be there.
 std::vector<std::int32_t> left_context(const DocumentManifest& manifest, std::size_t index);
 
-/// Checks names, lengths, ranges and order of chunks. Errors: kInvalidArgument with the field.
+/// Checks number, order, range and lengths of marks. Errors: kInvalidArgument with the field
+/// ("marks[3].start").
+Status check_marks(std::span<const TextMark> marks, std::uint64_t text_bytes);
+
+/// Checks names, lengths, ranges and order of chunks and marks. Errors: kInvalidArgument with the
+/// field.
 Status validate_manifest(const DocumentManifest& manifest);
 
 }  // namespace quire

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <compare>
 #include <cstring>
+#include <optional>
+#include <span>
 
 #include "base/json_parse.h"
 #include "cachestore/format/key.h"
@@ -39,24 +42,70 @@ std::string number_term(std::string_view key, double number) {
   return term_of('n', key, {bytes, sizeof bytes});
 }
 
+std::optional<double> number_in(std::string_view text) {
+  json::value number;
+  if (parse_json(text, number) || !number.is_number()) return std::nullopt;
+  return number.to_number<double>();
+}
+
+bool equals(const json::value& value, const std::string& wanted) {
+  if (value.is_structured()) return false;
+  if (text_form(value) == wanted) return true;
+  // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
+  return value.is_number() && number_in(wanted) == value.to_number<double>();
+}
+
+/// Returns how the value compares with a bound; unordered: they cannot be compared.
+std::partial_ordering compare(const json::value& value, const std::string& bound) {
+  if (value.is_string()) return std::string_view(value.get_string()) <=> std::string_view(bound);
+  const auto number = number_in(bound);
+  if (!value.is_number() || !number) return std::partial_ordering::unordered;
+  return value.to_number<double>() <=> *number;
+}
+
+bool inside(const MetadataCondition& c, const json::value& value) {
+  return (!c.above || compare(value, *c.above) > 0) &&
+         (!c.at_least || compare(value, *c.at_least) >= 0) &&
+         (!c.below || compare(value, *c.below) < 0) &&
+         (!c.at_most || compare(value, *c.at_most) <= 0);
+}
+
+/// Returns whether a condition holds for a member; null: it is missing.
+bool holds(const MetadataCondition& c, const json::value* member) {
+  if (c.exists && *c.exists != (member != nullptr && !member->is_null())) return false;
+  const std::span<const json::value> values = !member ? std::span<const json::value>()
+                                              : member->is_array()
+                                                  ? std::span(member->get_array().data(),
+                                                              member->get_array().size())
+                                                  : std::span(member, 1);
+  const auto one_of = [&](const std::vector<std::string>& wanted) {
+    return std::ranges::any_of(values, [&](const json::value& value) {
+      return std::ranges::any_of(wanted, [&](const auto& text) { return equals(value, text); });
+    });
+  };
+  if (!c.any_of.empty() && !one_of(c.any_of)) return false;
+  if (!c.none_of.empty() && one_of(c.none_of)) return false;
+  const bool bounded = c.above || c.at_least || c.below || c.at_most;
+  return !bounded ||
+         std::ranges::any_of(values, [&](const json::value& value) { return inside(c, value); });
+}
+
+void add_term(std::string_view key, const json::value& value, std::vector<std::string>* terms) {
+  if (value.is_number())
+    terms->push_back(number_term(key, value.to_number<double>()));
+  else if (!value.is_structured())
+    terms->push_back(term_of('t', key, text_form(value)));
+}
+
 }  // namespace
 
 bool metadata_matches(std::string_view text, const MetadataFilter& filter) {
   if (filter.empty()) return true;
   const json::value object = parse_object(text);
   if (object.is_null()) return false;
-  for (const auto& [key, wanted] : filter) {
-    const json::value* value = object.get_object().if_contains(key);
-    if (value == nullptr || value->is_structured()) return false;
-    if (text_form(*value) == wanted) continue;
-    // The library writes 1.5 as 1.5E0, so numbers are compared as numbers.
-    if (!value->is_number()) return false;
-    json::value number;
-    if (parse_json(wanted, number) || !number.is_number() ||
-        number.to_number<double>() != value->to_number<double>())
-      return false;
-  }
-  return true;
+  return std::ranges::all_of(filter, [&](const MetadataCondition& condition) {
+    return holds(condition, object.get_object().if_contains(condition.key));
+  });
 }
 
 std::string status_term(DocumentStatus status) {
@@ -67,10 +116,9 @@ std::vector<std::string> document_terms(const DocumentManifest& m) {
   std::vector<std::string> terms = {status_term(m.status)};
   if (const json::value object = parse_object(m.metadata_json); object.is_object()) {
     for (const auto& [key, value] : object.get_object()) {
-      if (value.is_number())
-        terms.push_back(number_term(key, value.to_number<double>()));
-      else if (!value.is_structured())
-        terms.push_back(term_of('t', key, text_form(value)));
+      add_term(key, value, &terms);
+      if (!value.is_array()) continue;
+      for (const json::value& one : value.get_array()) add_term(key, one, &terms);
     }
   }
   std::sort(terms.begin(), terms.end());
@@ -78,11 +126,12 @@ std::vector<std::string> document_terms(const DocumentManifest& m) {
   return terms;
 }
 
-std::vector<std::string> filter_terms(std::string_view key, std::string_view value) {
-  std::vector<std::string> terms = {term_of('t', key, value)};
-  json::value number;
-  if (!parse_json(value, number) && number.is_number())
-    terms.push_back(number_term(key, number.to_number<double>()));
+std::vector<std::string> filter_terms(const MetadataCondition& condition) {
+  std::vector<std::string> terms;
+  for (const std::string& value : condition.any_of) {
+    terms.push_back(term_of('t', condition.key, value));
+    if (const auto number = number_in(value)) terms.push_back(number_term(condition.key, *number));
+  }
   return terms;
 }
 

@@ -26,6 +26,8 @@ constexpr std::size_t kMaxLocatorBytes = 64 << 10;
 constexpr std::uint8_t kVersion = 1;
 /// Version of a head with left contexts, so that a program without them does not read it.
 constexpr std::uint8_t kLeftContextVersion = 2;
+/// Version of token ids that pages and headings follow.
+constexpr std::uint8_t kMarksVersion = 2;
 /// Version of a head whose text lies under a name of its own.
 constexpr std::uint8_t kTextNameVersion = 3;
 constexpr std::size_t kEnvelopeBytes = 12;
@@ -193,11 +195,23 @@ std::string encode_tokens(const DocumentManifest& m) {
     w.varint(c.token_ids.size());
     for (std::int32_t id : c.token_ids) w.varint(static_cast<std::uint32_t>(id));
   }
-  return seal(w, Kind::kTokens);
+  if (m.marks.empty()) return seal(w, Kind::kTokens);
+  w.varint(m.marks.size());
+  const TextMark* last = nullptr;
+  for (const TextMark& mark : m.marks) {
+    w.varint(mark.offset - (last ? last->offset : 0));
+    w.varint(mark.page);
+    // A heading holds over many pages, so it is written once.
+    const bool same = last && last->heading == mark.heading;
+    w.number<std::uint8_t>(same ? 1 : 0);
+    if (!same) w.text(mark.heading);
+    last = &mark;
+  }
+  return seal(w, Kind::kTokens, kMarksVersion);
 }
 
 Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
-  auto opened = open_envelope(bytes, Kind::kTokens, "token");
+  auto opened = open_envelope(bytes, Kind::kTokens, "token", kMarksVersion);
   if (!opened.ok()) return opened.status();
   ByteReader r = *opened;
   if (r.varint(kMaxChunks) != m->chunks.size() || !r.ok()) return damaged("token");
@@ -207,6 +221,25 @@ Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
     c.token_ids.resize(n);
     for (auto& id : c.token_ids)
       id = static_cast<std::int32_t>(static_cast<std::uint32_t>(r.varint(UINT32_MAX)));
+  }
+  m->marks.clear();
+  if (r.ok() && bytes[3] == static_cast<char>(kMarksVersion)) {
+    const std::uint64_t count = r.varint(kMaxMarks);
+    if (!r.ok() || count == 0 || count > r.left() / 3) return damaged("token");
+    m->marks.resize(count);
+    std::size_t heading_bytes = 0;
+    const TextMark* last = nullptr;
+    for (TextMark& mark : m->marks) {
+      mark.offset = (last ? last->offset : 0) + r.varint(kMaxTextBytes);
+      mark.page = static_cast<std::uint32_t>(r.varint(UINT32_MAX));
+      const std::uint8_t same = r.number<std::uint8_t>();
+      if (!r.ok() || same > 1 || (same == 1 && !last)) return damaged("token");
+      mark.heading = same ? last->heading : r.text(kMaxHeadingBytes);
+      heading_bytes += mark.heading.size();
+      if (heading_bytes > kMaxMarkBytes) return damaged("token");
+      last = &mark;
+    }
+    if (!r.ok() || !check_marks(m->marks, m->text_bytes).ok()) return damaged("token");
   }
   if (!r.ok() || !r.at_end()) return damaged("token");
   return {};

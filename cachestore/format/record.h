@@ -20,9 +20,10 @@ namespace quire::record {
 std::string encode_head(const DocumentManifest& manifest);
 Result<DocumentManifest> decode_head(std::string_view bytes);
 
-/// Encodes the token ids of all chunks in order.
+/// Encodes the token ids of all chunks in order, then the marks.
 std::string encode_tokens(const DocumentManifest& manifest);
-/// Fills the chunks of a decoded head. Errors: kCorruption (the counts disagree with the head).
+/// Fills the chunks and the marks of a decoded head. Errors: kCorruption (the counts disagree with
+/// the head).
 Status decode_tokens(std::string_view bytes, DocumentManifest* manifest);
 
 std::string encode_text(std::string_view text);

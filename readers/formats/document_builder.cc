@@ -6,20 +6,6 @@
 
 namespace quire {
 
-void HeadingPath::open(int level, std::string title) {
-  while (!open_.empty() && open_.back().first >= level) open_.pop_back();
-  open_.emplace_back(level, std::move(title));
-}
-
-std::string HeadingPath::path() const {
-  std::string out;
-  for (const auto& [level, title] : open_) {
-    if (!out.empty()) out += " > ";
-    out += title;
-  }
-  return out;
-}
-
 void DocumentBuilder::mark() {
   TextMark next{document_.text.size(), page_, headings_.path()};
   auto& marks = document_.marks;

@@ -10,18 +10,6 @@
 
 namespace quire {
 
-/// Keeps the path of headings while a text is read from its beginning.
-class HeadingPath {
- public:
-  /// Begins a section of `level`, 1 to 9; deeper headings end.
-  void open(int level, std::string title);
-  /// "Chapter 2 > Safety"
-  std::string path() const;
-
- private:
-  std::vector<std::pair<int, std::string>> open_;
-};
-
 /// Threads: one object, one thread.
 class DocumentBuilder {
  public:

@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-#include "tests/unit/readers/file_makers.h"
+#include "tests/support/file_makers.h"
 
 namespace quire {
 namespace {

@@ -27,28 +27,85 @@ TEST(MetadataTest, ComparesNumbersAsNumbers) {
   EXPECT_TRUE(metadata_matches("", {}));
 }
 
+MetadataCondition on(const std::string& key) {
+  MetadataCondition c;
+  c.key = key;
+  return c;
+}
+
+TEST(MetadataTest, BoundsCompareNumbersAndText) {
+  const std::string m = R"({"n":2024.5,"d":"2024-03-01","b":true,"a":[1,9],"z":null})";
+  const auto passes = [&](const char* key, const char* above, const char* at_least,
+                          const char* below, const char* at_most) {
+    MetadataCondition c = on(key);
+    if (above) c.above = above;
+    if (at_least) c.at_least = at_least;
+    if (below) c.below = below;
+    if (at_most) c.at_most = at_most;
+    return metadata_matches(m, {c});
+  };
+  EXPECT_TRUE(passes("n", "2024", nullptr, "2025", nullptr));
+  EXPECT_TRUE(passes("n", nullptr, "2024.5", nullptr, "2.0245e3"));
+  EXPECT_FALSE(passes("n", "2024.5", nullptr, nullptr, nullptr));
+  EXPECT_FALSE(passes("n", nullptr, nullptr, "2024.5", nullptr));
+  EXPECT_FALSE(passes("n", "0x", nullptr, nullptr, nullptr)) << "no number";
+  EXPECT_TRUE(passes("d", nullptr, "2024-02-29", "2024-12", nullptr));
+  EXPECT_FALSE(passes("d", "2024-03-01", nullptr, nullptr, nullptr));
+  EXPECT_FALSE(passes("b", nullptr, "true", nullptr, nullptr));
+  EXPECT_FALSE(passes("z", nullptr, nullptr, nullptr, "9"));
+  EXPECT_FALSE(passes("missing", nullptr, nullptr, "9", nullptr));
+  EXPECT_TRUE(passes("a", "8", nullptr, nullptr, nullptr)) << "one of an array is enough";
+  EXPECT_FALSE(passes("a", "2", nullptr, "8", nullptr)) << "and it is one for all bounds";
+}
+
+TEST(MetadataTest, SeveralValuesAndTheirOpposite) {
+  const std::string m = R"({"lang":"en","tags":["a","b",3],"z":null})";
+  const auto any = [&](const char* key, std::vector<std::string> values) {
+    MetadataCondition c = on(key);
+    c.any_of = std::move(values);
+    return metadata_matches(m, {c});
+  };
+  const auto none = [&](const char* key, std::vector<std::string> values) {
+    MetadataCondition c = on(key);
+    c.none_of = std::move(values);
+    return metadata_matches(m, {c});
+  };
+  EXPECT_TRUE(any("lang", {"de", "en"}));
+  EXPECT_FALSE(any("lang", {"de", "fr"}));
+  EXPECT_TRUE(any("tags", {"x", "b"}));
+  EXPECT_TRUE(any("tags", {"3.0"}));
+  EXPECT_FALSE(any("tags", {"c"}));
+  EXPECT_FALSE(none("lang", {"de", "en"}));
+  EXPECT_TRUE(none("lang", {"de"}));
+  EXPECT_FALSE(none("tags", {"a"}));
+  EXPECT_TRUE(none("missing", {"a"}));
+  MetadataCondition there = on("z");
+  there.exists = true;
+  EXPECT_FALSE(metadata_matches(m, {there})) << "null is nothing";
+  there.exists = false;
+  EXPECT_TRUE(metadata_matches(m, {there}));
+  EXPECT_TRUE(filter_terms(there).empty());
+}
+
 TEST(MetadataTest, WhatMatchesHasATermOfTheFilter) {
-  const std::vector<std::string> values = {"1",        "1.0",
-                                           "\"1\"",    "true",
-                                           "\"true\"", "null",
-                                           "\"\"",     "0.25",
-                                           "-0.0",     "1e3",
-                                           "[1]",      "{}",
-                                           "\"1e3\"",  "123456789012345678901234567890"},
-                                 wanted = {"1",
-                                           "1.0",
-                                           "true",
-                                           "null",
-                                           "",
-                                           "0.25",
-                                           "0",
-                                           "-0",
-                                           "1000",
-                                           "1e3",
-                                           "[1]",
-                                           "{}",
-                                           "123456789012345678901234567890"},
-                                 keys = {"a", "", "a b"};
+  const std::vector<std::string>
+      values = {"1",    "1.0",  "\"1\"",       "true",    "\"true\"",
+                "null", "\"\"", "0.25",        "-0.0",    "1e3",
+                "[1]",  "{}",   "[0.25,true]", "\"1e3\"", "123456789012345678901234567890"},
+      wanted = {"1",
+                "1.0",
+                "true",
+                "null",
+                "",
+                "0.25",
+                "0",
+                "-0",
+                "1000",
+                "1e3",
+                "[1]",
+                "{}",
+                "123456789012345678901234567890"},
+      keys = {"a", "", "a b"};
   int matches = 0;
   for (const std::string& key : keys) {
     for (const std::string& value : values) {
@@ -61,7 +118,7 @@ TEST(MetadataTest, WhatMatchesHasATermOfTheFilter) {
       EXPECT_FALSE(std::ranges::binary_search(terms, status_term(DocumentStatus::kFailed)));
       for (const std::string& other : keys) {
         for (const std::string& text : wanted) {
-          const auto of_filter = filter_terms(other, text);
+          const auto of_filter = filter_terms({other, text});
           const bool found = std::ranges::any_of(of_filter, [&](const std::string& term) {
             EXPECT_EQ(term.size(), kTermBytes);
             return std::ranges::binary_search(terms, term);

@@ -71,6 +71,45 @@ TEST(Record, LeftContextsRoundTripAndNeedANewerProgram) {
   EXPECT_EQ(validate_manifest(m).field(), "chunks[0].left_chunks");
 }
 
+TEST(Record, MarksFollowTheTokensAndNeedANewerProgram) {
+  DocumentManifest m = full_manifest();
+  m.text_bytes = 1000;
+  DocumentManifest head = m;
+  for (auto& c : head.chunks) c.token_ids.clear();
+  EXPECT_EQ(encode_tokens(m)[3], 1) << "tokens without marks stay readable for older programs";
+  m.marks = {{0, 1, ""}, {0, 1, "A"}, {40, 2, "A"}, {999, 70000, "A > \xC3\xA9"}, {1000, 0, ""}};
+  const std::string bytes = encode_tokens(m);
+  EXPECT_EQ(bytes[3], 2);
+  ASSERT_OK(decode_tokens(bytes, &head));
+  EXPECT_EQ(head.marks, m.marks);
+  ASSERT_OK(decode_tokens(encode_tokens(full_manifest()), &head));
+  EXPECT_TRUE(head.marks.empty()) << "those of before do not stay";
+  for (std::size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_EQ(decode_tokens(bytes.substr(0, n), &head).code(), Code::kCorruption) << n;
+  head.text_bytes = 999;
+  EXPECT_EQ(decode_tokens(bytes, &head).code(), Code::kCorruption) << "past the end of the text";
+}
+
+TEST(Record, RepeatedHeadingsOfAPackCannotFillTheMemory) {
+  DocumentManifest m = full_manifest();
+  m.text_bytes = 1000;
+  m.marks.assign(kMaxMarkBytes / kMaxHeadingBytes + 1, {0, 1, std::string(kMaxHeadingBytes, 'x')});
+  const std::string bytes = encode_tokens(m);
+  EXPECT_LT(bytes.size(), 64u << 10);
+  DocumentManifest head = m;
+  EXPECT_EQ(decode_tokens(bytes, &head).code(), Code::kCorruption);
+  EXPECT_EQ(validate_manifest(m).field(), "marks");
+}
+
+TEST(Document, MarksAreChecked) {
+  EXPECT_OK(check_marks({}, 0));
+  const std::vector<TextMark> back = {{5, 1, ""}, {4, 1, ""}}, past = {{6, 1, ""}};
+  EXPECT_EQ(check_marks(back, 5).field(), "marks[1].start");
+  EXPECT_EQ(check_marks(past, 5).field(), "marks[0].start");
+  const std::vector<TextMark> wide = {{0, 1, std::string(kMaxHeadingBytes + 1, 'x')}};
+  EXPECT_EQ(check_marks(wide, 5).field(), "marks[0].heading");
+}
+
 TEST(Document, LeftContextIsTheTokensOfTheChunksBefore) {
   DocumentManifest m = full_manifest();
   m.chunks[0].token_ids = {1, 2};

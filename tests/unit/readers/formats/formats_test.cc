@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "readers/formats/format.h"
-#include "tests/unit/readers/file_makers.h"
+#include "tests/support/file_makers.h"
 
 namespace quire {
 namespace {

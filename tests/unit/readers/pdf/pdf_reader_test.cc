@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "tests/unit/readers/file_makers.h"
+#include "tests/support/file_makers.h"
 
 namespace quire {
 namespace {
