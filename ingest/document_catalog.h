@@ -28,6 +28,8 @@ class DocumentCatalog {
   /// document failed, and such a document has no text.
   virtual Result<std::string> content(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) = 0;
+  /// Returns the pages and headings of the text; none for one that came without them.
+  virtual Result<std::vector<TextMark>> marks(std::string_view ns, std::string_view id) = 0;
   virtual Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) = 0;
 
   /// Applies the patch. Errors: kNotFound, kInvalidArgument, kFailedPrecondition (not ready yet;

@@ -45,6 +45,7 @@ void DocumentTask::begin_ingest() {
     return fail(input.status().with_context("the saved text could not be read"), path(""));
   title_ = input->title;
   metadata_json_ = input->metadata_json;
+  marks_ = std::move(input->marks);
   text_ = prepare_text(std::move(*input));
   auto chunks = cut(context_.engine, title_, text_, work_.settings->chunking,
                     chunk_limits(context_.engine, context_.options));
@@ -56,7 +57,8 @@ void DocumentTask::begin_ingest() {
   for (const Chunk& c : chunks_) num_tokens += c.token_ids.size();
   if (const Status s = ask_for_pin(num_tokens); !s.ok())
     return fail(ItemError{"cache_full", s.message(), "pinned"}, /*keep_document=*/false);
-  for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
+  if (work_.settings->kv == KvPolicy::kEager)
+    for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
 
@@ -119,7 +121,7 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
                     existing_->chunking ==
                         settings_text(settings.chunking,
                                       input.chunks.has_value() || saved.chunk_bytes.has_value(),
-                                      input.title);
+                                      input.title, input.marks, settings.kv);
   if (!same) return false;
   QUIRE_RETURN_IF_ERROR(keep_existing(input));
   return true;
@@ -161,6 +163,12 @@ void DocumentTask::begin_warm() {
   if (!head.ok()) return fail(head.status(), "id");
   if (head->status != DocumentStatus::kReady)
     return fail(ItemError{"document_not_ready", "the document is not ready", "id"}, false);
+  if (kv_policy(*head) == KvPolicy::kTextOnly)
+    return fail(ItemError{"invalid_value",
+                          "the document is text_only, so no KV of it is kept; post it again with "
+                          "kv eager or lazy",
+                          "id"},
+                false);
   existing_ = std::move(*head);
   existing_ready_ = true;
   kept_result_ = ItemResult::kWarmed;
@@ -170,6 +178,9 @@ void DocumentTask::begin_warm() {
   }
   auto text = context_.store.get_text(work_.ns, existing_->id);
   if (!text.ok()) return fail(text.status(), "id");
+  // The new version keeps the places; its token ids are made anew.
+  if (auto whole = context_.store.get_document(work_.ns, existing_->id); whole.ok())
+    existing_->marks = std::move(whole->marks);
   auto chunks = retokenise(context_.engine, *existing_, *text,
                            chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
@@ -187,7 +198,7 @@ void DocumentTask::find_missing() {
         {{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids), c.left_chunks});
     if (!c.key.is_zero() && context_.store.find_segment(c.key)) {
       skipped_tokens_ += c.num_tokens;
-    } else {
+    } else if (work_.type == JobType::kWarm || work_.settings->kv == KvPolicy::kEager) {
       todo_.push_back({chunks_.size() - 1});
     }
   }
@@ -203,7 +214,8 @@ Status DocumentTask::check_quota() const {
     if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
   }
   if (existing_) used -= std::min(used, existing_->text_bytes + existing_->num_tokens * per_token);
-  for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
+  if (work_.settings->kv != KvPolicy::kTextOnly)
+    for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
   if (used + wanted <= limit) return {};
   return Status::exhausted("the namespace holds " + std::to_string(used) +
                            " bytes of text and KV, this document needs " + std::to_string(wanted) +
@@ -338,7 +350,10 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   if (!m.ttl_seconds && context_.options.default_ttl_seconds > 0)
     m.ttl_seconds = context_.options.default_ttl_seconds;
   m.ttl_anchor = s.ttl_anchor;
-  m.chunking = settings_text(s.chunking, !text_.given.empty(), title_);
+  m.chunking = settings_text(s.chunking, !text_.given.empty(), title_, marks_, s.kv);
+  m.marks = marks_;
+  if (marks_.empty() && text_.given.empty() && s.chunking.strategy == ChunkStrategy::kMarkdown)
+    m.marks = markdown_marks(text_.text);
   m.fingerprint = context_.engine.info().fingerprint;
   m.salt_digest = s.salt_digest;
   m.job_id = work_.job_id;
@@ -358,13 +373,20 @@ void DocumentTask::commit() {
     c.byte_end = chunks_[i].range.end;
     c.block_tokens = static_cast<std::uint32_t>(
         context_.engine.names().block_tokens_for(count_of(chunks_[i].token_ids)));
-    c.key = todo_[i].result->key;
+    const auto* computed = i < todo_.size() ? &*todo_[i].result : nullptr;
+    if (computed)
+      c.key = computed->key;
+    else if (work_.settings->kv == KvPolicy::kLazy)
+      c.key = context_.engine.names().context_key(
+          chunks_[i].token_ids, context_.options.tenant(work_.ns),
+          to_bytes(work_.settings->salt_digest), left_context(chunks_, i));
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
     c.left_chunks = chunks_[i].left_chunks;
-    c.token_ids = std::move(chunks_[i].token_ids);
+    c.token_ids = chunks_[i].token_ids;  // the left context of those behind it
     m.chunks.push_back(std::move(c));
-    if (todo_[i].result->segment) segments.push_back(todo_[i].result->segment);
-    if (const SegmentHandle& companion = todo_[i].result->companion) {
+    if (!computed) continue;
+    if (computed->segment) segments.push_back(computed->segment);
+    if (const SegmentHandle& companion = computed->companion) {
       m.companions.push_back(companion->key);
       segments.push_back(companion);
     }
@@ -411,7 +433,9 @@ ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manife
     const auto tokens = static_cast<std::uint64_t>(c.result->tokens);
     (c.result->already_cached ? o.deduplicated_tokens : o.written_tokens) += tokens;
   }
-  if (todo_.empty() && skipped_tokens_ == 0) o.deduplicated_tokens = manifest.num_tokens;
+  const bool all_there = todo_.empty() && skipped_tokens_ == 0;
+  if (all_there && work_.settings->kv == KvPolicy::kEager)
+    o.deduplicated_tokens = manifest.num_tokens;
   return o;
 }
 
@@ -450,6 +474,7 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
                      !text_.text.empty();
   if (worth && context_.table.begin_commit(work_)) {
     DocumentManifest m = draft(DocumentStatus::kFailed);
+    m.marks.clear();  // it has no text
     m.error_code = error.code;
     m.error_message = error.message;
     const auto stored = context_.store.commit_document(std::move(m), std::string_view(), {}, {});

@@ -75,6 +75,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   TaskContext& context_;
   const Work work_;
   std::string title_, metadata_json_;
+  std::vector<TextMark> marks_;
   std::string text_name_;  // of the text that waits in the store; empty: none does
   PreparedText text_;
   std::optional<DocumentManifest> existing_;  // head of the current version

@@ -182,7 +182,8 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
                      salt_digest_of(options.cache_salt),
                      options.if_match,
                      options.if_none_match_any,
-                     options.in_batch};
+                     options.in_batch,
+                     options.kv};
   std::map<std::string, std::size_t, std::less<>> named;
   std::vector<SavedPack> packs;
   InputPack pack;

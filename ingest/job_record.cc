@@ -8,10 +8,12 @@
 namespace quire {
 namespace {
 
-constexpr std::uint32_t kOldJobMagic = 0x314a4251;    // "QBJ1", before left contexts
-constexpr std::uint32_t kJobMagic = 0x324a4251;       // "QBJ2"
-constexpr std::uint32_t kOldInputMagic = 0x31494251;  // "QBI1", with the texts
-constexpr std::uint32_t kInputMagic = 0x32494251;     // "QBI2"
+constexpr std::uint32_t kOldJobMagic = 0x314a4251;      // "QBJ1", before left contexts
+constexpr std::uint32_t kPlainJobMagic = 0x324a4251;    // "QBJ2", before the policy of KV
+constexpr std::uint32_t kJobMagic = 0x334a4251;         // "QBJ3"
+constexpr std::uint32_t kOldInputMagic = 0x31494251;    // "QBI1", with the texts
+constexpr std::uint32_t kPlainInputMagic = 0x32494251;  // "QBI2", before marks
+constexpr std::uint32_t kInputMagic = 0x33494251;       // "QBI3"
 
 void put_settings(ByteWriter& w, const JobSettings& s) {
   w.number(s.if_exists);
@@ -28,9 +30,10 @@ void put_settings(ByteWriter& w, const JobSettings& s) {
   w.flag(s.if_none_match_any);
   w.flag(s.in_batch);
   w.number(s.chunking.context_tokens);
+  w.number(s.kv);
 }
 
-JobSettings get_settings(ByteReader& r, bool old) {
+JobSettings get_settings(ByteReader& r, std::uint32_t magic) {
   JobSettings s;
   s.if_exists = r.choice(IfExists::kError);
   s.chunking.strategy = r.choice(ChunkStrategy::kNone);
@@ -50,7 +53,8 @@ JobSettings get_settings(ByteReader& r, bool old) {
   if (r.flag()) s.if_match = r.text32();
   s.if_none_match_any = r.flag();
   s.in_batch = r.flag();
-  s.chunking.context_tokens = old ? 0 : r.number<std::int32_t>();
+  s.chunking.context_tokens = magic == kOldJobMagic ? 0 : r.number<std::int32_t>();
+  if (magic == kJobMagic) s.kv = r.choice(KvPolicy::kTextOnly);
   return s;
 }
 
@@ -121,7 +125,7 @@ std::string encode_job(const JobRecord& job) {
 Result<JobRecord> decode_job(std::string_view bytes) {
   ByteReader r(bytes);
   const auto magic = r.number<std::uint32_t>();
-  if (magic != kJobMagic && magic != kOldJobMagic)
+  if (magic != kJobMagic && magic != kPlainJobMagic && magic != kOldJobMagic)
     return Status::corruption("a job record does not begin with this version's mark");
   JobRecord job;
   job.id = r.text32();
@@ -133,7 +137,7 @@ Result<JobRecord> decode_job(std::string_view bytes) {
   job.finished_ms = r.number<std::int64_t>();
   job.cancelled = r.flag();
   job.num_packs = r.number<std::uint32_t>();
-  job.settings = get_settings(r, magic == kOldJobMagic);
+  job.settings = get_settings(r, magic);
   const std::uint32_t n = r.count(48);
   job.items.reserve(n);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) job.items.push_back(get_item(r));
@@ -156,6 +160,12 @@ std::string encode_inputs(const InputPack& pack) {
       for (const std::string& c : v) one.number(static_cast<std::uint32_t>(c.size()));
     });
     one.text32(input->metadata_json);
+    one.number(static_cast<std::uint32_t>(input->marks.size()));
+    for (const TextMark& mark : input->marks) {
+      one.number(mark.offset);
+      one.number(mark.page);
+      one.text32(mark.heading);
+    }
     w.number(index);
     w.text32(one.take());
   }
@@ -165,7 +175,7 @@ std::string encode_inputs(const InputPack& pack) {
 Result<SavedInput> decode_input(std::string_view bytes, std::int32_t index) {
   ByteReader r(bytes);
   const auto magic = r.number<std::uint32_t>();
-  if (magic != kInputMagic && magic != kOldInputMagic)
+  if (magic != kInputMagic && magic != kPlainInputMagic && magic != kOldInputMagic)
     return Status::corruption("an input record does not begin with this version's mark");
   const std::uint32_t n = r.count(8);
   for (std::uint32_t i = 0; i < n && r.ok(); ++i) {
@@ -197,6 +207,14 @@ Result<SavedInput> decode_input(std::string_view bytes, std::int32_t index) {
       }
     }
     input.metadata_json = one.text32();
+    if (magic == kInputMagic) {
+      input.marks.resize(one.count(16));
+      for (TextMark& mark : input.marks) {
+        mark.offset = one.number<std::uint64_t>();
+        mark.page = one.number<std::uint32_t>();
+        mark.heading = one.text32();
+      }
+    }
     if (!one.ok() || !one.at_end()) return Status::corruption("an input record is damaged");
     return saved;
   }

@@ -41,6 +41,7 @@ struct JobSettings {
   std::optional<std::string> if_match;
   bool if_none_match_any = false;
   bool in_batch = true;
+  KvPolicy kv = KvPolicy::kEager;
 };
 
 struct JobRecord {

@@ -60,6 +60,8 @@ Status check_batch_options(const BatchOptions& options) {
       (*options.ttl_seconds == 0 || *options.ttl_seconds > 100ull * 366 * 86400)) {
     return Status::invalid("ttl_seconds", "must be at least 1 and at most 100 years");
   }
+  if (options.pinned && options.kv == KvPolicy::kTextOnly)
+    return Status::invalid("pinned", "keeps KV, and with kv text_only there is none");
   if (!options.tier.empty() && options.tier != "dram" && options.tier != "disk") {
     return Status::invalid("tier", "must be dram or disk in this build, not " + options.tier);
   }
@@ -107,6 +109,12 @@ std::optional<ItemError> check_document(DocumentInput& input, const IngestOption
                      "the text has " + std::to_string(bytes) + " bytes, the limit is " +
                          std::to_string(kMaxTextBytes),
                      join_path(path, input.text ? "text" : "chunks")};
+  }
+  if (const Status s = check_marks(input.marks, input.text ? input.text->size() : 0); !s.ok())
+    return ItemError{"invalid_value", s.field() + " " + s.message(), join_path(path, s.field())};
+  for (std::size_t i = 0; i < input.marks.size(); ++i) {
+    const std::string name = "marks[" + std::to_string(i) + "].heading";
+    if (auto bad = check_utf8(input.marks[i].heading, join_path(path, name))) return bad;
   }
   auto metadata = normalize_metadata(input.metadata_json, to_size(options.max_metadata_bytes));
   if (!metadata.ok())

@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "base/index.h"
+#include "base/sha256.h"
 
 namespace quire {
+namespace {
+
+constexpr std::string_view kKvSetting = " kv=";
+
+}  // namespace
 
 PreparedText prepare_text(DocumentInput input) {
   PreparedText out;
@@ -21,10 +27,26 @@ PreparedText prepare_text(DocumentInput input) {
   return out;
 }
 
-std::string settings_text(const ChunkingOptions& options, bool given_chunks,
-                          std::string_view title) {
-  const std::string line = given_chunks ? "given" + describe_context(options) : describe(options);
+std::string settings_text(const ChunkingOptions& options, bool given_chunks, std::string_view title,
+                          std::span<const TextMark> marks, KvPolicy kv) {
+  std::string line = given_chunks ? "given" + describe_context(options) : describe(options);
+  if (!marks.empty()) {
+    Sha256 hash;
+    for (const TextMark& mark : marks)
+      hash.update_u64(mark.offset).update_u64(mark.page).update_field(mark.heading);
+    line += " marks=" + hash.finish().hex().substr(0, 16);
+  }
+  if (kv != KvPolicy::kEager) line.append(kKvSetting).append(kv_policy_name(kv));
   return line + "\n" + std::string(title);
+}
+
+KvPolicy kv_policy(const DocumentManifest& manifest) {
+  // It is the last setting of the line.
+  const std::string_view line = std::string_view(manifest.chunking)
+                                    .substr(0, manifest.chunking.find('\n'));
+  const std::size_t at = line.rfind(kKvSetting);
+  if (at == std::string_view::npos) return KvPolicy::kEager;
+  return parse_kv_policy(line.substr(at + kKvSetting.size())).value_or(KvPolicy::kEager);
 }
 
 std::string_view header_title(const DocumentManifest& manifest) {

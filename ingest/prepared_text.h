@@ -2,6 +2,7 @@
 /// can be cut identically again.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,11 +23,14 @@ struct PreparedText {
 };
 PreparedText prepare_text(DocumentInput input);
 
-/// Returns DocumentManifest::chunking: the settings in one line, then the title in the chunks'
-/// headers. (A later change of the shown title leaves cached KV unchanged.)
-std::string settings_text(const ChunkingOptions& options, bool given_chunks,
-                          std::string_view title);
+/// Returns DocumentManifest::chunking: the settings, a digest of the marks and the policy of KV in
+/// one line, then the title in the chunks' headers. (A later change of the shown title leaves
+/// cached KV unchanged.)
+std::string settings_text(const ChunkingOptions& options, bool given_chunks, std::string_view title,
+                          std::span<const TextMark> marks, KvPolicy kv);
 std::string_view header_title(const DocumentManifest& manifest);
+/// Returns the policy that the document was committed with.
+KvPolicy kv_policy(const DocumentManifest& manifest);
 
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options);
 /// Counts the blocks of all chunks.

@@ -376,7 +376,7 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   const auto same = [&hit](const Result<DocumentManifest>& m) {
     return m.ok() && indexed_version(*m) == hit.version && m->status == DocumentStatus::kReady;
   };
-  const auto head = store_.get_document_head(ns, hit.id);
+  const auto head = store_.get_document(ns, hit.id);
   if (!head.ok() && head.code() != Code::kNotFound) return head.status();
   if (!same(head)) return std::optional<Passage>();
   const auto text = store_.get_text(ns, hit.id);
@@ -398,6 +398,7 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
   CodePointCounter counter(*text);
   p.start = counter.at(begin);
   p.end = counter.at(end);
+  p.place = place_of(head->marks, begin, end);
   return std::optional<Passage>(std::move(p));
 }
 

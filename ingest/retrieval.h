@@ -40,7 +40,7 @@ struct RetrieveRequest {
   std::string query;
   /// Searches only these; empty: the whole namespace. Unknown ids are skipped.
   std::vector<std::string> document_ids;
-  std::vector<std::pair<std::string, std::string>> metadata;  ///< compared as in DocumentFilter
+  MetadataFilter metadata;
   std::size_t k = 4;
   RetrieveUnit unit = RetrieveUnit::kChunk;
   RetrieveScorer scorer = RetrieveScorer::kBm25;
@@ -52,6 +52,7 @@ struct Passage {
   std::string text;                  ///< text of the chunk or the whole document
   std::uint64_t start = 0, end = 0;  ///< code points of the document's text
   double score = 0;
+  TextPlace place;  ///< pages and heading of `text`
 };
 
 struct RetrievalStats {

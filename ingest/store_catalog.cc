@@ -52,10 +52,15 @@ void StoreCatalog::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& ca
     for (std::uint32_t b = 0; b < n; ++b)
       cache.dram += store_.tier_of(*segment, b, 0) == Tier::kDram;
   }
-  if (m.fingerprint != engine_.info().fingerprint) {
+  if (m.fingerprint != engine_.info().fingerprint && kv_policy(m) != KvPolicy::kTextOnly) {
     cache.state = "stale";
   } else {
-    cache.state = found == 0 ? "evicted" : found < cache.blocks ? "partial" : "resident";
+    const KvPolicy kv = kv_policy(m);
+    cache.state = kv == KvPolicy::kTextOnly             ? "text_only"
+                  : found == 0 && kv == KvPolicy::kLazy ? "lazy"
+                  : found == 0                          ? "evicted"
+                  : found < cache.blocks                ? "partial"
+                                                        : "resident";
   }
 }
 
@@ -237,7 +242,7 @@ Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
 // Chunks and blocks
 
 Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
-  auto m = store_.get_document_head(ns, id);
+  auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
   CodePointCounter begin(text), end(text);
@@ -254,9 +259,16 @@ Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::st
     info.block_tokens = static_cast<std::int32_t>(c.block_tokens);
     info.key = c.key.hex();
     info.tier = first_tier(c);
+    info.place = place_of(m->marks, c.byte_begin, c.byte_end);
     out.push_back(std::move(info));
   }
   return out;
+}
+
+Result<std::vector<TextMark>> StoreCatalog::marks(std::string_view ns, std::string_view id) {
+  auto m = store_.get_document(ns, id);
+  if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
+  return std::move(m->marks);
 }
 
 Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::string_view id) {

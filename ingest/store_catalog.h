@@ -27,6 +27,7 @@ class StoreCatalog final : public DocumentCatalog {
   Result<DocumentCounts> counts(std::string_view ns) override;
   Result<std::string> content(std::string_view ns, std::string_view id) override;
   Result<std::vector<ChunkInfo>> chunks(std::string_view ns, std::string_view id) override;
+  Result<std::vector<TextMark>> marks(std::string_view ns, std::string_view id) override;
   Result<std::vector<BlockInfo>> blocks(std::string_view ns, std::string_view id) override;
   Result<DocumentInfo> patch(std::string_view ns, std::string_view id,
                              const DocumentPatch& patch) override;

@@ -467,4 +467,24 @@ std::vector<MarkdownHeading> find_markdown_headings(std::string_view text) {
   return headings;
 }
 
+std::vector<TextMark> markdown_marks(std::string_view text) {
+  HeadingPath path;
+  std::vector<TextMark> marks;
+  for (const MarkdownHeading& heading : find_markdown_headings(text)) {
+    if (marks.size() == kMaxMarks) break;
+    std::string_view title = line_at(text, heading.begin).text;
+    const auto trim = [&title](std::string_view what) {
+      title.remove_prefix(std::min(title.find_first_not_of(what), title.size()));
+      title.remove_suffix(title.size() - (title.find_last_not_of(what) + 1));
+    };
+    trim(" \t");
+    if (title.starts_with('#')) trim("#");
+    trim(" \t");
+    constexpr std::size_t kMostBytes = 512;  // of one title; a path has at most six
+    path.open(heading.depth, std::string(title.substr(0, code_point_floor(title, kMostBytes))));
+    marks.push_back({heading.begin, 0, path.path()});
+  }
+  return marks;
+}
+
 }  // namespace quire

@@ -80,5 +80,7 @@ struct MarkdownHeading {
   int depth = 0;
 };
 std::vector<MarkdownHeading> find_markdown_headings(std::string_view text);
+/// Returns the path of headings of each section of a Markdown text.
+std::vector<TextMark> markdown_marks(std::string_view text);
 
 }  // namespace quire

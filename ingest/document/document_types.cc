@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kStrategies = {"tokens", "markdown", "separator", "none"};
 constexpr std::array<std::string_view, 3> kIfExists = {"upsert", "skip", "error"};
+constexpr std::array<std::string_view, 3> kKvPolicies = {"eager", "lazy", "text_only"};
 constexpr std::array<std::string_view, 6> kJobStatus = {"queued",  "running", "succeeded",
                                                         "partial", "failed",  "cancelled"};
 constexpr std::array<std::string_view, 2> kJobTypes = {"ingest", "warm"};
@@ -41,6 +42,10 @@ std::optional<ChunkStrategy> parse_chunk_strategy(std::string_view name) {
 std::string_view if_exists_name(IfExists if_exists) { return name_of(if_exists, kIfExists); }
 std::optional<IfExists> parse_if_exists(std::string_view name) {
   return value_of<IfExists>(name, kIfExists);
+}
+std::string_view kv_policy_name(KvPolicy policy) { return name_of(policy, kKvPolicies); }
+std::optional<KvPolicy> parse_kv_policy(std::string_view name) {
+  return value_of<KvPolicy>(name, kKvPolicies);
 }
 std::string_view job_status_name(JobStatus status) { return name_of(status, kJobStatus); }
 std::string_view job_type_name(JobType type) { return name_of(type, kJobTypes); }

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "cachestore/format/document.h"
+#include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
 #include "engine/engine.h"
 #include "ingest/document/document_tag.h"
@@ -26,6 +27,9 @@ struct ItemError {
 };
 
 enum class IfExists : std::uint8_t { kUpsert, kSkip, kError };
+/// When the KV of a document is computed: by its job, by the first query that uses it, or by each
+/// query anew, without being stored.
+enum class KvPolicy : std::uint8_t { kEager, kLazy, kTextOnly };
 enum class ChunkStrategy : std::uint8_t { kTokens, kMarkdown, kSeparator, kNone };
 
 struct ChunkingOptions {
@@ -48,6 +52,8 @@ struct DocumentInput {
   /// Each chunk is cached separately; BatchOptions::chunking does not apply.
   std::optional<std::vector<std::string>> chunks;
   std::string metadata_json;  ///< a JSON object as text, at most 16 KiB; empty: {}
+  /// Pages and headings of `text`, as DocumentManifest::marks; empty with `chunks`.
+  std::vector<TextMark> marks;
 };
 
 /// Stands between given chunks in the text of their document.
@@ -67,6 +73,7 @@ struct BatchOptions {
   std::optional<std::uint64_t> ttl_seconds;  ///< >= 1; none: IngestOptions::default_ttl_seconds
   TtlAnchor ttl_anchor = TtlAnchor::kCreated;
   bool pinned = false;
+  KvPolicy kv = KvPolicy::kEager;
   std::string tier;        ///< "", "dram" or "disk"; a hint
   std::string cache_salt;  ///< empty: none; else 8 to 128 characters. Only its digest is kept.
   /// For single documents (PUT): a list of tags as in DocumentCondition, compared at the call and
@@ -95,7 +102,9 @@ struct DocumentInfo {
   std::optional<double> progress;
 
   struct Cache {
-    std::string state;  ///< "resident", "partial", "evicted", "stale" (made by another model)
+    /// "resident", "partial", "evicted", "stale" (made by another model), "lazy" (not used yet) or
+    /// "text_only"
+    std::string state;
     std::string fingerprint, kv_dtype;
     std::uint64_t bytes = 0, blocks = 0;  ///< KV bytes found in the store; blocks the document has
     /// Blocks found in each tier (a block may be in two).
@@ -103,11 +112,10 @@ struct DocumentInfo {
   } cache;
 };
 
-/// DocumentFilter compares for equality. A metadata value is compared with the text form of a
-/// top-level scalar: abc, 2025, true, null.
+/// DocumentFilter asks for a status and for metadata.
 struct DocumentFilter {
   std::optional<DocumentStatus> status;
-  std::vector<std::pair<std::string, std::string>> metadata;
+  MetadataFilter metadata;
   bool empty() const { return !status && metadata.empty(); }
 };
 
@@ -137,6 +145,7 @@ struct ChunkInfo {
   std::int32_t block_tokens = 0;
   std::string key;          ///< hex of the context key
   Tier tier = Tier::kNone;  ///< best tier of its first block
+  TextPlace place;
 };
 
 struct BlockInfo {
@@ -214,6 +223,9 @@ struct Resolved {
 std::string_view chunk_strategy_name(ChunkStrategy strategy);
 std::optional<ChunkStrategy> parse_chunk_strategy(std::string_view name);
 std::string_view if_exists_name(IfExists if_exists);
+/// Returns "eager", "lazy" or "text_only".
+std::string_view kv_policy_name(KvPolicy policy);
+std::optional<KvPolicy> parse_kv_policy(std::string_view name);
 std::optional<IfExists> parse_if_exists(std::string_view name);
 
 }  // namespace quire

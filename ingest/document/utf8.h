@@ -41,6 +41,29 @@ class CodePointCounter {
   std::uint64_t count_ = 0;
 };
 
+/// Turns ascending code point offsets into byte offsets, reading the text once.
+class CodePointSeeker {
+ public:
+  explicit CodePointSeeker(std::string_view text) : text_(text) {}
+  /// Returns the byte at which code point `index` begins; none: the text has fewer. A smaller
+  /// `index` than before restarts the count.
+  std::optional<std::size_t> at(std::uint64_t index) {
+    if (index < count_) byte_ = 0, count_ = 0;
+    for (; count_ < index; ++count_) {
+      if (byte_ >= text_.size()) return std::nullopt;
+      ++byte_;
+      while (byte_ < text_.size() && (static_cast<unsigned char>(text_[byte_]) & 0xC0) == 0x80)
+        ++byte_;
+    }
+    return byte_;
+  }
+
+ private:
+  std::string_view text_;
+  std::size_t byte_ = 0;
+  std::uint64_t count_ = 0;
+};
+
 /// Returns whether the text has only ASCII white space and U+00A0, U+2028, U+2029, U+3000, U+FEFF.
 bool is_blank(std::string_view text);
 

@@ -143,6 +143,9 @@ class StubIngest final : public IngestService, public DocumentCatalog, public Jo
   Result<std::string> content(std::string_view, std::string_view) override {
     return or_error(std::string("text"));
   }
+  Result<std::vector<TextMark>> marks(std::string_view, std::string_view) override {
+    return std::vector<TextMark>();
+  }
   Result<std::vector<ChunkInfo>> chunks(std::string_view, std::string_view) override {
     return or_error(std::vector<ChunkInfo>{});
   }

@@ -72,7 +72,24 @@ class StoreListing : public ::testing::Test {
   std::unique_ptr<Store> store_;
 };
 
+MetadataCondition condition(const std::string& key, std::vector<std::string> any_of,
+                            std::vector<std::string> none_of = {},
+                            std::optional<std::string> at_least = {}) {
+  MetadataCondition c;
+  c.key = key;
+  c.any_of = std::move(any_of);
+  c.none_of = std::move(none_of);
+  c.at_least = std::move(at_least);
+  return c;
+}
+
 const std::vector<MetadataFilter> kFilters = {
+    {condition("lang", {"de", "fr"})},
+    {condition("lang", {"de", "fr"}), condition("year", {"2020", "2021"})},
+    {condition("lang", {}, {"de"})},
+    {condition("year", {}, {}, "2020.5")},
+    {condition("half", {"1", "0.5"}), condition("lang", {}, {"en", "fr"})},
+    {{"list", "1"}, {"lang", "de"}},
     {{"lang", "de"}},
     {{"lang", "de"}, {"year", "2020"}},
     {{"year", "2020.0"}},
@@ -246,6 +263,11 @@ TEST_F(StoreListing, AStoreWithoutAnIndexGetsOne) {
   disk_->fail_on = false;
   reopen();
   query.metadata = {{"lang", "de"}};
+  EXPECT_EQ(all(query), ids);
+  // An index of an earlier program has other terms.
+  forget();
+  disk_->records[{Family::kCatalog, std::string(1, kIndexKind)}] = record::encode_opaque("1");
+  reopen();
   EXPECT_EQ(all(query), ids);
 }
 

@@ -126,6 +126,7 @@ JobRecord sample_job() {
   job.settings.ttl_seconds = 9;
   job.settings.salt_digest = salt_digest_of("some salt");
   job.settings.if_match = "sha256:0";
+  job.settings.kv = KvPolicy::kLazy;
   ItemRecord item;
   item.view.id = "a";
   item.view.result = ItemResult::kFailed;
@@ -143,18 +144,25 @@ TEST(JobRecordTest, ReadsBackWhatItWrote) {
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(encode_job(*back), encode_job(job));
   EXPECT_EQ(back->settings.chunking, job.settings.chunking);
+  EXPECT_EQ(back->settings.kv, KvPolicy::kLazy);
   EXPECT_EQ(back->items[1].view.error->param, "p");
 }
 
 TEST(JobRecordTest, RecordsFromBeforeLeftContextsAreReadWithoutThem) {
   const JobRecord job = sample_job();
   std::string bytes = encode_job(job);
-  ASSERT_EQ(bytes.substr(0, 4), "QBJ2");
-  bytes[3] = '1';
+  ASSERT_EQ(bytes.substr(0, 4), "QBJ3");
   JobRecord none = job;
   none.settings.chunking.context_tokens = 0x01020304;
-  const std::string marked = encode_job(none);
-  bytes.erase(marked.find("\4\3\2\1"), 4);
+  const std::size_t at = encode_job(none).find("\4\3\2\1");
+  bytes.erase(at + 4, 1);  // "QBJ2": no policy of KV
+  bytes[3] = '2';
+  auto later = decode_job(bytes);
+  ASSERT_TRUE(later.ok()) << later.status().to_string();
+  EXPECT_EQ(later->settings.kv, KvPolicy::kEager);
+  EXPECT_EQ(later->settings.chunking, job.settings.chunking);
+  bytes.erase(at, 4);
+  bytes[3] = '1';
   auto back = decode_job(bytes);
   ASSERT_TRUE(back.ok()) << back.status().to_string();
   EXPECT_EQ(back->settings.chunking.context_tokens, 0);
@@ -175,6 +183,7 @@ TEST(JobRecordTest, EveryCutAndManyFlipsAreRefusedOrWhole) {
 
 TEST(JobRecordTest, InputsComeBackByIndex) {
   DocumentInput a = doc("a", "text \xC3\xA9", "{}", "t"), b;
+  a.marks = {{0, 1, "A"}, {5, 2, "A > B"}};
   b.chunks = {"one", "two"};
   const std::string bytes = encode_inputs({{3, &a}, {7, &b}});
   // The texts are kept apart, each once.
@@ -185,6 +194,8 @@ TEST(JobRecordTest, InputsComeBackByIndex) {
   };
   EXPECT_EQ(whole(3, "text \xC3\xA9")->text, a.text);
   EXPECT_EQ(whole(3, "text \xC3\xA9")->title, a.title);
+  EXPECT_EQ(whole(3, "text \xC3\xA9")->marks, a.marks);
+  EXPECT_TRUE(whole(7, "one\n\ntwo")->marks.empty());
   EXPECT_EQ(decode_input(bytes, 3)->text_bytes, 7u);
   EXPECT_EQ(whole(7, "one\n\ntwo")->chunks, b.chunks);
   EXPECT_EQ(decode_input(bytes, 7)->text_bytes, 8u);
@@ -195,6 +206,19 @@ TEST(JobRecordTest, InputsComeBackByIndex) {
   EXPECT_EQ(decode_input(bytes, 4).code(), Code::kNotFound);
   for (std::size_t n = 0; n < bytes.size(); ++n)
     EXPECT_FALSE(decode_input(bytes.substr(0, n), 7).ok()) << n;
+}
+
+TEST(JobRecordTest, InputsOfEarlierVersionsHaveNoMarks) {
+  DocumentInput a = doc("a", "text", R"({"k":1})", "t");
+  std::string bytes = encode_inputs({{3, &a}});
+  // "QBI2" ended with the metadata: take the number of marks away.
+  bytes.resize(bytes.size() - 4);
+  bytes[3] = '2';
+  bytes[12] = static_cast<char>(bytes[12] - 4);
+  const auto saved = decode_input(bytes, 3);
+  ASSERT_TRUE(saved.ok()) << saved.status().to_string();
+  EXPECT_EQ(saved->input.metadata_json, a.metadata_json);
+  EXPECT_TRUE(saved->input.marks.empty());
 }
 
 TEST(JobRecordTest, InputsOfEarlierVersionsHoldTheirTexts) {

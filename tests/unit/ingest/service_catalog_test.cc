@@ -344,6 +344,100 @@ TEST_F(CatalogTest, LostKvIsShownAndComputedAgainByPostingOrWarming) {
   EXPECT_GT(job.usage.cache_write_tokens, 0);
 }
 
+TEST_F(CatalogTest, PlacesStayWithTheirTextAndNewOnesCostNoPrefill) {
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  DocumentInput d = doc("a", prose(200, 1));
+  const std::uint64_t half = d.text->size() / 2;
+  d.marks = {{0, 1, "One"}, {half, 2, "Two"}};
+  EXPECT_EQ(put(one(d), o).results[0].result, ItemResult::kCreated);
+  const auto chunks = service_->documents().chunks("default", "a");
+  ASSERT_OK(chunks);
+  ASSERT_GE(chunks->size(), 3u);
+  EXPECT_EQ(chunks->front().place, (TextPlace{1, 1, "One"}));
+  EXPECT_EQ(chunks->back().place, (TextPlace{2, 2, "Two"}));
+  DocumentPatch patch;
+  patch.title = "other";
+  ASSERT_OK(service_->documents().patch("default", "a", patch));
+  EXPECT_EQ(*service_->documents().marks("default", "a"), d.marks);
+
+  d.title = "";
+  EXPECT_EQ(put(one(d), o).results[0].result, ItemResult::kUpdated) << "the title";
+  EXPECT_EQ(put(one(d), o).results[0].result, ItemResult::kUnchanged);
+  d.marks[1].page = 7;
+  const JobSnapshot job = put(one(d), o);
+  EXPECT_EQ(job.results[0].result, ItemResult::kUpdated);
+  EXPECT_EQ(job.usage.cache_write_tokens, 0);
+  EXPECT_EQ(service_->documents().marks("default", "a")->at(1).page, 7u);
+
+  d.marks = {{d.text->size() + 1, 1, ""}};
+  const JobSnapshot wrong = put(one(d), o);
+  ASSERT_TRUE(wrong.results[0].error);
+  EXPECT_EQ(wrong.results[0].error->param, "documents[0].marks[0].start");
+}
+
+TEST_F(CatalogTest, LazyDocumentsHaveNoKvUntilTheyAreWarmedOrPostedAgain) {
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  o.kv = KvPolicy::kLazy;
+  const DocumentInput d = doc("a", prose(200, 1));
+  const JobSnapshot job = put(one(d), o);
+  EXPECT_EQ(job.results[0].result, ItemResult::kCreated);
+  EXPECT_EQ(job.usage.cache_write_tokens + job.usage.deduplicated_tokens, 0);
+  const auto state = [&] { return service_->documents().get("default", "a")->cache.state; };
+  EXPECT_EQ(state(), "lazy");
+  EXPECT_EQ(put(one(d), o).results[0].result, ItemResult::kUnchanged);
+  EXPECT_EQ(state(), "lazy") << "posting it again computes nothing either";
+  const auto lazy = store_->get_document("default", "a");
+  ASSERT_OK(lazy);
+  o.kv = KvPolicy::kEager;
+  EXPECT_EQ(put(one(d), o).results[0].result, ItemResult::kUpdated);
+  EXPECT_EQ(state(), "resident");
+  const auto eager = store_->get_document("default", "a");
+  ASSERT_OK(eager);
+  for (std::size_t i = 0; i < eager->chunks.size(); ++i)
+    EXPECT_EQ(lazy->chunks[i].key, eager->chunks[i].key) << "the KV that a query would store";
+
+  o.kv = KvPolicy::kLazy;
+  put(one(doc("b", prose(200, 2))), o);
+  const auto warm = service_->warm("default", "b");
+  ASSERT_OK(warm);
+  wait(warm);
+  EXPECT_EQ(service_->documents().get("default", "b")->cache.state, "resident");
+}
+
+TEST_F(CatalogTest, TextOnlyDocumentsNeverKeepKv) {
+  BatchOptions o;
+  put(one(doc("a", prose(200, 1))), o);
+  o.kv = KvPolicy::kTextOnly;
+  EXPECT_EQ(put(one(doc("a", prose(200, 1))), o).results[0].result, ItemResult::kUpdated);
+  const auto info = service_->documents().get("default", "a");
+  EXPECT_EQ(info->cache.state, "text_only");
+  EXPECT_EQ(info->cache.bytes, 0u);
+  const auto stored = store_->get_document("default", "a");
+  ASSERT_OK(stored);
+  for (const DocumentChunk& c : stored->chunks) EXPECT_TRUE(c.key.is_zero());
+  const auto warm = service_->warm("default", "a");
+  ASSERT_OK(warm);
+  const JobSnapshot job = wait(warm);
+  ASSERT_TRUE(job.results.at(0).error);
+  EXPECT_EQ(job.results[0].error->code, "invalid_value");
+  o.pinned = true;
+  EXPECT_EQ(service_->submit("default", one(doc("b", "text")), o).status().field(), "pinned");
+}
+
+TEST_F(CatalogTest, SectionsOfMarkdownHaveTheirHeadings) {
+  BatchOptions o;
+  o.chunking.max_tokens = 64;
+  o.chunking.strategy = ChunkStrategy::kMarkdown;
+  put(one(doc("a", "# One\n" + prose(40, 1) + "\n\n## Two\n" + prose(40, 2))), o);
+  const auto chunks = service_->documents().chunks("default", "a");
+  ASSERT_OK(chunks);
+  ASSERT_GE(chunks->size(), 2u);
+  EXPECT_EQ(chunks->front().place.heading, "One");
+  EXPECT_EQ(chunks->back().place, (TextPlace{0, 0, "One > Two"}));
+}
+
 TEST_F(CatalogTest, JobsAreListedByTimeStatusAndNamespace) {
   std::vector<std::string> made;
   for (int i = 0; i < 5; ++i)

@@ -142,6 +142,19 @@ TEST_F(ChunkerTest, HeadingsOfMarkdown) {
                                           testing::Pair("B", 2)));
 }
 
+TEST(MarkdownMarks, NameThePathOfHeadings) {
+  const std::string text =
+      "before\n\n# A b #\ntext\n\n## C\n### D\n\nE f\n---\n```\n# no\n```\n#\n# \xC3\xA9";
+  const auto begin = [&](const char* what) { return text.find(what); };
+  EXPECT_EQ(markdown_marks(text), (std::vector<TextMark>{{begin("# A"), 0, "A b"},
+                                                         {begin("## C"), 0, "A b > C"},
+                                                         {begin("### D"), 0, "A b > C > D"},
+                                                         {begin("E f"), 0, "A b > E f"},
+                                                         {begin("#\n# \xC3"), 0, ""},
+                                                         {begin("# \xC3"), 0, "\xC3\xA9"}}));
+  EXPECT_TRUE(markdown_marks("").empty());
+}
+
 TEST_F(ChunkerTest, SeparatorPiecesJoinBlankOnes) {
   ChunkingOptions o;
   o.strategy = ChunkStrategy::kSeparator;
