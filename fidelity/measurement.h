@@ -45,9 +45,12 @@ struct Measurement {
   /// Among KV heads that may use the previous query's choice, the share that chose again first;
   /// none: there were no such heads.
   std::optional<double> corrected;
-  /// Whether the first citation of a right answer names a supporting document; none: these are
-  /// unknown or the answer is wrong.
+  /// Whether the first citation of a right answer (`em` or `contains`) names a supporting document;
+  /// none: these are unknown or the answer is wrong.
   std::optional<bool> cited;
+  /// The same, 0 or 1, of two simpler rules: attention alone, and the document with the highest
+  /// BM25 score for the answer's words.
+  std::optional<double> cited_attention, cited_words;
   /// Spans of RunOptions::span_tokens each, the last one possibly shorter; empty unless answers are
   /// long.
   std::vector<AnswerSpan> spans;

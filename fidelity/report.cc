@@ -65,7 +65,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.default_settings = spec.default_settings();
   Values em, f1, em_difference, f1_difference, agreement, kl, sequence, recompute, bytes, ttft,
       decode, cited, moved, corrected, contains, contains_difference, nll, nll_difference,
-      support_kept, answer_kept, worth_nll, worth_contains, above_chance;
+      support_kept, answer_kept, cited_attention, cited_words, worth_nll, worth_contains,
+      above_chance;
   std::vector<SpanValues> spans;
   for (const std::size_t q : questions) {
     const Measurement& m = run.rows[q][strategy];
@@ -89,6 +90,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
     if (m.contains_without) worth_contains.push_back(m.contains - *m.contains_without);
     if (m.support_kept) support_kept.push_back(*m.support_kept);
     if (m.answer_kept) answer_kept.push_back(*m.answer_kept);
+    if (m.cited_attention) cited_attention.push_back(*m.cited_attention);
+    if (m.cited_words) cited_words.push_back(*m.cited_words);
     spans.resize(std::max(spans.size(), m.spans.size()));
     for (std::size_t i = 0; i < m.spans.size(); ++i) {
       spans[i].agreement.push_back(m.spans[i].agreement);
@@ -123,6 +126,8 @@ ReportRow make_row(const RunResult& run, std::size_t strategy, const std::string
   row.above_chance = mean(above_chance, "above_chance");
   row.support_kept = mean(support_kept, "support_kept");
   row.answer_kept = mean(answer_kept, "answer_kept");
+  row.cited_attention = mean(cited_attention, "cited_attention");
+  row.cited_words = mean(cited_words, "cited_words");
   row.agreement = mean(agreement, "agreement");
   row.kl = mean(kl, "kl");
   row.sequence_ratio = mean(sequence, "sequence_ratio");
@@ -334,6 +339,8 @@ std::string report_json(const Report& r) {
     d["n_answers"] = row.n_answers;
     d["decode_ms"] = interval_json(row.decode_ms, 3);
     d["cited"] = interval_json(row.cited);
+    d["cited_attention"] = interval_json(row.cited_attention);
+    d["cited_words"] = interval_json(row.cited_words);
     d["moved"] = interval_json(row.moved);
     d["corrected"] = interval_json(row.corrected);
     d["contains"] = interval_json(row.contains);

@@ -27,6 +27,7 @@ struct ReportRow {
   Interval nll;           ///< nats a token of the first reference
   Interval support_kept;  ///< of suites that name what supports an answer
   Interval answer_kept;
+  Interval cited_attention, cited_words;
   struct Span {
     Interval agreement, kl;
   };

@@ -8,6 +8,7 @@
 
 #include "base/index.h"
 #include "engine/answer/cited_blocks.h"
+#include "engine/answer/word_support.h"
 #include "engine/chat/question_words.h"
 #include "fidelity/answer_sink.h"
 #include "fidelity/score.h"
@@ -66,6 +67,7 @@ std::string document_id(const SuiteDocument& d) {
 /// The most tokens of an answer whose likelihood is measured: longer ones are texts, of which
 /// many wordings are right.
 constexpr std::int32_t kNllTokens = 64;
+constexpr std::string_view kWordLanguage = "english";  // of suites, for the stems of their words
 
 class Runner {
  public:
@@ -275,20 +277,62 @@ class Runner {
   }
 
   /// Sets whether a right answer cites a supporting document first.
-  static void check_citation(const SuiteRecord& record, const AnswerSink& run, Measurement& m) {
+  void check_citation(const SuiteRecord& record, const AnswerSink& run, Measurement& m) const {
     m.cited.reset();
-    if (record.supporting_ids.empty() || !m.has_answers || m.em < 1) return;
-    const auto citations = cite(run.plan, run.attribution, run.text, run.token_ends);
-    m.cited = !citations.empty() &&
-              std::any_of(record.documents->begin(), record.documents->end(),
-                          [&](const SuiteDocument& d) {
-                            const bool supports = std::find(record.supporting_ids.begin(),
-                                                            record.supporting_ids.end(),
-                                                            d.id) != record.supporting_ids.end();
-                            return supports &&
-                                   document_id(d) ==
-                                       run.plan.contexts[at(citations.front().context)].document_id;
-                          });
+    m.cited_attention.reset();
+    m.cited_words.reset();
+    if (record.supporting_ids.empty() || !m.has_answers || (m.em < 1 && m.contains < 1)) return;
+    const auto texts = cited_texts(record, run.plan);
+    if (texts.size() != run.plan.contexts.size()) return;
+    WordSupport all(run.plan, texts, record.question, kWordLanguage);
+    WordSupport answer_only(run.plan, texts, "", kWordLanguage);
+    m.cited = supports_first(record, run,
+                             cite(run.plan, run.attribution, run.text, run.token_ends, {}, &all));
+    m.cited_attention = supports_first(record, run,
+                                       cite(run.plan, run.attribution, run.text, run.token_ends));
+    const std::vector<double> found = answer_only.of(run.text);
+    std::size_t block = 0;
+    double best = 0;
+    m.cited_words = 0;
+    for (std::size_t c = 0; c < run.plan.contexts.size(); ++c) {
+      double sum = 0;
+      for (std::size_t b = 0; b < run.plan.contexts[c].blocks.size(); ++b) sum += found[block++];
+      if (sum <= best) continue;
+      best = sum;
+      m.cited_words = supports(record, run.plan.contexts[c].document_id);
+    }
+  }
+
+  static bool supports(const SuiteRecord& record, const std::string& id) {
+    return std::ranges::any_of(*record.documents, [&](const SuiteDocument& d) {
+      return document_id(d) == id && std::ranges::count(record.supporting_ids, d.id) > 0;
+    });
+  }
+  static bool supports_first(const SuiteRecord& record, const AnswerSink& run,
+                             const std::vector<CitedBlocks>& citations) {
+    return !citations.empty() &&
+           supports(record, run.plan.contexts[at(citations.front().context)].document_id);
+  }
+
+  /// Returns the texts of the prompt's contexts and of their blocks.
+  std::vector<CitedText> cited_texts(const SuiteRecord& record, const Plan& plan) const {
+    std::vector<CitedText> out;
+    for (std::size_t i = 0; i < contexts_.size() && i < plan.contexts.size(); ++i) {
+      const ContextText& c = contexts_[i];
+      CitedText& text = out.emplace_back();
+      text.title = (*record.documents)[c.document].title;
+      text.text = (*record.documents)[c.document].text.substr(c.begin, c.text_size);
+      for (const PlannedBlock& b : plan.contexts[i].blocks) {
+        std::size_t begin = c.text_size, end = 0;
+        for (std::int64_t t = b.first_token; t < b.first_token + b.num_tokens; ++t) {
+          if (t >= count_of(c.spans)) break;
+          begin = std::min<std::size_t>(begin, c.spans[to_size(t)].begin);
+          end = std::max<std::size_t>(end, c.spans[to_size(t)].end);
+        }
+        text.blocks.emplace_back(begin, std::max(begin, end));
+      }
+    }
+    return out;
   }
 
   /// Where a context's tokens stand in its document.
@@ -342,7 +386,8 @@ class Runner {
   Status find_support(const SuiteRecord& record, const QueryRequest& request) {
     support_.clear();
     answers_.clear();
-    if (record.support.empty()) return {};
+    contexts_.clear();
+    if (record.support.empty() && record.supporting_ids.empty()) return {};
     std::vector<ContextText> contexts;
     for (std::size_t d = 0; d < record.documents->size(); ++d) {
       const SuiteDocument& document = (*record.documents)[d];
@@ -358,6 +403,7 @@ class Runner {
     }
     if (contexts.size() != request.contexts.size())
       return Status::internal("chunks and contexts of a suite's documents differ");
+    contexts_ = contexts;
     support_.resize(contexts.size());
     for (const SuiteSupport& s : record.support) {
       const TokenRanges found = tokens_of(contexts, s.document, s.begin, s.end);
@@ -537,8 +583,9 @@ class Runner {
   StateFile& state_;
   const SuiteRecord* next_ = nullptr;
   std::set<std::string> present_;
-  TokenRanges support_;               ///< of the current record; empty: unknown
-  std::vector<TokenRanges> answers_;  ///< [place]
+  TokenRanges support_;                ///< of the current record; empty: unknown
+  std::vector<ContextText> contexts_;  ///< of the current record; empty: not needed
+  std::vector<TokenRanges> answers_;   ///< [place]
   bool warm_ = false;
 };
 

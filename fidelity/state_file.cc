@@ -18,7 +18,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kFormat = "quire-fidelity-state-5";
+constexpr std::string_view kFormat = "quire-fidelity-state-6";
 
 /// Formats numbers as text. The JSON library's reader may be off by the last bit, and rows must be
 /// read back exactly as measured.
@@ -51,6 +51,8 @@ std::string row_text(const std::string& question, const std::string& strategy,
   if (m.contains_without) o["contains_without"] = exact(*m.contains_without);
   if (m.support_kept) o["support_kept"] = exact(*m.support_kept);
   if (m.answer_kept) o["answer_kept"] = exact(*m.answer_kept);
+  if (m.cited_attention) o["cited_attention"] = exact(*m.cited_attention);
+  if (m.cited_words) o["cited_words"] = exact(*m.cited_words);
   o["agreement"] = exact(m.agreement);
   o["kl"] = exact(m.kl);
   o["sequence_ratio"] = exact(m.sequence_ratio);
@@ -110,6 +112,8 @@ std::optional<Row> parse_row(std::string_view line) {
                                   {"contains_without", &row.m.contains_without},
                                   {"support_kept", &row.m.support_kept},
                                   {"answer_kept", &row.m.answer_kept},
+                                  {"cited_attention", &row.m.cited_attention},
+                                  {"cited_words", &row.m.cited_words},
                                   {"moved", &row.m.moved},
                                   {"corrected", &row.m.corrected}}) {
     *out = from_exact(r.raw(name));

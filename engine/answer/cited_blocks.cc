@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/index.h"
 
@@ -88,7 +89,7 @@ std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_vi
 
 std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
                               std::string_view answer, std::span<const std::size_t> token_ends,
-                              const CitationRule& rule) {
+                              const CitationRule& rule, WordSupport* words) {
   std::vector<BlockPlace> places;
   for (std::size_t c = 0; c < plan.contexts.size(); ++c) {
     for (std::size_t b = 0; b < plan.contexts[c].blocks.size(); ++b)
@@ -109,10 +110,20 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
   for (std::size_t s = 0; s < sentences.size(); ++s) {
     std::vector<double> weights = sentence_shares(attribution, sentence_of_token,
                                                   static_cast<std::int32_t>(s));
-    double total = 0;
-    for (const double w : weights) total += w;
+    double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    if (total > 0)
+      for (double& w : weights) w /= total;
+    if (words) {
+      const auto [begin, end] = sentences[s];
+      const std::vector<double> found = words->of(answer.substr(begin, end - begin));
+      const double part = std::accumulate(found.begin(), found.end(), 0.0) > 0
+                              ? (total > 0 ? rule.words : 1.0)
+                              : 0.0;
+      for (std::size_t b = 0; b < std::min(found.size(), weights.size()); ++b)
+        weights[b] = part * found[b] + (1 - part) * weights[b];
+      if (part > 0) total = 1;
+    }
     if (!(total > 0)) continue;
-    for (double& w : weights) w /= total;
     const double best = *std::max_element(weights.begin(), weights.end());
     std::vector<CitedBlocks> runs = runs_of(places, weights, std::min(rule.min_weight, best));
     std::stable_sort(runs.begin(), runs.end(), [](const CitedBlocks& a, const CitedBlocks& b) {

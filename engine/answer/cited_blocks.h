@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/answer/word_support.h"
 #include "engine/api/plan.h"
 #include "engine/api/query_sink.h"
 
@@ -17,13 +18,16 @@ struct CitedBlocks {
   std::size_t answer_begin = 0, answer_end = 0;  ///< byte range of the answer
   std::int32_t context = 0;                      ///< index into Plan::contexts
   std::int32_t first_block = 0, num_blocks = 0;  ///< of that context
-  double weight = 0;  ///< their share of all block attention of the sentence's tokens, 0 .. 1
+  double weight = 0;  ///< their share of the support of the sentence, 0 .. 1
 };
 
 struct CitationRule {
   /// Least weight of a cited block; the strongest block of a sentence is cited in any case.
   double min_weight = 0.2;
   int most_per_sentence = 3;
+  /// Part of a block's weight that its words give; the rest is the share of the attention that the
+  /// sentence's tokens paid to it. Where no word is found, attention gives all.
+  double words = 0.8;
   /// Least length of a sentence in bytes. A shorter one is joined with the next, the last one with
   /// the previous.
   std::size_t shortest_sentence = 24;
@@ -36,10 +40,10 @@ std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_vi
                                                                   std::size_t shortest);
 
 /// Returns citations in the order of the answer, within a sentence by falling weight, ties in
-/// prompt order. `token_ends` are byte offsets of the answer after each attributed token; sentences
-/// whose tokens attended to no block have none.
+/// prompt order. `token_ends` are byte offsets of the answer after each attributed token. `words`
+/// adds what the words say; null: attention alone. Sentences without any support have none.
 std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
                               std::string_view answer, std::span<const std::size_t> token_ends,
-                              const CitationRule& rule = {});
+                              const CitationRule& rule = {}, WordSupport* words = nullptr);
 
 }  // namespace quire

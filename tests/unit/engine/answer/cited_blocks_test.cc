@@ -90,6 +90,24 @@ TEST(Cite, TheStrongestIsNamedHoweverWeakAndNoMoreThanAsked) {
   EXPECT_EQ(cited[1].context, 1);  // equal weights are in prompt order
 }
 
+TEST(Cite, WordsCorrectAttentionThatLooksAtTheFirstDocument) {
+  const CitedText first{"", "Alba lies in the north.", {{0, 23}}},
+      second{"", "The mayor is Brun.", {{0, 18}}};
+  Plan plan = plan_of({1, 1});
+  for (auto& context : plan.contexts) context.blocks[0].kept_layers = 1;
+  WordSupport words(plan, {first, second}, "Who is mayor?", "english");
+  const std::vector<std::size_t> ends = {4};
+  const auto attention = attribution_of({{.6f, .2f}});
+  EXPECT_EQ(cite(plan, attention, "Brun", ends).front().context, 0);
+  const auto cited = cite(plan, attention, "Brun", ends, {}, &words);
+  ASSERT_FALSE(cited.empty());
+  EXPECT_EQ(cited.front().context, 1);
+  EXPECT_NEAR(cited.front().weight, 0.8 + 0.2 * 0.25, 1e-6);
+  // Where no word is found attention decides, and where nothing was attributed the words do.
+  EXPECT_EQ(cite(plan, attention, "42", ends, {}, nullptr).front().context, 0);
+  EXPECT_EQ(cite(plan, attribution_of({{0, 0}}), "Brun", ends, {}, &words).front().context, 1);
+}
+
 TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {
   EXPECT_TRUE(
       cite(plan_of({2}), attribution_of({{0, 0}}), "Answer", std::vector<std::size_t>{6}).empty());

@@ -1,0 +1,57 @@
+/// This file finds where the words of an answer stand in the documents of its prompt.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/stems.h"
+#include "engine/api/plan.h"
+
+namespace quire {
+
+/// CitedText is the text behind one of Plan::contexts.
+struct CitedText {
+  std::string title;  ///< of the document
+  std::string text;   ///< of the context
+  /// Bytes of `text` that each of the context's blocks holds, half-open; empty for a block that holds
+  /// only the header.
+  std::vector<std::pair<std::size_t, std::size_t>> blocks;
+};
+
+/// WordSupport ranks contexts by Okapi BM25 (k1 = 1.2, b = 0.75) for the different stems of question
+/// and answer, with the statistics of the prompt itself. The question counts as much as the answer,
+/// because a small model's answer may be wrong. A context's support is what it has above the mean of
+/// all. Its blocks share it by the squares of the inverse document frequencies that they cover.
+/// Blocks that no layer kept have none, because the model did not see them.
+///
+/// Threads: one at a time.
+class WordSupport {
+ public:
+  /// `contexts` belong to `plan`, in order. `language` is one of stem_languages().
+  WordSupport(const Plan& plan, const std::vector<CitedText>& contexts, std::string_view question,
+              std::string_view language);
+
+  /// Returns the support of a part of the answer for each block, counted over Plan::contexts: not
+  /// negative, of sum 1; all 0 where no word is found.
+  std::vector<double> of(std::string_view part);
+
+ private:
+  struct ContextWords {
+    std::map<std::string, int> counts;
+    std::size_t length = 0;
+    std::vector<std::vector<std::string>> blocks;  ///< different words of each kept block
+  };
+
+  Stemmer stemmer_;
+  std::vector<ContextWords> contexts_;
+  std::map<std::string, int> document_counts_;  ///< contexts that hold the word
+  std::vector<std::string> question_;
+  double mean_length_ = 0;
+  std::size_t num_blocks_ = 0;
+};
+
+}  // namespace quire

@@ -1,0 +1,81 @@
+#include "engine/answer/word_support.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace quire {
+namespace {
+
+/// A plan of contexts with these blocks, all of them kept.
+Plan plan_of(const std::vector<CitedText>& texts) {
+  Plan plan;
+  for (const CitedText& text : texts) {
+    auto& blocks = plan.contexts.emplace_back().blocks;
+    blocks.resize(text.blocks.size());
+    for (PlannedBlock& b : blocks) b.kept_layers = 1;
+  }
+  return plan;
+}
+
+/// One block for each sentence.
+CitedText text_of(const std::string& title, const std::vector<std::string>& sentences) {
+  CitedText out;
+  out.title = title;
+  for (const std::string& s : sentences) {
+    out.blocks.emplace_back(out.text.size(), out.text.size() + s.size());
+    out.text += s + " ";
+  }
+  return out;
+}
+
+const std::vector<CitedText> kTexts = {
+    text_of("Alba", {"Alba is a city in the north.", "Its mayor is Brun Karsten."}),
+    text_of("Corva", {"Corva is a village.", "It makes glass."}),
+    text_of("Dern", {"The river Dern flows past Alba.", "Boats carry glass and salt."})};
+
+std::size_t best(const std::vector<double>& support) {
+  return static_cast<std::size_t>(std::ranges::max_element(support) - support.begin());
+}
+
+TEST(WordSupport, TheBlockWithTheAnswersWordsComesFirst) {
+  WordSupport words(plan_of(kTexts), kTexts, "Who is the mayor of Alba?", "english");
+  const auto support = words.of("Brun Karsten");
+  ASSERT_EQ(support.size(), 6u);
+  EXPECT_EQ(best(support), 1u);
+  EXPECT_NEAR(std::accumulate(support.begin(), support.end(), 0.0), 1, 1e-12);
+  for (const double s : support) EXPECT_GE(s, 0);
+  EXPECT_EQ(best(words.of("Boats carried salt.")), 5u) << "stems count";
+}
+
+TEST(WordSupport, WithoutWordsOfTheAnswerTheQuestionsDecide) {
+  WordSupport words(plan_of(kTexts), kTexts, "Who makes glass?", "english");
+  EXPECT_EQ(best(words.of("xyz")), 3u);
+}
+
+TEST(WordSupport, NothingIsSupportedWhereNoWordIsFound) {
+  WordSupport words(plan_of(kTexts), kTexts, "?", "english");
+  for (const double s : words.of("Quartz!")) EXPECT_EQ(s, 0);
+  for (const double s : words.of("")) EXPECT_EQ(s, 0);
+}
+
+TEST(WordSupport, BlocksThatTheModelDidNotSeeHaveNone) {
+  Plan plan = plan_of(kTexts);
+  plan.contexts[0].blocks[1].kept_layers = 0;
+  WordSupport words(plan, kTexts, "Who is the mayor of Alba?", "english");
+  EXPECT_EQ(words.of("Brun Karsten")[1], 0);
+}
+
+TEST(WordSupport, ALoneContextAndUnknownTextsAreNoProblem) {
+  const std::vector<CitedText> one = {kTexts[0]};
+  WordSupport words(plan_of(one), one, "Who?", "english");
+  EXPECT_EQ(best(words.of("Brun")), 1u);
+  WordSupport unknown(plan_of(kTexts), {CitedText()}, "mayor", "english");
+  EXPECT_EQ(unknown.of("Brun").size(), 6u);
+  WordSupport none(Plan(), {}, "mayor", "none");
+  EXPECT_TRUE(none.of("Brun").empty());
+}
+
+}  // namespace
+}  // namespace quire
