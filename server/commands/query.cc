@@ -1,6 +1,9 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <cstdio>
+#include <iterator>
+#include <utility>
 
 #include "base/json_parse.h"
 #include "server/commands/client.h"
@@ -25,6 +28,38 @@ struct QueryFlags {
   std::int64_t k = 0, max_document_tokens = 0, neighbours = -1;
 };
 
+/// The operators of --metadata, the longer ones first, and their names in JSON.
+constexpr std::pair<std::string_view, std::string_view> kOperators[] = {
+    {">=", "gte"}, {"<=", "lte"}, {"!=", "not"}, {">", "gt"}, {"<", "lt"}, {"=", ""}};
+
+/// Returns where an operator of a condition begins, and which it is; null: there is none.
+const std::pair<std::string_view, std::string_view>* operator_of(std::string_view condition,
+                                                                 std::size_t& begin) {
+  begin = condition.find_first_of("=<>!");
+  if (begin == 0 || begin == std::string_view::npos) return nullptr;
+  const auto* found = std::ranges::find_if(
+      kOperators, [&](const auto& one) { return condition.substr(begin).starts_with(one.first); });
+  return found == std::end(kOperators) ? nullptr : found;
+}
+
+/// Adds a condition such as year>=2020 or lang=en. Two values for one key are alternatives.
+void add_condition(const std::string& condition, json::object& metadata) {
+  std::size_t begin = 0;
+  const auto* op = operator_of(condition, begin);
+  if (!op) return;
+  const std::string value = condition.substr(begin + op->first.size());
+  json::value& member = metadata[condition.substr(0, begin)];
+  if (!member.is_object()) member = json::object();
+  json::object& tests = member.get_object();
+  if (op->second.empty() || op->second == "not") {
+    json::value& values = tests[op->second.empty() ? "in" : "not"];
+    if (!values.is_array()) values = json::array();
+    values.get_array().emplace_back(value);
+  } else {
+    tests[op->second] = value;
+  }
+}
+
 /// Returns the member `retrieve`; empty: nothing of it was asked for.
 json::object retrieve_of(const QueryFlags& f) {
   json::object o;
@@ -34,10 +69,7 @@ json::object retrieve_of(const QueryFlags& f) {
   if (f.max_document_tokens > 0) o["max_tokens"] = f.max_document_tokens;
   if (f.neighbours >= 0) o["neighbours"] = f.neighbours;
   json::object metadata;
-  for (const std::string& pair : f.metadata) {
-    const std::size_t equals = pair.find('=');
-    metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
-  }
+  for (const std::string& condition : f.metadata) add_condition(condition, metadata);
   if (!metadata.empty()) o["metadata"] = std::move(metadata);
   return o;
 }
@@ -66,9 +98,12 @@ void print_citations(const json::object& done) {
   for (const auto& item : done.at("citations").as_array()) {
     const auto& c = item.as_object();
     const auto& id = c.at("document_id");
+    std::string where = id.is_string() ? std::string(id.as_string()) : "inline";
+    if (const auto* page = c.if_contains("page")) where += ", page " + to_text(*page);
+    if (const auto* heading = c.if_contains("heading"))
+      where += ", " + std::string(heading->as_string());
     std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
-                 id.is_string() ? std::string(id.as_string()).c_str() : "inline",
-                 100 * c.at("weight").to_number<double>(),
+                 where.c_str(), 100 * c.at("weight").to_number<double>(),
                  std::string(c.at("quote").as_string()).c_str());
   }
 }
@@ -172,10 +207,13 @@ void add_query_command(CLI::App& app, CommandRun& run) {
   c->add_option("--document-tokens", flags->max_document_tokens,
                 "Most tokens of documents that it takes")
       ->check(CLI::Range(1, 1 << 20));
-  c->add_option("--metadata", flags->metadata, "Only documents with KEY=VALUE (repeat)")
-      ->check([](const std::string& pair) {
-        return pair.find('=') == std::string::npos ? "'" + pair + "' is not KEY=VALUE"
-                                                   : std::string();
+  c->add_option("--metadata", flags->metadata,
+                "Only documents with KEY=VALUE, or != > >= < <= (repeat: all must hold, but values "
+                "of one KEY= are alternatives)")
+      ->check([](const std::string& condition) {
+        std::size_t begin = 0;
+        return operator_of(condition, begin) ? std::string()
+                                             : "'" + condition + "' is not KEY=VALUE";
       })
       ->allow_extra_args(false);
   c->add_option("--scorer", flags->scorer, "How documents are ranked")

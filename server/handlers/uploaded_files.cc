@@ -85,6 +85,7 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, Docu
       one.title = input.title.empty() ? std::move(d.title) : input.title;
       one.metadata_json = metadata_of(d, file->name, input.metadata_json);
       one.text = std::move(d.text);
+      one.marks = std::move(d.marks);
       const bool at_headings = d.markdown && !batch.chosen_strategy &&
                                batch.options.chunking.overlap_tokens == 0;
       out[at_headings].documents.push_back(std::move(one));

@@ -4,6 +4,8 @@
 #include <boost/json/serialize.hpp>
 #include <charconv>
 
+#include "server/json/mark_codec.h"
+#include "server/json/metadata_filter.h"
 #include "server/json/text.h"
 
 namespace quire {
@@ -39,6 +41,9 @@ void read_plain_options(JsonReader& r, BatchOptions& out) {
   }
   r.one_of("ttl_anchor", anchor, {"created", "last_used"});
   r.boolean("pinned", out.pinned);
+  std::string kv(kv_policy_name(out.kv));
+  r.one_of("kv", kv, {"eager", "lazy", "text_only"});
+  out.kv = parse_kv_policy(kv).value_or(KvPolicy::kEager);
   r.one_of("tier", tier, {"dram", "disk", "gpu", "remote"});
   if (r.ok() && (tier == "gpu" || tier == "remote"))
     r.fail("tier", "tier is '" + tier + "', which this build does not have; use dram or disk");
@@ -70,6 +75,7 @@ constexpr TextOption kTextOptions[] = {
     {"ttl_seconds", TextOption::Type::kInteger},
     {"ttl_anchor"},
     {"pinned", TextOption::Type::kFlag},
+    {"kv"},
     {"tier"},
     {"cache_salt"},
     {"strategy", TextOption::Type::kText, true},
@@ -111,6 +117,9 @@ void read_members(JsonReader& r, DocumentInput& out) {
            r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
   if (!out.text && !out.chunks)
     r.fail("text", r.path_of("text") + " is missing; give text or chunks");
+  if (out.chunks && r.has("marks"))
+    r.fail("marks", r.path_of("marks") + " belongs to text; chunks have none");
+  if (r.ok() && out.text) read_marks(r, *out.text, out.marks);
 }
 
 }  // namespace
@@ -236,12 +245,13 @@ std::optional<JsonError> read_filter_member(std::string_view name, const std::st
               "'; use queued, tokenizing, prefilling, storing, ready, failed or deleting",
           "status"};
   } else if (name.starts_with("metadata.") && name.size() > 9) {
-    out.metadata.emplace_back(name.substr(9), value);
+    return read_metadata_condition(name.substr(9), value, std::string(name.substr(0, 128)),
+                                   out.metadata);
   } else {
-    return JsonError{
-        "unknown_field",
-        "unknown filter '" + std::string(name.substr(0, 128)) + "'; use status or metadata.<key>",
-        std::string(name.substr(0, 128))};
+    return JsonError{"unknown_field",
+                     "unknown filter '" + std::string(name.substr(0, 128)) +
+                         "'; use status, metadata.<key> or metadata.<key>[gte]",
+                     std::string(name.substr(0, 128))};
   }
   return std::nullopt;
 }
@@ -263,14 +273,9 @@ std::optional<JsonError> read_bulk_delete(const json::value& body, BulkDelete& o
       const auto& v = member.value();
       const std::string name(member.key().data(), member.key().size());
       if (v.is_object() && name == "metadata") {
-        for (const auto& m : v.as_object()) {
-          if (m.value().is_object() || m.value().is_array())
-            return JsonError{"invalid_value", "filter.metadata values must be scalars",
-                             "filter.metadata"};
-          const std::string text = m.value().is_string() ? std::string(m.value().as_string())
-                                                         : to_text(m.value());
-          out.filter->metadata.emplace_back(std::string(m.key().data(), m.key().size()), text);
-        }
+        JsonReader inner(*filter, "filter");
+        read_metadata_filter(inner, "metadata", out.filter->metadata);
+        if (inner.error()) return inner.error();
         continue;
       }
       if (v.is_object() || v.is_array())

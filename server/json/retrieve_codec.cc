@@ -1,34 +1,13 @@
 #include "server/json/retrieve_codec.h"
 
-#include <boost/json/array.hpp>
-#include <boost/json/serialize.hpp>
-
 #include "base/index.h"
+#include "server/json/metadata_filter.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
 constexpr std::size_t kLongestQuery = 64 << 10;
-constexpr std::size_t kMostFilters = 32;
-
-/// Reads conditions on top-level scalars. They compare in text form, as the filters of document
-/// lists do.
-void read_metadata(JsonReader& r, std::vector<std::pair<std::string, std::string>>& out) {
-  const auto* metadata = r.object("metadata");
-  if (!metadata || !r.ok()) return;
-  if (metadata->size() > kMostFilters)
-    return r.fail("metadata", r.path_of("metadata") + " has " + std::to_string(metadata->size()) +
-                                  " members; at most 32 are taken");
-  for (const auto& member : *metadata) {
-    const json::value& v = member.value();
-    const std::string name(member.key().data(), member.key().size());
-    if (v.is_structured())
-      return r.fail("metadata", r.path_of("metadata") + "." + name.substr(0, 64) +
-                                    " must be a string, a number, a boolean or null");
-    out.emplace_back(name, v.is_string() ? std::string(v.get_string()) : json::serialize(v));
-  }
-}
 
 void read_scorer(JsonReader& r, RetrieveScorer& out) {
   std::string name(scorer_name(out));
@@ -77,7 +56,7 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest&
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   r.number("min_score", min_score, 0, 1e9);
   read_scorer(r, out.scorer);
-  read_metadata(r, out.metadata);
+  read_metadata_filter(r, "metadata", out.metadata);
   r.finish();
   return r.error();
 }
@@ -102,7 +81,7 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                              " bounds chunks, and unit document takes whole documents: use unit "
                              "auto or chunk, or a smaller k");
   r.number("min_score", read.min_score, 0, 1e9);
-  read_metadata(r, read.metadata);
+  read_metadata_filter(r, "metadata", read.metadata);
   read_scorer(r, read.scorer);
   r.finish();
   query.adopt(r.error());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "cachestore/format/metadata.h"
 #include "ingest/retrieval.h"
 
 namespace quire {
@@ -33,7 +34,7 @@ struct QueryRetrieval {
   std::optional<std::int64_t> neighbours;  ///< of each found chunk; none: 1, with kChunk 0
   std::int64_t max_tokens = 4096;          ///< of documents in the prompt; not for kDocument
   double min_score = 0;                    ///< scores must be above it
-  std::vector<std::pair<std::string, std::string>> metadata;
+  MetadataFilter metadata;
   RetrieveScorer scorer = RetrieveScorer::kBm25;
 };
 

@@ -31,6 +31,13 @@ const Reply<NumberedCitation>& citation_reply() {
                                             : std::nullopt;
         },
         "The document's text from start to end"},
+       {"page", kind::optional(kind::count()), [](const C& c) { return page_of(c.citation.place); },
+        "Where the quote begins, from 1; absent: the document has no pages"},
+       {"last_page", kind::optional(kind::count()),
+        [](const C& c) { return last_page_of(c.citation.place); }, "Where it ends"},
+       {"heading", kind::optional(kind::text()),
+        [](const C& c) { return unless_empty(c.citation.place.heading); },
+        "Path of headings where the quote begins"},
        {"weight", kind::ratio(), [](const C& c) { return c.citation.weight; },
         "Share of the attention"}});
   return reply;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text_mark.h"
 #include "server/reply/reply.h"
 
 namespace quire {
@@ -20,6 +21,7 @@ struct Citation {
   std::vector<std::string> block_ids;
   std::uint64_t start = 0, end = 0;
   std::string quote;  ///< the document's text from start to end
+  TextPlace place;    ///< pages and heading of the quote
   double weight = 0;  ///< attention share, 0 .. 1
 };
 

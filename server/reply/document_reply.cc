@@ -28,8 +28,11 @@ const Reply<D::Cache>& document_cache_reply() {
   using C = D::Cache;
   static const Reply<C> reply(
       "", "The document's KV",
-      {{"state", kind::or_null(kind::one_of({"resident", "partial", "evicted", "stale"})),
-        [](const C& c) { return unless_empty(c.state); }, "stale: made by another model"},
+      {{"state",
+        kind::or_null(
+            kind::one_of({"resident", "partial", "evicted", "stale", "lazy", "text_only"})),
+        [](const C& c) { return unless_empty(c.state); },
+        "stale: made by another model; lazy: not used yet; text_only: no KV is kept"},
        {"fingerprint", kind::or_null(kind::text()),
         [](const C& c) { return unless_empty(c.fingerprint); },
         "Digest of all that changes KV besides tokens"},
@@ -153,7 +156,14 @@ const Reply<ChunkInfo>& chunk_reply() {
        {"block_tokens", kind::count(), [](const C& c) { return c.block_tokens; },
         "Tokens of a block"},
        {"tier", kind::tier_or_null(), [](const C& c) { return tier_of(c.tier); },
-        "Best tier of its first block"}});
+        "Best tier of its first block"},
+       {"page", kind::optional(kind::count()), [](const C& c) { return page_of(c.place); },
+        "Where it begins, from 1; absent: the document has no pages"},
+       {"last_page", kind::optional(kind::count()),
+        [](const C& c) { return last_page_of(c.place); }, "Where it ends"},
+       {"heading", kind::optional(kind::text()),
+        [](const C& c) { return unless_empty(c.place.heading); },
+        "Path of headings where it begins: \"Chapter 2 > Safety\""}});
   return reply;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text_mark.h"
 #include "server/json/text.h"
 #include "server/reply/kind.h"
 
@@ -38,6 +39,14 @@ std::optional<boost::json::value> member_value(int decimals, bool nullable, X&& 
 inline std::optional<std::string_view> unless_empty(std::string_view text) {
   if (text.empty()) return std::nullopt;
   return text;
+}
+
+/// Return the page where a text begins and ends; none: its document has no pages.
+inline std::optional<std::uint32_t> page_of(const TextPlace& place) {
+  return place.page > 0 ? std::optional(place.page) : std::nullopt;
+}
+inline std::optional<std::uint32_t> last_page_of(const TextPlace& place) {
+  return place.last_page > 0 ? std::optional(place.last_page) : std::nullopt;
 }
 
 /// Returns null for an empty text, in optional members that are always there.

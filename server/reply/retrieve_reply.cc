@@ -19,6 +19,13 @@ const Reply<Passage>& passage_reply() {
        {"start", kind::count(), [](const P& p) { return p.start; },
         "Unicode code points of the document's text"},
        {"end", kind::count(), [](const P& p) { return p.end; }},
+       {"page", kind::optional(kind::count()), [](const P& p) { return page_of(p.place); },
+        "Where the text begins, from 1; absent: the document has no pages"},
+       {"last_page", kind::optional(kind::count()),
+        [](const P& p) { return last_page_of(p.place); }, "Where it ends"},
+       {"heading", kind::optional(kind::text()),
+        [](const P& p) { return unless_empty(p.place.heading); },
+        "Path of headings where it begins"},
        {"metadata", kind::map(), [](const P& p) { return metadata_object(p.metadata_json); },
         "Of the document"}});
   return reply;

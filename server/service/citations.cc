@@ -12,7 +12,26 @@
 #include "server/service/services.h"
 
 namespace quire {
+
+struct CharRange {
+  std::uint64_t begin = 0, end = 0;  ///< code points
+
+  void include(const CharRange& other) {
+    begin = std::min(begin, other.begin);
+    end = std::max(end, other.end);
+  }
+};
+
+/// The text of one document and the places of its blocks.
+struct CitationCollector::DocumentText {
+  std::string text;
+  std::vector<TextMark> marks;
+  std::map<std::pair<std::int32_t, std::uint64_t>, CharRange> blocks;  ///< by chunk and first token
+};
+
 namespace {
+
+using DocumentText = CitationCollector::DocumentText;
 
 constexpr std::size_t kMostWidening = 240;  ///< bytes to each side
 
@@ -50,34 +69,10 @@ std::size_t widened(std::string_view text, std::size_t from, std::size_t limit, 
   return search(word_border, kWord).value_or(from);
 }
 
-struct CharRange {
-  std::uint64_t begin = 0, end = 0;  ///< code points
-
-  void include(const CharRange& other) {
-    begin = std::min(begin, other.begin);
-    end = std::max(end, other.end);
-  }
-};
-
-/// The text of one document and the places of its blocks.
-struct DocumentText {
-  std::string text;
-  std::map<std::pair<std::int32_t, std::uint64_t>, CharRange> blocks;  ///< by chunk and first token
-};
-
-TextRange bytes_of(std::string_view text, const CharRange& chars) {
-  TextRange r{text.size(), text.size()};
-  std::uint64_t n = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if ((static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80) continue;
-    if (n == chars.begin) r.begin = at;
-    if (n == chars.end) {
-      r.end = at;
-      break;
-    }
-    ++n;
-  }
-  return r;
+/// Returns the bytes of a range of code points. Ranges that ascend read the text once.
+TextRange bytes_of(CodePointSeeker& seeker, std::size_t text_bytes, const CharRange& chars) {
+  const std::size_t begin = seeker.at(chars.begin).value_or(text_bytes);
+  return {begin, seeker.at(std::max(chars.begin, chars.end)).value_or(text_bytes)};
 }
 
 std::optional<DocumentText> stored_text(Services& services, const QueryRecord& record,
@@ -89,6 +84,8 @@ std::optional<DocumentText> stored_text(Services& services, const QueryRecord& r
   if (!text.ok() || !blocks.ok()) return std::nullopt;
   DocumentText out;
   out.text = std::move(*text);
+  if (auto marks = services.ingest->documents().marks(record.ns, document.id); marks.ok())
+    out.marks = std::move(*marks);
   for (const BlockInfo& b : *blocks) {
     if (b.char_begin && b.char_end)
       out.blocks[{b.chunk, b.token_begin}] = {*b.char_begin, *b.char_end};
@@ -129,6 +126,33 @@ std::size_t document_of(const QueryRecord& record, std::int32_t context) {
   return d;
 }
 
+/// Returns the text of a context and of its blocks; nothing where the characters are not known.
+CitedText cited_text(const PlannedContext& context, const std::string& title,
+                     const DocumentText& document) {
+  CitedText out;
+  out.title = title;
+  CodePointSeeker seeker(document.text);
+  TextRange all{document.text.size(), 0};
+  for (const PlannedBlock& b : context.blocks) {
+    const auto at = document.blocks.find(
+        {context.chunk, static_cast<std::uint64_t>(b.first_token)});
+    TextRange range{0, 0};
+    if (at != document.blocks.end()) range = bytes_of(seeker, document.text.size(), at->second);
+    out.blocks.emplace_back(range.begin, range.end);
+    if (range.begin >= range.end) continue;
+    all.begin = std::min(all.begin, range.begin);
+    all.end = std::max(all.end, range.end);
+  }
+  if (all.begin >= all.end) return out;
+  out.text = document.text.substr(all.begin, all.end - all.begin);
+  for (auto& [begin, end] : out.blocks) {
+    if (begin >= end) continue;
+    begin -= all.begin;
+    end -= all.begin;
+  }
+  return out;
+}
+
 /// Fills chunk, blocks, range and quote. Returns false if the characters are not known.
 bool place(const PlannedContext& context, const CitedBlocks& cited, const DocumentText& document,
            Citation& out) {
@@ -146,14 +170,18 @@ bool place(const PlannedContext& context, const CitedBlocks& cited, const Docume
   }
   // Blocks that hold only the chunk's header stand for its beginning.
   if (blocks.begin >= blocks.end) blocks = {chunk.begin, std::min(chunk.begin + 1, chunk.end)};
-  const TextRange range = widen_to_sentences(document.text, bytes_of(document.text, blocks),
-                                             bytes_of(document.text, chunk), kMostWidening);
+  CodePointSeeker seeker(document.text);
+  const std::size_t size = document.text.size();
+  const TextRange limit = bytes_of(seeker, size, chunk);
+  const TextRange range = widen_to_sentences(document.text, bytes_of(seeker, size, blocks), limit,
+                                             kMostWidening);
   if (range.begin >= range.end) return false;
   CodePointCounter counter(document.text);
   out.chunk = context.chunk;
   out.start = counter.at(range.begin);
   out.end = counter.at(range.end);
   out.quote = document.text.substr(range.begin, range.end - range.begin);
+  out.place = place_of(document.marks, range.begin, range.end);
   out.weight = cited.weight;
   return true;
 }
@@ -172,31 +200,44 @@ TextRange widen_to_sentences(std::string_view text, TextRange range, TextRange l
   return range;
 }
 
+/// Returns the text of each document of the prompt; none: it is not known any more.
+std::vector<std::optional<DocumentText>> CitationCollector::texts_of(
+    Services& services, const QueryRecord& record) const {
+  std::vector<std::optional<DocumentText>> out;
+  std::size_t inline_index = 0;
+  for (const QueryDocument& document : record.documents) {
+    out.emplace_back();
+    if (!document.id.empty())
+      out.back() = stored_text(services, record, document);
+    else if (inline_index < inline_texts_.size())
+      out.back() = inline_text(services, record, document, inline_texts_[inline_index]);
+    inline_index += document.id.empty();
+  }
+  return out;
+}
+
 std::vector<Citation> CitationCollector::make(Services& services, const QueryRecord& record) const {
   std::vector<Citation> out;
-  std::map<std::size_t, std::optional<DocumentText>> texts;
+  const auto texts = texts_of(services, record);
+  std::vector<CitedText> cited_texts;
+  for (std::size_t c = 0; c < record.plan.contexts.size(); ++c) {
+    const std::size_t d = document_of(record, static_cast<std::int32_t>(c));
+    cited_texts.push_back(
+        d < texts.size() && texts[d]
+            ? cited_text(record.plan.contexts[c], record.documents[d].title, *texts[d])
+            : CitedText());
+  }
+  WordSupport words(record.plan, cited_texts, record.question,
+                    services.config()->retrieve.language);
   CodePointCounter answer(record.answer);
-  for (const CitedBlocks& cited : cite(record.plan, attribution_, record.answer, token_ends_)) {
+  for (const CitedBlocks& cited :
+       cite(record.plan, attribution_, record.answer, token_ends_, {}, &words)) {
     const std::size_t d = document_of(record, cited.context);
-    if (d == record.documents.size()) continue;
-    const QueryDocument& document = record.documents[d];
-    auto text = texts.find(d);
-    if (text == texts.end()) {
-      const auto inline_index = to_size(std::count_if(
-          record.documents.begin(), record.documents.begin() + static_cast<std::ptrdiff_t>(d),
-          [](const QueryDocument& x) { return x.id.empty(); }));
-      std::optional<DocumentText> found;
-      if (!document.id.empty())
-        found = stored_text(services, record, document);
-      else if (inline_index < inline_texts_.size())
-        found = inline_text(services, record, document, inline_texts_[inline_index]);
-      text = texts.emplace(d, std::move(found)).first;
-    }
-    if (!text->second) continue;
+    if (d == record.documents.size() || !texts[d]) continue;
     Citation c;
-    c.document_id = document.id;
+    c.document_id = record.documents[d].id;
     c.document_index = d;
-    if (!place(record.plan.contexts[at(cited.context)], cited, *text->second, c)) continue;
+    if (!place(record.plan.contexts[at(cited.context)], cited, *texts[d], c)) continue;
     c.answer_start = answer.at(cited.answer_begin);
     c.answer_end = answer.at(cited.answer_end);
     out.push_back(std::move(c));

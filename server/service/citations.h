@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,12 @@ class CitationCollector {
   /// since, or without known characters. It may wait on disk.
   std::vector<Citation> make(Services& services, const QueryRecord& record) const;
 
+  struct DocumentText;  ///< of one document, with the places of its blocks
+
  private:
+  std::vector<std::optional<DocumentText>> texts_of(Services& services,
+                                                    const QueryRecord& record) const;
+
   const std::vector<InlineText> inline_texts_;
   std::vector<std::size_t> token_ends_;
   Attribution attribution_;

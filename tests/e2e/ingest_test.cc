@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "server/http/http_message.h"
+#include "tests/support/file_makers.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {
@@ -64,6 +65,105 @@ TEST_F(Ingest, AFolderIsReadAndASecondRunTouchesNothing) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(says(r.err, "4 unchanged, 2 skipped")) << r.err;
   EXPECT_FALSE(says(r.out, "created") || says(r.out, "updated")) << r.out;
+}
+
+/// Texts of people are not all alike: `n` makes each its own.
+std::string sentence(int n) {
+  return "Item " + std::to_string(n) + " weighs " + std::to_string(3 * n + 7) + " kilograms.";
+}
+
+std::string utf16(const std::string& ascii) {
+  std::string out = "\xFF\xFE";
+  for (const char c : ascii) out += {c, '\0'};
+  return out;
+}
+
+/// A PDF that asks for a password, as its key fits no empty one.
+std::string locked_pdf() {
+  std::string out = pdf_of({"Nobody reads this."});
+  const std::string trailer = "trailer << ";
+  const std::string lock = "/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <" +
+                           std::string(64, '1') + "> /U <" + std::string(64, '2') +
+                           "> >> /ID [<30> <30>] ";
+  return out.insert(out.find(trailer) + trailer.size(), lock);
+}
+
+TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
+  int good = 0, skipped = 0, failed = 0, n = 0;
+  const auto add = [&](int count, const std::string& ending, int& fate, auto&& bytes) {
+    for (int i = 0; i < count; ++i, ++n, ++fate)
+      write((n % 3 == 0 ? "deep/er/" : "") + std::string("file") + std::to_string(n) + ending,
+            bytes());
+  };
+  const auto html = [&] {
+    return "<html><head><script>var x;</script></head><body><nav>Menu</nav><h1>Page</h1><p>" +
+           sentence(n) + "</p></body></html>";
+  };
+  if (QUIRE_PDF) {
+    add(40, ".pdf", good, [&] {
+      return pdf_of({sentence(n), "The second page.", "The third."}, {"Item"});
+    });
+    add(5, ".pdf", failed, [] { return locked_pdf(); });
+  } else {
+    add(45, ".md", good, [&] { return sentence(n); });
+  }
+  add(40, ".html", good, html);
+  add(40, ".docx", good,
+      [&] { return docx_of("<w:p><w:r><w:t>" + sentence(n) + "</w:t></w:r></w:p>"); });
+  add(60, ".md", good, [&] { return "# Notes\n\n" + sentence(n) + "\n"; });
+  add(30, ".txt", good,
+      [&] { return "Caf\xe9 au lait, d\xe9j\xe0 vu, bient\xf4t. " + sentence(n); });
+  add(30, ".txt", good, [&] { return utf16(sentence(n)); });
+  add(10, ".epub", good,
+      [&] { return epub_of({"<html><body><p>" + sentence(n) + "</p></body></html>"}); });
+  add(10, ".csv", good, [&] { return "name,weight\nitem " + std::to_string(n) + ",7\n"; });
+  add(10, ".txt", skipped, [] { return std::string(); });
+  add(5, ".pdf", failed, [] { return std::string("%PDF-1.4 and no more"); });
+  add(5, ".docx", failed, [] { return std::string("PK\x03\x04 and no more"); });
+  add(5, ".bin", skipped, [] {
+    return std::string(
+        "\x7f"
+        "ELF\x02\x01\x01\0\0\0",
+        10);
+  });
+  for (const auto* name : {"a/readme.md", "b/readme.md", "报告 一.txt", "Ünïcode.md"}) {
+    write(name, sentence(++n));
+    ++good;
+  }
+  // Five megabytes are more tokens than a document may have.
+  std::string large;
+  while (large.size() < 5u << 20) large += sentence(static_cast<int>(large.size())) + "\n";
+  write("large.txt", large);
+  ++failed;
+
+  auto r = ingest({root_.string()});
+  EXPECT_EQ(r.exit_code, 1) << "some files failed";
+  const std::string summary = std::to_string(good) + " created, " + std::to_string(skipped) +
+                              " skipped, " + std::to_string(failed) + " failed";
+  EXPECT_TRUE(says(r.err, summary)) << summary << "\n" << r.err.substr(r.err.size() / 2);
+  EXPECT_TRUE(says(r.err, "large.txt")) << r.err;
+  if (QUIRE_PDF) {
+    EXPECT_TRUE(says(r.err, "password")) << r.err;
+  }
+  int fates = 0;
+  for (const std::string& text : {r.out, r.err}) {
+    for (const auto* word : {"created   ", "skipped   ", "failed    "})
+      for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++fates;
+  }
+  EXPECT_EQ(fates, good + skipped + failed) << "every file's fate is said";
+  EXPECT_TRUE(has("a:readme.md") && has("b:readme.md"));
+
+  r = ingest({root_.string()});
+  EXPECT_FALSE(says(r.out, "created") || says(r.out, "updated")) << r.out;
+  EXPECT_TRUE(says(r.err, std::to_string(good) + " unchanged")) << r.err;
+
+  const auto found = service->json("POST", "/v1/retrieve",
+                                   R"({"query":"Item 7 weighs 28 kilograms","k":1})");
+  EXPECT_TRUE(says(text_at(found, "data.0.text"), "Item 7 weighs 28"))
+      << text_at(found, "data.0.text");
+  if (QUIRE_PDF) {
+    EXPECT_EQ(int_at(found, "data.0.page"), 1);
+  }
 }
 
 TEST_F(Ingest, ABadFileCostsOnlyItself) {

@@ -57,6 +57,12 @@ TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
   EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":2025,"land":"south"}})"), "");
   EXPECT_EQ(found(R"({"query":"Alba","document_ids":["corva"]})"), "");
   EXPECT_EQ(found(R"({"query":"Alba","min_score":1000})"), "");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":{"lt":2025}}})"), "alba");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"land":["south","west"]}})"), "");
+  EXPECT_EQ(found(R"({"query":"Alba","metadata":{"year":{"not":[2024]},"land":"north"}})"), "dern");
+  const auto listed = service_.json("GET", "/v1/documents?metadata.year%5Bgte%5D=2025&order=asc",
+                                    {});
+  EXPECT_EQ(text_at(listed, "data.0.id") + " " + text_at(listed, "data.1.id"), "corva dern");
   const auto r = service_.json("POST", "/v1/retrieve", R"({"query":"glass","k":1})");
   EXPECT_EQ(text_at(r, "scorer"), "bm25");
   EXPECT_EQ(text_at(r, "data.0.text"),
@@ -71,6 +77,35 @@ TEST_F(RetrieveTest, RanksPassagesOfTheNamespace) {
   EXPECT_EQ(found(R"({"query":"mayor"})", {"X-Namespace: other"}), "");
 }
 
+TEST_F(RetrieveTest, PassagesChunksAndCitationsNamePageAndHeading) {
+  const std::string first = "Alba: Alba is a city in the north. ",
+                    second = "The mayor of Alba is Brun Karsten.";
+  post("alba", first + second,
+       R"(,"marks":[{"start":0,"page":4,"heading":"Towns"},{"start":)" +
+           std::to_string(first.size()) + R"(,"page":5,"heading":"Towns > Alba"}])");
+  post("bare", "Corva: Corva is a village in the south.");
+  auto r = service_.json("POST", "/v1/retrieve", R"({"query":"mayor","k":1})");
+  EXPECT_EQ(int_at(r, "data.0.page"), 4);
+  EXPECT_EQ(int_at(r, "data.0.last_page"), 5);
+  EXPECT_EQ(text_at(r, "data.0.heading"), "Towns");
+  r = service_.json("GET", "/v1/documents/alba/chunks", {});
+  EXPECT_EQ(int_at(r, "data.0.last_page"), 5);
+  r = service_.json("GET", "/v1/documents/bare/chunks", {});
+  EXPECT_FALSE(at(r, "data.0").as_object().contains("page")) << json::serialize(r);
+
+  const std::string file =
+      "Content-Disposition: form-data; name=\"file\"; filename=\"guide.md\"\r\n\r\n# Guide\n\n"
+      "The guide begins with towns, villages, and all that people build there.\n\n"
+      "## Rivers\n\nThe river Dern flows past Alba into the sea, where boats carry salt.\n";
+  int status = 0;
+  r = service_.json("POST", "/v1/documents?wait=true&max_tokens=32",
+                    "--B\r\n" + file + "\r\n--B--\r\n",
+                    {"Content-Type: multipart/form-data; boundary=B"}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  r = service_.json("POST", "/v1/retrieve", R"({"query":"river Dern","k":1})");
+  EXPECT_EQ(text_at(r, "data.0.heading"), "Guide > Rivers") << json::serialize(r);
+}
+
 TEST_F(RetrieveTest, WrongAsksAreRefusedByName) {
   post_corpus();
   EXPECT_EQ(found(R"({})"), "!invalid_value query");
@@ -79,7 +114,7 @@ TEST_F(RetrieveTest, WrongAsksAreRefusedByName) {
   EXPECT_EQ(found(R"({"query":"q","k":101})"), "!invalid_value k");
   EXPECT_EQ(found(R"({"query":"q","unit":"page"})"), "!invalid_value unit");
   EXPECT_EQ(found(R"({"query":"q","scorer":"magic"})"), "!unsupported_parameter scorer");
-  EXPECT_EQ(found(R"({"query":"q","metadata":{"a":[1]}})"), "!invalid_value metadata");
+  EXPECT_EQ(found(R"({"query":"q","metadata":{"a":[[1]]}})"), "!invalid_value metadata.a");
   EXPECT_EQ(found(R"({"query":"q","querry":"q"})"), "!unknown_field querry");
   EXPECT_EQ(found(R"({"query":"q","document_ids":["alba","nobody"]})"),
             "!document_not_found document_ids");

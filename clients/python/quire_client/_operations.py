@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -121,8 +121,21 @@ def list_documents(
         include="counts" if counts else None,
     )
     for name, value in (metadata or {}).items():
-        params[f"metadata.{name}"] = _scalar(name, value)
+        for suffix, one in _conditions(name, value):
+            params[f"metadata.{name}{suffix}"] = one
     return json_call("GET", "/v1/documents", page(m.Document), params=params)
+
+
+def _conditions(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Conditions on one key as query parameters: ends of their names, and values."""
+    if isinstance(value, Mapping):
+        for operator, bound in value.items():
+            many = isinstance(bound, (list, tuple))
+            yield f"[{operator}]", ",".join(_scalar(name, v) for v in (bound if many else [bound]))
+    elif isinstance(value, (list, tuple)):
+        yield "[in]", ",".join(_scalar(name, v) for v in value)
+    else:
+        yield "", _scalar(name, value)
 
 
 def _scalar(name: str, value: Any) -> str:
@@ -132,7 +145,8 @@ def _scalar(name: str, value: Any) -> str:
         return str(value)
     raise ConfigurationError(
         f"metadata[{name!r}] is {type(value).__name__}; "
-        "documents can be filtered by text, numbers and booleans"
+        "documents can be filtered by text, numbers, booleans, lists of them, and "
+        '{"gte": 1, "not": "x"}'
     )
 
 

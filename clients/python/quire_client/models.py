@@ -129,6 +129,9 @@ class Chunk(Model):
     blocks: int = 0
     block_tokens: int = 0
     tier: str | None = None
+    page: int | None = None
+    last_page: int | None = None
+    heading: str | None = None
 
 
 @dataclass
@@ -422,6 +425,9 @@ class Citation(Model):
     end: int = 0
     quote: str = ""
     weight: float = 0.0
+    page: int | None = None
+    last_page: int | None = None
+    heading: str | None = None
 
 
 @dataclass
@@ -454,6 +460,9 @@ class Passage(Model):
     end: int = 0
     title: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    page: int | None = None
+    last_page: int | None = None
+    heading: str | None = None
 
 
 @dataclass

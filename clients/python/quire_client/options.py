@@ -55,6 +55,9 @@ class DocumentOptions(TypedDict, total=False):
     ttl_seconds: int
     ttl_anchor: Literal["created", "last_used"]
     pinned: bool
+    kv: Literal["eager", "lazy", "text_only"]
+    """When KV is computed: by the job (default), by the first query that uses the document,
+    or by each query without keeping it."""
     tier: Literal["gpu", "dram", "disk", "remote"]
     cache_salt: str
     """8 to 128 characters: blocks written under a salt are found under it only."""

@@ -1,5 +1,6 @@
 #include "server/commands/files/estimate.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
@@ -28,14 +29,33 @@ std::string bytes_text(double bytes) {
 
 }  // namespace
 
-std::int64_t estimated_tokens(std::string_view name, std::uint64_t bytes) {
-  std::string small(name);
-  for (char& c : small) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+std::string ending_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  std::string out(dot == std::string_view::npos ? std::string_view() : name.substr(dot));
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+bool density_varies(std::string_view name) {
+  return std::ranges::find(kDensities, ending_of(name), &Density::ending) != std::end(kDensities);
+}
+
+void TextDensities::add(std::string_view name, std::uint64_t file_bytes, std::uint64_t text_bytes) {
+  Sum& sum = sums_[ending_of(name)];
+  sum.file_bytes += static_cast<double>(file_bytes);
+  sum.text_bytes += static_cast<double>(text_bytes);
+}
+
+std::int64_t TextDensities::tokens(std::string_view name, std::uint64_t file_bytes) const {
+  const std::string ending = ending_of(name);
   double density = 1;
-  for (const Density& d : kDensities)
-    if (small.ends_with(d.ending)) density = d.text_bytes;
+  if (const auto* d = std::ranges::find(kDensities, ending, &Density::ending);
+      d != std::end(kDensities))
+    density = d->text_bytes;
+  if (const auto sum = sums_.find(ending); sum != sums_.end() && sum->second.file_bytes > 0)
+    density = sum->second.text_bytes / sum->second.file_bytes;
   return static_cast<std::int64_t>(
-      std::ceil(static_cast<double>(bytes) * density / kBytesPerToken));
+      std::ceil(static_cast<double>(file_bytes) * density / kBytesPerToken));
 }
 
 std::string grouped(std::int64_t number) {
@@ -60,7 +80,10 @@ std::string to_text(const IngestEstimate& e) {
                     grouped(e.tokens) + " tokens";
   if (e.kv_bytes > 0) out += ", " + bytes_text(static_cast<double>(e.kv_bytes)) + " of KV";
   if (e.seconds > 0) out += ", " + duration_text(e.seconds);
-  return out + " (estimated from sizes and the service's last speed)";
+  out += e.read > 0 ? " (estimated from " + grouped(e.read) +
+                          (e.read == 1 ? " file read" : " files read") + ", sizes"
+                    : " (estimated from sizes";
+  return out + " and the service's last speed)";
 }
 
 }  // namespace quire

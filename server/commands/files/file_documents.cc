@@ -14,6 +14,7 @@
 #include "ingest/document/document_id.h"
 #include "server/config/config.h"
 #include "server/json/document_request.h"
+#include "server/json/mark_codec.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -79,6 +80,7 @@ FileContent content_of(std::vector<ReadDocument> read, const FoundFile& file,
                                                              : file.name + "/" + d.part);
     document.body["title"] = d.title;
     document.body["text"] = d.text;
+    if (!d.marks.empty()) document.body["marks"] = marks_json(d.marks, d.text);
     json::object metadata;
     for (const auto& [key, value] : d.metadata) metadata[key] = value;
     add_source(file, hash, metadata);

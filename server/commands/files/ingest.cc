@@ -145,6 +145,10 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
                 "Read each chunk behind those before it, in windows of this many tokens; 0: alone")
       ->capture_default_str();
   c->add_flag("--pinned", flags->pinned, "Never evict their cache");
+  c->add_option("--kv", flags->kv,
+                "When KV is computed: now, by the first query that needs it, or never kept")
+      ->check(CLI::IsMember({"eager", "lazy", "text_only"}))
+      ->capture_default_str();
   c->add_flag("-q,--quiet", flags->quiet, "Print failures only");
   c->callback([flags, &run] { run = [flags] { return ingest(*flags); }; });
 }

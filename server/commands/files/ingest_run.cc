@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxDocuments = 128;
 constexpr std::uint64_t kMaxBytes = 8u << 20;
 /// Changes when readers make another text of the same bytes, so that files are read again.
-constexpr const char* kReadersVersion = "1";
+constexpr const char* kReadersVersion = "2";
 
 std::string text_of(const json::object& o, const char* key) {
   const auto* v = o.if_contains(key);
@@ -116,14 +116,50 @@ void IngestRun::draw(double batch_ratio, double speed) {
 std::string IngestRun::settings_text() const {
   return std::string(kReadersVersion) + "|" + flags_.encoding + "|" + flags_.chunking + "|" +
          std::to_string(flags_.max_tokens) + "|" + std::to_string(flags_.overlap) + "|" +
-         std::to_string(flags_.context_tokens);
+         std::to_string(flags_.context_tokens) + "|" + flags_.kv;
 }
 
-void IngestRun::print_estimate(const FileWalk& walk) {
+Result<FileContent> IngestRun::content_of(const FileWalk& walk, std::size_t index,
+                                          const std::string& hash) {
+  if (auto ahead = read_ahead_.extract(index); !ahead.empty()) return std::move(ahead.mapped());
+  return read_documents_of(reader_, walk.files[index], flags_.encoding, hash);
+}
+
+void IngestRun::print_estimate(const FileWalk& walk, const std::vector<std::string>& hashes) {
   if (flags_.quiet) return;
+  // A few files of each kind whose sizes say little are read now rather than later.
+  constexpr std::size_t kOfEachKind = 3;
+  constexpr std::uint64_t kMostText = 64u << 20;  // held in memory until its turn
+  constexpr std::chrono::seconds kMostTime(3);
   IngestEstimate e;
   e.files = count_of(walk.files);
-  for (const FoundFile& file : walk.files) e.tokens += estimated_tokens(file.name, file.bytes);
+  TextDensities densities;
+  std::map<std::string, std::vector<std::size_t>> kinds;
+  for (std::size_t i = 0; i < walk.files.size(); ++i)
+    if (density_varies(walk.files[i].name)) kinds[ending_of(walk.files[i].name)].push_back(i);
+  std::uint64_t held = 0;
+  const auto begun = std::chrono::steady_clock::now();
+  for (std::size_t n = 0; n < kOfEachKind; ++n) {
+    for (const auto& [ending, files] : kinds) {
+      if (n >= files.size() || held > kMostText || interrupt_.requested() ||
+          std::chrono::steady_clock::now() - begun > kMostTime)
+        continue;
+      // The first, the last and the one in the middle: files of one folder often look alike.
+      const std::size_t at = n == 0 ? 0 : n == 1 ? files.size() - 1 : files.size() / 2;
+      const FoundFile& file = walk.files[files[at]];
+      if (read_ahead_.contains(files[at])) continue;
+      auto content = read_documents_of(reader_, file, flags_.encoding, hashes[files[at]]);
+      std::uint64_t bytes = 0;
+      if (content.ok())
+        for (const FileDocument& d : content->documents)
+          bytes += d.body.at("text").as_string().size();
+      held += bytes;
+      ++e.read;
+      densities.add(file.name, file.bytes, bytes);
+      read_ahead_.emplace(files[at], std::move(content));
+    }
+  }
+  for (const FoundFile& file : walk.files) e.tokens += densities.tokens(file.name, file.bytes);
   ClientRequest request;
   request.target = "/v1/info";
   if (const auto info = client_json(flags_.client, std::move(request)); info.ok()) {
@@ -266,6 +302,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
   body["documents"] = std::move(documents);
   body["chunking"] = std::move(chunking);
   body["pinned"] = flags_.pinned;
+  body["kv"] = flags_.kv;
   ClientRequest request;
   request.method = "POST";
   request.target = "/v1/documents";
@@ -408,7 +445,8 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
     bytes_total_ += file.bytes;
   }
   bytes_done_ = 0;
-  if (!rest.files.empty()) print_estimate(rest);
+  read_ahead_.clear();
+  if (!rest.files.empty()) print_estimate(rest, hashes);
   for (std::size_t i = 0; i < rest.files.size(); ++i) {
     const FoundFile& file = rest.files[i];
     if (interrupt_.requested()) {
@@ -416,7 +454,7 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
       continue;
     }
     draw(0, 0);
-    QUIRE_RETURN_IF_ERROR(take(file, read_documents_of(reader_, file, flags_.encoding, hashes[i])));
+    QUIRE_RETURN_IF_ERROR(take(file, content_of(rest, i, hashes[i])));
   }
   QUIRE_RETURN_IF_ERROR(send_pending(true));
   QUIRE_RETURN_IF_ERROR(delete_vanished(walk));

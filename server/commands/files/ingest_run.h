@@ -30,6 +30,7 @@ struct IngestFlags {
   std::int64_t max_tokens = 512, overlap = 0, context_tokens = 4096;
   bool pinned = false, quiet = false, sync = false, watch = false, dry_run = false;
   bool replace = false;
+  std::string kv = "eager";  ///< eager, lazy, text_only
 };
 
 /// Files by what became of them.
@@ -84,7 +85,9 @@ class IngestRun {
   void draw(double batch_ratio, double speed);
   void clear_bar();
   std::string settings_text() const;
-  void print_estimate(const FileWalk& walk);
+  void print_estimate(const FileWalk& walk, const std::vector<std::string>& hashes);
+  /// Returns what the file holds, from before if it was read for the estimate.
+  Result<FileContent> content_of(const FileWalk& walk, std::size_t index, const std::string& hash);
 
   const IngestFlags& flags_;
   const ReaderProcess& reader_;
@@ -94,7 +97,8 @@ class IngestRun {
   std::set<std::tuple<std::string, std::string, std::string>> ready_;  ///< root, source, hash
   /// Documents that the files have now, by root and source, of files that were read.
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> read_ids_;
-  std::vector<Pending> pending_[2];  ///< cut by tokens; at headings
+  std::vector<Pending> pending_[2];                        ///< cut by tokens; at headings
+  std::map<std::size_t, Result<FileContent>> read_ahead_;  ///< for the estimate, by index
   std::uint64_t pending_bytes_[2] = {0, 0};
   std::uint64_t bytes_done_ = 0, bytes_sending_ = 0, bytes_total_ = 0;
   std::chrono::steady_clock::time_point started_;

@@ -141,7 +141,7 @@ TEST(BulkDelete, NeedsExactlyOneOfIdsAndFilter) {
       a));
   EXPECT_TRUE(a.dry_run);
   EXPECT_EQ(a.filter->metadata.size(), 2u);
-  EXPECT_EQ(a.filter->metadata[1].second, "2025");
+  EXPECT_EQ(a.filter->metadata[1].any_of.at(0), "2025");
   for (const auto* bad :
        {"{}", R"({"ids":["a"],"filter":{"status":"ready"}})", R"({"filter":{}})",
         R"({"filter":{"status":"odd"}})", R"({"filter":{"color":"x"}})", R"({"ids":[1]})"}) {

@@ -30,8 +30,7 @@ TEST(RetrieveCodec, ReadsAllMembers) {
   EXPECT_EQ(out.k, 7u);
   EXPECT_EQ(out.unit, RetrieveUnit::kDocument);
   EXPECT_EQ(out.document_ids, std::vector<std::string>{"a"});
-  const std::vector<std::pair<std::string, std::string>> metadata = {
-      {"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
+  const MetadataFilter metadata = {{"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
   EXPECT_EQ(out.metadata, metadata);
   EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
   EXPECT_DOUBLE_EQ(min_score, 0.5);
@@ -65,6 +64,14 @@ TEST(RetrieveCodec, NamesWhatIsWrong) {
   EXPECT_EQ(refused("[]"), "invalid_value ");
   EXPECT_EQ(refused(R"({"query":"q","k":1.5})"), "invalid_value k");
   EXPECT_EQ(refused(R"({"query":"q","metadata":[]})"), "invalid_value metadata");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":{}}})"), "invalid_value metadata.a");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":[]}})"), "invalid_value metadata.a");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":[[1]]}})"), "invalid_value metadata.a");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":{"gte":null}}})"),
+            "invalid_value metadata.a.gte");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":{"ge":1}}})"), "unknown_field metadata.a.ge");
+  EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":{"exists":1}}})"),
+            "invalid_value metadata.a.exists");
   EXPECT_EQ(refused(R"({"query":"q","min_score":-1})"), "invalid_value min_score");
   EXPECT_EQ(refused(R"({"query":"q","scorer":"x"})"), "unsupported_parameter scorer");
 }

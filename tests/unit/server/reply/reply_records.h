@@ -189,6 +189,7 @@ inline QueryRecord full_record() {
   c.start = 5;
   c.end = 9;
   c.quote = "it is";
+  c.place = {3, 4, "A > B"};
   c.weight = 0.123456;
   Citation inline_one;
   inline_one.document_index = 1;
@@ -290,6 +291,7 @@ inline ChunkInfo full_chunk() {
   c.block_tokens = 16;
   c.key = "not shown";
   c.tier = Tier::kDram;
+  c.place = {3, 4, "A > B"};
   return c;
 }
 
@@ -331,6 +333,7 @@ inline std::vector<Passage> passages() {
   full.start = 2;
   full.end = 3;
   full.score = 1.23456789;
+  full.place = {3, 4, "A > B"};
   bare.document_id = "e";
   return {full, bare};
 }

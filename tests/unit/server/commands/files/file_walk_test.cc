@@ -95,8 +95,15 @@ TEST_F(FileWalkTest, ANamedFileIsKnownByItsNameAndFoundOnce) {
 }
 
 TEST(Estimate, SaysWhatItKnows) {
-  EXPECT_EQ(estimated_tokens("a.txt", 4000), 1000);
-  EXPECT_LT(estimated_tokens("a.PDF", 400'000), 20'000);
+  TextDensities densities;
+  EXPECT_EQ(densities.tokens("a.txt", 4000), 1000);
+  EXPECT_LT(densities.tokens("a.PDF", 400'000), 20'000);
+  EXPECT_TRUE(density_varies("a.PDF"));
+  EXPECT_FALSE(density_varies("a.txt"));
+  densities.add("b.pdf", 100'000, 200'000);
+  densities.add("c.pdf", 300'000, 200'000);
+  EXPECT_EQ(densities.tokens("a.PDF", 400'000), 100'000);
+  EXPECT_EQ(densities.tokens("a.html", 400'000), 30'000);
   EXPECT_EQ(to_text({.files = 12, .tokens = 48'000, .kv_bytes = 1'100'000'000, .seconds = 180}),
             "12 files, about 48,000 tokens, 1.1 GB of KV, 3 minutes (estimated from sizes and the "
             "service's last speed)");
