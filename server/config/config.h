@@ -74,6 +74,11 @@ struct Config {
                  max_embedding_bytes = std::int64_t{512} << 20,
                  max_embedding_disk_bytes = std::int64_t{4} << 30, exact_embeddings = 10'000;
   } retrieve;
+  struct Fetch {
+    std::vector<std::string> hosts;
+    bool private_addresses = false;
+    std::int64_t max_bytes = std::int64_t{64} << 20, timeout_seconds = 60;
+  } fetch;
   struct Explain {
     std::int64_t retain = 1000;
     bool keep_text = false;

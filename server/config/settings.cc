@@ -163,6 +163,14 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(retrieve, "exact_embeddings", exact_embeddings, 1, 1e9,
                     "chunks of a namespace up to which every one is compared; more are searched "
                     "through lists"),
+      QUIRE_SETTING(fetch, "hosts", hosts, 0, 0,
+                    "hosts from which `url` of a document may be fetched: example.org, "
+                    "*.example.org, either with :port, or *; empty: none"),
+      QUIRE_SETTING(fetch, "private_addresses", private_addresses, 0, 0,
+                    "also fetch from loopback, private and other addresses that are not public"),
+      QUIRE_SETTING(fetch, "max_bytes", max_bytes, 1, kBig, "largest file that is fetched"),
+      QUIRE_SETTING(fetch, "timeout_seconds", timeout_seconds, 1, 3600,
+                    "time for fetching one file"),
       QUIRE_SETTING(explain, "retain", retain, 0, 1e6, "how many queries /explain remembers"),
       QUIRE_SETTING(explain, "keep_text", keep_text, 0, 0, "remember questions and answers too"),
       QUIRE_SETTING(metrics, "enabled", enabled, 0, 0, "serve /metrics"),

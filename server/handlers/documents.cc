@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <utility>
 
@@ -120,6 +121,19 @@ void submit_batches(std::shared_ptr<Call> call, std::vector<DocumentBatch> batch
 void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   const auto wait_ms = wait_preference(*call);
   if (!wait_ms) return;
+  const auto config = call->services.config();
+  const auto remote = std::ranges::find_if(batch.files,
+                                           [](const UploadedFile& f) { return !f.url.empty(); });
+  if (remote != batch.files.end() && (config->fetch.hosts.empty() || !call->services.reader)) {
+    const std::string path =
+        batch.options.in_batch ? "documents[" + std::to_string(remote->index) + "].url" : "url";
+    return call->fail(make_problem(
+        "not_supported",
+        call->services.reader
+            ? "this service fetches nothing; list the hosts that it may ask in fetch.hosts"
+            : "this service has no quire-reader beside it, which reads fetched files",
+        path));
+  }
   if (batch.files.empty() || !call->services.reader) {
     take_files_as_text(batch);
     std::vector<DocumentBatch> one;
@@ -128,9 +142,15 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   }
   // A reader may take minutes, and other calls need the workers.
   const auto files = std::make_shared<DocumentBatch>(std::move(batch));
-  const bool queued = call->services.maintenance->post([call, files, put, wait = *wait_ms] {
+  const bool queued = call->services.maintenance->post([call, files, put, config,
+                                                        wait = *wait_ms] {
     std::optional<Problem> problem;
-    auto batches = read_uploaded_files(*call->services.reader, std::move(*files), problem);
+    hub::FetchRules rules;
+    rules.hosts = config->fetch.hosts;
+    rules.private_addresses = config->fetch.private_addresses;
+    rules.max_bytes = static_cast<std::uint64_t>(config->fetch.max_bytes);
+    rules.seconds = static_cast<std::int32_t>(config->fetch.timeout_seconds);
+    auto batches = read_uploaded_files(*call->services.reader, rules, std::move(*files), problem);
     if (problem) return call->fail(*problem);
     submit_batches(call, std::move(batches), put, wait);
   });

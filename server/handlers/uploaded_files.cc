@@ -34,13 +34,29 @@ Problem file_problem(const Status& status) {
   }
 }
 
+/// Returns the problem of an address that cannot be fetched.
+Problem fetch_problem(const Status& status, const std::string& param) {
+  switch (status.code()) {
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+      return make_problem("invalid_value", status.message(), param);
+    case Code::kNotFound:
+    case Code::kIo:
+      return make_problem("fetch_failed", status.message(), param);
+    case Code::kResourceExhausted:
+      return make_problem("payload_too_large", status.message() + " (fetch.max_bytes)", param);
+    default:
+      return make_problem("fetch_failed", status.message() + "; try again", param);
+  }
+}
+
 /// Returns the metadata of the reader and the file's name, under those that the caller gave.
 std::string metadata_of(const ReadDocument& read, const std::string& file_name,
-                        const std::string& given) {
+                        const std::string& source, const std::string& given) {
   json::object all;
   for (const auto& [key, value] : read.metadata) all[key] = value;
   all["filename"] = file_name;
-  all["source"] = file_name;
+  all["source"] = source;
   if (given.empty()) return json::serialize(all);
   const auto own = parse_json(given);
   if (!own.ok() || !own->is_object()) return given;  // ingest refuses it
@@ -50,7 +66,8 @@ std::string metadata_of(const ReadDocument& read, const std::string& file_name,
 
 }  // namespace
 
-std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, DocumentBatch batch,
+std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
+                                               const hub::FetchRules& rules, DocumentBatch batch,
                                                std::optional<Problem>& problem) {
   const std::vector<UploadedFile> files = std::move(batch.files);
   std::vector<DocumentBatch> out(2);  // cut by tokens or as the caller says; at headings
@@ -65,6 +82,19 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, Docu
     }
     ReaderRequest request;
     request.name = file->name;
+    std::string source = file->name;
+    if (!file->url.empty()) {
+      auto fetched = hub::fetch_file(file->url, rules);
+      if (!fetched.ok()) {
+        const bool single = !batch.options.in_batch;
+        problem = fetch_problem(
+            fetched.status(), single ? "url" : "documents[" + std::to_string(file->index) + "].url");
+        return {};
+      }
+      request.name = fetched->name;
+      source = fetched->path;
+      input.text = std::move(fetched->bytes);
+    }
     auto read = reader.read_bytes(input.text.value_or(""), request);
     if (!read.ok()) {
       problem = file_problem(read.status());
@@ -72,7 +102,7 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, Docu
     }
     if (input.id && read->size() != 1) {
       problem = make_problem("invalid_value",
-                             "the file '" + file->name + "' holds " + std::to_string(read->size()) +
+                             "the file '" + source + "' holds " + std::to_string(read->size()) +
                                  " documents, which cannot share an id; use POST without an id",
                              "id");
       return {};
@@ -81,9 +111,10 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader, Docu
       DocumentInput one;
       one.id = input.id
                    ? *input.id
-                   : document_id_of_path(d.part.empty() ? file->name : file->name + "/" + d.part);
+                   : document_id_of_path(d.part.empty() ? source : source + "/" + d.part);
       one.title = input.title.empty() ? std::move(d.title) : input.title;
-      one.metadata_json = metadata_of(d, file->name, input.metadata_json);
+      one.metadata_json = metadata_of(d, request.name,
+                                      file->url.empty() ? source : file->url, input.metadata_json);
       one.text = std::move(d.text);
       one.marks = std::move(d.marks);
       const bool at_headings = d.markdown && !batch.chosen_strategy &&

@@ -108,6 +108,17 @@ std::size_t on_data(char* data, std::size_t size, std::size_t count, void* user)
   return exchange.stopped.ok() ? size * count : CURL_WRITEFUNC_ERROR;
 }
 
+/// Opens the socket of a connection only if its address is allowed.
+curl_socket_t open_checked_socket(void* user, curlsocktype, curl_sockaddr* address) {
+  auto& exchange = *static_cast<Exchange*>(user);
+  if (!exchange.request.allow_address(&address->addr)) {
+    exchange.stopped = Status::precondition("its address is not one of the public internet");
+    return CURL_SOCKET_BAD;
+  }
+  exchange.stopped = {};
+  return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
 Status failure(CURLcode code, const char* detail, const std::string& url) {
   std::string host = url;
   if (const std::size_t scheme = host.find("://"); scheme != std::string::npos)
@@ -166,6 +177,12 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   set(CURLOPT_HEADERDATA, &exchange);
   set(CURLOPT_WRITEFUNCTION, on_data);
   set(CURLOPT_WRITEDATA, &exchange);
+  if (request.seconds > 0) set(CURLOPT_TIMEOUT, static_cast<long>(request.seconds));
+  if (request.allow_address) {
+    set(CURLOPT_PROXY, "");
+    set(CURLOPT_OPENSOCKETFUNCTION, open_checked_socket);
+    set(CURLOPT_OPENSOCKETDATA, &exchange);
+  }
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
     set(CURLOPT_CAINFO, file);
   const CURLcode code = curl_easy_perform(curl.get());
@@ -177,6 +194,31 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
 }
 
 }  // namespace
+
+Result<UrlParts> split_url(const std::string& url) {
+  const auto wrong = [&url] {
+    return Status::invalid("url", "'" + url + "' is no http or https address");
+  };
+  const std::unique_ptr<CURLU, CurlDelete> parsed(curl_url());
+  if (parsed == nullptr || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK)
+    return wrong();
+  const auto part = [&](CURLUPart which) {
+    char* text = nullptr;
+    std::string out;
+    if (curl_url_get(parsed.get(), which, &text, CURLU_DEFAULT_PORT) == CURLUE_OK) out = text;
+    curl_free(text);
+    return out;
+  };
+  UrlParts out;
+  out.scheme = lower(part(CURLUPART_SCHEME));
+  out.host = lower(part(CURLUPART_HOST));
+  out.port = part(CURLUPART_PORT);
+  out.path = part(CURLUPART_PATH);
+  out.query = part(CURLUPART_QUERY);
+  out.has_user = !part(CURLUPART_USER).empty() || !part(CURLUPART_PASSWORD).empty();
+  if ((out.scheme != "http" && out.scheme != "https") || out.host.empty()) return wrong();
+  return out;
+}
 
 std::string TransferReply::header(const std::string& name) const {
   const auto it = headers.find(name);
@@ -194,6 +236,10 @@ Result<TransferReply> transfer(const TransferRequest& request) {
   std::map<std::string, std::string> first_headers;
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
     const bool own_host = origin_of(url) == home;
+    if (request.allow_url) {
+      QUIRE_ASSIGN_OR_RETURN(const UrlParts parts, split_url(url));
+      QUIRE_RETURN_IF_ERROR(request.allow_url(parts));
+    }
     QUIRE_ASSIGN_OR_RETURN(TransferReply reply,
                            one(request, url, own_host && !request.token.empty()));
     if (hop == 0) first_headers = reply.headers;
@@ -205,12 +251,12 @@ Result<TransferReply> transfer(const TransferRequest& request) {
     std::string scheme;
     const std::string next = joined_url(url, location);
     if (next.empty() || origin_of(next, &scheme).empty())
-      return Status::io("the hub redirects to no address");
+      return Status::io("the host redirects to no address");
     if (scheme != "https" && (scheme != "http" || first_scheme == "https"))
-      return Status::io("the hub redirects from https to " + scheme);
+      return Status::io("the host redirects from https to " + scheme);
     url = next;
   }
-  return Status::io("the hub redirects more than " + std::to_string(kMaxRedirects) + " times");
+  return Status::io("the host redirects more than " + std::to_string(kMaxRedirects) + " times");
 }
 
 std::string url_path(std::string_view text) {

@@ -1,6 +1,8 @@
 /// GET over HTTPS. Only this file uses libcurl.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +15,14 @@
 
 namespace quire::hub {
 
+struct UrlParts {
+  std::string scheme, host, port;  ///< in small letters; the port also where it is the usual one
+  std::string path, query;         ///< as they stand in the URL; the path begins with '/'
+  bool has_user = false;
+};
+/// Errors: kInvalidArgument with field "url" (no http or https address).
+Result<UrlParts> split_url(const std::string& url);
+
 struct TransferRequest {
   std::string url;
   std::vector<std::string> headers;  ///< "Name: value", sent to every host along the redirects
@@ -21,6 +31,11 @@ struct TransferRequest {
   /// Receives body bytes of a 2xx reply as they arrive. A status other than OK stops the transfer
   /// and becomes its result.
   std::function<Status(std::string_view)> on_body;
+  /// Asked for the URL and every redirect; a status other than OK ends the transfer. Empty: all.
+  std::function<Status(const UrlParts&)> allow_url;
+  /// Asked for the address of every connection. While it is set, no proxy is used. Empty: all.
+  std::function<bool(const sockaddr*)> allow_address;
+  std::int64_t seconds = 0;  ///< for each request along the redirects; 0: as long as bytes come
   /// Called once, before the first byte of a 2xx body.
   std::function<Status(const struct TransferReply&)> on_headers;
 };

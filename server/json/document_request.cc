@@ -12,6 +12,7 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
+constexpr std::size_t kMaxUrlBytes = 8192;
 constexpr std::int64_t kMaxTtl = 10'000'000'000;
 
 void read_chunking(JsonReader& r, ChunkingOptions& out) {
@@ -63,6 +64,11 @@ void read_options(JsonReader& r, BatchOptions& out) {
   read_plain_options(r, out);
 }
 
+bool chooses_strategy(const json::value& body) {
+  const auto* chunking = body.as_object().if_contains("chunking");
+  return chunking && chunking->is_object() && chunking->as_object().contains("strategy");
+}
+
 /// An option that may be given as text, beside a body that is not JSON.
 struct TextOption {
   enum class Type : std::uint8_t { kText, kInteger, kFlag };
@@ -97,7 +103,8 @@ json::value typed(TextOption::Type type, const std::string& text) {
   return json::value(text);
 }
 
-void read_members(JsonReader& r, DocumentInput& out) {
+/// `url` receives the member of that name; null: it is not taken here.
+void read_members(JsonReader& r, DocumentInput& out, std::string* url) {
   if (r.has("id")) {
     std::string id;
     r.string("id", id, 4096);
@@ -115,7 +122,14 @@ void read_members(JsonReader& r, DocumentInput& out) {
   if (out.text && out.chunks)
     r.fail("chunks",
            r.path_of("text") + " and " + r.path_of("chunks") + " are both given; give exactly one");
-  if (!out.text && !out.chunks)
+  const bool has_url = url && r.has("url");
+  if (has_url) r.string("url", *url, kMaxUrlBytes);
+  if (has_url && (out.text || out.chunks))
+    r.fail("url", r.path_of("url") + " stands for the text; give one of url, text and chunks");
+  if (has_url && r.has("marks"))
+    r.fail("marks", r.path_of("marks") + " belongs to text; a file has its own");
+  if (r.ok() && has_url && url->empty()) r.fail("url", r.path_of("url") + " is empty");
+  if (!out.text && !out.chunks && !has_url)
     r.fail("text", r.path_of("text") + " is missing; give text or chunks");
   if (out.chunks && r.has("marks"))
     r.fail("marks", r.path_of("marks") + " belongs to text; chunks have none");
@@ -127,7 +141,7 @@ void read_members(JsonReader& r, DocumentInput& out) {
 std::optional<JsonError> read_document(const json::value& value, const std::string& path,
                                        DocumentInput& out) {
   JsonReader r(value, path);
-  if (r.ok()) read_members(r, out);
+  if (r.ok()) read_members(r, out, nullptr);
   r.finish();
   return r.error();
 }
@@ -137,10 +151,13 @@ std::optional<JsonError> read_batch(const json::value& body, std::size_t max_doc
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
+  out.chosen_strategy = chooses_strategy(body);
   if (!body.as_object().contains("documents")) {
     out.options.in_batch = false;
     out.documents.emplace_back();
-    read_members(r, out.documents.back());
+    std::string url;
+    read_members(r, out.documents.back(), &url);
+    if (!url.empty()) out.files.push_back({0, "", url});
     (void)r.raw("documents");
     r.finish();
     return r.error();
@@ -150,10 +167,14 @@ std::optional<JsonError> read_batch(const json::value& body, std::size_t max_doc
   r.finish();
   if (!r.ok()) return r.error();
   out.documents.resize(list->size());
-  for (std::size_t i = 0; i < list->size(); ++i)
-    if (auto e = read_document((*list)[i], "documents[" + std::to_string(i) + "]",
-                               out.documents[i]))
-      return e;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    JsonReader one((*list)[i], "documents[" + std::to_string(i) + "]");
+    std::string url;
+    if (one.ok()) read_members(one, out.documents[i], &url);
+    one.finish();
+    if (one.error()) return one.error();
+    if (!url.empty()) out.files.push_back({i, "", std::move(url)});
+  }
   return std::nullopt;
 }
 
@@ -164,7 +185,10 @@ std::optional<JsonError> read_put(const json::value& body, const std::string& id
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
   read_options(r, out.options);
-  read_members(r, out.documents[0]);
+  out.chosen_strategy = chooses_strategy(body);
+  std::string url;
+  read_members(r, out.documents[0], &url);
+  if (!url.empty()) out.files.push_back({0, "", std::move(url)});
   if (r.ok() && out.documents[0].id && *out.documents[0].id != id)
     r.fail("id", "id is not the one in the path; leave it out");
   out.documents[0].id = id;

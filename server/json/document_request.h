@@ -12,10 +12,11 @@
 
 namespace quire {
 
-/// A document whose text is still the bytes of a file of any format.
+/// A document whose text is still the bytes of a file of any format, here or on the web.
 struct UploadedFile {
   std::size_t index = 0;  ///< in DocumentBatch::documents
-  std::string name;       ///< not empty
+  std::string name;       ///< empty: it is to be fetched from `url`
+  std::string url = {};   ///< empty: the bytes are there
 };
 
 struct DocumentBatch {

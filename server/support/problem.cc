@@ -53,6 +53,7 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"quota_exceeded", 429, "The quota is used up", "rate_limit_error", kRetryAfter},
       {"internal", 500, "Internal error", "server_error", kNone},
       {"not_supported", 501, "Not supported", "server_error", kDoNotRetry},
+      {"fetch_failed", 502, "The address could not be fetched", "server_error", kDoNotRetry},
       {"loading", 503, "The service is starting", "server_error", kRetryAfter},
       {"draining", 503, "The service is shutting down", "server_error", kRetryAfter},
       {"overloaded", 503, "The service is overloaded", "server_error", kRetryAfter},

@@ -166,6 +166,47 @@ TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
   }
 }
 
+TEST_F(Ingest, AddressesAreFetchedWithinTheRules) {
+  service->json("POST", "/v1/documents?wait=true", R"({"id":"page","text":"# Alba\n\nA city."})");
+  const std::string host = "127.0.0.1:" + std::to_string(service->port()),
+                    url = "http://" + host + "/v1/documents/page/content",
+                    id = "127.0.0.1:v1:documents:page:content";
+  // From the command line, which asks by itself.
+  auto r = ingest({url});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  EXPECT_TRUE(says(r.out, "created   " + id)) << r.out;
+  EXPECT_TRUE(says(ingest({url}).out, "unchanged"));
+  r = ingest({"http://" + host + "/nothing"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_TRUE(says(r.err, "answered 404")) << r.err;
+
+  // By the service, which asks nobody unless it is told to.
+  const auto post = [](ServiceProcess& to, const std::string& address) {
+    int status = 0;
+    const auto reply = to.json("POST", "/v1/documents?wait=true",
+                               R"({"url":")" + address + R"("})", {}, &status);
+    return std::to_string(status) + " " + text_at(reply, "error.code") + " " +
+           text_at(reply, "error.param");
+  };
+  EXPECT_EQ(post(*service, url), "501 not_supported url");
+  TempFolder folder;
+  ServiceProcess fetching;
+  std::vector<std::string> flags = {"--fetch.hosts=" + host, "--fetch.max_bytes=2000"};
+  fetching.start(folder.path() / "store", flags);
+  EXPECT_EQ(post(fetching, url), "400 invalid_value url") << "the address is not public";
+  EXPECT_EQ(fetching.stop(), 0);
+  flags.push_back("--fetch.private_addresses=true");
+  fetching.start(folder.path() / "store", flags);
+  EXPECT_EQ(post(fetching, url).substr(0, 3), "200");
+  EXPECT_EQ(post(fetching, "http://localhost:1/"), "400 invalid_value url");
+  EXPECT_EQ(post(fetching, "http://" + host + "/nothing"), "502 fetch_failed url");
+  EXPECT_EQ(post(fetching, "http://" + host + "/openapi.json"), "413 payload_too_large url");
+  EXPECT_EQ(post(fetching, "file:///etc/passwd"), "400 invalid_value url");
+  const auto stored = fetching.json("GET", "/v1/documents/" + percent_encode(id), {});
+  EXPECT_EQ(text_at(stored, "metadata.source"), url);
+  EXPECT_EQ(fetching.stop(), 0);
+}
+
 TEST_F(Ingest, ABadFileCostsOnlyItself) {
   write("good.txt", "A good text.");
   write("odd.pdf", "%PDF-1.4 and no more");

@@ -64,16 +64,19 @@ int ingest(const IngestFlags& flags) {
   if (flags.overlap > 0 && flags.chunking == "markdown")
     return complain(
         "--overlap is for --chunking tokens; chunks that begin at headings do not overlap");
-  std::vector<std::string> paths;
+  std::vector<std::string> paths, urls;
   bool standard_input = false;
   for (const auto& path : flags.paths) {
     if (path == "-")
       standard_input = true;
+    else if (path.starts_with("http://") || path.starts_with("https://"))
+      urls.push_back(path);
     else
       paths.push_back(path);
   }
-  if (standard_input && (flags.watch || flags.sync))
-    return complain("--sync and --watch need files or folders; '-' is neither");
+  if ((standard_input || !urls.empty()) && (flags.watch || flags.sync))
+    return complain("--sync and --watch need files or folders; '" +
+                    (standard_input ? std::string("-") : urls.front()) + "' is neither");
   const auto reader = ReaderProcess::find();
   if (!reader.ok()) return complain(reader.status());
   auto walk = find_files(paths, flags.filter);
@@ -84,6 +87,12 @@ int ingest(const IngestFlags& flags) {
   IngestCounts sum;
   if (!paths.empty()) {
     const auto counts = run.pass(*walk);
+    if (!counts.ok()) return complain(counts.status());
+    add(sum, *counts);
+  }
+  for (const std::string& url : urls) {
+    if (interrupt.requested()) break;
+    const auto counts = run.pass_url(url);
     if (!counts.ok()) return complain(counts.status());
     add(sum, *counts);
   }
@@ -116,11 +125,11 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
   auto* c = app.add_subcommand(
       "ingest",
       "Cache documents in a running service: files, folders with all below them, quoted patterns\n"
-      "such as 'notes/**/*.md', or '-' for standard input. PDF, HTML, Markdown, DOCX, ODT, EPUB,\n"
+      "such as 'notes/**/*.md', https addresses, or '-' for standard input. PDF, HTML, Markdown, DOCX, ODT, EPUB,\n"
       "CSV, mail and text in any encoding are read; .jsonl files hold one document a line:\n"
       "{\"id\", \"title\", \"text\", \"metadata\"}. The id of a file is its path below the folder\n"
       "that is named. Files that are cached already are left alone.");
-  c->add_option("PATH", flags->paths, "Files, folders, patterns, or -")->required();
+  c->add_option("PATH", flags->paths, "Files, folders, patterns, addresses, or -")->required();
   add_client_flags(*c, flags->client);
   c->add_option("--include", flags->filter.include, "Only files that match this pattern")
       ->allow_extra_args(false);

@@ -12,6 +12,8 @@
 #include "base/json_parse.h"
 #include "ingest/document/document_id.h"
 #include "server/commands/files/estimate.h"
+#include "server/hub/file_fetch.h"
+#include "server/hub/transfer.h"
 #include "server/json/text.h"
 
 namespace quire {
@@ -458,6 +460,28 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   }
   QUIRE_RETURN_IF_ERROR(send_pending(true));
   QUIRE_RETURN_IF_ERROR(delete_vanished(walk));
+  clear_bar();
+  return counts_;
+}
+
+Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
+  counts_ = {};
+  read_ids_.clear();
+  // The person's own program asks, so no host is forbidden to it.
+  hub::FetchRules rules;
+  rules.private_addresses = true;
+  rules.hosts = {"*"};
+  if (const auto parts = hub::split_url(url); parts.ok())
+    rules.hosts.push_back("*:" + parts->port);
+  const auto fetched = hub::fetch_file(url, rules);
+  if (!fetched.ok()) {
+    refuse({url, {}, url, 0, 0, true}, fetched.status());
+    return counts_;
+  }
+  const FoundFile file{fetched->name, {}, fetched->path, fetched->bytes.size(), 0, true};
+  QUIRE_RETURN_IF_ERROR(
+      take(file, read_documents_of(reader_, fetched->bytes, file, flags_.encoding)));
+  QUIRE_RETURN_IF_ERROR(send_pending(true));
   clear_bar();
   return counts_;
 }

@@ -51,6 +51,8 @@ class IngestRun {
   Result<IngestCounts> pass(const FileWalk& walk);
   /// The same for one document on standard input.
   Result<IngestCounts> pass_stdin(std::string_view bytes);
+  /// The same for the file at a web address. One that cannot be fetched is a failed file.
+  Result<IngestCounts> pass_url(const std::string& url);
 
   /// Prints "created 3, unchanged 12, failed 1".
   void summarize(const IngestCounts& counts) const;
