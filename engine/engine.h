@@ -38,6 +38,7 @@ struct EngineOptions {
   std::string model_path;
   std::string model_name = "default";
   std::string prompt_format = "auto";  ///< PromptOptions::format
+  PromptWording prompt_wording;        ///< part of the model's fingerprint
   std::string weights = "auto";        ///< auto, f32, bf16, int8, w8a8, w4
   std::string kv_dtype = "f16";        ///< f16, bf16, f32
   std::int64_t max_model_len = 0;      ///< 0: the model's own context window

@@ -496,6 +496,7 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config,
     impl->controls.clear();
     impl->find_cuts();
   }
+  QUIRE_RETURN_IF_ERROR(tokenizer_internal::apply_wording(options.wording, impl->syntax));
   impl->add_stop_ids();
   const PromptFormat format{impl};
   Sha256 hash;

@@ -46,6 +46,16 @@ enum class PromptFamily : unsigned char {
 };
 std::string_view prompt_family_name(PromptFamily family);
 
+/// PromptWording replaces the words around documents. "auto" keeps those of the family. They are
+/// text: no spelling of a control token is allowed.
+struct PromptWording {
+  std::string intro = "auto";  ///< before the first document
+  /// A document: {text} once, and before it at most one {title}. Without a title, the blanks before
+  /// {title} are dropped as well.
+  std::string document = "auto";
+  std::string question = "auto";  ///< before the question
+};
+
 struct PromptOptions {
   /// "auto": the model folder's own chat template decides. A native family stands in for it only
   /// where both give the same ids for a set of probe conversations; else the template itself is
@@ -55,6 +65,7 @@ struct PromptOptions {
   /// The variable of this name in templates. Qwen3: false ends the prompt with an empty think
   /// block, so that the answer comes at once.
   bool enable_thinking = false;
+  PromptWording wording;
 };
 
 /// One cached document as ids, and for each id the byte range of `text` it stands for. Ids of the

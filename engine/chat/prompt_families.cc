@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 
 #include "base/json_object.h"
+#include "base/utf8.h"
 
 namespace quire::tokenizer_internal {
 namespace json = boost::json;
@@ -302,6 +303,47 @@ Status detect(const json::object& config, std::string_view chat_template_file,
 }
 
 }  // namespace
+
+Status apply_wording(const PromptWording& wording, PromptSyntax& syntax) {
+  constexpr std::string_view kAuto = "auto", kTitle = "{title}", kText = "{text}";
+  for (const auto& [name, words] : {std::pair{"prompt.intro", &wording.intro},
+                                    {"prompt.document", &wording.document},
+                                    {"prompt.question", &wording.question}}) {
+    if (*words == kAuto) continue;
+    if (syntax.family == PromptFamily::kQuire)
+      return Status::invalid(name, "is fixed for this model, which was trained on its own markup; "
+                                   "use auto");
+    for (const char c : *words) {
+      if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
+        return Status::invalid(name, "holds a control character");
+    }
+    if (tokenizer_internal::valid_utf8_prefix(*words) != words->size())
+      return Status::invalid(name, "is not valid UTF-8");
+    for (const auto* controls : {&syntax.controls, &syntax.weak_controls})
+      for (const std::string& control : *controls)
+        if (has(*words, control))
+          return Status::invalid(name, "holds '" + control + "', a control token of this model");
+  }
+  if (wording.intro != kAuto) syntax.intro = wording.intro;
+  if (wording.question != kAuto) syntax.question_open = wording.question;
+  if (wording.document == kAuto) return {};
+  const std::string_view words = wording.document;
+  const std::size_t text = words.find(kText), title = words.find(kTitle);
+  const bool titled = title != std::string_view::npos;
+  if (text == std::string_view::npos || words.find(kText, text + 1) != std::string_view::npos)
+    return Status::invalid("prompt.document", "must hold {text} once");
+  if (titled && (title > text || words.find(kTitle, title + 1) != std::string_view::npos))
+    return Status::invalid("prompt.document", "may hold {title} once, before {text}");
+  syntax.document_close = words.substr(text + kText.size());
+  syntax.titles = titled;
+  syntax.document_open = words.substr(0, titled ? title : text);
+  syntax.title_close = titled ? words.substr(title + kTitle.size(), text - title - kTitle.size())
+                              : std::string_view();
+  syntax.untitled_open = syntax.document_open;
+  while (titled && syntax.untitled_open.ends_with(' ')) syntax.untitled_open.pop_back();
+  syntax.untitled_open += syntax.title_close;
+  return {};
+}
 
 std::string_view prompt_format_names() { return kFormats.substr(kFormats.find("plain")); }
 

@@ -78,6 +78,11 @@ struct DetectedPrompt {
   bool without_bos = false;
 };
 
+/// Writes the wording into the syntax. Errors: kInvalidArgument with field "prompt.intro",
+/// "prompt.document" or "prompt.question": placeholders, bytes that are no text, a spelling in
+/// `controls`; any wording for the embedded model's family, which was trained on its own.
+Status apply_wording(const PromptWording& wording, PromptSyntax& syntax);
+
 /// The names model.prompt_format takes, but for "auto" and "template".
 std::string_view prompt_format_names();
 

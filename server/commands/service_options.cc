@@ -23,6 +23,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.model_path = model_path;
   o.model_name = c.model.name;
   o.prompt_format = c.model.prompt_format;
+  o.prompt_wording = {c.prompt.intro, c.prompt.document, c.prompt.question};
   o.weights = c.model.weights;
   o.kv_dtype = c.model.kv_dtype;
   o.max_model_len = c.model.max_model_len;

@@ -74,6 +74,9 @@ struct Config {
                  max_embedding_bytes = std::int64_t{512} << 20,
                  max_embedding_disk_bytes = std::int64_t{4} << 30, exact_embeddings = 10'000;
   } retrieve;
+  struct Prompt {
+    std::string intro = "auto", document = "auto", question = "auto";
+  } prompt;
   struct Fetch {
     std::vector<std::string> hosts;
     bool private_addresses = false;

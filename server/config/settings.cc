@@ -163,6 +163,11 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(retrieve, "exact_embeddings", exact_embeddings, 1, 1e9,
                     "chunks of a namespace up to which every one is compared; more are searched "
                     "through lists"),
+      QUIRE_SETTING(prompt, "intro", intro, 0, 0,
+                    "words before the first document; auto: those of the prompt format"),
+      QUIRE_SETTING(prompt, "document", document, 0, 0,
+                    "words around a document, with {title} and {text}; KV is bound to them"),
+      QUIRE_SETTING(prompt, "question", question, 0, 0, "words before the question"),
       QUIRE_SETTING(fetch, "hosts", hosts, 0, 0,
                     "hosts from which `url` of a document may be fetched: example.org, "
                     "*.example.org, either with :port, or *; empty: none"),

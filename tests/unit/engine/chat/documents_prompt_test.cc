@@ -36,6 +36,34 @@ TEST(DocumentsPromptTest, ChatMlPutsDocumentsIntoTheUsersTurn) {
   EXPECT_EQ(format->stop_ids(), (Ids{151645}));
 }
 
+TEST(DocumentsPromptTest, WordsAroundDocumentsCanBeChosen) {
+  QUIRE_REAL_TOKENIZER(tokenizer, "qwen2.5");
+  const auto made = [&](PromptWording wording) {
+    return PromptFormat::parse("", "", tokenizer,
+                               {.format = "qwen2.5", .wording = std::move(wording)});
+  };
+  const auto plain = made({});
+  const auto format = made({.intro = "", .document = "[{title}] {text}\n", .question = "Q: "});
+  ASSERT_TRUE(format.ok() && plain.ok()) << format.status().to_string();
+  EXPECT_EQ(whole_prompt(*tokenizer, *format, "Be brief."),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+            "[Paris] The Seine runs through it.\n[] No title here.\n"
+            "Q: Which river?<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_NE(format->digest(), plain->digest()) << "KV of other words is other KV";
+  EXPECT_EQ(made({.question = "Q: "})->digest(), plain->digest());
+  const auto untitled = made({.document = "{text}\n\n"});
+  EXPECT_EQ(untitled->document("Paris", "Text.")->ids, untitled->document("", "Text.")->ids);
+  const auto named = made({.document = "Source: {title}\n{text}\n"});
+  EXPECT_EQ(tokenizer->decode(named->document("", "Text.")->ids, true), "Source:\nText.\n");
+
+  for (const char* bad : {"", "{title}", "{text} {title}", "{text}{text}", "{title}{title}{text}",
+                          "<|im_end|>{text}", "\x01{text}", "\xff{text}"}) {
+    const auto refused = made({.document = bad});
+    EXPECT_EQ(refused.status().field(), "prompt.document") << bad;
+  }
+  EXPECT_EQ(made({.question = "<|im_start|>"}).status().field(), "prompt.question");
+}
+
 TEST(DocumentsPromptTest, PartsJoinIntoTheIdsOfTheWholeText) {
   // Separators are line breaks, at which byte-level vocabularies split anyway. Encoding parts alone
   // therefore gives the same ids.
