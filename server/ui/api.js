@@ -1,22 +1,40 @@
 // Calls of the API: key, namespace, errors. Addresses are relative, so that the page works behind a
 // proxy with a prefix.
-import { readEvents } from './sse.js';
+import {readEvents} from './sse.js';
 
 const KEY = 'quire.key';
 const SPACE = 'quire.namespace';
-const held = (name) => { try { return sessionStorage.getItem(name) ?? ''; } catch { return ''; } };
+const held = (name) => {
+  try {
+    return sessionStorage.getItem(name) ?? '';
+  } catch {
+    return '';
+  }
+};
 const hold = (name, value) => {
   try {
-    if (value) sessionStorage.setItem(name, value);
-    else sessionStorage.removeItem(name);
-  } catch { /* a browser without storage keeps nothing */ }
+    if (value)
+      sessionStorage.setItem(name, value);
+    else
+      sessionStorage.removeItem(name);
+  } catch {
+    // a browser without storage keeps nothing
+  }
 };
 
 export const access = {
-  get key() { return held(KEY); },
-  set key(value) { hold(KEY, value); },
-  get namespace() { return held(SPACE); },
-  set namespace(value) { hold(SPACE, value); },
+  get key() {
+    return held(KEY);
+  },
+  set key(value) {
+    hold(KEY, value);
+  },
+  get namespace() {
+    return held(SPACE);
+  },
+  set namespace(value) {
+    hold(SPACE, value);
+  },
   // Asks the person for a key; returns whether there is a new one. Set by app.js.
   ask: async () => false,
 };
@@ -35,7 +53,7 @@ export class ApiError extends Error {
 }
 
 export function url(path, query) {
-  const given = Object.entries(query ?? {}).filter(([, v]) => v !== undefined && v !== '');
+  const given = Object.entries(query ?? {}).filter((e) => e[1] !== undefined && e[1] !== '');
   const text = given.map(([k, v]) => `${encodeURIComponent(k)}=${encodeURIComponent(v)}`).join('&');
   return path.replace(/^\//, '') + (text ? `?${text}` : '');
 }
@@ -51,22 +69,26 @@ let asking = null;  // one dialog for all calls that meet a 401 together
 
 async function newKey(used) {
   if (access.key !== used) return true;  // another call has asked already
-  asking ??= access.ask().finally(() => { asking = null; });
+  asking ??= access.ask().finally(() => {
+    asking = null;
+  });
   return asking;
 }
 
 // Returns the Response of any status; a 401 asks for a key and tries again.
-export async function send(method, path, { query, body, headers, signal } = {}) {
+export async function send(method, path, {query, body, headers, signal} = {}) {
   const json = body !== undefined && !(body instanceof FormData) && !(body instanceof Blob) &&
-    typeof body !== 'string';
+      typeof body !== 'string';
   for (;;) {
     const used = access.key;
     let response;
     try {
       response = await fetch(url(path, query), {
-        method, signal, cache: 'no-store',
-        headers: { ...(json ? { 'Content-Type': 'application/json' } : {}), ...accessHeaders(),
-          ...headers },
+        method,
+        signal,
+        cache: 'no-store',
+        headers:
+            {...(json ? {'Content-Type': 'application/json'} : {}), ...accessHeaders(), ...headers},
         body: json ? JSON.stringify(body) : body,
       });
     } catch (e) {
@@ -82,19 +104,23 @@ export async function send(method, path, { query, body, headers, signal } = {}) 
 async function failure(response) {
   const text = await response.text();
   let body = text;
-  try { body = JSON.parse(text); } catch { /* not every proxy answers in JSON */ }
+  try {
+    body = JSON.parse(text);
+  } catch {
+    // not every proxy answers in JSON
+  }
   return new ApiError(response.status, body, response.headers.get('X-Request-Id'));
 }
 
 export async function call(method, path, options) {
   const response = await send(method, path, options);
   if (!response.ok) throw await failure(response);
-  return (response.headers.get('Content-Type') ?? '').includes('json') ? response.json()
-    : response.text();
+  return (response.headers.get('Content-Type') ?? '').includes('json') ? response.json() :
+                                                                         response.text();
 }
 
-export const get = (path, query, signal) => call('GET', path, { query, signal });
-export const post = (path, body, signal) => call('POST', path, { body, signal });
+export const get = (path, query, signal) => call('GET', path, {query, signal});
+export const post = (path, body, signal) => call('POST', path, {body, signal});
 
 // Makes a call whose reply is a stream of events.
 export async function stream(method, path, options, onEvent) {
@@ -109,7 +135,7 @@ export async function all(path, query, most = 1000) {
   const out = [];
   let after;
   do {
-    const page = await get(path, { limit: 100, ...query, after });
+    const page = await get(path, {limit: 100, ...query, after});
     out.push(...page.data);
     after = page.has_more ? page.last_id : undefined;
   } while (after && out.length < most);
@@ -118,12 +144,14 @@ export async function all(path, query, most = 1000) {
 
 let infoOf = null;
 // GET /v1/info, once for a key and namespace.
-export function info({ again = false } = {}) {
+export function info({again = false} = {}) {
   const who = `${access.key}\n${access.namespace}`;
   if (again || infoOf?.who !== who) {
     const promise = get('/v1/info');
-    infoOf = { who, promise };
-    promise.catch(() => { infoOf = null; });
+    infoOf = {who, promise};
+    promise.catch(() => {
+      infoOf = null;
+    });
   }
   return infoOf.promise;
 }

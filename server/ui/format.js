@@ -21,23 +21,24 @@ export function ms(n) {
 }
 
 export const percent = (x, digits = 0) =>
-  x === undefined || x === null || Number.isNaN(x) ? '–' : `${(100 * x).toFixed(digits)} %`;
+    x === undefined || x === null || Number.isNaN(x) ? '–' : `${(100 * x).toFixed(digits)} %`;
 
 export const number = (x, digits = 3) =>
-  x === undefined || x === null ? '–' : String(Number(Number(x).toFixed(digits)));
+    x === undefined || x === null ? '–' : String(Number(Number(x).toFixed(digits)));
 
 export function ago(time, now = Date.now()) {
   if (!time) return 'never';
   const seconds = (now - Date.parse(time)) / 1000;
   const of = (n, unit) => `${n} ${unit}${n === 1 ? '' : 's'}`;
   const span = Math.abs(seconds);
-  const text = span < 60 ? of(Math.round(span), 'second') : span < 3600
-    ? of(Math.round(span / 60), 'minute') : span < 86_400 ? of(Math.round(span / 3600), 'hour')
-      : of(Math.round(span / 86_400), 'day');
+  const text = span < 60 ? of(Math.round(span), 'second') :
+      span < 3600        ? of(Math.round(span / 60), 'minute') :
+      span < 86_400      ? of(Math.round(span / 3600), 'hour') :
+                           of(Math.round(span / 86_400), 'day');
   return seconds >= 0 ? `${text} ago` : `in ${text}`;
 }
 
-export const clock = (time) => new Date(time).toLocaleTimeString([], { hour12: false });
+export const clock = (time) => new Date(time).toLocaleTimeString([], {hour12: false});
 
 export function median(values) {
   if (!values.length) return null;
@@ -49,5 +50,4 @@ export function median(values) {
 // Unicode code points, which positions of the API count.
 export const points = (text) => Array.from(text);
 
-export const plural = (n, word) =>
-  `${count(n)} ${n === 1 ? word : word.replace(/y$/, 'ie') + 's'}`;
+export const plural = (n, word) => `${count(n)} ${n === 1 ? word : word.replace(/y$/, 'ie') + 's'}`;

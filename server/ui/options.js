@@ -1,32 +1,35 @@
 // Controls of a query's cache: strategy, budgets, and the strategy's own options.
-import { h, replace, field, select } from './dom.js';
-import { info } from './api.js';
-import { number } from './format.js';
+import {info} from './api.js';
+import {field, h, replace, select} from './dom.js';
+import {number} from './format.js';
 
 const AUTO = 'the service decides; it approximates only where evidence allows it';
 
 export class StrategyControls {
   #details = [];
-  #more = h('div', { class: 'grid2' });
+  #more = h('div', {class: 'grid2'});
   #given = new Map();  // option -> control
 
   constructor(strategy = 'auto') {
-    this.strategy = select([strategy], strategy, { onchange: () => this.#show() });
-    this.hint = h('p', { class: 'hint' });
-    const share = (placeholder) => h('input', { type: 'number', min: 0, max: 1, step: 0.05,
-      placeholder, inputmode: 'decimal' });
+    this.strategy = select([strategy], strategy, {onchange: () => this.#show()});
+    this.hint = h('p', {class: 'hint'});
+    const share = (placeholder) =>
+        h('input', {type: 'number', min: 0, max: 1, step: 0.05, placeholder, inputmode: 'decimal'});
     this.keep = share('default');
     this.recompute = share('default');
     this.keepField = field('Keep', this.keep, 'share of the document tokens, 0 to 1');
-    this.recomputeField = field('Recompute', this.recompute, 'share of the document tokens, 0 to 1');
+    this.recomputeField =
+        field('Recompute', this.recompute, 'share of the document tokens, 0 to 1');
     this.positions = select([['', 'default'], 'global', 'compact', 'naive'], '');
     this.decode = select([['', 'default']], '');
     this.compress = select([['', 'default']], '');
-    this.node = h('div', { class: 'strategy' }, field('Strategy', this.strategy), this.hint,
-      h('div', { class: 'grid2' }, this.keepField, this.recomputeField),
-      h('details', {}, h('summary', {}, 'Options of the strategy, the answer and compression'),
-        h('div', { class: 'grid2' }, field('Positions', this.positions), field('Decode', this.decode),
-          field('Compress', this.compress)), this.#more));
+    this.node =
+        h('div', {class: 'strategy'}, field('Strategy', this.strategy), this.hint,
+          h('div', {class: 'grid2'}, this.keepField, this.recomputeField),
+          h('details', {}, h('summary', {}, 'Options of the strategy, the answer and compression'),
+            h('div', {class: 'grid2'}, field('Positions', this.positions),
+              field('Decode', this.decode), field('Compress', this.compress)),
+            this.#more));
     this.ready = this.#load(strategy);
   }
 
@@ -35,7 +38,7 @@ export class StrategyControls {
     this.#details = of.strategy_details;
     const fill = (control, names, value) => replace(control, names.map((n) => {
       const [key, text] = Array.isArray(n) ? n : [n, n];
-      return h('option', { value: key, selected: key === value }, text);
+      return h('option', {value: key, selected: key === value}, text);
     }));
     fill(this.strategy, of.strategies, strategy);
     fill(this.decode, [['', 'default'], ...of.retrievers], '');
@@ -50,18 +53,19 @@ export class StrategyControls {
     this.recomputeField.hidden = !of?.takes_recompute_ratio;
     this.#given.clear();
     replace(this.#more, Object.entries(of?.options ?? {}).map(([name, o]) => {
-      const control = o.values
-        ? select([['', `default (${o.default})`], ...o.values], '')
-        : h('input', { placeholder: String(o.default ?? ''), inputmode: 'decimal' });
+      const control = o.values ?
+          select([['', `default (${o.default})`], ...o.values], '') :
+          h('input', {placeholder: String(o.default ?? ''), inputmode: 'decimal'});
       this.#given.set(name, control);
-      const span = o.max !== undefined && o.max < 1e6 ? ` (${number(o.min)} to ${number(o.max)})` : '';
+      const span =
+          o.max !== undefined && o.max < 1e6 ? ` (${number(o.min)} to ${number(o.max)})` : '';
       return field(name, control, o.summary + span);
     }));
   }
 
   // The member `cache` of a request.
   request() {
-    const cache = { strategy: this.strategy.value };
+    const cache = {strategy: this.strategy.value};
     if (!this.keepField.hidden && this.keep.value) cache.keep_ratio = Number(this.keep.value);
     if (!this.recomputeField.hidden && this.recompute.value)
       cache.recompute_ratio = Number(this.recompute.value);
@@ -77,8 +81,9 @@ export class StrategyControls {
 
   // What the choice is called where several stand side by side.
   get name() {
-    const { strategy, ...rest } = this.request();
-    const parts = Object.entries({ ...rest, ...rest.options }).filter(([k]) => k !== 'options');
-    return parts.length ? `${strategy} (${parts.map(([k, v]) => `${k}=${v}`).join(', ')})` : strategy;
+    const {strategy, ...rest} = this.request();
+    const parts = Object.entries({...rest, ...rest.options}).filter(([k]) => k !== 'options');
+    return parts.length ? `${strategy} (${parts.map(([k, v]) => `${k}=${v}`).join(', ')})` :
+                          strategy;
   }
 }

@@ -1,7 +1,7 @@
 // A choice among the last queries of the namespace.
-import { h, select, field } from './dom.js';
-import { lastQueries, questionOf } from './session.js';
-import { clock, ms } from './format.js';
+import {field, h, select} from './dom.js';
+import {clock, ms} from './format.js';
+import {lastQueries, questionOf} from './session.js';
 
 export function nameOf(q) {
   const question = questionOf(q).replace(/\s+/g, ' ');
@@ -15,10 +15,13 @@ export async function pickQuery(view, id) {
   if (!queries.length) return null;
   const chosen = queries.find((q) => q.id === id) ?? queries[0];
   const control = select(queries.map((q) => [q.id, nameOf(q)]), chosen.id, {
-    onchange: (e) => { document.location.hash = `#/${view}/${encodeURIComponent(e.target.value)}`; } });
-  return { queries, chosen, control: field('Query', control, undefined, { class: 'wide' }) };
+    onchange: (e) => {
+      document.location.hash = `#/${view}/${encodeURIComponent(e.target.value)}`;
+    }
+  });
+  return {queries, chosen, control: field('Query', control, undefined, {class: 'wide'})};
 }
 
-export const noQueries = () => h('div', { class: 'card empty' },
-  h('p', {}, 'No query has been answered in this namespace yet.'),
-  h('p', {}, h('a', { href: './#/ask' }, 'Ask one'), ', and come back.'));
+export const noQueries = () =>
+    h('div', {class: 'card empty'}, h('p', {}, 'No query has been answered in this namespace yet.'),
+      h('p', {}, h('a', {href: './#/ask'}, 'Ask one'), ', and come back.'));

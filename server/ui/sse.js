@@ -14,15 +14,17 @@ export class EventParser {
       const line = this.#rest.slice(0, end);
       this.#rest = this.#rest.slice(end + (this.#rest.startsWith('\r\n', end) ? 2 : 1));
       if (line === '') {
-        if (this.#data.length) out.push({ name: this.#name, data: this.#data.join('\n') });
+        if (this.#data.length) out.push({name: this.#name, data: this.#data.join('\n')});
         this.#name = 'message';
         this.#data = [];
       } else if (!line.startsWith(':')) {
         const colon = line.indexOf(':');
         const key = colon < 0 ? line : line.slice(0, colon);
         const value = colon < 0 ? '' : line.slice(colon + 1).replace(/^ /, '');
-        if (key === 'event') this.#name = value;
-        else if (key === 'data') this.#data.push(value);
+        if (key === 'event')
+          this.#name = value;
+        else if (key === 'data')
+          this.#data.push(value);
       }
     }
     return out;
@@ -34,11 +36,15 @@ export async function readEvents(response, onEvent) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const parser = new EventParser();
   for (;;) {
-    const { done, value } = await reader.read();
+    const {done, value} = await reader.read();
     if (done) return;
     for (const e of parser.feed(value)) {
       let data = e.data;
-      try { data = JSON.parse(e.data); } catch { /* "[DONE]" and the like stay text */ }
+      try {
+        data = JSON.parse(e.data);
+      } catch {
+        // "[DONE]" and the like stay text
+      }
       onEvent(e.name, data);
     }
   }
