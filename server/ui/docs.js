@@ -1,4 +1,5 @@
 // The API reference, made from openapi.json.
+import {access} from './api.js';
 import {debounce, h, prose, replace} from './dom.js';
 import {plural} from './format.js';
 import {openapi, operations, parameters, refName, resolve, tree} from './schema.js';
@@ -97,7 +98,7 @@ export async function render(root, [id]) {
       root,
       h('div', {class: 'card'}, h('p', {}, prose(document.info.description)),
         h('p', {class: 'row'}, h('span', {}, `version ${document.info.version}`),
-          h('a', {href: 'openapi.json'}, 'openapi.json'),
+          !access.key && h('a', {href: 'openapi.json'}, 'openapi.json'),
           h('a', {href: './#/requests'}, 'Try requests')),
         find),
       list);

@@ -21,6 +21,9 @@ from webdriver import Browser  # noqa: E402
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 DRIVER = shutil.which("chromedriver")
 SCREENSHOTS = pathlib.Path(os.environ.get("QUIRE_SCREENSHOTS", tempfile.gettempdir()))
+LOOKS = HERE / "looks.json"
+FAR = 0.02  # a view that looks so different is to be looked at; an empty one is past 0.04
+STEADY = "ask documents blocks compare fidelity requests docs".split()  # no charts of times
 VIEWS = "ask documents blocks time worth compare fidelity requests docs".split()
 QUESTION = "Who governs Jaland?"  # the embedded model knows, and finds the place
 ANSWER = "Zaiwouo Grilman"
@@ -43,6 +46,12 @@ def sample_documents():
         for line in lines:
             entry = json.loads(line)
             yield {name: entry[name] for name in ("id", "title", "text")}
+
+
+def difference(look, other):
+    """Mean difference of two looks, in parts of the range from black to white."""
+    cells = [abs(int(a, 16) - int(b, 16)) for x, y in zip(look, other) for a, b in zip(x, y)]
+    return sum(cells) / len(cells) / 15
 
 
 def smollm2():
@@ -88,6 +97,17 @@ class PageTest(unittest.TestCase):
     def picture(self, name):
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.browser.screenshot(SCREENSHOTS / f"{name}.png")
+
+    def looks_like(self, name):
+        """Holds the view against what was looked at by eye. QUIRE_LOOKS=write records it anew;
+        look at the screenshots before you commit that."""
+        looks = json.loads(LOOKS.read_text()) if LOOKS.exists() else {}
+        now = self.browser.look()
+        if os.environ.get("QUIRE_LOOKS") == "write":
+            looks[name] = now
+            LOOKS.write_text(json.dumps(looks, indent=1, sort_keys=True) + "\n")
+        self.assertIn(name, looks)
+        self.assertLess(difference(now, looks[name]), FAR, f"{name}:\n" + "\n".join(now))
 
     def count(self, selector):
         return len(self.browser.all(selector))
@@ -334,6 +354,24 @@ class Views(PageTest):
                     self.assertEqual(self.browser.run(checks), [])
                     if width == 400:
                         self.picture(f"{view}-{scheme}-narrow")
+                    if view in STEADY and scheme == "dark":
+                        self.looks_like(f"{view}-{scheme}-{width}")
+        self.browser.colours("light")
+        self.browser.resize(1280, 900)
+
+    def test_a_spoilt_view_is_seen(self):
+        looks = json.loads(LOOKS.read_text())
+        self.browser.colours("dark")
+        self.browser.resize(400, 900)
+        for spoil in (
+            "document.querySelector('link[rel=stylesheet]').disabled = true",
+            "document.querySelector('.view').replaceChildren()",
+        ):
+            self.go("ask")
+            self.settled(".view .card")
+            self.assertLess(difference(self.browser.look(), looks["ask-dark-400"]), FAR)
+            self.browser.run(spoil)
+            self.assertGreater(difference(self.browser.look(), looks["ask-dark-400"]), FAR)
         self.browser.colours("light")
         self.browser.resize(1280, 900)
 

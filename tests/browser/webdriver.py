@@ -159,6 +159,24 @@ class Browser:
         with open(path, "wb") as file:
             file.write(base64.b64decode(self._send("GET", "/screenshot")))
 
+    def look(self, across=24, down=16):
+        """The window from afar: lines of grey values, a digit from 0 to f for each."""
+        return self.run(
+            """const [png, across, down] = arguments;
+            const bytes = Uint8Array.from(atob(png), (c) => c.charCodeAt(0));
+            const image = await createImageBitmap(new Blob([bytes]),
+              {resizeWidth: across, resizeHeight: down, resizeQuality: 'high'});
+            const context = new OffscreenCanvas(across, down).getContext('2d');
+            context.drawImage(image, 0, 0);
+            const {data} = context.getImageData(0, 0, across, down);
+            const grey = (i) => Math.round((data[i] + data[i + 1] + data[i + 2]) / 48);
+            return Array.from({length: down}, (_, y) => Array.from({length: across},
+              (_, x) => Math.min(15, grey(4 * (y * across + x))).toString(16)).join(''))""",
+            self._send("GET", "/screenshot"),
+            across,
+            down,
+        )
+
     def log(self, kind):
         """Takes the entries of the log since the last call."""
         return self._send("POST", "/se/log", {"type": kind})
