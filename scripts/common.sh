@@ -15,8 +15,8 @@ as_root() {
   else fail "'$*' needs root: run this script as root, or install sudo"; fi
 }
 
-# Installs what scripts/packages.txt lists and this machine lacks. QUIRE_SKIP_PACKAGES=1 leaves the
-# machine alone.
+# install_packages [package...]: installs what this machine lacks of scripts/packages.txt and of the
+# named packages. QUIRE_SKIP_PACKAGES=1 leaves the machine alone.
 install_packages() {
   [ "${QUIRE_SKIP_PACKAGES:-0}" = 1 ] && return 0
   command -v apt-get >/dev/null || fail "this script installs packages with apt-get (Debian 12)." \
@@ -26,7 +26,7 @@ install_packages() {
     case "$package" in ''|'#'*) continue;; esac
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
       missing+=("$package")
-  done <"$ROOT/scripts/packages.txt"
+  done < <(cat "$ROOT/scripts/packages.txt"; printf '%s\n' "$@")
   if [ ${#missing[@]} = 0 ]; then note "packages: all there"; return 0; fi
   say "Installing ${#missing[@]} packages (apt-get)"
   note "${missing[*]}"

@@ -9,7 +9,7 @@ case "${1:-}" in
   -h|--help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0;;
 esac
 
-install_packages
+install_packages chromium chromium-driver  # for the test `browser`
 make_python_environment
 fetch_real_model
 configure_and_build "$preset"

@@ -144,6 +144,11 @@ std::vector<Route> all_routes() {
       get("/v1/admin/events", "admin_events", h::admin_events, kAdmin,
           "What happens, as server-sent events"),
   };
+  for (const Route& r :
+       {probe("/", "ui", h::ui_page, "The web page"),
+        probe("/docs", "ui_docs", h::ui_page, "The web page, with this description for people"),
+        probe("/ui/{version}/{file}", "ui_file", h::ui_file, "Scripts and styles of the page")})
+    routes.push_back(r);
   Route version = get("/version", "version", h::version_info, kRead, "Version of the service");
   version.needs_ready = false;
   version.run = RunOn::kIoThread;

@@ -39,8 +39,7 @@ std::vector<Setting> make_table() {
           server, "cors_origins", cors_origins, 0, 0,
           "origins browsers may call from, each scheme://host[:port], or \"*\" for any; in "
           "flags and the environment with commas between"),
-      QUIRE_SETTING(server, "ui", ui, 0, 0,
-                    "serve the dashboard under /ui/ where the build has one"),
+      QUIRE_SETTING(server, "ui", ui, 0, 0, "serve the web page at /, and /docs"),
       QUIRE_SETTING(
           model, "path", path, 0, 0,
           "GGUF file, Hugging Face model folder or hf:org/repo; empty: the embedded model"),

@@ -65,5 +65,7 @@ void admin_drain(std::shared_ptr<Call> call);
 void admin_requests(std::shared_ptr<Call> call);
 void admin_cancel_request(std::shared_ptr<Call> call);
 void admin_events(std::shared_ptr<Call> call);
+void ui_page(std::shared_ptr<Call> call);
+void ui_file(std::shared_ptr<Call> call);
 }  // namespace handlers
 }  // namespace quire

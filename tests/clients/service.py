@@ -1,4 +1,4 @@
-"""Runs `quire serve` with the embedded model for a test,
+"""Runs `quire serve` for a test, with the embedded model if no other is named,
 on a free port and with a store of its own."""
 
 import json
@@ -13,8 +13,9 @@ class Service:
     """A service that is ready when start() returns, or only listening with `until_ready` False.
     A context manager."""
 
-    def __init__(self, *flags, until_ready=True):
+    def __init__(self, *flags, until_ready=True, model=None):
         self.flags = flags
+        self.model = model or os.environ["QUIRE_MODEL"]
         self.until_ready = until_ready
         self.port = None
         self.lines = []
@@ -25,7 +26,7 @@ class Service:
             os.environ["QUIRE_BINARY"],
             "serve",
             "--server.port=0",
-            "--model.path=" + os.environ["QUIRE_MODEL"],
+            "--model.path=" + self.model,
             "--disk.path=" + os.path.join(self.folder.name, "store"),
             "--cache.dram_bytes=67108864",
             "--model.working_cache_bytes=268435456",

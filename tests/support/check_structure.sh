@@ -55,7 +55,7 @@ hwy/ kernels/([a-z]+/)?cpu/
 cuda_|cublas kernels/cuda/
 boost/asio|boost/beast server/
 faiss/ ingest/index/vector_index
-zlib (fidelity/line_source|server/http/gzip_reader)
+zlib (fidelity/line_source|server/http/gzip_(reader|writer))
 curl/ server/hub/transfer
 archive readers/formats/zip_file
 cmark-gfm readers/formats/markdown

@@ -42,7 +42,9 @@ TEST(RouteTable, HeadIsGetAndAllowIsComplete) {
   EXPECT_EQ(allowed,
             (std::set<std::string_view>{"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}));
   EXPECT_TRUE(match("GET", {"nothing"}).allowed.empty());
-  EXPECT_TRUE(match("GET", {}).allowed.empty());
+  EXPECT_TRUE(match("GET", {""}).allowed.empty());
+  ASSERT_TRUE(match("GET", {}).route);
+  EXPECT_EQ(match("GET", {}).route->pattern, "/");
 }
 
 TEST(RouteTable, EveryRouteIsComplete) {

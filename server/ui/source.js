@@ -1,0 +1,60 @@
+// The text of a document with the cited passage lit up.
+import {errorBox, h, replace} from './dom.js';
+import {count, percent, points} from './format.js';
+import {contentOf} from './scope.js';
+
+const AROUND = 4000;      // code points shown on each side; the rest opens on demand
+const texts = new Map();  // what was read before, by document and version
+
+async function textOf(citation, version) {
+  const name = `${citation.document_id}\n${version}`;
+  if (!texts.has(name)) texts.set(name, points(await contentOf(citation.document_id)));
+  if (texts.size > 20) texts.delete(texts.keys().next().value);
+  return texts.get(name);
+}
+
+// What is known of the place beside the characters.
+function whereabouts(c) {
+  return [
+    c.page !== undefined && c.page !== null && `page ${c.page}`,
+    c.heading && String(c.heading),
+    `chunk ${c.chunk}`,
+    `characters ${count(c.start)}–${count(c.end)}`,
+    `${percent(c.weight)} of the answer's attention`,
+  ].filter(Boolean)
+      .join(' · ');
+}
+
+// Fills `node` with the source of a citation. `document` is the reply's entry for it.
+export async function showSource(node, citation, document) {
+  const title = citation.document_id ?? document?.title ?? 'inline document';
+  const heading = h('h3', {tabindex: '-1'}, `Source ${citation.id}: `, h('code', {}, title));
+  const body = h('div', {class: 'source'}, h('p', {class: 'hint'}, 'Reading the document…'));
+  replace(node, heading, h('p', {class: 'hint'}, whereabouts(citation)), body);
+  heading.focus({preventScroll: true});
+  if (!citation.document_id) {
+    replace(body, h('p', {}, h('mark', {}, citation.quote ?? '')));
+    return;
+  }
+  try {
+    const text = await textOf(citation, document?.content_hash);
+    draw(
+        body, text, citation, Math.max(0, citation.start - AROUND),
+        Math.min(text.length, citation.end + AROUND));
+  } catch (e) {
+    replace(body, errorBox(e));
+  }
+}
+
+function draw(body, text, c, from, to) {
+  const part = (a, b) => text.slice(a, b).join('');
+  const mark = h('mark', {tabindex: '0'}, part(c.start, c.end));
+  const more = (label, a, b) => h(
+      'button', {type: 'button', class: 'quiet', onclick: () => draw(body, text, c, a, b)}, label);
+  replace(
+      body, from > 0 && more(`Show ${count(from)} characters before`, 0, to),
+      h('pre', {class: 'text'}, part(from, c.start), mark, part(c.end, to)),
+      to < text.length &&
+          more(`Show ${count(text.length - to)} characters after`, from, text.length));
+  mark.scrollIntoView({block: 'center', inline: 'nearest'});
+}

@@ -1,0 +1,491 @@
+"""Drives every view of the web page in headless Chromium against a live `quire serve`.
+
+Screenshots go to QUIRE_SCREENSHOTS. Without Chromium and its driver it says so and is skipped.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "clients"))
+
+from service import Service  # noqa: E402
+from webdriver import Browser  # noqa: E402
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+DRIVER = shutil.which("chromedriver")
+SCREENSHOTS = pathlib.Path(os.environ.get("QUIRE_SCREENSHOTS", tempfile.gettempdir()))
+LOOKS = HERE / "looks.json"
+FAR = 0.02  # a view that looks so different is to be looked at; an empty one is past 0.04
+STEADY = "ask documents blocks compare fidelity requests docs".split()  # no charts of times
+VIEWS = "ask documents blocks time worth compare fidelity requests docs".split()
+QUESTION = "Who governs Jaland?"  # the embedded model knows, and finds the place
+ANSWER = "Zaiwouo Grilman"
+KEYS = """
+[[keys]]
+name = "team-a"
+sha256 = "17deecb4fb6ddf81b6dbc0f4d17bb5584f3294bdbffc26829193fd6e8dbbf866"
+scopes = ["read", "write", "query"]
+namespaces = ["team-a"]
+[[keys]]
+name = "operator"
+sha256 = "ced592937d4b17f87e6ec765d706bc16fdc9051d3d7f0ef83d9625567c397c5a"
+scopes = ["admin"]
+namespaces = ["default", "*"]
+"""  # those of configs/keys.example.toml, whose secrets it says
+
+
+def sample_documents():
+    with open(ROOT / "models/demo/sample/corpus.jsonl", encoding="utf-8") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            yield {name: entry[name] for name in ("id", "title", "text")}
+
+
+def difference(look, other):
+    """Mean difference of two looks, in parts of the range from black to white."""
+    cells = [abs(int(a, 16) - int(b, 16)) for x, y in zip(look, other) for a, b in zip(x, y)]
+    return sum(cells) / len(cells) / 15
+
+
+def smollm2():
+    given = os.environ.get("QUIRE_SMOLLM2")
+    found = [given] if given else sorted((ROOT / "models/smollm2").glob("*.gguf"))
+    return str(found[0]) if found else None
+
+
+class PageTest(unittest.TestCase):
+    """What all suites share: after each test nothing may have gone wrong unseen."""
+
+    allowed = ()  # statuses that a test provokes
+
+    @classmethod
+    def enter(cls, context):
+        value = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+        return value
+
+    def tearDown(self):
+        for entry in self.browser.log("browser"):
+            text = entry["message"]
+            expected = any(f"status of {status} " in text for status in self.allowed)
+            self.assertTrue(expected or entry["level"] not in ("SEVERE", "WARNING"), text)
+        self.allowed = ()
+        for address in self.browser.addresses():
+            ours = address.startswith((self.service.url + "/", "data:"))
+            self.assertTrue(ours or address.startswith(("about:", "chrome:")), address)
+
+    def go(self, view):
+        """Opens a view as a person with a bookmark does."""
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.service.url}/#/{view}")
+        self.browser.find("h1")
+
+    def settled(self, selector, seconds=20):
+        """Waits for what a view shows; says what it shows instead."""
+        try:
+            return self.browser.find(selector, seconds)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; errors: {self.texts('.error')}") from None
+
+    def picture(self, name):
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.browser.screenshot(SCREENSHOTS / f"{name}.png")
+
+    def looks_like(self, name):
+        """Holds the view against what was looked at by eye. QUIRE_LOOKS=write records it anew;
+        look at the screenshots before you commit that."""
+        looks = json.loads(LOOKS.read_text()) if LOOKS.exists() else {}
+        now = self.browser.look()
+        if os.environ.get("QUIRE_LOOKS") == "write":
+            looks[name] = now
+            LOOKS.write_text(json.dumps(looks, indent=1, sort_keys=True) + "\n")
+        self.assertIn(name, looks)
+        self.assertLess(difference(now, looks[name]), FAR, f"{name}:\n" + "\n".join(now))
+
+    def count(self, selector):
+        return len(self.browser.all(selector))
+
+    def texts(self, selector):
+        return self.browser.run(
+            "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)",
+            selector,
+        )
+
+    def ask(self, question):
+        self.go("ask")
+        self.browser.type(".ask textarea", question)
+        self.browser.click(".ask button[type=submit]")
+        self.settled(".why", 120)
+
+
+class Views(PageTest):
+    """Every view, with the embedded model and a few documents."""
+
+    @classmethod
+    def setUpClass(cls):
+        # Without probes while idle, so that `auto` stays what it is.
+        cls.service = cls.enter(Service("--policy.evidence=false"))
+        cls.browser = cls.enter(Browser(DRIVER, CHROMIUM))
+        cls.service.post("/v1/documents?wait=true", {"documents": list(sample_documents())})
+        body = {"query": QUESTION, "document_ids": ["jaland", "jaland-part-2", "fomville"]}
+        for strategy in ("recompute", "reuse", "samkv"):
+            cache = {"strategy": strategy}
+            if strategy == "samkv":
+                cache["options"] = {"score": "keys"}
+            cls.service.post("/v1/query", body | {"cache": cache, "citations": True})
+
+    def test_what_modules_compute(self):
+        self.go("fidelity")
+        self.assertEqual(self.browser.run((HERE / "modules.js").read_text()), [])
+
+    def test_ask_and_see_the_source(self):
+        self.ask(QUESTION)
+        answer = self.browser.text(".answer")
+        self.assertIn(ANSWER, answer)
+        self.browser.click(".cite")
+        self.settled("mark")
+        marked = self.browser.text("mark")
+        source = self.browser.text(".sourcecard h3")
+        text = next(d["text"] for d in sample_documents() if d["id"] in source.split())
+        self.assertIn(marked, text)
+        self.assertEqual(self.browser.run("return document.activeElement.tagName"), "H3")
+        self.assertIn("First token after", self.browser.text(".why"))
+        self.picture("ask")
+        self.browser.run("location.hash = '#/time'")
+        self.settled(".plot")
+        self.browser.run("location.hash = '#/ask'")  # the answer is still there
+        self.assertIn(ANSWER, self.browser.text(".answer"))
+
+    def test_ask_chosen_documents(self):
+        self.go("ask")
+        self.browser.run("document.querySelector('.seg input[value=some]').click()")
+        self.browser.type(".ask input[type=search]", "fomville")
+        self.browser.wait(lambda: self.count(".picks li") == 2, "the two documents of that name")
+        self.browser.run(
+            """[...document.querySelectorAll('.picks label')]
+              .find((l) => l.querySelector('code').textContent === 'fomville').click()"""
+        )
+        self.browser.find(".chip")
+        self.browser.type(".ask textarea", "On which river does Fomville stand?")
+        self.browser.click(".ask button[type=submit]")
+        self.settled(".why")
+        self.assertEqual(len(self.texts("ol.plain li")), 1)
+        self.assertIn("Junbroa", self.browser.text(".answer"))
+
+    def test_asking_over_no_document_says_what_to_do(self):
+        self.go("ask")
+        self.browser.run("document.querySelector('.seg input[value=some]').click()")
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask button[type=submit]")
+        self.assertIn("Choose at least one document", self.browser.text(".error"))
+
+    def test_a_document_is_dropped_pinned_and_deleted(self):
+        self.go("documents")
+        self.settled("table")
+        self.browser.run(
+            """const data = new DataTransfer();
+            data.items.add(new File(["# Geese\\n\\nThe goose is called Berta."], "geese.md"));
+            document.querySelector(".drop").dispatchEvent(
+              new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));"""
+        )
+        self.browser.wait(lambda: "ready" in "".join(self.texts(".uploads li")), "the upload")
+        self.settled('[aria-label="Pin geese.md"]')
+        self.picture("documents")
+        self.browser.click('[aria-label="Pin geese.md"]')
+        self.settled('[aria-label="Pin geese.md"][aria-pressed=true]')
+        self.browser.click('a[href="./#/documents/geese.md"]')
+        self.browser.wait(lambda: "Berta" in "".join(self.texts("pre.tall")), "the text")
+        self.browser.click('[aria-label="Delete geese.md"]')
+        self.browser.click("dialog button.danger")
+        self.browser.wait(lambda: not self.count('[aria-label="Pin geese.md"]'), "its end")
+
+    def test_a_refused_document_names_the_field(self):
+        self.allowed = (400,)
+        self.go("documents")
+        self.browser.click("details summary")
+        self.browser.type("form textarea", "A text")
+        self.browser.type('form input[placeholder^="made by"]', "no/slashes")
+        self.browser.click("form button[type=submit]")
+        self.assertIn("Field: id", self.browser.text(".uploads .error"))
+
+    def test_block_map(self):
+        self.go("blocks")
+        self.settled(".cell")
+        ids = self.browser.run("return document.querySelector('main select').options.length")
+        self.assertGreaterEqual(ids, 3)
+        sparse = self.browser.run(
+            """const list = await (await fetch('v1/queries?limit=100')).json();
+            const id = list.data.find((q) => q.cache.strategy === 'samkv').id;
+            const map = await (await fetch(`v1/queries/${id}/explain?include=text`)).json();
+            location.hash = `#/blocks/${id}`;
+            return map"""
+        )
+        self.browser.wait(
+            lambda: self.count(".cell") == len(sparse["blocks"]), "a cell for each block"
+        )
+        for action in ("reused", "recomputed", "dropped"):
+            number = sum(b["action"] == action for b in sparse["blocks"])
+            self.assertEqual(self.count(f".cell.k-{action}"), number, action)
+        self.browser.run("document.querySelector('.cell').focus()")
+        self.browser.keys("\ue014")  # arrow right
+        self.assertIn(sparse["blocks"][1]["text"].strip(), self.browser.text(".blockcard"))
+        self.assertIn("score", self.browser.text(".blockcard"))
+        self.picture("blocks")
+        self.browser.run(
+            """const s = [...document.querySelectorAll('main select')][1];
+            s.value = 'tier'; s.dispatchEvent(new Event('change'))"""
+        )
+        self.assertEqual(self.count(".cell.k-tier-dram"), len(sparse["blocks"]))
+
+    def test_time(self):
+        self.go("time")
+        self.settled(".plot .bar")
+        names = self.texts(".plot .label")
+        for name in ("queue", "lookup", "prefill", "decode"):
+            self.assertIn(name, names)
+        kinds = self.texts("tbody th")
+        self.assertIn("hit", kinds)
+        self.assertIn("full prefill asked for", kinds)
+        self.picture("time")
+
+    def test_worth_is_live(self):
+        self.go("worth")
+        self.settled(".figure")
+        figure = int(self.texts(".figure")[0].split()[0].replace(",", ""))
+        self.assertGreater(figure, 0)
+        before = self.browser.text("main .hint")
+        self.browser.wait(lambda: self.browser.text("main .hint") != before, "the next numbers")
+        self.picture("worth")
+        self.service.post("/v1/documents?wait=true", {"id": "news", "text": "Something new."})
+        self.browser.wait(lambda: any("job" in t for t in self.texts(".log li")), "an event")
+
+    def test_compare(self):
+        self.go("compare")
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask .row button")  # one more strategy
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: self.count("tbody tr") == 3, "three strategies", 60)
+        self.browser.wait(lambda: self.count("button[type=submit]:disabled") == 0, "the end", 60)
+        rows = self.texts("tbody tr")
+        self.assertTrue(rows[0].startswith("recompute") and rows[1].startswith("reuse"), rows)
+        self.assertTrue(all("%" in row for row in rows), rows)
+        self.assertEqual(self.count(".beside .tokens"), 3)
+        self.picture("compare")
+
+    def test_fidelity(self):
+        self.go("fidelity")
+        self.settled(".card h2")
+        self.assertIn("Nothing has been measured yet", self.browser.text())
+        # What a service has after days of probes is put into its reply here.
+        self.go("ask")
+        self.browser.run(
+            """const real = fetch;
+            globalThis.fetch = async (address, options) => {
+              const reply = await real(address, options);
+              if (!String(address).startsWith('v1/info')) return reply;
+              const body = await reply.json();
+              Object.assign(body.fidelity, arguments[0]);
+              return new Response(JSON.stringify(body),
+                {headers: {'Content-Type': 'application/json'}});
+            };
+            location.hash = '#/fidelity'""",
+            json.loads((HERE / "fidelity.json").read_text()),
+        )
+        self.settled(".plot .front")
+        self.assertEqual(self.count(".plot .dot"), 5)
+        self.assertEqual(self.texts("tbody th"), ["epic:k=16", "reuse", "reuse", "prophetkv"])
+        self.assertIn("not passed", self.browser.text())
+        self.picture("fidelity")
+
+    def test_requests(self):
+        self.go("requests")
+        self.settled("textarea")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.texts(".status.c2") == ["200"], "the reply")
+        self.assertIn('"object": "query.result"', self.browser.text("pre.tall"))
+        self.picture("requests")
+        self.browser.run("location.hash = '#/requests/get_admin_events'")
+        self.browser.wait(lambda: not self.count("textarea"), "the other route")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: "event: stats" in "".join(self.texts("pre.tall")), "events")
+        self.browser.click("form button:not([type=submit])")  # stop
+        self.browser.wait(lambda: "Stopped" in self.browser.text(), "the end of the stream")
+
+    def test_a_wrong_request_shows_its_status(self):
+        self.allowed = (400,)
+        self.go("requests")
+        self.settled("textarea")
+        self.browser.run(
+            "document.querySelector('textarea').value = arguments[0]",
+            json.dumps({"query": "x", "qery": 1}),
+        )
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.texts(".status.c4") == ["400"], "the refusal")
+        self.assertIn("unknown field 'qery'", self.browser.text("pre.tall"))
+
+    def test_docs_describe_every_route(self):
+        self.browser.open(self.service.url + "/docs")
+        self.settled(".op")
+        number = self.browser.run(
+            """const api = await (await fetch('openapi.json')).json();
+            return Object.values(api.paths).flatMap(Object.keys).length"""
+        )
+        self.assertEqual(self.count(".op"), number)
+        self.browser.click("#op-post_query summary")
+        self.assertIn("document_ids", self.browser.text("#op-post_query"))
+        self.picture("docs")
+
+    def test_every_view_in_every_dress(self):
+        checks = (HERE / "checks.js").read_text()
+        for scheme, width in (("light", 1280), ("dark", 400), ("dark", 1280), ("light", 400)):
+            self.browser.colours(scheme)
+            self.browser.resize(width, 900)
+            for view in VIEWS:
+                with self.subTest(view=view, scheme=scheme, width=width):
+                    self.go(view)
+                    self.settled(".view .card")
+                    self.assertEqual(self.browser.run(checks), [])
+                    if width == 400:
+                        self.picture(f"{view}-{scheme}-narrow")
+                    if view in STEADY and scheme == "dark":
+                        self.looks_like(f"{view}-{scheme}-{width}")
+        self.browser.colours("light")
+        self.browser.resize(1280, 900)
+
+    def test_a_spoilt_view_is_seen(self):
+        looks = json.loads(LOOKS.read_text())
+        self.browser.colours("dark")
+        self.browser.resize(400, 900)
+        for spoil in (
+            "document.querySelector('link[rel=stylesheet]').disabled = true",
+            "document.querySelector('.view').replaceChildren()",
+        ):
+            self.go("ask")
+            self.settled(".view .card")
+            self.assertLess(difference(self.browser.look(), looks["ask-dark-400"]), FAR)
+            self.browser.run(spoil)
+            self.assertGreater(difference(self.browser.look(), looks["ask-dark-400"]), FAR)
+        self.browser.colours("light")
+        self.browser.resize(1280, 900)
+
+    def test_controls_have_names(self):
+        for view in VIEWS:
+            self.go(view)
+            self.settled(".view .card")
+            for control in self.browser.all("button, input, select, textarea, summary, a"):
+                if self.browser.shown(control):
+                    self.assertTrue(self.browser.label(control), f"{view}: a control has no name")
+
+    def test_views_are_reached_by_keyboard(self):
+        self.go("ask")
+        self.browser.run("document.querySelector('#nav a[data-view=time]').focus()")
+        self.browser.keys("\ue007")  # Enter
+        self.browser.wait(lambda: self.browser.text("h1") == "Time", "the view")
+        self.assertEqual(self.browser.run("return document.activeElement.tagName"), "H1")
+
+    def test_light_and_dark(self):
+        self.go("ask")
+        colour = "return getComputedStyle(document.body).backgroundColor"
+        light = self.browser.run(colour)
+        switch = """const s = document.querySelector('.top select');
+            s.value = arguments[0]; s.dispatchEvent(new Event('change'))"""
+        self.browser.run(switch, "dark")
+        self.assertNotEqual(self.browser.run(colour), light)
+        self.go("ask")  # it is remembered
+        self.assertNotEqual(self.browser.run(colour), light)
+        self.browser.run(switch, "auto")
+        self.assertEqual(self.browser.run(colour), light)
+
+
+class Keys(PageTest):
+    """A service with keys: the page asks for one."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = cls.enter(tempfile.TemporaryDirectory(prefix="quire-keys-"))
+        keys = pathlib.Path(folder) / "keys.toml"
+        keys.write_text(KEYS)
+        cls.service = cls.enter(Service(f"--auth.keys_file={keys}"))
+        cls.browser = cls.enter(Browser(DRIVER, CHROMIUM))
+
+    def give(self, key):
+        self.browser.type("dialog input", key)
+        self.browser.click("dialog button[type=submit]")
+
+    def test_key_and_namespace(self):
+        self.allowed = (401,)
+        self.go("documents")
+        self.give("wrong")
+        self.browser.wait(lambda: "not known" in "".join(self.texts("dialog")), "another dialog")
+        self.give("example-key-of-the-operator")
+        self.settled(".drop")
+        self.browser.wait(lambda: "default" in self.texts(".top button")[0], "the namespace")
+        self.go("documents")  # the key stays with the tab
+        self.settled(".drop")
+        self.assertEqual(self.count("dialog"), 0)
+        self.browser.click(".top button")
+        self.browser.type("dialog input:not([type=password])", "team-b")
+        self.picture("access")
+        self.browser.click("dialog button[type=submit]")
+        self.browser.wait(lambda: "team-b" in self.texts(".top button")[0], "the namespace")
+        self.browser.click("details summary")
+        self.browser.type("form textarea", "A text of team b.")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.count("tbody tr") == 1, "the document in its namespace")
+
+
+class RealModel(PageTest):
+    """A real model over real documents."""
+
+    @classmethod
+    def setUpClass(cls):
+        model = smollm2()
+        if not model:
+            raise unittest.SkipTest("SmolLM2 is not here: scripts/get_model.sh smollm2 brings it")
+        cls.service = cls.enter(Service("--policy.evidence=false", model=model))
+        cls.browser = cls.enter(Browser(DRIVER, CHROMIUM, width=1120, height=800))
+        documents = [
+            {"id": path.name, "text": path.read_text(encoding="utf-8")}
+            for path in sorted((ROOT / "examples/garden").glob("*.md"))
+        ]
+        cls.service.post("/v1/documents?wait=true", {"documents": documents})
+        for question in ("When was the borehole drilled?", "When is the open day?"):
+            for strategy in ("recompute", "reuse"):
+                body = {"query": question, "retrieve": {}, "max_tokens": 24}
+                cls.service.post("/v1/query", body | {"cache": {"strategy": strategy}})
+
+    def test_ask_then_see_blocks_and_times(self):
+        self.ask("How heavy was the heaviest marrow?")
+        self.assertTrue(self.browser.text(".answer"))
+        self.browser.click(".cite")
+        self.settled("mark")
+        self.browser.run("scrollTo(0, 0)")
+        self.picture("real-ask")
+        self.browser.run("location.hash = '#/time'")
+        self.settled(".plot .bar")
+        kinds = self.texts("tbody th")
+        self.assertIn("hit", kinds)
+        self.assertIn("full prefill asked for", kinds)
+        self.picture("real-time")
+        body = {"query": "How heavy was the heaviest marrow?", "retrieve": {}, "max_tokens": 24}
+        body["cache"] = {"strategy": "samkv", "options": {"score": "keys"}}
+        made = self.service.post("/v1/query", body)
+        self.browser.run("location.hash = `#/blocks/${arguments[0]}`", made["id"])
+        self.settled(".cell.k-dropped")
+        self.browser.run("document.querySelectorAll('.cell')[8].focus()")
+        self.settled(".blockcard pre")
+        self.picture("real-blocks")
+
+
+if __name__ == "__main__":
+    if not CHROMIUM or not DRIVER:
+        print("skipped: no Chromium or no chromedriver (packages chromium, chromium-driver)")
+        sys.exit(0)
+    unittest.main(verbosity=2)
