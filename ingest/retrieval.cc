@@ -74,10 +74,10 @@ std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, Ret
 
 class RetrievalImpl final : public Retrieval {
  public:
-  RetrievalImpl(const RetrievalOptions& options, Store& store, Engine* engine)
+  RetrievalImpl(const RetrievalOptions& options, Store& store, std::shared_ptr<Embedder> embedder)
       : options_(options), store_(store) {
     if (options.embeddings)
-      vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, *engine);
+      vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, std::move(embedder));
   }
   ~RetrievalImpl() override { stop(); }
 
@@ -85,6 +85,7 @@ class RetrievalImpl final : public Retrieval {
   void stop() override;
   bool ready() const override { return ready_; }
   RetrievalStats stats() const override;
+  RetrieveScorer default_scorer() const override { return options_.scorer; }
   Result<std::vector<Passage>> search(std::string_view ns, const RetrieveRequest& request) override;
 
  private:
@@ -402,7 +403,9 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
 }
 
 Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
-                                                   const RetrieveRequest& request) {
+                                                   const RetrieveRequest& asked) {
+  RetrieveRequest request = asked;
+  if (request.scorer == RetrieveScorer::kAuto) request.scorer = options_.scorer;
   if (stopped_) return Status::unavailable("the service is stopping");
   if (!ready_)
     return Status::unavailable(
@@ -416,7 +419,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
     if (!vectors_)
       return Status::invalid(
           "scorer",
-          "this scorer needs embeddings, which are switched off (retrieve.embeddings = false)");
+          "this scorer needs embeddings, which are switched off (neither retrieve.encoder nor "
+          "retrieve.embeddings is set)");
     QUIRE_ASSIGN_OR_RETURN(vector, vectors_->embed(request.query));
   }
   std::vector<Passage> out;
@@ -442,8 +446,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
 }  // namespace
 
 std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store,
-                                            Engine* engine) {
-  return std::make_unique<RetrievalImpl>(options, store, engine);
+                                            std::shared_ptr<Embedder> embedder) {
+  return std::make_unique<RetrievalImpl>(options, store, std::move(embedder));
 }
 
 }  // namespace quire

@@ -6,6 +6,7 @@
 #include <thread>
 #include <tuple>
 
+#include "ingest/embed/engine_embedder.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/retrieval.h"
 #include "tests/support/engine_harness.h"
@@ -61,7 +62,7 @@ class EmbeddingIndexTest : public ::testing::Test {
   void start(const EmbeddingOptions& embeddings = {}) {
     RetrievalOptions options;
     options.embeddings = embeddings;
-    retrieval_ = create_retrieval(options, *store_, engine_.get());
+    retrieval_ = create_retrieval(options, *store_, make_engine_embedder(*engine_));
     retrieval_->start();
     synchronize();
   }
