@@ -21,10 +21,19 @@ enum class RetrieveScorer : std::uint8_t {
   kBm25,
   /// Cosine of the embeddings of question and chunk; documents without one yet are not found.
   kEmbedding,
-  /// Reciprocal rank fusion of both: the sum of 1 / (60 + rank) over the rankings that contain a
-  /// chunk.
+  /// Fusion of both.
   kHybrid,
 };
+
+/// Weighted reciprocal rank fusion of two rankings (Cormack, Clarke and Buettcher 2009, with
+/// weights): the sum of share / (constant + rank) over the rankings that contain a chunk. The share
+/// of meaning is 2 * meaning, that of words 2 * (1 - meaning).
+struct Fusion {
+  double constant = 60;
+  double meaning = 0.5;
+};
+/// With a text encoder, whose ranking is the better one (docs/retrieval.md).
+inline constexpr Fusion kEncoderFusion{.constant = 5, .meaning = 0.6};
 
 struct RetrievalOptions {
   /// Limit of memory over all namespaces; past it the index lies on disk. 0: no limit.
@@ -36,6 +45,7 @@ struct RetrievalOptions {
   std::string language = "english";
   std::optional<EmbeddingOptions> embeddings = {};  ///< none: RetrieveScorer::kBm25 only
   RetrieveScorer scorer = RetrieveScorer::kBm25;    ///< of requests that name none; not kAuto
+  Fusion fusion = {};                               ///< of RetrieveScorer::kHybrid
 };
 
 struct RetrieveRequest {

@@ -94,6 +94,7 @@ RetrievalOptions retrieval_options(const Config& c) {
   const std::string& scorer = c.retrieve.scorer;
   if (scorer == "embedding") o.scorer = RetrieveScorer::kEmbedding;
   if (scorer == "hybrid" || (scorer == "auto" && encoder)) o.scorer = RetrieveScorer::kHybrid;
+  if (encoder) o.fusion = kEncoderFusion;
   if (c.retrieve.embeddings || encoder)
     o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
                                     .max_disk_bytes = c.retrieve.max_embedding_disk_bytes,

@@ -61,10 +61,11 @@ class EmbeddingIndexTest : public ::testing::Test {
     ASSERT_TRUE(done.ok()) << done.status().to_string();
   }
   void start(const EmbeddingOptions& embeddings = {}, std::shared_ptr<Embedder> embedder = nullptr,
-             RetrieveScorer scorer = RetrieveScorer::kBm25) {
+             RetrieveScorer scorer = RetrieveScorer::kBm25, const Fusion& fusion = {}) {
     RetrievalOptions options;
     options.embeddings = embeddings;
     options.scorer = scorer;
+    options.fusion = fusion;
     retrieval_ = create_retrieval(options, *store_,
                                   embedder ? embedder : make_engine_embedder(*engine_));
     retrieval_->start();
@@ -465,6 +466,19 @@ TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
   // It has no word of the question, so its vector alone ranks it.
   EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);
   EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
+}
+
+TEST_F(EmbeddingIndexTest, FusionWeighsBothRankings) {
+  commit("both", "green tea");
+  commit("words", "green and tea");
+  commit("none", "blue sky");
+  start({}, nullptr, RetrieveScorer::kHybrid, {.constant = 5, .meaning = 0.9});
+  const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_NEAR(found[0].score, (0.2 + 1.8) / 6, 1e-9);
+  EXPECT_NEAR(found[1].score, (0.2 + 1.8) / 7, 1e-9);
+  EXPECT_EQ(found[2].document_id, "none");
+  EXPECT_NEAR(found[2].score, 1.8 / 8, 1e-9) << "only its meaning ranks it";
 }
 
 TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {
