@@ -25,11 +25,6 @@ constexpr std::int64_t kDocumentBytes = 192, kChunkBytes = 80;
 /// What moves to disk at once, as a part of the limit of memory.
 constexpr std::int64_t kMovedPart = 8;
 
-std::vector<std::int32_t> within_window(const Engine& engine, std::vector<std::int32_t> ids) {
-  ids.resize(std::min(ids.size(), to_size(engine.info().max_model_len)));
-  return ids;
-}
-
 bool comes_before(const ChunkHit& a, const ChunkHit& b) {
   if (a.score != b.score) return a.score > b.score;
   return std::tie(a.id, a.chunk) < std::tie(b.id, b.chunk);
@@ -37,8 +32,9 @@ bool comes_before(const ChunkHit& a, const ChunkHit& b) {
 
 }  // namespace
 
-EmbeddingIndex::EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine)
-    : options_(options), store_(store), engine_(engine) {}
+EmbeddingIndex::EmbeddingIndex(const EmbeddingOptions& options, Store& store,
+                               std::shared_ptr<Embedder> embedder)
+    : options_(options), store_(store), embedder_(std::move(embedder)) {}
 
 EmbeddingIndex::~EmbeddingIndex() { stop(); }
 
@@ -180,7 +176,7 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
     drop(name);
     return {};
   }
-  const Digest made_of = embedding_source(engine_.info(), *head);
+  const Digest made_of = embedding_source(embedder_->fingerprint(), *head);
   if (refresh_entry(name, *head, made_of)) {
     if (unreadable) {
       drop(name);
@@ -204,7 +200,8 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
   if (!text.ok() && text.code() != Code::kNotFound) return text.status();
   const auto again = store_.get_document_head(ns, id);
   // A change notification will follow.
-  if (!text.ok() || !again.ok() || embedding_source(engine_.info(), *again) != made_of) return {};
+  if (!text.ok() || !again.ok() || embedding_source(embedder_->fingerprint(), *again) != made_of)
+    return {};
   QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
   QUIRE_RETURN_IF_ERROR(store_.put_meta(embedding_record_name(ns, id), encode_embeddings(record)));
   // Enters the record if the document is unchanged, erases it if the document is gone.
@@ -232,22 +229,11 @@ Result<EmbeddingRecord> EmbeddingIndex::compute(const DocumentManifest& head, st
                                                 const std::stop_token& stop) {
   EmbeddingRecord record;
   record.made_of = made_of;
-  std::vector<std::vector<float>> vectors;
-  for (const DocumentChunk& c : head.chunks) {
-    const std::vector<std::int32_t> ids = within_window(
-        engine_, embedding_ids(engine_.tokenizer(), embedding_text(head, c, text)));
-    if (ids.empty()) {
-      vectors.emplace_back();
-      continue;
-    }
-    auto vector = embed_and_wait(engine_, ids, stop);
-    // The text is too long for the engine's memory.
-    if (vector.code() == Code::kInvalidArgument) vector = std::vector<float>();
-    QUIRE_RETURN_IF_ERROR(vector.status());
-    vectors.push_back(std::move(*vector));
-    record.dimension = std::max(record.dimension,
-                                static_cast<std::uint32_t>(vectors.back().size()));
-  }
+  std::vector<std::string> texts;
+  for (const DocumentChunk& c : head.chunks) texts.push_back(embedding_text(head, c, text));
+  QUIRE_ASSIGN_OR_RETURN(const auto vectors, embedder_->embed(texts, EmbedRole::kText, {stop}));
+  for (const auto& vector : vectors)
+    record.dimension = std::max(record.dimension, static_cast<std::uint32_t>(vector.size()));
   // An all-zero row means that nothing is to be found or computed again.
   if (record.dimension == 0) record.dimension = 1;
   for (const auto& vector : vectors) {
@@ -395,9 +381,12 @@ Status EmbeddingIndex::remove(Space& space, std::string_view id) {
 // Searching
 
 Result<std::vector<float>> EmbeddingIndex::embed(std::string_view question) {
-  return embed_and_wait(engine_,
-                        within_window(engine_, embedding_ids(engine_.tokenizer(), question)),
-                        stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime);
+  const std::string text(question);
+  QUIRE_ASSIGN_OR_RETURN(
+      auto vectors,
+      embedder_->embed({&text, 1}, EmbedRole::kQuestion,
+                       {stop_.get_token(), std::chrono::steady_clock::now() + kQuestionTime}));
+  return std::move(vectors.front());
 }
 
 /// Has the thread leave out documents whose vectors a search could not read. index_mu_ is held.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -20,7 +21,7 @@
 #include <vector>
 
 #include "cachestore/store.h"
-#include "engine/engine.h"
+#include "ingest/embed/embedder.h"
 #include "ingest/index/chunk_hit.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/index/vector_index.h"
@@ -47,32 +48,32 @@ struct EmbeddingStats {
   bool exact = true;  ///< no namespace is searched through lists
 };
 
-/// Holds one vector per chunk: Engine::embed() of the title its KV was computed with and its text.
-/// Only the first max_model_len tokens of a longer chunk count. Vectors are computed one after the
-/// other at the priority of ingest, and kept in the store and in the index. A document with a
-/// matching record is not computed again. Until a document is processed, it is not found.
+/// Holds one vector per chunk, of the title its KV was computed with and its text. Vectors are
+/// computed document by document, and kept in the store and in the index. A document with a
+/// matching record of the same embedder is not computed again. Until a document is processed, it is
+/// not found.
 ///
 /// Past max_bytes vectors move to a file of their namespace beside the store. Documents that could
 /// not be written or read there are left out, which the log says.
 ///
-/// Threads: every method from any thread; search() may wait for the engine. A thread of the index
-/// computes vectors and updates it. Store and engine must outlive it.
+/// Threads: every method from any thread. A thread of the index computes vectors and updates it.
+/// The store must outlive it.
 class EmbeddingIndex {
  public:
-  EmbeddingIndex(const EmbeddingOptions& options, Store& store, Engine& engine);
+  EmbeddingIndex(const EmbeddingOptions& options, Store& store, std::shared_ptr<Embedder> embedder);
   ~EmbeddingIndex();
 
   /// Enters the store's documents, then follows changed(). The store's watcher must already be
   /// active.
   void start();
-  /// Ends the thread and the searches that wait for the engine.
+  /// Ends the thread and the questions that wait for their vectors.
   void stop();
   /// Schedules another look at this document. It returns quickly.
   void changed(std::string_view ns, std::string_view id);
   EmbeddingStats stats() const;
 
-  /// Returns the vector of a question. Errors: those of Engine::embed(), kUnavailable (stopped),
-  /// kDeadlineExceeded (after 10 s).
+  /// Returns the vector of a question. Errors: those of Embedder::embed(), of which
+  /// kDeadlineExceeded comes after 10 s.
   Result<std::vector<float>> embed(std::string_view question);
 
   enum class Unit : std::uint8_t { kChunk, kBestChunkOfDocument };
@@ -136,7 +137,7 @@ class EmbeddingIndex {
 
   const EmbeddingOptions options_;
   Store& store_;
-  Engine& engine_;
+  const std::shared_ptr<Embedder> embedder_;
   std::stop_source stop_;
 
   mutable std::mutex mu_;

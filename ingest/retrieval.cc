@@ -25,9 +25,7 @@ namespace {
 constexpr std::size_t kPage = 100;  // documents per page of a listing
 constexpr int kMostAttempts = 4;    // attempts of a search whose documents change during it
 constexpr std::size_t kMostResults = 1000;
-/// Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): its constant, and how many places
-/// of each ranking are read.
-constexpr double kFusionConstant = 60;
+/// How many places of each ranking are fused.
 constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
 
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
@@ -52,16 +50,19 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text,
 }
 
 /// Returns the best first; equal sums are ordered by id, then chunk.
-std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, RetrieveUnit unit,
-                            std::size_t k) {
+std::vector<ChunkHit> fused(const std::vector<ChunkHit>& words,
+                            const std::vector<ChunkHit>& meaning, const Fusion& fusion,
+                            RetrieveUnit unit, std::size_t k) {
   std::map<std::pair<std::string, std::int32_t>, ChunkHit> sums;
-  for (const auto& ranking : rankings) {
+  for (const auto* found : {&words, &meaning}) {
+    const auto& ranking = *found;
+    const double share = 2 * (found == &meaning ? fusion.meaning : 1 - fusion.meaning);
     for (std::size_t rank = 0; rank < ranking.size(); ++rank) {
       const ChunkHit& hit = ranking[rank];
       const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0},
                                        ChunkHit{hit.id, hit.version, hit.chunk, 0})
                           .first;
-      at->second.score += 1 / (kFusionConstant + 1 + static_cast<double>(rank));
+      at->second.score += share / (fusion.constant + 1 + static_cast<double>(rank));
     }
   }
   std::vector<ChunkHit> out;
@@ -74,10 +75,10 @@ std::vector<ChunkHit> fused(std::span<const std::vector<ChunkHit>> rankings, Ret
 
 class RetrievalImpl final : public Retrieval {
  public:
-  RetrievalImpl(const RetrievalOptions& options, Store& store, Engine* engine)
+  RetrievalImpl(const RetrievalOptions& options, Store& store, std::shared_ptr<Embedder> embedder)
       : options_(options), store_(store) {
     if (options.embeddings)
-      vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, *engine);
+      vectors_ = std::make_unique<EmbeddingIndex>(*options.embeddings, store, std::move(embedder));
   }
   ~RetrievalImpl() override { stop(); }
 
@@ -85,6 +86,7 @@ class RetrievalImpl final : public Retrieval {
   void stop() override;
   bool ready() const override { return ready_; }
   RetrievalStats stats() const override;
+  RetrieveScorer default_scorer() const override { return options_.scorer; }
   Result<std::vector<Passage>> search(std::string_view ns, const RetrieveRequest& request) override;
 
  private:
@@ -367,7 +369,7 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   };
   QUIRE_ASSIGN_OR_RETURN(rankings[1], vectors_->search(ns, vector, search));
   if (request.scorer == RetrieveScorer::kEmbedding) return std::move(rankings[1]);
-  return fused(rankings, request.unit, request.k);
+  return fused(rankings[0], rankings[1], options_.fusion, request.unit, request.k);
 }
 
 /// Returns the text of a hit; none: the document has changed since it was indexed.
@@ -403,7 +405,9 @@ Result<std::optional<Passage>> RetrievalImpl::passage(std::string_view ns, const
 }
 
 Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
-                                                   const RetrieveRequest& request) {
+                                                   const RetrieveRequest& asked) {
+  RetrieveRequest request = asked;
+  if (request.scorer == RetrieveScorer::kAuto) request.scorer = options_.scorer;
   if (stopped_) return Status::unavailable("the service is stopping");
   if (!ready_)
     return Status::unavailable(
@@ -417,7 +421,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
     if (!vectors_)
       return Status::invalid(
           "scorer",
-          "this scorer needs embeddings, which are switched off (retrieve.embeddings = false)");
+          "this scorer needs embeddings, which are switched off (neither retrieve.encoder nor "
+          "retrieve.embeddings is set)");
     QUIRE_ASSIGN_OR_RETURN(vector, vectors_->embed(request.query));
   }
   std::vector<Passage> out;
@@ -443,8 +448,8 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
 }  // namespace
 
 std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store,
-                                            Engine* engine) {
-  return std::make_unique<RetrievalImpl>(options, store, engine);
+                                            std::shared_ptr<Embedder> embedder) {
+  return std::make_unique<RetrievalImpl>(options, store, std::move(embedder));
 }
 
 }  // namespace quire

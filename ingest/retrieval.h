@@ -15,6 +15,26 @@
 
 namespace quire {
 
+enum class RetrieveUnit : std::uint8_t { kChunk, kDocument };
+enum class RetrieveScorer : std::uint8_t {
+  kAuto,  ///< RetrievalOptions::scorer
+  kBm25,
+  /// Cosine of the embeddings of question and chunk; documents without one yet are not found.
+  kEmbedding,
+  /// Fusion of both.
+  kHybrid,
+};
+
+/// Weighted reciprocal rank fusion of two rankings (Cormack, Clarke and Buettcher 2009, with
+/// weights): the sum of share / (constant + rank) over the rankings that contain a chunk. The share
+/// of meaning is 2 * meaning, that of words 2 * (1 - meaning).
+struct Fusion {
+  double constant = 60;
+  double meaning = 0.5;
+};
+/// With a text encoder, whose ranking is the better one (docs/retrieval.md).
+inline constexpr Fusion kEncoderFusion{.constant = 5, .meaning = 0.6};
+
 struct RetrievalOptions {
   /// Limit of memory over all namespaces; past it the index lies on disk. 0: no limit.
   std::int64_t max_index_bytes = 512ll << 20;
@@ -23,17 +43,9 @@ struct RetrievalOptions {
   std::int64_t max_index_disk_bytes = 4ll << 30;
   /// Language whose words are stemmed (base/stems.h), or `none`.
   std::string language = "english";
-  std::optional<EmbeddingOptions> embeddings;  ///< none: RetrieveScorer::kBm25 only
-};
-
-enum class RetrieveUnit : std::uint8_t { kChunk, kDocument };
-enum class RetrieveScorer : std::uint8_t {
-  kBm25,
-  /// Cosine of the embeddings of question and chunk; documents without one yet are not found.
-  kEmbedding,
-  /// Reciprocal rank fusion of both: the sum of 1 / (60 + rank) over the rankings that contain a
-  /// chunk.
-  kHybrid,
+  std::optional<EmbeddingOptions> embeddings = {};  ///< none: RetrieveScorer::kBm25 only
+  RetrieveScorer scorer = RetrieveScorer::kBm25;    ///< of requests that name none; not kAuto
+  Fusion fusion = {};                               ///< of RetrieveScorer::kHybrid
 };
 
 struct RetrieveRequest {
@@ -43,7 +55,7 @@ struct RetrieveRequest {
   MetadataFilter metadata;
   std::size_t k = 4;
   RetrieveUnit unit = RetrieveUnit::kChunk;
-  RetrieveScorer scorer = RetrieveScorer::kBm25;
+  RetrieveScorer scorer = RetrieveScorer::kAuto;
 };
 
 struct Passage {
@@ -71,8 +83,8 @@ struct RetrievalStats {
 /// words at once, and by its meaning once it is embedded.
 ///
 /// Threads: every method from any thread. All but ready() and stats() may wait on disk, and
-/// search() with embeddings for the engine. It has one thread, with embeddings two. Store and
-/// engine must outlive it.
+/// search() with embeddings for the vector of the question. It has one thread, with embeddings two.
+/// The store must outlive it.
 class Retrieval {
  public:
   virtual ~Retrieval() = default;  ///< after stop()
@@ -83,6 +95,8 @@ class Retrieval {
   virtual void stop() = 0;
   virtual bool ready() const = 0;
   virtual RetrievalStats stats() const = 0;
+  /// Returns what RetrieveScorer::kAuto means.
+  virtual RetrieveScorer default_scorer() const = 0;
 
   /// Returns the best passages first; equal scores by id, then chunk. With kBm25 it returns exactly
   /// k if that many exist; those without a word of the query come last with score 0. Passages
@@ -94,8 +108,8 @@ class Retrieval {
                                               const RetrieveRequest& request) = 0;
 };
 
-/// Makes a Retrieval. `engine` computes embeddings; it may be null only without them.
+/// Makes a Retrieval. `embedder` makes its vectors; it may be null only without embeddings.
 std::unique_ptr<Retrieval> create_retrieval(const RetrievalOptions& options, Store& store,
-                                            Engine* engine);
+                                            std::shared_ptr<Embedder> embedder);
 
 }  // namespace quire

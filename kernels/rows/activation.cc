@@ -17,6 +17,11 @@ Status swiglu(const SwigluArgs& args) {
   return {};
 }
 
+void gelu(float* x, std::int64_t n) {
+  parallel_for(n, 16384,
+               [&](std::int64_t begin, std::int64_t end) { cpu::gelu_range(x, begin, end); });
+}
+
 void add_inplace(float* x, const float* y, std::int64_t n) {
   parallel_for(n, 65536,
                [&](std::int64_t begin, std::int64_t end) { cpu::add_range(x, y, begin, end); });

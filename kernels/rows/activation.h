@@ -1,4 +1,4 @@
-/// This file declares the gated feed-forward activation, residual addition and column sums.
+/// This file declares feed-forward activations, residual addition and column sums.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ struct SwigluArgs {
 };
 Status swiglu(const SwigluArgs& args);
 Status swiglu_reference(const SwigluArgs& args);
+
+/// Replaces x[i] by x[i] * P(X <= x[i]) of a standard normal X for i < n (Hendrycks and Gimpel,
+/// "Gaussian Error Linear Units", 2016, equation 1), within 2e-7 * max(1, |x[i]|).
+void gelu(float* x, std::int64_t n);
+void gelu_reference(float* x, std::int64_t n);
 
 /// Adds y to x: x[i] += y[i] for i < n.
 void add_inplace(float* x, const float* y, std::int64_t n);

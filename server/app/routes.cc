@@ -95,6 +95,8 @@ std::vector<Route> all_routes() {
           "The fate of every block"),
       with_body("POST", "/v1/retrieve", "retrieve", h::retrieve, kQuery,
                 "Ranked passages without generating"),
+      with_body("POST", "/v1/rerank", "rerank", h::rerank, kQuery,
+                "Rank given texts for a question"),
 
       openai(get("/v1/models", "models", h::list_models, kRead, "Models served")),
       openai(get("/v1/models/{id}", "model", h::get_model, kRead, "One model")),
@@ -103,7 +105,7 @@ std::vector<Route> all_routes() {
       openai(with_body("POST", "/v1/completions", "completions", h::completions, kQuery,
                        "OpenAI-compatible completion")),
       openai(with_body("POST", "/v1/embeddings", "embeddings", h::embeddings, kQuery,
-                       "Mean of the model's last hidden states, one vector a text")),
+                       "One vector a text, of the encoder or of the model's last hidden states")),
       openai(with_body("POST", "/tokenize", "tokenize", h::tokenize, kQuery, "Text to token ids")),
       openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery,
                        "Token ids to text")),

@@ -217,7 +217,7 @@ void add_query_command(CLI::App& app, CommandRun& run) {
       })
       ->allow_extra_args(false);
   c->add_option("--scorer", flags->scorer, "How documents are ranked")
-      ->check(CLI::IsMember({"bm25", "embedding", "hybrid"}));
+      ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}));
   c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
       ->excludes("--document");
   add_client_flags(*c, flags->client);

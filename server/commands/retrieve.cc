@@ -15,7 +15,7 @@ struct RetrieveFlags {
   ClientFlags client;
   std::string question;
   std::vector<std::string> documents;
-  std::string scorer = "bm25";
+  std::string scorer = "auto";
   std::int64_t k = 4;
   bool whole_documents = false, as_json = false;
 };
@@ -65,9 +65,11 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
       ->delimiter(',')
       ->allow_extra_args(false);
   c->add_flag("--documents", flags->whole_documents, "Whole documents instead of chunks");
-  c->add_option("--scorer", flags->scorer,
-                "bm25, or embedding or hybrid where the service embeds (retrieve.embeddings)")
-      ->check(CLI::IsMember({"bm25", "embedding", "hybrid"}))
+  c->add_option(
+       "--scorer", flags->scorer,
+       "bm25, or embedding or hybrid where the service embeds (retrieve.encoder); auto: as "
+       "retrieve.scorer says")
+      ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}))
       ->capture_default_str();
   add_client_flags(*c, flags->client);
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");

@@ -17,6 +17,8 @@
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
+#include "ingest/embed/encoder_embedder.h"
+#include "ingest/embed/engine_embedder.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
 #include "server/app/app.h"
@@ -125,6 +127,9 @@ class Service {
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
                            open_compute(services_.backend, on_lost_));
+    QUIRE_ASSIGN_OR_RETURN(services_.encoder, load_encoder(*config));
+    QUIRE_ASSIGN_OR_RETURN(services_.reranker, load_reranker(*config));
+    services_.encoder_threads = encoder_threads(*config);
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), engine, *store_));
     IngestOptions ingest = ingest_options(*config);
@@ -133,7 +138,10 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
-      retrieval_ = create_retrieval(retrieval_options(*config), *store_, engine_.get());
+      retrieval_ = create_retrieval(
+          retrieval_options(*config), *store_,
+          services_.encoder ? make_encoder_embedder(services_.encoder, services_.encoder_threads)
+                            : make_engine_embedder(*engine_));
       retrieval_->start();
     }
     services_.retrieval = retrieval_.get();

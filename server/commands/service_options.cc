@@ -1,10 +1,38 @@
 #include "server/commands/service_options.h"
 
+#include <algorithm>
+
+#include "base/log.h"
 #include "engine/device/device_compute.h"
 #include "kernels/cuda/backend/watched_ops.h"
+#include "kernels/parallel.h"
 #include "server/commands/model_path.h"
 
 namespace quire {
+namespace {
+
+WeightFormat encoder_format(const Config& c) {
+  return c.retrieve.encoder_weights == "bf16" ? WeightFormat::kBF16 : WeightFormat::kF32;
+}
+
+template <class Encoder>
+Result<std::shared_ptr<const Encoder>> load_folder(const Config& c, const std::string& folder,
+                                                   const std::string& setting) {
+  if (folder.empty()) return std::shared_ptr<const Encoder>();
+  auto encoder = Encoder::load(folder, encoder_format(c));
+  if (!encoder.ok()) {
+    const Status& s = encoder.status();
+    return s.with_context(setting + " = " + folder).with_field(setting);
+  }
+  const EncoderInfo& info = (*encoder)->info();
+  log_info(setting + " loaded", {{"folder", folder},
+                                 {"weights", info.weights},
+                                 {"bytes", std::to_string(info.bytes)},
+                                 {"max_tokens", std::to_string(info.max_tokens)}});
+  return std::shared_ptr<const Encoder>(std::move(*encoder));
+}
+
+}  // namespace
 
 StoreOptions store_options(const Config& c) {
   StoreOptions o;
@@ -63,7 +91,12 @@ RetrievalOptions retrieval_options(const Config& c) {
   o.max_index_bytes = c.retrieve.max_index_bytes;
   o.max_index_disk_bytes = c.retrieve.max_index_disk_bytes;
   o.language = c.retrieve.language;
-  if (c.retrieve.embeddings)
+  const bool encoder = !c.retrieve.encoder.empty();
+  const std::string& scorer = c.retrieve.scorer;
+  if (scorer == "embedding") o.scorer = RetrieveScorer::kEmbedding;
+  if (scorer == "hybrid" || (scorer == "auto" && encoder)) o.scorer = RetrieveScorer::kHybrid;
+  if (encoder) o.fusion = kEncoderFusion;
+  if (c.retrieve.embeddings || encoder)
     o.embeddings = EmbeddingOptions{.max_bytes = c.retrieve.max_embedding_bytes,
                                     .max_disk_bytes = c.retrieve.max_embedding_disk_bytes,
                                     .exact_vectors = c.retrieve.exact_embeddings};
@@ -78,6 +111,19 @@ IngestOptions ingest_options(const Config& c) {
   o.default_ttl_seconds = static_cast<std::uint64_t>(c.policy.default_ttl_seconds);
   o.share_across_namespaces = c.cache.share_across_namespaces;
   return o;
+}
+
+Result<std::shared_ptr<const TextEncoder>> load_encoder(const Config& c) {
+  return load_folder<TextEncoder>(c, c.retrieve.encoder, "retrieve.encoder");
+}
+
+Result<std::shared_ptr<const CrossEncoder>> load_reranker(const Config& c) {
+  return load_folder<CrossEncoder>(c, c.retrieve.reranker, "retrieve.reranker");
+}
+
+int encoder_threads(const Config& c) {
+  if (c.retrieve.encoder_threads > 0) return static_cast<int>(c.retrieve.encoder_threads);
+  return std::max(1, num_threads() / 2);
 }
 
 }  // namespace quire

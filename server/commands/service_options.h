@@ -8,6 +8,7 @@
 
 #include "cachestore/store.h"
 #include "engine/compute/compute.h"
+#include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
@@ -29,5 +30,13 @@ Result<cuda::BackendChoice> backend_choice(const Config& config);
 Result<std::shared_ptr<Compute>> open_compute(
     const cuda::BackendChoice& choice,
     std::function<void(const Status&)> on_lost = [](const Status&) {});
+
+/// Loads what retrieve.encoder and retrieve.reranker name; null: nothing is named. Errors name the
+/// setting.
+Result<std::shared_ptr<const TextEncoder>> load_encoder(const Config& config);
+Result<std::shared_ptr<const CrossEncoder>> load_reranker(const Config& config);
+
+/// Returns how many threads a call of encoder or reranker may use: retrieve.encoder_threads.
+int encoder_threads(const Config& config);
 
 }  // namespace quire

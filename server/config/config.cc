@@ -330,6 +330,13 @@ Status check_config(const Config& c) {
     return Status::invalid("retrieve.embeddings",
                            "retrieve.embeddings is set, but retrieve.enabled = false switches "
                            "retrieval off; set it to true");
+  if (const std::string& scorer = c.retrieve.scorer;
+      (scorer == "embedding" || scorer == "hybrid") && c.retrieve.encoder.empty() &&
+      !c.retrieve.embeddings)
+    return Status::invalid("retrieve.scorer",
+                           "retrieve.scorer is " + scorer +
+                               ", which needs retrieve.encoder (the folder of a text encoder) or "
+                               "retrieve.embeddings = true");
   return {};
 }
 

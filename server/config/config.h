@@ -68,7 +68,9 @@ struct Config {
   } policy;
   struct Retrieve {
     bool enabled = true, embeddings = false;
-    std::string language = "english";
+    std::string language = "english", scorer = "auto", encoder, reranker;
+    std::string encoder_weights = "f32";
+    std::int64_t encoder_threads = 0;
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
                  max_index_disk_bytes = std::int64_t{4} << 30,
                  max_embedding_bytes = std::int64_t{512} << 20,

@@ -154,6 +154,21 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(
           retrieve, "embeddings", embeddings, 0, 0,
           "embed every chunk with the loaded model, for the scorers embedding and hybrid"),
+      QUIRE_SETTING(retrieve, "encoder", encoder, 0, 0,
+                    "folder of a text encoder (BERT family, as sentence-transformers writes it) "
+                    "that embeds every chunk instead of the loaded model; empty: none"),
+      QUIRE_SETTING(
+          retrieve, "encoder_weights", encoder_weights, 0, 0,
+          "how encoder and reranker multiply; f32 gives the published vectors, bf16 is faster",
+          "f32", "bf16"),
+      QUIRE_SETTING(retrieve, "encoder_threads", encoder_threads, 0, 1024,
+                    "threads of a call of encoder or reranker; 0: half of the cores"),
+      QUIRE_SETTING(retrieve, "reranker", reranker, 0, 0,
+                    "folder of a cross-encoder (BERT family) for /v1/rerank; empty: none"),
+      QUIRE_SETTING(retrieve, "scorer", scorer, 0, 0,
+                    "what ranks where a request names no scorer; auto: hybrid with "
+                    "retrieve.encoder, else bm25",
+                    "auto", "bm25", "embedding", "hybrid"),
       QUIRE_SETTING(retrieve, "max_embedding_bytes", max_embedding_bytes, 0, kBig,
                     "memory of embeddings; past it a part lies on disk"),
       QUIRE_SETTING(retrieve, "max_embedding_disk_bytes", max_embedding_disk_bytes, 0, kBig,

@@ -1,8 +1,9 @@
 #include <atomic>
 
 #include "base/index.h"
+#include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
-#include "ingest/embed_text.h"
+#include "ingest/embed/engine_embedder.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/embedding_codec.h"
@@ -60,6 +61,38 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
   }
 };
 
+/// Answers with the vectors of the encoder, on the caller's thread.
+void embed_by_encoder(Call& call, const EmbeddingBody& body) {
+  const Services& s = call.services;
+  const TextEncoder& encoder = *s.encoder;
+  std::vector<std::vector<std::int32_t>> sequences;
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < body.inputs.size(); ++i) {
+    const std::string param = body.inputs.size() > 1 ? "input[" + std::to_string(i) + "]" : "input";
+    const auto* text = std::get_if<std::string>(&body.inputs[i]);
+    if (!text)
+      return call.fail(make_problem("invalid_value",
+                                    param +
+                                        " holds token ids, which are the model's: send its "
+                                        "text, or name '" +
+                                        s.engine->info().model_name + "' as the model",
+                                    param));
+    const auto& ids = sequences.emplace_back(encoder.encode(*text, EncoderRole::kText));
+    tokens += count_of(ids);
+    if (count_of(ids) > encoder.info().max_tokens)
+      return call.fail(make_problem(
+          "context_length_exceeded",
+          param + " has " + std::to_string(ids.size()) + " tokens; the encoder takes " +
+              std::to_string(encoder.info().max_tokens) + ": shorten the text or send it in parts",
+          param));
+  }
+  const auto vectors = encoder.embed(sequences, s.encoder_threads);
+  if (!vectors.ok()) return call.fail(problem_of(vectors.status()));
+  call.charge_tokens(tokens);
+  call.add_log("prompt_tokens", std::to_string(tokens));
+  call.reply_json(200, embeddings_json(*vectors, body.format, encoder.info().name, tokens));
+}
+
 }  // namespace
 
 namespace handlers {
@@ -71,10 +104,16 @@ void embeddings(std::shared_ptr<Call> call) {
   if (failed(*call, read_embedding(*body, e->body))) return;
   const Engine& engine = *call->services.engine;
   e->model = engine.info().model_name;
-  if (!e->body.model.empty() && e->body.model != "default" && e->body.model != e->model) {
+  const auto& encoder = call->services.encoder;
+  const std::string& wanted = e->body.model;
+  const bool free = wanted.empty() || wanted == "default";
+  if (encoder && (free || wanted == encoder->info().name)) return embed_by_encoder(*call, e->body);
+  if (!free && wanted != e->model) {
     return call->fail(make_problem(
         "model_not_found",
-        "there is no model '" + e->body.model + "'; this service has '" + e->model + "'", "model"));
+        "there is no model '" + wanted + "'; this service has '" + e->model + "'" +
+            (encoder ? " and the encoder '" + encoder->info().name + "'" : std::string()),
+        "model"));
   }
   for (const auto& input : e->body.inputs) {
     const auto* text = std::get_if<std::string>(&input);

@@ -31,6 +31,7 @@ void job_events(std::shared_ptr<Call> call);
 
 void query(std::shared_ptr<Call> call);
 void embeddings(std::shared_ptr<Call> call);
+void rerank(std::shared_ptr<Call> call);
 void retrieve(std::shared_ptr<Call> call);
 void query_plan(std::shared_ptr<Call> call);
 void list_queries(std::shared_ptr<Call> call);

@@ -2,6 +2,7 @@
 
 #include "cachestore/store.h"
 #include "engine/compress/compressor.h"
+#include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
 #include "engine/plan/strategy.h"
 #include "engine/prompt/prompt_compressor.h"
@@ -10,6 +11,7 @@
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"
+#include "server/json/retrieve_codec.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -46,6 +48,13 @@ json::object model_json(const Services& services) {
   meta["selection_heads"] = std::move(heads);
   o["meta"] = std::move(meta);
   return o;
+}
+
+json::object encoder_json(const EncoderInfo& info) {
+  return {
+      {"name", info.name},           {"fingerprint", "e-" + info.fingerprint.hex().substr(0, 8)},
+      {"dimension", info.dimension}, {"max_tokens", info.max_tokens},
+      {"weights", info.weights},     {"memory_bytes", info.bytes}};
 }
 
 json::array names(const std::vector<std::string>& list) {
@@ -189,7 +198,7 @@ void info(std::shared_ptr<Call> call) {
   if (s.retrieval) {
     const RetrievalStats index = s.retrieval->stats();
     json::object r{{"ready", index.ready},
-                   {"scorer", "bm25"},
+                   {"scorer", scorer_name(s.retrieval->default_scorer())},
                    {"documents", index.documents},
                    {"chunks", index.chunks},
                    {"left_out", index.left_out},
@@ -203,6 +212,8 @@ void info(std::shared_ptr<Call> call) {
     } else {
       r["embeddings"] = nullptr;
     }
+    r["encoder"] = s.encoder ? encoder_json(s.encoder->info()) : json::value(nullptr);
+    r["reranker"] = s.reranker ? encoder_json(s.reranker->info()) : json::value(nullptr);
     o["retrieval"] = std::move(r);
   }
   const EngineLoad load = s.engine->load();

@@ -15,7 +15,9 @@ namespace {
 Problem search_problem(const Status& status, const std::string& scorer_path) {
   if (status.code() == Code::kInvalidArgument && status.field() == "scorer") {
     return make_problem("unsupported_parameter",
-                        status.message() + "; set retrieve.embeddings = true, or use bm25",
+                        status.message() +
+                            "; set retrieve.encoder to the folder of a text encoder, or "
+                            "retrieve.embeddings = true, or use bm25",
                         scorer_path);
   }
   if (status.code() == Code::kResourceExhausted || status.code() == Code::kDeadlineExceeded ||
@@ -32,6 +34,19 @@ Problem no_index() {
 }
 
 }  // namespace
+
+Result<std::vector<Passage>> search_texts(Call& call, RetrieveRequest& request) {
+  Retrieval& retrieval = *call.services.retrieval;
+  const bool free = request.scorer == RetrieveScorer::kAuto;
+  if (free) request.scorer = retrieval.default_scorer();
+  auto found = retrieval.search(call.ns, request);
+  const Code code = found.code();
+  const bool busy = code == Code::kDeadlineExceeded || code == Code::kResourceExhausted ||
+                    code == Code::kUnavailable || code == Code::kIo;
+  if (!free || !busy || request.scorer == RetrieveScorer::kBm25) return found;
+  request.scorer = RetrieveScorer::kBm25;
+  return retrieval.search(call.ns, request);
+}
 
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids) {
   std::vector<std::string> out;
@@ -73,7 +88,7 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   request.k = by_documents ? std::min(to_size(kMostPassages), kChunksADocument * most) : most;
   request.unit = whole ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   request.scorer = retrieval.scorer;
-  const auto found = call.services.retrieval->search(call.ns, request);
+  const auto found = search_texts(call, request);
   if (!found.ok()) return search_problem(found.status(), "retrieve.scorer");
   for (const Passage& p : *found) {
     if (p.score <= retrieval.min_score) continue;
@@ -94,7 +109,7 @@ std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
   request.query = question;
   request.document_ids = ids;
   request.k = to_size(kMostPassages);
-  const auto found = call.services.retrieval->search(call.ns, request);
+  const auto found = search_texts(call, request);
   if (!found.ok()) return out;
   for (const Passage& p : *found)
     if (p.score > 0) out.push_back({p.document_id, p.chunk});
@@ -113,7 +128,7 @@ void retrieve(std::shared_ptr<Call> call) {
   if (const auto missing = missing_ids(*call, request.document_ids); !missing.empty()) {
     return call->fail(missing_documents(call->ns, missing, "document_ids"));
   }
-  auto found = call->services.retrieval->search(call->ns, request);
+  auto found = search_texts(*call, request);
   if (!found.ok()) return call->fail(search_problem(found.status(), "scorer"));
   // What has no word of the question is no result.
   std::erase_if(*found, [&](const Passage& p) { return p.score <= min_score; });

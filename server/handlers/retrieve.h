@@ -36,6 +36,11 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
                                         const QueryRetrieval& retrieval,
                                         const std::vector<std::string>& among, FoundTexts& out);
 
+/// Searches the index of the call's namespace, which must be there. A request that names no scorer
+/// takes the service's own, or BM25 where the question cannot be embedded now; `request` says
+/// which.
+Result<std::vector<Passage>> search_texts(Call& call, RetrieveRequest& request);
+
 /// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them. An error
 /// of the search, also where retrieval is switched off, gives none.
 std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,

@@ -10,11 +10,12 @@ namespace {
 constexpr std::size_t kLongestQuery = 64 << 10;
 
 void read_scorer(JsonReader& r, RetrieveScorer& out) {
-  std::string name(scorer_name(out));
+  if (!r.has("scorer")) return;
+  std::string name;
   r.string("scorer", name, 64);
   if (!r.ok()) return;
-  for (const RetrieveScorer scorer :
-       {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+  for (const RetrieveScorer scorer : {RetrieveScorer::kAuto, RetrieveScorer::kBm25,
+                                      RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     if (name == scorer_name(scorer)) {
       out = scorer;
       return;
@@ -22,7 +23,7 @@ void read_scorer(JsonReader& r, RetrieveScorer& out) {
   }
   r.fail("scorer",
          r.path_of("scorer") + " is '" + name +
-             "', which this build does not have; use bm25, embedding or hybrid",
+             "', which this build does not have; use auto, bm25, embedding or hybrid",
          "unsupported_parameter");
 }
 
@@ -30,6 +31,8 @@ void read_scorer(JsonReader& r, RetrieveScorer& out) {
 
 std::string_view scorer_name(RetrieveScorer scorer) {
   switch (scorer) {
+    case RetrieveScorer::kAuto:
+      return "auto";
     case RetrieveScorer::kBm25:
       return "bm25";
     case RetrieveScorer::kEmbedding:

@@ -26,7 +26,7 @@ enum class QueryUnit : std::uint8_t {
 
 /// QueryRetrieval is how a query finds documents, of all or of those it names: `"retrieve": {"k":
 /// 4, "unit": "auto", "neighbours": 1, "max_tokens": 4096, "min_score": 0, "metadata": {},
-/// "scorer": "bm25"}`.
+/// "scorer": "auto"}`.
 struct QueryRetrieval {
   bool asked = false;  ///< the body contains `retrieve`
   std::int64_t k = 4;  ///< most documents, or with kChunk most found chunks
@@ -35,7 +35,7 @@ struct QueryRetrieval {
   std::int64_t max_tokens = 4096;          ///< of documents in the prompt; not for kDocument
   double min_score = 0;                    ///< scores must be above it
   MetadataFilter metadata;
-  RetrieveScorer scorer = RetrieveScorer::kBm25;
+  RetrieveScorer scorer = RetrieveScorer::kAuto;
 };
 
 /// Reads the body of POST /v1/retrieve. Scores must be above `min_score`.
@@ -45,7 +45,7 @@ std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveR
 void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);
 
-/// Returns "bm25", "embedding" or "hybrid".
+/// Returns "auto", "bm25", "embedding" or "hybrid".
 std::string_view scorer_name(RetrieveScorer scorer);
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include "server/reply/document_reply.h"
 
 namespace quire {
+namespace json = boost::json;
 
 const Reply<Passage>& passage_reply() {
   using P = Passage;
@@ -43,6 +44,40 @@ const Reply<RankedPassages>& retrieve_reply() {
        {"pending_documents", kind::optional(kind::count()),
         [](const P& p) { return p.pending_documents; },
         "Documents without an embedding yet, for a scorer that uses embeddings"}});
+  return reply;
+}
+
+const Reply<RankedText>& ranked_text_reply() {
+  using T = RankedText;
+  static const Reply<T> reply(
+      "RankedText", "A text of the request, ranked",
+      {{"index", kind::count(), [](const T& t) { return t.index; }, "Of the request's documents"},
+       {"relevance_score", kind::number(6), [](const T& t) { return t.score; }},
+       {"document", kind::optional(kind::map()),
+        [](const T& t) {
+          return t.text ? std::optional(json::object{{"text", *t.text}}) : std::nullopt;
+        },
+        "Its text, with return_documents"}});
+  return reply;
+}
+
+const Reply<RankedTexts>& rerank_reply() {
+  using T = RankedTexts;
+  static const Reply<T> reply(
+      "RankedTexts", "Best first",
+      {{"id", kind::text(), [](const T& t) { return t.id; }},
+       {"model", kind::text(), [](const T& t) { return t.model; }, "What ranked them"},
+       {"scorer", kind::one_of({"cross_encoder", "encoder", "bm25"}),
+        [](const T& t) { return t.scorer; },
+        "cross_encoder: 0 to 1, by retrieve.reranker; encoder: cosine, by retrieve.encoder; bm25: "
+        "0 or more, by words"},
+       {"results", kind::list(ranked_text_reply().kind()),
+        [](const T& t) { return ranked_text_reply().list(t.results); }},
+       {"usage", kind::map(),
+        [](const T& t) {
+          return json::object{{"total_tokens", t.tokens}};
+        },
+        "total_tokens: what the model read; 0 by words"}});
   return reply;
 }
 

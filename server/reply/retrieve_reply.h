@@ -1,9 +1,11 @@
-/// The reply of POST /v1/retrieve.
+/// The replies of POST /v1/retrieve and POST /v1/rerank.
 #pragma once
 
 #include <boost/json/object.hpp>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ingest/retrieval.h"
@@ -20,5 +22,20 @@ struct RankedPassages {
 };
 const Reply<Passage>& passage_reply();
 const Reply<RankedPassages>& retrieve_reply();
+
+struct RankedText {
+  std::size_t index = 0;  ///< in the request
+  double score = 0;
+  std::optional<std::string> text;  ///< none: it was not asked for
+};
+/// Texts ranked, best first.
+struct RankedTexts {
+  std::string id, model;
+  std::string_view scorer;  ///< "cross_encoder", "encoder" or "bm25"
+  std::vector<RankedText> results;
+  std::int64_t tokens = 0;  ///< read by the model
+};
+const Reply<RankedText>& ranked_text_reply();
+const Reply<RankedTexts>& rerank_reply();
 
 }  // namespace quire

@@ -26,10 +26,12 @@
 namespace quire {
 
 class AdminStore;
+class CrossEncoder;
 class Engine;
 class IngestService;
 class Retrieval;
 class RouteTable;
+class TextEncoder;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all
 /// requests are gone.
@@ -47,8 +49,11 @@ struct Services {
   Engine* engine = nullptr;
   AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
-  Retrieval* retrieval = nullptr;               ///< null: switched off
-  std::unique_ptr<const ReaderProcess> reader;  ///< of files; null: only texts are taken
+  Retrieval* retrieval = nullptr;                ///< null: switched off
+  std::shared_ptr<const TextEncoder> encoder;    ///< null: there is none
+  std::shared_ptr<const CrossEncoder> reranker;  ///< null: there is none
+  int encoder_threads = 1;                       ///< of a call of either
+  std::unique_ptr<const ReaderProcess> reader;   ///< of files; null: only texts are taken
   std::atomic<bool> ready{false}, draining{false};
   std::atomic<bool> stopping{false};  ///< running requests are being cancelled
   std::atomic<std::int64_t> requests_running{0};

@@ -321,6 +321,100 @@ TEST_F(RetrieveTest, EmbeddingsFindByMeaningAndStayOverARestart) {
   EXPECT_NE(r.out.find("corva"), std::string::npos) << r.out << r.err;
 }
 
+/// The tiny models that tests/unit/engine/encoder compares with transformers.
+std::string tiny_model(const std::string& name) {
+  return std::string(QUIRE_SOURCE_DIR) + "/tests/unit/engine/encoder/golden/" + name;
+}
+
+TEST_F(RetrieveTest, AnEncoderMakesHybridTheDefaultAndServesEmbeddings) {
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store",
+                 {"--retrieve.encoder=" + tiny_model("mean_f32"), "--model.name=demo"});
+  post_corpus();
+  json::value info;
+  do info = service_.json("GET", "/v1/info");
+  while (int_at(info, "retrieval.embeddings.pending") > 0);
+  EXPECT_EQ(text_at(info, "retrieval.scorer"), "hybrid");
+  EXPECT_EQ(text_at(info, "retrieval.encoder.name"), "mean_f32");
+  EXPECT_EQ(int_at(info, "retrieval.encoder.dimension"), 32);
+  EXPECT_TRUE(at(info, "retrieval.reranker").is_null());
+  EXPECT_EQ(text_at(service_.json("POST", "/v1/retrieve", R"({"query":"glass"})"), "scorer"),
+            "hybrid");
+  EXPECT_EQ(text_at(service_.json("POST", "/v1/retrieve", R"({"query":"glass","scorer":"bm25"})"),
+                    "scorer"),
+            "bm25");
+  int status = 0;
+  const auto r = service_.json("POST", "/v1/embeddings",
+                               R"({"input":["the red fish","a"],"model":"mean_f32"})", {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "model"), "mean_f32");
+  EXPECT_EQ(at(r, "data.0.embedding").as_array().size(), 32u);
+  EXPECT_EQ(int_at(r, "usage.prompt_tokens"), 5 + 3);
+  const auto states = service_.json("POST", "/v1/embeddings",
+                                    R"({"input":"the red fish","model":"demo"})");
+  EXPECT_EQ(at(states, "data.0.embedding").as_array().size(), 256u) << json::serialize(states);
+  const auto refused = [&](const std::string& body) {
+    const auto e = service_.json("POST", "/v1/embeddings", body, {}, &status);
+    return std::to_string(status) + " " + text_at(e, "error.code") + " " +
+           text_at(e, "error.param");
+  };
+  EXPECT_EQ(refused(R"({"input":[1,2]})"), "400 invalid_value input");
+  EXPECT_EQ(refused(R"({"input":["a","a a a a a a a a a a a a a a a a a a a a a a a a a"]})"),
+            "400 context_length_exceeded input[1]");
+  EXPECT_EQ(refused(R"({"input":"a","model":"other"})"), "404 model_not_found model");
+}
+
+TEST_F(RetrieveTest, RerankTakesTheBestRankerThereIsAndNamesIt) {
+  const std::string texts =
+      R"("documents":["green tea",{"text":"The mayor of Alba walks."},"the mayor"])";
+  int status = 0;
+  const auto rerank = [&](const std::string& more) {
+    return service_.json("POST", "/v1/rerank",
+                         R"({"query":"Who is the mayor?",)" + texts + more + "}", {}, &status);
+  };
+  auto r = rerank("");
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "scorer"), "bm25");
+  EXPECT_EQ(text_at(r, "model"), "bm25");
+  ASSERT_EQ(at(r, "results").as_array().size(), 3u);
+  EXPECT_EQ(int_at(r, "results.0.index"), 2);
+  EXPECT_EQ(int_at(r, "results.2.index"), 0);
+  EXPECT_EQ(at(r, "results.2.relevance_score").to_number<double>(), 0);
+  EXPECT_FALSE(at(r, "results.0").as_object().contains("document"));
+  r = rerank(R"(,"top_n":1,"return_documents":true)");
+  ASSERT_EQ(at(r, "results").as_array().size(), 1u);
+  EXPECT_EQ(text_at(r, "results.0.document.text"), "the mayor");
+  r = rerank(R"(,"model":"ms-marco")");
+  EXPECT_EQ(status, 404);
+  EXPECT_EQ(text_at(r, "error.code"), "model_not_found");
+
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store", {"--retrieve.encoder=" + tiny_model("mean_f32"),
+                                            "--retrieve.reranker=" + tiny_model("cross_f16")});
+  r = rerank("");
+  ASSERT_EQ(status, 200) << json::serialize(r);
+  EXPECT_EQ(text_at(r, "scorer"), "cross_encoder");
+  EXPECT_EQ(text_at(r, "model"), "cross_f16");
+  EXPECT_GT(int_at(r, "usage.total_tokens"), 0);
+  double before = 1;
+  for (const auto& one : at(r, "results").as_array()) {
+    const double score = one.at("relevance_score").to_number<double>();
+    EXPECT_TRUE(score >= 0 && score <= before) << json::serialize(r);
+    before = score;
+  }
+  r = rerank(R"(,"model":"mean_f32")");
+  EXPECT_EQ(text_at(r, "scorer"), "encoder");
+  EXPECT_EQ(text_at(rerank(R"(,"model":"bm25")"), "scorer"), "bm25");
+}
+
+TEST_F(RetrieveTest, AFolderThatIsNoEncoderStopsTheStart) {
+  const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                              "--disk.path=" + (folder_.path() / "other").string(),
+                              "--retrieve.reranker=" + tiny_model("mean_f32")});
+  EXPECT_NE(r.exit_code, 0);
+  EXPECT_NE((r.out + r.err).find("retrieve.reranker"), std::string::npos) << r.out << r.err;
+}
+
 TEST_F(RetrieveTest, EmbeddingsHaveLengthOneAndBothSpellings) {
   int status = 0;
   const auto r = service_.json(

@@ -48,7 +48,7 @@ done <<'DOORS'
 rocksdb/ cachestore/disk/rocksdb_
 sentencepiece engine/tokenizer/
 pcre2 engine/tokenizer/
-utf8proc (base/words|engine/(tokenizer|jinja)/|ingest/document/document_id)
+utf8proc (base/words|engine/(tokenizer|jinja|encoder)/|ingest/document/document_id)
 libstemmer base/stems
 oneapi/dnnl|dnnl kernels/([a-z]+/)?cpu/
 hwy/ kernels/([a-z]+/)?cpu/

@@ -104,7 +104,7 @@ class RetrieveOptions(TypedDict, total=False):
     max_tokens: int
     min_score: float
     metadata: Mapping[str, Any]
-    scorer: Literal["bm25", "embedding", "hybrid"]
+    scorer: Literal["auto", "bm25", "embedding", "hybrid"]
 
 
 class QueryOptions(TypedDict, total=False):

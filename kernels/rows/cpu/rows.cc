@@ -42,6 +42,54 @@ void RmsNormRows(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
+void LayerNormRows(const LayerNormArgs& a, std::int64_t begin, std::int64_t end) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto dim = static_cast<float>(a.dim);
+  for (std::int64_t r = begin; r < end; ++r) {
+    const float* x = a.x + r * a.dim;
+    float* out = a.out + r * a.dim;
+    auto sums = hn::Zero(d);
+    std::int64_t c = 0;
+    for (; c + lanes <= a.dim; c += lanes) sums = hn::Add(sums, hn::LoadU(d, x + c));
+    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+    for (; c < a.dim; ++c) sum += x[c];
+    const float mean = sum / dim;
+    auto squares = hn::Zero(d);
+    for (c = 0; c + lanes <= a.dim; c += lanes) {
+      const auto v = hn::Sub(hn::LoadU(d, x + c), hn::Set(d, mean));
+      squares = hn::MulAdd(v, v, squares);
+    }
+    float square = hn::GetLane(hn::SumOfLanes(d, squares));
+    for (; c < a.dim; ++c) square += (x[c] - mean) * (x[c] - mean);
+    const float inverse = 1.0f / std::sqrt(square / dim + a.eps);
+    for_each_vector(a.dim, [&](auto dv, std::int64_t i) HWY_ATTR {
+      const auto centred = hn::Sub(hn::LoadU(dv, x + i), hn::Set(dv, mean));
+      const auto scaled = hn::Mul(centred, hn::Set(dv, inverse));
+      hn::StoreU(hn::MulAdd(scaled, hn::LoadU(dv, a.weight + i), hn::LoadU(dv, a.bias + i)), dv,
+                 out + i);
+    });
+  }
+}
+
+/// The tail of the normal distribution is that of erfc() in Abramowitz and Stegun, 7.1.26.
+void GeluRange(float* x, std::int64_t begin, std::int64_t end) {
+  for_each_vector(end - begin, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto v = hn::LoadU(d, x + begin + i), one = hn::Set(d, 1.0f);
+    const auto z = hn::Mul(hn::Abs(v), hn::Set(d, 0.70710678f));
+    const auto t = hn::Div(one, hn::MulAdd(z, hn::Set(d, 0.3275911f), one));
+    auto p = hn::Set(d, 1.061405429f);
+    p = hn::MulAdd(p, t, hn::Set(d, -1.453152027f));
+    p = hn::MulAdd(p, t, hn::Set(d, 1.421413741f));
+    p = hn::MulAdd(p, t, hn::Set(d, -0.284496736f));
+    p = hn::MulAdd(p, t, hn::Set(d, 0.254829592f));
+    const auto erfc = hn::Mul(hn::Mul(p, t), fast_exp(d, hn::Neg(hn::Mul(z, z))));
+    const auto tail = hn::Mul(erfc, hn::Set(d, 0.5f));
+    const auto below = hn::IfThenElse(hn::Lt(v, hn::Zero(d)), tail, hn::Sub(one, tail));
+    hn::StoreU(hn::Mul(v, below), d, x + begin + i);
+  });
+}
+
 void SwigluRows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const float* gate = a.gate_up + r * 2 * a.dim;
@@ -230,6 +278,8 @@ namespace {
 [[maybe_unused]] const Isa kIsa = isa();  // before the first dispatch
 }
 HWY_EXPORT(RmsNormRows);
+HWY_EXPORT(LayerNormRows);
+HWY_EXPORT(GeluRange);
 HWY_EXPORT(SwigluRows);
 HWY_EXPORT(AddRange);
 HWY_EXPORT(RopeRows);
@@ -241,6 +291,12 @@ HWY_EXPORT(MaxValue);
 
 void rms_norm_rows(const RmsNormArgs& a, std::int64_t begin, std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(RmsNormRows)(a, begin, end);
+}
+void layer_norm_rows(const LayerNormArgs& a, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(LayerNormRows)(a, begin, end);
+}
+void gelu_range(float* x, std::int64_t begin, std::int64_t end) {
+  HWY_DYNAMIC_DISPATCH(GeluRange)(x, begin, end);
 }
 void swiglu_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end) {
   HWY_DYNAMIC_DISPATCH(SwigluRows)(a, begin, end);

@@ -14,7 +14,9 @@
 namespace quire::cpu {
 
 void rms_norm_rows(const RmsNormArgs& a, std::int64_t begin, std::int64_t end);
+void layer_norm_rows(const LayerNormArgs& a, std::int64_t begin, std::int64_t end);
 void swiglu_rows(const SwigluArgs& a, std::int64_t begin, std::int64_t end);
+void gelu_range(float* x, std::int64_t begin, std::int64_t end);
 void add_range(float* x, const float* y, std::int64_t begin, std::int64_t end);
 void rope_rows(const RopeTable& table, const RopeRotateArgs& a, std::int64_t begin,
                std::int64_t end);

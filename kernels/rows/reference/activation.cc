@@ -14,6 +14,11 @@ Status swiglu_reference(const SwigluArgs& a) {
   return {};
 }
 
+void gelu_reference(float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i)
+    x[i] = static_cast<float>(0.5 * x[i] * std::erfc(-double{x[i]} / std::sqrt(2.0)));
+}
+
 Status column_sums_reference(const ColumnSumsArgs& a) {
   for (std::int64_t c = 0; c < a.dim; ++c) {
     double sum = a.sums[c];

@@ -6,6 +6,8 @@
 #include <thread>
 #include <tuple>
 
+#include "ingest/embed/encoder_embedder.h"
+#include "ingest/embed/engine_embedder.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/retrieval.h"
 #include "tests/support/engine_harness.h"
@@ -58,10 +60,14 @@ class EmbeddingIndexTest : public ::testing::Test {
     const auto done = store_->commit_document(m, bars);
     ASSERT_TRUE(done.ok()) << done.status().to_string();
   }
-  void start(const EmbeddingOptions& embeddings = {}) {
+  void start(const EmbeddingOptions& embeddings = {}, std::shared_ptr<Embedder> embedder = nullptr,
+             RetrieveScorer scorer = RetrieveScorer::kBm25, const Fusion& fusion = {}) {
     RetrievalOptions options;
     options.embeddings = embeddings;
-    retrieval_ = create_retrieval(options, *store_, engine_.get());
+    options.scorer = scorer;
+    options.fusion = fusion;
+    retrieval_ = create_retrieval(options, *store_,
+                                  embedder ? embedder : make_engine_embedder(*engine_));
     retrieval_->start();
     synchronize();
   }
@@ -168,6 +174,60 @@ TEST_F(EmbeddingIndexTest, ARestartReadsWhatWasComputedAndAnotherModelComputesAg
   start();
   EXPECT_EQ(engine_->embeds(), 3);
   EXPECT_EQ(texts(ask("green tea", 1)), Texts{"green tea"});
+}
+
+/// Returns an embedder of the tiny encoder that tests/unit/engine/encoder compares with
+/// transformers.
+std::shared_ptr<Embedder> tiny_encoder(WeightFormat format) {
+  auto encoder = TextEncoder::load(
+      std::string(QUIRE_SOURCE_DIR) + "/tests/unit/engine/encoder/golden/mean_f32", format);
+  EXPECT_TRUE(encoder.ok()) << encoder.status().to_string();
+  return make_encoder_embedder(std::move(*encoder), 2);
+}
+
+TEST_F(EmbeddingIndexTest, AnEncoderEmbedsInsteadOfTheModelAndVectorsNeverMix) {
+  const auto made_of = [this](const std::string& id) {
+    const auto record = store_->get_meta(embedding_record_name("n", id));
+    EXPECT_TRUE(record.ok());
+    return decode_embeddings(*record)->made_of;
+  };
+  commit("a", "the red fish|green tea in a house");
+  commit("b", "the dog sleeps on the river");
+  start();
+  const Digest of_model = made_of("a");
+  EXPECT_EQ(engine_->embeds(), 3);
+  end();
+  begin();
+  start({}, tiny_encoder(WeightFormat::kF32));
+  const Digest of_encoder = made_of("a");
+  EXPECT_NE(of_encoder, of_model);
+  EXPECT_EQ(stats().chunks, 3u);
+  const auto found = search(ask("the dog sleeps on the river", 3));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_EQ(found[0].document_id, "b");
+  EXPECT_NEAR(found[0].score, 1, 1e-3);
+  EXPECT_EQ(engine_->embeds(), 0) << "neither texts nor questions go to the model";
+  end();
+  begin();
+  start({}, tiny_encoder(WeightFormat::kF32));
+  EXPECT_EQ(made_of("a"), of_encoder);
+  EXPECT_EQ(search(ask("the dog sleeps on the river", 3))[0].score, found[0].score);
+  end();
+  begin();
+  start({}, tiny_encoder(WeightFormat::kBF16));
+  EXPECT_NE(made_of("a"), of_encoder);
+  EXPECT_EQ(stats().chunks, 3u);
+}
+
+TEST_F(EmbeddingIndexTest, ARequestWithoutAScorerTakesTheOptions) {
+  commit("a", "red fish");
+  commit("b", "green tea");
+  start({}, nullptr, RetrieveScorer::kHybrid);
+  EXPECT_EQ(retrieval_->default_scorer(), RetrieveScorer::kHybrid);
+  const auto hybrid = search(ask("red", 2, RetrieveScorer::kHybrid));
+  const auto found = search(ask("red", 2, RetrieveScorer::kAuto));
+  ASSERT_EQ(found.size(), hybrid.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].score, hybrid[i].score);
 }
 
 TEST_F(EmbeddingIndexTest, ADamagedRecordIsComputedAgain) {
@@ -406,6 +466,19 @@ TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
   // It has no word of the question, so its vector alone ranks it.
   EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);
   EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
+}
+
+TEST_F(EmbeddingIndexTest, FusionWeighsBothRankings) {
+  commit("both", "green tea");
+  commit("words", "green and tea");
+  commit("none", "blue sky");
+  start({}, nullptr, RetrieveScorer::kHybrid, {.constant = 5, .meaning = 0.9});
+  const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_NEAR(found[0].score, (0.2 + 1.8) / 6, 1e-9);
+  EXPECT_NEAR(found[1].score, (0.2 + 1.8) / 7, 1e-9);
+  EXPECT_EQ(found[2].document_id, "none");
+  EXPECT_NEAR(found[2].score, 1.8 / 8, 1e-9) << "only its meaning ranks it";
 }
 
 TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {

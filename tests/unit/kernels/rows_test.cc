@@ -44,6 +44,44 @@ TEST(SwigluTest, MatchesTheReferenceAlsoFarOut) {
   }
 }
 
+TEST(LayerNormTest, MatchesTheReference) {
+  for (const std::int64_t dim : {1, 7, 33, 64, 129, 384, 1024}) {
+    for (const std::int64_t rows : {0, 1, 7, 33}) {
+      auto x = random_floats(rows * dim, 1, 3.0f);
+      for (float& v : x) v += 5.0f;  // a mean far from 0
+      const auto weight = random_floats(dim, 2), bias = random_floats(dim, 3);
+      std::vector<float> actual(rows * dim), expected(rows * dim);
+      const LayerNormArgs args{x.data(), weight.data(), bias.data(), actual.data(),
+                               rows,     dim,           1e-5f};
+      ASSERT_OK(layer_norm(args));
+      LayerNormArgs other = args;
+      other.out = expected.data();
+      ASSERT_OK(layer_norm_reference(other));
+      expect_close(actual, expected, 2e-5, 1e-5, "layer_norm");
+      auto in_place = x;
+      LayerNormArgs same = args;
+      same.x = same.out = in_place.data();
+      ASSERT_OK(layer_norm(same));
+      EXPECT_EQ(in_place, actual);
+    }
+  }
+  EXPECT_EQ(layer_norm({nullptr, nullptr, nullptr, nullptr, 1, 0, 1e-5f}).field(), "dim");
+}
+
+TEST(GeluTest, MatchesTheReferenceAlsoFarOut) {
+  for (const std::int64_t n : {0, 1, 7, 33, 100001}) {
+    auto x = random_floats(n, 1, 4.0f);
+    if (n > 7) {
+      x[0] = -200.0f, x[1] = 200.0f, x[2] = 0.0f, x[3] = -1e-30f;
+      x[4] = std::numeric_limits<float>::lowest(), x[5] = std::numeric_limits<float>::max();
+    }
+    auto expected = x;
+    gelu(x.data(), n);
+    gelu_reference(expected.data(), n);
+    expect_close(x, expected, 4e-7, 4e-7, "gelu");
+  }
+}
+
 TEST(AddInplaceTest, Adds) {
   for (const std::int64_t n : {0, 1, 33, 200001}) {
     auto x = random_floats(n, 1);

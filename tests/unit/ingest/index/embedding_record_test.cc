@@ -49,7 +49,7 @@ TEST(EmbeddingRecordTest, CountsThatPromiseMoreThanThereIsAreRefused) {
 }
 
 TEST(EmbeddingRecordTest, AnotherModelTextOrBorderIsAnotherSource) {
-  EngineInfo model{};
+  Digest model;
   DocumentManifest m;
   m.content_hash = "sha256:1";
   m.chunking = "tokens\nGuide";
@@ -67,7 +67,7 @@ TEST(EmbeddingRecordTest, AnotherModelTextOrBorderIsAnotherSource) {
   EXPECT_EQ(embedding_source(model, other), before) << "the title of its KV stays";
   other = m, other.chunking = "tokens\nOther guide";
   EXPECT_NE(embedding_source(model, other), before);
-  model.fingerprint_digest[31] = 1;
+  model.bytes[31] = std::byte{1};
   EXPECT_NE(embedding_source(model, m), before);
 }
 

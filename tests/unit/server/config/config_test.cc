@@ -137,6 +137,22 @@ TEST(Config, EmbeddingsNeedRetrieval) {
   EXPECT_FALSE(apply_flags({"model.prefix_cache_bytes=-2"}, c).ok());
 }
 
+TEST(Config, ScorersByMeaningNeedSomethingThatEmbeds) {
+  for (const std::string scorer : {"embedding", "hybrid"}) {
+    Config c;
+    ASSERT_TRUE(apply_flags({"retrieve.scorer=" + scorer}, c).ok());
+    EXPECT_EQ(check_config(c).field(), "retrieve.scorer");
+    ASSERT_TRUE(apply_flags({"retrieve.encoder=minilm"}, c).ok());
+    EXPECT_TRUE(check_config(c).ok());
+    ASSERT_TRUE(apply_flags({"retrieve.encoder=", "retrieve.embeddings=true"}, c).ok());
+    EXPECT_TRUE(check_config(c).ok());
+  }
+  Config c;
+  EXPECT_FALSE(apply_flags({"retrieve.scorer=magic"}, c).ok());
+  EXPECT_FALSE(apply_flags({"retrieve.encoder_weights=w4"}, c).ok());
+  EXPECT_FALSE(apply_flags({"retrieve.encoder_threads=-1"}, c).ok());
+}
+
 TEST(Config, EmbeddingsOnDiskAreBoundedOrSwitchedOff) {
   Config c;
   EXPECT_EQ(c.retrieve.max_embedding_disk_bytes, std::int64_t{4} << 30);

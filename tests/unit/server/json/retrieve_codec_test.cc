@@ -7,6 +7,7 @@
 #include "base/json_parse.h"
 #include "server/json/embedding_codec.h"
 #include "server/json/query_request.h"
+#include "server/json/rerank_codec.h"
 #include "server/reply/retrieve_reply.h"
 
 namespace quire {
@@ -37,8 +38,8 @@ TEST(RetrieveCodec, ReadsAllMembers) {
 }
 
 TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
-  for (const RetrieveScorer scorer :
-       {RetrieveScorer::kBm25, RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
+  for (const RetrieveScorer scorer : {RetrieveScorer::kAuto, RetrieveScorer::kBm25,
+                                      RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     const std::string name(scorer_name(scorer));
     RetrieveRequest request;
     double min_score = 0;
@@ -153,6 +154,43 @@ TEST(EmbeddingCodec, Base64IsLittleEndianFloats) {
                 .at("embedding")
                 .at(0),
             0.5);
+}
+
+TEST(RerankCodec, ReadsTextsInBothForms) {
+  RerankBody out;
+  const auto e = read_rerank(*parse_json(R"({"query":"q","documents":["a",{"text":"b"},""],)"
+                                         R"("top_n":9,"return_documents":true,"model":"m"})"),
+                             out);
+  ASSERT_FALSE(e) << e->message;
+  EXPECT_EQ(out.query, "q");
+  EXPECT_EQ(out.model, "m");
+  EXPECT_EQ(out.texts, (std::vector<std::string>{"a", "b", ""}));
+  EXPECT_EQ(out.top_n, 3u) << "there are no more";
+  EXPECT_TRUE(out.return_documents);
+  RerankBody bare;
+  ASSERT_FALSE(read_rerank(*parse_json(R"({"query":"q","documents":["a","b"],"top_n":1})"), bare));
+  EXPECT_EQ(bare.top_n, 1u);
+  EXPECT_FALSE(bare.return_documents);
+}
+
+TEST(RerankCodec, NamesWhatIsWrong) {
+  const auto refused_rerank = [](const std::string& body) {
+    RerankBody out;
+    const auto e = read_rerank(*parse_json(body), out);
+    return e ? e->code + " " + e->path : "";
+  };
+  EXPECT_EQ(refused_rerank("[]"), "invalid_value ");
+  EXPECT_EQ(refused_rerank(R"({"documents":["a"]})"), "invalid_value query");
+  EXPECT_EQ(refused_rerank(R"({"query":"","documents":["a"]})"), "invalid_value query");
+  EXPECT_EQ(refused_rerank(R"({"query":"q"})"), "invalid_value documents");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[]})"), "invalid_value documents");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":["a",1]})"), "invalid_value documents[1]");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[{}]})"), "invalid_value documents[0].text");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[{"text":"a","x":1}]})"),
+            "unknown_field documents[0].x");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":["a"],"top_n":0})"), "invalid_value top_n");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":["a"],"rank_fields":["t"]})"),
+            "unknown_field rank_fields");
 }
 
 }  // namespace

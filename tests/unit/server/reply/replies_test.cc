@@ -168,6 +168,9 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   const auto passages = values::passages();
   t.check(passage_reply(), passages[0], passages[1]);
   t.check(retrieve_reply(), {passages, RetrieveScorer::kHybrid, 3}, {passages});
+  const RankedText ranked{1, 0.5, "text"};
+  t.check(ranked_text_reply(), ranked, {});
+  t.check(rerank_reply(), {"req_1", "minilm", "encoder", {ranked}, 7}, {"", "bm25", "bm25", {}, 0});
 
   t.check(tier_stats_reply(), {"dram", {}, {}}, {"disk", {}, {}});
   CacheUseNow cache;
