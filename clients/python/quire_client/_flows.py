@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .errors import (
     ServiceUnavailableError,
     api_error,
 )
-from .models import Document, Ingest, IngestReport, Job, JobItem
+from .models import Document, Ingest, IngestReport, ItemError, Job, JobItem
 from .options import DocumentInput
 
 #: True shows a tqdm bar; a callable is called with the number
@@ -304,7 +305,7 @@ class Bar:
             self._call(count)
 
 
-#: Endings of files that only `quire ingest` reads.
+#: Endings of files that the service reads, whatever their bytes look like.
 _NEEDS_READER = frozenset(
     [
         ".pdf",
@@ -325,47 +326,115 @@ _NEEDS_READER = frozenset(
     ]
 )
 
+#: Answers about a file itself; others are about the request.
+_FILE_REFUSED = (400, 413, 415, 422)
 
-def documents_of_files(
-    paths: Iterable[str | Path], root: str | Path | None, metadata: Mapping[str, Any]
-) -> list[DocumentInput]:
-    """One document a file, read as UTF-8: the id from the path below `root`, or from the name
-    without one; the title from the name, the path as `source`."""
-    documents: list[DocumentInput] = []
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file, and its path below the root."""
+
+    path: Path
+    name: str
+
+
+def find_files(paths: Iterable[str | Path], root: str | Path | None) -> list[FoundFile]:
+    """The files with their names below `root`, or their own without one."""
+    found: list[FoundFile] = []
     file_of: dict[str, Path] = {}
     for one in paths:
         path = Path(one)
-        document = _document_of_file(path, None if root is None else Path(root), metadata)
-        name = str(document["id"])
-        other = file_of.setdefault(name, path)
+        name = path.name
+        if root is not None:
+            try:
+                name = path.resolve().relative_to(Path(root).resolve()).as_posix()
+            except ValueError:
+                raise ConfigurationError(f"{path} is not below root {root}") from None
+        name_id = document_id_of_path(name)
+        other = file_of.setdefault(name_id, path)
         if other is not path:
             raise ConfigurationError(
-                f"{other} and {path} both have the id {name}; give the folder above them as root"
+                f"{other} and {path} both have the id {name_id}; give the folder above them as root"
             )
-        documents.append(document)
-    return documents
+        found.append(FoundFile(path, name))
+    return found
 
 
-def _document_of_file(path: Path, root: Path | None, metadata: Mapping[str, Any]) -> DocumentInput:
-    name = path.name
-    if root is not None:
-        try:
-            name = path.resolve().relative_to(root.resolve()).as_posix()
-        except ValueError:
-            raise ConfigurationError(f"{path} is not below root {root}") from None
-    if path.suffix.lower() in _NEEDS_READER:
-        raise ConfigurationError(
-            f"{path} is not a text file; 'quire ingest {path}' reads {path.suffix} files"
-        )
+def _text_of(file: FoundFile) -> str | None:
+    """The text of a file in UTF-8; None: the service has to read it."""
+    if file.path.suffix.lower() in _NEEDS_READER:
+        return None
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{path} is not UTF-8 text (byte {error.start}); 'quire ingest' finds its encoding"
-        ) from None
+        text = file.path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _document_of(file: FoundFile, text: str, metadata: Mapping[str, Any]) -> DocumentInput:
     return {
-        "id": document_id_of_path(name),
-        "title": path.stem,
-        "text": text.replace("\r\n", "\n").replace("\r", "\n"),
-        "metadata": {**metadata, "source": name.encode(errors="replace").decode()},
+        "id": document_id_of_path(file.name),
+        "title": file.path.stem,
+        "text": text,
+        "metadata": {**metadata, "source": file.name.encode(errors="replace").decode()},
     }
+
+
+def add_files(
+    files: Sequence[FoundFile],
+    metadata: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    wait: bool,
+    timeout: float | None,
+    progress: Progress,
+    policy: RetryPolicy,
+) -> Flow[IngestReport]:
+    """Posts texts in batches, then each other file in a form of its own, which the service reads.
+    A file that it cannot read is in the report."""
+    deadline = Deadline(timeout)
+    documents: list[DocumentInput | str] = []
+    others: list[FoundFile] = []
+    for file in files:
+        text = _text_of(file)
+        if text is None:
+            others.append(file)
+        else:
+            documents.append(_document_of(file, text, metadata))
+    report = yield from add_documents(
+        documents,
+        options,
+        batch_size=64,
+        batch_bytes=8 << 20,
+        wait=wait,
+        timeout=timeout,
+        progress=progress,
+        policy=policy,
+    )
+    with Bar(progress, others) as bar:
+        for file in others:
+            seconds = yield from _slice(wait, deadline)
+            call = ops.post_file(
+                file.name,
+                file.path.read_bytes(),
+                metadata,
+                options,
+                seconds,
+                seconds + ops.GRACE_SECONDS,
+            )
+            start = len(report.results)
+            try:
+                ingest = yield from exchange(call, policy)
+                if wait:
+                    ingest = yield from _finish(ingest, policy, deadline)
+                report.add(start, ingest.job_id, ingest.results, ingest.usage)
+            except ApiError as error:
+                if error.status not in _FILE_REFUSED:
+                    raise
+                reason = ItemError(error.code, error.detail, str(file.path))
+                name = document_id_of_path(file.name)
+                report.results.append(
+                    JobItem(index=start, id=name, result="failed", status="failed", error=reason)
+                )
+            bar.update(1)
+    return report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -101,6 +103,47 @@ def post_documents(
         body,
         headers=headers,
         idempotency_key=idempotency_key,
+        timeout=timeout,
+    )
+
+
+def post_file(
+    name: str,
+    data: bytes,
+    metadata: Mapping[str, Any],
+    options: Mapping[str, Any],
+    wait_seconds: float,
+    timeout: float | None,
+) -> Call[m.Ingest]:
+    """One file in a form; options stand beside it as fields."""
+    fields = {k: v for k, v in options.items() if k != "chunking"}
+    fields.update(options.get("chunking") or {})
+    boundary = f"quire-{uuid.uuid4().hex}"
+    parts: list[bytes] = []
+
+    def part(head: str, body: bytes) -> None:
+        parts.append(f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode())
+        parts.append(body + b"\r\n")
+
+    for key, value in fields.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        part(f'name="{key}"', text.encode())
+    if metadata:
+        part('name="metadata"', json.dumps(metadata, ensure_ascii=False).encode())
+    quoted = name.encode(errors="replace").decode().replace("\\", "\\\\").replace('"', '\\"')
+    part(f'name="file"; filename="{quoted}"', data)
+    parts.append(f"--{boundary}--\r\n".encode())
+    return Call(
+        "POST",
+        "/v1/documents",
+        model(m.Ingest),
+        headers={
+            "Prefer": f"wait={int(wait_seconds)}",
+            "Content-Type": f"multipart/form-data; boundary={boundary}",
+            "Idempotency-Key": f"quire-client-{uuid.uuid4().hex}",
+        },
+        content=b"".join(parts),
+        repeatable=True,
         timeout=timeout,
     )
 

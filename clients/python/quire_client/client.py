@@ -320,10 +320,20 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds text files (UTF-8), each as one document whose id comes from its path below `root`,
-        or from its name without one; adding again replaces. `quire ingest` reads other files."""
-        documents = flows.documents_of_files(paths, root, metadata or {})
-        return self.add_many(documents, progress=progress, wait=wait, timeout=timeout, **options)
+        """Adds files, each with the id of its path below `root`, or of its name without one; adding
+        again replaces. Texts in UTF-8 are sent as they are; PDF, HTML, office files and other
+        encodings are read by the service. One that it cannot read is a failure in the report,
+        in which texts come first."""
+        flow = flows.add_files(
+            flows.find_files(paths, root),
+            metadata or {},
+            options,
+            wait=wait,
+            timeout=timeout,
+            progress=progress,
+            policy=self._client._settings.retry,
+        )
+        return self._client._run(flow)
 
     def wait(self, ids: Sequence[str], *, timeout: float | None = None) -> list[m.Document]:
         """Returns the documents once each is ready. Raises IngestError when one failed,

@@ -207,7 +207,7 @@ def test_other_wrong_arguments_are_refused_before_anything_is_sent(client: Quire
         lambda: client.documents.set_ttl("x", 60, expires_at="2099-01-01T00:00:00Z"),
         lambda: client.documents.delete_many(),
         lambda: client.documents.delete_many(["x"], filter={"status": "failed"}),
-        lambda: client.documents.list(metadata={"source": ["a list"]}),
+        lambda: client.documents.list(metadata={"source": [["a list in one"]]}),
     ):
         with pytest.raises(ConfigurationError):
             call()
@@ -225,11 +225,49 @@ def test_files_become_documents_with_stable_ids(client: QuireClient, tmp_path: P
     assert (
         client.documents.add_files(files, root=tmp_path, metadata={"team": "hr"}).ids == report.ids
     )
-    (tmp_path / "image.bin").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="not UTF-8"):
-        client.documents.add_files([tmp_path / "image.bin"])
+    (tmp_path / "image.bin").write_bytes(b"\x7fELF\xff\xfe\x00" + bytes(range(256)))
+    refused = client.documents.add_files([tmp_path / "image.bin"])
+    assert refused.failed[0].id == "image.bin"
+    assert refused.failed[0].error is not None
+    assert "image.bin" in refused.failed[0].error.message
     with pytest.raises(ConfigurationError, match="not below root"):
         client.documents.add_files([tmp_path / "image.bin"], root=tmp_path / "hr")
+
+
+def test_files_of_other_formats_are_read_by_the_service(
+    client: QuireClient, tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    page = "<html><body><script>x</script><h1>Rivers</h1><p>The Dern is long.</p></body></html>"
+    (tmp_path / "deep" / "page.html").write_text(page)
+    (tmp_path / "latin.txt").write_bytes("Café au lait, déjà vu, bientôt.".encode("latin-1"))
+    (tmp_path / "plain.txt").write_text(TEXT)
+    (tmp_path / "broken.docx").write_bytes(b"PK\x03\x04 and no more")
+    files = [p for p in sorted(tmp_path.rglob("*")) if p.is_file()]
+    report = client.documents.add_files(files, root=tmp_path, metadata={"team": "hr"}, kv="lazy")
+    assert [f.id for f in report.failed] == ["broken.docx"]
+    assert set(report.ids) >= {"plain.txt", "latin.txt", "deep:page.html"}
+    document = client.documents.get("deep:page.html")
+    assert document.metadata["team"] == "hr"
+    assert document.metadata["source"] == "deep/page.html"
+    assert document.cache.state == "lazy"
+    assert "déjà vu" in client.documents.content("latin.txt")
+    chunk = client.documents.chunks("deep:page.html").data[0]
+    assert chunk.heading == "Rivers"
+    assert chunk.page is None
+
+
+def test_lists_filter_by_conditions(client: QuireClient) -> None:
+    for year in (2019, 2021, 2023):
+        client.documents.add(
+            TEXT + str(year), id=f"y{year}", metadata={"y": year, "z": ["a", year]}
+        )
+    listed = client.documents.list(metadata={"y": {"gte": 2020, "lt": 2023}})
+    assert [d.id for d in listed.data] == ["y2021"]
+    listed = client.documents.list(metadata={"z": [2019, 2023]}, order="asc")
+    assert [d.id for d in listed.data] == ["y2019", "y2023"]
+    listed = client.documents.list(metadata={"y": {"not": 2019}, "z": "a"}, order="asc")
+    assert [d.id for d in listed.data] == ["y2021", "y2023"]
 
 
 def test_lists_filter_and_page(client: QuireClient, corpus: list[Any]) -> None:
