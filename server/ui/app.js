@@ -38,12 +38,20 @@ const main = document.getElementById('main');
 let leave = null;
 let turn = 0;
 
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;  // typed by a person
+  }
+}
+
 // "#/blocks/qry_1?x=2" is the view blocks with the argument qry_1.
 function place() {
   const [path] = document.location.hash.replace(/^#\/?/, '').split('?');
   const [name, ...rest] = path.split('/');
   const view = Object.hasOwn(views, name) ? name : home;
-  return {view, args: rest.map(decodeURIComponent)};
+  return {view, args: rest.map(decoded)};
 }
 
 async function show({focus = true} = {}) {
