@@ -163,6 +163,47 @@ class Views(PageTest):
         self.browser.run("location.hash = '#/ask'")  # the answer is still there
         self.assertIn(ANSWER, self.browser.text(".answer"))
 
+    def stream_instead(self, *pieces):
+        """The next questions are answered by these events, and then by nothing."""
+        self.browser.run(
+            """const real = fetch;
+            globalThis.fetch = (address, options) => {
+              if (!String(address).startsWith('v1/query')) return real(address, options);
+              const stream = new ReadableStream({start(to) {
+                for (const piece of arguments[0]) to.enqueue(new TextEncoder().encode(piece));
+                options.signal.addEventListener('abort',
+                  () => to.error(new DOMException('stopped', 'AbortError')));
+              }});
+              return Promise.resolve(new Response(stream));
+            }""".replace("arguments[0]", json.dumps(pieces))
+        )
+
+    def test_an_answer_is_stopped(self):
+        self.go("ask")
+        self.stream_instead('event: delta\ndata: {"text": "Half an ans"}\n\n')
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: "Half an ans" in "".join(self.texts(".answer")), "its beginning")
+        self.assertEqual(self.count(".reply[aria-busy=true]"), 1)
+        self.browser.click(".ask .row button:not([type=submit])")
+        self.browser.wait(lambda: "Stopped after 11" in self.browser.text(), "the end")
+        self.assertEqual(self.count(".ask button[type=submit]:disabled"), 0)
+        self.assertEqual(self.count(".reply[aria-busy]"), 0)
+
+    def test_an_answer_that_fails_says_why(self):
+        self.go("ask")
+        problem = {"title": "The service is overloaded", "detail": "Ask again.", "status": 503}
+        problem |= {"request_id": "req_1", "error": {"param": None, "code": "overloaded"}}
+        self.stream_instead(
+            'event: delta\ndata: {"text": "Half"}\n\n',
+            f"event: error\ndata: {json.dumps(problem)}\n\n",
+        )
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: self.count(".error") == 1, "the error")
+        for part in ("The service is overloaded", "Ask again.", "status 503", "req_1"):
+            self.assertIn(part, self.browser.text(".error"))
+
     def test_ask_chosen_documents(self):
         self.go("ask")
         self.browser.run("document.querySelector('.seg input[value=some]').click()")
