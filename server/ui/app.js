@@ -174,10 +174,9 @@ const colours = theme();
 
 // Returns whether the service answers.
 async function drawTop() {
-  const space =
-      h('button',
-        {type: 'button', class: 'quiet', onclick: chooseAccess, 'aria-label': 'Key and namespace'},
-        access.namespace || 'default');
+  const space = h(
+      'button', {type: 'button', class: 'quiet', onclick: chooseAccess, title: 'Key and namespace'},
+      access.namespace || 'default');
   const state = h('span', {class: 'state'});
   const home = h('a', {class: 'brand', href: './#/ask'}, logo(), h('b', {}, 'Quire'));
   replace(document.getElementById('top'), home, state, h('span', {class: 'grow'}), space, colours);
