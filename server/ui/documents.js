@@ -1,8 +1,7 @@
 // Documents: add files, watch them being read, and see what is cached.
-import {call, get, post, stream} from './api.js';
+import {call, contentOf, get, post, stream} from './api.js';
 import {announce, confirmed, dialog, errorBox, field, h, replace, select, table} from './dom.js';
 import {ago, bytes, count, ms, percent, plural} from './format.js';
-import {contentOf} from './scope.js';
 
 export const about =
     'Drop files to cache them. Each is read once; questions reuse what was computed.';
