@@ -97,6 +97,8 @@ struct PlannedContext {
   /// Weight w_i with which it biased the other documents' queries (SamKV, Eq. 1), mean over layers.
   std::optional<float> bias_weight;
   std::vector<PlannedBlock> blocks;
+  /// Which layers keep which blocks, [block][layer] in one row; empty: all layers keep the same.
+  std::vector<bool> kept_in;
   /// Kept ranges after prompt compression; num_tokens and blocks then count only kept tokens. None:
   /// nothing was cut.
   std::optional<CutText> cut;

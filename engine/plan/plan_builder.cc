@@ -159,6 +159,18 @@ Status plan_recompute(const EngineFacts& facts, const QueryRequest& request,
   return {};
 }
 
+/// Returns PlannedContext::kept_in.
+std::vector<bool> kept_in(const Selection& selection, std::int32_t context, std::size_t blocks) {
+  std::vector<bool> out;
+  if (selection.same_in_all_layers()) return out;
+  const std::int32_t layers = selection.num_layers();
+  out.resize(blocks * at(layers));
+  for (std::int32_t layer = 0; layer < layers; ++layer)
+    for (const std::int32_t block : selection.kept(layer, context))
+      out[at(block) * at(layers) + at(layer)] = true;
+  return out;
+}
+
 void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
   Plan& plan = qp.plan;
   Execution& execution = qp.execution;
@@ -167,7 +179,10 @@ void assign_positions(const EngineFacts& facts, QueryPlan& qp) {
     PlannedContext& c = plan.contexts[i];
     ContextWork& w = execution.work[i];
     w.block_position.assign(c.blocks.size(), -1);
+    c.kept_in.clear();
     if (w.source == ContextSource::kNothing) continue;
+    if (w.source != ContextSource::kInPlace)
+      c.kept_in = kept_in(execution.selection, static_cast<std::int32_t>(i), c.blocks.size());
     for (std::size_t b = 0; b < c.blocks.size(); ++b) {
       PlannedBlock& block = c.blocks[b];
       block.kept_layers = w.source == ContextSource::kInPlace

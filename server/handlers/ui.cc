@@ -3,6 +3,7 @@
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/http/entity_tags.h"
+#include "server/http/gzip_writer.h"
 #include "server/ui/pages.h"
 
 namespace quire {
@@ -16,26 +17,6 @@ constexpr std::string_view kPolicy =
 
 /// How long browsers may use a reply without asking.
 enum class Keep : std::uint8_t { kAsk, kForever };
-
-/// Returns whether Accept-Encoding takes gzip (RFC 9110, section 12.5.3). A weight of 0 refuses it.
-bool takes_gzip(const Headers& headers) {
-  const auto field = joined_fields(headers, "accept-encoding");
-  std::string_view rest = field ? std::string_view(*field) : std::string_view();
-  bool any = false;
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find(','), rest.size());
-    const std::string_view item = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    const auto begin = item.find_first_not_of(" \t");
-    if (begin == std::string_view::npos) continue;
-    const std::string_view name = item.substr(begin, item.find_first_of("; \t", begin) - begin);
-    const std::string weight = header_parameter(item, "q").value_or("1");
-    const bool takes = weight.find_first_of("123456789") != std::string::npos;
-    if (iequals(name, "gzip") || iequals(name, "x-gzip")) return takes;
-    if (name == "*") any = takes;
-  }
-  return any;
-}
 
 void reply_page(Call& call, const Page* page, Keep keep) {
   if (!call.services.config()->server.ui)

@@ -7,6 +7,8 @@
 #include <limits>
 #include <new>
 
+#include "server/http/entity_tags.h"
+
 namespace quire {
 
 std::string gzip_of(std::string_view text) {
@@ -33,6 +35,25 @@ std::string gzip_of(std::string_view text) {
   } while (rc == Z_OK);
   deflateEnd(&z);
   return out;
+}
+
+bool takes_gzip(const Headers& headers) {
+  const auto field = joined_fields(headers, "accept-encoding");
+  std::string_view rest = field ? std::string_view(*field) : std::string_view();
+  bool any = false;
+  while (!rest.empty()) {
+    const auto end = std::min(rest.find(','), rest.size());
+    const std::string_view item = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const auto begin = item.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) continue;
+    const std::string_view name = item.substr(begin, item.find_first_of("; \t", begin) - begin);
+    const std::string weight = header_parameter(item, "q").value_or("1");
+    const bool takes = weight.find_first_of("123456789") != std::string::npos;
+    if (iequals(name, "gzip") || iequals(name, "x-gzip")) return takes;
+    if (name == "*") any = takes;
+  }
+  return any;
 }
 
 }  // namespace quire

@@ -4,6 +4,7 @@
 #include <boost/json/array.hpp>
 #include <cstddef>
 
+#include "base/index.h"
 #include "server/reply/cache_reply.h"
 #include "server/reply/query_reply.h"
 
@@ -36,6 +37,7 @@ json::array blocks_json(const E& e) {
     for (const PlannedBlock& b : c.blocks) {
       const std::size_t i = out.size();
       ExplainedBlock block{c, b, i, uncut_range(c, b)};
+      block.in_context = to_size(&b - c.blocks.data());
       if (i < e.chars.size() && e.chars[i].known)
         block.chars = json::array{e.chars[i].begin, e.chars[i].end};
       if (i < e.texts.size()) block.text = e.texts[i] ? json::value(*e.texts[i]) : json::value();
@@ -69,6 +71,26 @@ Reply<E>::Fields fields(std::string_view object) {
            [](const E& e) { return e.record.plan.prefix_tokens; }, "Before the documents"},
           {"suffix_tokens", kind::optional(kind::count()),
            [](const E& e) { return e.record.plan.suffix_tokens; }, "Behind the documents"}};
+}
+
+/// Returns the ranges of layers that keep the block; none: all do, or none does.
+std::optional<json::array> layers_of(const ExplainedBlock& b) {
+  const std::vector<bool>& kept = b.context.kept_in;
+  if (kept.empty()) return std::nullopt;
+  const std::size_t layers = kept.size() / b.context.blocks.size();
+  const std::size_t row = b.in_context * layers;
+  json::array out;
+  std::size_t count = 0;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    if (!kept[row + layer]) continue;
+    ++count;
+    if (layer > 0 && kept[row + layer - 1])
+      out.back().as_array()[1] = layer + 1;
+    else
+      out.push_back(json::array{layer, layer + 1});
+  }
+  if (count == 0 || count == layers) return std::nullopt;
+  return out;
 }
 
 const Reply<Plan>& plan_usage_reply() {
@@ -150,6 +172,8 @@ const Reply<ExplainedBlock>& explained_block_reply() {
        {"score", kind::number(6), [](const B& b) { return b.block.score; },
         "Given by the selector"},
        {"kept_layers", kind::count(), [](const B& b) { return b.block.kept_layers; }},
+       {"layers", kind::optional(kind::list(kind::range())), layers_of,
+        "Half-open ranges of the layers that keep it, where some do and others do not"},
        {"recomputed_tokens", kind::count(), [](const B& b) { return b.block.recomputed_tokens; }},
        {"load_ms", kind::milliseconds(), [](const B& b) { return b.block.load_ms; }},
        {"hot_share", kind::optional(kind::ratio()), [](const B& b) { return b.block.hot_share; },

@@ -34,6 +34,7 @@ struct ExplainedBlock {
   TokenRange tokens;      ///< before prompt compression
   std::optional<boost::json::array> chars = {};
   std::optional<boost::json::value> text = {};
+  std::size_t in_context = 0;  ///< index among the blocks of the context
 };
 const Reply<ExplainedBlock>& explained_block_reply();
 

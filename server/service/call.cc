@@ -51,7 +51,9 @@ void Call::add_standard_headers(Headers& headers) const {
     headers.set("Access-Control-Allow-Origin", cors_origin);
     headers.set("Access-Control-Expose-Headers",
                 "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After, ETag");
-    headers.set("Vary", "Origin");
+    const std::string vary(headers.get("Vary"));
+    if (vary.find("Origin") == std::string::npos)
+      headers.set("Vary", vary.empty() ? "Origin" : vary + ", Origin");
   }
 }
 

@@ -130,6 +130,9 @@ export async function stream(method, path, options, onEvent) {
   return response;
 }
 
+// A document's text.
+export const contentOf = (id) => get(`/v1/documents/${encodeURIComponent(id)}/content`);
+
 // All entries of a list, page by page, at most `most`.
 export async function all(path, query, most = 1000) {
   const out = [];

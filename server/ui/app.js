@@ -38,12 +38,20 @@ const main = document.getElementById('main');
 let leave = null;
 let turn = 0;
 
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;  // typed by a person
+  }
+}
+
 // "#/blocks/qry_1?x=2" is the view blocks with the argument qry_1.
 function place() {
   const [path] = document.location.hash.replace(/^#\/?/, '').split('?');
   const [name, ...rest] = path.split('/');
   const view = Object.hasOwn(views, name) ? name : home;
-  return {view, args: rest.map(decodeURIComponent)};
+  return {view, args: rest.map(decoded)};
 }
 
 async function show({focus = true} = {}) {
@@ -166,10 +174,9 @@ const colours = theme();
 
 // Returns whether the service answers.
 async function drawTop() {
-  const space =
-      h('button',
-        {type: 'button', class: 'quiet', onclick: chooseAccess, 'aria-label': 'Key and namespace'},
-        access.namespace || 'default');
+  const space = h(
+      'button', {type: 'button', class: 'quiet', onclick: chooseAccess, title: 'Key and namespace'},
+      access.namespace || 'default');
   const state = h('span', {class: 'state'});
   const home = h('a', {class: 'brand', href: './#/ask'}, logo(), h('b', {}, 'Quire'));
   replace(document.getElementById('top'), home, state, h('span', {class: 'grow'}), space, colours);

@@ -17,11 +17,33 @@ const fateAbout = {
   dropped: 'cached, but attended to by no layer',
 };
 
+// Whether a layer keeps a block.
+const keeps = (b, layer) =>
+    b.layers ? b.layers.some(([from, to]) => layer >= from && layer < to) : b.kept_layers > 0;
+
+// The map as one layer has it: what the layer does not keep is dropped there.
+const ofLayer = (map, layer) => ({
+  ...map,
+  layers: 1,
+  blocks: map.blocks.map((b) => ({
+                           ...b,
+                           action: keeps(b, layer) ? b.action : 'dropped',
+                           kept_layers: keeps(b, layer) ? 1 : 0,
+                           whole: b,
+                         })),
+});
+
+const layerText = (b) =>
+    b.layers.map(([from, to]) => (to - from > 1 ? `${from}–${to - 1}` : from)).join(', ');
+
+// A tick for each layer, the lowest on the left.
+const layerTicks = (b, map) => Array.from(
+    {length: map.layers}, (_, layer) => h('i', {class: keeps(b, layer) ? 'on' : undefined}));
+
 // Ways to colour: each gives a cell's class and, for shades, how strong it is (0 to 1).
 function colouring(how, map) {
-  const scores = map.blocks.map((b) => b.score);
-  const low = Math.min(...scores);
-  const span = Math.max(...scores) - low;
+  const low = map.blocks.reduce((least, b) => Math.min(least, b.score), Infinity);
+  const span = map.blocks.reduce((most, b) => Math.max(most, b.score), -Infinity) - low;
   return {
     fate: (b) =>
         [`k-${b.action}`,
@@ -72,7 +94,8 @@ function detail(node, b, map) {
         row('tokens', `${b.tokens[0]}–${b.tokens[1]}`),
         b.chars && row('characters', `${count(b.chars[0])}–${count(b.chars[1])}`),
         row('tier', b.tier ?? 'none'), row('score', number(b.score, 4)),
-        row('layers', `${b.kept_layers} of ${map.layers}`),
+        row('layers', `${b.kept_layers} of ${map.layers}`), b.layers && row('which', layerText(b)),
+        b.layers && h('dd', {class: 'ticks'}, layerTicks(b, map)),
         row('recomputed', plural(b.recomputed_tokens, 'token')),
         row('load', `${number(b.load_ms)} ms`),
         b.cut_tokens !== undefined && row('cut away', plural(b.cut_tokens, 'token')),
@@ -172,15 +195,27 @@ export async function render(root, [id]) {
     lit?.classList.remove('lit');
     lit = cell;
     cell.classList.add('lit');
-    detail(side, b, map);
+    detail(side, b.whole ?? b, map);
   };
-  const draw = () => replace(body, legendOf(how.value, map), strips(map, how.value, onShow));
+  const layer = select(
+      [
+        ['', 'all layers'], ...Array.from({length: map.layers}, (_, i) => [String(i), `layer ${i}`])
+      ],
+      '');
+  const sparse = map.blocks.some((b) => b.layers);
+  const draw = () => {
+    const shown = layer.value === '' ? map : ofLayer(map, Number(layer.value));
+    replace(body, legendOf(how.value, shown), strips(shown, how.value, onShow));
+  };
   how.addEventListener('change', draw);
+  layer.addEventListener('change', draw);
   const p = map.policy;
   const tokens = (n, name) => n !== undefined && `${plural(n, 'token')} ${name}`;
   replace(
       root,
-      h('div', {class: 'card'}, h('div', {class: 'row low'}, picked.control, field('Colour', how)),
+      h('div', {class: 'card'},
+        h('div', {class: 'row low'}, picked.control, field('Colour', how),
+          sparse && field('Layer', layer)),
         stacked('Blocks', fates.map((f) => {
           const n = map.blocks.filter((b) => b.action === f).length;
           return {name: f, kind: f, value: n, text: count(n)};

@@ -1,8 +1,7 @@
 // Documents: add files, watch them being read, and see what is cached.
-import {call, get, post, stream} from './api.js';
+import {call, contentOf, get, post, stream} from './api.js';
 import {announce, confirmed, dialog, errorBox, field, h, replace, select, table} from './dom.js';
 import {ago, bytes, count, ms, percent, plural} from './format.js';
-import {contentOf} from './scope.js';
 
 export const about =
     'Drop files to cache them. Each is read once; questions reuse what was computed.';
@@ -10,7 +9,7 @@ export const about =
 const PAGE = 50;
 
 function upload(onDone) {
-  const list = h('ul', {class: 'uploads', 'aria-live': 'polite'});
+  const list = h('ul', {class: 'uploads'});
   const input = h('input', {type: 'file', multiple: true, id: 'files', class: 'sr'});
   const zone =
       h('div', {class: 'drop'}, h('p', {}, h('b', {}, 'Drop files here'), ' or '),
@@ -56,14 +55,21 @@ function upload(onDone) {
       h('details', {}, h('summary', {}, 'Paste a text'), pasted), list);
 }
 
+// Browsers open six connections to a service at most, and each upload at work holds one.
+const lanes = Array.from({length: 2}, () => Promise.resolve());
+let turn = 0;
+
 function send(file, list, onDone) {
-  const item = h('li');
-  list.prepend(item);
-  const form = new FormData();
-  form.append('file', file, file.name);
-  follow(
-      item, `${file.name} (${bytes(file.size)})`, () => call('POST', '/v1/documents', {body: form}),
-      onDone);
+  const name = `${file.name} (${bytes(file.size)})`;
+  const item = h('li', {}, h('b', {}, name), h('small', {}, 'waits for its turn'));
+  list.append(item);
+  const start = () => {
+    const form = new FormData();
+    form.append('file', file, file.name);
+    return call('POST', '/v1/documents', {body: form});
+  };
+  const lane = turn++ % lanes.length;
+  lanes[lane] = lanes[lane].then(() => follow(item, name, start, onDone));
 }
 
 // Shows one upload from its bytes to the end of its job. Returns whether it worked.

@@ -2,6 +2,7 @@
 import {all, get, info, post} from './api.js';
 import {check, debounce, errorBox, field, fresh, h, replace, select} from './dom.js';
 import {count, plural} from './format.js';
+import {placeOf} from './source.js';
 
 export class Scope {
   #chosen = new Map();  // id -> title
@@ -99,7 +100,7 @@ export class Scope {
             rows.push({
               id: p.document_id,
               title: p.title ?? p.document_id,
-              note: placeOf(p) + p.text.slice(0, 90)
+              note: [...placeOf(p), p.text.slice(0, 90)].join(' · ')
             });
       } catch {
         // without retrieval the titles remain
@@ -153,10 +154,3 @@ export class Scope {
     this.#list.querySelectorAll('input')[i]?.focus();
   }
 }
-
-// Where a passage stands, for documents that have pages and headings.
-const placeOf =
-    (p) => [p.page && `page ${p.page}`, p.heading].filter(Boolean).map((x) => `${x} · `).join('');
-
-// A document's text.
-export const contentOf = (id) => get(`/v1/documents/${encodeURIComponent(id)}/content`);

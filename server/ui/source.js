@@ -1,7 +1,7 @@
 // The text of a document with the cited passage lit up.
+import {contentOf} from './api.js';
 import {errorBox, h, replace} from './dom.js';
 import {count, percent, points} from './format.js';
-import {contentOf} from './scope.js';
 
 const AROUND = 4000;      // code points shown on each side; the rest opens on demand
 const texts = new Map();  // what was read before, by document and version
@@ -13,17 +13,17 @@ async function textOf(citation, version) {
   return texts.get(name);
 }
 
-// What is known of the place beside the characters.
-function whereabouts(c) {
-  return [
-    c.page !== undefined && c.page !== null && `page ${c.page}`,
-    c.heading && String(c.heading),
-    `chunk ${c.chunk}`,
-    `characters ${count(c.start)}–${count(c.end)}`,
-    `${percent(c.weight)} of the answer's attention`,
-  ].filter(Boolean)
-      .join(' · ');
-}
+// Where a citation or a passage stands, for documents with pages and headings.
+export const placeOf =
+    (c) => [c.page && (c.last_page > c.page ? `pages ${c.page}–${c.last_page}` : `page ${c.page}`),
+            c.heading]
+               .filter(Boolean);
+
+// What is known of a citation's place.
+export const whereabouts =
+    (c) => [...placeOf(c), `chunk ${c.chunk}`, `characters ${count(c.start)}–${count(c.end)}`,
+            `${percent(c.weight)} of the answer's attention`]
+               .join(' · ');
 
 // Fills `node` with the source of a citation. `document` is the reply's entry for it.
 export async function showSource(node, citation, document) {

@@ -10,6 +10,7 @@ export const about = 'What the cache saved since the service started, live.';
 const KEEP = 120;   // seconds of the small charts
 const EVENTS = 40;  // lines of the log
 const METRICS_EVERY_MS = 5000;
+const RETRY_MS = 3000;
 
 // Samples of the Prometheus text format: {name: [{labels, value}]}.
 export function parseMetrics(text) {
@@ -172,6 +173,7 @@ export async function render(root) {
   };
   const timer = setInterval(scrape, METRICS_EVERY_MS);
   scrape();
+  let again;
   const listen = async () => {
     try {
       await stream('GET', '/v1/admin/events', {signal: control.signal}, (name, data) => {
@@ -188,7 +190,10 @@ export async function render(root) {
       });
       throw new Error('The service ended the stream of events.');
     } catch (e) {
-      if (e.name !== 'AbortError') replace(state, errorBox(e));
+      if (e.name === 'AbortError') return;
+      replace(state, errorBox(e));
+      // A refusal stays one; a service that was restarted comes back.
+      if (!e.status) again = setTimeout(listen, RETRY_MS);
     }
   };
   state.removeAttribute('aria-live');  // a new time each second is nothing to read out
@@ -196,5 +201,6 @@ export async function render(root) {
   return () => {
     control.abort();
     clearInterval(timer);
+    clearTimeout(again);
   };
 }

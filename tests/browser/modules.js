@@ -89,6 +89,25 @@ same(
     'cited pieces', [...made.querySelectorAll('.cited')].map((e) => e.textContent),
     ['😀 one', 'two.']);
 
+// Pages and headings stand where documents have them.
+const {whereabouts} = await load('source.js');
+const cite = {
+  chunk: 2,
+  start: 10,
+  end: 1500,
+  weight: 0.25
+};
+same(
+    'a place', whereabouts(cite),
+    'chunk 2 · characters 10–1,500 · 25 % of the answer\'s attention');
+same(
+    'a place with a page',
+    whereabouts({...cite, page: 3, last_page: 3, heading: 'Safety > Fire'})
+        .split(' · ')
+        .slice(0, 2),
+    ['page 3', 'Safety > Fire']);
+same('two pages', whereabouts({...cite, page: 3, last_page: 4}).split(' · ')[0], 'pages 3–4');
+
 const {ticks, logTicks} = await load('plot.js');
 same('ticks', ticks(0, 36, 6), [0, 10, 20, 30]);
 same('ticks of powers', logTicks(2, 300), [2, 5, 10, 20, 50, 100, 200]);

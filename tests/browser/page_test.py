@@ -163,6 +163,47 @@ class Views(PageTest):
         self.browser.run("location.hash = '#/ask'")  # the answer is still there
         self.assertIn(ANSWER, self.browser.text(".answer"))
 
+    def stream_instead(self, *pieces):
+        """The next questions are answered by these events, and then by nothing."""
+        self.browser.run(
+            """const real = fetch;
+            globalThis.fetch = (address, options) => {
+              if (!String(address).startsWith('v1/query')) return real(address, options);
+              const stream = new ReadableStream({start(to) {
+                for (const piece of arguments[0]) to.enqueue(new TextEncoder().encode(piece));
+                options.signal.addEventListener('abort',
+                  () => to.error(new DOMException('stopped', 'AbortError')));
+              }});
+              return Promise.resolve(new Response(stream));
+            }""".replace("arguments[0]", json.dumps(pieces))
+        )
+
+    def test_an_answer_is_stopped(self):
+        self.go("ask")
+        self.stream_instead('event: delta\ndata: {"text": "Half an ans"}\n\n')
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: "Half an ans" in "".join(self.texts(".answer")), "its beginning")
+        self.assertEqual(self.count(".reply[aria-busy=true]"), 1)
+        self.browser.click(".ask .row button:not([type=submit])")
+        self.browser.wait(lambda: "Stopped after 11" in self.browser.text(), "the end")
+        self.assertEqual(self.count(".ask button[type=submit]:disabled"), 0)
+        self.assertEqual(self.count(".reply[aria-busy]"), 0)
+
+    def test_an_answer_that_fails_says_why(self):
+        self.go("ask")
+        problem = {"title": "The service is overloaded", "detail": "Ask again.", "status": 503}
+        problem |= {"request_id": "req_1", "error": {"param": None, "code": "overloaded"}}
+        self.stream_instead(
+            'event: delta\ndata: {"text": "Half"}\n\n',
+            f"event: error\ndata: {json.dumps(problem)}\n\n",
+        )
+        self.browser.type(".ask textarea", QUESTION)
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: self.count(".error") == 1, "the error")
+        for part in ("The service is overloaded", "Ask again.", "status 503", "req_1"):
+            self.assertIn(part, self.browser.text(".error"))
+
     def test_ask_chosen_documents(self):
         self.go("ask")
         self.browser.run("document.querySelector('.seg input[value=some]').click()")
@@ -206,6 +247,25 @@ class Views(PageTest):
         self.browser.click("dialog button.danger")
         self.browser.wait(lambda: not self.count('[aria-label="Pin geese.md"]'), "its end")
 
+    def test_many_files_at_once(self):
+        self.go("documents")
+        self.settled("table")
+        self.browser.run(
+            """const data = new DataTransfer();
+            for (let i = 0; i < 9; ++i)
+              data.items.add(new File([`Note ${i} of the many.`], `many-${i}.txt`));
+            document.querySelector(".drop").dispatchEvent(
+              new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));"""
+        )
+        self.browser.wait(
+            lambda: sum("ready" in t for t in self.texts(".uploads li")) == 9, "nine uploads"
+        )
+        for i in range(9):
+            self.browser.click(f'[aria-label="Delete many-{i}.txt"]')
+            self.browser.click("dialog button.danger")
+            gone = f'[aria-label="Delete many-{i}.txt"]'
+            self.browser.wait(lambda sel=gone: not self.count(sel), "its end")
+
     def test_a_refused_document_names_the_field(self):
         self.allowed = (400,)
         self.go("documents")
@@ -214,6 +274,24 @@ class Views(PageTest):
         self.browser.type('form input[placeholder^="made by"]', "no/slashes")
         self.browser.click("form button[type=submit]")
         self.assertIn("Field: id", self.browser.text(".uploads .error"))
+
+    def test_what_documents_hold_stays_text(self):
+        evil = '<img src="http://elsewhere.example/x" onerror="document.title=1"><script>1</script>'
+        body = {"id": "evil", "title": evil, "text": f"{evil} The zebra of the market is striped."}
+        self.service.post("/v1/documents?wait=true", body)
+        self.go("documents/evil")
+        self.browser.wait(lambda: evil in "".join(self.texts("pre.tall")), "the text")
+        self.assertIn(evil, self.texts("tbody a"))
+        self.ask("What of the zebra of the market?")
+        self.browser.click(".cite")
+        self.settled("mark")
+        self.go("blocks")
+        self.settled(".cell")
+        self.assertEqual(self.count("main img, main script"), 0)
+        self.go("documents")
+        self.browser.click('[aria-label="Delete evil"]')
+        self.browser.click("dialog button.danger")
+        self.browser.wait(lambda: not self.count('[aria-label="Delete evil"]'), "its end")
 
     def test_block_map(self):
         self.go("blocks")
@@ -243,6 +321,21 @@ class Views(PageTest):
             s.value = 'tier'; s.dispatchEvent(new Event('change'))"""
         )
         self.assertEqual(self.count(".cell.k-tier-dram"), len(sparse["blocks"]))
+        # One layer at a time: what that layer keeps.
+        choose = """const s = [...document.querySelectorAll('main select')][arguments[0]];
+            s.value = arguments[1]; s.dispatchEvent(new Event('change'))"""
+        self.browser.run(choose, 1, "fate")
+        partial = [b for b in sparse["blocks"] if "layers" in b]
+        self.assertTrue(partial)
+        for layer in range(sparse["layers"]):
+            kept = sum(
+                any(begin <= layer < end for begin, end in b["layers"])
+                if "layers" in b
+                else b["kept_layers"] > 0
+                for b in sparse["blocks"]
+            )
+            self.browser.run(choose, 2, str(layer))
+            self.assertEqual(self.count(".cell:not(.k-dropped)"), kept, f"layer {layer}")
 
     def test_time(self):
         self.go("time")
@@ -340,6 +433,10 @@ class Views(PageTest):
         self.assertEqual(self.count(".op"), number)
         self.browser.click("#op-post_query summary")
         self.assertIn("document_ids", self.browser.text("#op-post_query"))
+        self.browser.click("#nav a")
+        self.browser.wait(lambda: self.browser.text("h1") == "Ask", "the first view")
+        self.browser.run("location.hash = '#/time/%zz'")  # no escape at all
+        self.browser.wait(lambda: self.browser.text("h1") == "Time", "the view")
         self.picture("docs")
 
     def test_every_view_in_every_dress(self):
@@ -479,7 +576,7 @@ class RealModel(PageTest):
         made = self.service.post("/v1/query", body)
         self.browser.run("location.hash = `#/blocks/${arguments[0]}`", made["id"])
         self.settled(".cell.k-dropped")
-        self.browser.run("document.querySelectorAll('.cell')[8].focus()")
+        self.browser.run("document.querySelectorAll('.cell')[4].focus()")
         self.settled(".blockcard pre")
         self.picture("real-blocks")
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "server/http/gzip_writer.h"
 #include "server/http/request_parser.h"
 
 using namespace quire;
@@ -39,6 +40,7 @@ Seen run(std::string_view text, std::size_t step) {
     seen.method = parser.head().method;
     seen.target = parser.head().target;
     (void)parser.head().media_type();
+    (void)takes_gzip(parser.head().headers);
     (void)header_parameter(parser.head().headers.get("content-type"), "boundary");
   }
   return seen;

@@ -310,6 +310,36 @@ TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {
   EXPECT_FALSE(p->execution.needs_query_pass);
 }
 
+TEST_F(PlanTest, AContextSaysWhichLayersKeepItsBlocks) {
+  add(ids(48, 10), true);
+  add(ids(48, 300), true);
+  auto p = build("samkv");
+  ASSERT_TRUE(p.ok()) << p.status().to_string();
+  Selection chosen = Selection::per_layer(
+      {{{0, 2}, {0}}, {{0, 1, 2}, {0}}, {{0, 2}, {0}}, {{0, 1}, {0, 1}}});
+  ASSERT_TRUE(complete_plan(facts, request, {}, std::move(chosen), {}, *p).ok());
+  const auto layers = [&](std::size_t context, std::size_t block) {
+    std::vector<std::size_t> out;
+    const auto& kept = p->plan.contexts[context].kept_in;
+    EXPECT_EQ(kept.size(), 12u);
+    for (std::size_t layer = 0; layer < 4; ++layer)
+      if (kept.at(block * 4 + layer)) out.push_back(layer);
+    return out;
+  };
+  EXPECT_EQ(layers(0, 0), (std::vector<std::size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(layers(0, 1), (std::vector<std::size_t>{1, 3}));
+  EXPECT_EQ(layers(0, 2), (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_EQ(layers(1, 1), (std::vector<std::size_t>{3}));
+  EXPECT_TRUE(layers(1, 2).empty());
+  for (const PlannedContext& c : p->plan.contexts)
+    for (std::size_t b = 0; b < c.blocks.size(); ++b)
+      EXPECT_EQ(to_size(c.blocks[b].kept_layers), layers(&c - p->plan.contexts.data(), b).size());
+  // One choice for all layers needs no such table.
+  Selection same = Selection::shared(4, {{0, 1}, {0}});
+  ASSERT_TRUE(complete_plan(facts, request, {}, std::move(same), {}, *p).ok());
+  EXPECT_TRUE(p->plan.contexts[0].kept_in.empty());
+}
+
 TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
   facts.window = 180;
   add(ids(160, 10), true);

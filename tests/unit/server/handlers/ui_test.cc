@@ -96,6 +96,15 @@ TEST_F(UiTest, ComesAsGzipToThoseWhoTakeIt) {
   }
 }
 
+TEST_F(UiTest, CachesKeepWhatOriginsAndEncodingsGetApart) {
+  Config config = *services.config();
+  config.server.cors_origins = {"https://a.example"};
+  services.set_config(config);
+  const auto r = call("GET", "/", {}, {"Origin: https://a.example"});
+  EXPECT_EQ(header(r, "vary"), "Accept-Encoding, Origin");
+  EXPECT_EQ(header(call("GET", "/livez", {}, {"Origin: https://a.example"}), "vary"), "Origin");
+}
+
 TEST_F(UiTest, HeadHasTheHeadersAlone) {
   const auto get = call("GET", "/");
   const auto head = call("HEAD", "/");

@@ -29,5 +29,20 @@ TEST(GzipWriter, WhatIsCompressedComesBack) {
   for (const std::string small : {"", "x"}) EXPECT_EQ(expanded(gzip_of(small)), small);
 }
 
+TEST(GzipWriter, AcceptEncodingDecides) {
+  const auto takes = [](const std::string& field) {
+    Headers headers;
+    headers.add("Accept-Encoding", field);
+    return takes_gzip(headers);
+  };
+  for (const char* field : {"gzip", "GZIP", "br, gzip", "gzip;q=0.001", "deflate , gzip ; q=1", "*",
+                            "x-gzip", "br;q=1, *;q=0.5", "identity;q=0, gzip"})
+    EXPECT_TRUE(takes(field)) << field;
+  for (const char* field : {"", ",", "br", "gzip;q=0", "gzip;q=0.000", "*;q=0", "gzip;q=0, *",
+                            "gzipped", "not gzip", ";q=1"})
+    EXPECT_FALSE(takes(field)) << field;
+  EXPECT_FALSE(takes_gzip(Headers()));
+}
+
 }  // namespace
 }  // namespace quire

@@ -44,6 +44,25 @@ QueryRecord record() {
   return r;
 }
 
+// A block says which layers keep it only where some do and others do not.
+TEST(QueryReply, BlocksNameTheLayersThatKeepThem) {
+  QueryRecord r = record();
+  const auto layers = [&](std::size_t block) {
+    const auto blocks = explain_json(r, {}).at("blocks").as_array();
+    const auto* found = blocks.at(block).as_object().if_contains("layers");
+    return found ? to_text(*found) : "none";
+  };
+  EXPECT_EQ(layers(0), "none");
+  r.plan.contexts[0].kept_in = {true, true,  true, true, true,  true,  // the first block
+                                true, false, true, true, false, true};
+  EXPECT_EQ(layers(0), "none");
+  EXPECT_EQ(layers(1), "[[0,1],[2,4],[5,6]]");
+  r.plan.contexts[0].kept_in.assign(12, false);
+  EXPECT_EQ(layers(1), "none");
+  r.plan.contexts[0].kept_in[11] = true;
+  EXPECT_EQ(layers(1), "[[5,6]]");
+}
+
 TEST(QueryReply, UsageAddsUp) {
   const auto u = usage_json(record());
   const auto& f = u.at("cache_details").as_object();

@@ -83,6 +83,7 @@ inline Plan full_plan() {
   whole.bias_weight = 0.654321f;
   whole.blocks = {planned_block(0, Fate::kReused, Tier::kGpu),
                   planned_block(16, Fate::kRecomputed, Tier::kDisk)};
+  whole.kept_in = {true, true, false, true, true, true, true, false};
   whole.blocks[0].hot_share = 0.33333f;
   evicted.index = 1;
   evicted.chunk = 1;
@@ -95,6 +96,7 @@ inline Plan full_plan() {
   cut.num_tokens = 16;
   cut.cut = CutText{100, {{4, 10}, {90, 100}}};
   cut.blocks = {planned_block(0, Fate::kDropped, Tier::kDram)};
+  cut.kept_in = {true, false, true, true};
   copied.index = 3;
   copied.document_id = "e";
   copied.num_tokens = 7;
