@@ -108,6 +108,11 @@ std::size_t on_data(char* data, std::size_t size, std::size_t count, void* user)
   return exchange.stopped.ok() ? size * count : CURL_WRITEFUNC_ERROR;
 }
 
+/// Ends a transfer whose request was stopped.
+int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return static_cast<const Exchange*>(user)->request.stop.stop_requested() ? 1 : 0;
+}
+
 Status failure(CURLcode code, const char* detail, const std::string& url) {
   std::string host = url;
   if (const std::size_t scheme = host.find("://"); scheme != std::string::npos)
@@ -121,6 +126,8 @@ Status failure(CURLcode code, const char* detail, const std::string& url) {
       return Status::unavailable("cannot reach " + host + ": " + why +
                                  "; is there a network, or should https_proxy be set?")
           .with_field("network");
+    case CURLE_ABORTED_BY_CALLBACK:
+      return Status::unavailable("the service is stopping");
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
@@ -166,6 +173,15 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   set(CURLOPT_HEADERDATA, &exchange);
   set(CURLOPT_WRITEFUNCTION, on_data);
   set(CURLOPT_WRITEDATA, &exchange);
+  if (request.post) {
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));
+    set(CURLOPT_POSTFIELDS, request.post->data());
+  }
+  if (request.limit.count() > 0) set(CURLOPT_TIMEOUT_MS, static_cast<long>(request.limit.count()));
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, on_progress);
+  set(CURLOPT_XFERINFODATA, &exchange);
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
     set(CURLOPT_CAINFO, file);
   const CURLcode code = curl_easy_perform(curl.get());
@@ -198,7 +214,7 @@ Result<TransferReply> transfer(const TransferRequest& request) {
                            one(request, url, own_host && !request.token.empty()));
     if (hop == 0) first_headers = reply.headers;
     const std::string location = reply.header("location");
-    if (reply.status < 300 || reply.status >= 400 || location.empty()) {
+    if (request.post || reply.status < 300 || reply.status >= 400 || location.empty()) {
       reply.first_headers = std::move(first_headers);
       return reply;
     }

@@ -1,9 +1,12 @@
-/// GET over HTTPS. Only this file uses libcurl.
+/// GET and POST over HTTPS. Only this file uses libcurl.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +21,9 @@ struct TransferRequest {
   std::vector<std::string> headers;  ///< "Name: value", sent to every host along the redirects
   std::string
       token;  ///< bearer token, sent only to the host, port and scheme of `url`; empty: none
+  std::optional<std::string> post;     ///< body to POST; none: GET
+  std::chrono::milliseconds limit{0};  ///< of the whole transfer; 0: none
+  std::stop_token stop;                ///< ends the transfer with kUnavailable
   /// Receives body bytes of a 2xx reply as they arrive. A status other than OK stops the transfer
   /// and becomes its result.
   std::function<Status(std::string_view)> on_body;
@@ -37,7 +43,8 @@ struct TransferReply {
   std::string header(const std::string& name) const;
 };
 
-/// Sends the request and follows at most ten redirects, never from https to http. The certificate
+/// Sends the request. A GET follows at most ten redirects, never from https to http; a POST follows
+/// none. The certificate
 /// is checked against the system's authorities, or those in SSL_CERT_FILE; proxies are those of
 /// https_proxy and no_proxy. A status of 400 and above is not an error.
 ///
