@@ -28,16 +28,21 @@ Status malformed(const std::string& what) {
 std::optional<std::vector<float>> vector_of(const json::value* value) {
   const json::array* list = value ? value->if_array() : nullptr;
   if (!list || list->empty() || list->size() > kMostValues) return std::nullopt;
-  std::vector<float> out;
-  double squares = 0;
+  std::vector<double> values;
+  double largest = 0, squares = 0;
   for (const json::value& x : *list) {
     if (!x.is_number()) return std::nullopt;
-    const double number = x.to_number<double>();
-    squares += number * number;
-    out.push_back(static_cast<float>(number));
+    values.push_back(x.to_number<double>());
+    largest = std::max(largest, std::abs(values.back()));
   }
-  if (!std::isfinite(squares) || squares <= 0) return std::nullopt;
-  for (float& x : out) x = static_cast<float>(x / std::sqrt(squares));
+  if (!std::isfinite(largest) || largest <= 0) return std::nullopt;
+  // Scaled by the largest first, no square overflows or vanishes.
+  for (double& x : values) {
+    x /= largest;
+    squares += x * x;
+  }
+  std::vector<float> out;
+  for (const double x : values) out.push_back(static_cast<float>(x / std::sqrt(squares)));
   return out;
 }
 
