@@ -55,8 +55,10 @@ def with_context(name, path):
     corpus = Corpus(name)
     for record in lines_of(path)[:CONTEXT_RECORDS]:
         named = {title for title, _ in record["supporting_facts"]}
-        places = [(title, corpus.add(title, " ".join(s.strip() for s in sentences)))
-                  for title, sentences in record["context"]]
+        places = [
+            (title, corpus.add(title, " ".join(s.strip() for s in sentences)))
+            for title, sentences in record["context"]
+        ]
         corpus.ask(record["question"], [place for title, place in places if title in named])
     return corpus
 
@@ -64,8 +66,10 @@ def with_context(name, path):
 def musique(name, path):
     corpus = Corpus(name)
     for record in lines_of(path):
-        places = [(p["is_supporting"], corpus.add(p["title"], p["paragraph_text"]))
-                  for p in record["paragraphs"]]
+        places = [
+            (p["is_supporting"], corpus.add(p["title"], p["paragraph_text"]))
+            for p in record["paragraphs"]
+        ]
         corpus.ask(record["question"], [place for supporting, place in places if supporting])
     return corpus
 
@@ -112,14 +116,26 @@ class Service:
     def __init__(self, *flags):
         self.folder = tempfile.TemporaryDirectory(prefix="quire-retrieval-")
         self.process = subprocess.Popen(
-            [QUIRE, "serve", "--server.port=0", f"--disk.path={self.folder.name}/store",
-             "--log.format=json", *flags],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            [
+                QUIRE,
+                "serve",
+                "--server.port=0",
+                f"--disk.path={self.folder.name}/store",
+                "--log.format=json",
+                *flags,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.lines, self.port = [], None
         for line in self.process.stderr:
             self.lines.append(line)
             entry = json.loads(line) if line.startswith("{") else {}
-            self.port = entry.get("port", self.port) if entry.get("msg") == "listening" else self.port
+            self.port = (
+                entry.get("port", self.port) if entry.get("msg") == "listening" else self.port
+            )
             if entry.get("msg") == "ready":
                 break
         else:
@@ -128,17 +144,21 @@ class Service:
 
     def call(self, method, path, body=None):
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", method=method,
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"})
+            headers={"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=600) as reply:
             return json.loads(reply.read())
 
     def store(self, corpus):
         """Posts the texts in the namespace of the set and waits until all are embedded."""
         for begin in range(0, len(corpus.texts), 100):
-            batch = [{"id": f"{corpus.name}-{i}", "title": title, "text": text}
-                     for i, (title, text) in enumerate(corpus.texts[begin:begin + 100], begin)]
+            batch = [
+                {"id": f"{corpus.name}-{i}", "title": title, "text": text}
+                for i, (title, text) in enumerate(corpus.texts[begin : begin + 100], begin)
+            ]
             for job_id in self.call("POST", "/v1/documents", {"documents": batch})["job_ids"]:
                 job = self.call("GET", f"/v1/jobs/{job_id}")
                 while job["status"] in ("queued", "running"):
@@ -156,8 +176,11 @@ class Service:
 
     def rank(self, question, scorer, depth=DEPTH):
         """Texts with their scores, best first."""
-        reply = self.call("POST", "/v1/retrieve",
-                          {"query": question, "k": depth, "unit": "document", "scorer": scorer})
+        reply = self.call(
+            "POST",
+            "/v1/retrieve",
+            {"query": question, "k": depth, "unit": "document", "scorer": scorer},
+        )
         return [(int(p["document_id"].rsplit("-", 1)[1]), p["score"]) for p in reply["data"]]
 
     def stop(self):
@@ -194,8 +217,10 @@ def fusions(service, questions):
     """Ways to fuse Quire's two rankings, to choose one of them."""
     out = {}
     for question in questions:
-        both = [[(t, s) for t, s in service.rank(question, "bm25", FUSION_DEPTH) if s > 0],
-                service.rank(question, "embedding", FUSION_DEPTH)]
+        both = [
+            [(t, s) for t, s in service.rank(question, "bm25", FUSION_DEPTH) if s > 0],
+            service.rank(question, "embedding", FUSION_DEPTH),
+        ]
         for constant in (5, 10, 20, 40, 60):
             for weight in (0.3, 0.4, 0.5, 0.6, 0.7):
                 name = f"reciprocal ranks, constant {constant}, weight {weight}"
@@ -221,8 +246,10 @@ def peer_rankings(corpus, questions, encoder):
     asked = encoder.encode(questions, batch_size=32, normalize_embeddings=True)
     out = {"rank-bm25": [], "sentence-transformers": [], "rank-bm25 + sentence-transformers": []}
     for question, vector in zip(questions, asked):
-        both = [numpy.argsort(-okapi.get_scores(words(question)), kind="stable"),
-                numpy.argsort(-(vectors @ vector), kind="stable")]
+        both = [
+            numpy.argsort(-okapi.get_scores(words(question)), kind="stable"),
+            numpy.argsort(-(vectors @ vector), kind="stable"),
+        ]
         sums = {}
         for ranking in both:
             for rank, text in enumerate(ranking[:FUSION_DEPTH]):
@@ -238,7 +265,7 @@ def quality(rows, options, service, encoder):
     for name in options.sets:
         reader, file = SETS[name]
         corpus = reader(name, Path(options.data) / file)
-        picked = corpus.questions[options.half == "report"::2][:options.questions]
+        picked = corpus.questions[options.half == "report" :: 2][: options.questions]
         questions = [question for question, _ in picked]
         print(f"{name}: {len(corpus.texts)} texts, {len(picked)} questions", file=sys.stderr)
         service.store(corpus)
@@ -246,26 +273,44 @@ def quality(rows, options, service, encoder):
         if not encoder:
             rankings.update(fusions(service, questions))
         for system, scorer in SCORERS.items():
-            rankings[system] = [[t for t, _ in service.rank(question, scorer)] for question in questions]
-        service.call("POST", "/v1/documents/delete",
-                     {"ids": [f"{name}-{i}" for i in range(len(corpus.texts))]})
+            rankings[system] = [
+                [t for t, _ in service.rank(question, scorer)] for question in questions
+            ]
+        service.call(
+            "POST",
+            "/v1/documents/delete",
+            {"ids": [f"{name}-{i}" for i in range(len(corpus.texts))]},
+        )
         for system, ranking in rankings.items():
             scores = [scored(found, gold) for found, (_, gold) in zip(ranking, picked)]
             recall, ndcg = (sum(column) / len(scores) for column in zip(*scores))
-            rows.append({"set": name, "system": system, "texts": len(corpus.texts),
-                         "questions": len(scores), "recall_at_5": round(recall, 4),
-                         "ndcg_at_10": round(ndcg, 4)})
+            rows.append(
+                {
+                    "set": name,
+                    "system": system,
+                    "texts": len(corpus.texts),
+                    "questions": len(scores),
+                    "recall_at_5": round(recall, 4),
+                    "ndcg_at_10": round(ndcg, 4),
+                }
+            )
             totals.setdefault(system, []).append((recall, ndcg))
     for system, scores in totals.items():
         recall, ndcg = (sum(column) / len(scores) for column in zip(*scores))
-        rows.append({"set": "mean of sets", "system": system, "recall_at_5": round(recall, 4),
-                     "ndcg_at_10": round(ndcg, 4)})
+        rows.append(
+            {
+                "set": "mean of sets",
+                "system": system,
+                "recall_at_5": round(recall, 4),
+                "ndcg_at_10": round(ndcg, 4),
+            }
+        )
 
 
 def tokens_a_second(embed, texts):
     """`embed` takes a batch and returns its tokens."""
     started = time.perf_counter()
-    tokens = sum(embed(texts[i:i + 128]) for i in range(0, len(texts), 128))
+    tokens = sum(embed(texts[i : i + 128]) for i in range(0, len(texts), 128))
     return tokens / (time.perf_counter() - started)
 
 
@@ -281,9 +326,11 @@ def speed(rows, options, encoder, services):
 
     def quire(service):
         def embed(batch):
-            reply = service.call("POST", "/v1/embeddings",
-                                 {"input": batch, "encoding_format": "base64"})
+            reply = service.call(
+                "POST", "/v1/embeddings", {"input": batch, "encoding_format": "base64"}
+            )
             return reply["usage"]["prompt_tokens"]
+
         return embed
 
     runs = {"sentence-transformers f32": peer}
@@ -295,8 +342,9 @@ def speed(rows, options, encoder, services):
         for name, embed in runs.items():
             best[name] = max(best[name], tokens_a_second(embed, texts))
     for name, value in best.items():
-        rows.append({"set": "speed", "system": name, "texts": len(texts),
-                     "tokens_per_second": round(value)})
+        rows.append(
+            {"set": "speed", "system": name, "texts": len(texts), "tokens_per_second": round(value)}
+        )
 
 
 def difference(encoder, service):
@@ -305,8 +353,9 @@ def difference(encoder, service):
 
     texts = ["How many leave days carry over?", "北京 café", "a", "The cat. " * 20]
     reply = service.call("POST", "/v1/embeddings", {"input": texts, "encoding_format": "base64"})
-    ours = numpy.stack([numpy.frombuffer(base64.b64decode(d["embedding"]), "<f4")
-                        for d in reply["data"]])
+    ours = numpy.stack(
+        [numpy.frombuffer(base64.b64decode(d["embedding"]), "<f4") for d in reply["data"]]
+    )
     return float(numpy.abs(ours - encoder.encode(texts, normalize_embeddings=True)).max())
 
 
@@ -344,8 +393,11 @@ def main():
     finally:
         service.stop()
     settings = {
-        "encoder": Path(options.encoder).name, "half": options.half, "threads": cores,
-        "questions": options.questions, "largest_difference_of_a_value": round(apart, 7),
+        "encoder": Path(options.encoder).name,
+        "half": options.half,
+        "threads": cores,
+        "questions": options.questions,
+        "largest_difference_of_a_value": round(apart, 7),
         **{name: version(name) for name in ("rank-bm25", "sentence-transformers", "torch")},
     }
     json.dump({"settings": settings, "rows": rows}, sys.stdout)

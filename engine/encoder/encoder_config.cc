@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/json_object.h"
+#include "base/json_parse.h"
 #include "engine/model/json_fields.h"
 
 namespace quire {
@@ -43,6 +44,28 @@ Status read_pooling(const std::filesystem::path& folder, EncoderConfig& out) {
   else if (!mode.empty() && mode != "mean")
     return Status(Code::kUnimplemented,
                   file + " asks for pooling " + mode + "; this build has mean and cls", file);
+  return {};
+}
+
+/// Refuses what would come behind the pooling and change the vectors.
+Status check_modules(const std::filesystem::path& folder) {
+  const std::string file = "modules.json";
+  const auto text = read_json_file(folder / file);
+  if (text.code() == Code::kNotFound) return {};
+  QUIRE_RETURN_IF_ERROR(text.status());
+  json::value modules;
+  if (parse_json(*text, modules) || !modules.is_array())
+    return Status::invalid(file, file + " must hold a JSON array");
+  for (const json::value& module : modules.get_array()) {
+    const json::object* object = module.if_object();
+    const std::string type = object ? string_at(*object, "type").value_or("") : "";
+    const std::string name = type.substr(type.rfind('.') + 1);
+    if (name != "Transformer" && name != "Pooling" && name != "Normalize")
+      return Status(Code::kUnimplemented,
+                    file + " names the module '" + type +
+                        "'; this build has Transformer, Pooling and Normalize",
+                    file);
+  }
   return {};
 }
 
@@ -109,6 +132,7 @@ Result<EncoderConfig> read_encoder_config(const std::filesystem::path& folder) {
   QUIRE_ASSIGN_OR_RETURN(const std::string text, read_json_file(folder / "config.json"));
   EncoderConfig out;
   QUIRE_ASSIGN_OR_RETURN(out.bert, parse_bert_config(text));
+  QUIRE_RETURN_IF_ERROR(check_modules(folder));
   QUIRE_RETURN_IF_ERROR(read_pooling(folder, out));
   QUIRE_RETURN_IF_ERROR(read_limits(folder, out));
   QUIRE_RETURN_IF_ERROR(read_prompts(folder, out));

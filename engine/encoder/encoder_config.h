@@ -30,7 +30,7 @@ struct EncoderConfig {
 };
 
 /// Errors: kNotFound (no config.json), kInvalidArgument, kUnimplemented (another kind of model,
-/// activation or pooling), kIo; field() is the file or its key.
+/// activation, pooling or module), kIo; field() is the file or its key.
 Result<EncoderConfig> read_encoder_config(const std::filesystem::path& folder);
 
 /// Parses config.json. Errors: kInvalidArgument, kUnimplemented; field() is the key.

@@ -17,8 +17,6 @@
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
 #include "fidelity/certificate.h"
-#include "ingest/embed/encoder_embedder.h"
-#include "ingest/embed/engine_embedder.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
 #include "server/app/app.h"
@@ -138,10 +136,8 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
     QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
-      retrieval_ = create_retrieval(
-          retrieval_options(*config), *store_,
-          services_.encoder ? make_encoder_embedder(services_.encoder, services_.encoder_threads)
-                            : make_engine_embedder(*engine_));
+      QUIRE_ASSIGN_OR_RETURN(auto embedder, make_embedder(*config, *engine_, services_.encoder));
+      retrieval_ = create_retrieval(retrieval_options(*config), *store_, std::move(embedder));
       retrieval_->start();
     }
     services_.retrieval = retrieval_.get();

@@ -1,12 +1,16 @@
 #include "server/commands/service_options.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "engine/device/device_compute.h"
+#include "ingest/embed/encoder_embedder.h"
+#include "ingest/embed/engine_embedder.h"
 #include "kernels/cuda/backend/watched_ops.h"
 #include "kernels/parallel.h"
 #include "server/commands/model_path.h"
+#include "server/hub/remote_embedder.h"
 
 namespace quire {
 namespace {
@@ -91,7 +95,7 @@ RetrievalOptions retrieval_options(const Config& c) {
   o.max_index_bytes = c.retrieve.max_index_bytes;
   o.max_index_disk_bytes = c.retrieve.max_index_disk_bytes;
   o.language = c.retrieve.language;
-  const bool encoder = !c.retrieve.encoder.empty();
+  const bool encoder = !c.retrieve.encoder.empty() || !c.retrieve.embeddings_url.empty();
   const std::string& scorer = c.retrieve.scorer;
   if (scorer == "embedding") o.scorer = RetrieveScorer::kEmbedding;
   if (scorer == "hybrid" || (scorer == "auto" && encoder)) o.scorer = RetrieveScorer::kHybrid;
@@ -119,6 +123,22 @@ Result<std::shared_ptr<const TextEncoder>> load_encoder(const Config& c) {
 
 Result<std::shared_ptr<const CrossEncoder>> load_reranker(const Config& c) {
   return load_folder<CrossEncoder>(c, c.retrieve.reranker, "retrieve.reranker");
+}
+
+Result<std::shared_ptr<Embedder>> make_embedder(const Config& c, Engine& engine,
+                                                std::shared_ptr<const TextEncoder> encoder) {
+  if (encoder) return make_encoder_embedder(std::move(encoder), encoder_threads(c));
+  if (c.retrieve.embeddings_url.empty()) return make_engine_embedder(engine);
+  hub::RemoteEmbedderOptions remote{c.retrieve.embeddings_url, c.retrieve.embeddings_model, {}};
+  if (const std::string& name = c.retrieve.embeddings_key_env; !name.empty()) {
+    const char* key = std::getenv(name.c_str());
+    if (key == nullptr || *key == '\0')
+      return Status::invalid("retrieve.embeddings_key_env",
+                             "retrieve.embeddings_key_env names " + name +
+                                 ", and there is no such environment variable; set it to the key");
+    remote.key = key;
+  }
+  return hub::make_remote_embedder(std::move(remote));
 }
 
 int encoder_threads(const Config& c) {

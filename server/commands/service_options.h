@@ -10,6 +10,7 @@
 #include "engine/compute/compute.h"
 #include "engine/encoder/text_encoder.h"
 #include "engine/engine.h"
+#include "ingest/embed/embedder.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
 #include "kernels/cuda/backend/loader.h"
@@ -35,6 +36,11 @@ Result<std::shared_ptr<Compute>> open_compute(
 /// setting.
 Result<std::shared_ptr<const TextEncoder>> load_encoder(const Config& config);
 Result<std::shared_ptr<const CrossEncoder>> load_reranker(const Config& config);
+
+/// Makes what retrieval embeds with: the encoder, retrieve.embeddings_url, or else the engine,
+/// which must outlive it. Errors name the setting.
+Result<std::shared_ptr<Embedder>> make_embedder(const Config& config, Engine& engine,
+                                                std::shared_ptr<const TextEncoder> encoder);
 
 /// Returns how many threads a call of encoder or reranker may use: retrieve.encoder_threads.
 int encoder_threads(const Config& config);

@@ -330,13 +330,25 @@ Status check_config(const Config& c) {
     return Status::invalid("retrieve.embeddings",
                            "retrieve.embeddings is set, but retrieve.enabled = false switches "
                            "retrieval off; set it to true");
+  const std::string& url = c.retrieve.embeddings_url;
+  if (!url.empty() && !url.starts_with("http://") && !url.starts_with("https://"))
+    return Status::invalid("retrieve.embeddings_url", "retrieve.embeddings_url is '" + url +
+                                                          "'; use http://... or https://...");
+  if (!url.empty() && (!c.retrieve.encoder.empty() || c.retrieve.embeddings))
+    return Status::invalid("retrieve.embeddings_url",
+                           "retrieve.embeddings_url is set beside retrieve.encoder or "
+                           "retrieve.embeddings; one of them embeds: leave the others out");
+  if (url.empty() && !(c.retrieve.embeddings_model + c.retrieve.embeddings_key_env).empty())
+    return Status::invalid("retrieve.embeddings_url",
+                           "retrieve.embeddings_model and retrieve.embeddings_key_env need "
+                           "retrieve.embeddings_url");
   if (const std::string& scorer = c.retrieve.scorer;
-      (scorer == "embedding" || scorer == "hybrid") && c.retrieve.encoder.empty() &&
+      (scorer == "embedding" || scorer == "hybrid") && c.retrieve.encoder.empty() && url.empty() &&
       !c.retrieve.embeddings)
     return Status::invalid("retrieve.scorer",
                            "retrieve.scorer is " + scorer +
-                               ", which needs retrieve.encoder (the folder of a text encoder) or "
-                               "retrieve.embeddings = true");
+                               ", which needs retrieve.encoder (the folder of a text encoder), "
+                               "retrieve.embeddings_url or retrieve.embeddings = true");
   return {};
 }
 

@@ -69,6 +69,7 @@ struct Config {
   struct Retrieve {
     bool enabled = true, embeddings = false;
     std::string language = "english", scorer = "auto", encoder, reranker;
+    std::string embeddings_url, embeddings_model, embeddings_key_env;
     std::string encoder_weights = "f32";
     std::int64_t encoder_threads = 0;
     std::int64_t max_index_bytes = std::int64_t{512} << 20,

@@ -157,6 +157,13 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(retrieve, "encoder", encoder, 0, 0,
                     "folder of a text encoder (BERT family, as sentence-transformers writes it) "
                     "that embeds every chunk instead of the loaded model; empty: none"),
+      QUIRE_SETTING(retrieve, "embeddings_url", embeddings_url, 0, 0,
+                    "OpenAI-compatible endpoint that embeds every chunk and question instead: "
+                    "texts leave this machine; empty: none"),
+      QUIRE_SETTING(retrieve, "embeddings_model", embeddings_model, 0, 0,
+                    "model to name there; empty: none"),
+      QUIRE_SETTING(retrieve, "embeddings_key_env", embeddings_key_env, 0, 0,
+                    "environment variable that holds the key for it; empty: no key"),
       QUIRE_SETTING(
           retrieve, "encoder_weights", encoder_weights, 0, 0,
           "how encoder and reranker multiply; f32 gives the published vectors, bf16 is faster",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstring>
 
 #include "server/hub/transfer.h"
@@ -107,7 +108,7 @@ Result<FetchedFile> fetch_file(const std::string& url, const FetchRules& rules) 
   TransferRequest request;
   request.url = url;
   request.headers = {"Accept: text/html, application/pdf, text/*;q=0.9, */*;q=0.5"};
-  request.seconds = rules.seconds;
+  request.limit = std::chrono::seconds(rules.seconds);
   request.allow_url = [&rules](const UrlParts& hop) -> Status {
     if (hop.has_user)
       return Status::invalid("url", "the address names a user; such files are not fetched");

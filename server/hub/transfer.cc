@@ -119,6 +119,11 @@ curl_socket_t open_checked_socket(void* user, curlsocktype, curl_sockaddr* addre
   return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
+/// Ends a transfer whose request was stopped.
+int on_progress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return static_cast<const Exchange*>(user)->request.stop.stop_requested() ? 1 : 0;
+}
+
 Status failure(CURLcode code, const char* detail, const std::string& url) {
   std::string host = url;
   if (const std::size_t scheme = host.find("://"); scheme != std::string::npos)
@@ -132,6 +137,8 @@ Status failure(CURLcode code, const char* detail, const std::string& url) {
       return Status::unavailable("cannot reach " + host + ": " + why +
                                  "; is there a network, or should https_proxy be set?")
           .with_field("network");
+    case CURLE_ABORTED_BY_CALLBACK:
+      return Status::unavailable("the service is stopping");
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
@@ -177,12 +184,20 @@ Result<TransferReply> one(const TransferRequest& request, const std::string& url
   set(CURLOPT_HEADERDATA, &exchange);
   set(CURLOPT_WRITEFUNCTION, on_data);
   set(CURLOPT_WRITEDATA, &exchange);
-  if (request.seconds > 0) set(CURLOPT_TIMEOUT, static_cast<long>(request.seconds));
   if (request.allow_address) {
     set(CURLOPT_PROXY, "");
     set(CURLOPT_OPENSOCKETFUNCTION, open_checked_socket);
     set(CURLOPT_OPENSOCKETDATA, &exchange);
   }
+  if (request.post) {
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));
+    set(CURLOPT_POSTFIELDS, request.post->data());
+  }
+  if (request.limit.count() > 0) set(CURLOPT_TIMEOUT_MS, static_cast<long>(request.limit.count()));
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, on_progress);
+  set(CURLOPT_XFERINFODATA, &exchange);
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
     set(CURLOPT_CAINFO, file);
   const CURLcode code = curl_easy_perform(curl.get());
@@ -244,7 +259,7 @@ Result<TransferReply> transfer(const TransferRequest& request) {
                            one(request, url, own_host && !request.token.empty()));
     if (hop == 0) first_headers = reply.headers;
     const std::string location = reply.header("location");
-    if (reply.status < 300 || reply.status >= 400 || location.empty()) {
+    if (request.post || reply.status < 300 || reply.status >= 400 || location.empty()) {
       reply.first_headers = std::move(first_headers);
       return reply;
     }

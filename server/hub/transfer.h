@@ -1,11 +1,14 @@
-/// GET over HTTPS. Only this file uses libcurl.
+/// GET and POST over HTTPS. Only this file uses libcurl.
 #pragma once
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +31,9 @@ struct TransferRequest {
   std::vector<std::string> headers;  ///< "Name: value", sent to every host along the redirects
   std::string
       token;  ///< bearer token, sent only to the host, port and scheme of `url`; empty: none
+  std::optional<std::string> post;     ///< body to POST; none: GET
+  std::chrono::milliseconds limit{0};  ///< of the whole transfer; 0: none
+  std::stop_token stop;                ///< ends the transfer with kUnavailable
   /// Receives body bytes of a 2xx reply as they arrive. A status other than OK stops the transfer
   /// and becomes its result.
   std::function<Status(std::string_view)> on_body;
@@ -35,7 +41,6 @@ struct TransferRequest {
   std::function<Status(const UrlParts&)> allow_url;
   /// Asked for the address of every connection. While it is set, no proxy is used. Empty: all.
   std::function<bool(const sockaddr*)> allow_address;
-  std::int64_t seconds = 0;  ///< for each request along the redirects; 0: as long as bytes come
   /// Called once, before the first byte of a 2xx body.
   std::function<Status(const struct TransferReply&)> on_headers;
 };
@@ -52,7 +57,8 @@ struct TransferReply {
   std::string header(const std::string& name) const;
 };
 
-/// Sends the request and follows at most ten redirects, never from https to http. The certificate
+/// Sends the request. A GET follows at most ten redirects, never from https to http; a POST follows
+/// none. The certificate
 /// is checked against the system's authorities, or those in SSL_CERT_FILE; proxies are those of
 /// https_proxy and no_proxy. A status of 400 and above is not an error.
 ///

@@ -9,11 +9,15 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-constexpr std::size_t kLongestQuery = 64 << 10;
+constexpr std::size_t kLongestQuery = 64 << 10, kLongestText = 64 << 10;
 
 void read_text(const json::value& value, const std::string& path, JsonReader& body,
                std::vector<std::string>& out) {
   if (value.is_string()) {
+    if (value.get_string().size() > kLongestText)
+      return body.fail(path, path + " has " + std::to_string(value.get_string().size()) +
+                                 " bytes; at most " + std::to_string(kLongestText) +
+                                 " are taken: rank its parts");
     out.emplace_back(value.get_string());
     return;
   }
@@ -21,7 +25,7 @@ void read_text(const json::value& value, const std::string& path, JsonReader& bo
     return body.fail(path, path + " must be a text or an object with the member text");
   JsonReader r(value, path);
   std::string text;
-  r.string("text", text, SIZE_MAX, JsonNeed::kRequired);
+  r.string("text", text, kLongestText, JsonNeed::kRequired);
   r.finish();
   body.adopt(r.error());
   out.push_back(std::move(text));

@@ -364,6 +364,44 @@ TEST_F(RetrieveTest, AnEncoderMakesHybridTheDefaultAndServesEmbeddings) {
   EXPECT_EQ(refused(R"({"input":"a","model":"other"})"), "404 model_not_found model");
 }
 
+/// Another service stands in for an OpenAI-compatible one.
+TEST_F(RetrieveTest, AnotherServiceEmbedsAndWhileItIsAwayWordsRank) {
+  EXPECT_EQ(service_.stop(), 0);
+  ServiceProcess embeds;
+  embeds.start(folder_.path() / "embeds");
+  const std::string url = "--retrieve.embeddings_url=http://127.0.0.1:" +
+                          std::to_string(embeds.port()) + "/v1/embeddings";
+  service_.start(folder_.path() / "store", {url, "--retrieve.embeddings_model=default"});
+  post_corpus();
+  json::value info;
+  do info = service_.json("GET", "/v1/info");
+  while (int_at(info, "retrieval.embeddings.pending") > 0);
+  EXPECT_EQ(int_at(info, "retrieval.embeddings.documents"), 3);
+  EXPECT_EQ(text_at(info, "retrieval.scorer"), "hybrid");
+  const std::string body =
+      R"({"query":"Corva: Corva is a village in the south. It is known for glass.")";
+  const auto found = service_.json("POST", "/v1/retrieve", body + R"(,"scorer":"embedding"})");
+  EXPECT_EQ(text_at(found, "data.0.document_id"), "corva");
+  EXPECT_NEAR(at(found, "data.0.score").to_number<double>(), 1, 1e-3);
+  EXPECT_EQ(embeds.stop(), 0);
+  const auto by_words = service_.json("POST", "/v1/retrieve", body + "}");
+  EXPECT_EQ(text_at(by_words, "scorer"), "bm25");
+  EXPECT_EQ(text_at(by_words, "data.0.document_id"), "corva");
+  post("elm", "Elm: Elm is a hill.");
+  info = service_.json("GET", "/v1/info");
+  EXPECT_EQ(int_at(info, "retrieval.embeddings.failed"), 0) << "it waits";
+  EXPECT_EQ(int_at(info, "retrieval.embeddings.pending"), 1);
+}
+
+TEST_F(RetrieveTest, AKeyThatIsNotThereStopsTheStart) {
+  const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                              "--disk.path=" + (folder_.path() / "other").string(),
+                              "--retrieve.embeddings_url=http://127.0.0.1:1/v1/embeddings",
+                              "--retrieve.embeddings_key_env=QUIRE_NO_SUCH_KEY"});
+  EXPECT_NE(r.exit_code, 0);
+  EXPECT_NE((r.out + r.err).find("QUIRE_NO_SUCH_KEY"), std::string::npos) << r.out << r.err;
+}
+
 TEST_F(RetrieveTest, RerankTakesTheBestRankerThereIsAndNamesIt) {
   const std::string texts =
       R"("documents":["green tea",{"text":"The mayor of Alba walks."},"the mayor"])";

@@ -41,7 +41,7 @@ TEXTS = [
     "กรุงเทพมหานครเป็นเมืองหลวง",
     "Αθήνα είναι η πρωτεύουσα της Ελλάδας· τέλος;",
     "emoji 😀 👩‍👩‍👧‍👦 🦙🪿 flag 🇩🇪 end",
-    "x = [i**2 for i in range(10) if i % 3 == 0]; print(f\"{x!r}\")",
+    'x = [i**2 for i in range(10) if i % 3 == 0]; print(f"{x!r}")',
     "SELECT name, COUNT(*) FROM users WHERE age >= 21 GROUP BY name;",
     "https://example.org/path/to/page.html?query=1&other=%20#fragment",
     "someone.else+tag@mail.example.co.uk",
@@ -100,7 +100,11 @@ def minilm(folder):
     out = []
     for text, vector in zip(TEXTS, vectors):
         out.append(
-            {"text": text, "ids": model.tokenizer(text)["input_ids"], "vector": whole_numbers(vector)}
+            {
+                "text": text,
+                "ids": model.tokenizer(text)["input_ids"],
+                "vector": whole_numbers(vector),
+            }
         )
         assert len(out[-1]["ids"]) <= 256
     lines = ",\n".join(json.dumps(o, ensure_ascii=False, separators=(",", ":")) for o in out)
@@ -137,7 +141,9 @@ def tiny(name, seed, dtype, head=None, lower=True, tokenizer_json=True, **more):
         {"do_lower_case": lower, "tokenizer_class": "BertTokenizer", "model_max_length": 40},
     )
     tokenizer = transformers.BertTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)._tokenizer,
+        tokenizer_object=BertWordPieceTokenizer(
+            str(folder / "vocab.txt"), lowercase=lower
+        )._tokenizer,
         do_lower_case=lower,
     )
     if tokenizer_json:
@@ -171,8 +177,10 @@ def embeddings(name, seed, dtype, pooling, prompts=None, **more):
     if prompts:
         write_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
     out = []
-    for role, prompt in (("query", (prompts or {}).get("query", "")),
-                         ("document", (prompts or {}).get("document", ""))):
+    for role, prompt in (
+        ("query", (prompts or {}).get("query", "")),
+        ("document", (prompts or {}).get("document", "")),
+    ):
         for text in SHORT:
             batch = tokenizer(prompt + text, return_tensors="pt", truncation=True, max_length=24)
             with torch.no_grad():
@@ -189,14 +197,25 @@ def pairs(name, seed, dtype, **more):
         name, seed, dtype, head=transformers.BertForSequenceClassification, **more
     )
     out = []
-    for question in ("is the fish red ?", "", "the cat sleeps in the green house on the river " * 3):
+    for question in (
+        "is the fish red ?",
+        "",
+        "the cat sleeps in the green house on the river " * 3,
+    ):
         for text in SHORT + ["the dog runs and the cat jumps in the river " * 4]:
-            batch = tokenizer([question], [text], return_tensors="pt", truncation="longest_first",
-                              max_length=40)
+            batch = tokenizer(
+                [question], [text], return_tensors="pt", truncation="longest_first", max_length=40
+            )
             with torch.no_grad():
                 score = torch.sigmoid(model(**batch).logits[0, 0])
-            out.append({"question": question, "text": text, "score": round(float(score), 6),
-                        "tokens": batch["input_ids"].shape[1]})
+            out.append(
+                {
+                    "question": question,
+                    "text": text,
+                    "score": round(float(score), 6),
+                    "tokens": batch["input_ids"].shape[1],
+                }
+            )
     write_json(folder / "expected.json", out)
 
 
@@ -204,8 +223,15 @@ def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[3] / "models/minilm"
     minilm(folder)
     embeddings("mean_f32", 1, torch.float32, "mean")
-    embeddings("cls_bf16_cased", 2, torch.bfloat16, "cls", lower=False, tokenizer_json=False,
-               prompts={"query": "ask: ", "document": "the text: "})
+    embeddings(
+        "cls_bf16_cased",
+        2,
+        torch.bfloat16,
+        "cls",
+        lower=False,
+        tokenizer_json=False,
+        prompts={"query": "ask: ", "document": "the text: "},
+    )
     pairs("cross_f16", 3, torch.float16, tokenizer_json=False)
 
 

@@ -181,6 +181,12 @@ TEST(TextEncoderTest, FoldersThatItCannotRunAreRefusedByName) {
   EXPECT_EQ(
       pooling.write("1_Pooling/config.json", R"({"pooling_mode":"lasttoken"})").status().code(),
       Code::kUnimplemented);
+  Copy modules("mean_f32");
+  const std::string named = R"([{"type":"sentence_transformers.models.)";
+  EXPECT_EQ(modules.write("modules.json", named + R"(Normalize"}])").status().code(), Code::kOk);
+  EXPECT_EQ(modules.write("modules.json", named + R"(Dense"}])").status().code(),
+            Code::kUnimplemented);
+  EXPECT_EQ(modules.write("modules.json", "{}").status().field(), "modules.json");
   Copy vocabulary("cls_bf16_cased");
   EXPECT_EQ(
       vocabulary.replace("vocab.txt", "[UNK]", std::string(200, '\n') + "[UNK]").status().field(),

@@ -153,6 +153,21 @@ TEST(Config, ScorersByMeaningNeedSomethingThatEmbeds) {
   EXPECT_FALSE(apply_flags({"retrieve.encoder_threads=-1"}, c).ok());
 }
 
+TEST(Config, OneThingEmbeds) {
+  const auto refused = [](const std::vector<std::string>& flags) {
+    Config c;
+    EXPECT_TRUE(apply_flags(flags, c).ok());
+    return check_config(c).field();
+  };
+  const std::string url = "retrieve.embeddings_url=http://127.0.0.1:9/v1/embeddings";
+  EXPECT_EQ(refused({url, "retrieve.embeddings_model=m", "retrieve.scorer=hybrid"}), "");
+  EXPECT_EQ(refused({url, "retrieve.encoder=minilm"}), "retrieve.embeddings_url");
+  EXPECT_EQ(refused({url, "retrieve.embeddings=true"}), "retrieve.embeddings_url");
+  EXPECT_EQ(refused({"retrieve.embeddings_url=ftp://x"}), "retrieve.embeddings_url");
+  EXPECT_EQ(refused({"retrieve.embeddings_model=m"}), "retrieve.embeddings_url");
+  EXPECT_EQ(refused({"retrieve.embeddings_key_env=KEY"}), "retrieve.embeddings_url");
+}
+
 TEST(Config, EmbeddingsOnDiskAreBoundedOrSwitchedOff) {
   Config c;
   EXPECT_EQ(c.retrieve.max_embedding_disk_bytes, std::int64_t{4} << 30);

@@ -188,6 +188,12 @@ TEST(RerankCodec, NamesWhatIsWrong) {
   EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[{}]})"), "invalid_value documents[0].text");
   EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[{"text":"a","x":1}]})"),
             "unknown_field documents[0].x");
+  const std::string longest(64 << 10, 'a');
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[")" + longest + "\"]}"), "");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[")" + longest + "a\"]}"),
+            "invalid_value documents[0]");
+  EXPECT_EQ(refused_rerank(R"({"query":"q","documents":[{"text":")" + longest + "a\"}]}"),
+            "invalid_value documents[0].text");
   EXPECT_EQ(refused_rerank(R"({"query":"q","documents":["a"],"top_n":0})"), "invalid_value top_n");
   EXPECT_EQ(refused_rerank(R"({"query":"q","documents":["a"],"rank_fields":["t"]})"),
             "unknown_field rank_fields");
