@@ -23,7 +23,8 @@ TextPlace place_of(std::span<const TextMark> marks, std::uint64_t begin, std::ui
   if (!first) return out;
   out.page = out.last_page = first->page;
   out.heading = first->heading;
-  if (const TextMark* last = mark_at(marks, end > begin ? end - 1 : begin)) out.last_page = last->page;
+  if (const TextMark* last = mark_at(marks, end > begin ? end - 1 : begin))
+    out.last_page = last->page;
   return out;
 }
 

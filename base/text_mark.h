@@ -31,8 +31,8 @@ struct TextPlace {
   std::string heading;
   friend bool operator==(const TextPlace&, const TextPlace&) = default;
 };
-/// Returns the place of the bytes from `begin` up to `end`. Where no mark holds at `begin`, the first
-/// one in the range does.
+/// Returns the place of the bytes from `begin` up to `end`. Where no mark holds at `begin`, the
+/// first one in the range does.
 TextPlace place_of(std::span<const TextMark> marks, std::uint64_t begin, std::uint64_t end);
 
 /// Keeps the path of headings while a text is read from its beginning.

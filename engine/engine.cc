@@ -509,7 +509,8 @@ Result<EngineParts> load_engine_parts(std::shared_ptr<Compute> compute,
   const std::shared_ptr<const Tokenizer> shared(std::move(tokenizer));
   QUIRE_ASSIGN_OR_RETURN(
       PromptFormat format,
-      PromptFormat::load(options.model_path, shared, {.format = options.prompt_format, .wording = options.prompt_wording}));
+      PromptFormat::load(options.model_path, shared,
+                         {.format = options.prompt_format, .wording = options.prompt_wording}));
   QUIRE_RETURN_IF_ERROR(check_tokenizer(config, *shared, format));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                          load_model(options.model_path, model_options, std::move(compute)));

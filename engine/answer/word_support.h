@@ -17,16 +17,16 @@ namespace quire {
 struct CitedText {
   std::string title;  ///< of the document
   std::string text;   ///< of the context
-  /// Bytes of `text` that each of the context's blocks holds, half-open; empty for a block that holds
-  /// only the header.
+  /// Bytes of `text` that each of the context's blocks holds, half-open; empty for a block that
+  /// holds only the header.
   std::vector<std::pair<std::size_t, std::size_t>> blocks;
 };
 
-/// WordSupport ranks contexts by Okapi BM25 (k1 = 1.2, b = 0.75) for the different stems of question
-/// and answer, with the statistics of the prompt itself. The question counts as much as the answer,
-/// because a small model's answer may be wrong. A context's support is what it has above the mean of
-/// all. Its blocks share it by the squares of the inverse document frequencies that they cover.
-/// Blocks that no layer kept have none, because the model did not see them.
+/// WordSupport ranks contexts by Okapi BM25 (k1 = 1.2, b = 0.75) for the different stems of
+/// question and answer, with the statistics of the prompt itself. The question counts as much as
+/// the answer, because a small model's answer may be wrong. A context's support is what it has
+/// above the mean of all. Its blocks share it by the squares of the inverse document frequencies
+/// that they cover. Blocks that no layer kept have none, because the model did not see them.
 ///
 /// Threads: one at a time.
 class WordSupport {

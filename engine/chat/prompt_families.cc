@@ -311,8 +311,9 @@ Status apply_wording(const PromptWording& wording, PromptSyntax& syntax) {
                                     {"prompt.question", &wording.question}}) {
     if (*words == kAuto) continue;
     if (syntax.family == PromptFamily::kQuire)
-      return Status::invalid(name, "is fixed for this model, which was trained on its own markup; "
-                                   "use auto");
+      return Status::invalid(name,
+                             "is fixed for this model, which was trained on its own markup; "
+                             "use auto");
     for (const char c : *words) {
       if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
         return Status::invalid(name, "holds a control character");

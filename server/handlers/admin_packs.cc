@@ -6,9 +6,9 @@
 #include "ingest/names.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
-#include "server/handlers/spool_file.h"
 #include "server/json/admin_codec.h"
 #include "server/reply/admin_reply.h"
+#include "server/service/spool_file.h"
 #include "server/support/version.h"
 
 namespace quire {

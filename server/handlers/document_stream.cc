@@ -11,9 +11,9 @@
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/ingest_answer.h"
-#include "server/handlers/spool_file.h"
 #include "server/json/document_upload.h"
 #include "server/reply/job_reply.h"
+#include "server/service/spool_file.h"
 
 namespace quire {
 namespace {

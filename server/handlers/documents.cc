@@ -125,8 +125,9 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   const auto remote = std::ranges::find_if(batch.files,
                                            [](const UploadedFile& f) { return !f.url.empty(); });
   if (remote != batch.files.end() && (config->fetch.hosts.empty() || !call->services.reader)) {
-    const std::string path =
-        batch.options.in_batch ? "documents[" + std::to_string(remote->index) + "].url" : "url";
+    const std::string path = batch.options.in_batch
+                                 ? "documents[" + std::to_string(remote->index) + "].url"
+                                 : "url";
     return call->fail(make_problem(
         "not_supported",
         call->services.reader
@@ -142,8 +143,7 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
   }
   // A reader may take minutes, and other calls need the workers.
   const auto files = std::make_shared<DocumentBatch>(std::move(batch));
-  const bool queued = call->services.maintenance->post([call, files, put, config,
-                                                        wait = *wait_ms] {
+  const bool queued = call->services.maintenance->post([call, files, put, config, wait = *wait_ms] {
     std::optional<Problem> problem;
     hub::FetchRules rules;
     rules.hosts = config->fetch.hosts;

@@ -88,7 +88,8 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
       if (!fetched.ok()) {
         const bool single = !batch.options.in_batch;
         problem = fetch_problem(
-            fetched.status(), single ? "url" : "documents[" + std::to_string(file->index) + "].url");
+            fetched.status(),
+            single ? "url" : "documents[" + std::to_string(file->index) + "].url");
         return {};
       }
       request.name = fetched->name;
@@ -109,12 +110,11 @@ std::vector<DocumentBatch> read_uploaded_files(const ReaderProcess& reader,
     }
     for (ReadDocument& d : *read) {
       DocumentInput one;
-      one.id = input.id
-                   ? *input.id
-                   : document_id_of_path(d.part.empty() ? source : source + "/" + d.part);
+      one.id = input.id ? *input.id
+                        : document_id_of_path(d.part.empty() ? source : source + "/" + d.part);
       one.title = input.title.empty() ? std::move(d.title) : input.title;
-      one.metadata_json = metadata_of(d, request.name,
-                                      file->url.empty() ? source : file->url, input.metadata_json);
+      one.metadata_json = metadata_of(d, request.name, file->url.empty() ? source : file->url,
+                                      input.metadata_json);
       one.text = std::move(d.text);
       one.marks = std::move(d.marks);
       const bool at_headings = d.markdown && !batch.chosen_strategy &&

@@ -5,15 +5,16 @@
 #include <vector>
 
 #include "readers/reader_process.h"
-#include "server/json/document_request.h"
 #include "server/hub/file_fetch.h"
+#include "server/json/document_request.h"
 #include "server/support/problem.h"
 
 namespace quire {
 
-/// Reads the batch's files, each in a child process, fetches first what is on the web, and puts their documents in the place of the
-/// files. An id comes from the file's name or address unless one is given. Documents that are best cut at
-/// headings become a batch of their own unless the caller chose how to cut.
+/// Reads the batch's files, each in a child process, fetches first what is on the web, and puts
+/// their documents in the place of the files. An id comes from the file's name or address unless
+/// one is given. Documents that are best cut at headings become a batch of their own unless the
+/// caller chose how to cut.
 ///
 /// Returns the batches in order; none is empty. It blocks for as long as the reader is allowed to
 /// take. On a file that cannot be read it sets `problem` (a 4xx that names the file) and returns

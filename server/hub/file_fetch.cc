@@ -113,8 +113,7 @@ Result<FetchedFile> fetch_file(const std::string& url, const FetchRules& rules) 
     if (hop.has_user)
       return Status::invalid("url", "the address names a user; such files are not fetched");
     if (host_allowed(hop.host, hop.port, rules.hosts)) return {};
-    return Status::precondition("the host " + hop.host + " (port " + hop.port +
-                                ") is not allowed");
+    return Status::precondition("the host " + hop.host + " (port " + hop.port + ") is not allowed");
   };
   if (!rules.private_addresses)
     request.allow_address = [](const sockaddr* address) { return is_public_address(address); };

@@ -58,9 +58,8 @@ struct TransferReply {
 };
 
 /// Sends the request. A GET follows at most ten redirects, never from https to http; a POST follows
-/// none. The certificate
-/// is checked against the system's authorities, or those in SSL_CERT_FILE; proxies are those of
-/// https_proxy and no_proxy. A status of 400 and above is not an error.
+/// none. The certificate is checked against the system's authorities, or those in SSL_CERT_FILE;
+/// proxies are those of https_proxy and no_proxy. A status of 400 and above is not an error.
 ///
 /// Errors: kUnavailable (no connection: field "network"; or it broke: worth a retry), kIo (TLS or a
 /// malformed reply; a retry will not help), and the status that on_body or on_headers returned.

@@ -30,8 +30,8 @@ std::optional<std::string>* bound_of(MetadataCondition& condition, std::string_v
 void read_values(JsonReader& r, std::string_view member, const json::value& value,
                  std::vector<std::string>& out) {
   const auto wrong = [&] {
-    r.fail(member, r.path_of(member) +
-                       " must be a string, a number, a boolean, null or an array of them");
+    r.fail(member,
+           r.path_of(member) + " must be a string, a number, a boolean, null or an array of them");
   };
   if (value.is_object()) return wrong();
   if (!value.is_array()) return out.push_back(text_of(value));

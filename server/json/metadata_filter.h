@@ -16,8 +16,8 @@ namespace quire {
 void read_metadata_filter(JsonReader& r, std::string_view member, MetadataFilter& out);
 
 /// Reads one condition in text: `name` is a key, which may end with an operator in brackets, as in
-/// `year[gte]`. `in` and `not` take several values between commas. Conditions on one key are joined.
-/// The path of an error is `path`.
+/// `year[gte]`. `in` and `not` take several values between commas. Conditions on one key are
+/// joined. The path of an error is `path`.
 std::optional<JsonError> read_metadata_condition(std::string_view name, const std::string& value,
                                                  const std::string& path, MetadataFilter& out);
 

@@ -183,8 +183,8 @@ TEST_F(Ingest, AddressesAreFetchedWithinTheRules) {
   // By the service, which asks nobody unless it is told to.
   const auto post = [](ServiceProcess& to, const std::string& address) {
     int status = 0;
-    const auto reply = to.json("POST", "/v1/documents?wait=true",
-                               R"({"url":")" + address + R"("})", {}, &status);
+    const auto reply = to.json("POST", "/v1/documents?wait=true", R"({"url":")" + address + R"("})",
+                               {}, &status);
     return std::to_string(status) + " " + text_at(reply, "error.code") + " " +
            text_at(reply, "error.param");
   };
@@ -199,7 +199,13 @@ TEST_F(Ingest, AddressesAreFetchedWithinTheRules) {
   fetching.start(folder.path() / "store", flags);
   EXPECT_EQ(post(fetching, url).substr(0, 3), "200");
   EXPECT_EQ(post(fetching, "http://localhost:1/"), "400 invalid_value url");
-  EXPECT_EQ(post(fetching, "http://" + host + "/nothing"), "502 fetch_failed url");
+  int status = 0;
+  const auto gone = fetching.json(
+      "POST", "/v1/documents",
+      R"({"documents":[{"text":"x"},{"url":"http://)" + host + R"(/nothing"}]})", {}, &status);
+  EXPECT_EQ(status, 502);
+  EXPECT_EQ(text_at(gone, "error.code"), "fetch_failed");
+  EXPECT_EQ(text_at(gone, "error.param"), "documents[1].url");
   EXPECT_EQ(post(fetching, "http://" + host + "/openapi.json"), "413 payload_too_large url");
   EXPECT_EQ(post(fetching, "file:///etc/passwd"), "400 invalid_value url");
   const auto stored = fetching.json("GET", "/v1/documents/" + percent_encode(id), {});

@@ -1,4 +1,4 @@
-#include "server/handlers/spool_file.h"
+#include "server/service/spool_file.h"
 
 #include <fcntl.h>
 #include <sys/statvfs.h>
