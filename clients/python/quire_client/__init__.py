@@ -47,6 +47,8 @@ from .models import (
     Passage,
     Passages,
     QueryResult,
+    RankedText,
+    RankedTexts,
     Usage,
 )
 from .options import (
@@ -114,6 +116,8 @@ __all__ = [
     "QueryStream",
     "QuireClient",
     "QuireError",
+    "RankedText",
+    "RankedTexts",
     "RateLimitError",
     "RequestTimeoutError",
     "RetrieveOptions",

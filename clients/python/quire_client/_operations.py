@@ -395,6 +395,13 @@ def retrieve(
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 
 
+def rerank(
+    query: str, documents: Sequence[str], top_n: int | None, name: str | None
+) -> Call[m.RankedTexts]:
+    body = given(query=query, documents=list(documents), top_n=top_n, model=name)
+    return json_call("POST", "/v1/rerank", model(m.RankedTexts), body, repeatable=True)
+
+
 # ---- service and administration
 
 

@@ -172,6 +172,18 @@ class QuireClient:
         """
         return self._call(ops.retrieve(query, k, document_ids, metadata, unit, min_score))
 
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        model: str | None = None,
+    ) -> m.RankedTexts:
+        """The texts by their relevance for the query, the `top_n` best; `model` names a reranker,
+        an encoder or bm25, and without it the service takes the best that it has."""
+        return self._call(ops.rerank(query, documents, top_n, model))
+
     def queries(
         self, *, limit: int = 20, after: str | None = None, order: str | None = None
     ) -> m.Page[m.QueryResult]:

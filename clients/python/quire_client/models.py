@@ -466,6 +466,31 @@ class Passage(Model):
 
 
 @dataclass
+class RankedText(Model):
+    """A text that was ranked, by its index in the request."""
+
+    index: int = 0
+    relevance_score: float = 0.0
+
+
+@dataclass
+class RankedTexts(Model):
+    """Texts by their relevance, best first, itself iterable; `scorer` says how they were ranked:
+    cross_encoder, encoder or bm25."""
+
+    id: str = ""
+    model: str = ""
+    scorer: str = ""
+    results: list[RankedText] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[RankedText]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+
+@dataclass
 class Passages(Model):
     """Ranked passages, best first, itself iterable; `scorer` says how they were ranked."""
 

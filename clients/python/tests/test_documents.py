@@ -17,6 +17,7 @@ from quire_client import (
     InvalidRequestError,
     NotFoundError,
     QuireClient,
+    QuireError,
 )
 
 TEXT = (
@@ -255,6 +256,17 @@ def test_files_of_other_formats_are_read_by_the_service(
     chunk = client.documents.chunks("deep:page.html").data[0]
     assert chunk.heading == "Rivers"
     assert chunk.page is None
+
+
+def test_texts_are_ranked_for_a_query(client: QuireClient) -> None:
+    texts = ["Glass is made in Corva.", "The mayor of Alba is Brun Karsten.", "Boats carry salt."]
+    ranked = client.rerank("Who is mayor of Alba?", texts, top_n=2)
+    assert len(ranked) == 2
+    assert [r.index for r in ranked][0] == 1
+    assert ranked.scorer == "bm25"
+    assert ranked.results[0].relevance_score > ranked.results[1].relevance_score
+    with pytest.raises(QuireError, match="nobody"):
+        client.rerank("Who?", texts, model="nobody")
 
 
 def test_lists_filter_by_conditions(client: QuireClient) -> None:
