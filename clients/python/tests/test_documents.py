@@ -262,7 +262,7 @@ def test_texts_are_ranked_for_a_query(client: QuireClient) -> None:
     texts = ["Glass is made in Corva.", "The mayor of Alba is Brun Karsten.", "Boats carry salt."]
     ranked = client.rerank("Who is mayor of Alba?", texts, top_n=2)
     assert len(ranked) == 2
-    assert [r.index for r in ranked][0] == 1
+    assert ranked.results[0].index == 1
     assert ranked.scorer == "bm25"
     assert ranked.results[0].relevance_score > ranked.results[1].relevance_score
     with pytest.raises(QuireError, match="nobody"):
