@@ -164,7 +164,9 @@ void IngestRun::print_estimate(const FileWalk& walk, const std::vector<std::stri
   for (const FoundFile& file : walk.files) e.tokens += densities.tokens(file.name, file.bytes);
   ClientRequest request;
   request.target = "/v1/info";
-  if (const auto info = client_json(flags_.client, std::move(request)); info.ok()) {
+  // Of other documents no KV is computed now.
+  const bool computes = flags_.kv == "eager";
+  if (const auto info = client_json(flags_.client, std::move(request)); computes && info.ok()) {
     const auto& o = info->as_object();
     if (const auto* model = o.if_contains("model"); model && model->is_object())
       if (const auto* meta = model->as_object().if_contains("meta"); meta && meta->is_object())
@@ -471,8 +473,7 @@ Result<IngestCounts> IngestRun::pass_url(const std::string& url) {
   hub::FetchRules rules;
   rules.private_addresses = true;
   rules.hosts = {"*"};
-  if (const auto parts = hub::split_url(url); parts.ok())
-    rules.hosts.push_back("*:" + parts->port);
+  if (const auto parts = hub::split_url(url); parts.ok()) rules.hosts.push_back("*:" + parts->port);
   const auto fetched = hub::fetch_file(url, rules);
   if (!fetched.ok()) {
     refuse({url, {}, url, 0, 0, true}, fetched.status());
