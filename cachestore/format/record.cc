@@ -257,8 +257,11 @@ Result<std::string> decode_text(std::string_view bytes) {
 
 Status check_envelope(std::string_view bytes) {
   if (bytes.size() < kEnvelopeBytes) return damaged("small");
-  auto opened = open_envelope(bytes, static_cast<Kind>(bytes[2]), "catalog");
-  return opened.status();
+  const auto kind = static_cast<Kind>(bytes[2]);
+  const std::uint8_t newest = kind == Kind::kHead     ? kTextNameVersion
+                              : kind == Kind::kTokens ? kMarksVersion
+                                                      : kVersion;
+  return open_envelope(bytes, kind, "catalog", newest).status();
 }
 
 std::string encode_opaque(std::string_view value) {

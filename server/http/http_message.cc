@@ -132,7 +132,10 @@ std::string percent_encode(std::string_view text) {
 Status parse_target(std::string_view target, HttpRequest& request) {
   request.path.clear();
   request.query.clear();
-  if (target == "*") return {};
+  if (target == "*") {  // of the server as a whole: no resource
+    request.path.emplace_back("*");
+    return {};
+  }
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (target.size() > scheme.size() && iequals(target.substr(0, scheme.size()), scheme)) {
       const auto slash = target.find('/', scheme.size());

@@ -80,6 +80,7 @@ TEST(Record, MarksFollowTheTokensAndNeedANewerProgram) {
   m.marks = {{0, 1, ""}, {0, 1, "A"}, {40, 2, "A"}, {999, 70000, "A > \xC3\xA9"}, {1000, 0, ""}};
   const std::string bytes = encode_tokens(m);
   EXPECT_EQ(bytes[3], 2);
+  EXPECT_OK(check_envelope(bytes)) << "what verify looks at";
   ASSERT_OK(decode_tokens(bytes, &head));
   EXPECT_EQ(head.marks, m.marks);
   ASSERT_OK(decode_tokens(encode_tokens(full_manifest()), &head));
