@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cachestore/format/metadata.h"
+#include "ingest/document/chunker.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
@@ -35,7 +36,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       DocumentManifest document;
       document.metadata_json = bytes;
       if (document_terms(document).empty()) std::abort();  // its status is one
-      (void)filter_terms(bytes.substr(0, half), bytes.substr(half));
+      MetadataCondition condition(std::string(bytes.substr(0, half)),
+                                  std::string(bytes.substr(half)));
+      (void)filter_terms(condition);
+      condition.none_of.swap(condition.any_of);
+      condition.at_least = bytes.substr(half);
+      (void)metadata_matches(bytes, {condition});
       break;
     }
     default:
@@ -46,6 +52,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           code_point_floor(bytes, bytes.size() / 2) > bytes.size())
         std::abort();
       (void)is_blank(bytes);
+      (void)markdown_marks(bytes);
+      if (CodePointSeeker seeker(bytes); seeker.at(bytes.size() + 1)) std::abort();
   }
   return 0;
 }
