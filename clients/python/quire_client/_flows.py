@@ -360,7 +360,7 @@ def find_files(paths: Iterable[str | Path], root: str | Path | None) -> list[Fou
     return found
 
 
-def _text_of(file: FoundFile) -> str | None:
+def text_of(file: FoundFile) -> str | None:
     """The text of a file in UTF-8; None: the service has to read it."""
     if file.path.suffix.lower() in _NEEDS_READER:
         return None
@@ -371,7 +371,7 @@ def _text_of(file: FoundFile) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _document_of(file: FoundFile, text: str, metadata: Mapping[str, Any]) -> DocumentInput:
+def document_of(file: FoundFile, text: str, metadata: Mapping[str, Any]) -> DocumentInput:
     return {
         "id": document_id_of_path(file.name),
         "title": file.path.stem,
@@ -396,11 +396,11 @@ def add_files(
     documents: list[DocumentInput | str] = []
     others: list[FoundFile] = []
     for file in files:
-        text = _text_of(file)
+        text = text_of(file)
         if text is None:
             others.append(file)
         else:
-            documents.append(_document_of(file, text, metadata))
+            documents.append(document_of(file, text, metadata))
     report = yield from add_documents(
         documents,
         options,

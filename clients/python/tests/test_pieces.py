@@ -31,7 +31,10 @@ from quire_client._exchange import (
 )
 from quire_client._flows import (
     Deadline,
-    documents_of_files,
+    FoundFile,
+    document_of,
+    find_files,
+    text_of,
     wait_for_job,
     wait_until_ready,
 )
@@ -259,7 +262,8 @@ def test_ids_of_files_are_those_of_the_shared_table(tmp_path: Path) -> None:
         ids.add(row["id"])
     assert len(ids) > 30
     (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfHello")
-    assert documents_of_files([tmp_path / "bom.txt"], tmp_path, {})[0] == {
+    file = find_files([tmp_path / "bom.txt"], tmp_path)[0]
+    assert document_of(file, text_of(file) or "", {}) == {
         "id": "bom.txt",
         "title": "bom",
         "text": "Hello",
@@ -267,7 +271,7 @@ def test_ids_of_files_are_those_of_the_shared_table(tmp_path: Path) -> None:
     }
 
 
-def test_two_files_with_one_id_are_refused_and_so_are_types_that_need_a_reader(
+def test_two_files_with_one_id_are_refused(
     tmp_path: Path,
 ) -> None:
     for folder in ("a", "b"):
@@ -275,13 +279,19 @@ def test_two_files_with_one_id_are_refused_and_so_are_types_that_need_a_reader(
         (tmp_path / folder / "readme.md").write_text("Hello")
     files = [tmp_path / "a" / "readme.md", tmp_path / "b" / "readme.md"]
     with pytest.raises(ConfigurationError, match=r"readme\.md and .* both have the id readme\.md"):
-        documents_of_files(files, None, {})
-    assert [d["id"] for d in documents_of_files(files, tmp_path, {})] == [
+        find_files(files, None)
+    assert [document_id_of_path(f.name) for f in find_files(files, tmp_path)] == [
         "a:readme.md",
         "b:readme.md",
     ]
-    with pytest.raises(ConfigurationError, match="quire ingest"):
-        documents_of_files([tmp_path / "x.pdf"], None, {})
+
+
+def test_the_service_reads_what_is_no_text_in_utf8(tmp_path: Path) -> None:
+    (tmp_path / "x.pdf").write_text("looks like text")
+    (tmp_path / "latin.txt").write_bytes("déjà".encode("latin-1"))
+    (tmp_path / "plain.txt").write_bytes(b"one\r\ntwo")
+    texts = [text_of(FoundFile(tmp_path / n, n)) for n in ("x.pdf", "latin.txt", "plain.txt")]
+    assert texts == [None, None, "one\ntwo"]
 
 
 # ---- explanations
