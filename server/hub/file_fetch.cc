@@ -17,7 +17,7 @@ struct Block {
   std::uint32_t first;
   int bits;
 };
-/// What of IPv4 is not the public internet (RFC 6890).
+/// IPv4 networks that are not part of the public internet (RFC 6890)
 constexpr Block kReserved[] = {
     {0x00000000, 8},  {0x0A000000, 8},  {0x64400000, 10}, {0x7F000000, 8},  {0xA9FE0000, 16},
     {0xAC100000, 12}, {0xC0000000, 24}, {0xC0000200, 24}, {0xC0586300, 24}, {0xC0A80000, 16},
@@ -52,7 +52,7 @@ bool equal_hosts(std::string_view a, std::string_view b) {
   });
 }
 
-/// Ends of names for bodies whose address says nothing about their type.
+/// Returns a file name's ending for a media type, for addresses that end with none.
 std::string ending_of(std::string_view media_type) {
   if (media_type.starts_with("text/html") || media_type.starts_with("application/xhtml"))
     return ".html";

@@ -39,7 +39,7 @@ const Reply<NumberedCitation>& citation_reply() {
         [](const C& c) { return unless_empty(c.citation.place.heading); },
         "Path of headings where the quote begins"},
        {"weight", kind::ratio(), [](const C& c) { return c.citation.weight; },
-        "Share of the attention"}});
+        "Share of the support of its part of the answer, by words and attention"}});
   return reply;
 }
 

@@ -22,7 +22,7 @@ struct Citation {
   std::uint64_t start = 0, end = 0;
   std::string quote;  ///< the document's text from start to end
   TextPlace place;    ///< pages and heading of the quote
-  double weight = 0;  ///< attention share, 0 .. 1
+  double weight = 0;  ///< share of the support, 0 .. 1
 };
 
 enum class QuoteUse : std::uint8_t { kShow, kHide };

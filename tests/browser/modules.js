@@ -97,9 +97,7 @@ const cite = {
   end: 1500,
   weight: 0.25
 };
-same(
-    'a place', whereabouts(cite),
-    'chunk 2 · characters 10–1,500 · 25 % of the answer\'s attention');
+same('a place', whereabouts(cite), 'chunk 2 · characters 10–1,500 · 25 % of the answer\'s support');
 same(
     'a place with a page',
     whereabouts({...cite, page: 3, last_page: 3, heading: 'Safety > Fire'})
