@@ -99,7 +99,12 @@ void print_citations(const json::object& done) {
     const auto& c = item.as_object();
     const auto& id = c.at("document_id");
     std::string where = id.is_string() ? std::string(id.as_string()) : "inline";
-    if (const auto* page = c.if_contains("page")) where += ", page " + to_text(*page);
+    if (const auto* page = c.if_contains("page")) {
+      const auto* last = c.if_contains("last_page");
+      const bool several = last && *last != *page;
+      where += several ? ", pages " + to_text(*page) + "-" + to_text(*last)
+                       : ", page " + to_text(*page);
+    }
     if (const auto* heading = c.if_contains("heading"))
       where += ", " + std::string(heading->as_string());
     std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
