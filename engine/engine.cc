@@ -251,6 +251,7 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
   draft.path = options.draft_path;
   draft.model = model_->options();
   draft.model.max_positions = 0;
+  draft.model.first_layers = options.draft_layers;
   if (options.draft_weights != "same") {
     const auto weights = parse_weights(options.draft_weights, false);
     if (!weights.ok())
@@ -265,6 +266,8 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
     draft_ = quire::make_draft(draft, std::move(model), std::move(tokenizer), tokenizer_);
   } else {
     auto loaded = load_draft(draft, tokenizer_);
+    if (!loaded.ok() && loaded.status().field() == "first_layers")
+      return Status::invalid("model.draft_layers", loaded.status().message());
     if (!loaded.ok())
       return Status::invalid(
           "model.draft_path",

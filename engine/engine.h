@@ -76,6 +76,8 @@ struct EngineOptions {
   std::int32_t draft_wait_ms = 500;
   /// Weight format of the draft: `same` (as the model's), or any format that `weights` accepts.
   std::string draft_weights = "same";
+  /// Number of the draft's first layers that run; 0: all.
+  std::int32_t draft_layers = 0;
   /// If true, the draft also reads documents at ingest, and its KV of them is stored with the
   /// target's.
   bool draft_document_kv = false;

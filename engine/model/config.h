@@ -20,6 +20,8 @@ enum class ModelFamily : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   std::string model_type;  ///< as written: llama, mistral, qwen2, qwen3
+  /// Number of layers of the files behind num_layers that ModelOptions::first_layers leaves out.
+  std::int32_t left_out_layers = 0;
   std::int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
   std::int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
   std::int64_t max_position_embeddings = 0;  ///< the window the model was trained (or scaled) for

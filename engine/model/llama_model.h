@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/compute/compute.h"
@@ -48,6 +49,10 @@ WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool 
 Result<std::unique_ptr<ComputeMatrix>> pack_stacked(Compute& compute,
                                                     std::span<const WeightTensor* const> tensors,
                                                     WeightFormat format);
+
+/// Returns whether a tensor, by its name in a folder or a GGUF file, is one of a layer that
+/// ModelOptions::first_layers leaves out.
+bool is_left_out(const ModelConfig& config, std::string_view tensor);
 
 /// Reads and packs all weights, layer by layer. Errors: those of WeightSource and Compute::pack.
 Result<LlamaWeights> read_llama_weights(const ModelConfig& config, WeightFormat format,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -200,7 +201,7 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
   std::vector<std::string> unused = source.unused();
   std::erase_if(unused, [&](const std::string& name) {
     return name.ends_with("rotary_emb.inv_freq") ||
-           (c.tie_word_embeddings && name == "lm_head.weight");
+           (c.tie_word_embeddings && name == "lm_head.weight") || is_left_out(c, name);
   });
   for (const std::string& name : unused) {
     if (name.starts_with(further)) {
@@ -219,6 +220,17 @@ Status check_unused(const ModelConfig& c, const WeightSource& source) {
 }
 
 }  // namespace
+
+bool is_left_out(const ModelConfig& config, std::string_view tensor) {
+  for (const std::string_view prefix : {"model.layers.", "blk."}) {
+    if (!tensor.starts_with(prefix)) continue;
+    std::int64_t layer = -1;
+    std::from_chars(tensor.data() + prefix.size(), tensor.data() + tensor.size(), layer);
+    return layer >= config.num_layers &&
+           layer < std::int64_t{config.num_layers} + config.left_out_layers;
+  }
+  return false;
+}
 
 WeightFormat matrix_format(const ModelConfig& config, WeightFormat format, bool head) {
   if (format != WeightFormat::kW4) return format;

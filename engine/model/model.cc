@@ -28,6 +28,20 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
   return {};
 }
 
+/// Limits `config` to the layers that the options ask for.
+Status keep_first_layers(ModelConfig& config, const ModelOptions& options) {
+  if (options.first_layers == 0) return {};
+  if (options.first_layers < 0 || options.first_layers > config.num_layers) {
+    return Status::invalid("first_layers",
+                           "the model has " + std::to_string(config.num_layers) +
+                               " layers, so its first " + std::to_string(options.first_layers) +
+                               " cannot be read");
+  }
+  config.left_out_layers = config.num_layers - options.first_layers;
+  config.num_layers = options.first_layers;
+  return {};
+}
+
 /// Returns the bytes free for a new allocation, page cache included; 0 if the system does not say.
 std::int64_t available_memory() {
   std::ifstream info("/proc/meminfo");
@@ -102,11 +116,14 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path,
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, gguf_model_config(*file));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
   QUIRE_RETURN_IF_ERROR(check_gguf_tensors(*file, config));
+  QUIRE_RETURN_IF_ERROR(keep_first_layers(config, options));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute, file.get()));
   const std::unique_ptr<WeightSource> source = gguf_weights(file, config);
   QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
                          read_llama_weights(config, options.weights, *source, *compute));
-  if (const std::vector<std::string> unused = source->unused(); !unused.empty()) {
+  std::vector<std::string> unused = source->unused();
+  std::erase_if(unused, [&](const std::string& name) { return is_left_out(config, name); });
+  if (!unused.empty()) {
     return Status(Code::kUnimplemented,
                   file->path() + ": tensor " + unused.front() +
                       " has no place in a model of type " + config.model_type,
@@ -126,6 +143,7 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
   if (gguf) return load_gguf(*gguf, options, std::move(compute));
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(dir));
   QUIRE_RETURN_IF_ERROR(check_options(config, options));
+  QUIRE_RETURN_IF_ERROR(keep_first_layers(config, options));
   QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<TensorFolder> folder, TensorFolder::open(dir));
   QUIRE_ASSIGN_OR_RETURN(const std::string json, read_json_file(dir / "config.json"));

@@ -22,6 +22,8 @@ struct ModelOptions {
   WeightFormat weights = WeightFormat::kBF16;
   DType kv_dtype = DType::kF16;    ///< of stored and cached KV
   std::int64_t max_positions = 0;  ///< RoPE table length; 0: config.max_position_embeddings
+  /// Number of first layers that are read, with the final norm and the head behind them; 0: all.
+  std::int32_t first_layers = 0;
 };
 
 /// QkvRows are raw projections of some rows: q [rows, num_heads * head_dim], k and v [rows,

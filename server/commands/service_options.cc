@@ -65,6 +65,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.device_requests = static_cast<std::int32_t>(c.model.device_requests);
   o.draft_path = find_model_part(c.model.draft_path, model_path, "draft");
   o.retrieval_head_path = find_model_part(c.model.retrieval_head_path, model_path, "head");
+  o.draft_layers = static_cast<std::int32_t>(c.model.draft_layers);
   o.draft_weights = c.model.draft_weights;
   o.draft_document_kv = c.model.draft_document_kv;
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);

@@ -33,6 +33,7 @@ struct Config {
                  prefix_cache_bytes = -1;
     std::int64_t device_cache_bytes = -1, host_cache_bytes = -1, device_requests = 2,
                  draft_wait_ms = 500;
+    std::int64_t draft_layers = 0;
     std::string draft_weights = "w8a8";
     bool draft_document_kv = false;
   } model;

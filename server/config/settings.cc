@@ -86,6 +86,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "draft_weights", draft_weights, 0, 0,
                     "type of the draft's weights in memory; same: as weights", "same", "auto",
                     "f32", "bf16", "int8", "w8a8", "w4"),
+      QUIRE_SETTING(model, "draft_layers", draft_layers, 0, 4096,
+                    "only so many first layers of the draft run, so that a model can be its own "
+                    "draft; 0: all"),
       QUIRE_SETTING(model, "draft_document_kv", draft_document_kv, 0, 0,
                     "ingest has the draft read documents, too, and keeps its KV of them in the "
                     "store; true or false"),

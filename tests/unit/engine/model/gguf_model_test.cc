@@ -128,6 +128,45 @@ TEST_F(GgufModelTest, LogitsEqualThoseOfTheFolderBitForBit) {
   }
 }
 
+TEST_F(GgufModelTest, FirstLayersAreAModelWithoutTheOthers) {
+  std::vector<FileTensor> tensors;
+  const ModelConfig c = write_folder(config_json("llama"), tensors, DType::kF32);
+  ASSERT_EQ(c.num_layers, 2);
+  write_gguf(c, "llama", tensors);
+  const auto limited = [&](const fs::path& path, std::int32_t layers) {
+    return load_model(path, {.weights = WeightFormat::kF32,
+                             .kv_dtype = DType::kF32,
+                             .first_layers = layers});
+  };
+  const auto run = [&](std::unique_ptr<Model> model) {
+    return Runner(std::move(model)).append(kIds, static_cast<std::int64_t>(kIds.size()));
+  };
+  auto of_folder = limited(folder(), 1), of_file = limited(file(), 1);
+  ASSERT_TRUE(of_folder.ok()) << of_folder.status().to_string();
+  ASSERT_TRUE(of_file.ok()) << of_file.status().to_string();
+  const auto digest = (*of_folder)->weights_digest();
+  const std::vector<float> from_folder = run(std::move(*of_folder));
+  EXPECT_EQ(run(std::move(*of_file)), from_folder);
+  EXPECT_NE(logits(folder()), from_folder);
+
+  // A folder that holds nothing but the first layer computes the same.
+  std::erase_if(tensors, [](const FileTensor& t) { return t.name.starts_with("model.layers.1."); });
+  std::string json = config_json("llama", ", \"num_hidden_layers\": 1", {"num_hidden_layers"});
+  write_file(folder() / "config.json", json);
+  write_file(folder() / "model.safetensors", safetensors_bytes(tensors));
+  auto alone = limited(folder(), 0);
+  ASSERT_TRUE(alone.ok()) << alone.status().to_string();
+  EXPECT_EQ((*alone)->weights_digest(), digest);
+  EXPECT_EQ(run(std::move(*alone)), from_folder);
+
+  for (const std::int32_t wrong : {-1, 3}) {
+    const auto refused = limited(file(), wrong);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().field(), "first_layers");
+    EXPECT_NE(refused.status().message().find("2 layers"), std::string::npos);
+  }
+}
+
 TEST_F(GgufModelTest, ConfigurationEqualsThatOfTheFolder) {
   std::vector<FileTensor> tensors;
   const ModelConfig c = write_folder(config_json("qwen3", ", \"head_dim\": 32"), tensors,
