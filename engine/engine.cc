@@ -91,6 +91,7 @@ class EngineImpl final : public Engine {
     if (pool_->has_host_tier())
       out.push_back(
           {"host_cache", pool_->bytes_in_use(PageTier::kHost), pool_->max_bytes(PageTier::kHost)});
+    if (prompts_) out.push_back({"prompt_file", prompts_->bytes(), prompts_->max_bytes()});
     out.push_back({"device_cache", device_->bytes_in_use(), device_->max_bytes()});
     return out;
   }
@@ -104,6 +105,7 @@ class EngineImpl final : public Engine {
   Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model,
                     std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
+  void load_prompts(const EngineOptions& options);
   Status warm_up();
   Status measure_memory();
 
@@ -117,6 +119,7 @@ class EngineImpl final : public Engine {
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<ResidentMeans> means_;
   std::unique_ptr<PrefixCache> prefixes_;
+  std::unique_ptr<PromptFile> prompts_;
   std::unique_ptr<KvWriter> writer_;
   std::unique_ptr<Draft> draft_;
   std::unique_ptr<RetrievalHead> head_;
@@ -305,6 +308,38 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   return {};
 }
 
+/// Reads the prompts that were kept before the last stop. Without them prompts are computed anew,
+/// so no fault of the file keeps the engine from starting.
+void EngineImpl::load_prompts(const EngineOptions& options) {
+  if (!prefixes_ || options.prompt_file.empty() || options.prompt_file_bytes <= 0) return;
+  const auto started = Clock::now();
+  auto file = PromptFile::open(options.prompt_file,
+                               {.fingerprint = core_.facts.names.fingerprint(),
+                                .page = pool_->format(),
+                                .num_layers = core_.facts.shape.num_layers},
+                               options.prompt_file_bytes, core_.waker);
+  if (!file.ok()) {
+    log_warning("prompts are not kept on disk", {{"reason", file.status().to_string()}});
+    return;
+  }
+  prompts_ = std::move(*file);
+  prefixes_->save_to(prompts_->num_slots());
+  std::int64_t pages = 0;
+  if (pool_->synchronize().ok()) {
+    prompts_->load([&](std::int32_t slot, const PromptPage& page) {
+      const bool added = prefixes_->restore(slot, page.key, page.parent, page.token_ids, page.rows);
+      pages += added ? 1 : 0;
+      return added;
+    });
+  }
+  core_.prompts = prompts_.get();
+  if (pages > 0) {
+    const auto ms = static_cast<std::int64_t>(ms_between(started, Clock::now()));
+    log_info("kept prompts read",
+             {{"tokens", std::to_string(pages * kPageTokens)}, {"ms", std::to_string(ms)}});
+  }
+}
+
 /// One pass before the first request: kernels prepare their buffers, and predictions have a speed
 /// to start from.
 Status EngineImpl::warm_up() {
@@ -378,6 +413,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   QUIRE_RETURN_IF_ERROR(make_head(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, fingerprint_text_);
   core_.writer = writer_.get();
+  load_prompts(options);
   SchedulerLimits limits;
   limits.max_queue = options.max_queue;
   if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;

@@ -68,6 +68,10 @@ struct EngineOptions {
   /// are part of working_cache_bytes and are evicted first; 0 keeps none, a negative value means a
   /// quarter of the budget.
   std::int64_t prefix_cache_bytes = -1;
+  /// File that keeps those without documents over a restart (engine/cache/prompt_file.h), and its
+  /// most bytes; an empty path or 0 keeps none.
+  std::string prompt_file;
+  std::int64_t prompt_file_bytes = 0;
   /// Path of a smaller model that writes look-ahead answers for compressors (engine/draft); empty:
   /// none.
   std::string draft_path;

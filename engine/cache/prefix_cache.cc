@@ -1,7 +1,10 @@
 #include "engine/cache/prefix_cache.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "base/index.h"
 
@@ -59,9 +62,10 @@ std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t>
   return count_of(path) * kPageTokens;
 }
 
-void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens,
-                      WorkingCache& cache) {
+void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache,
+                      bool save) {
   BlockKeyChain chain(seed);
+  Digest parent;
   std::vector<Entries::iterator> path;
   const auto most = to_size(max_bytes_ / column_bytes_);
   for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most;
@@ -72,18 +76,81 @@ void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens,
     auto found = by_key_.find(key);
     if (found == by_key_.end()) {
       if (!cache.shareable() || !holds_page(cache, page)) break;
-      entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page)});
+      entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page), parent});
       found = by_key_.emplace(key, entries_.begin()).first;
     }
+    Entry& entry = *found->second;
+    if (save && slots_ > 0 && entry.slot == kNoSlot && !entry.waits) {
+      entry.waits = true;
+      unsaved_.push_back(key);
+    }
     path.push_back(found->second);
+    parent = key;
   }
   touch(path);
   shrink(max_bytes_);
 }
 
+std::optional<PrefixCache::Unsaved> PrefixCache::next_unsaved() {
+  while (!unsaved_.empty()) {
+    const auto found = by_key_.find(unsaved_.front());
+    unsaved_.pop_front();
+    if (found == by_key_.end()) continue;  // evicted meanwhile
+    Entry& entry = *found->second;
+    entry.waits = false;
+    entry.slot = slot_for(found->second);
+    if (entry.slot != kNoSlot)
+      return Unsaved{entry.slot, entry.key, entry.parent, entry.token_ids, entry.pages};
+  }
+  return std::nullopt;
+}
+
+/// Pages before `wanted` in its prompt stand before it in the list, so their slots are not taken.
+std::int32_t PrefixCache::slot_for(Entries::iterator wanted) {
+  if (!free_slots_.empty()) {
+    const std::int32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    return slot;
+  }
+  if (next_slot_ < slots_) return next_slot_++;
+  for (auto it = std::prev(entries_.end()); it != wanted; --it) {
+    if (it->slot != kNoSlot) return std::exchange(it->slot, kNoSlot);
+  }
+  return kNoSlot;
+}
+
+bool PrefixCache::restore(std::int32_t slot, const Digest& key, const Digest& parent,
+                          std::span<const std::int32_t> token_ids,
+                          std::span<const std::byte> rows) {
+  const auto page_bytes = to_size(pool_.format().page_bytes());
+  if (bytes() + column_bytes_ > max_bytes_ || by_key_.contains(key) ||
+      (!parent.is_zero() && !by_key_.contains(parent)))
+    return false;
+  std::vector<void*> pages;
+  for (std::size_t at = 0; at + page_bytes <= rows.size(); at += page_bytes) {
+    const Result<void*> page = pool_.allocate();
+    if (!page.ok()) {
+      for (void* taken : pages) pool_.release(taken);
+      return false;
+    }
+    pages.push_back(*page);
+    std::memcpy(*page, rows.data() + at, page_bytes);
+  }
+  entries_.push_back({key, {token_ids.begin(), token_ids.end()}, std::move(pages), parent, slot});
+  by_key_.emplace(key, std::prev(entries_.end()));
+  for (; next_slot_ < slot; ++next_slot_) free_slots_.push_back(next_slot_);
+  if (next_slot_ == slot) {
+    ++next_slot_;
+  } else {
+    std::erase(free_slots_, slot);
+  }
+  return true;
+}
+
 void PrefixCache::shrink(std::int64_t bytes) {
   while (!entries_.empty() && this->bytes() > bytes) {
     for (void* page : entries_.back().pages) pool_.release(page);
+    if (entries_.back().slot != kNoSlot) free_slots_.push_back(entries_.back().slot);
     by_key_.erase(entries_.back().key);
     entries_.pop_back();
   }

@@ -1,8 +1,11 @@
 /// PrefixCache keeps the KV of earlier prompts for requests that begin with the same tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -34,8 +37,27 @@ class PrefixCache {
                     std::int64_t max_tokens, WorkingCache& cache);
   /// Keeps the first rows of `cache`, which must be these tokens computed causally from position 0
   /// on. It leaves out a partial last page, and everything after a page whose rows are at other
-  /// positions.
-  void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache);
+  /// positions. `save`: next_unsaved() returns the pages.
+  void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache,
+           bool save = false);
+
+  /// Makes next_unsaved() give out `slots` slots of a PromptFile.
+  void save_to(std::int32_t slots) { slots_ = slots; }
+  struct Unsaved {
+    std::int32_t slot = 0;  ///< it belongs to the page until the page is evicted
+    Digest key, parent;     ///< parent: key of the page before; zero for the first
+    std::span<const std::int32_t> token_ids;
+    std::span<void* const> pages;  ///< [num_layers]
+  };
+  /// Returns a page to be saved, in the order in which pages were added, and a free slot, or that
+  /// of the page saved and not used for the longest time. Spans are valid until the cache changes.
+  /// Empty: no page waits, or all slots belong to pages used more recently than those that wait.
+  std::optional<Unsaved> next_unsaved();
+  /// Adds a page read from `slot`, [num_layers][page_bytes], unless the cache is full or has no
+  /// page `parent`. It counts as used less recently than all pages before. Returns whether it was
+  /// added. Errors are those of a full pool, which returns false, too.
+  bool restore(std::int32_t slot, const Digest& key, const Digest& parent,
+               std::span<const std::int32_t> token_ids, std::span<const std::byte> rows);
 
   /// Returns the bytes of all pages kept, including those with other holders.
   std::int64_t bytes() const { return count_of(entries_) * column_bytes_; }
@@ -48,14 +70,22 @@ class PrefixCache {
     Digest key;
     std::vector<std::int32_t> token_ids;  ///< token ids of this page
     std::vector<void*> pages;             ///< [num_layers]
+    Digest parent;
+    std::int32_t slot = kNoSlot;  ///< slot that holds it on disk, or soon will
+    bool waits = false;           ///< it is in unsaved_
   };
+  static constexpr std::int32_t kNoSlot = -1;
   using Entries = std::list<Entry>;
   void touch(std::span<const Entries::iterator> path);
+  std::int32_t slot_for(Entries::iterator wanted);
 
   PagePool& pool_;
   const std::int64_t column_bytes_, max_bytes_;
   Entries entries_;  ///< most recently used first; a page precedes its continuations
   std::unordered_map<Digest, Entries::iterator, DigestHash> by_key_;
+  std::deque<Digest> unsaved_;
+  std::int32_t slots_ = 0, next_slot_ = 0;  ///< slots from next_slot_ on were never given out
+  std::vector<std::int32_t> free_slots_;    ///< slots of evicted pages
 };
 
 }  // namespace quire

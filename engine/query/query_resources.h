@@ -9,6 +9,7 @@
 #include "base/waker.h"
 #include "cachestore/store.h"
 #include "engine/cache/prefix_cache.h"
+#include "engine/cache/prompt_file.h"
 #include "engine/prefill/pass_resources.h"
 #include "engine/query/read_prompts.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -35,6 +36,7 @@ struct QueryResources : PassResources {
   ReadPrompts read_prompts;               ///< avoids reading equal prompts twice
   const TokenTrie* token_trie = nullptr;  ///< trie of the tokenizer, for answers with a grammar
   PrefixCache* prefixes = nullptr;        ///< null: no prompt prefixes are kept
+  PromptFile* prompts = nullptr;          ///< null: prefixes do not survive a restart
   KvWriter* writer = nullptr;
   DevicePool* device = nullptr;          ///< device memory of retrievers
   std::int32_t device_requests = 1;      ///< requests that share the device

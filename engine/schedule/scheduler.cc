@@ -21,6 +21,9 @@ constexpr double kQueryShare = 9;
 /// Most computed contexts that may wait for the writer; each holds a context's KV in memory.
 constexpr std::size_t kMaxUnwritten = 8;
 
+/// Longest time that prompts not yet on disk are saved when the engine stops.
+constexpr auto kSaveAtEnd = std::chrono::seconds(5);
+
 /// Longest time, as a share of a decode step, that ingest may delay decoding queries. With the step
 /// itself this stays well below twice its length.
 constexpr double kIngestPiece = 0.5;
@@ -130,10 +133,31 @@ void Scheduler::run() {
     reap();
     const bool ingest_due = query_ms_since_prefill_ >= kQueryShare * last_prefill_ms_;
     if (!worked || ingest_due) worked = step_background(decoded) || worked;
+    if (!worked && core_.prompts != nullptr && core_.prompts->ready()) worked = save_prompt_page();
     if (!worked)
       core_.waker->wait_until(
           std::min(next_look(now), stopping ? stop_at : Clock::time_point::max()));
   }
+  if (core_.prompts == nullptr) return;
+  const auto until = Clock::now() + kSaveAtEnd;
+  while (!core_.prompts->failed() && Clock::now() < until && save_prompt_page()) {
+  }
+}
+
+/// Passes one page of a prompt to be written to disk. Returns false if none waits.
+bool Scheduler::save_prompt_page() {
+  const auto page = core_.prefixes->next_unsaved();
+  if (!page || !core_.pool->synchronize().ok()) return false;
+  PromptPage out{.key = page->key, .parent = page->parent, .token_ids = {}, .rows = {}};
+  out.token_ids.assign(page->token_ids.begin(), page->token_ids.end());
+  const std::int64_t bytes = core_.pool->format().page_bytes();
+  out.rows.reserve(to_size(bytes) * page->pages.size());
+  for (const void* rows : page->pages) {
+    const auto* first = static_cast<const std::byte*>(rows);
+    out.rows.insert(out.rows.end(), first, first + bytes);
+  }
+  core_.prompts->write(page->slot, std::move(out));
+  return true;
 }
 
 void Scheduler::take_commands() {

@@ -122,6 +122,7 @@ class Scheduler {
   bool step_background(bool others_decode);
   bool step_prefill(bool others_decode);
   bool step_embed(bool others_decode);
+  bool save_prompt_page();
   void reap();
   void number_waiting();
   void end_everything(const Status& why);

@@ -66,7 +66,8 @@ void SharedFront::add_answered(std::int32_t token_id) {
 void SharedFront::keep() {
   const auto& compression = run_.plan.compression;
   if (run_.core.prefixes == nullptr || (compression && compression->dropped)) return;
-  run_.core.prefixes->add(seed_, front_.token_ids, *run_.cache);
+  // What documents say goes with them: a prompt over documents is not kept on disk.
+  run_.core.prefixes->add(seed_, front_.token_ids, *run_.cache, run_.request.contexts.empty());
 }
 
 }  // namespace quire

@@ -121,6 +121,8 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
+    engine.prompt_file = config->disk.path + "/prompts/pages";
+    engine.prompt_file_bytes = prompt_file_bytes(*config);
     // The model's window is smaller than the setting.
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,

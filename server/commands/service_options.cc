@@ -38,10 +38,19 @@ Result<std::shared_ptr<const Encoder>> load_folder(const Config& c, const std::s
 
 }  // namespace
 
+std::int64_t prompt_file_bytes(const Config& c) {
+  constexpr std::int64_t kPart = 8, kLeast = 64 << 20;
+  if (c.disk.max_bytes == 0) return c.disk.prompt_bytes;
+  const std::int64_t part = c.disk.max_bytes / kPart;
+  return part < kLeast ? 0 : std::min(c.disk.prompt_bytes, part);
+}
+
 StoreOptions store_options(const Config& c) {
   StoreOptions o;
   o.path = c.disk.path;
-  o.max_bytes = static_cast<std::uint64_t>(c.disk.max_bytes);
+  // The store does not count the prompts in its folder.
+  o.max_bytes = static_cast<std::uint64_t>(
+      c.disk.max_bytes > 0 ? c.disk.max_bytes - prompt_file_bytes(c) : 0);
   o.dram_bytes = static_cast<std::uint64_t>(c.cache.dram_bytes);
   o.disk_policy = o.dram_policy = c.cache.eviction == "lru" ? StorePolicy::kLru
                                                             : StorePolicy::kS3Fifo;

@@ -54,7 +54,7 @@ struct Config {
   } cache;
   struct Disk {
     std::string path = "./data";
-    std::int64_t max_bytes = 0, threads = 2;
+    std::int64_t max_bytes = 0, prompt_bytes = 1ll << 30, threads = 2;
     bool direct_io = true;
   } disk;
   struct Remote {

@@ -122,6 +122,10 @@ std::vector<Setting> make_table() {
                     "equal text of two namespaces shares its KV"),
       QUIRE_SETTING(disk, "path", path, 0, 0, "folder of the store"),
       QUIRE_SETTING(disk, "max_bytes", max_bytes, 0, kBig, "hard limit of that folder"),
+      QUIRE_SETTING(
+          disk, "prompt_bytes", prompt_bytes, 0, kBig,
+          "of that folder, for computed prompts without documents, which a restart then "
+          "knows; at most an eighth of max_bytes, none if that is less than 64 MiB; 0: none"),
       QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
       QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
       QUIRE_SETTING(remote, "url", url, 0, 0, "shared tier; empty: none"),

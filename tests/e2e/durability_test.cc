@@ -3,6 +3,7 @@
 #include <fstream>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "tests/support/service_process.h"
 
@@ -51,6 +52,58 @@ TEST(Durability, AfterARestartTheSameQueryIsAnsweredFromDisk) {
   EXPECT_TRUE(at(after, "cache.misses").as_array().empty());
   const auto again = ask(service, R"(["b","a"])");
   EXPECT_GT(int_at(again, "cache.tiers.dram.blocks"), 0) << json::serialize(at(again, "cache"));
+  EXPECT_EQ(service.stop(), 0);
+}
+
+/// Asks in a conversation and returns how many tokens of the prompt were known.
+std::int64_t chat_cached(const ServiceProcess& service, const std::string& system) {
+  int status = 0;
+  const auto r = service.json("POST", "/v1/chat/completions",
+                              R"({"messages":[{"role":"user","content":)" + quoted(system) +
+                                  R"(}],"max_tokens":4,"temperature":0})",
+                              {}, &status);
+  EXPECT_EQ(status, 200) << json::serialize(r);
+  return int_at(r, "usage.prompt_tokens_details.cached_tokens");
+}
+
+double kept_prompt_bytes(const ServiceProcess& service) {
+  const std::string metrics = service.call("GET", "/metrics").body;
+  const std::string name = "quire_memory_bytes{pool=\"prompt_file\"}";
+  const std::size_t at = metrics.find(name);
+  return at == std::string::npos ? 0 : std::stod(metrics.substr(at + name.size()));
+}
+
+TEST(Durability, AConversationIsKnownAfterAKillAndAfterAStop) {
+  TempFolder folder;
+  const std::string first = sample_text(3, 200), second = sample_text(4, 200);
+  std::int64_t known = 0;
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    EXPECT_EQ(chat_cached(service, first), 0);
+    known = chat_cached(service, first);
+    EXPECT_GT(known, 100);
+    // Pages are written while the engine is idle.
+    double bytes = kept_prompt_bytes(service);
+    for (int unchanged = 0; unchanged < 30;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const double now = kept_prompt_bytes(service);
+      unchanged = now == bytes && now > 4096 ? unchanged + 1 : 0;
+      bytes = now;
+    }
+    service.kill();
+  }
+  {
+    ServiceProcess service;
+    service.start(folder.path() / "store");
+    EXPECT_EQ(chat_cached(service, first), known);
+    EXPECT_EQ(chat_cached(service, second), 0);
+    EXPECT_EQ(service.stop(), 0);
+  }
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--disk.max_bytes=1GiB"});
+  EXPECT_EQ(chat_cached(service, first), known);
+  EXPECT_GT(chat_cached(service, second), 100);
   EXPECT_EQ(service.stop(), 0);
 }
 

@@ -128,6 +128,56 @@ TEST_F(PrefixSharingTest, TenantsAndSaltsShareNothing) {
   EXPECT_EQ(run_query(*engine_, r).stats.shared_tokens, 64);
 }
 
+TEST_F(PrefixSharingTest, PromptsWithoutDocumentsAreKnownAfterARestart) {
+  TempFolder folder;
+  const auto kept = [&](EngineOptions& o) {
+    o.prompt_file = (folder.path() / "pages").string();
+    o.prompt_file_bytes = 1 << 20;
+  };
+  const auto system = ids(40);
+  QueryRequest plain = ask(system, ids(30));
+  plain.sampling.max_tokens = 20;
+  Doc doc{"d", ids(90), std::nullopt};
+  QueryRequest documents = ask(ids(33), ids(9), "exact", {doc});
+  start(kept);
+  const Outcome before = run_query(*engine_, plain);
+  (void)run_query(*engine_, documents);
+  EXPECT_EQ(run_query(*engine_, documents).stats.shared_tokens, 128);
+  start(kept);
+  const Outcome after = run_query(*engine_, plain);
+  EXPECT_EQ(after.stats.shared_tokens, 64);
+  EXPECT_EQ(after.ids, before.ids);
+  expect_same(after, plain);
+  EXPECT_EQ(run_query(*engine_, documents).stats.shared_tokens, 0);
+  // A conversation goes on behind its answer.
+  plain.suffix_ids.insert(plain.suffix_ids.end(), after.ids.begin(), after.ids.end());
+  const auto next = ids(11);
+  plain.suffix_ids.insert(plain.suffix_ids.end(), next.begin(), next.end());
+  start(kept);
+  const Outcome turn = run_query(*engine_, plain);
+  EXPECT_EQ(turn.stats.shared_tokens, 80);
+  expect_same(turn, plain);
+
+  QueryRequest other = plain;
+  other.tenant = "somebody else";
+  start(kept);
+  EXPECT_EQ(run_query(*engine_, other).stats.shared_tokens, 0);
+}
+
+TEST_F(PrefixSharingTest, AFileOfPromptsThatCannotBeUsedKeepsNothingFromStarting) {
+  TempFolder folder;
+  const QueryRequest r = ask(ids(40), ids(30));
+  for (const std::int64_t bytes : {std::int64_t{100}, std::int64_t{1} << 20}) {
+    start([&](EngineOptions& o) {
+      // Too small, and a path below a file.
+      if (bytes > 100) write_file(folder.path() / "file", "text");
+      o.prompt_file = (folder.path() / (bytes > 100 ? "file/pages" : "pages")).string();
+      o.prompt_file_bytes = bytes;
+    });
+    expect_same(run_query(*engine_, r), r);
+  }
+}
+
 TEST_F(PrefixSharingTest, KeptPromptsMakeWayForQueries) {
   // Each 16 rows take 3 layers * 2 heads * 2 * 16 * 16 * 2 bytes = 6 KiB; the memory holds 20 of
   // them.
