@@ -24,6 +24,7 @@ struct QueryFlags {
   bool as_json = false, plan = false, no_documents = false;
   // What the service chooses; empty and 0: as it likes.
   std::string unit, scorer;
+  std::int64_t rerank = -1;  ///< below 0: as the service does
   std::vector<std::string> metadata;
   std::int64_t k = 0, max_document_tokens = 0, neighbours = -1;
 };
@@ -66,6 +67,7 @@ json::object retrieve_of(const QueryFlags& f) {
   if (f.k > 0) o["k"] = f.k;
   if (!f.unit.empty()) o["unit"] = f.unit;
   if (!f.scorer.empty()) o["scorer"] = f.scorer;
+  if (f.rerank >= 0) o["rerank"] = f.rerank;
   if (f.max_document_tokens > 0) o["max_tokens"] = f.max_document_tokens;
   if (f.neighbours >= 0) o["neighbours"] = f.neighbours;
   json::object metadata;
@@ -223,6 +225,10 @@ void add_query_command(CLI::App& app, CommandRun& run) {
       ->allow_extra_args(false);
   c->add_option("--scorer", flags->scorer, "How documents are ranked")
       ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}));
+  c->add_option("--rerank", flags->rerank,
+                "How many of the best the service's cross-encoder ranks anew (retrieve.reranker); "
+                "0: none")
+      ->check(CLI::Range(0, 100));
   c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
       ->excludes("--document");
   add_client_flags(*c, flags->client);

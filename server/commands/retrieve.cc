@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <boost/json/array.hpp>
 #include <cstdio>
+#include <optional>
 
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
@@ -17,6 +18,7 @@ struct RetrieveFlags {
   std::vector<std::string> documents;
   std::string scorer = "auto";
   std::int64_t k = 4;
+  std::optional<std::int64_t> rerank;
   bool whole_documents = false, as_json = false;
 };
 
@@ -26,6 +28,7 @@ int retrieve(const RetrieveFlags& f) {
   body["k"] = f.k;
   body["unit"] = f.whole_documents ? "document" : "chunk";
   body["scorer"] = f.scorer;
+  if (f.rerank) body["rerank"] = *f.rerank;
   json::array ids;
   for (const auto& id : f.documents) ids.emplace_back(id);
   if (!ids.empty()) body["document_ids"] = std::move(ids);
@@ -71,6 +74,10 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
        "retrieve.scorer says")
       ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}))
       ->capture_default_str();
+  c->add_option("--rerank", flags->rerank,
+                "How many of the best the service's cross-encoder ranks anew (retrieve.reranker); "
+                "0: none")
+      ->check(CLI::Range(0, 100));
   add_client_flags(*c, flags->client);
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->callback([flags, &run] { run = [flags] { return retrieve(*flags); }; });

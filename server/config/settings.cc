@@ -178,7 +178,11 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(retrieve, "encoder_threads", encoder_threads, 0, 1024,
                     "threads of a call of encoder or reranker; 0: half of the cores"),
       QUIRE_SETTING(retrieve, "reranker", reranker, 0, 0,
-                    "folder of a cross-encoder (BERT family) for /v1/rerank; empty: none"),
+                    "folder of a cross-encoder (BERT family) that ranks the best texts anew, and "
+                    "for /v1/rerank; empty: none"),
+      QUIRE_SETTING(retrieve, "rerank", rerank, 0, 100,
+                    "how many of the best texts the reranker ranks anew; 0: it serves /v1/rerank "
+                    "alone"),
       QUIRE_SETTING(retrieve, "scorer", scorer, 0, 0,
                     "what ranks where a request names no scorer; auto: hybrid with "
                     "retrieve.encoder, else bm25",

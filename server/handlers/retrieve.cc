@@ -4,21 +4,25 @@
 #include <boost/json/array.hpp>
 
 #include "base/index.h"
+#include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/reply/retrieve_reply.h"
+#include "server/service/passage_reranker.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-Problem search_problem(const Status& status, const std::string& scorer_path) {
+Problem search_problem(const Status& status, const std::string& path) {
+  if (status.code() == Code::kInvalidArgument && status.field() == "rerank")
+    return make_problem("unsupported_parameter", status.message(), path + "rerank");
   if (status.code() == Code::kInvalidArgument && status.field() == "scorer") {
     return make_problem("unsupported_parameter",
                         status.message() +
                             "; set retrieve.encoder to the folder of a text encoder, or "
                             "retrieve.embeddings = true, or use bm25",
-                        scorer_path);
+                        path + "scorer");
   }
   if (status.code() == Code::kResourceExhausted || status.code() == Code::kDeadlineExceeded ||
       status.code() == Code::kCancelled)
@@ -35,17 +39,36 @@ Problem no_index() {
 
 }  // namespace
 
-Result<std::vector<Passage>> search_texts(Call& call, RetrieveRequest& request) {
-  Retrieval& retrieval = *call.services.retrieval;
+Result<SearchedTexts> search_texts(Call& call, RetrieveRequest request,
+                                   std::optional<std::int64_t> rerank) {
+  const Services& s = call.services;
+  if (rerank.value_or(0) > 0 && !s.reranker) {
+    return Status::invalid("rerank",
+                           "there is no cross-encoder to rank with; set retrieve.reranker to the "
+                           "folder of one, or leave rerank out");
+  }
+  const std::size_t best = s.reranker ? to_size(rerank.value_or(s.config()->retrieve.rerank)) : 0;
+  const std::size_t k = request.k;
+  if (best > 0) request.k = std::max(k, best);
   const bool free = request.scorer == RetrieveScorer::kAuto;
-  if (free) request.scorer = retrieval.default_scorer();
-  auto found = retrieval.search(call.ns, request);
+  if (free) request.scorer = s.retrieval->default_scorer();
+  auto found = s.retrieval->search(call.ns, request);
   const Code code = found.code();
   const bool busy = code == Code::kDeadlineExceeded || code == Code::kResourceExhausted ||
                     code == Code::kUnavailable || code == Code::kIo;
-  if (!free || !busy || request.scorer == RetrieveScorer::kBm25) return found;
-  request.scorer = RetrieveScorer::kBm25;
-  return retrieval.search(call.ns, request);
+  if (free && busy && request.scorer != RetrieveScorer::kBm25) {
+    request.scorer = RetrieveScorer::kBm25;
+    found = s.retrieval->search(call.ns, request);
+  }
+  if (!found.ok()) return found.status();
+  SearchedTexts out{.passages = std::move(*found), .scorer = request.scorer, .reranker = {}};
+  if (best == 0) return out;
+  std::erase_if(out.passages, [](const Passage& p) { return p.score <= 0; });
+  QUIRE_RETURN_IF_ERROR(
+      rerank_passages(*s.reranker, s.encoder_threads, request.query, out.passages));
+  if (out.passages.size() > k) out.passages.resize(k);
+  out.reranker = s.reranker->info().name;
+  return out;
 }
 
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids) {
@@ -88,9 +111,9 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   request.k = by_documents ? std::min(to_size(kMostPassages), kChunksADocument * most) : most;
   request.unit = whole ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   request.scorer = retrieval.scorer;
-  const auto found = search_texts(call, request);
-  if (!found.ok()) return search_problem(found.status(), "retrieve.scorer");
-  for (const Passage& p : *found) {
+  const auto found = search_texts(call, request, retrieval.rerank);
+  if (!found.ok()) return search_problem(found.status(), "retrieve.");
+  for (const Passage& p : found->passages) {
     if (p.score <= retrieval.min_score) continue;
     const bool known = std::ranges::any_of(
         out.documents, [&](const ChosenDocument& d) { return d.id == p.document_id; });
@@ -109,9 +132,18 @@ std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
   request.query = question;
   request.document_ids = ids;
   request.k = to_size(kMostPassages);
-  const auto found = search_texts(call, request);
+  auto found = search_texts(call, request, 0);
   if (!found.ok()) return out;
-  for (const Passage& p : *found)
+  const Services& s = call.services;
+  const std::size_t best = s.reranker ? std::min(to_size(s.config()->retrieve.rerank),
+                                                 found->passages.size())
+                                      : 0;
+  // The others stay behind in their order, which serves as well where the reranker fails.
+  const Status ranked = best == 0 ? Status()
+                                  : rerank_passages(*s.reranker, s.encoder_threads, question,
+                                                    std::span(found->passages).first(best));
+  if (!ranked.ok()) log_warning("chunks are not ranked anew", {{"reason", ranked.to_string()}});
+  for (const Passage& p : found->passages)
     if (p.score > 0) out.push_back({p.document_id, p.chunk});
   return out;
 }
@@ -121,21 +153,21 @@ namespace handlers {
 void retrieve(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
-  RetrieveRequest request;
-  double min_score = 0;
-  if (failed(*call, read_retrieve(*body, request, min_score))) return;
+  RetrieveBody read;
+  if (failed(*call, read_retrieve(*body, read))) return;
   if (!call->services.retrieval) return call->fail(no_index());
-  if (const auto missing = missing_ids(*call, request.document_ids); !missing.empty()) {
+  if (const auto missing = missing_ids(*call, read.request.document_ids); !missing.empty()) {
     return call->fail(missing_documents(call->ns, missing, "document_ids"));
   }
-  auto found = search_texts(*call, request);
-  if (!found.ok()) return call->fail(search_problem(found.status(), "scorer"));
+  auto found = search_texts(*call, read.request, read.rerank);
+  if (!found.ok()) return call->fail(search_problem(found.status(), ""));
   // What has no word of the question is no result.
-  std::erase_if(*found, [&](const Passage& p) { return p.score <= min_score; });
+  std::erase_if(found->passages, [&](const Passage& p) { return p.score <= read.min_score; });
   std::optional<std::uint64_t> pending;
-  if (request.scorer != RetrieveScorer::kBm25)
+  if (found->scorer != RetrieveScorer::kBm25)
     pending = call->services.retrieval->stats().embeddings->pending;
-  call->reply_json(200, retrieve_reply().json({*found, request.scorer, pending}));
+  call->reply_json(
+      200, retrieve_reply().json({found->passages, found->scorer, pending, found->reranker}));
 }
 
 }  // namespace handlers

@@ -36,10 +36,18 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
                                         const QueryRetrieval& retrieval,
                                         const std::vector<std::string>& among, FoundTexts& out);
 
+struct SearchedTexts {
+  std::vector<Passage> passages;  ///< best first
+  RetrieveScorer scorer = RetrieveScorer::kBm25;
+  std::string reranker;  ///< name of the cross-encoder that ranked them anew; empty: none did
+};
 /// Searches the index of the call's namespace, which must be there. A request that names no scorer
-/// takes the service's own, or BM25 where the question cannot be embedded now; `request` says
-/// which.
-Result<std::vector<Passage>> search_texts(Call& call, RetrieveRequest& request);
+/// takes the service's own, or BM25 where the question cannot be embedded now. The reranker, if
+/// there is one, ranks the best `rerank` texts or request.k if that is more (none:
+/// retrieve.rerank; 0: it does not). Errors: kInvalidArgument (field "scorer" or "rerank": the
+/// service has none), those of Retrieval::search() and CrossEncoder::score().
+Result<SearchedTexts> search_texts(Call& call, RetrieveRequest request,
+                                   std::optional<std::int64_t> rerank);
 
 /// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them. An error
 /// of the search, also where retrieval is switched off, gives none.

@@ -27,6 +27,10 @@ void read_scorer(JsonReader& r, RetrieveScorer& out) {
          "unsupported_parameter");
 }
 
+void read_rerank(JsonReader& r, std::optional<std::int64_t>& out) {
+  if (r.has("rerank")) r.integer("rerank", out.emplace(0), 0, kMostPassages);
+}
+
 }  // namespace
 
 std::string_view scorer_name(RetrieveScorer scorer) {
@@ -43,8 +47,8 @@ std::string_view scorer_name(RetrieveScorer scorer) {
   return "bm25";
 }
 
-std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest& out,
-                                       double& min_score) {
+std::optional<JsonError> read_retrieve(const json::value& body, RetrieveBody& read) {
+  RetrieveRequest& out = read.request;
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
   r.string("query", out.query, kLongestQuery);
@@ -57,8 +61,9 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveRequest&
   std::string unit = "chunk";
   r.one_of("unit", unit, {"chunk", "document"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
-  r.number("min_score", min_score, 0, 1e9);
+  r.number("min_score", read.min_score, 0, 1e9);
   read_scorer(r, out.scorer);
+  read_rerank(r, read.rerank);
   read_metadata_filter(r, "metadata", out.metadata);
   r.finish();
   return r.error();
@@ -86,6 +91,7 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
   r.number("min_score", read.min_score, 0, 1e9);
   read_metadata_filter(r, "metadata", read.metadata);
   read_scorer(r, read.scorer);
+  read_rerank(r, read.rerank);
   r.finish();
   query.adopt(r.error());
   out = std::move(read);

@@ -36,11 +36,18 @@ struct QueryRetrieval {
   double min_score = 0;                    ///< scores must be above it
   MetadataFilter metadata;
   RetrieveScorer scorer = RetrieveScorer::kAuto;
+  std::optional<std::int64_t> rerank;  ///< as RetrieveBody's
 };
 
-/// Reads the body of POST /v1/retrieve. Scores must be above `min_score`.
-std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveRequest& out,
-                                       double& min_score);
+struct RetrieveBody {
+  RetrieveRequest request;
+  double min_score = 0;  ///< scores must be above it
+  /// Number of best texts that a cross-encoder ranks anew; 0: it is not asked; none: as
+  /// retrieve.rerank says.
+  std::optional<std::int64_t> rerank;
+};
+/// Reads the body of POST /v1/retrieve.
+std::optional<JsonError> read_retrieve(const boost::json::value& body, RetrieveBody& out);
 /// Reads the member `retrieve` of a query, if present.
 void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                           std::optional<QueryRetrieval>& out);

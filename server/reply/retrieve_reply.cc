@@ -43,7 +43,10 @@ const Reply<RankedPassages>& retrieve_reply() {
         "What ranked them"},
        {"pending_documents", kind::optional(kind::count()),
         [](const P& p) { return p.pending_documents; },
-        "Documents without an embedding yet, for a scorer that uses embeddings"}});
+        "Documents without an embedding yet, for a scorer that uses embeddings"},
+       {"reranker", kind::optional(kind::text()),
+        [](const P& p) { return unless_empty(p.reranker); },
+        "The cross-encoder that ranked the best of them anew; their scores are its own, 0 to 1"}});
   return reply;
 }
 

@@ -19,6 +19,7 @@ struct RankedPassages {
   RetrieveScorer scorer = RetrieveScorer::kBm25;
   /// Documents without an embedding yet, for a scorer that uses embeddings.
   std::optional<std::uint64_t> pending_documents = {};
+  std::string reranker = {};  ///< the cross-encoder that ranked them anew; empty: none did
 };
 const Reply<Passage>& passage_reply();
 const Reply<RankedPassages>& retrieve_reply();

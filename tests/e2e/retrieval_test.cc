@@ -445,6 +445,55 @@ TEST_F(RetrieveTest, RerankTakesTheBestRankerThereIsAndNamesIt) {
   EXPECT_EQ(text_at(rerank(R"(,"model":"bm25")"), "scorer"), "bm25");
 }
 
+TEST_F(RetrieveTest, ACrossEncoderRanksWhatSearchesFindAnew) {
+  int status = 0;
+  auto r = service_.json("POST", "/v1/retrieve", R"({"query":"glass","rerank":5})", {}, &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(r, "error.code"), "unsupported_parameter");
+  EXPECT_EQ(text_at(r, "error.param"), "rerank");
+  r = service_.json("POST", "/v1/query", R"({"query":"glass","retrieve":{"rerank":5}})", {},
+                    &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(r, "error.param"), "retrieve.rerank");
+
+  EXPECT_EQ(service_.stop(), 0);
+  service_.start(folder_.path() / "store", {"--retrieve.reranker=" + tiny_model("cross_f16")});
+  post_corpus();
+  const std::string question = "What is Corva known for?";
+  const auto search = [&](const std::string& more) {
+    return service_.json("POST", "/v1/retrieve", R"({"query":")" + question + "\"" + more + "}");
+  };
+  const auto words = search(R"(,"k":100,"rerank":0)"), anew = search(R"(,"k":100)");
+  EXPECT_FALSE(words.as_object().contains("reranker"));
+  EXPECT_EQ(text_at(anew, "reranker"), "cross_f16");
+  EXPECT_EQ(text_at(anew, "scorer"), "bm25");
+  json::array texts;
+  for (const auto& p : at(words, "data").as_array()) {
+    const json::value* title = p.as_object().if_contains("title");
+    const std::string before = title && title->is_string() ? std::string(title->as_string()) + "\n"
+                                                           : std::string();
+    texts.emplace_back(before + std::string(p.at("text").as_string()));
+  }
+  ASSERT_GT(texts.size(), 1u);
+  ASSERT_EQ(at(anew, "data").as_array().size(), texts.size());
+  const json::object body{{"query", question}, {"documents", texts}};
+  const auto ranked = service_.json("POST", "/v1/rerank", json::serialize(body));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string place = std::to_string(i);
+    const auto index = static_cast<std::size_t>(int_at(ranked, "results." + place + ".index"));
+    EXPECT_EQ(text_at(anew, "data." + place + ".document_id"),
+              text_at(words, "data." + std::to_string(index) + ".document_id"));
+    EXPECT_NEAR(at(anew, "data." + place + ".score").to_number<double>(),
+                at(ranked, "results." + place + ".relevance_score").to_number<double>(), 1e-6);
+  }
+  const auto two = search(R"(,"k":1,"rerank":2)");
+  ASSERT_EQ(at(two, "data").as_array().size(), 1u);
+  const auto answer = service_.json(
+      "POST", "/v1/query",
+      R"({"query":")" + question + R"(","max_tokens":4,"retrieve":{"k":1,"unit":"chunk"}})");
+  EXPECT_EQ(text_at(answer, "documents.0.id"), text_at(anew, "data.0.document_id"));
+}
+
 TEST_F(RetrieveTest, AFolderThatIsNoEncoderStopsTheStart) {
   const auto r = run_process({QUIRE_BINARY, "serve", "--server.port=0",
                               "--disk.path=" + (folder_.path() / "other").string(),

@@ -49,10 +49,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       (void)read_patch(*value, patch);
       BulkDelete bulk;
       (void)read_bulk_delete(*value, bulk);
-      RetrieveRequest retrieve;
-      if (double min_score = 0; !read_retrieve(*value, retrieve, min_score) &&
-                                (retrieve.query.empty() || retrieve.k < 1 ||
-                                 retrieve.k > static_cast<std::size_t>(kMostPassages)))
+      RetrieveBody body;
+      const RetrieveRequest& retrieve = body.request;
+      if (!read_retrieve(*value, body) && (retrieve.query.empty() || retrieve.k < 1 ||
+                                           retrieve.k > static_cast<std::size_t>(kMostPassages) ||
+                                           body.rerank.value_or(0) > kMostPassages))
         std::abort();
       EvictBody evict;
       if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();

@@ -381,6 +381,7 @@ def retrieve(
     metadata: Mapping[str, Any] | None,
     unit: str | None,
     min_score: float | None,
+    rerank: int | None,
 ) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
@@ -391,6 +392,7 @@ def retrieve(
         metadata=metadata,
         unit=unit,
         min_score=min_score,
+        rerank=rerank,
     )
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 

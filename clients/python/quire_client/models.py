@@ -492,10 +492,12 @@ class RankedTexts(Model):
 
 @dataclass
 class Passages(Model):
-    """Ranked passages, best first, itself iterable; `scorer` says how they were ranked."""
+    """Ranked passages, best first, itself iterable; `scorer` says how they were ranked, and
+    `reranker` which cross-encoder then ranked the best anew."""
 
     data: list[Passage] = field(default_factory=list)
     scorer: str = ""
+    reranker: str | None = None
 
     def __iter__(self) -> Iterator[Passage]:
         return iter(self.data)

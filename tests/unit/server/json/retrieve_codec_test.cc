@@ -14,38 +14,37 @@ namespace quire {
 namespace {
 
 std::string refused(const std::string& body) {
-  RetrieveRequest out;
-  double min_score = 0;
-  const auto e = read_retrieve(*parse_json(body), out, min_score);
+  RetrieveBody out;
+  const auto e = read_retrieve(*parse_json(body), out);
   return e ? e->code + " " + e->path : "";
 }
 
 TEST(RetrieveCodec, ReadsAllMembers) {
-  RetrieveRequest out;
-  double min_score = 0;
+  RetrieveBody body;
   const auto e = read_retrieve(
       *parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25",)"
-                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null},"min_score":0.5})"),
-      out, min_score);
+                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null},"min_score":0.5,"rerank":9})"),
+      body);
   ASSERT_FALSE(e) << e->message;
+  const RetrieveRequest& out = body.request;
   EXPECT_EQ(out.k, 7u);
   EXPECT_EQ(out.unit, RetrieveUnit::kDocument);
   EXPECT_EQ(out.document_ids, std::vector<std::string>{"a"});
   const MetadataFilter metadata = {{"a", "x"}, {"n", "2025"}, {"b", "true"}, {"z", "null"}};
   EXPECT_EQ(out.metadata, metadata);
   EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
-  EXPECT_DOUBLE_EQ(min_score, 0.5);
+  EXPECT_DOUBLE_EQ(body.min_score, 0.5);
+  EXPECT_EQ(body.rerank, 9);
 }
 
 TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
   for (const RetrieveScorer scorer : {RetrieveScorer::kAuto, RetrieveScorer::kBm25,
                                       RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
     const std::string name(scorer_name(scorer));
-    RetrieveRequest request;
-    double min_score = 0;
-    ASSERT_FALSE(read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), request,
-                               min_score));
-    EXPECT_EQ(request.scorer, scorer);
+    RetrieveBody body;
+    ASSERT_FALSE(read_retrieve(*parse_json(R"({"query":"q","scorer":")" + name + R"("})"), body));
+    EXPECT_EQ(body.request.scorer, scorer);
+    EXPECT_FALSE(body.rerank);
     QueryBody query;
     ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"scorer":")" + name + R"("}})"),
                             QueryDefaults{"auto", "auto", "auto", 3}, query));
