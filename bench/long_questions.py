@@ -1,7 +1,7 @@
-"""Questions about long documents, made of XQuAD's articles: `long_questions.py FILE HALF MOST`.
+"""Questions about long documents, of XQuAD's articles: `long_questions.py FILE HALF MOST [OTHERS]`.
 
 FILE is xquad_en.json.gz. Each article's paragraphs are joined to one document, as they stood in the
-article; a question is asked over its article and two others of the same half (HALF 0 or 1 of the
+article; a question is asked over its article and OTHERS (2) of the same half (HALF 0 or 1 of the
 articles). Prints at most MOST records, one JSON object a line, in an order that the seed fixes.
 `kind` says whether the answer stands in the article's first paragraph or in a later one, and
 `support` is the sentence around it.
@@ -21,6 +21,7 @@ def sentence(text: str, begin: int, end: int) -> str:
 
 def main() -> None:
     path, half, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    others = int(sys.argv[4]) if len(sys.argv) > 4 else 2
     with gzip.open(path, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
     rng = random.Random(11)
@@ -42,7 +43,7 @@ def main() -> None:
             ):
                 answer = qa["answers"][0]
                 begin = answer["answer_start"]
-                order = [i, *rng.sample([k for k in mine if k != i], 2)]
+                order = [i, *rng.sample([k for k in mine if k != i], others)]
                 rng.shuffle(order)
                 found = sentence(paragraph["context"], begin, begin + len(answer["text"]))
                 records.append(
