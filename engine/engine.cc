@@ -72,6 +72,14 @@ class EngineImpl final : public Engine {
   const EngineInfo& info() const override { return info_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const PromptFormat& prompt_format() const override { return format_; }
+  const PromptFormat& prompt_format_of(std::string_view ns) const override {
+    const auto own = namespaces_.find(ns);
+    return own == namespaces_.end() ? format_ : own->second.format;
+  }
+  std::string document_fingerprint(std::string_view ns) const override {
+    const auto own = namespaces_.find(ns);
+    return info_.fingerprint + (own == namespaces_.end() ? "" : own->second.mark);
+  }
   const ContextNames& names() const override { return core_.facts.names; }
 
   void prefill(PrefillRequest request, std::function<void(Result<PrefillResult>)> done) override;
@@ -105,6 +113,7 @@ class EngineImpl final : public Engine {
   Status make_draft(const EngineOptions& options, std::unique_ptr<Model> model,
                     std::unique_ptr<Tokenizer> tokenizer);
   Status make_head(const EngineOptions& options);
+  Status make_namespaces(const EngineOptions& options);
   void load_prompts(const EngineOptions& options);
   Status warm_up();
   Status measure_memory();
@@ -113,6 +122,11 @@ class EngineImpl final : public Engine {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<const TokenTrie> token_trie_;
   PromptFormat format_;
+  struct Namespace {
+    PromptFormat format;
+    std::string mark;  ///< "." and a digest of the words around documents; empty: the service's
+  };
+  std::map<std::string, Namespace, std::less<>> namespaces_;  ///< those with words of their own
   Store& store_;
   EngineInfo info_;
   SpeedMeter meter_;
@@ -308,6 +322,18 @@ Status EngineImpl::make_head(const EngineOptions& options) {
   return {};
 }
 
+Status EngineImpl::make_namespaces(const EngineOptions& options) {
+  for (const auto& [name, wording] : options.namespace_wordings) {
+    auto format = format_.with(wording);
+    if (!format.ok()) return format.status().with_context("namespace " + name);
+    std::string mark;
+    if (wording.document != PromptWording().document)
+      mark = "." + sha256(wording.document).hex().substr(0, 8);
+    namespaces_.emplace(name, Namespace{std::move(*format), std::move(mark)});
+  }
+  return {};
+}
+
 /// Reads the prompts that were kept before the last stop. Without them prompts are computed anew,
 /// so no fault of the file keeps the engine from starting.
 void EngineImpl::load_prompts(const EngineOptions& options) {
@@ -411,6 +437,7 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   QUIRE_RETURN_IF_ERROR(measure_memory());
   QUIRE_RETURN_IF_ERROR(make_draft(options, std::move(draft), std::move(draft_tokenizer)));
   QUIRE_RETURN_IF_ERROR(make_head(options));
+  QUIRE_RETURN_IF_ERROR(make_namespaces(options));
   writer_ = std::make_unique<KvWriter>(store_, model_->rope(), config.num_heads, fingerprint_text_);
   core_.writer = writer_.get();
   load_prompts(options);

@@ -39,9 +39,11 @@ struct EngineOptions {
   std::string model_name = "default";
   std::string prompt_format = "auto";  ///< PromptOptions::format
   PromptWording prompt_wording;        ///< part of the model's fingerprint
-  std::string weights = "auto";        ///< auto, f32, bf16, int8, w8a8, w4
-  std::string kv_dtype = "f16";        ///< f16, bf16, f32
-  std::int64_t max_model_len = 0;      ///< 0: the model's own context window
+  /// Wordings of single namespaces, by name; "auto" keeps what prompt_wording says.
+  std::map<std::string, PromptWording, std::less<>> namespace_wordings;
+  std::string weights = "auto";    ///< auto, f32, bf16, int8, w8a8, w4
+  std::string kv_dtype = "f16";    ///< f16, bf16, f32
+  std::int64_t max_model_len = 0;  ///< 0: the model's own context window
   /// Memory budget of all working caches. 0 means a quarter of the memory that is free at start; on
   /// a device, whatever computation leaves.
   std::int64_t working_cache_bytes = 0;
@@ -125,6 +127,11 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   virtual const PromptFormat& prompt_format() const = 0;
+  /// Returns the format of a namespace's documents and queries.
+  virtual const PromptFormat& prompt_format_of(std::string_view) const { return prompt_format(); }
+  /// Returns what documents of a namespace are marked with: info().fingerprint, and where the
+  /// namespace has its own words around documents, a digest of these.
+  virtual std::string document_fingerprint(std::string_view) const { return info().fingerprint; }
   /// Returns the names that the model gives to contexts and their blocks.
   virtual const ContextNames& names() const = 0;
 

@@ -51,7 +51,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
   d.metadata_json = m.metadata_json;
   d.version = m.version;
   d.tokens = m.num_tokens;
-  d.stale = m.fingerprint != engine_.info().fingerprint;
+  d.stale = m.fingerprint != engine_.document_fingerprint(m.ns);
   d.other_salt = m.salt_digest != salt;
   if (d.stale) {  // another model may have another vocabulary
     std::vector<Chunk> anew;
@@ -62,7 +62,8 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
       const bool moved = !now.ok() || now->version != m.version;
       if (moved && attempt < 3 && now.ok()) {  // replaced between the reads of manifest and text
         QUIRE_ASSIGN_OR_RETURN(m, store_.get_document(m.ns, m.id));
-        if (m.fingerprint == engine_.info().fingerprint) return resolve_ready(std::move(m), salt);
+        if (m.fingerprint == engine_.document_fingerprint(m.ns))
+          return resolve_ready(std::move(m), salt);
         continue;
       }
       if (!cut_anew.ok()) return cut_anew.status();

@@ -47,7 +47,7 @@ void DocumentTask::begin_ingest() {
   metadata_json_ = input->metadata_json;
   marks_ = std::move(input->marks);
   text_ = prepare_text(std::move(*input));
-  auto chunks = cut(context_.engine, title_, text_, work_.settings->chunking,
+  auto chunks = cut(context_.engine, work_.ns, title_, text_, work_.settings->chunking,
                     chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
@@ -117,7 +117,7 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   }
   const bool same = existing_->content_hash == work_.item.content_hash &&
                     existing_->salt_digest == settings.salt_digest &&
-                    existing_->fingerprint == context_.engine.info().fingerprint &&
+                    existing_->fingerprint == context_.engine.document_fingerprint(work_.ns) &&
                     existing_->chunking ==
                         settings_text(settings.chunking,
                                       input.chunks.has_value() || saved.chunk_bytes.has_value(),
@@ -172,7 +172,7 @@ void DocumentTask::begin_warm() {
   existing_ = std::move(*head);
   existing_ready_ = true;
   kept_result_ = ItemResult::kWarmed;
-  if (existing_->fingerprint == context_.engine.info().fingerprint) {
+  if (existing_->fingerprint == context_.engine.document_fingerprint(work_.ns)) {
     keep_version_ = true;
     return find_missing();
   }
@@ -332,7 +332,7 @@ void DocumentTask::after_prefill() {
 DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   if (work_.type == JobType::kWarm) {
     DocumentManifest m = *existing_;
-    m.fingerprint = context_.engine.info().fingerprint;
+    m.fingerprint = context_.engine.document_fingerprint(work_.ns);
     m.chunks.clear();
     m.companions.clear();
     return m;
@@ -354,7 +354,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   m.marks = marks_;
   if (marks_.empty() && text_.given.empty() && s.chunking.strategy == ChunkStrategy::kMarkdown)
     m.marks = markdown_marks(text_.text);
-  m.fingerprint = context_.engine.info().fingerprint;
+  m.fingerprint = context_.engine.document_fingerprint(work_.ns);
   m.salt_digest = s.salt_digest;
   m.job_id = work_.job_id;
   if (existing_) {  // uses belong to the document, not to the version

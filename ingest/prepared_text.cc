@@ -75,8 +75,8 @@ Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManife
       return Status::corruption("chunks of " + manifest.id + " reach past its text");
     ranges.push_back({to_size(c.byte_begin), to_size(c.byte_end)});
   }
-  QUIRE_ASSIGN_OR_RETURN(auto chunks, chunk_given(engine.prompt_format(), header_title(manifest),
-                                                  text, ranges, limits));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks, chunk_given(engine.prompt_format_of(manifest.ns),
+                                                  header_title(manifest), text, ranges, limits));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     // The same chunks may have more tokens for this model than its window holds.
     std::int64_t tokens = count_of(chunks[i].token_ids);
@@ -89,10 +89,10 @@ Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManife
   return chunks;
 }
 
-Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title,
+Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view ns, std::string_view title,
                                const PreparedText& prepared, const ChunkingOptions& options,
                                const ChunkLimits& limits) {
-  const PromptFormat& format = engine.prompt_format();
+  const PromptFormat& format = engine.prompt_format_of(ns);
   QUIRE_ASSIGN_OR_RETURN(
       auto chunks,
       prepared.given.empty()

@@ -39,8 +39,8 @@ std::uint64_t count_blocks(const DocumentManifest& manifest);
 /// one that made them.
 Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManifest& manifest,
                                       std::string_view text, const ChunkLimits& limits);
-/// Returns the chunks of an input that is not stored yet.
-Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view title,
+/// Returns the chunks of an input of namespace `ns` that is not stored yet.
+Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view ns, std::string_view title,
                                const PreparedText& prepared, const ChunkingOptions& options,
                                const ChunkLimits& limits);
 

@@ -52,7 +52,7 @@ void StoreCatalog::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& ca
     for (std::uint32_t b = 0; b < n; ++b)
       cache.dram += store_.tier_of(*segment, b, 0) == Tier::kDram;
   }
-  if (m.fingerprint != engine_.info().fingerprint && kv_policy(m) != KvPolicy::kTextOnly) {
+  if (m.fingerprint != engine_.document_fingerprint(m.ns) && kv_policy(m) != KvPolicy::kTextOnly) {
     cache.state = "stale";
   } else {
     const KvPolicy kv = kv_policy(m);
@@ -282,7 +282,7 @@ Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::st
     if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
     const auto names = engine_.names().block_ids(c.token_ids, options_.tenant(ns),
                                                  to_bytes(m->salt_digest), left_context(*m, i));
-    const auto tokens = engine_.prompt_format().document(
+    const auto tokens = engine_.prompt_format_of(ns).document(
         header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
     const bool known = tokens.ok() && tokens->ids == c.token_ids;
     const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);

@@ -525,6 +525,29 @@ Result<PromptFormat> PromptFormat::parse(std::string_view tokenizer_config,
   return format;
 }
 
+PromptWording PromptFormat::wording() const {
+  const PromptSyntax& s = impl_->syntax;
+  PromptWording out{.intro = s.intro, .document = s.document_open, .question = s.question_open};
+  if (s.titles) out.document += "{title}" + s.title_close;
+  out.document += "{text}" + s.document_close;
+  return out;
+}
+
+Result<PromptFormat> PromptFormat::with(const PromptWording& wording) const {
+  if (wording == PromptWording()) return *this;
+  auto impl = std::make_shared<Impl>(*impl_);
+  QUIRE_RETURN_IF_ERROR(tokenizer_internal::apply_wording(wording, impl->syntax));
+  const PromptWording question{.question = wording.question};
+  if (wording != question) {  // the question stands behind everything that is cached
+    Sha256 hash;
+    hash.update(std::as_bytes(std::span(impl_->digest)));
+    hash.update_field(wording.intro);
+    hash.update_field(wording.document);
+    impl->digest = std::bit_cast<std::array<std::uint8_t, 32>>(hash.finish());
+  }
+  return PromptFormat(std::move(impl));
+}
+
 Result<std::vector<std::int32_t>> PromptFormat::prefix(
     std::optional<std::string_view> system) const {
   const PromptSyntax& s = impl_->syntax;

@@ -54,6 +54,7 @@ struct PromptWording {
   /// {title} are dropped as well.
   std::string document = "auto";
   std::string question = "auto";  ///< before the question
+  friend bool operator==(const PromptWording&, const PromptWording&) = default;
 };
 
 struct PromptOptions {
@@ -138,6 +139,11 @@ class PromptFormat {
   /// Whether chat() takes tools: there is a chat template, and it shows them.
   bool supports_tools() const;
   PromptFamily family() const;
+  /// Returns the words around documents that are in use. Markup of turns is not among them.
+  PromptWording wording() const;
+  /// Returns this format with other words; "auto" keeps those of this one. Errors:
+  /// kInvalidArgument with field "prompt.intro", "prompt.document" or "prompt.question".
+  Result<PromptFormat> with(const PromptWording& wording) const;
   /// SHA-256 over everything that changes the ids of prefix() and document().
   const std::array<std::uint8_t, 32>& digest() const;
 

@@ -26,6 +26,7 @@
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"
+#include "server/config/namespace_wordings.h"
 #include "server/http/http_server.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
@@ -121,6 +122,8 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
+    QUIRE_ASSIGN_OR_RETURN(engine.namespace_wordings,
+                           load_namespace_wordings(config->prompt.namespaces_file));
     engine.prompt_file = config->disk.path + "/prompts/pages";
     engine.prompt_file_bytes = prompt_file_bytes(*config);
     // The model's window is smaller than the setting.

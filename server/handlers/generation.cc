@@ -146,10 +146,12 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   }
   q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model
   q.deadline = g.deadline;
-  QUIRE_RETURN_IF_ERROR(add_documents(g.body, services.engine->prompt_format(),
-                                      std::move(documents), q, r.documents));
+  QUIRE_ASSIGN_OR_RETURN(const PromptFormat format,
+                         prompt_format(g.body, *services.engine, g.call->ns));
+  r.wording = format.wording();
+  QUIRE_RETURN_IF_ERROR(add_documents(g.body, format, std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
-  QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, q, questions));
+  QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, format, q, questions));
   if (!q.contexts.empty()) fit_chunks(g, q, questions);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
@@ -398,7 +400,9 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
   if (!request.attribute) return nullptr;
   std::vector<InlineText> texts;
   for (const auto& d : g.body.documents) texts.push_back({d.title, d.text});
-  return std::make_shared<CitationCollector>(std::move(texts));
+  auto format = prompt_format(g.body, *g.call->services.engine, g.call->ns);
+  if (!format.ok()) return nullptr;  // the prompt was made with it, so it is fine
+  return std::make_shared<CitationCollector>(std::move(*format), std::move(texts));
 }
 
 }  // namespace

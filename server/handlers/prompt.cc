@@ -116,9 +116,13 @@ Status add_documents(const QueryBody& body, const PromptFormat& format,
   return {};
 }
 
-Status build_prompt(const QueryBody& body, const Engine& engine, QueryRequest& request,
-                    std::vector<std::vector<std::int32_t>>& suffixes) {
-  const PromptFormat& format = engine.prompt_format();
+Result<PromptFormat> prompt_format(const QueryBody& body, const Engine& engine,
+                                   std::string_view ns) {
+  return engine.prompt_format_of(ns).with(body.wording);
+}
+
+Status build_prompt(const QueryBody& body, const Engine& engine, const PromptFormat& format,
+                    QueryRequest& request, std::vector<std::vector<std::int32_t>>& suffixes) {
   if (!body.prompts.empty()) {
     const Tokenizer& tokenizer = engine.tokenizer();
     // Token ids are used as they are: their sender has placed BOS.

@@ -59,6 +59,27 @@ void read_inline_documents(JsonReader& parent, std::size_t max_documents, QueryB
   }
 }
 
+/// Stored documents hold tokens of their words, so these are not the query's to choose.
+void read_wording(JsonReader& parent, QueryBody& out) {
+  const auto* value = parent.raw("prompt");
+  if (!value || !parent.ok()) return;
+  constexpr std::size_t kMostBytes = 16 << 10;
+  JsonReader r(*value, "prompt");
+  if (r.ok()) {
+    r.string("intro", out.wording.intro, kMostBytes);
+    r.string("document", out.wording.document, kMostBytes);
+    r.string("question", out.wording.question, kMostBytes);
+    r.finish();
+  }
+  if (r.ok() && r.has("document") && (!out.document_ids.empty() || out.retrieve)) {
+    r.fail("document",
+           "prompt.document is given, but stored documents are cached with the words of the "
+           "service or the namespace (prompt.document, prompt.namespaces_file); leave it out, or "
+           "ask over inline documents alone");
+  }
+  parent.adopt(r.error());
+}
+
 }  // namespace
 
 std::optional<JsonError> read_query(const json::value& body, const QueryDefaults& defaults,
@@ -104,6 +125,7 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
     out.retrieve.emplace();
     out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));
   }
+  read_wording(r, out);
   r.string("model", out.model, 256);
   r.boolean("stream", out.stream);
   std::int64_t max_tokens = out.sampling.max_tokens;

@@ -222,6 +222,17 @@ json::object explain_json(const QueryRecord& record, const std::vector<BlockChar
   return explanation_reply().json(E{record, chars});
 }
 
+const Reply<PromptWording>& wording_reply() {
+  using W = PromptWording;
+  static const Reply<W> reply(
+      "PromptWording", "",
+      {{"intro", kind::text(), [](const W& w) { return w.intro; }, "Before the first document"},
+       {"document", kind::text(), [](const W& w) { return w.document; },
+        "Of each document; a document without a title has none of {title}"},
+       {"question", kind::text(), [](const W& w) { return w.question; }, "Before the question"}});
+  return reply;
+}
+
 const Reply<ExplainedQuery>& query_plan_reply() {
   static const Reply<E> reply(
       "QueryPlan", "",
@@ -232,6 +243,9 @@ const Reply<ExplainedQuery>& query_plan_reply() {
             {"model", kind::text(), [](const E& e) { return e.record.model; }},
             {"usage", plan_usage_reply().kind(),
              [](const E& e) { return plan_usage_reply().json(e.record.plan); }},
+            {"prompt", wording_reply().kind(),
+             [](const E& e) { return wording_reply().json(e.record.wording); },
+             "The words around documents and question; markup of turns is not among them"},
             {"cache", cache_reply().kind(), [](const E& e) { return cache_json(e.record); }},
             {"selection_pending", kind::flag(),
              [](const E& e) { return e.record.plan.selection_pending; },

@@ -51,6 +51,8 @@ struct ExplainedQuery {
 const Reply<ExplainedQuery>& explanation_reply();
 boost::json::object explain_json(const QueryRecord& record, const std::vector<BlockChars>& chars);
 
+const Reply<PromptWording>& wording_reply();
+
 /// The reply of POST /v1/query/plan.
 const Reply<ExplainedQuery>& query_plan_reply();
 boost::json::object plan_result_json(const QueryRecord& record);

@@ -9,6 +9,7 @@
 
 #include "engine/api/plan.h"
 #include "engine/api/query_stats.h"
+#include "engine/chat/chat_template.h"
 #include "server/reply/citation_reply.h"
 
 namespace quire {
@@ -35,6 +36,7 @@ struct QueryRecord {
   Plan plan;
   QueryStats stats;
   std::vector<QueryDocument> documents;
+  PromptWording wording;  ///< words around documents and question
   std::string finish_reason;
   std::vector<double> token_ms;  ///< arrival of each token, in milliseconds since the request
   std::vector<Citation> citations;

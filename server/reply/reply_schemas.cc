@@ -33,7 +33,7 @@ std::vector<std::pair<std::string_view, json::object>> reply_schemas() {
       cache_reply(), query_document_reply(), citation_reply());
   add(out, query_result_reply(), query_end_reply(), query_entry_reply(), plan_event_reply());
   add(out, policy_reply(), explained_block_reply(), kept_part_reply(), explanation_reply(),
-      query_plan_reply());
+      wording_reply(), query_plan_reply());
   add(out, passage_reply(), retrieve_reply(), ranked_text_reply(), rerank_reply());
   add(out, tier_stats_reply(), cache_stats_reply(), eviction_reply(), verification_reply(),
       pins_reply(), import_reply(), running_request_reply());

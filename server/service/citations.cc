@@ -93,9 +93,9 @@ std::optional<DocumentText> stored_text(Services& services, const QueryRecord& r
   return out;
 }
 
-std::optional<DocumentText> inline_text(Services& services, const QueryRecord& record,
+std::optional<DocumentText> inline_text(const PromptFormat& format, const QueryRecord& record,
                                         const QueryDocument& document, const InlineText& source) {
-  const auto tokens = services.engine->prompt_format().document(source.title, source.text);
+  const auto tokens = format.document(source.title, source.text);
   if (!tokens.ok()) return std::nullopt;
   DocumentText out;
   out.text = source.text;
@@ -210,7 +210,7 @@ std::vector<std::optional<DocumentText>> CitationCollector::texts_of(
     if (!document.id.empty())
       out.back() = stored_text(services, record, document);
     else if (inline_index < inline_texts_.size())
-      out.back() = inline_text(services, record, document, inline_texts_[inline_index]);
+      out.back() = inline_text(format_, record, document, inline_texts_[inline_index]);
     inline_index += document.id.empty();
   }
   return out;

@@ -27,9 +27,10 @@ struct InlineText {
 /// Threads: on_token() and on_attribution() on the engine thread; make() once, after on_done.
 class CitationCollector {
  public:
-  /// `inline_texts` belong to the record's documents without an id, in their order.
-  explicit CitationCollector(std::vector<InlineText> inline_texts)
-      : inline_texts_(std::move(inline_texts)) {}
+  /// `inline_texts` belong to the record's documents without an id, in their order; the prompt was
+  /// made with `format`.
+  CitationCollector(PromptFormat format, std::vector<InlineText> inline_texts)
+      : format_(std::move(format)), inline_texts_(std::move(inline_texts)) {}
 
   /// `answer_bytes` is the length of the answer including this token's text.
   void on_token(std::size_t answer_bytes) { token_ends_.push_back(answer_bytes); }
@@ -45,6 +46,7 @@ class CitationCollector {
   std::vector<std::optional<DocumentText>> texts_of(Services& services,
                                                     const QueryRecord& record) const;
 
+  const PromptFormat format_;
   const std::vector<InlineText> inline_texts_;
   std::vector<std::size_t> token_ends_;
   Attribution attribution_;

@@ -5,6 +5,7 @@
 
 #include "server/access/auth.h"
 #include "server/config/config.h"
+#include "server/config/namespace_wordings.h"
 
 using namespace quire;
 
@@ -21,5 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Config flags;
   (void)apply_flags({std::string(text)}, flags);
   (void)KeyRing::parse(text, "fuzz-keys.toml");
+  const auto wordings = parse_namespace_wordings(text, "fuzz-namespaces.toml");
+  if (!wordings.ok() && wordings.status().field() != "prompt.namespaces_file") std::abort();
   return 0;
 }

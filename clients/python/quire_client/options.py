@@ -116,6 +116,8 @@ class QueryOptions(TypedDict, total=False):
     """Cached documents, in the order they stand in the prompt."""
     documents: Sequence[InlineDocument]
     retrieve: RetrieveOptions
+    prompt: Mapping[str, str]
+    """Words of this query: "intro", "question", and with inline documents alone "document"."""
     system: str
     model: str
     max_tokens: int

@@ -51,6 +51,18 @@ TEST(DocumentsPromptTest, WordsAroundDocumentsCanBeChosen) {
             "Q: Which river?<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_NE(format->digest(), plain->digest()) << "KV of other words is other KV";
   EXPECT_EQ(made({.question = "Q: "})->digest(), plain->digest());
+  const auto other = plain->with(
+      {.intro = "", .document = "[{title}] {text}\n", .question = "Q: "});
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  EXPECT_EQ(whole_prompt(*tokenizer, *other, "Be brief."),
+            whole_prompt(*tokenizer, *format, "Be brief."));
+  EXPECT_EQ(other->wording(),
+            (PromptWording{.intro = "", .document = "[{title}] {text}\n", .question = "Q: "}));
+  EXPECT_NE(other->digest(), plain->digest());
+  EXPECT_EQ(plain->with({.question = "Q: "})->digest(), plain->digest());
+  EXPECT_EQ(plain->with({})->wording(), plain->wording());
+  EXPECT_EQ(plain->wording().document, "Document: {title}\n{text}\n\n");
+  EXPECT_EQ(plain->with({.intro = "<|im_end|>"}).status().field(), "prompt.intro");
   const auto untitled = made({.document = "{text}\n\n"});
   EXPECT_EQ(untitled->document("Paris", "Text.")->ids, untitled->document("", "Text.")->ids);
   const auto named = made({.document = "Source: {title}\n{text}\n"});

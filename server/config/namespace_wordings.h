@@ -1,0 +1,26 @@
+/// Reads the file that gives namespaces words of their own around documents and questions
+/// (prompt.namespaces_file).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "engine/chat/chat_template.h"
+
+namespace quire {
+
+using NamespaceWordings = std::map<std::string, PromptWording, std::less<>>;
+
+/// Parses a TOML text with a table for each namespace: intro, document and question, of which those
+/// left out stay "auto". Errors: kInvalidArgument (field "prompt.namespaces_file") with `file_name`
+/// and the entry. What the words may hold is for PromptFormat::with() to say.
+Result<NamespaceWordings> parse_namespace_wordings(std::string_view text,
+                                                   const std::string& file_name);
+/// Reads the file; an empty path gives none. Errors: also kInvalidArgument for a file that cannot
+/// be read.
+Result<NamespaceWordings> load_namespace_wordings(const std::string& path);
+
+}  // namespace quire
