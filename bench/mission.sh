@@ -61,7 +61,8 @@ collect() {
     jq --argjson layers "${name#*:}" '{layers: $layers, report: .}' "$work/${name%:*}$1"
   done | jq -s .
 }
-jq -n --slurpfile a <(collect .json) --slurpfile b <(collect .spans.json) --argjson others "$others" "
+jq -n --slurpfile a <(collect .json) --slurpfile b <(collect .spans.json) \
+  --argjson others "$others" "
   def rows(files): files as \$files | $rows;
   {settings: (\$a[0][0].report | .settings + {model: .model, suite: .suite, others: \$others}),
    rows: ([rows(\$a[0])[] | {part: \"answers\"} + .] + [rows(\$b[0])[] | {part: \"spans\"} + .])}"

@@ -178,7 +178,9 @@ class AsyncQuireClient:
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         `rerank`: how many of the best the service's cross-encoder ranks anew; 0: none.
         """
-        return await self._call(ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank))
+        return await self._call(
+            ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank)
+        )
 
     async def rerank(
         self,
