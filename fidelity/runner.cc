@@ -286,10 +286,10 @@ class Runner {
     if (texts.size() != run.plan.contexts.size()) return;
     WordSupport all(run.plan, texts, record.question, kWordLanguage);
     WordSupport answer_only(run.plan, texts, "", kWordLanguage);
-    m.cited = supports_first(record, run,
-                             cite(run.plan, run.attribution, run.text, run.token_ends, {}, &all));
-    m.cited_attention = supports_first(record, run,
-                                       cite(run.plan, run.attribution, run.text, run.token_ends));
+    m.cited = supports_first(
+        record, run, cite(run.plan, run.attribution, run.text, run.token_ends, {}, &all).blocks);
+    m.cited_attention = supports_first(
+        record, run, cite(run.plan, run.attribution, run.text, run.token_ends).blocks);
     const std::vector<double> found = answer_only.of(run.text);
     std::size_t block = 0;
     double best = 0;

@@ -87,9 +87,9 @@ std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_vi
   return out;
 }
 
-std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
-                              std::string_view answer, std::span<const std::size_t> token_ends,
-                              const CitationRule& rule, WordSupport* words) {
+CitedAnswer cite(const Plan& plan, const Attribution& attribution, std::string_view answer,
+                 std::span<const std::size_t> token_ends, const CitationRule& rule,
+                 WordSupport* words) {
   std::vector<BlockPlace> places;
   for (std::size_t c = 0; c < plan.contexts.size(); ++c) {
     for (std::size_t b = 0; b < plan.contexts[c].blocks.size(); ++b)
@@ -106,7 +106,7 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
     while (s + 1 < sentences.size() && sentences[s + 1].first <= last) ++s;
     sentence_of_token[t] = static_cast<std::int32_t>(s);
   }
-  std::vector<CitedBlocks> out;
+  CitedAnswer out;
   for (std::size_t s = 0; s < sentences.size(); ++s) {
     std::vector<double> weights = sentence_shares(attribution, sentence_of_token,
                                                   static_cast<std::int32_t>(s));
@@ -115,7 +115,12 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
       for (double& w : weights) w /= total;
     if (words) {
       const auto [begin, end] = sentences[s];
-      const std::vector<double> found = words->of(answer.substr(begin, end - begin));
+      const std::string_view sentence = answer.substr(begin, end - begin);
+      if (words->found(sentence).value_or(1) < rule.least_found) {
+        out.unsupported.push_back(sentences[s]);
+        continue;
+      }
+      const std::vector<double> found = words->of(sentence);
       const double part = std::accumulate(found.begin(), found.end(), 0.0) > 0
                               ? (total > 0 ? rule.words : 1.0)
                               : 0.0;
@@ -123,7 +128,10 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
         weights[b] = part * found[b] + (1 - part) * weights[b];
       if (part > 0) total = 1;
     }
-    if (!(total > 0)) continue;
+    if (!(total > 0)) {
+      out.unsupported.push_back(sentences[s]);
+      continue;
+    }
     const double best = *std::max_element(weights.begin(), weights.end());
     std::vector<CitedBlocks> runs = runs_of(places, weights, std::min(rule.min_weight, best));
     std::stable_sort(runs.begin(), runs.end(), [](const CitedBlocks& a, const CitedBlocks& b) {
@@ -134,7 +142,7 @@ std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
     for (CitedBlocks& r : runs) {
       r.answer_begin = sentences[s].first;
       r.answer_end = sentences[s].second;
-      out.push_back(r);
+      out.blocks.push_back(r);
     }
   }
   return out;

@@ -28,6 +28,8 @@ struct CitationRule {
   /// Part of a block's weight that its words give; the rest is the share of the attention that the
   /// sentence's tokens paid to it. Where no word is found, attention gives all.
   double words = 0.8;
+  /// Least part of a sentence's own words that must stand in one context (WordSupport::found).
+  double least_found = 0.5;
   /// Least length of a sentence in bytes. A shorter one is joined with the next, the last one with
   /// the previous.
   std::size_t shortest_sentence = 24;
@@ -39,11 +41,18 @@ struct CitationRule {
 std::vector<std::pair<std::size_t, std::size_t>> answer_sentences(std::string_view answer,
                                                                   std::size_t shortest);
 
+struct CitedAnswer {
+  std::vector<CitedBlocks> blocks;
+  /// Byte ranges of the sentences without support, in order.
+  std::vector<std::pair<std::size_t, std::size_t>> unsupported;
+};
+
 /// Returns citations in the order of the answer, within a sentence by falling weight, ties in
 /// prompt order. `token_ends` are byte offsets of the answer after each attributed token. `words`
-/// adds what the words say; null: attention alone. Sentences without any support have none.
-std::vector<CitedBlocks> cite(const Plan& plan, const Attribution& attribution,
-                              std::string_view answer, std::span<const std::size_t> token_ends,
-                              const CitationRule& rule = {}, WordSupport* words = nullptr);
+/// adds what the words say; null: attention alone. A sentence is unsupported, and has no citation,
+/// if nothing looks at a block for it, or if too few of its words stand in one context.
+CitedAnswer cite(const Plan& plan, const Attribution& attribution, std::string_view answer,
+                 std::span<const std::size_t> token_ends, const CitationRule& rule = {},
+                 WordSupport* words = nullptr);
 
 }  // namespace quire

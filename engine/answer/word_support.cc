@@ -52,17 +52,36 @@ WordSupport::WordSupport(const Plan& plan, const std::vector<CitedText>& context
     mean_length_ = static_cast<double>(length) / static_cast<double>(contexts_.size());
 }
 
+double WordSupport::rarity(const std::string& word) const {
+  const auto found = document_counts_.find(word);
+  const double holding = found == document_counts_.end() ? 0 : found->second;
+  return std::log(1 + (static_cast<double>(contexts_.size()) - holding + 0.5) / (holding + 0.5));
+}
+
+std::optional<double> WordSupport::found(std::string_view part) {
+  std::map<std::string, double> wanted;
+  double all = 0;
+  for (const std::string& word : split_words(part, stemmer_)) {
+    if (std::ranges::binary_search(question_, word) || wanted.contains(word)) continue;
+    all += wanted[word] = rarity(word);
+  }
+  if (wanted.empty()) return std::nullopt;
+  double most = 0;
+  for (const ContextWords& c : contexts_) {
+    double held = 0;
+    for (const auto& [word, weight] : wanted) held += c.counts.contains(word) ? weight : 0;
+    most = std::max(most, held / all);
+  }
+  return most;
+}
+
 std::vector<double> WordSupport::of(std::string_view part) {
   std::vector<double> out(num_blocks_);
   std::map<std::string, double> wanted;
   for (const std::string& word : question_) wanted[word] = 1;
   for (const std::string& word : split_words(part, stemmer_)) wanted[word] = 1;
   const auto total = static_cast<double>(contexts_.size());
-  for (auto& [word, weight] : wanted) {
-    const auto found = document_counts_.find(word);
-    const double holding = found == document_counts_.end() ? 0 : found->second;
-    weight *= holding > 0 ? std::log(1 + (total - holding + 0.5) / (holding + 0.5)) : 0;
-  }
+  for (auto& [word, weight] : wanted) weight = document_counts_.contains(word) ? rarity(word) : 0;
   std::vector<double> scores;
   double mean = 0;
   for (const ContextWords& c : contexts_) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,7 +40,15 @@ class WordSupport {
   /// negative, of sum 1; all 0 where no word is found.
   std::vector<double> of(std::string_view part);
 
+  /// Returns how much of a part of the answer stands in one context: the largest share over all
+  /// contexts of the stems that the question does not have, each weighted by its inverse document
+  /// frequency in the prompt; 0 to 1. Empty: the part has no such stem.
+  std::optional<double> found(std::string_view part);
+
  private:
+  /// Returns the inverse document frequency of a stem; the largest for one that no context has.
+  double rarity(const std::string& word) const;
+
   struct ContextWords {
     std::map<std::string, int> counts;
     std::size_t length = 0;

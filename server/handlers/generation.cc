@@ -314,7 +314,7 @@ class ChoiceSink final : public QuerySink {
                    evidence = status.ok() ? std::move(evidence_) : nullptr, call = call_,
                    record = record_, status, writer = writer_, all = all_, choice = choice_,
                    citations = citations_] {
-      if (status.ok() && citations) record->citations = citations->make(call->services, *record);
+      if (status.ok() && citations) citations->make(call->services, *record);
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
       // This comes before the reply, because the client may ask for it at once.
       if (status.ok())

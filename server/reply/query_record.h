@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/api/plan.h"
@@ -40,6 +41,8 @@ struct QueryRecord {
   std::string finish_reason;
   std::vector<double> token_ms;  ///< arrival of each token, in milliseconds since the request
   std::vector<Citation> citations;
+  /// Code points of the answer's sentences that no document of the prompt supports, half-open.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> unsupported;
   double tokenize_ms = 0, resolve_ms = 0, total_ms = 0, ttft_ms = 0;
   /// Why `auto` takes no approximation although the model has a certificate for one. It is shown if
   /// `auto` took `exact`.

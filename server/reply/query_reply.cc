@@ -70,6 +70,15 @@ Reply<A>::Fields rest(const Kind& url) {
            [](const A& a) {
              return citations_json(a.record.citations, a.texts ? QuoteUse::kShow : QuoteUse::kHide);
            }},
+          {"unsupported", kind::list(kind::range()),
+           [](const A& a) {
+             json::array ranges;
+             for (const auto& [begin, end] : a.record.unsupported)
+               ranges.push_back(json::array{begin, end});
+             return ranges;
+           },
+           "Sentences of the answer of whose words too few stand in one document: no support was "
+           "found, and they have no citation. Unicode code points of the answer"},
           {"usage", usage_reply().kind(), [](const A& a) { return usage_json(a.record); }},
           {"timings", timings_reply().kind(), [](const A& a) { return timings_json(a.record); }},
           {"cache", cache_reply().kind(), [](const A& a) { return cache_json(a.record); }},

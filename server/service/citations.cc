@@ -216,8 +216,8 @@ std::vector<std::optional<DocumentText>> CitationCollector::texts_of(
   return out;
 }
 
-std::vector<Citation> CitationCollector::make(Services& services, const QueryRecord& record) const {
-  std::vector<Citation> out;
+void CitationCollector::make(Services& services, QueryRecord& record) const {
+  std::vector<Citation>& out = record.citations;
   const auto texts = texts_of(services, record);
   std::vector<CitedText> cited_texts;
   for (std::size_t c = 0; c < record.plan.contexts.size(); ++c) {
@@ -230,8 +230,8 @@ std::vector<Citation> CitationCollector::make(Services& services, const QueryRec
   WordSupport words(record.plan, cited_texts, record.question,
                     services.config()->retrieve.language);
   CodePointCounter answer(record.answer);
-  for (const CitedBlocks& cited :
-       cite(record.plan, attribution_, record.answer, token_ends_, {}, &words)) {
+  const CitedAnswer found = cite(record.plan, attribution_, record.answer, token_ends_, {}, &words);
+  for (const CitedBlocks& cited : found.blocks) {
     const std::size_t d = document_of(record, cited.context);
     if (d == record.documents.size() || !texts[d]) continue;
     Citation c;
@@ -242,7 +242,11 @@ std::vector<Citation> CitationCollector::make(Services& services, const QueryRec
     c.answer_end = answer.at(cited.answer_end);
     out.push_back(std::move(c));
   }
-  return out;
+  CodePointCounter unsupported(record.answer);
+  for (const auto& [begin, end] : found.unsupported) {
+    const std::uint64_t first = unsupported.at(begin);
+    record.unsupported.emplace_back(first, unsupported.at(end));
+  }
 }
 
 }  // namespace quire

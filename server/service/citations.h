@@ -36,9 +36,10 @@ class CitationCollector {
   void on_token(std::size_t answer_bytes) { token_ends_.push_back(answer_bytes); }
   void on_attribution(const Attribution& attribution) { attribution_ = attribution; }
 
-  /// Returns the citations of the finished record. It leaves out documents changed or deleted
-  /// since, or without known characters. It may wait on disk.
-  std::vector<Citation> make(Services& services, const QueryRecord& record) const;
+  /// Sets the citations of the finished record, and the parts of the answer without support. It
+  /// leaves out documents changed or deleted since, or without known characters. It may wait on
+  /// disk.
+  void make(Services& services, QueryRecord& record) const;
 
   struct DocumentText;  ///< of one document, with the places of its blocks
 

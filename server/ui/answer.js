@@ -4,15 +4,17 @@ import {count, ms, percent, plural, points} from './format.js';
 import {stacked} from './plot.js';
 import {hitClass} from './session.js';
 
-// Text with a button behind each cited passage. Positions are code points.
-export function cited(text, citations, onOpen) {
+// Text with a button behind each cited passage, and a mark on sentences without support. Positions
+// are code points.
+export function cited(text, citations, unsupported, onOpen) {
   const all = points(text);
   const sorted = [...citations].sort((a, b) => a.answer_end - b.answer_end || a.id - b.id);
   const out = h('p', {class: 'answer'});
-  const edges =
-      [...new Set([0, all.length, ...sorted.flatMap((c) => [c.answer_start, c.answer_end])])]
-          .filter((p) => p >= 0 && p <= all.length)
-          .sort((a, b) => a - b);
+  const edges = [...new Set([
+                  0, all.length, ...sorted.flatMap((c) => [c.answer_start, c.answer_end]),
+                  ...unsupported.flat()
+                ])].filter((p) => p >= 0 && p <= all.length)
+                    .sort((a, b) => a - b);
   edges.forEach((begin, i) => {
     for (const c of sorted)
       if (c.answer_end === begin && (i > 0 || begin === 0)) out.append(citeButton(c, onOpen));
@@ -20,8 +22,12 @@ export function cited(text, citations, onOpen) {
     if (end === undefined) return;
     const inside = sorted.filter((c) => c.answer_start <= begin && c.answer_end >= end);
     const piece = all.slice(begin, end).join('');
+    const alone = unsupported.some(([from, to]) => from <= begin && to >= end);
     if (inside.length)
       out.append(h('span', {class: 'cited'}, piece));
+    else if (alone)
+      out.append(
+          h('span', {class: 'unsupported', title: 'No support found in the documents'}, piece));
     else
       add(out, piece);
   });

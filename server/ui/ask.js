@@ -50,11 +50,14 @@ export function render(root, [documentId]) {
     showSource(source, citation, result.documents[citation.document_index]);
   };
   const finish = (result, whole) => {
-    replace(text, cited(whole, result.citations, open(result)));
+    replace(text, cited(whole, result.citations, result.unsupported, open(result)));
     cost(numbers, result);
     spent.hidden = false;
     replace(used, sources(result));
-    status.textContent = result.citations.length ? '' : 'No source was found for this answer.';
+    status.textContent = !citations.box.checked ? '' :
+        !result.citations.length                ? 'No support was found for this answer.' :
+        result.unsupported.length               ? 'No support was found for the underlined part.' :
+                                                  '';
     last = {question: question.value, result, text: whole};
   };
 

@@ -439,6 +439,7 @@ class QueryResult(Model):
     answer: str = ""
     finish_reason: str = ""
     citations: list[Citation] = field(default_factory=list)
+    unsupported: list[list[int]] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     cache: CacheUse = field(default_factory=CacheUse)

@@ -51,10 +51,11 @@ TEST(Cite, EachSentenceNamesItsOwnBlocks) {
   const std::string answer = "The tower stands in Alba. The bridge was built by Brun.";
   const auto second = answer.find("The bridge");
   const std::vector<std::size_t> ends = {10, second - 1, second + 5, answer.size()};
-  const auto cited = cite(
-      plan_of({2, 2}),
-      attribution_of({{.5f, 0, 0, 0}, {.3f, 0, .1f, 0}, {0, 0, 0, .4f}, {0, 0, .1f, .4f}}), answer,
-      ends);
+  const auto cited = cite(plan_of({2, 2}),
+                          attribution_of(
+                              {{.5f, 0, 0, 0}, {.3f, 0, .1f, 0}, {0, 0, 0, .4f}, {0, 0, .1f, .4f}}),
+                          answer, ends)
+                         .blocks;
   ASSERT_EQ(cited.size(), 2u);
   EXPECT_EQ(cited[0].context, 0);
   EXPECT_EQ(cited[0].first_block, 0);
@@ -68,7 +69,8 @@ TEST(Cite, EachSentenceNamesItsOwnBlocks) {
 
 TEST(Cite, NeighboursAreOneCitationButNotAcrossContexts) {
   const auto cited = cite(plan_of({3, 1}), attribution_of({{0, .3f, .35f, .35f}}), "Answer",
-                          std::vector<std::size_t>{6});
+                          std::vector<std::size_t>{6})
+                         .blocks;
   ASSERT_EQ(cited.size(), 2u);
   EXPECT_EQ(cited[0].first_block, 1);
   EXPECT_EQ(cited[0].num_blocks, 2);
@@ -80,12 +82,12 @@ TEST(Cite, TheStrongestIsNamedHoweverWeakAndNoMoreThanAsked) {
   const auto flat = attribution_of(
       {{.02f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f, .01f}});
   std::vector<std::size_t> contexts(11, 1);
-  auto cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6});
+  auto cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6}).blocks;
   ASSERT_EQ(cited.size(), 1u);
   EXPECT_EQ(cited[0].context, 0);
   CitationRule rule;
   rule.min_weight = 0;
-  cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6}, rule);
+  cited = cite(plan_of(contexts), flat, "Answer", std::vector<std::size_t>{6}, rule).blocks;
   ASSERT_EQ(cited.size(), 3u);
   EXPECT_EQ(cited[1].context, 1);  // equal weights are in prompt order
 }
@@ -98,25 +100,47 @@ TEST(Cite, WordsCorrectAttentionThatLooksAtTheFirstDocument) {
   WordSupport words(plan, {first, second}, "Who is mayor?", "english");
   const std::vector<std::size_t> ends = {4};
   const auto attention = attribution_of({{.6f, .2f}});
-  EXPECT_EQ(cite(plan, attention, "Brun", ends).front().context, 0);
-  const auto cited = cite(plan, attention, "Brun", ends, {}, &words);
+  EXPECT_EQ(cite(plan, attention, "Brun", ends).blocks.front().context, 0);
+  const auto cited = cite(plan, attention, "Brun", ends, {}, &words).blocks;
   ASSERT_FALSE(cited.empty());
   EXPECT_EQ(cited.front().context, 1);
   EXPECT_NEAR(cited.front().weight, 0.8 + 0.2 * 0.25, 1e-6);
   // Where no word is found attention decides, and where nothing was attributed the words do.
-  EXPECT_EQ(cite(plan, attention, "42", ends, {}, nullptr).front().context, 0);
-  EXPECT_EQ(cite(plan, attribution_of({{0, 0}}), "Brun", ends, {}, &words).front().context, 1);
+  EXPECT_EQ(cite(plan, attention, "42", ends, {}, nullptr).blocks.front().context, 0);
+  EXPECT_EQ(cite(plan, attribution_of({{0, 0}}), "Brun", ends, {}, &words).blocks.front().context,
+            1);
+}
+
+TEST(Cite, WhatNoDocumentSaysIsSaidToHaveNoSupport) {
+  const CitedText first{"", "Alba lies in the north, by the sea.", {{0, 35}}},
+      second{"", "The mayor of Alba is Brun Karsten.", {{0, 34}}};
+  Plan plan = plan_of({1, 1});
+  for (auto& context : plan.contexts) context.blocks[0].kept_layers = 1;
+  WordSupport words(plan, {first, second}, "Who is mayor?", "english");
+  const std::string answer = "The mayor is Brun Karsten. He was born in Paris in 1801.";
+  const std::vector<std::size_t> ends = {26, answer.size()};
+  const CitedAnswer cited = cite(plan, attribution_of({{0, .5f}, {.5f, 0}}), answer, ends, {},
+                                 &words);
+  ASSERT_FALSE(cited.blocks.empty());
+  for (const CitedBlocks& b : cited.blocks) EXPECT_EQ(b.answer_end, 26u);
+  ASSERT_EQ(cited.unsupported.size(), 1u);
+  EXPECT_EQ(cited.unsupported[0], std::pair(std::size_t{27}, answer.size()));
+  // A sentence of the question's words alone goes by attention and the question.
+  EXPECT_TRUE(cite(plan, attribution_of({{0, .5f}}), "The mayor is who.",
+                   std::vector<std::size_t>{17}, {}, &words)
+                  .unsupported.empty());
 }
 
 TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {
+  const std::vector<std::size_t> ends = {6};
+  const CitedAnswer cited = cite(plan_of({2}), attribution_of({{0, 0}}), "Answer", ends);
+  EXPECT_TRUE(cited.blocks.empty());
+  EXPECT_EQ(cited.unsupported.size(), 1u);
+  EXPECT_TRUE(cite(plan_of({2}), Attribution{}, "Answer", {}).blocks.empty());
   EXPECT_TRUE(
-      cite(plan_of({2}), attribution_of({{0, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
-  EXPECT_TRUE(cite(plan_of({2}), Attribution{}, "Answer", {}).empty());
-  EXPECT_TRUE(
-      cite(plan_of({2}), attribution_of({{1, 0}}), "", std::vector<std::size_t>{0}).empty());
+      cite(plan_of({2}), attribution_of({{1, 0}}), "", std::vector<std::size_t>{0}).blocks.empty());
   // This attribution belongs to another plan.
-  EXPECT_TRUE(
-      cite(plan_of({3}), attribution_of({{1, 0}}), "Answer", std::vector<std::size_t>{6}).empty());
+  EXPECT_TRUE(cite(plan_of({3}), attribution_of({{1, 0}}), "Answer", ends).blocks.empty());
 }
 
 }  // namespace

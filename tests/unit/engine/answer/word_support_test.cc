@@ -54,6 +54,18 @@ TEST(WordSupport, WithoutWordsOfTheAnswerTheQuestionsDecide) {
   EXPECT_EQ(best(words.of("xyz")), 3u);
 }
 
+TEST(WordSupport, RareWordsCountMostInWhatIsFound) {
+  WordSupport words(plan_of(kTexts), kTexts, "Who is the mayor of Alba?", "english");
+  EXPECT_DOUBLE_EQ(*words.found("The mayor is Brun Karsten."), 1);
+  EXPECT_LT(*words.found("Brun Vell"), 0.5) << "an unknown name is rarer than a known one";
+  EXPECT_GT(*words.found("Brun Vell"), 0.2);
+  EXPECT_DOUBLE_EQ(*words.found("Ottilie"), 0);
+  // Brun and salt stand in different texts.
+  EXPECT_LT(*words.found("Brun salt"), 1);
+  EXPECT_FALSE(words.found("the mayor of Alba is"));
+  EXPECT_FALSE(words.found(""));
+}
+
 TEST(WordSupport, NothingIsSupportedWhereNoWordIsFound) {
   WordSupport words(plan_of(kTexts), kTexts, "?", "english");
   for (const double s : words.of("Quartz!")) EXPECT_EQ(s, 0);
