@@ -258,13 +258,17 @@ ExtentFiles::Writer::Writer(Writer&& o) noexcept
       range_(o.range_),
       fd_(std::move(o.fd_)),
       buffer_(std::move(o.buffer_)),
+      behind_(std::move(o.behind_)),
+      pending_(std::move(o.pending_)),
       filled_(o.filled_),
       written_(o.written_),
       flushed_(o.flushed_) {}
 
 ExtentFiles::Writer::~Writer() {
   if (!files_) return;
+  (void)wait();  // the range is freed whatever became of it
   files_->give_buffer(std::move(buffer_));
+  files_->give_buffer(std::move(behind_));
   files_->free(range_);
 }
 
@@ -277,7 +281,7 @@ Status ExtentFiles::Writer::write(std::span<const std::byte> bytes) {
     std::memcpy(buffer_.get() + filled_, bytes.data(), n);
     filled_ += n;
     bytes = bytes.subspan(n);
-    if (filled_ == kWriteBytes) QUIRE_RETURN_IF_ERROR(flush());
+    if (filled_ == kWriteBytes) QUIRE_RETURN_IF_ERROR(flush_behind());
   }
   return {};
 }
@@ -292,7 +296,25 @@ Status ExtentFiles::Writer::write_zeros(std::uint64_t count) {
   return {};
 }
 
+Status ExtentFiles::Writer::wait() { return pending_.valid() ? pending_.get() : Status(); }
+
+Status ExtentFiles::Writer::flush_behind() {
+  QUIRE_RETURN_IF_ERROR(wait());
+  if (!behind_) behind_ = files_->take_buffer();
+  if (!behind_) return flush();  // no memory for a second buffer
+  std::swap(buffer_, behind_);
+  pending_ = std::async(
+      std::launch::async | std::launch::deferred,
+      [fd = fd_, bytes = behind_.get(), count = filled_, offset = range_.offset + flushed_] {
+        return write_all(*fd, bytes, count, offset);
+      });
+  flushed_ += filled_;
+  filled_ = 0;
+  return {};
+}
+
 Status ExtentFiles::Writer::flush() {
+  QUIRE_RETURN_IF_ERROR(wait());
   QUIRE_RETURN_IF_ERROR(write_all(*fd_, buffer_.get(), filled_, range_.offset + flushed_));
   flushed_ += filled_;
   filled_ = 0;
@@ -302,10 +324,11 @@ Status ExtentFiles::Writer::flush() {
 Result<ExtentRange> ExtentFiles::Writer::finish() {
   QUIRE_CHECK(files_ != nullptr, "the writer is finished already");
   QUIRE_RETURN_IF_ERROR(write_zeros(round_up(written_) - written_));
-  if (filled_ > 0) QUIRE_RETURN_IF_ERROR(flush());
+  QUIRE_RETURN_IF_ERROR(filled_ > 0 ? flush() : wait());
   ExtentRange used = range_;
   used.bytes = flushed_;
   files_->give_buffer(std::move(buffer_));
+  files_->give_buffer(std::move(behind_));
   std::exchange(files_, nullptr)->finished(range_, used);
   return used;
 }

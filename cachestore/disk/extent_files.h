@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,7 +58,8 @@ class ExtentFiles {
   using Pages = std::unique_ptr<std::byte, Free>;       ///< kWriteBytes bytes, aligned to a page
   static constexpr std::size_t kWriteBytes = 1u << 20;  ///< bytes of one write
 
-  /// Writes one range from front to back. Without finish() the range is freed. Threads: one.
+  /// Writes one range from front to back. Without finish() the range is freed. A full buffer is
+  /// written by another thread while the next one is filled. Threads: one.
   class Writer {
    public:
     Writer(Writer&& other) noexcept;
@@ -74,11 +76,15 @@ class ExtentFiles {
     friend class ExtentFiles;
     Writer(ExtentFiles& files, ExtentRange range, std::shared_ptr<const int> fd, Pages buffer);
     Status flush();
+    Status flush_behind();
+    Status wait();
 
     ExtentFiles* files_;
     ExtentRange range_;
     std::shared_ptr<const int> fd_;
     Pages buffer_;
+    Pages behind_;                 ///< being written, or spare
+    std::future<Status> pending_;  ///< valid while `behind_` is being written
     std::size_t filled_ = 0;
     std::uint64_t written_ = 0;  // bytes given
     std::uint64_t flushed_ = 0;  // bytes in the file
