@@ -25,7 +25,7 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
     }
     if (pending) {
       if (options.compute_pending) {
-        auto d = resolve_pending(*pending);
+        auto d = resolve_pending(ns, *pending);
         if (d.ok()) {
           out.documents.push_back(std::move(*d));
           continue;
@@ -85,13 +85,15 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     context.token_ids = c.token_ids;
     context.left_context = left_context(m, i);
     if (!c.key.is_zero()) context.key = c.key;
+    context.lazy = kv_policy(m) == KvPolicy::kLazy;
     d.contexts.push_back(std::move(context));
     d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
   }
   return d;
 }
 
-Result<ResolvedDocument> ContextResolver::resolve_pending(const PendingDocument& pending) {
+Result<ResolvedDocument> ContextResolver::resolve_pending(std::string_view ns,
+                                                          const PendingDocument& pending) {
   QUIRE_ASSIGN_OR_RETURN(DocumentInput input, table_.input(pending));
   ResolvedDocument d;
   d.id = pending.id;
@@ -100,8 +102,9 @@ Result<ResolvedDocument> ContextResolver::resolve_pending(const PendingDocument&
   d.metadata_json = input.metadata_json;
   d.pending = true;
   const PreparedText prepared = prepare_text(std::move(input));
-  QUIRE_ASSIGN_OR_RETURN(auto chunks, cut(engine_, d.title, prepared, pending.settings->chunking,
-                                          chunk_limits(engine_, options_)));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks,
+                         cut(engine_, ns, d.title, prepared, pending.settings->chunking,
+                             chunk_limits(engine_, options_)));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     d.tokens += chunks[i].token_ids.size();
     QueryContext context;

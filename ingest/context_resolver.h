@@ -26,7 +26,7 @@ class ContextResolver {
 
  private:
   Result<ResolvedDocument> resolve_ready(DocumentManifest manifest, const Digest& salt);
-  Result<ResolvedDocument> resolve_pending(const PendingDocument& pending);
+  Result<ResolvedDocument> resolve_pending(std::string_view ns, const PendingDocument& pending);
 
   Store& store_;
   Engine& engine_;

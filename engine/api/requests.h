@@ -64,6 +64,7 @@ struct QueryContext {
   std::int32_t chunk = 0;
   std::vector<std::int32_t> token_ids;
   std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text
+  bool lazy = false;              ///< KV is computed by the first query that uses it
   std::vector<std::int32_t> left_context;  ///< what its KV attends to (PrefillRequest)
 };
 

@@ -16,7 +16,7 @@ MissReason reason_of_miss(const EngineFacts& facts, const QueryRequest& request,
                           const QueryContext& context, const ContextKey& expected) {
   if (!context.key) return MissReason::kNotCached;
   if (context.key->is_zero()) return MissReason::kNotCached;
-  if (*context.key == expected) return MissReason::kEvicted;
+  if (*context.key == expected) return context.lazy ? MissReason::kNotCached : MissReason::kEvicted;
   const bool salted = request.salt_digest != SaltDigest{};
   if (salted && *context.key == facts.names.context_key(context.token_ids, request.tenant,
                                                         SaltDigest{}, context.left_context))

@@ -412,6 +412,15 @@ TEST_F(ApiTest, CompressionIsListedAskedForAndReported) {
   EXPECT_NE(json::serialize(bad).find("cache.options.capacity"), std::string::npos);
 }
 
+TEST_F(ApiTest, AFirstQueryOverALazyDocumentIsNoEviction) {
+  EXPECT_EQ(post("lazy-one", sample_text(77, 150), R"(,"kv":"lazy")"), "created");
+  const std::string reuse = R"(,"max_tokens":2,"cache":{"strategy":"reuse"})";
+  const auto first = ask("What is it?", R"(["lazy-one"])", reuse);
+  EXPECT_EQ(text_at(first, "cache.misses.0.reason"), "not_cached") << json::serialize(first);
+  const auto second = ask("What is it?", R"(["lazy-one"])", reuse);
+  EXPECT_TRUE(at(second, "cache.misses").as_array().empty()) << json::serialize(second);
+}
+
 TEST_F(ApiTest, CacheHeaderSaysWhatWasFound) {
   post("xc", sample_text(13, 100));
   const auto header = [&](const std::string& strategy) {
