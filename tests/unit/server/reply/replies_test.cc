@@ -66,7 +66,8 @@ std::map<std::string, json::value> replies() {
     out[n + "verify"] = verification_reply().json(
         {full ? values::full_verify_report() : VerifyReport{}, 8});
   }
-  out["full passages"] = retrieve_reply().json({values::passages(), RetrieveScorer::kHybrid, 3});
+  out["full passages"] = retrieve_reply().json(
+      {values::passages(), RetrieveScorer::kHybrid, 3, "ms-marco"});
   out["bare passages"] = retrieve_reply().json({{}, RetrieveScorer::kBm25});
   out["list"] = list_json({block_json(values::full_block())}, true, "block_id");
   out["empty list"] = list_json({}, false);
@@ -149,6 +150,7 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(explained_block_reply(), block, {context, context.blocks[1], 1, {16, 32}});
   t.check(kept_part_reply(), full.plan.prompt_cut->parts[1], full.plan.prompt_cut->parts[0]);
   t.check(explanation_reply(), {full}, {bare});
+  t.check(wording_reply(), full.wording, bare.wording);
   t.check(query_plan_reply(), {full}, {bare});
 
   const ItemError error{"internal", "it broke", "text"};
@@ -167,7 +169,7 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(ingest_reply(), join_jobs({job}), {});
   const auto passages = values::passages();
   t.check(passage_reply(), passages[0], passages[1]);
-  t.check(retrieve_reply(), {passages, RetrieveScorer::kHybrid, 3}, {passages});
+  t.check(retrieve_reply(), {passages, RetrieveScorer::kHybrid, 3, "ms-marco"}, {passages});
   const RankedText ranked{1, 0.5, "text"};
   t.check(ranked_text_reply(), ranked, {});
   t.check(rerank_reply(), {"req_1", "minilm", "encoder", {ranked}, 7}, {"", "bm25", "bm25", {}, 0});

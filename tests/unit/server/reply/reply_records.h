@@ -196,6 +196,8 @@ inline QueryRecord full_record() {
   Citation inline_one;
   inline_one.document_index = 1;
   r.citations = {c, inline_one};
+  r.unsupported = {{30, 44}};
+  r.wording = {.intro = "Read.\n", .document = "{title}\n{text}\n", .question = "Q: "};
   r.tokenize_ms = 0.12345;
   r.resolve_ms = 0.23456;
   r.total_ms = 97.65432;
