@@ -141,7 +141,7 @@ class Bench {
         "\"decode_ms_p99\": %.2f, "
         "\"decode_bytes\": %.0f, \"decode_gb_per_s\": %.2f, \"read_gb_per_s\": %.2f, "
         "\"decode_of_bandwidth\": %.3f}",
-        shape_.name, model_->options().weights == WeightFormat::kBF16 ? "bf16" : "int8",
+        shape_.name, std::string(weight_format_name(model_->options().weights)).c_str(),
         static_cast<long>(model_->config().num_parameters()), static_cast<long>(options_.tokens),
         static_cast<double>(options_.tokens) / prefill_s, prefill_s * 1e3,
         percentile(prefill, 99) * 1e3,
@@ -166,9 +166,9 @@ int run(const Options& options, const char* only) {
   std::string rows;
   for (const ModelShape& shape : kShapes) {
     if (only && std::strcmp(only, shape.name) != 0) continue;
-    for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8}) {
+    for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW4}) {
       std::fprintf(stderr, "%s, %s weights\n", shape.name,
-                   format == WeightFormat::kBF16 ? "bf16" : "int8");
+                   std::string(weight_format_name(format)).c_str());
       rows += (rows.empty() ? "\n  " : ",\n  ") + Bench(shape, format, options).run();
     }
   }
