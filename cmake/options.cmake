@@ -5,6 +5,7 @@ option(QUIRE_EMBED_MODEL
   "Put models/demo (15 MB) into the binary, so that it starts wherever it is copied" ON)
 option(QUIRE_PDF
   "Read PDF files with Poppler, whose licence is the GPL; only quire-reader links it" ON)
+option(QUIRE_PACKAGE "Make the build installable as a Debian package (packaging/)" OFF)
 option(QUIRE_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 option(QUIRE_CUDA "Build the CUDA backend when nvcc is found" OFF)
 set(QUIRE_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")

@@ -21,6 +21,7 @@
 #include "ingest/retrieval.h"
 #include "server/app/app.h"
 #include "server/app/process_signals.h"
+#include "server/app/service_manager.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/commands/service_options.h"
@@ -169,6 +170,7 @@ class Service {
                        {"weights", info.weights_format},
                        {"max_model_len", std::to_string(info.max_model_len)},
                        {"store", config->disk.path}});
+    notify_service_manager("READY=1");
     if (isatty(STDERR_FILENO) != 0) say_where(*config, http_->port(), info);
     return {};
   }
@@ -200,6 +202,7 @@ class Service {
     if (stopped_) return true;
     stopped_ = true;
     services_.draining = true;
+    notify_service_manager("STOPPING=1");
     bool all = true;
     if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
     services_.stopping = true;
