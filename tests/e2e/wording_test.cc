@@ -1,4 +1,5 @@
 // Words around documents belong to the service, a namespace or a query.
+#include <boost/json/serialize.hpp>
 #include <fstream>
 
 #include "tests/support/service_process.h"
