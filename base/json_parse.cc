@@ -4,7 +4,7 @@
 #include <boost/json.hpp>
 #include <boost/json/basic_parser_impl.hpp>
 #include <cmath>
-#include <unordered_set>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,13 +16,15 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kWhiteSpace = " \t\r\n";
+/// Bytes that keys may have on average, were there max_keys of them: each is copied several times.
+constexpr std::size_t kMeanKeyBytes = 32;
 
 std::string_view without_mark(std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   return text;
 }
 
-/// Builds the value, and stops at a repeated key and at a number that is not finite.
+/// Builds the value, and stops at a repeated key, at a number that is not finite and at a bound.
 class Handler {
  public:
   using error_code = json::error_code;
@@ -31,35 +33,39 @@ class Handler {
   static constexpr std::size_t max_object_size = 0x7ffffffe, max_array_size = 0x7ffffffe,
                                max_key_size = 0x7ffffffe, max_string_size = 0x7ffffffe;
 
-  bool repeated_keys = false;
+  JsonLimits limits;
   std::optional<std::string> repeated;  ///< the first repeated key
+  std::string too_many;                 ///< which bound was passed; empty: none
   json::value_stack stack;
 
   bool on_document_begin(error_code&) { return true; }
   bool on_document_end(error_code&) { return true; }
-  bool on_object_begin(error_code&) {
-    keys_.emplace_back();
-    return true;
+  bool on_object_begin(error_code& error) {
+    objects_.emplace_back();
+    return count_value(error);
   }
   bool on_object_end(std::size_t n, error_code&) {
     stack.push_object(n);
-    keys_.pop_back();
+    objects_.pop_back();
     return true;
   }
-  bool on_array_begin(error_code&) { return true; }
+  bool on_array_begin(error_code& error) { return count_value(error); }
   bool on_array_end(std::size_t n, error_code&) {
     stack.push_array(n);
     return true;
   }
-  bool on_key_part(string_view s, std::size_t, error_code&) {
+  bool on_key_part(string_view s, std::size_t n, error_code& error) {
+    if (n > limits.max_key_bytes) return stop(limits.max_key_bytes, "bytes in a key", error);
     key_.append(s.data(), s.size());
     stack.push_chars(s);
     return true;
   }
-  bool on_key(string_view s, std::size_t, error_code& error) {
-    if (!repeated_keys) {
+  bool on_key(string_view s, std::size_t n, error_code& error) {
+    if (n > limits.max_key_bytes) return stop(limits.max_key_bytes, "bytes in a key", error);
+    if (!count_key(n, error)) return false;
+    if (!limits.repeated_keys) {
       key_.append(s.data(), s.size());
-      if (!keys_.back().insert(key_).second) {
+      if (!objects_.back().keys.insert(key_).second) {
         repeated = std::move(key_);
         error = json::error::extra_data;
         return false;
@@ -73,18 +79,18 @@ class Handler {
     stack.push_chars(s);
     return true;
   }
-  bool on_string(string_view s, std::size_t, error_code&) {
+  bool on_string(string_view s, std::size_t, error_code& error) {
     stack.push_string(s);
-    return true;
+    return count_value(error);
   }
   bool on_number_part(string_view, error_code&) { return true; }
-  bool on_int64(std::int64_t i, string_view, error_code&) {
+  bool on_int64(std::int64_t i, string_view, error_code& error) {
     stack.push_int64(i);
-    return true;
+    return count_value(error);
   }
-  bool on_uint64(std::uint64_t u, string_view, error_code&) {
+  bool on_uint64(std::uint64_t u, string_view, error_code& error) {
     stack.push_uint64(u);
-    return true;
+    return count_value(error);
   }
   bool on_double(double d, string_view, error_code& error) {
     if (!std::isfinite(d)) {
@@ -92,21 +98,49 @@ class Handler {
       return false;
     }
     stack.push_double(d);
-    return true;
+    return count_value(error);
   }
-  bool on_bool(bool b, error_code&) {
+  bool on_bool(bool b, error_code& error) {
     stack.push_bool(b);
-    return true;
+    return count_value(error);
   }
-  bool on_null(error_code&) {
+  bool on_null(error_code& error) {
     stack.push_null();
-    return true;
+    return count_value(error);
   }
   bool on_comment_part(string_view, error_code&) { return true; }
   bool on_comment(string_view, error_code&) { return true; }
 
  private:
-  std::vector<std::unordered_set<std::string>> keys_;  ///< of the objects that are still open
+  struct OpenObject {
+    std::size_t num_keys = 0;
+    std::set<std::string> keys;  ///< empty if keys may repeat; ordered, hence safe from collisions
+  };
+
+  bool stop(std::size_t most, std::string_view what, error_code& error) {
+    too_many = "more than the " + std::to_string(most) + " " + std::string(what) +
+               " that are taken";
+    error = json::error::extra_data;
+    return false;
+  }
+  bool count_value(error_code& error) {
+    return ++num_values_ <= limits.max_values || stop(limits.max_values, "values", error);
+  }
+  bool count_key(std::size_t bytes, error_code& error) {
+    const std::size_t own = ++objects_.back().num_keys;
+    if (own > limits.max_object_keys)
+      return stop(limits.max_object_keys, "keys in one object", error);
+    if (own == kWideObjectKeys + 1) num_wide_keys_ += kWideObjectKeys;
+    if (own > kWideObjectKeys && ++num_wide_keys_ > limits.max_wide_keys)
+      return stop(limits.max_wide_keys, "keys in large objects", error);
+    key_bytes_ += bytes;
+    if (limits.max_keys != SIZE_MAX && key_bytes_ > limits.max_keys * kMeanKeyBytes)
+      return stop(limits.max_keys * kMeanKeyBytes, "bytes in keys", error);
+    return ++num_keys_ <= limits.max_keys || stop(limits.max_keys, "keys", error);
+  }
+
+  std::size_t num_values_ = 0, num_keys_ = 0, num_wide_keys_ = 0, key_bytes_ = 0;
+  std::vector<OpenObject> objects_;  ///< those that are still open
   std::string key_;
 };
 
@@ -132,7 +166,7 @@ std::optional<JsonTextError> parse_json(std::string_view text, json::value& out,
   options.max_depth = limits.max_depth;
   json::basic_parser<Handler> parser(options);
   Handler& handler = parser.handler();
-  handler.repeated_keys = limits.repeated_keys;
+  handler.limits = limits;
   handler.stack.reset();
   json::error_code error;
   const std::size_t used = std::min(parser.write_some(false, text.data(), text.size(), error),
@@ -141,6 +175,8 @@ std::optional<JsonTextError> parse_json(std::string_view text, json::value& out,
     return JsonTextError{Kind::kRepeatedKey, used,
                          "the key \"" + *handler.repeated + "\" stands twice in one object",
                          *handler.repeated};
+  if (!handler.too_many.empty())
+    return JsonTextError{Kind::kTooMany, used, std::move(handler.too_many), {}};
   if (error == json::error::too_deep)
     return JsonTextError{Kind::kDepth,
                          used,
@@ -169,6 +205,8 @@ Result<json::value> parse_json(std::string_view text, const JsonLimits& limits) 
   const std::string place = line_and_column(without_mark(text), error->byte);
   if (error->kind == Kind::kRepeatedKey)
     return Status::invalid("", error->reason + " (" + place + ")");
+  if (error->kind == Kind::kTooMany)
+    return Status::invalid("", "the JSON text has " + error->reason + " (" + place + ")");
   if (error->kind == Kind::kTrailing)
     return Status::invalid("", "more text after the JSON value at " + place);
   return Status::invalid("", "not valid JSON at " + place + ": " + error->reason);

@@ -21,7 +21,26 @@ struct JsonLimits {
   /// Whether an object may repeat a key, whose last value then counts. Two readers of such a text
   /// may see different values.
   bool repeated_keys = false;
+  /// Elements of the whole text: values that are no object's members count as well as those that
+  /// are. None of the bounds below applies unless it is set.
+  std::size_t max_values = SIZE_MAX;
+  std::size_t max_keys = SIZE_MAX;         ///< keys of all objects together
+  std::size_t max_object_keys = SIZE_MAX;  ///< keys of one object
+  /// Keys of all objects with more than kWideObjectKeys keys. Keys may be chosen so that their
+  /// hashes are equal, and an object then costs the square of their number.
+  std::size_t max_wide_keys = SIZE_MAX;
+  std::size_t max_key_bytes = SIZE_MAX;  ///< of one key, without escapes
 };
+
+constexpr std::size_t kWideObjectKeys = 64;
+
+/// Bounds for a text from outside, checked while it is read and before more is built. A text within
+/// them takes at most some tens of milliseconds, and memory of a few times its size and 64 MiB.
+constexpr JsonLimits kOutsideJson{.max_values = (1 << 20) + 1024,
+                                  .max_keys = 1 << 18,
+                                  .max_object_keys = 1024,
+                                  .max_wide_keys = 1 << 14,
+                                  .max_key_bytes = 4096};
 
 /// JsonTextError says what is wrong with a text, for callers with words of their own.
 struct JsonTextError {
@@ -32,6 +51,7 @@ struct JsonTextError {
     kSyntax,       ///< also a number beyond the range of a double
     kDepth,        ///< more levels than allowed
     kRepeatedKey,  ///< an object holds a key twice
+    kTooMany,      ///< more values or keys than allowed, or a longer key
     kTrailing,     ///< more text after the value
   };
   Kind kind = Kind::kSyntax;

@@ -53,6 +53,7 @@ class AsioHttpServer final : public HttpServer {
   const HttpServerOptions options_;
   HttpService& service_;
   std::atomic<bool> stopping_{false};
+  std::atomic<std::uint64_t> held_body_bytes_{0};
   asio::io_context io_;
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
@@ -120,7 +121,8 @@ void AsioHttpServer::add(tcp::socket socket) {
     (void)socket.write_some(asio::buffer(kBusy), ec);
     return;
   }
-  auto session = std::make_shared<Session>(std::move(socket), options_, service_, stopping_);
+  auto session = std::make_shared<Session>(std::move(socket), options_, service_, stopping_,
+                                           held_body_bytes_);
   {
     std::lock_guard lock(mu_);
     sessions_.emplace(session.get(), session);

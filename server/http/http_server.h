@@ -44,7 +44,7 @@ class HttpService {
   /// Replies through the exchange, at once or later.
   virtual void handle(std::shared_ptr<Exchange> exchange) = 0;
   /// Returns the reply that the connection itself must send (400, 408, 413, 417, 431, 500, 501,
-  /// 505). `exchange` is null while no head has been read.
+  /// 503, 505). `exchange` is null while no head has been read.
   virtual HttpResponse protocol_error(int status, const std::string& message,
                                       Exchange* exchange) = 0;
   /// Reports that the reply is complete or the client is gone.
@@ -61,6 +61,9 @@ struct HttpServerOptions {
   std::chrono::milliseconds idle_timeout{75'000};
   std::chrono::milliseconds body_timeout{30'000};  ///< longest silence while a body is due
   std::uint64_t min_body_bytes_per_second = 1024;  ///< on average, after body_timeout
+  /// Most bytes of all bodies that are held at a time, from their arrival to the end of their
+  /// request; beyond it a request is refused with 503. Bodies of sinks do not count.
+  std::uint64_t max_held_body_bytes = std::uint64_t{256} << 20;
   std::chrono::milliseconds write_timeout{
       30'000};  ///< a client that takes no bytes for this long counts as gone
 };

@@ -22,6 +22,9 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
+/// Idle connections hold a buffer of this size, so it is small.
+constexpr std::size_t kHeadReadBytes = 4 << 10;
+constexpr std::size_t kSinkBytes = 4 << 10;
 constexpr std::size_t kMaxPipelinedBytes = 256 << 10;
 /// A refused body of up to this size is read, so that the connection stays open.
 constexpr std::uint64_t kDrainBodyBytes = 64 << 10;
@@ -44,6 +47,12 @@ std::string chunk_of(const std::string& bytes) {
   return out;
 }
 
+/// Takes the body of a refused request and forgets it.
+class DiscardSink final : public BodySink {
+ public:
+  std::optional<HttpResponse> write(std::string_view) override { return std::nullopt; }
+};
+
 }  // namespace
 
 /// Framing and state of the current reply.
@@ -62,11 +71,13 @@ struct Session::Watch {
 };
 
 Session::Session(asio::ip::tcp::socket socket, const HttpServerOptions& options,
-                 HttpService& service, const std::atomic<bool>& stopping)
+                 HttpService& service, const std::atomic<bool>& stopping,
+                 std::atomic<std::uint64_t>& held_body_bytes)
     : socket_(std::move(socket)),
       options_(options),
       service_(service),
       stopping_(stopping),
+      held_body_bytes_(held_body_bytes),
       watchdog_(socket_.get_executor()),
       wake_timer_(socket_.get_executor()) {
   error_code ec;
@@ -102,6 +113,25 @@ void Session::consume(std::size_t n) {
   }
 }
 
+bool Session::hold(std::uint64_t bytes) {
+  if (held_body_bytes_.fetch_add(bytes) + bytes > options_.max_held_body_bytes) {
+    held_body_bytes_ -= bytes;
+    return false;
+  }
+  held_here_ += bytes;
+  return true;
+}
+
+HttpResponse Session::too_many_held(Exchange& exchange) {
+  return service_.protocol_error(
+      503,
+      "the bodies of requests that run take the " + std::to_string(options_.max_held_body_bytes) +
+          " bytes that are held at a time (server.max_held_body_bytes); try again",
+      &exchange);
+}
+
+void Session::let_go() { held_body_bytes_ -= std::exchange(held_here_, 0); }
+
 void Session::set_deadline(std::chrono::milliseconds from_now) {
   timed_out_ = false;
   deadline_ = Clock::now() + from_now;
@@ -128,12 +158,12 @@ void Session::arm_watchdog() {
   });
 }
 
-asio::awaitable<Session::ReadEnd> Session::read_some() {
+asio::awaitable<Session::ReadEnd> Session::read_some(std::size_t most) {
   const std::size_t old = in_.size();
-  in_.resize(old + kReadBytes);
+  in_.resize(old + most);
   error_code ec;
   const std::size_t n = co_await socket_.async_read_some(
-      asio::buffer(in_.data() + old, kReadBytes), asio::redirect_error(asio::use_awaitable, ec));
+      asio::buffer(in_.data() + old, most), asio::redirect_error(asio::use_awaitable, ec));
   in_.resize(old + n);
   if (timed_out_) co_return ReadEnd::kTimeout;
   if (ec || n == 0) co_return ReadEnd::kClosed;
@@ -174,7 +204,7 @@ asio::awaitable<bool> Session::read_head(RequestParser& parser) {
       idle_ = true;
       if (stopping_) co_return false;
     }
-    const ReadEnd end = co_await read_some();
+    const ReadEnd end = co_await read_some(kHeadReadBytes);
     idle_ = false;
     if (end == ReadEnd::kTimeout && begun)
       co_await refuse(408, "the request did not arrive in time", nullptr);
@@ -201,7 +231,7 @@ asio::awaitable<void> Session::linger() {
   while (!ec && !timed_out_ && Clock::now() < end) {
     in_.clear();
     in_begin_ = 0;
-    if (co_await read_some() != ReadEnd::kOk) break;
+    if (co_await read_some(kReadBytes) != ReadEnd::kOk) break;
   }
 }
 
@@ -226,6 +256,10 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
   state.exchange = exchange;
   sent_bytes_ = 0;
 
+  struct Holding {
+    Session& session;
+    ~Holding() { session.let_go(); }
+  } const holding{*this};
   HeadDecision decision = service_.on_head(*exchange);
   bool readable = true;
   if (!decision.reject && parser.content_length().value_or(0) > decision.max_body_bytes)
@@ -240,8 +274,8 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
     if (decision.reject) {
       HeadDecision discard;
       discard.max_body_bytes = kDrainBodyBytes;
+      discard.sink = std::make_shared<DiscardSink>();
       readable = co_await read_body(parser, *exchange, discard);
-      exchange->request.body.clear();
     } else {
       readable = co_await read_body(parser, *exchange, decision);
     }
@@ -253,7 +287,10 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
     co_return false;
   }
   if (body_left) state.keep_alive = false;
+  const std::uint64_t request_bytes = exchange->request.body.size();  // a handler may take the body
   if (decision.reject) {
+    std::string().swap(exchange->request.body);
+    let_go();
     channel->push({ReplyPiece::Kind::kRespond, std::move(*decision.reject), {}});
   } else {
     struct Guard {
@@ -267,7 +304,6 @@ asio::awaitable<bool> Session::serve(RequestParser& parser) {
     Exchange* raw = exchange.get();
     service_.handle(std::shared_ptr<Exchange>(std::move(guard), raw));
   }
-  const std::uint64_t request_bytes = exchange->request.body.size();
   const bool ok = co_await reply(channel, state);
   stop_watch();
   channel->close(!state.finished);
@@ -295,7 +331,8 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
       std::string& target = decision.sink ? piece : body;
       const std::size_t before = target.size();
       consume(parser.feed(pending(), target));
-      total += target.size() - before;
+      const std::size_t grown = target.size() - before;
+      total += grown;
       if (parser.error()) {
         const ProtocolError e = *parser.error();
         decision.reject = service_.protocol_error(e.http_status, e.message, &exchange);
@@ -309,11 +346,21 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
                                                   &exchange);
         co_return true;
       }
-      if (decision.sink && !piece.empty()) {
-        decision.reject = decision.sink->write(piece);
-        piece.clear();
-        if (decision.reject) co_return true;
+      if (!decision.sink && !hold(grown)) {
+        decision.reject = too_many_held(exchange);
+        co_return true;
       }
+      // A sink may expand what it gets, so it gets little at a time, and others have their turn.
+      for (std::size_t at = 0; decision.sink && at < piece.size(); at += kSinkBytes) {
+        const std::size_t held = body.size();
+        decision.reject = decision.sink->write(std::string_view(piece).substr(at, kSinkBytes));
+        if (!decision.reject && !hold(body.size() - held))
+          decision.reject = too_many_held(exchange);
+        if (decision.reject) co_return true;
+        if (body.size() - held > kReadBytes)
+          co_await asio::post(socket_.get_executor(), asio::use_awaitable);
+      }
+      piece.clear();
       if (parser.done()) break;
     }
     const auto allowed = options_.body_timeout +
@@ -321,7 +368,7 @@ asio::awaitable<bool> Session::read_body(RequestParser& parser, Exchange& exchan
                                                           1, options_.min_body_bytes_per_second));
     set_deadline(options_.body_timeout);
     ReadEnd end = ReadEnd::kTimeout;
-    if (Clock::now() - begun <= allowed) end = co_await read_some();
+    if (Clock::now() - begun <= allowed) end = co_await read_some(kReadBytes);
     clear_deadline();
     if (end == ReadEnd::kTimeout) {
       decision.reject = service_.protocol_error(408, "the body did not arrive in time", &exchange);

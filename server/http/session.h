@@ -19,9 +19,11 @@ namespace quire {
 /// runs on the socket's strand; drain() and close() may be called from any thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  /// `stopping` belongs to the server; once it is true, no further request is read.
+  /// `stopping` belongs to the server; once it is true, no further request is read. So does
+  /// `held_body_bytes`, which counts the bytes of all sessions' bodies.
   Session(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options,
-          HttpService& service, const std::atomic<bool>& stopping);
+          HttpService& service, const std::atomic<bool>& stopping,
+          std::atomic<std::uint64_t>& held_body_bytes);
 
   /// Serves the connection until it is closed.
   boost::asio::awaitable<void> run();
@@ -35,7 +37,7 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Reply;
   struct Watch;
 
-  boost::asio::awaitable<ReadEnd> read_some();
+  boost::asio::awaitable<ReadEnd> read_some(std::size_t most);
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> serve(RequestParser& parser);
   boost::asio::awaitable<bool> read_body(RequestParser& parser, Exchange& exchange,
@@ -53,11 +55,17 @@ class Session : public std::enable_shared_from_this<Session> {
   void stop_watch();
   std::string_view pending() const { return std::string_view(in_).substr(in_begin_); }
   void consume(std::size_t n);
+  /// Counts bytes of a body until let_go(). False: too many are held already.
+  bool hold(std::uint64_t bytes);
+  void let_go();
+  HttpResponse too_many_held(Exchange& exchange);
 
   boost::asio::ip::tcp::socket socket_;
   const HttpServerOptions& options_;
   HttpService& service_;
   const std::atomic<bool>& stopping_;
+  std::atomic<std::uint64_t>& held_body_bytes_;
+  std::uint64_t held_here_ = 0;  ///< of held_body_bytes_, for the current request
   boost::asio::steady_timer watchdog_, wake_timer_;
   Clock::time_point deadline_ = Clock::time_point::max(), armed_for_ = Clock::time_point::max();
   bool timed_out_ = false, idle_ = false, woken_ = false;

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 3) {
     case 0: {
-      const auto value = parse_json(text);
+      const auto value = parse_json(text, kOutsideJson);
       if (!value.ok()) break;
       const auto again = parse_json(to_text(*value));
       // The values may differ, because the library reads long decimals inexactly.
@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
            chat.query.messages.size() != chat.query.message_index.size() ||
            chat.query.document_ids.size() != chat.query.document_params.size()))
         std::abort();
-      if (!read_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, completion) &&
+      if (!read_completion(*value, QueryDefaults{"auto", "auto", "auto", 64}, 2048, completion) &&
           (completion.query.prompts.empty() || completion.n < 1 ||
            (completion.query.prompts.size() > 1 &&
             static_cast<std::int64_t>(completion.query.prompts.size()) * completion.n >

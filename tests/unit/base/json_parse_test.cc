@@ -99,5 +99,66 @@ TEST(ParseJson, MessagesSayWhere) {
   EXPECT_EQ(message("\"\xC0\""), "the JSON text is not valid UTF-8 at byte 1; send UTF-8");
 }
 
+TEST(ParseJson, ValuesAreCountedBeforeTheyAreBuilt) {
+  EXPECT_EQ(message(R"([1,"a",null,{"k":[]}])", {.max_values = 6}), "");
+  EXPECT_NE(message(R"([1,"a",null,{"k":[]}])", {.max_values = 5}).find("more than the 5 values"),
+            std::string::npos);
+  std::string many = "[";
+  for (int i = 0; i < 1000; ++i) many += "[],";
+  json::value out;
+  const auto error = parse_json(many, out, {.max_values = 10});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind, Kind::kTooMany);
+  EXPECT_LT(error->byte, 40u) << "it stops at the bound, before the text's end";
+}
+
+std::string object_of(int keys, const std::string& prefix = "k") {
+  std::string text = "{";
+  for (int i = 0; i < keys; ++i) text += (i ? ",\"" : "\"") + prefix + std::to_string(i) + "\":0";
+  return text + "}";
+}
+
+TEST(ParseJson, KeysAreBounded) {
+  EXPECT_EQ(message(object_of(5), {.max_object_keys = 5}), "");
+  EXPECT_NE(message(object_of(6), {.max_object_keys = 5}).find("5 keys in one object"),
+            std::string::npos);
+  const std::string two = "[" + object_of(3) + "," + object_of(3) + "]";
+  EXPECT_EQ(message(two, {.max_keys = 6}), "");
+  EXPECT_NE(message(two, {.max_keys = 5}).find("5 keys that"), std::string::npos) << message(two);
+  EXPECT_EQ(message(R"({"abc":1})", {.max_key_bytes = 3}), "");
+  EXPECT_NE(message(R"({"abcd":1})", {.max_key_bytes = 3}).find("3 bytes in a key"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"\u00fc\u00fc":1})", {.max_key_bytes = 3}), "");
+  const auto two_of = [](std::size_t bytes) {
+    return "{\"" + std::string(bytes, 'a') + "\":0,\"" + std::string(bytes, 'b') + "\":0}";
+  };
+  EXPECT_EQ(message(two_of(32), {.max_keys = 2}), "");
+  EXPECT_NE(message(two_of(33), {.max_keys = 2}).find("64 bytes in keys"), std::string::npos);
+}
+
+TEST(ParseJson, OnlyKeysOfLargeObjectsCountAsSuch) {
+  const int wide = static_cast<int>(kWideObjectKeys) + 1;
+  const JsonLimits limits{.max_wide_keys = 2 * kWideObjectKeys + 2};
+  std::string small = "[";
+  for (int i = 0; i < 100; ++i) small += object_of(wide - 1) + ",";
+  EXPECT_EQ(message(small + "0]", limits), "");
+  EXPECT_EQ(message("[" + object_of(wide) + "," + object_of(wide) + "]", limits), "");
+  EXPECT_NE(message("[" + object_of(wide) + "," + object_of(wide + 1) + "]", limits)
+                .find("keys in large objects"),
+            std::string::npos);
+}
+
+TEST(ParseJson, TextsFromOutsideHaveAllBounds) {
+  EXPECT_EQ(message(object_of(1024), kOutsideJson), "");
+  EXPECT_NE(message(object_of(1025), kOutsideJson), "");
+  EXPECT_NE(message("{\"" + std::string(4097, 'k') + "\":0}", kOutsideJson), "");
+  std::string wide = "[";
+  for (int i = 0; i < 17; ++i) wide += (i ? "," : "") + object_of(1024);
+  EXPECT_NE(message(wide + "]", kOutsideJson), "");
+  std::string ids = "[0";
+  for (int i = 1; i < 1 << 20; ++i) ids += ",1";
+  EXPECT_EQ(message(ids + "]", kOutsideJson), "");
+}
+
 }  // namespace
 }  // namespace quire

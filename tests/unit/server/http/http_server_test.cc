@@ -252,6 +252,33 @@ TEST_F(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
   EXPECT_EQ(r->status, 400);
 }
 
+TEST_F(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
+  HttpServerOptions options;
+  options.max_held_body_bytes = 1500;
+  start(options);
+  LoopbackClient first(server_->port());
+  ASSERT_TRUE(first.send(post("/hold", std::string(1000, 'x'))));
+  const auto held = service_.take();
+  ASSERT_TRUE(held);
+  LoopbackClient second(server_->port());
+  ASSERT_TRUE(second.send(post("/echo", std::string(600, 'y'))));
+  const auto refused = second.read_response();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_NE(refused->body.find("server.max_held_body_bytes"), std::string::npos) << refused->body;
+  held->respond(FakeService::text(200, "done"));
+  ASSERT_TRUE(first.read_response());
+  ASSERT_TRUE(service_.wait([this] { return service_.finished == 2; }));
+  std::optional<testing::RawResponse> taken;
+  for (int i = 0; i < 2000 && (!taken || taken->status != 200); ++i) {
+    LoopbackClient again(server_->port());
+    ASSERT_TRUE(again.send(post("/echo", std::string(600, 'y'))));
+    taken = again.read_response();
+    ASSERT_TRUE(taken);
+  }
+  EXPECT_EQ(taken->status, 200) << "the first request's body is no longer held";
+}
+
 TEST_F(HttpServerTest, ForgottenRequestIs500) {
   start();
   LoopbackClient c(server_->port());
