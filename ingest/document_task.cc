@@ -10,6 +10,8 @@
 namespace quire {
 namespace {
 
+constexpr int kMostTries = 100;
+
 /// Returns the KV bytes per token of a document in the store.
 std::uint64_t bytes_per_token(const EngineInfo& info) {
   return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
@@ -394,7 +396,22 @@ void DocumentTask::commit() {
   CommitOptions options;
   if (work_.settings->if_match || work_.settings->if_none_match_any)
     options.expected_version = existing_ ? existing_->version : 0;
-  auto stored = store_document(std::move(m), segments, std::move(options));
+  const bool warm = work_.type == JobType::kWarm;
+  if (warm) options.expected_version = existing_->version;
+  auto stored = store_document(m, segments, options);
+  // A new version for another model keeps what was changed while it was made.
+  for (int i = 0; warm && i < kMostTries && stored.code() == Code::kFailedPrecondition; ++i) {
+    const auto now = context_.store.get_document_head(work_.ns, m.id);
+    if (!now.ok() || now->committed_ms != existing_->committed_ms) break;
+    m.title = now->title;
+    m.metadata_json = now->metadata_json;
+    m.pinned = now->pinned;
+    m.ttl_seconds = now->ttl_seconds;
+    m.ttl_anchor = now->ttl_anchor;
+    m.expires_at_ms = now->expires_at_ms;
+    options.expected_version = now->version;
+    stored = store_document(m, segments, options);
+  }
   if (!stored.ok()) return fail(stored.status(), path(""));
   const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed
                             : existing_ready_            ? ItemResult::kUpdated

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/free_memory.h"
 #include "base/index.h"
 #include "base/sha256.h"
 
@@ -75,8 +76,9 @@ Result<std::vector<Chunk>> retokenise(const Engine& engine, const DocumentManife
       return Status::corruption("chunks of " + manifest.id + " reach past its text");
     ranges.push_back({to_size(c.byte_begin), to_size(c.byte_end)});
   }
-  QUIRE_ASSIGN_OR_RETURN(auto chunks, chunk_given(engine.prompt_format_of(manifest.ns),
-                                                  header_title(manifest), text, ranges, limits));
+  QUIRE_ASSIGN_OR_RETURN(auto chunks,
+                         chunk_given(engine.tokenizer(), engine.prompt_format_of(manifest.ns),
+                                     header_title(manifest), text, ranges, limits));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     // The same chunks may have more tokens for this model than its window holds.
     std::int64_t tokens = count_of(chunks[i].token_ids);
@@ -97,8 +99,10 @@ Result<std::vector<Chunk>> cut(const Engine& engine, std::string_view ns, std::s
       auto chunks,
       prepared.given.empty()
           ? chunk_text(engine.tokenizer(), format, title, prepared.text, options, limits)
-          : chunk_given(format, title, prepared.text, prepared.given, limits));
+          : chunk_given(engine.tokenizer(), format, title, prepared.text, prepared.given, limits));
   set_left_context(chunks, std::min<std::int64_t>(options.context_tokens, limits.window_tokens));
+  constexpr std::size_t kLargeText = 1 << 20;  // some tokenizers need 200 times this
+  if (prepared.text.size() > kLargeText) return_free_memory();
   return chunks;
 }
 

@@ -336,6 +336,11 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
                                          const DocumentPatch& patch) {
   QUIRE_RETURN_IF_ERROR(check_patch(patch));
   const auto pending = table_.pending(ns, id);
+  // Its commit would undo the change, which was made to the version that it replaces.
+  if (pending && pending->type == JobType::kIngest)
+    return Status::precondition("the document '" + std::string(id) +
+                                "' is being replaced by the job " + pending->job_id +
+                                "; change it once that has ended");
   PinGate::Grant pin;  // until the store counts the document as pinned
   auto changed = store_.update_document(ns, id, [&](DocumentManifest& m) -> Status {
     if (m.status != DocumentStatus::kReady)
@@ -364,21 +369,28 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
     if (pending) return Status::precondition("the document '" + std::string(id) + "' is not ready");
     return no_document(id);
   }
+  // An item that ended but is not saved is repeated after a crash, and would set the document back
+  // to what its job says. So it is saved before the caller learns that the change will stay.
+  QUIRE_RETURN_IF_ERROR(table_.flush());
   return describe(*changed, /*with_cache=*/true);
 }
 
 Status StoreCatalog::remove(std::string_view ns, std::string_view id,
                             const DocumentCondition& condition) {
+  CommitOptions options;
   if (condition.if_match || condition.if_none_match) {
     QUIRE_ASSIGN_OR_RETURN(const DocumentInfo now, get(ns, id));
     QUIRE_RETURN_IF_ERROR(check_condition(condition, now.tag, now.content_hash));
+    options.expected_version = now.version;
   }
   auto cancelled = table_.cancel_document(ns, id);
   // An item that ended but is not saved would be repeated after a crash. Saving comes before the
   // deletion, because the repeated item may be an older version than the deleted one. It comes
   // again after the deletion and before the reply, for the items cancelled here.
   Status s = table_.flush_others();
-  if (s.ok()) s = store_.delete_document(ns, id);
+  if (s.ok()) s = store_.delete_document(ns, id, options);
+  if (s.code() == Code::kFailedPrecondition && options.expected_version)
+    s = s.with_field(condition.if_match ? "If-Match" : "If-None-Match");
   cancelled.release();
   const Status saved = table_.flush();
   if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/index.h"
+#include "engine/chat/text_bound.h"
 #include "ingest/document/utf8.h"
 
 namespace quire {
@@ -10,8 +11,6 @@ namespace {
 
 constexpr std::int32_t kMinMaxTokens = 16;
 constexpr std::int64_t kMinTextTokens = 8;  // room that a header must leave
-// Bound on the bytes of a token; longer tokens of a vocabulary are not worth considering.
-constexpr std::size_t kMaxBytesPerToken = 128;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -236,6 +235,24 @@ Status check_total(const std::vector<Chunk>& chunks, const ChunkLimits& limits) 
   return {};
 }
 
+/// Returns the error of a text of far more tokens than a bound takes. `bound` names it and the fix.
+Status too_long_text(const std::string& field, const std::string& what, const TextExcess& excess,
+                     std::string_view bound) {
+  std::string message = what + " has " + std::to_string(excess.bytes) + " bytes";
+  if (excess.bytes > excess.most_bytes)
+    message += "; no text of more than " + std::to_string(excess.most_bytes) + " bytes fits in " +
+               std::to_string(excess.most_tokens) + " tokens (";
+  else
+    message += " and more than " + std::to_string(excess.most_tokens) + " tokens (";
+  return Status::invalid(field, message + std::string(bound) + ")");
+}
+
+Status check_bound(const Tokenizer& tokenizer, std::string_view text, std::int64_t most,
+                   std::string_view bound) {
+  const auto excess = TextBound(tokenizer, most).add(text);
+  return excess ? too_long_text("text", "the document", *excess, bound) : Status();
+}
+
 std::string too_long(std::string_view what, std::size_t actual, std::int64_t limit) {
   return std::string(what) + " has " + std::to_string(actual) +
          " tokens, the model's window allows " + std::to_string(limit);
@@ -247,15 +264,11 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
                                       std::string_view title, std::string_view text,
                                       const ChunkingOptions& options, const ChunkLimits& limits) {
   QUIRE_RETURN_IF_ERROR(validate(options));
-  const auto byte_limit = to_size(limits.document_tokens) * kMaxBytesPerToken;
-  if (limits.document_tokens > 0 && text.size() > byte_limit) {
-    return Status::invalid("text", "the document has " + std::to_string(text.size()) +
-                                       " bytes; no text of more than " +
-                                       std::to_string(byte_limit) + " bytes fits in " +
-                                       std::to_string(limits.document_tokens) +
-                                       " tokens (limits.document_tokens)");
-  }
+  QUIRE_RETURN_IF_ERROR(
+      check_bound(tokenizer, text, limits.document_tokens, "limits.document_tokens; split it"));
   if (options.strategy == ChunkStrategy::kNone) {
+    QUIRE_RETURN_IF_ERROR(check_bound(tokenizer, text, limits.window_tokens,
+                                      "the model's window; use chunking.strategy tokens"));
     QUIRE_ASSIGN_OR_RETURN(auto doc, format.document(title, text));
     if (count_of(doc.ids) > limits.window_tokens) {
       return Status::invalid("text",
@@ -295,16 +308,21 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
   return chunks;
 }
 
-Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_view title,
-                                       std::string_view text, std::span<const TextRange> ranges,
+Result<std::vector<Chunk>> chunk_given(const Tokenizer& tokenizer, const PromptFormat& format,
+                                       std::string_view title, std::string_view text,
+                                       std::span<const TextRange> ranges,
                                        const ChunkLimits& limits) {
   std::vector<Chunk> chunks;
+  TextBound all(tokenizer, limits.document_tokens);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    QUIRE_ASSIGN_OR_RETURN(
-        auto doc,
-        format.document(title, text.substr(ranges[i].begin, ranges[i].end - ranges[i].begin)));
+    const std::string name = "chunks[" + std::to_string(i) + "]";
+    const std::string_view part = text.substr(ranges[i].begin, ranges[i].end - ranges[i].begin);
+    if (const auto excess = all.add(part))
+      return too_long_text("text", "the document", *excess, "limits.document_tokens; split it");
+    if (const auto excess = TextBound(tokenizer, limits.window_tokens).add(part))
+      return too_long_text(name, name, *excess, "the model's window; split it");
+    QUIRE_ASSIGN_OR_RETURN(auto doc, format.document(title, part));
     if (count_of(doc.ids) > limits.window_tokens) {
-      const std::string name = "chunks[" + std::to_string(i) + "]";
       return Status::invalid(name,
                              too_long(name, doc.ids.size(), limits.window_tokens) + "; split it");
     }

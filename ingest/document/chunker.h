@@ -54,8 +54,9 @@ Result<std::vector<Chunk>> chunk_text(const Tokenizer& tokenizer, const PromptFo
 
 /// Returns chunks with the caller's borders: `ranges` of `text`, unchanged. Field of errors:
 /// "chunks[i]".
-Result<std::vector<Chunk>> chunk_given(const PromptFormat& format, std::string_view title,
-                                       std::string_view text, std::span<const TextRange> ranges,
+Result<std::vector<Chunk>> chunk_given(const Tokenizer& tokenizer, const PromptFormat& format,
+                                       std::string_view title, std::string_view text,
+                                       std::span<const TextRange> ranges,
                                        const ChunkLimits& limits);
 
 /// Sets left_chunks: the chunks are divided into windows of at most `context_tokens` tokens, and

@@ -9,10 +9,10 @@ namespace {
 
 namespace json = boost::json;
 
-Result<json::object> parse_object(std::string_view text) {
+Result<json::object> parse_object(std::string_view text, const JsonLimits& limits) {
   if (text.empty()) return json::object();
   json::value value;
-  if (const auto error = parse_json(text, value)) {
+  if (const auto error = parse_json(text, value, limits)) {
     return Status::invalid(
         "metadata", error->kind == JsonTextError::Kind::kUtf8
                         ? "metadata is not valid UTF-8 at byte " + std::to_string(error->byte)
@@ -48,14 +48,14 @@ void merge(json::object& base, const json::object& patch) {
 }  // namespace
 
 Result<std::string> normalize_metadata(std::string_view text, std::size_t max_bytes) {
-  QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_object(text));
+  QUIRE_ASSIGN_OR_RETURN(const json::object object, parse_object(text, kOutsideJson));
   return bounded(object, max_bytes);
 }
 
 Result<std::string> merge_metadata(std::string_view base, std::string_view patch,
                                    std::size_t max_bytes) {
-  QUIRE_ASSIGN_OR_RETURN(json::object object, parse_object(base));
-  QUIRE_ASSIGN_OR_RETURN(const json::object change, parse_object(patch));
+  QUIRE_ASSIGN_OR_RETURN(json::object object, parse_object(base, {}));
+  QUIRE_ASSIGN_OR_RETURN(const json::object change, parse_object(patch, kOutsideJson));
   merge(object, change);
   return bounded(object, max_bytes);
 }

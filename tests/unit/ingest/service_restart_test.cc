@@ -81,6 +81,47 @@ TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
   EXPECT_EQ(*service_->documents().content("default", "a"), "second");
 }
 
+TEST_F(RestartTest, APinStaysWhenAnUnchangedPostIsRepeated) {
+  EXPECT_EQ(put(one(doc("a", "text"))).status, JobStatus::kSucceeded);
+  // Of the second post of the same text everything is written but the record that it has ended.
+  const auto written = [&] {
+    for (int n = 1;; ++n) {
+      faulty_->fail_at(n, Status::io("injected"));
+      const auto job = service_->submit("default", one(doc("a", "text")), {});
+      if (job.ok() && wait(job).status == JobStatus::kSucceeded && faulty_->failed()) return true;
+      if (n == 10) return false;
+    }
+  };
+  ASSERT_TRUE(written()) << "no fault hit the record of a job that had ended";
+  DocumentPatch pin;
+  pin.pinned = true;
+  ASSERT_OK(service_->documents().patch("default", "a", pin));
+  crash_to(records());  // the pin was on disk, and so is what came before it
+  std::promise<void> settled;
+  const std::vector<std::string> ids = {"a"};
+  const Subscription s = service_->jobs().when_synchronized("default", ids,
+                                                            [&] { settled.set_value(); });
+  settled.get_future().get();
+  EXPECT_TRUE(service_->documents().get("default", "a")->pinned);
+}
+
+TEST_F(RestartTest, ADocumentThatIsBeingReplacedCannotBeChanged) {
+  put(one(doc("a", "first")));
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "second")), {});
+  engine_->wait_for_one();
+  DocumentPatch pin;
+  pin.pinned = true;
+  const auto refused = service_->documents().patch("default", "a", pin);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_NE(refused.status().message().find(job->id), std::string::npos)
+      << refused.status().message();
+  engine_->open();
+  wait(job);
+  ASSERT_OK(service_->documents().patch("default", "a", pin));
+  EXPECT_TRUE(service_->documents().get("default", "a")->pinned);
+}
+
 TEST_F(RestartTest, ADeletedDocumentStaysDeleted) {
   service_->stop();
   // One document at a time makes "done" reach the gate before "working".

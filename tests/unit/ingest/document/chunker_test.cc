@@ -242,7 +242,8 @@ TEST_F(ChunkerTest, SaysWhichLimitIsBroken) {
   EXPECT_EQ(field("x", stray), "chunking.separator");
   const std::string text = "ab" + prose(3000, 1);
   const TextRange ranges[] = {{0, 2}, {2, text.size()}};
-  EXPECT_EQ(chunk_given(*format_, "", text, ranges, limits_).status().field(), "chunks[1]");
+  EXPECT_EQ(chunk_given(*tokenizer_, *format_, "", text, ranges, limits_).status().field(),
+            "chunks[1]");
 }
 
 }  // namespace
