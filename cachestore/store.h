@@ -25,6 +25,15 @@ enum class StorePolicy : std::uint8_t { kLru = 0, kS3Fifo };
 /// Parses "lru" or "s3fifo". Errors: kInvalidArgument naming both.
 Result<StorePolicy> parse_store_policy(std::string_view name);
 
+/// What to do with a store whose record cannot be read whole.
+enum class OnDamage : std::uint8_t {
+  kRefuse,    ///< fail with kCorruption
+  kSalvage,   ///< repair_store() first, and keep what KV there is
+  kTextOnly,  ///< repair_store() first, without KV
+};
+/// Parses "refuse", "salvage" or "text_only". Errors: kInvalidArgument naming all.
+Result<OnDamage> parse_on_damage(std::string_view name);
+
 struct StoreOptions {
   std::string path;  ///< folder; created if it is missing and its parent exists
   /// Hard limit of the whole folder as `du` counts it; 0: none; else at least kMinStoreBytes
@@ -38,6 +47,7 @@ struct StoreOptions {
   bool direct_io = true;
   /// Allows only reads; may be opened next to a running writer and sees its last synced state
   bool read_only = false;
+  OnDamage on_damage = OnDamage::kRefuse;  ///< ignored when read-only
   std::function<std::int64_t()> clock_ms;  ///< Unix milliseconds; empty: the system clock
 };
 /// A smaller budget cannot hold the catalog's working room.
@@ -119,8 +129,10 @@ class Store {
       std::string_view ns, std::string_view id,
       const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options = {}) = 0;
   /// Deletes the document atomically and synced, and frees segments without references and readers.
-  /// Errors: kNotFound.
-  virtual Status delete_document(std::string_view ns, std::string_view id) = 0;
+  /// Of `options` only the version counts. Errors: kNotFound, kFailedPrecondition
+  /// (expected_version).
+  virtual Status delete_document(std::string_view ns, std::string_view id,
+                                 const CommitOptions& options = {}) = 0;
   /// Counts one use (hits, last_used) in memory; it is written with the next change, flush() or
   /// close. Unknown ids are ignored.
   virtual void touch_document(std::string_view ns, std::string_view id) = 0;

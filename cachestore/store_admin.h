@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cachestore/disk/backup.h"
 #include "cachestore/store.h"
 
 namespace quire {
@@ -75,6 +76,10 @@ class AdminStore : public Store {
   /// kFailedPrecondition (read-only), kResourceExhausted, kIo.
   virtual Result<MoveReport> move_segments(
       const std::function<bool(const MoveReport&)>& progress = {}) = 0;
+  /// Adds a backup of all documents and jobs, without KV, to `folder`, and checks every byte of it.
+  /// What earlier backups there have is not copied again; the `keep` newest stay (0: all). Readers
+  /// and writers go on meanwhile. Errors: kIo, kCorruption, kResourceExhausted.
+  virtual Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) = 0;
   virtual StoreAdminStats admin_stats() = 0;
 };
 

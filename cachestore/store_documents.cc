@@ -289,11 +289,14 @@ Result<DocumentManifest> StoreImpl::update_document(
 }
 
 Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
-                                  std::optional<std::int64_t> if_expired_at) {
+                                  std::optional<std::int64_t> if_expired_at,
+                                  const CommitOptions& options) {
   const DocumentLock lock(*this, ns, id);
   auto old = read_head(ns, id);
   // A damaged document can still be deleted
   if (!old.ok() && old.code() != Code::kCorruption) return old.status();
+  if (old.ok() && !if_expired_at && !is_expired(*old, now_ms()))
+    QUIRE_RETURN_IF_ERROR(check_version(options, old->version));
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
   std::vector<RecordWrite> batch;
   for (char kind : {kHeadKind, kTokensKind, kTextKind})
@@ -311,9 +314,10 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
   return {};
 }
 
-Status StoreImpl::delete_document(std::string_view ns, std::string_view id) {
+Status StoreImpl::delete_document(std::string_view ns, std::string_view id,
+                                  const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
-  return remove_document(ns, id, std::nullopt);
+  return remove_document(ns, id, std::nullopt, options);
 }
 
 Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {

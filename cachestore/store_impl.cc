@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/store_folder.h"
 
@@ -68,47 +69,23 @@ std::string_view tier_name(Tier tier) {
   return "none";
 }
 
-std::string catalog_key(char kind, std::string_view ns, std::string_view id) {
-  std::string key;
-  key.reserve(ns.size() + id.size() + 2);
-  key += kind;
-  key += ns;
-  key += '\0';
-  key += id;
-  return key;
-}
-
-std::string segment_record_key(SegmentId id) {
-  std::string key(1, kSegmentKind);
-  for (int i = 7; i >= 0; --i) key += static_cast<char>(id >> (8 * i));
-  return key;
-}
-
-std::string named_key(char kind, std::string_view name) {
-  std::string key(1, kind);
-  key += name;
-  return key;
-}
-
-std::string term_key(std::string_view ns, std::string_view term) {
-  std::string key(1, kTermKind);
-  key += ns;
-  key += '\0';
-  key += term;
-  return key;
-}
-
-std::string text_key(const DocumentManifest& m) {
-  return m.text_name.empty() ? catalog_key(kTextKind, m.ns, m.id)
-                             : named_key(kNamedTextKind, m.text_name);
-}
-
 Result<std::unique_ptr<Store>> open_store(StoreOptions options) {
   QUIRE_ASSIGN_OR_RETURN(auto store, open_admin_store(std::move(options)));
   return std::unique_ptr<Store>(std::move(store));
 }
 
-Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
+Result<OnDamage> parse_on_damage(std::string_view name) {
+  if (name == "refuse") return OnDamage::kRefuse;
+  if (name == "salvage") return OnDamage::kSalvage;
+  if (name == "text_only") return OnDamage::kTextOnly;
+  return Status::invalid("disk.on_damage", "'" + std::string(name) +
+                                               "' is no choice; use refuse, salvage or text_only");
+}
+
+namespace {
+
+/// Opens a store of which the whole record can be read.
+Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   QUIRE_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::open(options.path, options.read_only));
   RocksDbTierOptions tier_options{options.direct_io, options.read_only, options.max_bytes};
@@ -125,6 +102,35 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
   }
   QUIRE_ASSIGN_OR_RETURN(auto disk, open_rocksdb_tier(std::move(folder), tier_options));
   return open_store_on(std::move(options), std::move(disk));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
+  auto store = open_whole(options);
+  if (store.code() != Code::kCorruption || options.read_only) return store;
+  if (options.on_damage == OnDamage::kRefuse)
+    return Status(Code::kCorruption,
+                  store.status().message() +
+                      "; 'quire store repair' says what can be saved and does it, and so does a "
+                      "start with disk.on_damage = \"salvage\"",
+                  "disk.path");
+  log_error("the record of the store is damaged: what can be read of it is put into a new one",
+            {{"path", options.path}, {"reason", quoted(store.status())}});
+  QUIRE_ASSIGN_OR_RETURN(
+      const RepairReport report,
+      repair_store({options.path, /*dry_run=*/false, options.on_damage == OnDamage::kSalvage}));
+  for (const auto& d : report.lost)
+    log_error("a document is lost", {{"namespace", d.ns}, {"document_id", d.id}});
+  for (const auto& d : report.texts)
+    log_error("of a document only the text could be read; post it again",
+              {{"namespace", d.ns}, {"document_id", d.id}});
+  const std::string line = summary(report);
+  log_error("the record of the store was repaired",
+            {{"result", '"' + line + '"'}, {"damaged_record", report.kept_folder}});
+  auto repaired = open_whole(options);
+  if (repaired.ok()) static_cast<StoreImpl&>(**repaired).set_salvaged(line);
+  return repaired;
 }
 
 Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,

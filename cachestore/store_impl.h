@@ -20,6 +20,7 @@
 #include "cachestore/disk/io_pool.h"
 #include "cachestore/dram_tier.h"
 #include "cachestore/expiry_queue.h"
+#include "cachestore/format/catalog_keys.h"
 #include "cachestore/segment_table.h"
 #include "cachestore/store_admin.h"
 
@@ -53,6 +54,8 @@ class StoreImpl final : public AdminStore {
   StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk);
   ~StoreImpl() override;
   Status recover();
+  /// Says what a repair before this open did, for the statistics.
+  void set_salvaged(std::string line) { salvaged_ = std::move(line); }
 
   const StoreOptions& options() const override { return options_; }
 
@@ -68,7 +71,8 @@ class StoreImpl final : public AdminStore {
   Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
                                            const std::function<Status(DocumentManifest&)>& edit,
                                            const CommitOptions& options) override;
-  Status delete_document(std::string_view ns, std::string_view id) override;
+  Status delete_document(std::string_view ns, std::string_view id,
+                         const CommitOptions& options) override;
   void touch_document(std::string_view ns, std::string_view id) override;
   std::vector<NamespaceStats> namespaces() override;
   void watch_documents(DocumentWatcher watcher) override;
@@ -120,6 +124,9 @@ class StoreImpl final : public AdminStore {
       std::vector<ContextKey>& bad,
       const std::function<bool(const VerifyReport&)>& progress) override;
   Result<MoveReport> move_segments(const std::function<bool(const MoveReport&)>& progress) override;
+  Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) override {
+    return disk_->backup(folder, keep);
+  }
   StoreAdminStats admin_stats() override;
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
   Result<GcReport> gc() override;
@@ -207,7 +214,8 @@ class StoreImpl final : public AdminStore {
   Status store_update(const DocumentManifest& old, const DocumentManifest& next);
   /// Deletes the document if `if_expired_at` is empty or the document has expired by then.
   Status remove_document(std::string_view ns, std::string_view id,
-                         std::optional<std::int64_t> if_expired_at);
+                         std::optional<std::int64_t> if_expired_at,
+                         const CommitOptions& options = {});
   void reschedule(const std::string& ns, const std::string& id, std::int64_t now_ms);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
   void count_document(const DocumentManifest& manifest, int sign);
@@ -244,6 +252,7 @@ class StoreImpl final : public AdminStore {
   Status drop_lost_texts();
 
   StoreOptions options_;
+  std::string salvaged_;  // set before others have the store
   std::unique_ptr<DiskTier> disk_;
   std::shared_ptr<SegmentTable> segments_;
   std::unique_ptr<DramTier> dram_;
@@ -278,21 +287,6 @@ class StoreImpl final : public AdminStore {
 /// Quotes a status for log lines.
 inline std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
-// Keys of the catalog.
-std::string catalog_key(char kind, std::string_view ns, std::string_view id);
-std::string segment_record_key(SegmentId id);
-inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegmentKind = 's',
-                      kNamedTextKind = 'x', kWaitingKind = 'w';
-/// Index of documents by term; and the record that says that it is complete.
-inline constexpr char kTermKind = 'i', kIndexKind = 'v';
-/// What the record of the index holds. Since 2 scalars in arrays have terms.
-inline constexpr std::string_view kIndexVersion = "2";
-/// Returns the beginning of the keys of a term's documents, whose ids follow.
-std::string term_key(std::string_view ns, std::string_view term);
 bool is_expired(const DocumentManifest& manifest, std::int64_t now_ms);
-/// Returns the key of the document's text.
-std::string text_key(const DocumentManifest& manifest);
-/// Returns the key of a text by name, or with kWaitingKind that of the record that it waits.
-std::string named_key(char kind, std::string_view name);
 
 }  // namespace quire

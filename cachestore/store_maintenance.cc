@@ -337,6 +337,8 @@ StoreStats StoreImpl::stats() {
   s.documents_expired = documents_expired_;
   s.integrity_failures = integrity_failures_;
   s.io_errors = read_errors_ + write_errors_ + delete_errors_;
+  s.lost = disk_->lost_writes();
+  s.salvaged = salvaged_;
   std::lock_guard lock(mu_);
   s.reserved_bytes = reserved_bytes_;
   for (const auto& [name, n] : namespaces_) s.documents += n.documents;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cachestore/format/lost_writes.h"
+
 namespace quire {
 
 struct TierStats {
@@ -29,6 +31,8 @@ struct StoreStats {
   std::uint64_t segments_evicted_budget = 0, segments_freed_delete = 0, segments_quarantined = 0;
   std::uint64_t documents_expired = 0;
   std::uint64_t integrity_failures = 0, io_errors = 0;
+  LostWrites lost;       ///< what the last open found missing
+  std::string salvaged;  ///< one line of what the last open salvaged; empty: nothing had to be
 };
 
 struct NamespaceStats {

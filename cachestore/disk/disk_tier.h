@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cachestore/disk/backup.h"
+#include "cachestore/format/lost_writes.h"
 #include "cachestore/format/record.h"
 #include "cachestore/format/value_buffer.h"
 
@@ -99,6 +101,13 @@ class DiskTier {
   /// handle. Returns the bytes that it takes now. Errors: kCorruption and kNotFound (bad values).
   virtual Result<std::uint64_t> move_segment(const SegmentInfo& info) = 0;
 
+  /// Adds a backup of the records to `folder` and keeps the `keep` newest (0: all).
+  virtual Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) {
+    (void)keep;
+    return Status::unimplemented("this tier makes no backup to '" + folder + "'");
+  }
+  /// Returns what open found missing of the writes that were acknowledged before.
+  virtual LostWrites lost_writes() const { return {}; }
   virtual DiskUsage usage() = 0;
   /// Returns the free bytes of the file system for this process.
   virtual std::uint64_t free_bytes() = 0;

@@ -84,7 +84,7 @@ ExtentFiles::~ExtentFiles() = default;
 Status ExtentFiles::find_out_about_holes() {
   if (punches_) {
     const std::string path = folder_ + "/probe";
-    const auto fd = owned(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+    const auto fd = owned(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (*fd < 0) return failed("write to the extents", errno);
     const std::array<char, 2 * kExtentPage> page{};
     if (::write(*fd, page.data(), page.size()) == std::ssize(page)) punch(*fd, 0, kExtentPage);
@@ -187,7 +187,7 @@ Result<std::shared_ptr<const int>> ExtentFiles::file_of(std::uint32_t number, bo
   if (extent.fd) return extent.fd;
   const int flags = (options_.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC |
                     (options_.direct_io ? O_DIRECT : 0) | (create ? O_CREAT | O_EXCL : 0);
-  const int fd = ::open(path_of(number).c_str(), flags, 0640);
+  const int fd = ::open(path_of(number).c_str(), flags, 0600);
   if (fd < 0) {
     if (errno == ENOENT) return Status::not_found("an extent is missing");
     return failed("open an extent", errno);

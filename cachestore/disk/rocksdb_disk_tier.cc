@@ -19,8 +19,10 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/disk/extent_files.h"
+#include "cachestore/disk/rocksdb_backup.h"
 #include "cachestore/disk/rocksdb_layout1.h"
 #include "cachestore/disk/rocksdb_options.h"
+#include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -65,8 +67,25 @@ constexpr std::array<Cf, 4> kRecordCfs = {kCatalogCf, kJobsCf, kMetaCf, kExtents
 Cf family_cf(Family f) {
   return f == Family::kCatalog ? kCatalogCf : f == Family::kJobs ? kJobsCf : kMetaCf;
 }
+constexpr int kNumFamilies = 3;
 Slice slice(std::string_view s) { return {s.data(), s.size()}; }
 std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
+
+std::int64_t system_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
+}
+
+/// Returns whether a folder has files of a database besides CURRENT.
+bool holds_record(const std::string& db) {
+  std::error_code ec;
+  for (const auto& e : std::filesystem::directory_iterator(db, ec)) {
+    const std::string name = e.path().filename().string();
+    if (name.starts_with("MANIFEST-") || name.ends_with(".sst") || name.ends_with(".log"))
+      return true;
+  }
+  return false;
+}
 
 /// Key of a placement: the segment, big-endian.
 std::string placement_key(SegmentId id) {
@@ -105,6 +124,14 @@ class RecordFiles final : public ::rocksdb::EventListener {
   void OnTableFileCreated(const ::rocksdb::TableFileCreationInfo&) override { ++changes_; }
   void OnTableFileDeleted(const ::rocksdb::TableFileDeletionInfo&) override { ++changes_; }
   void OnMemTableSealed(const ::rocksdb::MemTableInfo&) override { ++changes_; }
+  /// RocksDB itself would look for free space every five seconds, and refuse Resume() meanwhile.
+  void OnErrorRecoveryBegin(::rocksdb::BackgroundErrorReason, ::rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+    failed_ = true;
+  }
+  /// Returns whether RocksDB has stopped writing since the last call.
+  bool take_failure() { return failed_.exchange(false); }
 
   void add_written(std::uint64_t bytes) { written_ += bytes; }
   /// Returns what `measure` returned last, with what the log has grown since.
@@ -126,6 +153,7 @@ class RecordFiles final : public ::rocksdb::EventListener {
  private:
   static constexpr std::uint64_t kStale = 1u << 20;  // bytes
   std::atomic<std::uint64_t> changes_{1}, written_{0};
+  std::atomic<bool> failed_{false};
   std::mutex mu_;
   DiskUsage last_;                            // guarded by mu_
   std::uint64_t seen_ = 0, measured_at_ = 0;  // guarded by mu_
@@ -136,7 +164,7 @@ class RocksDbTier final : public DiskTier {
   RocksDbTier(StoreFolder folder, const RocksDbTierOptions& options)
       : folder_(std::move(folder)),
         options_(options),
-        sizes_(options.max_bytes),
+        sizes_(rocksdb_internal::sizing_bytes(options)),
         files_(std::make_shared<RecordFiles>()) {}
   ~RocksDbTier() override {
     if (!db_) return;
@@ -162,6 +190,10 @@ class RocksDbTier final : public DiskTier {
   Result<std::vector<StoredSegment>> list_segments() override;
   std::vector<SegmentId> segments_to_move(std::size_t at_most) override;
   Result<std::uint64_t> move_segment(const SegmentInfo& info) override;
+  Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) override {
+    return add_backup(*db_, folder, keep);
+  }
+  LostWrites lost_writes() const override { return lost_; }
   DiskUsage usage() override;
   std::uint64_t free_bytes() override { return folder_.free_bytes(); }
   Status flush_records() override;
@@ -170,6 +202,8 @@ class RocksDbTier final : public DiskTier {
  private:
   Status open_database();
   Status drop_layout1();
+  Status check_ledger();
+  Status forget_placements(const ::rocksdb::Status& why, std::vector<std::string>* bad);
   Status read_placements();
   void resume_after_failure();
   Status check_written(const ::rocksdb::Status& status, std::string_view what);
@@ -198,11 +232,14 @@ class RocksDbTier final : public DiskTier {
     std::size_t live = 0;
   };
   std::unordered_map<std::uint32_t, Residents> residents_;  // guarded by places_mu_
+  WriteLedger ledger_;                                      // not used by a store opened read-only
+  LostWrites lost_;
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 
 Status RocksDbTier::open() {
   QUIRE_RETURN_IF_ERROR(open_database());
+  if (!options_.read_only) QUIRE_RETURN_IF_ERROR(check_ledger());
   if (layout1_ && layout1_->empty() && !options_.read_only) QUIRE_RETURN_IF_ERROR(drop_layout1());
   return read_placements();
 }
@@ -211,10 +248,16 @@ Status RocksDbTier::open_database() {
   ::rocksdb::DBOptions db_opts = db_options(options_);
   db_opts.listeners.push_back(files_);
   std::vector<std::string> present;
-  if (std::filesystem::exists(folder_.db() + "/CURRENT")) {
+  const bool there = std::filesystem::exists(folder_.db() + "/CURRENT");
+  // RocksDB would begin a new record and delete what is left of the old one.
+  if (!there && holds_record(folder_.db()))
+    return Status(Code::kCorruption,
+                  "the record in '" + folder_.db() + "' has lost CURRENT, which names its manifest",
+                  "disk.path");
+  if (there) {
     const auto status = ::rocksdb::DB::ListColumnFamilies(db_opts, folder_.db(), &present);
     if (!status.ok())
-      return to_status(status, "open the store in '" + folder_.root() + "'")
+      return open_status(status, "open the store in '" + folder_.root() + "'")
           .with_field("disk.path");
   }
   const auto has = [&](const char* name) {
@@ -246,7 +289,7 @@ Status RocksDbTier::open_database() {
     const bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
                        drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
     if (!again)
-      return to_status(status, "open the store in '" + folder_.root() + "'")
+      return open_status(status, "open the store in '" + folder_.root() + "'")
           .with_field("disk.path");
   }
   if (families.size() < kNumCfs || families[kExtentsCf].name != kCfNames[kExtentsCf])
@@ -254,6 +297,26 @@ Status RocksDbTier::open_database() {
   if (layout1)
     layout1_ = std::make_unique<Layout1Segments>(
         *db_, std::array{handles_[kNumCfs], handles_[kNumCfs + 1]});
+  return {};
+}
+
+/// Says how many acknowledged writes the log has lost, if any.
+Status RocksDbTier::check_ledger() {
+  QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger()));
+  QUIRE_ASSIGN_OR_RETURN(lost_, ledger_.check(kNumFamilies, [this](int family, std::size_t slot) {
+    std::string value;
+    const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(Family(family))],
+                            WriteLedger::slot_key(slot), &value);
+    return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
+  }));
+  if (lost_.count == 0) return {};
+  log_error(
+      "acknowledged writes are lost: the log of the store was cut, emptied, deleted or replaced by "
+      "an older one; documents written, changed or deleted in this time are as they were before",
+      {{"path", folder_.db()},
+       {"writes", (lost_.at_least ? "at least " : "") + std::to_string(lost_.count)},
+       {"first_unix_ms", std::to_string(lost_.first_ms)},
+       {"last_unix_ms", std::to_string(lost_.last_ms)}});
   return {};
 }
 
@@ -270,6 +333,21 @@ Status RocksDbTier::drop_layout1() {
   return {};
 }
 
+/// Begins with no segments, because the list of their places is damaged: KV is only cache.
+Status RocksDbTier::forget_placements(const ::rocksdb::Status& why, std::vector<std::string>* bad) {
+  log_error("the list of extents is damaged: all contexts will be computed again",
+            {{"path", folder_.db()}, {"reason", '"' + why.ToString() + '"'}});
+  places_.clear();
+  bad->clear();
+  if (options_.read_only) return {};
+  auto*& handle = handles_[kExtentsCf];
+  QUIRE_RETURN_IF_ERROR(to_status(db_->DropColumnFamily(handle), "drop the list of extents"));
+  (void)db_->DestroyColumnFamilyHandle(handle);
+  return to_status(db_->CreateColumnFamily(record_options(options_, record_cache()),
+                                           kCfNames[kExtentsCf], &handle),
+                   "begin the list of extents anew");
+}
+
 Status RocksDbTier::read_placements() {
   std::vector<std::string> bad;
   if (handles_[kExtentsCf]) {
@@ -284,7 +362,7 @@ Status RocksDbTier::read_placements() {
         bad.push_back(it->key().ToString());
       }
     }
-    QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read where segments lie"));
+    if (!it->status().ok()) QUIRE_RETURN_IF_ERROR(forget_placements(it->status(), &bad));
   }
   std::vector<ExtentRange> live;
   live.reserve(places_.size());
@@ -318,7 +396,8 @@ Status RocksDbTier::read_placements() {
 }
 
 void RocksDbTier::resume_after_failure() {
-  if (!failed_.exchange(false)) return;
+  const bool stopped = files_->take_failure();
+  if (!failed_.exchange(false) && !stopped) return;
   if (!db_->Resume().ok()) failed_ = true;
 }
 
@@ -341,8 +420,31 @@ Status RocksDbTier::write(std::span<const RecordWrite> writes, Sync sync) {
   }
   ::rocksdb::WriteOptions o;
   o.sync = sync == Sync::kYes;
-  const ForeignSection foreign;
-  return check_written(db_->Write(o, &batch), "write to the store");
+  if (!o.sync || writes.empty()) {
+    const ForeignSection foreign;
+    return check_written(db_->Write(o, &batch), "write to the store");
+  }
+  WriteLedger::Turn turn = ledger_.next();
+  const std::uint64_t number = turn.number;
+  const std::string key = WriteLedger::slot_key(number % WriteLedger::kSlots),
+                    value = WriteLedger::slot_value(number);
+  WriteLedger::Families families = 0;
+  for (const auto& w : writes) families |= 1U << static_cast<unsigned>(w.family);
+  for (int f = 0; f < kNumFamilies; ++f) {
+    if ((families >> f & 1) == 0) continue;
+    files_->add_written(key.size() + value.size() + 64);
+    QUIRE_RETURN_IF_ERROR(
+        to_status(batch.Put(handles_[family_cf(Family(f))], key, value), "prepare a write"));
+  }
+  ::rocksdb::Status written;
+  {
+    const ForeignSection foreign;
+    written = db_->Write(o, &batch);
+  }
+  turn.lock.unlock();
+  QUIRE_RETURN_IF_ERROR(check_written(written, "write to the store"));
+  ledger_.add(number, families, system_ms());
+  return {};
 }
 
 Result<std::string> RocksDbTier::get(Family family, std::string_view key) {
@@ -363,6 +465,7 @@ Status RocksDbTier::scan(Family family, std::string_view begin, std::string_view
   std::unique_ptr<::rocksdb::Iterator> it(db_->NewIterator(o, handles_[family_cf(family)]));
   descending ? it->SeekToLast() : it->SeekToFirst();
   for (; it->Valid(); descending ? it->Prev() : it->Next()) {
+    if (WriteLedger::is_slot_key(view(it->key()))) continue;
     if (!fn(view(it->key()), view(it->value()))) break;
   }
   return to_status(it->status(), "read the catalog");
@@ -692,7 +795,9 @@ Status RocksDbTier::compact_records() {
 
 Result<std::unique_ptr<DiskTier>> open_rocksdb_tier(StoreFolder folder,
                                                     const RocksDbTierOptions& options) {
-  auto tier = std::make_unique<RocksDbTier>(std::move(folder), options);
+  RocksDbTierOptions sized = options;
+  if (sized.disk_bytes == 0) sized.disk_bytes = folder.disk_bytes();
+  auto tier = std::make_unique<RocksDbTier>(std::move(folder), sized);
   QUIRE_RETURN_IF_ERROR(tier->open());
   return std::unique_ptr<DiskTier>(std::move(tier));
 }

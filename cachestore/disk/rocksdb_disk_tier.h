@@ -14,6 +14,9 @@ struct RocksDbTierOptions {
   bool direct_io = true;
   bool read_only = false;
   std::uint64_t max_bytes = 0;  ///< the store's budget; sizes of files follow from it
+  /// Size of the file system, from which sizes of files follow where there is no budget: RocksDB
+  /// goes on after a full disk once a buffer's size is free. 0: unknown.
+  std::uint64_t disk_bytes = 0;
   std::uint64_t extent_bytes = 256ull << 20;
   bool punch_holes = true;  ///< false: as on a file system without holes
 };

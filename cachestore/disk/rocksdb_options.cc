@@ -49,13 +49,17 @@ RecordSizes::RecordSizes(std::uint64_t max_bytes) {
   rewrite = 8 * file;
 }
 
+std::uint64_t sizing_bytes(const RocksDbTierOptions& options) {
+  return options.max_bytes > 0 ? options.max_bytes : options.disk_bytes;
+}
+
 std::uint64_t manifest_limit(const RocksDbTierOptions& options) {
   if (options.max_bytes == 0) return 32u << 20;
   return std::clamp<std::uint64_t>(options.max_bytes / 32, 3u << 20, 32u << 20);
 }
 
 ::rocksdb::DBOptions db_options(const RocksDbTierOptions& options) {
-  const RecordSizes sizes(options.max_bytes);
+  const RecordSizes sizes(sizing_bytes(options));
   ::rocksdb::DBOptions o;
   o.create_if_missing = true;
   o.create_missing_column_families = true;
@@ -82,7 +86,7 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
 
 ::rocksdb::ColumnFamilyOptions record_options(const RocksDbTierOptions& options,
                                               const std::shared_ptr<::rocksdb::Cache>& cache) {
-  const RecordSizes sizes(options.max_bytes);
+  const RecordSizes sizes(sizing_bytes(options));
   ::rocksdb::ColumnFamilyOptions o;
   o.write_buffer_size = to_size(sizes.write_buffer);
   o.max_write_buffer_number = 2;
@@ -101,6 +105,16 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));
   return o;
+}
+
+Status open_status(const ::rocksdb::Status& s, std::string_view what) {
+  const Status status = to_status(s, what);
+  const std::string text = s.ToString();
+  const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+  const bool damaged = s.IsPathNotFound() || s.IsNotFound() || s.IsInvalidArgument() ||
+                       says("No such file") || says("s a directory") || says("Not a directory");
+  if (status.ok() || status.code() == Code::kResourceExhausted || !damaged) return status;
+  return Status::corruption(status.message());
 }
 
 Status to_status(const ::rocksdb::Status& s, std::string_view what) {

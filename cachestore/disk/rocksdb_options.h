@@ -22,6 +22,10 @@ struct RecordSizes {
   std::uint64_t rewrite;  ///< the largest planned rewrite beyond levels 0 and 1
 };
 
+/// Returns the bytes that sizes of files follow from: the budget, else the size of the disk; 0: no
+/// bound is known.
+std::uint64_t sizing_bytes(const RocksDbTierOptions& options);
+
 std::uint64_t manifest_limit(const RocksDbTierOptions& options);
 ::rocksdb::DBOptions db_options(const RocksDbTierOptions& options);
 /// Returns options for small records: compressed, cached, checksummed by RocksDB, compacted in
@@ -33,5 +37,8 @@ std::shared_ptr<::rocksdb::Cache> record_cache();
 
 /// Returns "cannot WHAT: reason" with the matching code.
 Status to_status(const ::rocksdb::Status& status, std::string_view what);
+
+/// The same for opening a database: files that are missing, or are no files, are damage.
+Status open_status(const ::rocksdb::Status& status, std::string_view what);
 
 }  // namespace quire::rocksdb_internal

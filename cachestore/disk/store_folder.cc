@@ -21,12 +21,13 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/disk/mend_folder.h"
 
 namespace quire {
 namespace {
 
 constexpr std::string_view kMarkerName = "/STORE";
-constexpr std::string_view kMarkerHead = "quire store layout ";
+constexpr std::string_view kMarkerHead = kStoreMarkerHead;
 
 std::string reason(int error) {
   return std::strerror(error);
@@ -70,7 +71,7 @@ bool is_empty_folder(const std::string& path) {
 }
 
 Status make_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0750) == 0 || errno == EEXIST) return {};
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
   return cannot("create the store folder", path, errno);
 }
 
@@ -83,14 +84,7 @@ Status sync_folder(const std::string& path) {
 Status write_marker(const std::string& root) {
   const std::string path = root + std::string(kMarkerName), tmp = path + ".tmp";
   const std::string text = std::string(kMarkerHead) + std::to_string(kStoreLayoutVersion) + "\n";
-  {
-    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
-    if (f.fd() < 0) return cannot("write to the store folder", root, errno);
-    if (::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(f.fd()) != 0) {
-      return cannot("write to the store folder", root, errno);
-    }
-  }
+  QUIRE_RETURN_IF_ERROR(write_private_file(tmp, text));
   if (::rename(tmp.c_str(), path.c_str()) != 0)
     return cannot("write to the store folder", root, errno);
   return sync_folder(root);
@@ -163,7 +157,7 @@ std::string seal_text(const std::string& db) {
 
 Result<int> lock_folder(const std::string& root) {
   const std::string path = root + "/LOCK";
-  File f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  File f(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (f.fd() < 0) return cannot("write to the store folder", root, errno);
   if (::flock(f.fd(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return cannot("lock", path, errno);
@@ -215,6 +209,17 @@ Status check_folder(const std::string& root, bool read_only) {
 
 }  // namespace
 
+Status write_private_file(const std::string& path, std::string_view text) {
+  File f(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (f.fd() < 0) return cannot("write", path, errno);
+  while (!text.empty()) {
+    const ssize_t n = ::write(f.fd(), text.data(), text.size());
+    if (n < 0) return cannot("write", path, errno);
+    text.remove_prefix(to_size(n));
+  }
+  return ::fsync(f.fd()) == 0 ? Status() : cannot("write", path, errno);
+}
+
 std::uint64_t allocated_bytes(const std::string& path) {
   struct stat st;
   return ::lstat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_blocks) * 512 : 0;
@@ -236,11 +241,12 @@ std::uint64_t directory_bytes(const std::string& path) {
   return total;
 }
 
-Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
+Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, bool for_repair) {
   if (path.empty()) return Status::invalid("disk.path", "must name a folder");
   std::string root = path;
   while (root.size() > 1 && root.back() == '/') root.pop_back();
   QUIRE_RETURN_IF_ERROR(check_folder(root, read_only));
+  if (!read_only) QUIRE_RETURN_IF_ERROR(mend_folder(root, kStoreLayoutVersion));
 
   const auto marker = read_marker(root);
   if (read_only) {
@@ -260,6 +266,7 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
   QUIRE_ASSIGN_OR_RETURN(const int fd, lock_folder(root));
   StoreFolder folder(std::move(root), fd);
   if (marker.code() == Code::kNotFound) QUIRE_RETURN_IF_ERROR(write_marker(folder.root()));
+  if (for_repair) return folder;
   QUIRE_RETURN_IF_ERROR(folder.check_seal(read_only));
   if (marker.ok() && *marker < kStoreLayoutVersion) {
     // From here on an older program refuses the folder instead of missing what was moved.
@@ -269,7 +276,10 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only) {
     std::error_code ignored;  // files that layout 1 was writing
     std::filesystem::remove_all(folder.root() + "/staging", ignored);
   }
-  for (const auto& sub : {folder.db(), folder.extents()}) QUIRE_RETURN_IF_ERROR(make_folder(sub));
+  for (const auto& sub : {folder.db(), folder.extents()}) {
+    QUIRE_RETURN_IF_ERROR(make_folder(sub));
+    (void)::chmod(sub.c_str(), 0700);  // folders of older versions
+  }
   return folder;
 }
 
@@ -307,7 +317,7 @@ void StoreFolder::seal() const {
   text += "end " + hex_hash(text) + "\n";
   const std::string path = root_ + "/SEAL", tmp = path + ".tmp";
   {
-    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+    File f(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (f.fd() < 0 ||
         ::write(f.fd(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
         ::fsync(f.fd()) != 0) {
@@ -318,6 +328,37 @@ void StoreFolder::seal() const {
   if (::rename(tmp.c_str(), path.c_str()) != 0) ::unlink(tmp.c_str());
 }
 
+Result<std::string> StoreFolder::make_aside(const std::string& name) const {
+  for (int i = 0;; ++i) {
+    const std::string path = root_ + "/" + name + (i == 0 ? "" : "-" + std::to_string(i));
+    if (::mkdir(path.c_str(), 0700) == 0) return path;
+    if (errno != EEXIST || i == 1000) return cannot("create the folder", path, errno);
+  }
+}
+
+Status StoreFolder::make_work_folder(const std::string& path) const { return make_folder(path); }
+
+Status StoreFolder::replace_record(const std::string& new_db, const std::string& kept,
+                                   bool keep_kv) const {
+  const auto move = [](const std::string& from, const std::string& to) -> Status {
+    if (::rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return {};
+    return cannot("move", from, errno);
+  };
+  QUIRE_RETURN_IF_ERROR(move(root_ + "/SEAL", kept + "/SEAL"));
+  QUIRE_RETURN_IF_ERROR(move(ledger(), kept + "/LEDGER"));
+  // KV of layout 1 has its list in the old record.
+  QUIRE_RETURN_IF_ERROR(move(values(), kept + "/blocks"));
+  QUIRE_RETURN_IF_ERROR(move(sketches(), kept + "/sketches"));
+  if (!keep_kv) QUIRE_RETURN_IF_ERROR(move(extents(), kept + "/extents"));
+  QUIRE_RETURN_IF_ERROR(write_private_file(root_ + std::string(kNewRecordName), new_db + "\n"));
+  QUIRE_RETURN_IF_ERROR(sync_folder(root_));
+  QUIRE_RETURN_IF_ERROR(move(db(), kept + "/db"));
+  QUIRE_RETURN_IF_ERROR(move(new_db, db()));
+  QUIRE_RETURN_IF_ERROR(sync_folder(root_));
+  ::unlink((root_ + std::string(kNewRecordName)).c_str());
+  return sync_folder(root_);
+}
+
 std::uint64_t StoreFolder::catalog_bytes() const {
   return directory_bytes(root_) + directory_bytes(db()) + allocated_bytes(extents()) +
          allocated_bytes(values()) + allocated_bytes(sketches());
@@ -326,6 +367,12 @@ std::uint64_t StoreFolder::catalog_bytes() const {
 void StoreFolder::remove_layout1() const {
   ::rmdir(values().c_str());
   ::rmdir(sketches().c_str());
+}
+
+std::uint64_t StoreFolder::disk_bytes() const {
+  struct statvfs st;
+  if (::statvfs(root_.c_str(), &st) != 0) return 0;
+  return static_cast<std::uint64_t>(st.f_blocks) * st.f_frsize;
 }
 
 std::uint64_t StoreFolder::free_bytes() const {

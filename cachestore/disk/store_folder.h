@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -18,6 +19,8 @@ inline constexpr int kStoreLayoutVersion = 2;
 std::uint64_t allocated_bytes(const std::string& path);
 /// Returns the bytes of the directory itself and the files directly in it.
 std::uint64_t directory_bytes(const std::string& path);
+/// Writes a file that only this user can read, synchronized. Errors: kIo, kResourceExhausted.
+Status write_private_file(const std::string& path, std::string_view text);
 
 /// A checked and locked store folder. The lock is held while the object lives. Threads: const
 /// methods concurrently.
@@ -26,7 +29,9 @@ class StoreFolder {
   /// Creates the folder if its parent exists. Rejects files, foreign folders, newer layouts,
   /// folders in use and folders that cannot be written. With read_only nothing is created, written
   /// or locked. Errors: see open_store.
-  static Result<StoreFolder> open(const std::string& path, bool read_only);
+  /// What is damaged besides the record is mended first (mend_folder.h). With `for_repair` the
+  /// record need not be what was sealed.
+  static Result<StoreFolder> open(const std::string& path, bool read_only, bool for_repair = false);
 
   StoreFolder(StoreFolder&& other) noexcept;
   StoreFolder& operator=(StoreFolder&&) = delete;
@@ -35,6 +40,7 @@ class StoreFolder {
   const std::string& root() const { return root_; }
   std::string db() const { return root_ + "/db"; }            ///< log, manifest and records
   std::string extents() const { return root_ + "/extents"; }  ///< values of all segments
+  std::string ledger() const { return root_ + "/LEDGER"; }    ///< of WriteLedger
   /// Folders of layout 1; they exist only until its segments are moved.
   std::string values() const { return root_ + "/blocks"; }
   std::string sketches() const { return root_ + "/sketches"; }
@@ -43,9 +49,21 @@ class StoreFolder {
   void remove_layout1() const;
   /// Returns the bytes of everything except the segments' files.
   std::uint64_t catalog_bytes() const;
+  /// Returns the size of the file system; 0 if unknown.
+  std::uint64_t disk_bytes() const;
   /// Returns the free bytes for this process; UINT64_MAX if unknown.
   std::uint64_t free_bytes() const;
   bool supports_direct_io() const;
+
+  // ---- for the repair ----
+  /// Makes a folder `name` in the store's folder, with a number behind it if there is one already.
+  Result<std::string> make_aside(const std::string& name) const;
+  /// Makes a folder for work, which only this user can read.
+  Status make_work_folder(const std::string& path) const;
+  /// Puts the database `new_db`, which is closed and lies in the folder of work, in the place of
+  /// the record. The old one, its seal and its ledger go to the folder `kept`, with the KV unless
+  /// `keep_kv`. After a crash in between, the next open() ends it.
+  Status replace_record(const std::string& new_db, const std::string& kept, bool keep_kv) const;
 
   /// Writes digests of the manifest and the log after a clean close. Without them a flipped bit
   /// could make the last log record look torn, and it would be lost. open() compares and removes

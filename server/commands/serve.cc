@@ -29,6 +29,7 @@
 #include "server/config/config.h"
 #include "server/config/namespace_wordings.h"
 #include "server/http/http_server.h"
+#include "server/json/text.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
 #include "server/support/log_sink.h"
@@ -56,6 +57,7 @@ HttpServerOptions http_options(const Config& c) {
   o.port = static_cast<std::uint16_t>(c.server.port);
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   o.threads = c.server.threads > 0 ? static_cast<int>(c.server.threads) : std::min(cores, 4);
+  o.max_held_body_bytes = static_cast<std::uint64_t>(c.server.max_held_body_bytes);
   o.max_connections = static_cast<int>(c.server.max_connections);
   o.header_timeout = ms(c.server.header_timeout_seconds);
   o.body_timeout = ms(c.server.body_timeout_seconds);
@@ -135,6 +137,12 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(services_.reranker, load_reranker(*config));
     services_.encoder_threads = encoder_threads(*config);
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
+    const StoreStats found = store_->stats();
+    services_.repaired = found.salvaged;
+    if (const LostWrites& lost = found.lost; lost.count > 0)
+      services_.lost_writes = (lost.at_least ? "at least " : "") + std::to_string(lost.count) +
+                              " acknowledged writes, from " + rfc3339(lost.first_ms) + " to " +
+                              rfc3339(lost.last_ms);
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), engine, *store_));
     IngestOptions ingest = ingest_options(*config);
     ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](
@@ -257,6 +265,7 @@ class Service {
     config.limits.tokens_per_minute = fresh.limits.tokens_per_minute;
     config.limits.documents_per_query = fresh.limits.documents_per_query;
     config.server.cors_origins = fresh.server.cors_origins;
+    config.server.allowed_hosts = fresh.server.allowed_hosts;
     config.server.drain_seconds = fresh.server.drain_seconds;
     config.policy.strategy = fresh.policy.strategy;
     config.policy.shadow_ratio = fresh.policy.shadow_ratio;
@@ -293,6 +302,7 @@ int cannot_start(const Config::Log& log, const Status& why) {
 }
 
 int serve(const ServeFlags& flags) {
+  keep_files_private();
   auto config = load_config(flags.config_file, flags.settings);
   if (!config.ok()) return complain(config.status());
   if (flags.print) {

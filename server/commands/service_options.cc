@@ -56,6 +56,9 @@ StoreOptions store_options(const Config& c) {
                                                             : StorePolicy::kS3Fifo;
   o.io_threads = static_cast<int>(c.disk.threads);
   o.direct_io = c.disk.direct_io;
+  o.on_damage = c.disk.on_damage == "salvage"     ? OnDamage::kSalvage
+                : c.disk.on_damage == "text_only" ? OnDamage::kTextOnly
+                                                  : OnDamage::kRefuse;
   return o;
 }
 

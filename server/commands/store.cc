@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "cachestore/disk/repair.h"
 #include "cachestore/store_admin.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -111,20 +112,73 @@ int upgrade(const std::string& path) {
   return report->left > 0 ? 1 : 0;
 }
 
+/// Says what can be saved of a damaged record, and with `apply` does it.
+int repair(const std::string& path, bool apply, bool drop_kv) {
+  std::error_code ec;
+  if (!std::filesystem::is_directory(path, ec))
+    return complain(
+        Status::not_found("there is no store at '" + path + "'; name its folder with --path"));
+  const auto report = repair_store({path, /*dry_run=*/!apply, /*keep_kv=*/!drop_kv});
+  if (!report.ok()) return complain(report.status());
+  for (const auto& line : report->damage) std::printf("damaged: %s\n", line.c_str());
+  for (const auto& d : report->texts)
+    std::printf("text only: %s %s: %s\n", d.ns.c_str(), d.id.c_str(), d.reason.c_str());
+  for (const auto& d : report->lost)
+    std::printf("lost: %s %s: %s\n", d.ns.c_str(), d.id.c_str(), d.reason.c_str());
+  std::printf("%s\n", summary(*report).c_str());
+  if (report->may_be_older)
+    std::printf("some documents may be back that were deleted, or in an older version\n");
+  if (!apply) {
+    std::printf("nothing was changed; --apply does it\n");
+  } else {
+    std::printf("the damaged record lies in %s\n", report->kept_folder.c_str());
+    for (const auto& file : report->text_files)
+      std::printf("post these texts again: %s\n", file.c_str());
+  }
+  return report->lost.empty() && report->texts.empty() && !report->may_lack_documents ? 0 : 2;
+}
+
+int backup(const std::string& path, const std::string& to, std::uint32_t keep) {
+  auto store = open(path, false);
+  if (!store.ok()) return complain(store.status());
+  const auto report = (*store)->backup(to, keep);
+  if (!report.ok()) return complain(report.status());
+  std::printf("backup %u of %llu files, %s, without KV; %u in %s\n", report->number,
+              static_cast<unsigned long long>(report->files), human(report->bytes).c_str(),
+              report->backups, to.c_str());
+  return 0;
+}
+
+int restore(const std::string& path, const std::string& from) {
+  const auto report = restore_store(from, path);
+  if (!report.ok()) return complain(report.status());
+  const auto store = open(path, false);
+  if (!store.ok()) return complain(store.status());
+  std::printf("restored %llu documents of backup %u to %s\n",
+              static_cast<unsigned long long>((*store)->stats().documents), report->number,
+              path.c_str());
+  return 0;
+}
+
 }  // namespace
 
 void add_store_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>("./data");
   auto* c = app.add_subcommand("store",
                                "Look after a store's folder. stats also works beside a running "
-                               "service; verify, gc and upgrade need it stopped");
+                               "service; the others need it stopped");
   c->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*call)(const std::string&)) {
     auto* s = c->add_subcommand(name, help);
     s->add_option("-p,--path", *path, "Folder of the store (disk.path)")
         ->envname("QUIRE_DISK__PATH")
         ->capture_default_str();
-    s->callback([path, call, &run] { run = [path, call] { return call(*path); }; });
+    s->callback([path, call, &run] {
+      run = [path, call] {
+        keep_files_private();
+        return call(*path);
+      };
+    });
   };
   add("stats", "Documents, segments, bytes", stats);
   add("verify", "Re-read everything and check every checksum; exit code 2 when something is bad",
@@ -134,6 +188,49 @@ void add_store_command(CLI::App& app, CommandRun& run) {
       "Move the KV of a store that an older version wrote to the layout of this one; the service "
       "does it too, while it runs",
       upgrade);
+  const auto with_path = [&](CLI::App* command) {
+    command->add_option("-p,--path", *path, "Folder of the store (disk.path)")
+        ->envname("QUIRE_DISK__PATH")
+        ->capture_default_str();
+    return command;
+  };
+  auto* s = with_path(c->add_subcommand(
+      "repair",
+      "Put all that can be read of a damaged record into a new one, and say by id what cannot; "
+      "exit code 2 when something is lost or may be. Without --apply it only says what it would "
+      "do"));
+  auto apply = std::make_shared<bool>(false), drop_kv = std::make_shared<bool>(false);
+  s->add_flag("--apply", *apply, "Replace the record; the damaged one is kept beside it");
+  s->add_flag("--drop-kv", *drop_kv, "Leave all KV behind, to be computed again");
+  s->callback([path, apply, drop_kv, &run] {
+    run = [path, apply, drop_kv] {
+      keep_files_private();
+      return repair(*path, *apply, *drop_kv);
+    };
+  });
+  auto folder = std::make_shared<std::string>();
+  auto keep = std::make_shared<std::uint32_t>(7);
+  auto* b = with_path(c->add_subcommand(
+      "backup",
+      "Add a backup of all documents and jobs, without KV, to a folder: incremental, every byte "
+      "checked"));
+  b->add_option("to", *folder, "Folder of the backups")->required();
+  b->add_option("--keep", *keep, "Newest backups to keep; 0: all")->capture_default_str();
+  b->callback([path, folder, keep, &run] {
+    run = [path, folder, keep] {
+      keep_files_private();
+      return backup(*path, *folder, *keep);
+    };
+  });
+  auto* r = with_path(c->add_subcommand(
+      "restore", "Make a store of the newest backup in a folder; its KV is computed again"));
+  r->add_option("from", *folder, "Folder of the backups")->required();
+  r->callback([path, folder, &run] {
+    run = [path, folder] {
+      keep_files_private();
+      return restore(*path, *folder);
+    };
+  });
 }
 
 }  // namespace quire

@@ -343,6 +343,23 @@ TEST_P(StoreTest, AnUncommittedSegmentGoesWithItsLastHandleAndOverARestart) {
   EXPECT_EQ(store->stats().segment_bytes, 0u);
 }
 
+TEST_P(StoreTest, ADocumentOfAnotherVersionIsNotDeleted) {
+  const auto first = store->commit_document(test::manifest_of("a", {1}), test::text_of("a"));
+  ASSERT_OK(first);
+  CommitOptions expecting;
+  expecting.expected_version = first->version;
+  ASSERT_OK(store->update_document("default", "a", [](DocumentManifest& m) {
+    m.pinned = true;
+    return Status();
+  }));
+  EXPECT_EQ(store->delete_document("default", "a", expecting).code(), Code::kFailedPrecondition);
+  ASSERT_OK(store->get_document_head("default", "a"));
+  expecting.expected_version = first->version + 1;
+  ASSERT_OK(store->delete_document("default", "a", expecting));
+  EXPECT_EQ(store->get_document_head("default", "a").code(), Code::kNotFound);
+  EXPECT_EQ(store->delete_document("default", "a", expecting).code(), Code::kNotFound);
+}
+
 TEST_P(StoreTest, IdenticalContextsShareOneSegment) {
   ASSERT_OK(test::put_document(*store, "a", {1, 2}));
   ASSERT_OK(test::put_document(*store, "b", {2, 3, 2}));

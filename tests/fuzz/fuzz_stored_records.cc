@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
 
@@ -46,6 +47,7 @@ void decode_all(std::string_view bytes) {
   if (auto opaque = record::decode_opaque(bytes); opaque.ok())
     check(record::encode_opaque(*opaque) == bytes);
   (void)record::check_envelope(bytes).ok();
+  check(WriteLedger::parse(bytes).size() <= bytes.size() / 32);
 
   // Tokens need their manifest, so the input gives the counts of two chunks.
   DocumentManifest m;

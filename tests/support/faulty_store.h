@@ -165,9 +165,10 @@ class FaultyStore final : public Store {
     if (fault()) return status_;
     return behind_->update_document(ns, id, edit, o);
   }
-  Status delete_document(std::string_view ns, std::string_view id) override {
+  Status delete_document(std::string_view ns, std::string_view id,
+                         const CommitOptions& o) override {
     if (fault()) return status_;
-    const Status deleted = behind_->delete_document(ns, id);
+    const Status deleted = behind_->delete_document(ns, id, o);
     if (on_deleted_) on_deleted_();
     return deleted;
   }

@@ -62,14 +62,44 @@ TEST(StoreFolder, ASecondOpenOfAStoreInUseIsRefused) {
   EXPECT_OK(open_at(folder.path()));
 }
 
-TEST(StoreFolder, ANewerLayoutAndADamagedMarkerAreRefused) {
+TEST(StoreFolder, ANewerLayoutIsRefusedAndADamagedMarkerWrittenAgain) {
   test::TempFolder folder;
   ASSERT_OK(open_at(folder.path()));
   std::ofstream(folder.path() + "/STORE") << "quire store layout 3\n";
   expect_error(open_at(folder.path()), Code::kFailedPrecondition, "newer version");
   expect_error(open_at(folder.path(), true), Code::kFailedPrecondition, "newer version");
   std::ofstream(folder.path() + "/STORE") << "garbage";
-  expect_error(open_at(folder.path()), Code::kCorruption, "damaged");
+  expect_error(open_at(folder.path(), true), Code::kCorruption, "damaged");
+  EXPECT_OK(open_at(folder.path()));
+  EXPECT_OK(open_at(folder.path(), true));
+  test::TempFolder foreign;
+  std::filesystem::create_directories(foreign.path());
+  std::ofstream(foreign.path() + "/STORE") << "garbage";
+  expect_error(open_at(foreign.path()), Code::kCorruption, "damaged");
+}
+
+TEST(StoreFolder, OnlyItsUserCanReadIt) {
+  test::TempFolder folder;
+  const mode_t before = ::umask(0);
+  {
+    auto store = open_at(folder.path());
+    ASSERT_OK(store);
+    ASSERT_OK(test::put_document(**store, "a", {1}));
+    ASSERT_OK((*store)->flush());
+  }
+  ::umask(before);
+  int files = 0;
+  const auto check = [&](const std::filesystem::path& path) {
+    struct stat st;
+    ASSERT_EQ(::lstat(path.c_str(), &st), 0);
+    if (path.parent_path().filename() == "db") return;  // RocksDB's own, behind a closed folder
+    EXPECT_EQ(st.st_mode & 07777, S_ISDIR(st.st_mode) ? 0700u : 0600u) << path;
+    ++files;
+  };
+  check(folder.path());
+  for (const auto& e : std::filesystem::recursive_directory_iterator(folder.path()))
+    check(e.path());
+  EXPECT_GE(files, 6);
 }
 
 TEST(StoreFolder, AFolderThatCannotBeWrittenIsRefusedButCanBeRead) {
@@ -178,8 +208,8 @@ TEST_F(FullDisk, WritesAreRefusedReadsAndDeletesGoOnAndItHealsByItself) {
   const Status deleted = store->delete_document("default", "d0");
   EXPECT_TRUE(deleted.ok() || deleted.code() == Code::kResourceExhausted) << deleted.to_string();
   ::unlink(folder.path("hog").c_str());
-  EXPECT_TRUE(store->delete_document("default", "d1").ok());
-  EXPECT_TRUE(store->delete_document("default", "d2").ok());
+  EXPECT_OK(store->delete_document("default", "d1"));
+  EXPECT_OK(store->delete_document("default", "d2"));
   ASSERT_OK(store->gc());
   EXPECT_OK(test::put_document(*store, "again", {2000}, big));
   EXPECT_OK(store->get_document("default", "again"));

@@ -1,0 +1,127 @@
+#include "cachestore/disk/mend_folder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "base/log.h"
+#include "cachestore/disk/store_folder.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns the beginning of a file; none if it cannot be read.
+std::optional<std::string> beginning(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return std::nullopt;
+  char buffer[4096];
+  in.read(buffer, sizeof buffer);
+  return std::string(buffer, static_cast<std::size_t>(in.gcount()));
+}
+
+Status set_aside(const std::string& path) {
+  for (int i = 0; i < 1000; ++i) {
+    const std::string to = path + ".damaged" + (i == 0 ? "" : "-" + std::to_string(i));
+    std::error_code ec;
+    if (fs::exists(to, ec)) continue;
+    fs::rename(path, to, ec);
+    if (ec) return Status(Code::kIo, "cannot move '" + path + "': " + ec.message(), "disk.path");
+    log_warning("set aside what lay in the place of a file of the store",
+                {{"path", path}, {"now", to}});
+    return {};
+  }
+  return Status(Code::kIo, "cannot move '" + path + "': too many were moved", "disk.path");
+}
+
+/// Sets aside what is there and no file.
+Status only_a_file(const std::string& path) {
+  std::error_code ec;
+  const auto type = fs::symlink_status(path, ec).type();
+  if (ec || type == fs::file_type::not_found || type == fs::file_type::regular) return {};
+  if (type == fs::file_type::symlink && fs::is_regular_file(path, ec)) return {};
+  return set_aside(path);
+}
+
+std::vector<std::string> manifests(const std::string& db) {
+  std::vector<std::string> out;
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(db, ec)) {
+    const std::string name = e.path().filename().string();
+    if (name.starts_with("MANIFEST-") && e.is_regular_file(ec)) out.push_back(name);
+  }
+  return out;
+}
+
+Status mend_marker(const std::string& root, int layout) {
+  const auto text = beginning(root + "/STORE");
+  if (text && text->starts_with(kStoreMarkerHead) && text->ends_with('\n') &&
+      text->size() > kStoreMarkerHead.size() + 1 &&
+      std::all_of(text->begin() + kStoreMarkerHead.size(), text->end() - 1,
+                  [](unsigned char c) { return std::isdigit(c) != 0; }))
+    return {};
+  log_warning("the marker of the store is damaged or lost, and written again",
+              {{"path", root + "/STORE"}});
+  return write_private_file(root + "/STORE",
+                            std::string(kStoreMarkerHead) + std::to_string(layout) + "\n");
+}
+
+Status mend_current(const std::string& db, const std::vector<std::string>& manifests) {
+  const std::string path = db + "/CURRENT";
+  QUIRE_RETURN_IF_ERROR(only_a_file(path));
+  const std::string text = beginning(path).value_or("");
+  const std::string name = text.substr(0, text.find('\n'));
+  const bool known = std::ranges::count(manifests, name) > 0;
+  if (known && text == name + "\n") return {};
+  if (!known && manifests.size() != 1) return {};  // which one is for the repair to find out
+  const std::string& right = known ? name : manifests.front();
+  log_warning("CURRENT of the record is damaged or lost, and written again",
+              {{"path", path}, {"manifest", right}});
+  return write_private_file(path, right + "\n");
+}
+
+Status end_replacement(const std::string& root) {
+  const std::string file = root + std::string(kNewRecordName);
+  auto from = beginning(file);
+  if (!from) return {};
+  while (from->ends_with('\n')) from->pop_back();
+  std::error_code ec;
+  if (!fs::exists(root + "/db", ec) && fs::is_directory(*from, ec)) {
+    fs::rename(*from, root + "/db", ec);
+    if (ec) return Status(Code::kIo, "cannot move '" + *from + "': " + ec.message(), "disk.path");
+    log_warning("ended a repair that was interrupted", {{"path", root}});
+  }
+  fs::remove(file, ec);
+  return {};
+}
+
+}  // namespace
+
+Status mend_folder(const std::string& root, int layout) {
+  QUIRE_RETURN_IF_ERROR(end_replacement(root));
+  const std::string db = root + "/db";
+  const auto found = manifests(db);
+  std::error_code ec;
+  if (found.empty() && !fs::exists(db + "/CURRENT", ec)) return {};  // no record, or a new store
+  for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/STORE", "/STORE.tmp"})
+    QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
+  QUIRE_RETURN_IF_ERROR(mend_marker(root, layout));
+  if (fs::is_regular_file(root + "/extents", ec))
+    QUIRE_RETURN_IF_ERROR(set_aside(root + "/extents"));
+  QUIRE_RETURN_IF_ERROR(only_a_file(db + "/LOCK"));
+  QUIRE_RETURN_IF_ERROR(only_a_file(db + "/IDENTITY"));
+  if (fs::is_regular_file(db + "/IDENTITY", ec) && fs::file_size(db + "/IDENTITY", ec) == 0)
+    fs::remove(db + "/IDENTITY", ec);
+  for (const auto& e : fs::directory_iterator(db, ec)) {
+    if (e.path().filename().string().starts_with("OPTIONS-"))
+      QUIRE_RETURN_IF_ERROR(only_a_file(e.path().string()));
+  }
+  return mend_current(db, found);
+}
+
+}  // namespace quire

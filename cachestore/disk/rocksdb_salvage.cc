@@ -1,0 +1,557 @@
+// This file implements the repair of a store: what can be read of a damaged record, in a new one.
+#include <rocksdb/db.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/sst_file_writer.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/index.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "cachestore/disk/repair.h"
+#include "cachestore/disk/rocksdb_layout1.h"
+#include "cachestore/disk/rocksdb_options.h"
+#include "cachestore/disk/store_folder.h"
+#include "cachestore/disk/write_ledger.h"
+#include "cachestore/format/catalog_keys.h"
+#include "cachestore/format/metadata.h"
+#include "cachestore/format/placement.h"
+#include "cachestore/format/record.h"
+
+namespace quire {
+namespace {
+
+using namespace rocksdb_internal;  // NOLINT: the settings of the tier
+namespace fs = std::filesystem;
+namespace json = boost::json;
+using ::rocksdb::Slice;
+
+enum Kind : std::size_t { kCatalog, kJobs, kMeta, kPlaces, kKinds };
+constexpr std::array<const char*, kKinds> kNames = {"catalog", "jobs", "meta", "extents"};
+constexpr std::size_t kBatchBytes = 4 << 20, kMostDamageLines = 100;
+
+std::string_view view(const Slice& s) { return {s.data(), s.size()}; }
+
+/// A database and the handles of those families that it has.
+struct Database {
+  std::unique_ptr<::rocksdb::DB> db;
+  std::vector<::rocksdb::ColumnFamilyHandle*> all;
+  std::array<::rocksdb::ColumnFamilyHandle*, kKinds> handles{};
+
+  Database() = default;
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+  ~Database() { close(); }
+  void close() {
+    if (!db) return;
+    for (auto* h : all) (void)db->DestroyColumnFamilyHandle(h);
+    all.clear();
+    (void)db->Close();
+    db.reset();
+    handles.fill(nullptr);
+  }
+};
+
+/// Namespace and id of a key that has them after its first byte.
+std::optional<std::pair<std::string, std::string>> document_of(std::string_view key) {
+  const auto end = key.find('\0');
+  if (key.size() < 2 || end == std::string_view::npos) return std::nullopt;
+  std::string_view id = key.substr(end + 1);
+  if (key.front() == kTermKind) {
+    if (id.size() <= kTermBytes) return std::nullopt;
+    id.remove_prefix(kTermBytes);
+  }
+  if (id.empty()) return std::nullopt;
+  return std::pair(std::string(key.substr(1, end - 1)), std::string(id));
+}
+
+/// Returns whether a record is whole and belongs into the new database.
+bool is_good(Kind family, std::string_view key, std::string_view value, bool keep_kv) {
+  if (key.empty()) return false;
+  // Keys of placements are numbers, which begin with a zero byte as well.
+  if (family != kPlaces && WriteLedger::is_slot_key(key)) return false;
+  if (family == kPlaces) return keep_kv && record::decode_placement(value).ok();
+  if (family == kCatalog) {
+    // The index of documents is made anew.
+    if (key.front() == kTermKind || key.front() == kIndexKind) return false;
+    if (key.front() == kSegmentKind && !keep_kv) return false;
+  }
+  return record::check_envelope(value).ok();
+}
+
+class Salvage {
+ public:
+  Salvage(const StoreFolder& folder, const RepairOptions& options)
+      : folder_(folder), options_(options), work_(folder.root() + "/repair") {}
+
+  Result<RepairReport> run();
+
+ private:
+  Status open_old();
+  Status open_read_only(const std::string& path, Database* out);
+  Status copy_record(const std::string& to);
+  Status name_families(const std::string& copy);
+  Status open_new();
+  void copy_family(Database& from, Kind family);
+  void copy_tables(const std::string& folder);
+  void take(Kind family, std::string_view key, std::string_view value, bool only_if_missing);
+  Status flush_batch();
+  Status compare_ledger();
+  Status check_documents();
+  void check_document(const DocumentManifest& head, std::vector<std::string>* drop);
+  void keep_text(const std::string& ns, const std::string& id, const DocumentManifest* head,
+                 std::string_view text, std::string reason);
+  Status install();
+  void note_damage(std::string line) {
+    if (report_.damage.size() < kMostDamageLines) report_.damage.push_back(std::move(line));
+  }
+  std::optional<std::string> new_record(std::string_view key) {
+    std::string value;
+    const auto s = new_.db->Get(::rocksdb::ReadOptions(), new_.handles[kCatalog],
+                                Slice(key.data(), key.size()), &value);
+    return s.ok() ? std::optional(std::move(value)) : std::nullopt;
+  }
+
+  const StoreFolder& folder_;
+  const RepairOptions& options_;
+  const std::string work_;
+  RocksDbTierOptions tier_options_;
+  Database old_, new_;
+  ::rocksdb::WriteBatch batch_;
+  Status write_error_;
+  RepairReport report_;
+  std::set<std::pair<std::string, std::string>> seen_;  ///< every document with any record
+  std::map<std::string, std::string> texts_;            ///< NDJSON by namespace
+};
+
+Status Salvage::open_read_only(const std::string& path, Database* out) {
+  ::rocksdb::DBOptions o = db_options(tier_options_);
+  o.create_if_missing = o.create_missing_column_families = false;
+  o.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
+  o.track_and_verify_wals_in_manifest = false;
+  o.paranoid_checks = false;
+  std::vector<std::string> present;
+  QUIRE_RETURN_IF_ERROR(
+      to_status(::rocksdb::DB::ListColumnFamilies(o, path, &present), "read the manifest"));
+  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
+  const auto cache = record_cache();
+  families.emplace_back("default", record_options(tier_options_, cache));
+  std::vector<std::size_t> which;
+  for (std::size_t f = 0; f < kKinds; ++f) {
+    if (std::ranges::count(present, kNames[f]) == 0) continue;
+    families.emplace_back(kNames[f], record_options(tier_options_, cache));
+    which.push_back(f);
+  }
+  ::rocksdb::DB* db = nullptr;
+  const auto status = ::rocksdb::DB::OpenForReadOnly(o, path, families, &out->all, &db);
+  if (!status.ok()) return to_status(status, "open the record");
+  out->db.reset(db);
+  for (std::size_t i = 0; i < which.size(); ++i) out->handles[which[i]] = out->all[i + 1];
+  return {};
+}
+
+/// Copies what RocksDB's repair changes, and links the tables, which it only moves.
+Status Salvage::copy_record(const std::string& to) {
+  std::error_code ec;
+  fs::create_directories(to, ec);
+  for (const auto& e : fs::directory_iterator(folder_.db(), ec)) {
+    if (!e.is_regular_file(ec)) continue;
+    const fs::path target = fs::path(to) / e.path().filename();
+    std::error_code failed;
+    if (e.path().extension() == ".sst") {
+      fs::create_hard_link(e.path(), target, failed);
+      if (!failed) continue;
+    }
+    fs::copy_file(e.path(), target, failed);
+    if (failed) note_damage(e.path().filename().string() + " cannot be read: " + failed.message());
+  }
+  if (ec) return Status::io("cannot read '" + folder_.db() + "': " + ec.message());
+  return {};
+}
+
+/// Adds a table to each family of the old record. RocksDB's repair learns of families from tables
+/// alone, and what the log holds of one whose last table is gone would be left out.
+Status Salvage::name_families(const std::string& copy) {
+  std::uint64_t number = 0;
+  std::error_code none;
+  for (const auto& e : fs::directory_iterator(copy, none))
+    number = std::max<std::uint64_t>(number,
+                                     std::strtoull(e.path().stem().string().c_str(), nullptr, 10));
+  const ::rocksdb::Options o(db_options(tier_options_),
+                             record_options(tier_options_, record_cache()));
+  for (std::size_t f = 0; f < kKinds; ++f) {
+    if (!old_.handles[f]) continue;
+    ::rocksdb::SstFileWriter writer(::rocksdb::EnvOptions(), o, old_.handles[f]);
+    std::string name = std::to_string(++number);
+    name.insert(0, name.size() < 6 ? 6 - name.size() : 0, '0');
+    auto status = writer.Open(copy + "/" + name + ".sst");
+    // A number of the ledger, which no repair copies.
+    if (status.ok()) status = writer.Put(WriteLedger::slot_key(0), "");
+    if (status.ok()) status = writer.Finish();
+    if (!status.ok()) return to_status(status, "name the family " + std::string(kNames[f]));
+  }
+  return {};
+}
+
+/// Opens the old record so that all of it that is left can be read in order.
+Status Salvage::open_old() {
+  const auto readable = [&](Database& db) -> Status {
+    for (std::size_t f = 0; f < kKinds; ++f) {
+      if (!db.handles[f]) continue;
+      ::rocksdb::ReadOptions o;
+      o.fill_cache = false;
+      const std::unique_ptr<::rocksdb::Iterator> it(db.db->NewIterator(o, db.handles[f]));
+      for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      }
+      if (!it->status().ok())
+        return to_status(it->status(), "read the family " + std::string(kNames[f]));
+    }
+    return {};
+  };
+  Status status = open_read_only(folder_.db(), &old_);
+  if (status.ok()) status = readable(old_);
+  if (status.ok()) return {};
+  note_damage(status.message());
+  const std::string copy = work_ + "/copy";
+  QUIRE_RETURN_IF_ERROR(copy_record(copy));
+  if (old_.db) {
+    report_.may_lack_documents = true;  // tables that the manifest names cannot be read
+    QUIRE_RETURN_IF_ERROR(name_families(copy));
+  }
+  old_.close();
+  ::rocksdb::DBOptions o = db_options(tier_options_);
+  o.track_and_verify_wals_in_manifest = false;
+  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
+  const auto cache = record_cache();
+  families.emplace_back("default", record_options(tier_options_, cache));
+  for (const char* name : kNames) families.emplace_back(name, record_options(tier_options_, cache));
+  QUIRE_RETURN_IF_ERROR(
+      to_status(::rocksdb::RepairDB(copy, o, families, record_options(tier_options_, cache)),
+                "rebuild the list of tables"));
+  return open_read_only(copy, &old_);
+}
+
+Status Salvage::open_new() {
+  ::rocksdb::DBOptions o = db_options(tier_options_);
+  o.error_if_exists = true;
+  std::vector<::rocksdb::ColumnFamilyDescriptor> families;
+  const auto cache = record_cache();
+  families.emplace_back("default", record_options(tier_options_, cache));
+  for (const char* name : {"catalog", "jobs", "meta", "extents"})
+    families.emplace_back(name, record_options(tier_options_, cache));
+  ::rocksdb::DB* db = nullptr;
+  QUIRE_RETURN_IF_ERROR(folder_.make_work_folder(work_ + "/db"));
+  const auto status = ::rocksdb::DB::Open(o, work_ + "/db", families, &new_.all, &db);
+  if (!status.ok()) return to_status(status, "make a new record");
+  new_.db.reset(db);
+  for (std::size_t f = 0; f < kKinds; ++f) new_.handles[f] = new_.all[f + 1];
+  return {};
+}
+
+Status Salvage::flush_batch() {
+  if (batch_.Count() > 0)
+    QUIRE_RETURN_IF_ERROR(
+        to_status(new_.db->Write(::rocksdb::WriteOptions(), &batch_), "write the new record"));
+  batch_.Clear();
+  return {};
+}
+
+void Salvage::take(Kind family, std::string_view key, std::string_view value,
+                   bool only_if_missing) {
+  if (family == kCatalog && !key.empty() &&
+      std::string_view{"dkti"}.find(key.front()) != std::string_view::npos) {
+    if (auto document = document_of(key)) seen_.insert(std::move(*document));
+  }
+  if (!write_error_.ok() || !is_good(family, key, value, options_.keep_kv)) return;
+  const Slice k(key.data(), key.size()), v(value.data(), value.size());
+  if (only_if_missing) {
+    write_error_ = flush_batch();
+    std::string there;
+    if (!write_error_.ok() ||
+        new_.db->Get(::rocksdb::ReadOptions(), new_.handles[family], k, &there).ok())
+      return;
+    report_.may_be_older = true;
+  }
+  (void)batch_.Put(new_.handles[family], k, v);
+  if (batch_.GetDataSize() > kBatchBytes) write_error_ = flush_batch();
+}
+
+/// Reads forwards to the first damage, then backwards to the last.
+template <class Take>
+::rocksdb::Status read_around(::rocksdb::Iterator& it, Take&& take) {
+  std::string last;
+  for (it.SeekToFirst(); it.Valid(); it.Next()) {
+    last = it.key().ToString();
+    take(view(it.key()), view(it.value()));
+  }
+  const auto status = it.status();
+  if (status.ok()) return status;
+  for (it.SeekToLast(); it.Valid() && it.key().ToString() > last; it.Prev())
+    take(view(it.key()), view(it.value()));
+  return status;
+}
+
+void Salvage::copy_family(Database& from, Kind family) {
+  if (!from.handles[family]) return;
+  ::rocksdb::ReadOptions o;
+  o.fill_cache = false;
+  const std::unique_ptr<::rocksdb::Iterator> it(from.db->NewIterator(o, from.handles[family]));
+  const auto status = read_around(*it, [&](std::string_view key, std::string_view value) {
+    take(family, key, value, /*only_if_missing=*/false);
+  });
+  if (status.ok()) return;
+  report_.may_lack_documents = true;
+  note_damage("family " + std::string(kNames[family]) + ": " + status.ToString());
+}
+
+/// Reads the tables that RocksDB's repair gave up, one by one.
+void Salvage::copy_tables(const std::string& folder) {
+  std::error_code none;
+  std::vector<std::string> files;
+  for (const auto& e : fs::directory_iterator(folder, none))
+    if (e.path().extension() == ".sst") files.push_back(e.path().string());
+  std::sort(files.rbegin(), files.rend());  // newer tables have larger numbers
+  for (const std::string& file : files) {
+    const std::string name = fs::path(file).filename().string();
+    ::rocksdb::Options o(db_options(tier_options_), record_options(tier_options_, record_cache()));
+    ::rocksdb::SstFileReader reader(o);
+    if (const auto s = reader.Open(file); !s.ok()) {
+      report_.may_lack_documents = true;
+      note_damage("table " + name + " cannot be opened: " + s.ToString());
+      continue;
+    }
+    const auto properties = reader.GetTableProperties();
+    const auto family = std::ranges::find_if(
+        kNames, [&](const char* n) { return properties && properties->column_family_name == n; });
+    if (family == kNames.end()) {
+      note_damage("table " + name + " does not say what it holds");
+      continue;
+    }
+    const std::unique_ptr<::rocksdb::Iterator> it(reader.NewIterator(::rocksdb::ReadOptions()));
+    const auto status = read_around(*it, [&](std::string_view key, std::string_view value) {
+      take(static_cast<Kind>(family - kNames.begin()), key, value, /*only_if_missing=*/true);
+    });
+    if (!status.ok()) report_.may_lack_documents = true;
+    note_damage("table " + name + ": " +
+                (status.ok() ? "left out by the repair" : status.ToString()));
+  }
+}
+
+void Salvage::keep_text(const std::string& ns, const std::string& id, const DocumentManifest* head,
+                        std::string_view text, std::string reason) {
+  if (tokenizer_internal::valid_utf8_prefix(text) < text.size()) {
+    report_.lost.push_back({ns, id, std::move(reason)});
+    return;
+  }
+  json::object line;
+  line["id"] = id;
+  if (head && !head->title.empty()) line["title"] = head->title;
+  line["text"] = text;
+  if (head && !head->metadata_json.empty()) {
+    boost::system::error_code wrong;
+    if (auto metadata = json::parse(head->metadata_json, wrong); !wrong && metadata.is_object())
+      line["metadata"] = std::move(metadata);
+  }
+  texts_[ns] += json::serialize(line) + "\n";
+  report_.texts.push_back({ns, id, std::move(reason)});
+}
+
+/// Counts a document that is whole. Of another one the keys to delete go to `drop`.
+void Salvage::check_document(const DocumentManifest& head, std::vector<std::string>* drop) {
+  if (head.status != DocumentStatus::kReady) {  // it has no text
+    ++report_.documents;
+    return;
+  }
+  const std::string tokens_key = catalog_key(kTokensKind, head.ns, head.id);
+  const auto text_record = new_record(text_key(head));
+  auto text = text_record ? record::decode_text(*text_record)
+                          : Result<std::string>(Status::corruption("is missing"));
+  if (text.ok() && text->size() != head.text_bytes)
+    text = Status::corruption("is that of another version");
+  const auto tokens_record = new_record(tokens_key);
+  DocumentManifest whole = head;
+  const Status tokens = tokens_record ? record::decode_tokens(*tokens_record, &whole)
+                                      : Status::corruption("are missing");
+  if (text.ok() && tokens.ok()) {
+    ++report_.documents;
+    return;
+  }
+  if (text.ok())
+    keep_text(head.ns, head.id, &head, *text, "its tokens cannot be read");
+  else
+    report_.lost.push_back({head.ns, head.id, "its text cannot be read"});
+  drop->push_back(catalog_key(kHeadKind, head.ns, head.id));
+  drop->push_back(tokens_key);
+  drop->push_back(text_key(head));
+}
+
+/// Says how many acknowledged writes are not in the old record, which RocksDB may take for a crash.
+Status Salvage::compare_ledger() {
+  if (!old_.db) return {};
+  WriteLedger ledger;
+  QUIRE_RETURN_IF_ERROR(ledger.open(folder_.ledger()));
+  const LostWrites lost = ledger.compare(kMeta + 1, [&](int kind, std::size_t slot) {
+    std::string value;
+    if (!old_.handles[at(kind)]) return std::uint64_t{0};
+    const auto s = old_.db->Get(::rocksdb::ReadOptions(), old_.handles[at(kind)],
+                                WriteLedger::slot_key(slot), &value);
+    return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
+  });
+  if (lost.count == 0) return {};
+  report_.may_lack_documents = true;
+  note_damage((lost.at_least ? "at least " : "") + std::to_string(lost.count) +
+              " acknowledged writes are not in the log, the first of Unix millisecond " +
+              std::to_string(lost.first_ms) + ", the last of " + std::to_string(lost.last_ms));
+  return {};
+}
+
+Status Salvage::check_documents() {
+  std::vector<std::string> drop;
+  std::set<std::pair<std::string, std::string>> found;
+  std::set<std::string> named_texts;
+  const std::unique_ptr<::rocksdb::Iterator> it(
+      new_.db->NewIterator(::rocksdb::ReadOptions(), new_.handles[kCatalog]));
+  for (it->Seek(std::string(1, kHeadKind)); it->Valid() && it->key()[0] == kHeadKind; it->Next()) {
+    const auto head = record::decode_head(view(it->key()).empty() ? "" : view(it->value()));
+    const auto document = document_of(view(it->key()));
+    if (!head.ok() || !document || head->ns != document->first || head->id != document->second) {
+      drop.push_back(it->key().ToString());
+      continue;
+    }
+    found.insert(*document);
+    if (!head->text_name.empty()) named_texts.insert(head->text_name);
+    check_document(*head, &drop);
+  }
+  QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the new record"));
+  // Texts without a head: under a document's own name, then under names of jobs.
+  for (const char kind : {kTextKind, kNamedTextKind}) {
+    for (it->Seek(std::string(1, kind)); it->Valid() && it->key()[0] == kind; it->Next()) {
+      const std::string_view key = view(it->key());
+      const auto text = record::decode_text(view(it->value()));
+      if (kind == kTextKind) {
+        const auto document = document_of(key);
+        if (document && found.contains(*document)) continue;
+        if (document && text.ok()) {
+          keep_text(document->first, document->second, nullptr, *text, "its head cannot be read");
+          found.insert(*document);
+        }
+        drop.emplace_back(key);
+        continue;
+      }
+      const std::string name(key.substr(1));
+      if (named_texts.contains(name) || new_record(named_key(kWaitingKind, name))) continue;
+      if (text.ok())
+        keep_text("unknown", "salvaged-" + name, nullptr, *text, "its head cannot be read");
+      drop.emplace_back(key);
+    }
+    QUIRE_RETURN_IF_ERROR(to_status(it->status(), "read the new record"));
+  }
+  for (it->Seek(std::string(1, kTokensKind)); it->Valid() && it->key()[0] == kTokensKind;
+       it->Next()) {
+    const auto document = document_of(view(it->key()));
+    if (!document || !found.contains(*document)) drop.push_back(it->key().ToString());
+  }
+  for (it->Seek(std::string(1, kSegmentKind)); it->Valid() && it->key()[0] == kSegmentKind;
+       it->Next())
+    ++report_.segments;
+  for (const auto& document : seen_)
+    if (!found.contains(document))
+      report_.lost.push_back({document.first, document.second, "its record cannot be read"});
+  for (const std::string& key : drop) (void)batch_.Delete(new_.handles[kCatalog], key);
+  QUIRE_RETURN_IF_ERROR(flush_batch());
+  for (const Kind family : {kJobs, kMeta}) {
+    const std::unique_ptr<::rocksdb::Iterator> all(
+        new_.db->NewIterator(::rocksdb::ReadOptions(), new_.handles[family]));
+    for (all->SeekToFirst(); all->Valid(); all->Next()) ++report_.records;
+  }
+  const auto order = [](const RepairReport::Document& a, const RepairReport::Document& b) {
+    return std::tie(a.ns, a.id) < std::tie(b.ns, b.id);
+  };
+  std::sort(report_.texts.begin(), report_.texts.end(), order);
+  std::sort(report_.lost.begin(), report_.lost.end(), order);
+  return {};
+}
+
+Status Salvage::install() {
+  char stamp[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm tm{};
+  gmtime_r(&now, &tm);
+  (void)std::strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", &tm);
+  QUIRE_ASSIGN_OR_RETURN(report_.kept_folder, folder_.make_aside(std::string("damaged-") + stamp));
+  for (const auto& [ns, lines] : texts_) {
+    const std::string path = report_.kept_folder + "/texts-" + ns + ".ndjson";
+    QUIRE_RETURN_IF_ERROR(write_private_file(path, lines));
+    report_.text_files.push_back(path);
+  }
+  std::string text = summary(report_) + "\n";
+  for (const auto& line : report_.damage) text += "damage: " + line + "\n";
+  for (const auto& d : report_.texts)
+    text += "text only: " + d.ns + " " + d.id + ": " + d.reason + "\n";
+  for (const auto& d : report_.lost) text += "lost: " + d.ns + " " + d.id + ": " + d.reason + "\n";
+  QUIRE_RETURN_IF_ERROR(write_private_file(report_.kept_folder + "/report.txt", text));
+  return folder_.replace_record(work_ + "/db", report_.kept_folder, options_.keep_kv);
+}
+
+Result<RepairReport> Salvage::run() {
+  tier_options_.direct_io = false;
+  std::error_code ec;
+  fs::remove_all(work_, ec);
+  QUIRE_RETURN_IF_ERROR(folder_.make_work_folder(work_));
+  struct Cleanup {
+    Salvage& salvage;
+    ~Cleanup() {
+      salvage.old_.close();
+      salvage.new_.close();
+      std::error_code ignored;
+      fs::remove_all(salvage.work_, ignored);
+    }
+  } const cleanup{*this};
+  QUIRE_RETURN_IF_ERROR(open_new());
+  if (const Status s = open_old(); !s.ok()) note_damage(s.message());
+  QUIRE_RETURN_IF_ERROR(compare_ledger());
+  if (old_.db)
+    for (std::size_t f = 0; f < kKinds; ++f) copy_family(old_, static_cast<Kind>(f));
+  copy_tables(work_ + "/copy/lost");
+  if (!old_.db) copy_tables(work_ + "/copy");
+  QUIRE_RETURN_IF_ERROR(write_error_);
+  QUIRE_RETURN_IF_ERROR(flush_batch());
+  QUIRE_RETURN_IF_ERROR(check_documents());
+  ::rocksdb::FlushOptions flush;
+  QUIRE_RETURN_IF_ERROR(to_status(new_.db->Flush(flush, {new_.handles.begin(), new_.handles.end()}),
+                                  "write the new record"));
+  new_.close();
+  old_.close();
+  if (!options_.dry_run) QUIRE_RETURN_IF_ERROR(install());
+  return std::move(report_);
+}
+
+}  // namespace
+
+Result<RepairReport> repair_store(const RepairOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(const StoreFolder folder,
+                         StoreFolder::open(options.path, /*read_only=*/false, /*for_repair=*/true));
+  return Salvage(folder, options).run();
+}
+
+std::string summary(const RepairReport& r) {
+  return std::to_string(r.documents) + " documents and the KV of " + std::to_string(r.segments) +
+         " contexts are whole; of " + std::to_string(r.texts.size()) +
+         " documents only the text could be read; " + std::to_string(r.lost.size()) +
+         " documents are lost" +
+         (r.may_lack_documents ? ", and there may be more of which not even the id is left" : "");
+}
+
+}  // namespace quire

@@ -1,0 +1,90 @@
+/// WriteLedger remembers acknowledged writes beside the database, so that a start notices when the
+/// database has lost some.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "cachestore/format/lost_writes.h"
+
+namespace quire {
+
+/// A file of the last kEntries acknowledged writes: number, time and families. Every write also
+/// puts its number into each family that it changes (kSlots records there, one for each number
+/// modulo kSlots). A write of the ledger whose number a family lacks is lost. A log that was cut,
+/// emptied, deleted or replaced by an older one loses writes in just this way, and the database
+/// itself cannot tell that from a crash.
+///
+/// An entry is written after its write was acknowledged and is not synchronized: after a loss of
+/// power the ledger may know less than the database, never more.
+///
+/// Threads: next() and add() concurrently, the rest by the opening thread.
+class WriteLedger {
+ public:
+  static constexpr std::size_t kEntries = 1024, kSlots = 256;
+  using Families = std::uint32_t;  ///< one bit each
+  static constexpr std::uint64_t kUnreadable = UINT64_MAX;
+  /// Returns the number in a slot of a family (a bit number); 0: none; kUnreadable: damaged, which
+  /// is said where it matters.
+  using SlotReader = std::function<std::uint64_t(int family, std::size_t slot)>;
+
+  struct Entry {
+    std::uint64_t number = 0;
+    std::int64_t ms = 0;
+    Families families = 0;
+  };
+  /// Returns the entries of a file that are whole.
+  static std::vector<Entry> parse(std::string_view file);
+
+  WriteLedger() = default;
+  WriteLedger(const WriteLedger&) = delete;
+  WriteLedger& operator=(const WriteLedger&) = delete;
+  ~WriteLedger();
+
+  /// Reads the file, if there is one; damaged entries count for nothing. Errors: kIo.
+  Status open(const std::string& path);
+  /// Compares the entries with the database.
+  LostWrites compare(int num_families, const SlotReader& read);
+  /// The same, then forgets the entries and goes on after the largest number that they or the
+  /// database have. Errors: kIo.
+  Result<LostWrites> check(int num_families, const SlotReader& read);
+
+  /// The right to put one number into its slot, until destroyed.
+  struct Turn {
+    std::uint64_t number = 0;
+    std::unique_lock<std::mutex> lock;
+  };
+  /// Returns the number of the next write, whose turn lasts until it is in the database: a slow
+  /// write may not put its number over a later one. Waits while kSlots writes are under way.
+  Turn next();
+  /// Notes an acknowledged write. A failure of the disk is ignored: it only makes the ledger know
+  /// less.
+  void add(std::uint64_t number, Families families, std::int64_t now_ms);
+
+  /// Key and value of a number in a family. Keys begin with a zero byte, as no other key does.
+  static std::string slot_key(std::size_t slot);
+  static std::string slot_value(std::uint64_t number);
+  /// Returns 0 for what slot_value() did not make.
+  static std::uint64_t slot_number(std::string_view value);
+  static bool is_slot_key(std::string_view key) { return key.starts_with('\0'); }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  std::vector<Entry> entries_;  ///< as read
+  std::atomic<std::uint64_t> last_{0};
+  struct Slot {
+    std::mutex mu;
+    std::uint64_t taken = 0;  ///< the largest number that was given; guarded by mu
+  };
+  std::array<Slot, kSlots> slots_;
+};
+
+}  // namespace quire

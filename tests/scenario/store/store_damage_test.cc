@@ -1,0 +1,445 @@
+// Damage of a store's folder: what is no record never keeps it from opening, a lost log is said,
+// and a damaged record is salvaged.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "cachestore/disk/backup.h"
+#include "cachestore/disk/repair.h"
+#include "cachestore/store_admin.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kDocuments = 12;
+
+std::string id_of(std::uint64_t n) { return "d" + std::to_string(n); }
+
+class StoreDamage : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options.path = folder.path();
+    options.dram_bytes = 0;
+  }
+  Result<std::unique_ptr<Store>> open() { return open_store(options); }
+  /// Writes documents in a process that dies, so that they lie in the log, or in one that closes
+  /// the store.
+  void write_documents(bool crash, std::uint64_t first = 0, std::uint64_t count = kDocuments) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      // RocksDB's threads of this process are not in the child, so it begins anew.
+      ::setenv("QUIRE_DAMAGE_CHILD", options.path.c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_CRASH", crash ? "1" : "0", 1);
+      ::setenv("QUIRE_DAMAGE_FIRST", std::to_string(first).c_str(), 1);
+      ::setenv("QUIRE_DAMAGE_COUNT", std::to_string(count).c_str(), 1);
+      ::execl("/proc/self/exe", "child", "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+              "--gtest_filter=StoreDamageChild.*", nullptr);
+      ::_exit(127);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0);
+  }
+  std::vector<fs::path> files(const std::string& suffix) const {
+    std::vector<fs::path> out;
+    for (const auto& e : fs::directory_iterator(options.path + "/db"))
+      if (e.path().filename().string().ends_with(suffix)) out.push_back(e.path());
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  /// Returns the documents that are there; each must be whole.
+  std::set<std::string> documents(Store& store) {
+    std::set<std::string> there;
+    for (std::uint64_t i = 0; i < 2 * kDocuments; ++i) {
+      const std::string id = id_of(i);
+      const auto m = store.get_document("default", id);
+      if (m.code() == Code::kNotFound) continue;
+      EXPECT_OK(m);
+      EXPECT_EQ(store.get_text("default", id).value_or(""), test::text_of(id));
+      there.insert(id);
+    }
+    return there;
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void write(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
+
+  test::TempFolder folder;
+  StoreOptions options;
+};
+
+/// Not a test: the process that write_documents() starts.
+TEST(StoreDamageChild, DISABLED_WritesDocuments) {
+  const char* path = std::getenv("QUIRE_DAMAGE_CHILD");
+  if (!path) GTEST_SKIP() << "runs within other tests";
+  StoreOptions options;
+  options.path = path;
+  options.dram_bytes = 0;
+  auto store = open_store(options);
+  if (!store.ok()) ::_exit(2);
+  const auto first = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_FIRST", 0));
+  const auto count = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_COUNT", 0));
+  for (std::uint64_t i = first; i < first + count; ++i)
+    if (!test::put_document(**store, id_of(i), {i}).ok()) ::_exit(3);
+  if (test::env_int("QUIRE_DAMAGE_CRASH", 0) == 1) ::_exit(0);
+  store->reset();
+  ::_exit(0);
+}
+
+TEST_F(StoreDamage, ALostLogIsSaidByNumberAndTime) {
+  struct Case {
+    const char* name;
+    std::function<void(const fs::path&)> damage;
+  };
+  const Case cases[] = {
+      {"emptied", [](const fs::path& log) { fs::resize_file(log, 0); }},
+      {"deleted", [](const fs::path& log) { fs::remove(log); }},
+      {"cut", [](const fs::path& log) { fs::resize_file(log, fs::file_size(log) / 2); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    fs::remove_all(options.path);
+    write_documents(/*crash=*/true);
+    const auto logs = files(".log");
+    ASSERT_EQ(logs.size(), 1u);
+    c.damage(logs.front());
+    auto store = open();
+    ASSERT_OK(store);
+    const auto there = documents(**store);
+    const LostWrites lost = (*store)->stats().lost;
+    EXPECT_LT(there.size(), kDocuments);
+    EXPECT_EQ(lost.count, kDocuments - there.size()) << "each document was one write";
+    EXPECT_GT(lost.first_ms, 0);
+    EXPECT_LE(lost.first_ms, lost.last_ms);
+    store->reset();
+    store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ((*store)->stats().lost.count, 0u) << "it was said";
+  }
+}
+
+TEST_F(StoreDamage, AnOlderLogInThePlaceOfTheNewOneIsSaid) {
+  write_documents(/*crash=*/true, 0, 4);
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 1u);
+  const std::string older = read(logs.front());
+  write_documents(/*crash=*/true, 4, 4);
+  const auto now = files(".log");
+  ASSERT_FALSE(now.empty());
+  write(now.back(), older);
+  auto store = open();
+  if (!store.ok()) {  // the manifest may have the size of the log
+    EXPECT_EQ(store.code(), Code::kCorruption);
+    return;
+  }
+  EXPECT_EQ((*store)->stats().lost.count, 8 - documents(**store).size());
+  EXPECT_GT((*store)->stats().lost.count, 0u);
+}
+
+TEST_F(StoreDamage, ACrashLosesNothing) {
+  for (int round = 0; round < 3; ++round)
+    write_documents(/*crash=*/true, static_cast<std::uint64_t>(round) * 4, 4);
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), 12u);
+  EXPECT_EQ((*store)->stats().lost.count, 0u);
+}
+
+TEST_F(StoreDamage, WhatIsNoRecordNeverKeepsAStoreFromOpening) {
+  const auto in_its_place_a_folder = [](const std::string& path) {
+    fs::remove_all(path);
+    fs::create_directory(path);
+    std::ofstream(path + "/x") << "y";
+  };
+  const std::string root = options.path, db = root + "/db";
+  const std::vector<std::pair<std::string, std::function<void()>>> cases = {
+      {"LOCK is a folder", [&] { in_its_place_a_folder(root + "/LOCK"); }},
+      {"LOCK of RocksDB is a folder", [&] { in_its_place_a_folder(db + "/LOCK"); }},
+      {"LOCK is gone", [&] { fs::remove(root + "/LOCK"); }},
+      {"IDENTITY is a folder", [&] { in_its_place_a_folder(db + "/IDENTITY"); }},
+      {"IDENTITY is empty", [&] { fs::resize_file(db + "/IDENTITY", 0); }},
+      {"IDENTITY is gone", [&] { fs::remove(db + "/IDENTITY"); }},
+      {"OPTIONS are folders",
+       [&] {
+         for (const auto& e : fs::directory_iterator(db))
+           if (e.path().filename().string().starts_with("OPTIONS-"))
+             in_its_place_a_folder(e.path().string());
+       }},
+      {"CURRENT without its line end",
+       [&] { fs::resize_file(db + "/CURRENT", fs::file_size(db + "/CURRENT") - 1); }},
+      {"STORE is cut", [&] { fs::resize_file(root + "/STORE", 5); }},
+      {"STORE has one bit flipped", [&] { write(root + "/STORE", "quire st\xefre layout 2\n"); }},
+      {"STORE is a folder", [&] { in_its_place_a_folder(root + "/STORE"); }},
+      {"STORE is gone", [&] { fs::remove(root + "/STORE"); }},
+      {"SEAL is a folder", [&] { in_its_place_a_folder(root + "/SEAL"); }},
+      {"SEAL is garbage", [&] { write(root + "/SEAL", "garbage"); }},
+      {"LEDGER is a folder", [&] { in_its_place_a_folder(root + "/LEDGER"); }},
+      {"LEDGER is garbage", [&] { write(root + "/LEDGER", std::string(40'000, 'x')); }},
+      {"extents are gone", [&] { fs::remove_all(root + "/extents"); }},
+      {"extents are a file",
+       [&] {
+         fs::remove_all(root + "/extents");
+         write(root + "/extents", "x");
+       }},
+  };
+  for (const bool crash : {false, true}) {
+    for (const auto& [name, damage] : cases) {
+      SCOPED_TRACE(name + (crash ? ", after a crash" : ", after a close"));
+      fs::remove_all(root);
+      write_documents(crash);
+      damage();
+      auto store = open();
+      ASSERT_OK(store);
+      EXPECT_EQ(documents(**store).size(), kDocuments);
+      EXPECT_EQ((*store)->stats().lost.count, 0u);
+      ASSERT_OK(test::put_document(**store, id_of(kDocuments), {kDocuments}));
+    }
+  }
+}
+
+TEST_F(StoreDamage, ARecordWithoutItsCurrentFileIsNotBegunAnew) {
+  write_documents(/*crash=*/false);
+  const auto manifest = files("").front();
+  fs::copy_file(files("CURRENT").front(), options.path + "/db/MANIFEST-000999");
+  fs::remove(options.path + "/db/CURRENT");
+  EXPECT_EQ(open().code(), Code::kCorruption);
+  EXPECT_FALSE(files(".sst").empty()) << "the tables are still there";
+}
+
+/// Every document is whole in the store, or named as lost or as a text.
+void check_accounts(const RepairReport& report, const std::set<std::string>& there) {
+  EXPECT_EQ(report.documents, there.size());
+  std::set<std::string> named = there;
+  for (const auto& d : report.texts) EXPECT_TRUE(named.insert(d.id).second) << d.id;
+  for (const auto& d : report.lost) EXPECT_TRUE(named.insert(d.id).second) << d.id;
+}
+
+TEST_F(StoreDamage, ARepairOfAWholeStoreKeepsEverything) {
+  write_documents(/*crash=*/false);
+  const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_EQ(report->documents, kDocuments);
+  EXPECT_EQ(report->segments, kDocuments);
+  EXPECT_TRUE(report->lost.empty());
+  EXPECT_TRUE(report->texts.empty());
+  EXPECT_TRUE(report->damage.empty()) << report->damage.front();
+  EXPECT_FALSE(report->may_lack_documents);
+  EXPECT_EQ(report->kept_folder, "");
+  EXPECT_FALSE(fs::exists(options.path + "/repair"));
+  ASSERT_OK(repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true}));
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  for (std::uint64_t i = 0; i < kDocuments; ++i) {
+    auto handle = (*store)->find_segment(test::key_of(i));
+    ASSERT_TRUE(handle) << "KV stays";
+    EXPECT_OK(test::check_segment(**store, *handle, i));
+  }
+  EXPECT_EQ((*store)->namespaces().at(0).documents, kDocuments) << "the index is made anew";
+}
+
+TEST_F(StoreDamage, ALostManifestLosesNoDocument) {
+  write_documents(/*crash=*/false);
+  for (const auto& e : fs::directory_iterator(options.path + "/db"))
+    if (e.path().filename().string().starts_with("MANIFEST-")) fs::resize_file(e.path(), 10);
+  const auto refused = open();
+  ASSERT_EQ(refused.code(), Code::kCorruption);
+  EXPECT_NE(refused.status().message().find("quire store repair"), std::string::npos);
+  const auto dry = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
+  ASSERT_OK(dry);
+  EXPECT_EQ(dry->documents, kDocuments);
+  EXPECT_EQ(open().code(), Code::kCorruption) << "a dry run changes nothing";
+  options.on_damage = OnDamage::kSalvage;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_NE((*store)->stats().salvaged, "");
+  EXPECT_TRUE((*store)->find_segment(test::key_of(3)));
+  bool kept = false;
+  for (const auto& e : fs::directory_iterator(options.path)) {
+    if (!e.path().filename().string().starts_with("damaged-")) continue;
+    kept = fs::exists(e.path() / "db") && fs::exists(e.path() / "report.txt");
+  }
+  EXPECT_TRUE(kept) << "the damaged record is kept";
+}
+
+TEST_F(StoreDamage, TextOnlyLeavesTheKvBehind) {
+  write_documents(/*crash=*/false);
+  for (const auto& e : fs::directory_iterator(options.path + "/db"))
+    if (e.path().filename().string().starts_with("MANIFEST-")) fs::resize_file(e.path(), 10);
+  options.on_damage = OnDamage::kTextOnly;
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_FALSE((*store)->find_segment(test::key_of(3)));
+  EXPECT_EQ((*store)->stats().segments, 0u);
+}
+
+TEST_F(StoreDamage, OneBadBlockOfATableCostsFewDocuments) {
+  constexpr std::uint64_t kMany = 2 * kDocuments;
+  write_documents(/*crash=*/false, 0, kMany);
+  auto tables = files(".sst");
+  ASSERT_FALSE(tables.empty());
+  const auto largest = *std::max_element(tables.begin(), tables.end(), [](auto& a, auto& b) {
+    return fs::file_size(a) < fs::file_size(b);
+  });
+  std::string bytes = read(largest);
+  bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 0x10);
+  write(largest, bytes);
+  const auto report = repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_FALSE(report->damage.empty());
+  auto store = open();
+  ASSERT_OK(store);
+  const auto there = documents(**store);
+  check_accounts(*report, there);
+  EXPECT_EQ(there.size() + report->texts.size() + report->lost.size(), kMany)
+      << "each is whole or named";
+}
+
+TEST_F(StoreDamage, WithoutItsTablesARepairKeepsWhatTheLogHas) {
+  write_documents(/*crash=*/false);
+  write_documents(/*crash=*/true, kDocuments);
+  const auto tables = files(".sst");
+  ASSERT_FALSE(tables.empty());
+  for (const auto& table : tables) fs::remove(table);
+  const auto report = repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true});
+  ASSERT_OK(report);
+  EXPECT_TRUE(report->may_lack_documents);
+  EXPECT_NE(summary(*report).find("not even the id"), std::string::npos);
+  auto store = open();
+  ASSERT_OK(store);
+  const auto there = documents(**store);
+  EXPECT_EQ(there.size(), kDocuments);
+  EXPECT_TRUE(there.contains(id_of(kDocuments)));
+}
+
+TEST_F(StoreDamage, ABackupIsIncrementalVerifiedAndComesBack) {
+  const std::string backups = folder.path("backups"), restored = folder.path("restored");
+  EXPECT_EQ(restore_store(backups, restored).code(), Code::kNotFound);
+  {
+    auto store = open_admin_store(options);
+    ASSERT_OK(store);
+    for (std::uint64_t i = 0; i < 4; ++i) ASSERT_OK(test::put_document(**store, id_of(i), {i}));
+    const auto first = (*store)->backup(backups, 2);
+    ASSERT_OK(first);
+    EXPECT_EQ(first->backups, 1u);
+    EXPECT_GT(first->bytes, 0u);
+    for (std::uint64_t i = 4; i < 8; ++i) ASSERT_OK(test::put_document(**store, id_of(i), {i}));
+    ASSERT_OK((*store)->backup(backups, 2));
+    ASSERT_OK(test::put_document(**store, id_of(8), {8}));
+    const auto third = (*store)->backup(backups, 2);
+    ASSERT_OK(third);
+    EXPECT_EQ(third->number, 3u);
+    EXPECT_EQ(third->backups, 2u) << "two are kept";
+  }
+  ASSERT_OK(restore_store(backups, restored));
+  EXPECT_EQ(restore_store(backups, restored).code(), Code::kFailedPrecondition);
+  options.path = restored;
+  {
+    auto store = open();
+    ASSERT_OK(store);
+    EXPECT_EQ(documents(**store).size(), 9u);
+    EXPECT_FALSE((*store)->find_segment(test::key_of(1))) << "without KV";
+    EXPECT_EQ((*store)->stats().lost.count, 0u);
+  }
+  for (const auto& e : fs::recursive_directory_iterator(backups)) {
+    if (!e.is_regular_file() || e.path().extension() != ".sst") continue;
+    std::string bytes = read(e.path());
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write(e.path(), bytes);
+  }
+  EXPECT_EQ(restore_store(backups, folder.path("other")).code(), Code::kCorruption);
+}
+
+TEST_F(StoreDamage, AnInterruptedReplacementIsEnded) {
+  write_documents(/*crash=*/false);
+  fs::create_directory(options.path + "/repair");
+  fs::rename(options.path + "/db", options.path + "/repair/db");
+  write(options.path + "/NEW_RECORD", options.path + "/repair/db\n");
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_FALSE(fs::exists(options.path + "/NEW_RECORD"));
+}
+
+/// Damages random files of a store. Afterwards every document is right, or its store says what it
+/// lost.
+TEST_F(StoreDamage, RandomDamageIsNeverSilentAndNeverWrong) {
+  const int rounds = test::env_int("QUIRE_DAMAGE_ROUNDS", 40);
+  const auto first_seed = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_SEED", 1));
+  options.on_damage = OnDamage::kSalvage;
+  int salvaged = 0, lost_said = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint64_t seed = first_seed + static_cast<std::uint64_t>(round);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 rng(seed);
+    fs::remove_all(options.path);
+    write_documents(/*crash=*/rng() % 2 == 0, 0, kDocuments);
+    if (rng() % 2 == 0) write_documents(/*crash=*/rng() % 2 == 0, 0, kDocuments);
+    std::vector<fs::path> all;
+    for (const auto& e : fs::recursive_directory_iterator(options.path))
+      if (e.is_regular_file()) all.push_back(e.path());
+    std::sort(all.begin(), all.end());
+    std::string what;
+    for (int n = 1 + static_cast<int>(rng() % 2); n > 0; --n) {
+      const fs::path file = all[rng() % all.size()];
+      if (!fs::exists(file)) continue;
+      std::string bytes = read(file);
+      const auto kind = rng() % 5;
+      what += file.filename().string() + " kind " + std::to_string(kind) + "; ";
+      if (kind == 0 && !bytes.empty())
+        bytes[rng() % bytes.size()] ^= static_cast<char>(1 << rng() % 8);
+      if (kind == 1) bytes.resize(bytes.size() * (rng() % 100) / 100);
+      if (kind == 2) bytes.clear();
+      if (kind == 3) bytes = read(all[rng() % all.size()]);
+      fs::remove(file);
+      if (kind != 4) write(file, bytes);
+    }
+    SCOPED_TRACE(what);
+    auto store = open();
+    if (!store.ok() && store.code() == Code::kFailedPrecondition)
+      continue;  // STORE: a newer layout
+    ASSERT_OK(store);
+    std::set<std::string> there;
+    int unreadable = 0;
+    for (std::uint64_t i = 0; i < kDocuments; ++i) {
+      const auto text = (*store)->get_text("default", id_of(i));
+      if (text.ok()) {
+        EXPECT_EQ(*text, test::text_of(id_of(i)));
+        there.insert(id_of(i));
+      } else if (text.code() != Code::kNotFound) {
+        ++unreadable;
+      }
+      if (auto handle = (*store)->find_segment(test::key_of(i))) {
+        const Status s = test::check_segment(**store, *handle, i);
+        EXPECT_TRUE(s.ok() || s.code() == Code::kCorruption || s.code() == Code::kIo)
+            << s.to_string();
+      }
+    }
+    const StoreStats stats = (*store)->stats();
+    salvaged += stats.salvaged.empty() ? 0 : 1;
+    lost_said += stats.lost.count > 0 ? 1 : 0;
+    if (there.size() < kDocuments) {
+      EXPECT_TRUE(!stats.salvaged.empty() || stats.lost.count > 0 || unreadable > 0)
+          << "documents vanished without a word";
+    }
+  }
+  RecordProperty("salvaged", salvaged);
+  RecordProperty("lost_said", lost_said);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,137 @@
+#include "cachestore/disk/write_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+/// A database of two families that keeps what is put there.
+struct Slots {
+  std::map<std::pair<int, std::size_t>, std::uint64_t> of;
+  void put(std::uint64_t number, WriteLedger::Families families) {
+    for (int f = 0; f < 2; ++f)
+      if (families >> f & 1) of[{f, number % WriteLedger::kSlots}] = number;
+  }
+  WriteLedger::SlotReader reader() {
+    return [this](int family, std::size_t slot) {
+      const auto it = of.find({family, slot});
+      return it == of.end() ? std::uint64_t{0} : it->second;
+    };
+  }
+};
+
+class WriteLedgerTest : public ::testing::Test {
+ protected:
+  test::TempFolder folder;
+  Slots slots;
+  /// Writes through a ledger and returns the database after the n-th write, for each n.
+  std::vector<Slots> write(int n, WriteLedger::Families families = 1) {
+    WriteLedger ledger;
+    EXPECT_OK(ledger.open(folder.path()));
+    EXPECT_OK(ledger.check(2, slots.reader()));
+    std::vector<Slots> after;
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t number = ledger.next().number;
+      slots.put(number, families);
+      ledger.add(number, families, 1000 + i);
+      after.push_back(slots);
+    }
+    return after;
+  }
+  LostWrites check() {
+    WriteLedger ledger;
+    EXPECT_OK(ledger.open(folder.path()));
+    const auto lost = ledger.check(2, slots.reader());
+    EXPECT_OK(lost);
+    return lost.value_or(LostWrites());
+  }
+};
+
+TEST_F(WriteLedgerTest, NothingIsLostOfADatabaseThatHasAll) {
+  EXPECT_EQ(check().count, 0u) << "a new one";
+  write(10);
+  EXPECT_EQ(check().count, 0u);
+  write(3000);
+  EXPECT_EQ(check().count, 0u) << "more than it has room for";
+}
+
+TEST_F(WriteLedgerTest, ALostTailIsCountedWithItsTimes) {
+  const auto after = write(100);
+  slots = after[92];
+  const LostWrites lost = check();
+  EXPECT_EQ(lost.count, 7u);
+  EXPECT_FALSE(lost.at_least);
+  EXPECT_EQ(lost.first_ms, 1093);
+  EXPECT_EQ(lost.last_ms, 1099);
+  EXPECT_EQ(check().count, 0u) << "it is said once";
+  write(5);
+  EXPECT_EQ(check().count, 0u) << "new writes are not taken for lost ones";
+}
+
+TEST_F(WriteLedgerTest, ALossInOneFamilyIsSeen) {
+  write(10, 3);
+  for (auto& [key, number] : slots.of)
+    if (key.first == 1 && number > 6) number -= WriteLedger::kSlots < 6 ? 1 : number;
+  EXPECT_EQ(check().count, 4u);
+}
+
+TEST_F(WriteLedgerTest, MoreThanItKnowsIsSaidAsAtLeast) {
+  write(3000);
+  slots.of.clear();
+  const LostWrites lost = check();
+  EXPECT_EQ(lost.count, WriteLedger::kEntries);
+  EXPECT_TRUE(lost.at_least);
+}
+
+TEST_F(WriteLedgerTest, DamagedEntriesCountForNothing) {
+  write(10);
+  {
+    std::fstream file(folder.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (int entry = 0; entry < 20; ++entry) {
+      file.seekp(entry * 32 + 3);
+      file.put('x');
+    }
+  }
+  slots.of.clear();
+  EXPECT_EQ(check().count, 0u);
+  std::ofstream(folder.path()) << "short";
+  EXPECT_EQ(check().count, 0u);
+}
+
+TEST_F(WriteLedgerTest, WhatCannotBeReadIsNotCalledLost) {
+  write(10);
+  WriteLedger ledger;
+  ASSERT_OK(ledger.open(folder.path()));
+  const auto lost = ledger.check(2, [](int, std::size_t) { return WriteLedger::kUnreadable; });
+  ASSERT_OK(lost);
+  EXPECT_EQ(lost->count, 0u);
+  EXPECT_EQ(ledger.next().number, 11u);
+}
+
+TEST_F(WriteLedgerTest, ASlowWriteIsNotOvertakenInItsSlot) {
+  WriteLedger ledger;
+  ASSERT_OK(ledger.open(folder.path("ledger")));
+  ASSERT_OK(ledger.check(2, slots.reader()));
+  std::optional<WriteLedger::Turn> slow = ledger.next();
+  for (std::size_t i = 1; i < WriteLedger::kSlots; ++i) (void)ledger.next();
+  std::promise<std::uint64_t> later;
+  auto number = later.get_future();
+  std::thread other([&] { later.set_value(ledger.next().number); });
+  EXPECT_EQ(number.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  EXPECT_EQ(slow->number, 1u);
+  slow.reset();
+  EXPECT_EQ(number.get(), WriteLedger::kSlots + 1);
+  other.join();
+}
+
+}  // namespace
+}  // namespace quire
