@@ -103,6 +103,8 @@ bool ApiKey::allows_namespace(std::string_view ns) const {
                      [&](const std::string& n) { return n == "*" || n == ns; });
 }
 
+bool ApiKey::allows_any_namespace() const { return std::ranges::count(namespaces, "*") > 0; }
+
 std::shared_ptr<const KeyRing> KeyRing::open() {
   auto ring = std::make_shared<KeyRing>();
   ring->open_ = true;

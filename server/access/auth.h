@@ -26,6 +26,7 @@ struct ApiKey {
 
   bool allows(Scope scope) const;  ///< admin allows everything
   bool allows_namespace(std::string_view ns) const;
+  bool allows_any_namespace() const;  ///< its namespaces have "*"
 };
 
 /// KeyRing is an immutable set of keys. A reload makes a new one.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/free_memory.h"
 #include "base/log.h"
+#include "server/access/hosts.h"
 #include "server/app/gzip_sink.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
@@ -17,6 +19,12 @@ namespace {
 
 /// Packs are stored on disk, so the free disk space is their real limit.
 constexpr std::uint64_t kMaxStreamBytes = std::uint64_t{1} << 50;
+/// A route without a body reads this much, so that the connection stays usable.
+constexpr std::uint64_t kMaxUnusedBytes = 64 << 10;
+/// Requests with larger bodies give the memory that they freed back to the system.
+constexpr std::uint64_t kLargeBodyBytes = 1 << 20;
+/// The last pointers to a request may outlive its reply a little.
+constexpr std::chrono::milliseconds kAfterLargeBody{200};
 
 std::shared_ptr<Call> call_of(Exchange& exchange) {
   return std::static_pointer_cast<Call>(exchange.state);
@@ -39,6 +47,7 @@ class App final : public HttpService {
 
  private:
   std::optional<HttpResponse> admit(Call& call, const HttpRequest& request);
+  std::optional<HttpResponse> check_host(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> refuse(Call& call, const Problem& problem);
   std::optional<HttpResponse> authenticate(Call& call, const HttpRequest& request);
   std::optional<HttpResponse> choose_namespace(Call& call, const HttpRequest& request);
@@ -89,6 +98,22 @@ HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpReque
   return r;
 }
 
+/// A page of another site can have its own name resolve to this machine, and then call a service
+/// that only loopback reaches. So such a service answers only to names that are its own.
+std::optional<HttpResponse> App::check_host(Call& call, const HttpRequest& request) {
+  const auto config = services_.config();
+  const auto* given = request.headers.find("host");
+  if (!given || host_allowed(*given, config->server.host, config->server.allowed_hosts))
+    return std::nullopt;
+  return refuse(call,
+                make_problem("host_not_allowed",
+                             "this service does not answer to the host '" + given->substr(0, 128) +
+                                 "'; call it as localhost, or add the name to "
+                                 "server.allowed_hosts (behind a reverse proxy: the name that "
+                                 "the proxy passes on)",
+                             "Host"));
+}
+
 std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& request) {
   call.keys = services_.keys();
   const bool open_path = call.route->public_path || (call.route->endpoint == "metrics" &&
@@ -133,6 +158,11 @@ std::optional<HttpResponse> App::choose_namespace(Call& call, const HttpRequest&
                                      "the key '" + call.key->name +
                                          "' may not use the namespace '" + call.ns + "'",
                                      "X-Namespace"));
+  if (call.route->whole_service && !call.key->allows_any_namespace())
+    return refuse(call, make_problem("namespace_denied",
+                                     "this concerns the whole service and needs a key for the "
+                                     "namespace '*', which the key '" +
+                                         call.key->name + "' is not"));
   return std::nullopt;
 }
 
@@ -158,6 +188,7 @@ std::optional<HttpResponse> App::limit_rate(Call& call) {
 std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
   auto match = routes_.match(request.method, request.path);
   call.style = match.style;
+  if (auto r = check_host(call, request)) return r;
   allow_origin(call, request);
   if (request.method == "OPTIONS") return preflight(call, match, request);
   if (!match.route) {
@@ -209,6 +240,8 @@ HeadDecision App::on_head(Exchange& exchange) {
   HeadDecision decision;
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
   decision.reject = admit(*call, request);
+  if (!decision.reject && call->route->body == BodyUse::kNone)
+    decision.max_body_bytes = std::min(decision.max_body_bytes, kMaxUnusedBytes);
   if (!decision.reject && call->route->body == BodyUse::kDocuments) {
     decision.sink = make_document_sink(*call, request);
     if (decision.sink) decision.max_body_bytes = kMaxStreamBytes;
@@ -270,10 +303,9 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
   if (call->gzip && !call->gzip->complete())
     return call->fail(
         make_problem("invalid_value", "the gzip body ends too early", "Content-Encoding"));
-  if (!begin_idempotent(*call)) return;
-  const auto run = [call] {
+  const auto run = [this, call] {
     try {
-      call->route->handler(call);
+      if (begin_idempotent(*call)) call->route->handler(call);
     } catch (const std::exception& e) {
       log_error("a handler threw", {{"request_id", call->request_id},
                                     {"endpoint", std::string(call->route->endpoint)},
@@ -310,6 +342,9 @@ HttpResponse App::protocol_error(int status, const std::string& message, Exchang
     case 501:
       code = "not_supported";
       break;
+    case 503:
+      code = "overloaded";
+      break;
     case 505:
       code = "http_version_not_supported";
       break;
@@ -339,6 +374,10 @@ HttpResponse App::protocol_error(int status, const std::string& message, Exchang
 void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
   auto call = call_of(exchange);
   services_.requests_running--;
+  if (summary.request_bytes >= kLargeBodyBytes)
+    services_.timers->at(TimerQueue::Clock::now() + kAfterLargeBody, [&services = services_] {
+      (void)services.workers->post(return_free_memory);
+    });
   if (!call->idempotency_slot.empty() && summary.status >= 500)
     services_.idempotency->forget(call->idempotency_slot);
   const std::string_view endpoint = call->route ? call->route->endpoint : "none";

@@ -1,4 +1,5 @@
 #include "server/handlers/handlers.h"
+#include "server/protocols/protocols.h"
 #include "server/service/route_table.h"
 
 namespace quire {
@@ -33,6 +34,16 @@ Route openai(Route r) {
   return r;
 }
 
+Route anthropic(Route r) {
+  r.style = ErrorStyle::kAnthropic;
+  return r;
+}
+
+Route ollama(Route r) {
+  r.style = ErrorStyle::kOllama;
+  return r;
+}
+
 /// Returns the route of a probe: no key, always answered, on the I/O thread.
 Route probe(std::string_view pattern, std::string_view endpoint, Handler handler,
             std::string_view summary) {
@@ -45,6 +56,12 @@ Route probe(std::string_view pattern, std::string_view endpoint, Handler handler
 
 Route while_draining(Route r) {
   r.while_draining = true;
+  return r;
+}
+
+/// Marks a route that concerns every namespace.
+Route whole_service(Route r) {
+  r.whole_service = true;
   return r;
 }
 
@@ -109,6 +126,26 @@ std::vector<Route> all_routes() {
       openai(with_body("POST", "/tokenize", "tokenize", h::tokenize, kQuery, "Text to token ids")),
       openai(with_body("POST", "/detokenize", "detokenize", h::detokenize, kQuery,
                        "Token ids to text")),
+      openai(with_body("POST", "/v1/responses", "responses", h::openai_responses, kQuery,
+                       "OpenAI's Responses API")),
+      anthropic(with_body("POST", "/v1/messages", "messages", h::anthropic_messages, kQuery,
+                          "Anthropic's Messages API")),
+      anthropic(with_body("POST", "/v1/messages/count_tokens", "messages_count_tokens",
+                          h::anthropic_count_tokens, kQuery,
+                          "Tokens that a message would have, as Anthropic's API counts them")),
+      ollama(
+          with_body("POST", "/api/chat", "ollama_chat", h::ollama_chat, kQuery, "Ollama's chat")),
+      ollama(with_body("POST", "/api/generate", "ollama_generate", h::ollama_generate, kQuery,
+                       "Ollama's completion of a prompt")),
+      ollama(with_body("POST", "/api/embed", "ollama_embed", h::ollama_embed, kQuery,
+                       "Ollama's embeddings")),
+      ollama(
+          get("/api/tags", "ollama_tags", h::ollama_tags, kRead, "Models, as Ollama lists them")),
+      ollama(get("/api/ps", "ollama_ps", h::ollama_ps, kRead, "Models that are loaded")),
+      ollama(with_body("POST", "/api/show", "ollama_show", h::ollama_show, kRead,
+                       "One model, as Ollama describes it")),
+      ollama(get("/api/version", "ollama_version", h::ollama_version, kRead,
+                 "Version of the service, where Ollama's clients look for it")),
       get("/v1/info", "info", h::info, kRead, "What this service and its model can do"),
 
       probe("/livez", "livez", h::livez, "200 while the process turns"),
@@ -124,11 +161,12 @@ std::vector<Route> all_routes() {
                 "Keep the KV of documents"),
       with_body("POST", "/v1/admin/cache/unpin", "admin_cache_unpin", h::cache_unpin, kAdmin,
                 "Let the KV of documents go when room is needed"),
-      while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush", h::cache_flush,
-                               kAdmin, "Write what waits to disk", BodyUse::kNone)),
-      long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify",
-                             h::cache_verify, kAdmin, "Read everything again and check it",
-                             BodyUse::kNone)),
+      whole_service(while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush",
+                                             h::cache_flush, kAdmin, "Write what waits to disk",
+                                             BodyUse::kNone))),
+      whole_service(long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify",
+                                           h::cache_verify, kAdmin,
+                                           "Read everything again and check it", BodyUse::kNone))),
       long_running(with_body("POST", "/v1/admin/cache/export", "admin_cache_export",
                              h::cache_export, kAdmin, "Documents with their KV as a pack")),
       long_running(with_body("POST", "/v1/admin/cache/import", "admin_cache_import",
@@ -137,12 +175,14 @@ std::vector<Route> all_routes() {
                          "Queries that run or wait")),
       while_draining(with_body("POST", "/v1/admin/requests/{id}/cancel", "admin_request_cancel",
                                h::admin_cancel_request, kAdmin, "Cancel a query", BodyUse::kNone)),
-      while_draining(get("/v1/admin/config", "admin_config", h::effective_config, kAdmin,
-                         "The effective configuration")),
-      while_draining(with_body("POST", "/v1/admin/reload", "admin_reload", h::admin_reload, kAdmin,
-                               "Read keys and limits again", BodyUse::kNone)),
-      while_draining(with_body("POST", "/v1/admin/drain", "admin_drain", h::admin_drain, kAdmin,
-                               "Stop taking work", BodyUse::kNone)),
+      whole_service(while_draining(get("/v1/admin/config", "admin_config", h::effective_config,
+                                       kAdmin, "The effective configuration"))),
+      whole_service(
+          while_draining(with_body("POST", "/v1/admin/reload", "admin_reload", h::admin_reload,
+                                   kAdmin, "Read keys and limits again", BodyUse::kNone))),
+      whole_service(
+          while_draining(with_body("POST", "/v1/admin/drain", "admin_drain", h::admin_drain, kAdmin,
+                                   "Stop taking work", BodyUse::kNone))),
       get("/v1/admin/events", "admin_events", h::admin_events, kAdmin,
           "What happens, as server-sent events"),
   };

@@ -316,6 +316,17 @@ Status check_config(const Config& c) {
     return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
   QUIRE_RETURN_IF_ERROR(check_origins(c.server.cors_origins));
+  for (const std::string& name : c.server.allowed_hosts)
+    if (name.empty() || name.find('/') != std::string::npos)
+      return Status::invalid("server.allowed_hosts",
+                             "server.allowed_hosts has '" + name +
+                                 "'; name hosts without scheme and path, as in example.org");
+  if (c.server.max_held_body_bytes < c.server.max_body_bytes)
+    return Status::invalid(
+        "server.max_held_body_bytes",
+        "server.max_held_body_bytes is " + std::to_string(c.server.max_held_body_bytes) +
+            ", less than server.max_body_bytes (" + std::to_string(c.server.max_body_bytes) +
+            "); no body of that size could be taken");
   if (c.cache.block_tokens != 0 && c.cache.block_tokens != 16 && c.cache.block_tokens != 32 &&
       c.cache.block_tokens != 64)
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " +

@@ -20,10 +20,10 @@ struct Config {
   struct Server {
     std::string host = "127.0.0.1";
     std::int64_t port = 8080, threads = 0, max_body_bytes = 64 << 20, max_queue = 256,
-                 max_connections = 4096;
+                 max_connections = 4096, max_held_body_bytes = 512 << 20;
     double drain_seconds = 30, sse_ping_seconds = 15, header_timeout_seconds = 10,
            body_timeout_seconds = 30, idle_timeout_seconds = 75;
-    std::vector<std::string> cors_origins;
+    std::vector<std::string> cors_origins, allowed_hosts;
     bool ui = true;
   } server;
   struct Model {
@@ -53,7 +53,7 @@ struct Config {
     bool share_across_namespaces = false;
   } cache;
   struct Disk {
-    std::string path = "./data";
+    std::string path = "./data", on_damage = "refuse";
     std::int64_t max_bytes = 0, prompt_bytes = 1ll << 30, threads = 2;
     bool direct_io = true;
   } disk;

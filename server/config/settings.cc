@@ -21,6 +21,8 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(server, "threads", threads, 0, 256, "I/O threads; 0: one per core, at most 4"),
       QUIRE_SETTING(server, "max_body_bytes", max_body_bytes, 1024, kBig,
                     "largest request body; more is 413"),
+      QUIRE_SETTING(server, "max_held_body_bytes", max_held_body_bytes, 1024, kBig,
+                    "bodies of all running requests together; one more is 503"),
       QUIRE_SETTING(server, "max_queue", max_queue, 1, 1e6,
                     "queries that may wait; one more is 503 overloaded"),
       QUIRE_SETTING(server, "max_connections", max_connections, 1, 1e6,
@@ -39,6 +41,9 @@ std::vector<Setting> make_table() {
           server, "cors_origins", cors_origins, 0, 0,
           "origins browsers may call from, each scheme://host[:port], or \"*\" for any; in "
           "flags and the environment with commas between"),
+      QUIRE_SETTING(server, "allowed_hosts", allowed_hosts, 0, 0,
+                    "names besides localhost and server.host that requests may give in their Host "
+                    "header, or \"*\" for any; empty: beyond loopback any"),
       QUIRE_SETTING(server, "ui", ui, 0, 0, "serve the web page at /, and /docs"),
       QUIRE_SETTING(
           model, "path", path, 0, 0,
@@ -126,6 +131,11 @@ std::vector<Setting> make_table() {
           disk, "prompt_bytes", prompt_bytes, 0, kBig,
           "of that folder, for computed prompts without documents, which a restart then "
           "knows; at most an eighth of max_bytes, none if that is less than 64 MiB; 0: none"),
+      QUIRE_SETTING(disk, "on_damage", on_damage, 0, 0,
+                    "what a start does with a record that cannot be read whole: refuse; salvage "
+                    "what can be read, with the KV of it; or text_only, without any KV. What was "
+                    "there is kept aside",
+                    "refuse", "salvage", "text_only"),
       QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
       QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
       QUIRE_SETTING(remote, "url", url, 0, 0, "shared tier; empty: none"),

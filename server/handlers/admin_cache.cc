@@ -182,7 +182,8 @@ void cache_stats(std::shared_ptr<Call> call) {
   if (by && *by == "namespace") {
     namespaces.emplace();
     for (const auto& n : call->services.store->namespaces())
-      namespaces->push_back(namespace_use(call->services, n));
+      if (call->key->allows_namespace(n.name))
+        namespaces->push_back(namespace_use(call->services, n));
   }
   call->reply_json(200, cache_stats_json(call->services, std::move(namespaces)));
 }

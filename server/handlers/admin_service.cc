@@ -76,6 +76,7 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
     JobListOptions newest;
     newest.limit = 100;
     for (const auto& ns : services.store->namespaces()) {
+      if (!call_->key->allows_namespace(ns.name)) continue;
       const auto page = services.ingest->jobs().list_jobs(ns.name, newest);
       if (!page.ok()) continue;
       for (const auto& job : page->jobs) {

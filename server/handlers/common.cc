@@ -26,6 +26,22 @@ std::optional<Problem> window_problem(const Status& status, std::string_view sub
   return p;
 }
 
+Problem too_long_problem(const TextExcess& excess, std::string_view subject,
+                         std::string_view advice, std::string param) {
+  const std::string tokens = std::to_string(excess.most_tokens);
+  std::string detail = std::string(subject) + " has " + std::to_string(excess.bytes) + " bytes";
+  if (excess.bytes > excess.most_bytes)
+    detail += ", and no text of more than " + std::to_string(excess.most_bytes) + " fits in the " +
+              tokens + " tokens that are taken";
+  else
+    detail += " and more than the " + tokens + " tokens that are taken";
+  Problem p = make_problem("context_length_exceeded", detail + "; " + std::string(advice),
+                           std::move(param));
+  p.extra["limit"] = excess.most_tokens;
+  p.extra["actual"] = excess.least_tokens;
+  return p;
+}
+
 Problem ingest_problem(const Status& status) {
   switch (status.code()) {
     case Code::kFailedPrecondition:

@@ -1,13 +1,18 @@
 /// Helpers shared by several handlers.
 #pragma once
 
+#include <boost/json/object.hpp>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json_reader.h"
+#include "engine/chat/text_bound.h"
 #include "ingest/ingest_service.h"
+#include "server/json/embedding_codec.h"
 #include "server/reply/admin_reply.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
@@ -27,8 +32,22 @@ boost::json::object cache_stats_json(
 /// another one. `subject` is what has too many tokens, `advice` what to do.
 std::optional<Problem> window_problem(const Status& status, std::string_view subject,
                                       std::string_view advice);
+/// Returns the problem of texts that are too long to tokenize them all. `subject` is what is too
+/// long, as the client knows it; `advice` what to do.
+Problem too_long_problem(const TextExcess& excess, std::string_view subject,
+                         std::string_view advice, std::string param);
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<JsonError>& error);
+
+/// What becomes of texts that are longer than an encoder takes.
+enum class LongTexts : std::uint8_t { kRefuse, kCut };
+/// Makes the reply of the vectors of all inputs.
+using MakeEmbeddingsReply =
+    std::function<boost::json::object(const std::vector<std::vector<float>>& vectors,
+                                      const std::string& model, std::int64_t prompt_tokens)>;
+/// Embeds the inputs with the encoder or the model, and replies.
+void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTexts long_texts,
+                  MakeEmbeddingsReply make);
 
 /// Reads options of an ingest from query parameters, for bodies that are not JSON. `document`, if
 /// any, receives id and title. Fails the call and returns false for a wrong one.

@@ -13,6 +13,8 @@ json::object checks(const Services& s, bool& ok) {
   o["model"] = ready ? "ok" : "loading";
   o["disk"] = ready ? "ok" : "loading";
   o["service"] = draining ? "draining" : "ok";
+  if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
+  if (ready && !s.repaired.empty()) o["repaired"] = s.repaired;
   ok = ready && !draining;
   return o;
 }
@@ -48,7 +50,8 @@ void metrics(std::shared_ptr<Call> call) {
     return call->fail(make_problem("route_not_found", "metrics.enabled is false"));
   HttpResponse r;
   r.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  r.body = call->services.metrics->text(metrics_snapshot(call->services));
+  r.body = call->services.metrics->text(metrics_snapshot(call->services),
+                                        call->key && call->key->allows_any_namespace());
   call->reply(std::move(r));
 }
 

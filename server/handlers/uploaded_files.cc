@@ -58,7 +58,7 @@ std::string metadata_of(const ReadDocument& read, const std::string& file_name,
   all["filename"] = file_name;
   all["source"] = source;
   if (given.empty()) return json::serialize(all);
-  const auto own = parse_json(given);
+  const auto own = parse_json(given, kOutsideJson);
   if (!own.ok() || !own->is_object()) return given;  // ingest refuses it
   for (const auto& [key, value] : own->as_object()) all[key] = value;
   return json::serialize(all);

@@ -307,8 +307,25 @@ CacheTotals Metrics::cache_totals() const {
   return t;
 }
 
-std::string Metrics::text(const MetricsSnapshot& s) const {
+/// Takes the label `namespace` off every counter and sums those that are then alike.
+static void sum_namespaces(prometheus::MetricFamily& family) {
+  std::vector<prometheus::ClientMetric> sums;
+  for (prometheus::ClientMetric& metric : family.metric) {
+    std::erase_if(metric.label, [](const auto& label) { return label.name == "namespace"; });
+    const auto same = std::ranges::find_if(
+        sums, [&](const prometheus::ClientMetric& m) { return m.label == metric.label; });
+    if (same == sums.end())
+      sums.push_back(std::move(metric));
+    else
+      same->counter.value += metric.counter.value;
+  }
+  family.metric = std::move(sums);
+}
+
+std::string Metrics::text(const MetricsSnapshot& s, bool namespaces) const {
   auto families = impl_->registry.Collect();
+  for (auto& family : families)
+    if (!namespaces && family.name == "quire_requests_total") sum_namespaces(family);
   for (auto& family : snapshot_families(s)) families.push_back(std::move(family));
   if (s.vllm_names && s.ready)
     for (auto& family : vllm_families(families, s)) families.push_back(std::move(family));

@@ -57,7 +57,9 @@ class Metrics {
   /// Adds namespace labels to requests_total; off by default.
   void set_per_namespace(bool on);
   CacheTotals cache_totals() const;
-  std::string text(const MetricsSnapshot& snapshot) const;
+  /// Returns the text of a scrape. Without `namespaces` the series of all namespaces are summed,
+  /// so that no name of one is shown.
+  std::string text(const MetricsSnapshot& snapshot, bool namespaces = true) const;
 
  private:
   void decode_finished(std::string_view decode, const RetrieveStats& stats);

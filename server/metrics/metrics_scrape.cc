@@ -144,6 +144,11 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
                 {{"tier", "disk"}, {"op", op}});
   out.counter("quire_integrity_failures_total", "Stored bytes that failed their checksum",
               number(s.integrity_failures), {{"tier", "disk"}});
+  out.gauge("quire_store_lost_writes",
+            "Acknowledged writes that the last start found missing in the store's log",
+            number(s.lost.count));
+  out.gauge("quire_store_repaired", "1: the last start salvaged a damaged record",
+            s.salvaged.empty() ? 0 : 1);
   const std::pair<const char*, const IoTimes*> times[] = {
       {"read", &admin.disk_read}, {"write", &admin.disk_write}, {"delete", &admin.disk_delete}};
   for (const auto& [op, t] : times)

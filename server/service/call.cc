@@ -58,9 +58,7 @@ void Call::add_standard_headers(Headers& headers) const {
 }
 
 bool Call::covers_all_namespaces() const {
-  const bool any = key && std::find(key->namespaces.begin(), key->namespaces.end(), "*") !=
-                              key->namespaces.end();
-  return any && !request().headers.find("x-namespace");
+  return key && key->allows_any_namespace() && !request().headers.find("x-namespace");
 }
 
 bool Call::changes_something() const {
@@ -152,7 +150,8 @@ std::optional<json::value> body_json(Call& call) {
         "Content-Type"));
     return std::nullopt;
   }
-  auto value = parse_json(call.request().body);
+  auto value = parse_json(call.request().body, kOutsideJson);
+  std::string().swap(call.exchange->request.body);  // the value is a copy of it
   if (!value.ok()) {
     call.fail(make_problem("invalid_json", value.status().message()));
     return std::nullopt;

@@ -33,6 +33,8 @@ struct Route {
   bool public_path = false;     ///< no key required
   bool needs_ready = true;      ///< 503 while loading
   bool while_draining = false;  ///< served during a drain
+  /// Concerns every namespace, so it takes a key of the namespace "*".
+  bool whole_service = false;
   RunOn run = RunOn::kWorker;
   BodyUse body = BodyUse::kNone;
   ErrorStyle style = ErrorStyle::kNative;

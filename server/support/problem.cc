@@ -22,6 +22,8 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"missing_api_key", 401, "An API key is needed", "authentication_error", kNone},
       {"invalid_api_key", 401, "The API key is not known", "authentication_error", kNone},
       {"insufficient_scope", 403, "The API key may not do this", "permission_error", kNone},
+      {"host_not_allowed", 403, "The service does not answer to this host", "permission_error",
+       kNone},
       {"namespace_denied", 403, "The API key may not use this namespace", "permission_error",
        kNone},
       {"document_not_found", 404, "No such document", "not_found_error", kNone},
@@ -130,13 +132,32 @@ json::object problem_body(const Problem& problem, std::string_view instance,
   return o;
 }
 
+json::object anthropic_error(const Problem& problem, std::string_view request_id) {
+  const int status = problem_kind(problem.code).status;
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 403 ? "permission_error"
+                     : status == 404 ? "not_found_error"
+                     : status == 413 ? "request_too_large"
+                     : status == 429 ? "rate_limit_error"
+                     : status == 503 ? "overloaded_error"
+                     : status == 504 ? "timeout_error"
+                     : status >= 500 ? "api_error"
+                                     : "invalid_request_error";
+  json::object error{{"type", type}, {"message", problem.detail}, {"code", problem.code}};
+  if (!problem.param.empty()) error["param"] = problem.param;
+  return {{"type", "error"}, {"error", std::move(error)}, {"request_id", request_id}};
+}
+
 HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,
                               std::string_view request_id) {
   const ProblemKind& kind = problem_kind(problem.code);
   HttpResponse r;
   r.status = kind.status;
   r.content_type = style == ErrorStyle::kNative ? "application/problem+json" : "application/json";
-  r.body = json::serialize(problem_body(problem, instance, request_id));
+  r.body = style == ErrorStyle::kAnthropic ? json::serialize(anthropic_error(problem, request_id))
+           : style == ErrorStyle::kOllama
+               ? json::serialize(json::object{{"error", problem.detail}, {"code", problem.code}})
+               : json::serialize(problem_body(problem, instance, request_id));
   if (kind.retry == RetryHint::kRetryAfter) {
     const std::int64_t ms = std::max<std::int64_t>(1, problem.retry_after_ms);
     r.headers.set("Retry-After", std::to_string((ms + 999) / 1000));

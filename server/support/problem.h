@@ -23,7 +23,12 @@ struct Problem {
 };
 
 /// The form of a path's error bodies.
-enum class ErrorStyle : unsigned char { kNative, kOpenAi };
+enum class ErrorStyle : unsigned char {
+  kNative,     ///< problem+json, which OpenAI's clients read, too
+  kOpenAi,     ///< the same as plain JSON
+  kAnthropic,  ///< {"type": "error", "error": {"type", "message"}, "request_id"}
+  kOllama      ///< {"error": message}
+};
 
 /// The advice of a reply about a retry.
 enum class RetryHint : unsigned char { kNone, kRetryAfter, kDoNotRetry };
@@ -51,6 +56,8 @@ Problem problem_of(const Status& status, std::string_view code = {});
 /// Returns the problem as a JSON object, as in bodies and in SSE `error` events.
 boost::json::object problem_body(const Problem& problem, std::string_view instance,
                                  std::string_view request_id);
+/// Returns Anthropic's error object, as in bodies and in SSE `error` events.
+boost::json::object anthropic_error(const Problem& problem, std::string_view request_id);
 HttpResponse problem_response(const Problem& problem, ErrorStyle style, std::string_view instance,
                               std::string_view request_id);
 

@@ -220,9 +220,10 @@ TEST_F(AdminTest, RequestsAreListedAndCancelled) {
   bool cancelled = false;
   for (int attempt = 0; attempt < 30 && !cancelled; ++attempt) {
     LoopbackClient c(service->port(), 120);
-    ASSERT_TRUE(c.send(
-        "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-        std::to_string(body.size()) + "\r\n\r\n" + body));
+    ASSERT_TRUE(
+        c.send("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+               "application/json\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body));
     ASSERT_NE(c.read_until("\"id\":\"qry_").find("\"id\":\"qry_"), std::string::npos);
     const json::value list = admin("GET", "requests");
     if (at(list, "data").as_array().empty()) continue;
@@ -250,7 +251,7 @@ TEST_F(AdminTest, RequestsAreListedAndCancelled) {
 
 TEST_F(AdminTest, EventsTellWhatChanges) {
   LoopbackClient c(service->port(), 60);
-  ASSERT_TRUE(c.send("GET /v1/admin/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_TRUE(c.send("GET /v1/admin/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   ASSERT_NE(c.read_until("event: stats").find("event: stats"), std::string::npos);
   post("event", 19);
   EXPECT_EQ(int_at(evict(R"({"tier":"disk","document_ids":["event"]})"), "contexts"), 1);
@@ -313,9 +314,12 @@ TEST(AdminScope, OthersMayNot) {
       << "[[keys]]\nname = \"user\"\nsha256 = \"" << sha256("user-key").hex()
       << "\"\nscopes = [\"read\", \"write\", \"query\"]\nnamespaces = [\"default\"]\n"
       << "[[keys]]\nname = \"team\"\nsha256 = \"" << sha256("team-key").hex()
-      << "\"\nscopes = [\"admin\"]\nnamespaces = [\"team\"]\n";
+      << "\"\nscopes = [\"admin\"]\nnamespaces = [\"team\"]\n"
+      << "[[keys]]\nname = \"operator\"\nsha256 = \"" << sha256("operator-key").hex()
+      << "\"\nscopes = [\"admin\"]\nnamespaces = [\"*\"]\n";
   ServiceProcess service;
-  service.start(folder.path() / "store", {"--auth.keys_file=" + path.string()});
+  service.start(folder.path() / "store",
+                {"--auth.keys_file=" + path.string(), "--metrics.per_namespace=true"});
   const std::vector<std::string> user = {"api-key: user-key"}, team = {"api-key: team-key"};
   ASSERT_EQ(service
                 .call("POST", "/v1/documents?wait=true",
@@ -334,6 +338,23 @@ TEST(AdminScope, OthersMayNot) {
                      &status);
   EXPECT_EQ(status, 200);
   EXPECT_EQ(text_at(service.json("GET", "/v1/documents/d", {}, user), "cache.state"), "resident");
+  // It sees no other namespace, and does not reach the whole service.
+  const std::vector<std::string> all = {"api-key: operator-key"};
+  const std::string stats = "/v1/admin/cache/stats?by=namespace";
+  EXPECT_TRUE(at(service.json("GET", stats, {}, team), "namespaces").as_array().empty());
+  EXPECT_EQ(text_at(service.json("GET", stats, {}, all), "namespaces.0.name"), "default");
+  EXPECT_EQ(service.call("GET", "/metrics", {}, team).body.find("namespace=\"default\""),
+            std::string::npos);
+  EXPECT_NE(service.call("GET", "/metrics", {}, all).body.find("namespace=\"default\""),
+            std::string::npos);
+  for (const auto& route : all_routes()) {
+    if (!route.whole_service) continue;
+    EXPECT_EQ(service.call(std::string(route.method), std::string(route.pattern), {}, team).status,
+              403)
+        << route.pattern;
+  }
+  EXPECT_EQ(service.call("POST", "/v1/admin/drain", {}, team).status, 403);
+  EXPECT_EQ(service.call("GET", "/readyz").status, 200) << "nobody was drained";
   EXPECT_EQ(service.stop(), 0);
 }
 

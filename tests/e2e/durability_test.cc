@@ -167,7 +167,7 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
     for (int i = 0; i < 8; ++i) {
       streams.push_back(std::make_unique<LoopbackClient>(service.port()));
       ASSERT_TRUE(
-          streams.back()->send("POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: "
+          streams.back()->send("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                                "application/json\r\nContent-Length: " +
                                std::to_string(body.size()) + "\r\n\r\n" + body));
     }
@@ -198,7 +198,7 @@ TEST(Durability, AKillUnderLoadLosesNothingAcknowledgedAndJobsGoOn) {
     EXPECT_EQ(service.call("GET", "/v1/documents/" + id + "/content").body.substr(0, 7), "Report ")
         << id;
   LoopbackClient events(service.port(), 600);
-  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   EXPECT_NE(events.read_until("event: done").find("event: done"), std::string::npos);
   const auto finished = service.json("GET", "/v1/jobs/" + job);
   EXPECT_EQ(text_at(finished, "status"), "succeeded") << json::serialize(finished);

@@ -116,7 +116,7 @@ TEST_F(FullDiskTest, AJobThatRunsIntoAFullDiskEndsAndEveryDocumentIsThereOrFaile
   fill_disk();  // at any point of the job; what follows holds at each
   // The job's event stream ends with the job.
   LoopbackClient events(service_.port(), 600);
-  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: x\r\n\r\n"));
+  ASSERT_TRUE(events.send("GET /v1/jobs/" + job + "/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   ASSERT_NE(events.read_until("event: done").find("event: done"), std::string::npos);
   EXPECT_EQ(service_.call("GET", "/readyz").status, 200);
   EXPECT_EQ(answer(R"(["a"])"), before);

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <boost/json/serialize.hpp>
+#include <filesystem>
 #include <fstream>
 
 #include "cachestore/format/key.h"
@@ -14,8 +15,26 @@ namespace json = boost::json;
 
 std::string http_post(const std::string& target, const std::string& body) {
   return "POST " + target +
-         " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST(StoreFiles, OnlyTheServicesUserCanReadThem) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  ASSERT_EQ(
+      service.call("POST", "/v1/documents?wait=true", R"({"id":"d","text":"A text."})").status,
+      200);
+  namespace fs = std::filesystem;
+  int files = 0;
+  for (const auto& e : fs::recursive_directory_iterator(folder.path() / "store")) {
+    const auto others = fs::perms::group_all | fs::perms::others_all;
+    EXPECT_EQ(e.status().permissions() & others, fs::perms::none) << e.path();
+    ++files;
+  }
+  EXPECT_GT(files, 8);
+  EXPECT_EQ(service.stop(), 0);
 }
 
 TEST(Lifecycle, TermLetsARunningAnswerFinish) {
@@ -57,7 +76,7 @@ TEST(Lifecycle, ASecondSignalEndsTheWaiting) {
                 {"--server.drain_seconds=3600", "--server.body_timeout_seconds=3600"});
   LoopbackClient stuck(service.port());
   ASSERT_TRUE(
-      stuck.send("POST /v1/documents HTTP/1.1\r\nHost: x\r\nContent-Type: "
+      stuck.send("POST /v1/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                  "application/json\r\nContent-Length: 100\r\n\r\n{"));
   EXPECT_EQ(service.call("GET", "/livez").status, 200);
   service.signal(SIGTERM);

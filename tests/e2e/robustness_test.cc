@@ -30,17 +30,18 @@ class RobustnessTest : public ServiceTest {
     return r ? r->status : 0;
   }
   static int status_of_path(const std::string& target) {
-    return status_of("GET " + target +
-                     " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nConnection: close\r\n\r\n");
+    return status_of(
+        "GET " + target +
+        " HTTP/1.1\r\nHost: localhost\r\napi-key: right-key\r\nConnection: close\r\n\r\n");
   }
 };
 
 TEST_F(RobustnessTest, ASmuggledRequestIsNeverAnswered) {
   // The hidden request would get a 401. Only the refusal of the first request may come, and then
   // the end.
-  const std::string hidden = "GET /v1/documents HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string hidden = "GET /v1/documents HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const std::string start =
-      "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Type: "
+      "POST /v1/query HTTP/1.1\r\nHost: localhost\r\napi-key: right-key\r\nContent-Type: "
       "application/json\r\n";
   const std::string cases[] = {
       start + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden,
@@ -89,8 +90,8 @@ TEST_F(RobustnessTest, PathTricksFindNothing) {
 
 TEST_F(RobustnessTest, KeysInOddFormsAreRefused) {
   const auto status = [](const std::string& headers) {
-    return status_of("GET /v1/documents HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers +
-                     "\r\n");
+    return status_of("GET /v1/documents HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
+                     headers + "\r\n");
   };
   EXPECT_EQ(status("Authorization: Bearer right-key\r\n"), 200);
   for (const std::string& headers :
@@ -116,13 +117,14 @@ TEST_F(RobustnessTest, WrongContentTypesAre415) {
 }
 
 TEST_F(RobustnessTest, LargeHeadersAre431) {
-  EXPECT_EQ(
-      status_of("GET /livez HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"),
-      431);
+  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(20000, 'a') +
+                      "\r\n\r\n"),
+            431);
   std::string many;
   for (int i = 0; i < 3000; ++i) many += "X" + std::to_string(i) + ": y\r\n";
-  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: x\r\n" + many + "\r\n"), 431);
-  EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n"), 431);
+  EXPECT_EQ(status_of("GET /livez HTTP/1.1\r\nHost: localhost\r\n" + many + "\r\n"), 431);
+  EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            431);
 }
 
 TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
@@ -136,7 +138,7 @@ TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
       if (i % 3 == 0) (void)c.send("GET /livez HT");
       if (i % 3 == 1)
         (void)c.send(
-            "POST /v1/query HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\nContent-Length: "
+            "POST /v1/query HTTP/1.1\r\nHost: localhost\r\napi-key: right-key\r\nContent-Length: "
             "100\r\n\r\n{");
     }
     for (auto& c : clients) {
@@ -149,7 +151,7 @@ TEST_F(RobustnessTest, SlowClientsAreClosedAndTheirPlacesComeBack) {
 
 TEST_F(RobustnessTest, PipelinedRequestsKeepTheirOrderAndARefusalEndsThem) {
   const auto get = [](const std::string& target) {
-    return "GET " + target + " HTTP/1.1\r\nHost: x\r\napi-key: right-key\r\n\r\n";
+    return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\napi-key: right-key\r\n\r\n";
   };
   LoopbackClient c(service->port());
   ASSERT_TRUE(c.send(get("/livez") + get("/v1/documents/nobody") + get("/v1/models") +

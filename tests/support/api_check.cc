@@ -108,6 +108,18 @@ std::vector<std::string> check_reply(const std::string& method, const std::strin
             std::to_string(reply.status)};
   }
   if (type == "text/event-stream") return check_events(reply.body, *operation);
+  if (type == "application/x-ndjson") {
+    // Each line is what a whole reply would be.
+    const auto& line_schema = content->as_object().at("application/json").as_object().at("schema");
+    std::vector<std::string> problems;
+    for (std::size_t at = 0; at < reply.body.size();) {
+      const auto end = std::min(reply.body.find('\n', at), reply.body.size());
+      for (auto& problem : check_body(reply.body.substr(at, end - at), line_schema))
+        problems.push_back("a line: " + problem);
+      at = end + 1;
+    }
+    return problems;
+  }
   if (!type.ends_with("json")) return {};
   return check_body(reply.body, media->as_object().at("schema"));
 }

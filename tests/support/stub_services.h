@@ -31,9 +31,12 @@ class StubEngine : public Engine {
     info_.fingerprint = "m-00000000";
     info_.max_model_len = 2048;
   }
-  Status query_error, done_status;    ///< set before the call
-  bool hold = false;                  ///< keeps the sink, so that the test finishes it
-  std::chrono::milliseconds wait{0};  ///< reported to a refused client
+  Status query_error, done_status;            ///< set before the call
+  std::vector<std::string> pieces{"answer"};  ///< the answer of every query
+  std::string stop_text;                      ///< the stop string that ends it
+  QueryRequest last_request;                  ///< of the last query that was taken
+  bool hold = false;                          ///< keeps the sink, so that the test finishes it
+  std::chrono::milliseconds wait{0};          ///< reported to a refused client
 
   std::shared_ptr<QuerySink> take() {
     std::unique_lock lock(mu_);
@@ -55,6 +58,7 @@ class StubEngine : public Engine {
   void finish(QuerySink& sink, const Status& status = {}) {
     QueryStats stats;
     stats.completion_tokens = 1;
+    stats.stop_text = stop_text;
     sink.on_done(status, small_plan(), stats, FinishReason::kStop);
   }
 
@@ -65,8 +69,9 @@ class StubEngine : public Engine {
   void prefill(PrefillRequest, std::function<void(Result<PrefillResult>)> done) override {
     done(Status::unimplemented("stub"));
   }
-  Result<QueryHandle> query(QueryRequest, std::shared_ptr<QuerySink> sink) override {
+  Result<QueryHandle> query(QueryRequest request, std::shared_ptr<QuerySink> sink) override {
     if (!query_error.ok()) return query_error;
+    last_request = std::move(request);
     last_ = std::make_shared<std::atomic<bool>>(false);
     if (hold) {
       std::lock_guard lock(mu_);
@@ -76,7 +81,7 @@ class StubEngine : public Engine {
     }
     if (done_status.ok()) {
       sink->on_plan(small_plan());
-      (void)sink->on_token(1, "answer");
+      for (const std::string& piece : pieces) (void)sink->on_token(1, piece);
     }
     finish(*sink, done_status);
     return QueryHandle(last_);

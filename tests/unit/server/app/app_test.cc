@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/json_parse.h"
+#include "engine/chat/text_bound.h"
 #include "server/service/services.h"
 #include "tests/support/gzip_text.h"
 #include "tests/support/loopback_client.h"
@@ -204,6 +205,83 @@ TEST_F(AppTest, AnIdempotencyKeyCoversPathQueryNamespaceAndBody) {
   EXPECT_EQ(submits, 4);
 }
 
+TEST_F(AppTest, TextsThatCannotFitAreRefusedByTheirBytes) {
+  // The stub has the embedded model's tokenizer and a window of 2048 tokens.
+  const std::size_t most = 2048 * longest_token_bytes(engine.tokenizer());
+  const std::string long_text(most + 1, 'a');
+  const auto refused = [&](const std::string& target, const std::string& body,
+                           const std::string& param) {
+    const auto r = call("POST", target, body);
+    EXPECT_EQ(r.status, 400) << target;
+    EXPECT_EQ(code_of(r), "context_length_exceeded") << r.body;
+    EXPECT_NE(r.body.find("no text of more than " + std::to_string(most)), std::string::npos)
+        << r.body;
+    EXPECT_NE(r.body.find("\"param\":\"" + param + "\""), std::string::npos) << r.body;
+  };
+  refused("/v1/query", R"({"query":")" + long_text + "\"}", "query");
+  refused("/v1/query/plan", R"({"query":"q","system":")" + long_text + "\"}", "system");
+  refused("/v1/query",
+          R"({"messages":[{"role":"user","content":"a"},{"role":"user","content":")" + long_text +
+              "\"}]}",
+          "messages[1]");
+  refused("/v1/query", R"({"query":"q","documents":[{"text":")" + long_text + "\"}]}",
+          "documents[0]");
+  refused("/v1/completions", R"({"prompt":")" + long_text + "\"}", "prompt");
+  refused("/v1/chat/completions",
+          R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages[0]");
+  refused("/v1/embeddings", R"({"input":["a",")" + long_text + "\"]}", "input[1]");
+}
+
+TEST_F(AppTest, JsonOfTooManyPartsNamesTheBound) {
+  std::string arrays = R"({"query":[)";
+  for (int i = 0; i < (1 << 20) + 2000; ++i) arrays += "[],";
+  auto r = call("POST", "/v1/query", arrays + "0]}");
+  EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(code_of(r), "invalid_json");
+  EXPECT_NE(r.body.find("values that are taken"), std::string::npos) << r.body;
+  std::string keys = R"({"query":"q")";
+  for (int i = 0; i < 2000; ++i) keys += ",\"k" + std::to_string(i) + "\":0";
+  r = call("POST", "/v1/query", keys + "}");
+  EXPECT_EQ(code_of(r), "invalid_json");
+  EXPECT_NE(r.body.find("keys in one object"), std::string::npos) << r.body;
+  Config c;
+  c.disk.path = ::testing::TempDir();  // takes the body's lines
+  services.set_config(c);
+  r = call("POST", "/v1/documents", R"({"text":"a","metadata":{)" + keys.substr(13) + "}}", {},
+           "application/x-ndjson");
+  EXPECT_NE(r.body.find("keys in one object"), std::string::npos) << r.body;
+  EXPECT_EQ(r.status, 400) << r.body;
+}
+
+TEST_F(AppTest, ARouteWithoutABodyTakesNoLargeOne) {
+  EXPECT_LT(call("DELETE", "/v1/documents/a", std::string(64 << 10, 'x')).status, 300);
+  EXPECT_EQ(code_of(call("DELETE", "/v1/documents/a", std::string((64 << 10) + 1, 'x'))),
+            "payload_too_large");
+}
+
+TEST_F(AppTest, OnLoopbackOnlyItsOwnNamesAreAnswered) {
+  const auto ask = [&](const std::string& host) {
+    LoopbackClient c(server->port());
+    EXPECT_TRUE(
+        c.send("GET /v1/documents HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n"));
+    return c.read_response().value_or(RawResponse());
+  };
+  EXPECT_EQ(ask("localhost:8080").status, 200);
+  EXPECT_EQ(ask("127.0.0.1").status, 200);
+  auto r = ask("rebound.example");
+  EXPECT_EQ(r.status, 403);
+  EXPECT_EQ(code_of(r), "host_not_allowed");
+  EXPECT_NE(r.body.find("server.allowed_hosts"), std::string::npos) << r.body;
+  Config c;
+  c.server.allowed_hosts = {"rebound.example"};
+  services.set_config(c);
+  EXPECT_EQ(ask("rebound.example").status, 200);
+  c.server.allowed_hosts = {};
+  c.server.host = "0.0.0.0";
+  services.set_config(c);
+  EXPECT_EQ(ask("rebound.example").status, 200);
+}
+
 TEST_F(AppTest, GzipBodiesAreExpandedAndOtherEncodingsRefused) {
   Config c;
   c.disk.path = ::testing::TempDir();  // a stream of lines is kept there
@@ -259,9 +337,10 @@ TEST_F(AppTest, AClientThatLeavesCancelsItsQuery) {
     LoopbackClient c(server->port());
     const std::string body = std::string(R"({"query":"q","stream":)") +
                              (stream ? "true}" : "false}");
-    ASSERT_TRUE(c.send(
-        "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-        std::to_string(body.size()) + "\r\n\r\n" + body));
+    ASSERT_TRUE(
+        c.send("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+               "application/json\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body));
     auto sink = engine.take();
     ASSERT_TRUE(sink);
     if (stream) {
@@ -279,9 +358,10 @@ TEST_F(AppTest, AQueryThatFailsInTheStreamSaysSo) {
   engine.hold = true;
   LoopbackClient c(server->port());
   const std::string body = R"({"query":"q","stream":true})";
-  ASSERT_TRUE(c.send(
-      "POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-      std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      c.send("POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+             "application/json\r\nContent-Length: " +
+             std::to_string(body.size()) + "\r\n\r\n" + body));
   auto sink = engine.take();
   ASSERT_TRUE(sink);
   sink->on_plan(test::StubEngine::small_plan());
@@ -346,8 +426,8 @@ TEST_F(AppTest, LargeBodiesAndHeadersAreRefusedWithTheErrorBody) {
 
 TEST_F(AppTest, WhatHttpItselfRefusesHasTheErrorBodyToo) {
   const std::pair<std::string, std::string> cases[] = {
-      {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", "http_version_not_supported"},
-      {"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", "expectation_failed"}};
+      {"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", "http_version_not_supported"},
+      {"GET / HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\n\r\n", "expectation_failed"}};
   for (const auto& [text, code] : cases) {
     LoopbackClient c(server->port());
     ASSERT_TRUE(c.send(text));
