@@ -13,6 +13,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
+#include "engine/chat/tools.h"
 #include "engine/draft/draft.h"
 #include "engine/engine_checks.h"
 #include "engine/engine_parts.h"
@@ -199,7 +200,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.model = model_.get();
   core_.store = &store_;
   core_.tokenizer = tokenizer_.get();
-  token_trie_ = std::make_unique<const TokenTrie>(*tokenizer_);
+  token_trie_ = std::make_unique<const TokenTrie>(*tokenizer_, tool_marker_ids(*tokenizer_));
   core_.token_trie = token_trie_.get();
   core_.pool = pool_.get();
   core_.meter = &meter_;
@@ -295,6 +296,7 @@ Status EngineImpl::make_draft(const EngineOptions& options, std::unique_ptr<Mode
   if (draft_->same_tokens() && draft_->reader().compute().memory() == nullptr)
     core_.facts.draft_window = draft_->reader().rope().max_positions();
   info_.draft_path = options.draft_path;
+  info_.draft_max_model_len = draft_->reader().rope().max_positions();
   info_.draft_fingerprint = kv_fingerprint("quire-draft", draft_->reader(), draft_->tokenizer(), {})
                                 .hex();
   info_.draft_kv_bytes_per_token = draft_->document_bytes_per_token();

@@ -105,6 +105,8 @@ struct EngineInfo {
   /// Digest of everything that changes KV; it seeds the block keys.
   std::array<std::uint8_t, 32> fingerprint_digest;
   std::int64_t num_parameters = 0, memory_bytes = 0, max_model_len = 0, kv_bytes_per_token = 0;
+  /// Longest prompt that the draft reads for a prompt compressor; 0: there is no draft.
+  std::int64_t draft_max_model_len = 0;
   /// Additional bytes per document token for the draft's stored KV; 0 if none is stored.
   std::int64_t draft_kv_bytes_per_token = 0;
   ModelConfig config;

@@ -25,10 +25,26 @@ Answer::Answer(QueryRun& run, QuerySink& sink, std::int32_t next_position)
     : run_(run),
       sink_(sink),
       sampler_(run.request.sampling),
-      text_(*run.core.tokenizer, stop_texts(run)),
+      text_(*run.core.tokenizer, stop_texts(run), run.request.sampling.shown_tokens),
       next_position_(next_position) {
+  sampler_.record_prompt(run.request.prefix_ids);
+  for (const QueryContext& c : run.request.contexts) sampler_.record_prompt(c.token_ids);
+  sampler_.record_prompt(run.request.suffix_ids);
+  sampler_.end_with(ending_ids());
   if (const auto& grammar = run.request.sampling.grammar)
     matcher_.emplace(*grammar, *run.core.token_trie);
+}
+
+std::vector<std::int32_t> Answer::ending_ids() const {
+  const SamplingOptions& o = run_.request.sampling;
+  std::vector<std::int32_t> ids = o.stop_token_ids;
+  if (!o.ignore_eos) ids.insert(ids.end(), run_.core.stop_ids.begin(), run_.core.stop_ids.end());
+  return ids;
+}
+
+/// Returns whether the answer has the tokens that it must have.
+bool Answer::may_stop() const {
+  return run_.stats.completion_tokens >= run_.request.sampling.min_tokens;
 }
 
 std::optional<Answer::End> Answer::advance(std::span<const float> logits) {
@@ -62,8 +78,12 @@ bool Answer::prefers_withheld(std::span<const float> logits) const {
 
 /// Chooses the next token; -1: the grammar requires bytes that no token begins with.
 std::int32_t Answer::choose(std::span<const float> logits) {
-  if (!matcher_) return sampler_.sample(logits);
   const SamplingOptions& o = run_.request.sampling;
+  // A grammar says itself where an answer may end.
+  if (!matcher_) {
+    if (o.min_tokens > 0) sampler_.ban(may_stop() ? std::vector<std::int32_t>() : ending_ids());
+    return sampler_.sample(logits);
+  }
   // An answer that nothing may end continues to its last token.
   const bool endless = o.ignore_eos && o.stop_token_ids.empty();
   const auto allowed = endless ? matcher_->allowed() : matcher_->allowed(room());
@@ -77,6 +97,12 @@ std::int32_t Answer::choose(std::span<const float> logits) {
   };
   if (!o.ignore_eos) std::for_each(run_.core.stop_ids.begin(), run_.core.stop_ids.end(), may_end);
   std::for_each(o.stop_token_ids.begin(), o.stop_token_ids.end(), may_end);
+  for (const std::int32_t id : run_.core.token_trie->markers()) {
+    // A marker that has no text would be missing in the answer.
+    if (contains(o.shown_tokens, id)) continue;
+    const auto word = to_size(id) / 64;
+    if (word < allowed_.size()) allowed_[word] &= ~(std::uint64_t{1} << (id % 64));
+  }
   if (matcher_->narrowed() && prefers_withheld(logits)) cut_short_ = true;
   return sampler_.sample(logits, allowed_);
 }
@@ -95,7 +121,9 @@ std::optional<SampleRule> Answer::rule() {
   const SamplingOptions& o = run_.request.sampling;
   const bool forced = static_cast<std::size_t>(run_.stats.completion_tokens) <
                       o.forced_tokens.size();
-  if (matcher_ || forced || o.top_logprobs || sink_.wants_logits()) return std::nullopt;
+  if (matcher_ || forced || o.top_logprobs || sink_.wants_logits() || !may_stop())
+    return std::nullopt;
+  sampler_.ban({});
   return sampler_.next_rule();
 }
 
@@ -111,8 +139,10 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
                  FinishReason::kCancelled};
   const FinishReason stopped_reason = cut_short_ ? FinishReason::kLength : FinishReason::kStop;
   ++run_.stats.completion_tokens;
-  if ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) ||
-      contains(o.stop_token_ids, token_id)) {
+  // The token that is the last one needed may not end the answer itself.
+  const bool stops = matcher_ || run_.stats.completion_tokens > o.min_tokens;
+  if (stops && ((!o.ignore_eos && contains(run_.core.stop_ids, token_id)) ||
+                contains(o.stop_token_ids, token_id))) {
     const std::string rest = text_.finish();
     // The answer is complete, whether or not the sink still listens.
     if (!rest.empty()) (void)sink_.on_token(token_id, rest);
@@ -123,13 +153,14 @@ std::optional<Answer::End> Answer::accept(std::int32_t token_id, std::span<const
   if (run_.request.attribute) tokens_.push_back(token_id);
   if (matcher_)
     QUIRE_CHECK(matcher_->advance(token_id), "a token was taken that the grammar does not allow");
-  std::string text = text_.push(token_id);
+  std::string text = text_.push(token_id, matcher_ || may_stop());
   // Nothing can follow, so no token is needed to say so.
   const bool closed = matcher_ && matcher_->finished();
   const bool full = run_.stats.completion_tokens >= o.max_tokens ||
                     next_position_ >= run_.core.facts.window;
   const bool stopped = text_.stopped();
   if ((full || closed) && !stopped) text += text_.finish();
+  if (text_.stopped()) run_.stats.stop_text = text_.stop_text();
   if (!sink_.on_token(token_id, text)) return gone;
   if (closed || stopped || text_.stopped()) return End{{}, stopped_reason};
   if (full) return End{{}, FinishReason::kLength};

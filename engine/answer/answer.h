@@ -39,6 +39,9 @@ class Answer {
 
  private:
   std::int32_t choose(std::span<const float> logits);
+  /// Returns the ids that end the answer.
+  std::vector<std::int32_t> ending_ids() const;
+  bool may_stop() const;
   /// Returns how the compute device may sample the next token, if nobody else needs its logits.
   std::optional<SampleRule> rule();
   std::int64_t room() const;

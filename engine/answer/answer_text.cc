@@ -7,7 +7,12 @@ namespace quire {
 bool StopMatcher::feed(std::string_view text, std::string& out) {
   held_ += text;
   std::size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const std::size_t at = held_.find(stop);
+    if (at >= first) continue;
+    first = at;
+    completed_ = stop;
+  }
   if (first != std::string::npos) {
     out.append(held_, 0, first);
     held_.clear();
@@ -29,8 +34,9 @@ void StopMatcher::flush(std::string& out) {
   held_.clear();
 }
 
-std::string AnswerText::push(std::int32_t id) {
+std::string AnswerText::push(std::int32_t id, bool may_stop) {
   std::string out;
+  if (!may_stop) return decoder_.push(id);
   if (!stopped_) stopped_ = stops_.feed(decoder_.push(id), out);
   return out;
 }

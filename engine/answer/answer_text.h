@@ -21,22 +21,28 @@ class StopMatcher {
   bool feed(std::string_view text, std::string& out);
   /// Appends the held-back text when the answer ends without a stop string.
   void flush(std::string& out);
+  /// Returns the stop string that was completed; empty: none.
+  const std::string& completed() const { return completed_; }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, completed_;
 };
 
 class AnswerText {
  public:
   /// Creates the text of one answer; the tokenizer must outlive it.
-  AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops)
-      : decoder_(tokenizer), stops_(std::move(stops)) {}
-  /// Returns the text that became final with this token. Sets stopped().
-  std::string push(std::int32_t id);
+  AnswerText(const Tokenizer& tokenizer, std::vector<std::string> stops,
+             std::vector<std::int32_t> shown_tokens = {})
+      : decoder_(tokenizer, false, std::move(shown_tokens)), stops_(std::move(stops)) {}
+  /// Returns the text that became final with this token. Sets stopped(), but not with `may_stop`
+  /// false: stop strings then are text like any other.
+  std::string push(std::int32_t id, bool may_stop = true);
   /// Returns the text held back at the end; empty after a stop string.
   std::string finish();
   bool stopped() const { return stopped_; }
+  /// Returns the stop string that ended the text; empty: none.
+  const std::string& stop_text() const { return stops_.completed(); }
 
  private:
   StreamDecoder decoder_;

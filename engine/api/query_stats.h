@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/api/retrieve_stats.h"
 
@@ -12,6 +13,7 @@ struct QueryStats {
   double queue_ms = 0, lookup_ms = 0, load_ms = 0, prefill_ms = 0, recompute_ms = 0, ttft_ms = 0,
          decode_ms = 0, total_ms = 0;
   std::int64_t completion_tokens = 0;
+  std::string stop_text;  ///< the stop string that ended the answer; empty: none did
   /// Tokens of missing contexts whose newly computed KV was handed to the store.
   std::int64_t written_tokens = 0;
   /// Part of prefill_ms and recompute_ms in which layers ran while stored KV of higher layers was

@@ -33,7 +33,12 @@ struct PromptFormat::Impl {
   /// Another of its templates, for conversations with tools
   std::optional<TemplatePrompt> own_tools;
   bool cuts = false;  ///< kTemplate: the place of documents within the user's turn is known
+  ToolStyle fallback_style = ToolStyle::kHermes;  ///< where the template shows no calls
 
+  /// The template for conversations with tools; null: there is none
+  const TemplatePrompt* tool_template() const {
+    return own_tools ? &*own_tools : own ? &*own : nullptr;
+  }
   bool rendered() const { return syntax.family == PromptFamily::kTemplate; }
   Status read_templates(const tokenizer_internal::DetectedPrompt& found,
                         const PromptOptions& options);
@@ -396,6 +401,7 @@ Status PromptFormat::Impl::read_templates(const tokenizer_internal::DetectedProm
                                            std::string(tokenizer_internal::prompt_format_names()));
   }
   own = std::move(*made);
+  if (found.chat_template.find("SmolLM") != std::string::npos) fallback_style = ToolStyle::kSmolLm;
   if (found.tool_template.empty()) return {};
   auto with_tools = TemplatePrompt::make(found.tool_template, std::move(context));
   if (with_tools.ok()) {
@@ -605,18 +611,20 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(std::string_view question
   return suffix(std::span(&message, 1));
 }
 
-Result<std::vector<std::int32_t>> PromptFormat::suffix(
-    std::span<const ChatMessage> messages) const {
+Result<std::vector<std::int32_t>> PromptFormat::suffix(std::span<const ChatMessage> messages,
+                                                       bool continue_last) const {
   const PromptSyntax& s = impl_->syntax;
   if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
   QUIRE_RETURN_IF_ERROR(check_roles(messages, 0, /*strict=*/true));
-  if (messages.back().role != "user")
-    return role_error(messages.size() - 1, "the last message must be the user's");
+  if (messages.back().role != (continue_last ? "assistant" : "user"))
+    return role_error(messages.size() - 1, continue_last
+                                               ? "the message to continue must be the assistant's"
+                                               : "the last message must be the user's");
   std::vector<std::int32_t> ids;
   Renderer out(*impl_, ids, nullptr);
   if (impl_->cuts) {
-    QUIRE_ASSIGN_OR_RETURN(const auto cut,
-                           impl_->own->cut(std::nullopt, s.intro, s.question_open, messages));
+    QUIRE_ASSIGN_OR_RETURN(const auto cut, impl_->own->cut(std::nullopt, s.intro, s.question_open,
+                                                           messages, {}, continue_last));
     out.marked(cut.after);
     out.flush();
     return ids;
@@ -627,7 +635,7 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(
       out.markup(s.documents_in_turn ? s.assistant_open : s.document_generation);
       if (s.family == PromptFamily::kPlain) out.content(" ");
       put_answer(s, m.content, false, false, out);
-      out.markup(s.assistant_close);
+      if (!continue_last || i + 1 < messages.size()) out.markup(s.assistant_close);
       continue;
     }
     if (s.documents_in_turn && i > 0) {
@@ -639,16 +647,40 @@ Result<std::vector<std::int32_t>> PromptFormat::suffix(
     out.content(trimmed(m.content, s.trim_user));
     out.markup(s.documents_in_turn ? s.user_close : s.question_close);
   }
-  out.markup(s.documents_in_turn ? s.generation : s.document_generation);
+  if (!continue_last) out.markup(s.documents_in_turn ? s.generation : s.document_generation);
   out.flush();
   return ids;
 }
 
+Result<AroundDocuments> PromptFormat::around_documents(std::optional<std::string_view> system,
+                                                       std::span<const ChatMessage> messages,
+                                                       std::string_view tools,
+                                                       bool continue_last) const {
+  const PromptSyntax& s = impl_->syntax;
+  if (!renders_tools(/*with_documents=*/true))
+    return Status::invalid("tools", "this model's chat template has no place for tools");
+  if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
+  if (messages.front().role != "user")
+    return role_error(0, "the first message must be the user's, as documents stand in its turn");
+  QUIRE_ASSIGN_OR_RETURN(
+      const auto cut, impl_->tool_template()->cut(system, s.intro, s.question_open, messages, tools,
+                                                  continue_last));
+  AroundDocuments around;
+  around.before = whole_ids(*impl_, cut.before);
+  Renderer out(*impl_, around.after, nullptr);
+  out.marked(cut.after);
+  out.flush();
+  return around;
+}
+
 Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage> messages,
                                                      bool add_generation_prompt,
-                                                     std::string_view tools) const {
+                                                     std::string_view tools,
+                                                     bool continue_last) const {
   const PromptSyntax& s = impl_->syntax;
   if (messages.empty()) return Status::invalid("messages", "at least one message is needed");
+  if (continue_last && messages.back().role != "assistant")
+    return role_error(messages.size() - 1, "the message to continue must be the assistant's");
   const bool more = !tools.empty() || (impl_->own && needs_template(messages));
   if (more && !impl_->own) {
     return Status::invalid(
@@ -660,7 +692,7 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
     const bool other = impl_->own_tools && more;
     const TemplatePrompt& own = other ? *impl_->own_tools : *impl_->own;
     QUIRE_ASSIGN_OR_RETURN(const jinja::Text text,
-                           own.render(messages, add_generation_prompt, tools));
+                           own.render(messages, add_generation_prompt, tools, continue_last));
     if (messages[0].role == "system" && !own.shows_system() && !messages[0].content.empty())
       return role_error(0, "this model's chat template has no place for a system message");
     return whole_ids(*impl_, text);
@@ -690,7 +722,7 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
     if (m.role == "assistant") {
       out.markup(s.assistant_open);
       put_answer(s, m.content, i > last_user, i + 1 == messages.size(), out);
-      out.markup(s.assistant_close);
+      if (!continue_last || i + 1 < messages.size()) out.markup(s.assistant_close);
       continue;
     }
     if (i > first) out.markup(s.between_turns);
@@ -702,7 +734,7 @@ Result<std::vector<std::int32_t>> PromptFormat::chat(std::span<const ChatMessage
                                            : trimmed(m.content, s.trim_user));
     out.markup(s.user_close);
   }
-  if (add_generation_prompt) out.markup(s.generation);
+  if (add_generation_prompt && !continue_last) out.markup(s.generation);
   out.flush();
   return ids;
 }
@@ -718,6 +750,15 @@ bool PromptFormat::supports_system() const {
 bool PromptFormat::supports_tools() const {
   return (impl_->own && impl_->own->shows_tools()) ||
          (impl_->own_tools && impl_->own_tools->shows_tools());
+}
+bool PromptFormat::renders_tools(bool with_documents) const {
+  const TemplatePrompt* own = impl_->tool_template();
+  if (own == nullptr || !own->tool_style()) return false;
+  return !with_documents || (impl_->rendered() ? impl_->cuts : impl_->syntax.documents_in_turn);
+}
+ToolStyle PromptFormat::tool_style() const {
+  const TemplatePrompt* own = impl_->tool_template();
+  return own != nullptr && own->tool_style() ? *own->tool_style() : impl_->fallback_style;
 }
 PromptFamily PromptFormat::family() const { return impl_->syntax.family; }
 const std::array<std::uint8_t, 32>& PromptFormat::digest() const { return impl_->digest; }

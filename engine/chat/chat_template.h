@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/chat/tools.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace quire {
@@ -76,6 +77,11 @@ struct DocumentTokens {
   std::vector<TokenSpan> spans;
 };
 
+/// The tokens before the documents and behind them.
+struct AroundDocuments {
+  std::vector<std::int32_t> before, after;
+};
+
 /// A prompt over documents is prefix() + document()... + suffix(), joined as ids; no part depends
 /// on another, so each can be prefilled and cached alone. chat() is a whole conversation without
 /// documents, as the model's own template renders it. Users' and documents' text never becomes a
@@ -120,16 +126,28 @@ class PromptFormat {
   /// The question, the end of the user's turn and the opening of the assistant's.
   Result<std::vector<std::int32_t>> suffix(std::string_view question) const;
   /// A conversation after the documents: user first, then alternating, the last from the user. No
-  /// system message here: it belongs to prefix(). kInvalidArgument (field "messages[i].role").
-  Result<std::vector<std::int32_t>> suffix(std::span<const ChatMessage> messages) const;
+  /// system message here: it belongs to prefix(). With `continue_last` the last is the assistant's
+  /// and stays open: the answer goes on where its content ends. kInvalidArgument (field
+  /// "messages[i].role").
+  Result<std::vector<std::int32_t>> suffix(std::span<const ChatMessage> messages,
+                                           bool continue_last = false) const;
+  /// prefix() and suffix() of a conversation with tools, tool calls or tool results, for which
+  /// renders_tools(true) holds. Templates may describe tools before the documents or behind them.
+  /// Errors: as chat().
+  Result<AroundDocuments> around_documents(std::optional<std::string_view> system,
+                                           std::span<const ChatMessage> messages,
+                                           std::string_view tools,
+                                           bool continue_last = false) const;
   /// A whole conversation without documents. `tools`: a JSON array of function descriptions as
   /// OpenAI's API has it, given to the model's template; empty: none. Tools, tool calls and tool
-  /// results need a chat template. kInvalidArgument (field "messages", "messages[i].role",
+  /// results need a chat template. With `continue_last` the last message stays open: the answer
+  /// goes on where its content ends. kInvalidArgument (field "messages", "messages[i].role",
   /// "messages[i].tool_calls", "tools"), also with the template's own words where it refuses the
   /// conversation; kResourceExhausted where the template takes too much to render.
   Result<std::vector<std::int32_t>> chat(std::span<const ChatMessage> messages,
                                          bool add_generation_prompt = true,
-                                         std::string_view tools = {}) const;
+                                         std::string_view tools = {},
+                                         bool continue_last = false) const;
 
   /// Texts that end an answer and are not part of it (empty for most families).
   const std::vector<std::string>& stop_strings() const;
@@ -138,6 +156,11 @@ class PromptFormat {
   bool supports_system() const;
   /// Whether chat() takes tools: there is a chat template, and it shows them.
   bool supports_tools() const;
+  /// Whether the chat template shows tools and writes calls in a form that ToolParser knows, and,
+  /// with documents, leaves them a place. Else tools_in_words() (tool_wording.h) describes them.
+  bool renders_tools(bool with_documents) const;
+  /// The form in which this model writes calls; kHermes where nothing is known of it.
+  ToolStyle tool_style() const;
   PromptFamily family() const;
   /// Returns the words around documents that are in use. Markup of turns is not among them.
   PromptWording wording() const;

@@ -57,7 +57,9 @@ Result<jinja::Value> tool_calls_value(const std::string& calls, const std::strin
     if (arguments == nullptr || !arguments->is_string()) continue;
     json::value inner;
     // A model wrote this text, so a repeated key is not the client's fault.
-    const auto wrong = parse_json(arguments->get_string(), inner, {.repeated_keys = true});
+    JsonLimits limits = kOutsideJson;
+    limits.repeated_keys = true;
+    const auto wrong = parse_json(arguments->get_string(), inner, limits);
     if (!wrong && inner.is_object()) *arguments = std::move(inner);
   }
   return jinja_value_of_json(json::serialize(parsed), kContentMark, field);
@@ -69,6 +71,30 @@ std::string field_of(std::size_t i, std::string_view member) {
 
 TemplateTurn turn(std::string role, std::string_view text, jinja::Mark mark = kContentMark) {
   return {.role = std::move(role), .content = jinja::Text(std::string(text), mark)};
+}
+
+/// Tells the form of a call from how a template shows one behind the descriptions of the tools.
+std::optional<ToolStyle> style_of_call(std::string_view shown) {
+  // What stands behind the question is the call.
+  const std::size_t asked = shown.rfind("Who?");
+  if (asked != std::string_view::npos) shown.remove_prefix(asked);
+  if (shown.find("[TOOL_CALLS]") != std::string_view::npos) return ToolStyle::kMistral;
+  if (shown.find("<tool_call>[") != std::string_view::npos) return ToolStyle::kSmolLm;
+  const auto json = shown.find("{\"name\"");
+  if (json == std::string_view::npos) return std::nullopt;
+  if (shown.find("<tool_call>") != std::string_view::npos) return ToolStyle::kHermes;
+  if (shown.find("\"parameters\"", json) != std::string_view::npos) return ToolStyle::kLlama3;
+  return std::nullopt;
+}
+
+/// Cuts a rendered conversation behind the content of its last message, which has kAskedMark.
+Result<jinja::Text> up_to_content(jinja::Text text) {
+  const Found found = find_mark(text, kAskedMark);
+  if (found.pieces != 1) {
+    return Status::invalid("messages",
+                           "the chat template shows the message to continue not once as it is");
+  }
+  return text.substr(0, found.end);
 }
 
 }  // namespace
@@ -104,6 +130,20 @@ Status TemplatePrompt::probe() {
       R"( "parameters": {"type": "object", "properties": {}, "required": []}}}])";
   const auto tools = render_turns(std::span(&user, 1), true, kTool);
   shows_tools_ = tools.ok() && find_mark(*tools, kContentMark).pieces > 0;
+  // Mistral's templates demand an id of nine letters.
+  ChatMessage calling{"assistant", ""};
+  calling.tool_calls = R"([{"id": "abcdefghi", "type": "function", "function": {"name": "f",)"
+                       R"( "arguments": "{}"}}])";
+  TemplateTurn called[] = {user, turn("assistant", "")};
+  called[1].message = &calling;
+  auto call = render_turns(called, false, kTool);
+  if (!call.ok()) {
+    // Some templates search the content without asking whether there is one.
+    empty_content_ = true;
+    call = render_turns(called, false, kTool);
+    empty_content_ = call.ok();
+  }
+  if (shows_tools_ && call.ok()) tool_style_ = style_of_call(call->bytes);
   const TemplateTurn answered[] = {user, turn("assistant", "Me.")};
   const auto whole = render_turns(answered, false, {});
   if (whole.ok()) {
@@ -125,7 +165,7 @@ Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> t
     const ChatMessage* more = t.message;
     const bool calls = more != nullptr && !more->tool_calls.empty();
     jinja::Value content(t.content);
-    if (calls && t.content.empty()) {
+    if (calls && t.content.empty() && !empty_content_) {
       content = jinja::None{};  // as clients of OpenAI's API send it
     } else if (parts_) {
       auto part = std::make_shared<jinja::Dict>();
@@ -177,8 +217,8 @@ Result<jinja::Text> TemplatePrompt::render_turns(std::span<const TemplateTurn> t
 }
 
 Result<jinja::Text> TemplatePrompt::render(std::span<const ChatMessage> messages,
-                                           bool add_generation_prompt,
-                                           std::string_view tools) const {
+                                           bool add_generation_prompt, std::string_view tools,
+                                           bool continue_last) const {
   if (!tools.empty() && !shows_tools_) {
     return Status::invalid("tools", "this model's chat template has no place for tools");
   }
@@ -189,23 +229,27 @@ Result<jinja::Text> TemplatePrompt::render(std::span<const ChatMessage> messages
       return Status::invalid(field_of(i, "role"), "unknown role '" + m.role.substr(0, 80) +
                                                       "'; must be system, user, assistant or tool");
     }
-    turns.push_back(turn(m.role, m.content));
+    const bool open = continue_last && i + 1 == messages.size();
+    turns.push_back(turn(m.role, m.content, open ? kAskedMark : kContentMark));
     turns.back().message = &m;
   }
-  auto text = render_turns(turns, add_generation_prompt, tools);
+  auto text = render_turns(turns, add_generation_prompt && !continue_last, tools);
   if (!text.ok() && text.status().field().empty()) return text.status().with_field("messages");
+  if (text.ok() && continue_last) return up_to_content(std::move(*text));
   return text;
 }
 
 Result<TemplatePrompt::Cut> TemplatePrompt::cut(std::optional<std::string_view> system,
                                                 std::string_view before_cut,
                                                 std::string_view after_cut,
-                                                std::span<const ChatMessage> messages) const {
+                                                std::span<const ChatMessage> messages,
+                                                std::string_view tools, bool continue_last) const {
   std::vector<TemplateTurn> turns;
   if (system) turns.push_back(turn("system", *system));
   const std::size_t first = turns.size();
   for (const ChatMessage& m : messages) {
-    turns.push_back(turn(m.role, m.content));
+    const bool open = continue_last && &m == &messages.back();
+    turns.push_back(turn(m.role, m.content, open ? kAskedMark : kContentMark));
     turns.back().message = &m;
   }
   jinja::Text asked;
@@ -214,10 +258,13 @@ Result<TemplatePrompt::Cut> TemplatePrompt::cut(std::optional<std::string_view> 
   asked.append(after_cut);
   asked.append(turns[first].content);
   turns[first].content = std::move(asked);
-  auto text = render_turns(turns, true, {});
+  auto text = render_turns(turns, !continue_last, tools);
   if (!text.ok()) {
     const Status& status = text.status();
     return status.field().empty() ? status.with_field("messages") : status;
+  }
+  if (continue_last) {
+    QUIRE_ASSIGN_OR_RETURN(*text, up_to_content(std::move(*text)));
   }
   const Found found = find_mark(*text, kCutMark);
   if (found.pieces != 1 || text->bytes.substr(found.begin, found.end - found.begin) != kCutText) {

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "engine/chat/chat_template.h"
 #include "engine/chat/jinja_template.h"
+#include "engine/chat/tools.h"
 #include "engine/jinja/text.h"
 
 namespace quire::tokenizer_internal {
@@ -45,16 +46,21 @@ class TemplatePrompt {
   /// or shows no user's text; field() is empty.
   static Result<TemplatePrompt> make(std::string_view source, TemplateContext context);
 
-  /// A whole conversation. `tools` is a JSON array, or empty. Errors: as PromptFormat::chat().
+  /// A whole conversation. `tools` is a JSON array, or empty. With `continue_last` it ends with the
+  /// content of the last message. Errors: as PromptFormat::chat().
   Result<jinja::Text> render(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                             std::string_view tools = {}) const;
+                             std::string_view tools = {}, bool continue_last = false) const;
 
   /// The conversation cut in two within its first user's turn, behind `before_cut` and before the
   /// first message's content. `system` comes first if it is given.
   /// Errors: as render(), and kInvalidArgument where that place cannot be told.
   Result<Cut> cut(std::optional<std::string_view> system, std::string_view before_cut,
-                  std::string_view after_cut, std::span<const ChatMessage> messages) const;
+                  std::string_view after_cut, std::span<const ChatMessage> messages,
+                  std::string_view tools = {}, bool continue_last = false) const;
 
+  /// How the template shows an assistant's call of a tool; none: not at all, or in a form that
+  /// ToolParser does not know.
+  std::optional<ToolStyle> tool_style() const { return tool_style_; }
   bool shows_system() const { return shows_system_; }
   bool shows_tools() const { return shows_tools_; }
   /// What stands behind an answer that is over, e.g. "<|im_end|>\n"; empty where nothing does.
@@ -70,9 +76,11 @@ class TemplatePrompt {
 
   JinjaTemplate template_;
   TemplateContext context_;
-  bool parts_ = false;        ///< contents are given as [{"type": "text", "text": ...}]
-  bool empty_tools_ = false;  ///< "no tools" is an empty list instead of none
+  bool parts_ = false;          ///< contents are given as [{"type": "text", "text": ...}]
+  bool empty_content_ = false;  ///< a message of calls alone has an empty text instead of none
+  bool empty_tools_ = false;    ///< "no tools" is an empty list instead of none
   bool shows_system_ = false, shows_tools_ = false;
+  std::optional<ToolStyle> tool_style_;
   std::string after_answer_;
 };
 

@@ -32,10 +32,10 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
 Status keep_first_layers(ModelConfig& config, const ModelOptions& options) {
   if (options.first_layers == 0) return {};
   if (options.first_layers < 0 || options.first_layers > config.num_layers) {
-    return Status::invalid("first_layers",
-                           "the model has " + std::to_string(config.num_layers) +
-                               " layers, so its first " + std::to_string(options.first_layers) +
-                               " cannot be read");
+    return Status::invalid("first_layers", "the model has " + std::to_string(config.num_layers) +
+                                               " layers, so its first " +
+                                               std::to_string(options.first_layers) +
+                                               " cannot be read");
   }
   config.left_out_layers = config.num_layers - options.first_layers;
   config.num_layers = options.first_layers;

@@ -61,6 +61,15 @@ GrammarBuilder::Part GrammarBuilder::forward() { return choice({}); }
 
 void GrammarBuilder::define(Part forward, Part meaning) { nodes_[at(forward)].parts = {meaning}; }
 
+GrammarBuilder::Part GrammarBuilder::include(const Grammar& grammar) {
+  const auto shift = static_cast<Part>(nodes_.size());
+  for (Grammar::Node n : grammar.nodes_) {
+    for (Part& p : n.parts) p += shift;
+    nodes_.push_back(std::move(n));
+  }
+  return grammar.root_ + shift;
+}
+
 Result<std::shared_ptr<const Grammar>> GrammarBuilder::finish(Part root) {
   // Parts that match at least one finite text, computed as the least fixed point.
   std::vector<bool> finite(nodes_.size(), false);

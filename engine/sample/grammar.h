@@ -67,6 +67,9 @@ class GrammarBuilder {
   Part forward();
   void define(Part forward, Part meaning);
 
+  /// Copies a finished grammar and returns the part of its texts.
+  Part include(const Grammar& grammar);
+
   std::size_t size() const { return nodes_.size(); }
 
   /// Returns the grammar of the texts that `root` matches. Alternatives that match no finite text

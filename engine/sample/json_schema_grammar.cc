@@ -16,6 +16,7 @@
 #include "base/json_parse.h"
 #include "engine/sample/json_grammar_parts.h"
 #include "engine/sample/json_value_parts.h"
+#include "engine/sample/regex_grammar.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -44,6 +45,7 @@ constexpr std::array kTyped = {Keyword{"properties", kObject},
                                Keyword{"minLength", kString},
                                Keyword{"maxLength", kString},
                                Keyword{"format", kString},
+                               Keyword{"pattern", kString},
                                Keyword{"minimum", kNumber},
                                Keyword{"maximum", kNumber},
                                Keyword{"exclusiveMinimum", kNumber},
@@ -222,7 +224,8 @@ class Compiler {
     if (type == "string") return v.is_string();
     if (type == "boolean") return v.is_bool();
     if (type == "null") return v.is_null();
-    return v.is_number() && (type == "number" || !v.is_double());
+    return v.is_number() &&
+           (type == "number" || !v.is_double() || v.get_double() == std::floor(v.get_double()));
   }
 
   Result<Part> one_of_values(const json::object& s, const std::string& path) {
@@ -312,6 +315,7 @@ class Compiler {
   Result<Part> string(const json::object& s, const std::string& path) {
     QUIRE_ASSIGN_OR_RETURN(const auto count, counts(s, path, "minLength", "maxLength"));
     const auto* format = s.if_contains("format");
+    if (const auto* pattern = s.if_contains("pattern")) return matching(*pattern, s, path);
     if (!format) return json_.string(count.first, count.second);
     if (!format->is_string()) return Status::invalid(joined(path, "format"), "must be a string");
     const std::string name(format->as_string());
@@ -323,6 +327,21 @@ class Compiler {
     if (s.contains("minLength") || s.contains("maxLength"))
       return unsupported(joined(path, "format"),
                          "format beside minLength and maxLength is not supported");
+    return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
+  }
+
+  /// Builds the strings in which an expression matches.
+  Result<Part> matching(const json::value& pattern, const json::object& s,
+                        const std::string& path) {
+    const std::string place = joined(path, "pattern");
+    if (!pattern.is_string()) return Status::invalid(place, "must be a string");
+    for (const char* other : {"minLength", "maxLength", "format"}) {
+      if (s.contains(other))
+        return unsupported(place, std::string("pattern beside ") + other + " is not supported");
+    }
+    const auto part = regex_part(builder_, std::string_view(pattern.get_string()),
+                                 {.json_string = true, .anywhere = true});
+    if (!part.ok()) return part.status().with_field(place);
     return builder_.sequence({builder_.literal("\""), *part, builder_.literal("\"")});
   }
 

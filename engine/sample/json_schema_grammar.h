@@ -8,8 +8,8 @@
 ///   `properties`. Other members are written only if the object lists no properties; they are then
 ///   any members, or those of the schema `additionalProperties`.
 /// - Arrays: `items`, `prefixItems`, `minItems`, `maxItems`.
-/// - Strings: `minLength` and `maxLength`, counted in characters; or `format` without these: date,
-///   time, date-time, uuid.
+/// - Strings: `minLength` and `maxLength`, counted in characters; or `format` (kJsonFormats), or
+///   `pattern` (regex_grammar.h), each without the others.
 /// - Integers and numbers: `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, which must
 ///   be whole for numbers.
 /// - `anyOf`; `oneOf`, which is treated as `anyOf`; `allOf` of one schema; `$ref` to "#" and

@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
+#include "engine/sample/regex_grammar.h"
+
 namespace quire {
 namespace {
 
@@ -141,6 +144,24 @@ class Formats {
   GrammarBuilder& b_;
 };
 
+/// The formats that an expression describes; empty: another one.
+std::string expression_of(std::string_view format) {
+  const std::string label = "[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?";
+  const std::string host = label + "(?:\\." + label + "){0,3}";
+  const std::string domain = "(?:" + label + "\\.){1,3}[a-z]{2,10}";
+  const std::string octet = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+  if (format == "hostname") return host;
+  if (format == "email") return "[A-Za-z0-9_+-]{1,24}(?:\\.[A-Za-z0-9_+-]{1,24}){0,3}@" + domain;
+  if (format == "ipv4") return octet + "(?:\\." + octet + "){3}";
+  if (format == "ipv6") return "(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}";
+  if (format == "uri")
+    return "https?://" + domain + "(?::[1-9][0-9]{0,3})?(?:/[A-Za-z0-9._~-]{0,40}){0,6}";
+  if (format == "duration")
+    return "P(?:[0-9]{1,3}W|[0-9]{1,4}D(?:T[0-9]{1,2}H)?|T(?:[0-9]{1,2}H)?[0-9]{1,2}M|"
+           "T[0-9]{1,5}S)";
+  return {};
+}
+
 }  // namespace
 
 std::optional<Part> json_integer_between(GrammarBuilder& builder, const JsonRange& range) {
@@ -183,7 +204,11 @@ std::optional<Part> json_format(GrammarBuilder& builder, std::string_view name) 
   if (name == "date-time")
     return builder.sequence({formats.date(), builder.literal("T"), formats.time()});
   if (name == "uuid") return formats.uuid();
-  return std::nullopt;
+  const std::string expression = expression_of(name);
+  if (expression.empty()) return std::nullopt;
+  auto part = regex_part(builder, expression, {.json_string = true});
+  QUIRE_CHECK(part.ok(), part.status().to_string());
+  return *part;
 }
 
 }  // namespace quire

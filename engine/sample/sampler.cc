@@ -84,6 +84,15 @@ Status validate(const SamplingOptions& o, std::int32_t vocab_size) {
     return Status::invalid("frequency_penalty", "must lie in [-2, 2]");
   if (!is_penalty(o.presence_penalty))
     return Status::invalid("presence_penalty", "must lie in [-2, 2]");
+  if (!(o.repetition_penalty > 0 && o.repetition_penalty <= 10))
+    return Status::invalid("repetition_penalty", "must lie in (0, 10]; 1 switches it off");
+  if (o.min_tokens < 0 || o.min_tokens > o.max_tokens)
+    return Status::invalid("min_tokens", "must lie between 0 and max_tokens");
+  for (std::size_t i = 0; i < o.allowed_tokens.size(); ++i) {
+    if (!in_vocabulary(o.allowed_tokens[i]))
+      return Status::invalid("allowed_token_ids[" + std::to_string(i) + "]",
+                             std::to_string(o.allowed_tokens[i]) + " " + ids);
+  }
   for (const auto& [id, bias] : o.logit_bias) {
     const std::string field = "logit_bias." + std::to_string(id);
     if (!in_vocabulary(id)) return Status::invalid(field, std::to_string(id) + " " + ids);
@@ -146,19 +155,55 @@ Sampler::Sampler(const SamplingOptions& options) : options_(options) {
 }
 
 std::span<const float> Sampler::adjusted(std::span<const float> logits) {
-  if (options_.logit_bias.empty() && counts_.empty()) return logits;
+  if (!changes_logits() && counts_.empty()) return logits;
   adjusted_.assign(logits.begin(), logits.end());
+  const float repeated = options_.repetition_penalty;
   for (const auto& [id, count] : counts_) {
-    adjusted_[at(id)] -= options_.frequency_penalty * static_cast<float>(count) +
-                         options_.presence_penalty;
+    if (to_size(id) >= adjusted_.size()) continue;
+    float& logit = adjusted_[at(id)];
+    if (repeated != 1) logit = logit > 0 ? logit / repeated : logit * repeated;
+    if (count > 0)
+      logit -= options_.frequency_penalty * static_cast<float>(count) + options_.presence_penalty;
   }
   for (const auto& [id, bias] : options_.logit_bias) adjusted_[at(id)] += bias;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  if (!options_.allowed_tokens.empty()) {
+    permitted_.assign(adjusted_.size(), false);
+    const auto permit = [&](std::int32_t id) { permitted_[at(id)] = true; };
+    std::for_each(options_.allowed_tokens.begin(), options_.allowed_tokens.end(), permit);
+    std::for_each(ending_.begin(), ending_.end(), permit);
+    for (std::size_t i = 0; i < adjusted_.size(); ++i)
+      if (!permitted_[i]) adjusted_[i] = kNever;
+  }
+  for (const std::int32_t id : banned_) adjusted_[at(id)] = kNever;
   return adjusted_;
+}
+
+bool Sampler::changes_logits() const {
+  return !options_.logit_bias.empty() || options_.frequency_penalty != 0 ||
+         options_.presence_penalty != 0 || options_.repetition_penalty != 1 ||
+         !options_.allowed_tokens.empty() || !banned_.empty();
 }
 
 void Sampler::record(std::int32_t token_id) {
   uniform_.reset();
-  if (options_.frequency_penalty != 0 || options_.presence_penalty != 0) ++counts_[token_id];
+  if (options_.frequency_penalty != 0 || options_.presence_penalty != 0 ||
+      options_.repetition_penalty != 1)
+    ++counts_[token_id];
+}
+
+void Sampler::record_prompt(std::span<const std::int32_t> token_ids) {
+  if (options_.repetition_penalty == 1) return;
+  for (const std::int32_t id : token_ids)
+    if (id >= 0) counts_.try_emplace(id, 0);
+}
+
+void Sampler::end_with(std::span<const std::int32_t> token_ids) {
+  ending_.assign(token_ids.begin(), token_ids.end());
+}
+
+void Sampler::ban(std::span<const std::int32_t> token_ids) {
+  banned_.assign(token_ids.begin(), token_ids.end());
 }
 
 std::int32_t Sampler::sample(std::span<const float> logits) { return draw(adjusted(logits)); }
@@ -171,7 +216,7 @@ std::int32_t Sampler::sample(std::span<const float> logits,
   for (std::size_t i = 0; i < adjusted_.size(); ++i) {
     const bool may = i / 64 < allowed.size() && (allowed[i / 64] >> (i % 64) & 1) != 0;
     any = any || may;
-    // Allowed tokens stay possible, however unlikely the model finds them.
+    // Allowed tokens stay possible, however unlikely the model or allowed_tokens makes them.
     adjusted_[i] = may ? std::max(std::isnan(adjusted_[i]) ? kLeast : adjusted_[i], kLeast)
                        : -std::numeric_limits<float>::infinity();
   }
@@ -186,9 +231,7 @@ SampleRule Sampler::rule() {
 }
 
 std::optional<SampleRule> Sampler::next_rule() {
-  if (!options_.logit_bias.empty() || options_.frequency_penalty != 0 ||
-      options_.presence_penalty != 0)
-    return std::nullopt;
+  if (changes_logits()) return std::nullopt;
   return rule();
 }
 

@@ -29,9 +29,18 @@ struct SamplingOptions {
   std::vector<std::string> stop;  ///< stop strings; the text ends before the first of these
   std::vector<std::int32_t> stop_token_ids;  ///< stop tokens besides the model's end-of-text ids
   bool ignore_eos = false;
+  /// Neither a stop token nor a stop string ends the answer before it has this many tokens.
+  std::int32_t min_tokens = 0;
   /// Penalties in [-2, 2] that are subtracted from the logits of tokens already in the answer:
   /// frequency per occurrence, presence once.
   float frequency_penalty = 0, presence_penalty = 0;
+  /// Divides the positive logits, and multiplies the negative ones, of tokens that are in the
+  /// prompt or the answer, (0, 10]; 1: off.
+  float repetition_penalty = 1;
+  /// Tokens that the answer may consist of, and those that end it; empty: any.
+  std::vector<std::int32_t> allowed_tokens;
+  /// Special tokens whose spelling is part of the answer's text, ascending. Others have no text.
+  std::vector<std::int32_t> shown_tokens;
   /// Token ids, each at most once, and the bias added to their logits, [-100, 100].
   std::vector<std::pair<std::int32_t, float>> logit_bias;
   /// Number of alternatives in QuerySink::on_logprobs, 0 .. kMaxTopLogprobs; none: off.
@@ -80,10 +89,18 @@ class Sampler {
   std::optional<SampleRule> next_rule();
   /// Records a token of the answer, for the penalties.
   void record(std::int32_t token_id);
+  /// Records tokens of the prompt, for the repetition penalty. Ids below zero are none.
+  void record_prompt(std::span<const std::int32_t> token_ids);
+  /// Sets the tokens that end the answer, which allowed_tokens never excludes.
+  void end_with(std::span<const std::int32_t> token_ids);
+  /// Sets the tokens that are never sampled from now on; empty: none.
+  void ban(std::span<const std::int32_t> token_ids);
 
  private:
   /// Returns the logits after penalties and bias; the argument itself if there are none.
   std::span<const float> adjusted(std::span<const float> logits);
+  /// Returns whether penalties, bias or forbidden tokens change logits.
+  bool changes_logits() const;
   std::int32_t draw(std::span<const float> logits);
   SampleRule rule();
 
@@ -92,8 +109,10 @@ class Sampler {
   std::optional<double> uniform_;  ///< random number for the next token
   SampleScratch scratch_;
   std::vector<float> adjusted_;
-  /// Counts of the answer's tokens, if penalties need them.
+  /// Counts of the answer's tokens, if penalties need them. A token of the prompt has at least 0.
   std::unordered_map<std::int32_t, std::int32_t> counts_;
+  std::vector<std::int32_t> banned_, ending_;
+  std::vector<bool> permitted_;  ///< by id, if allowed_tokens restricts them
 };
 
 }  // namespace quire

@@ -10,12 +10,13 @@ namespace quire {
 
 using Kind = Grammar::Kind;
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer)
-    : strips_first_space_(tokenizer.strips_first_space()) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<std::int32_t> markers)
+    : markers_(std::move(markers)), strips_first_space_(tokenizer.strips_first_space()) {
   bytes_of_.resize(to_size(tokenizer.vocab_size()));
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     if (!tokenizer.is_special(id)) bytes_of_[at(id)] = tokenizer.token_bytes(id);
   }
+  for (const std::int32_t id : markers_) bytes_of_[at(id)] = tokenizer.token_bytes(id);
   build();
 }
 

@@ -17,11 +17,13 @@
 
 namespace quire {
 
-/// A trie of the vocabulary's byte strings, without special tokens, in the order of a traversal.
-/// Immutable; threads: any.
+/// A trie of the vocabulary's byte strings, without special tokens but the markers, in the order of
+/// a traversal. Immutable; threads: any.
 class TokenTrie {
  public:
-  explicit TokenTrie(const Tokenizer& tokenizer);
+  /// `markers` are special tokens that a grammar may use by their spelling, such as those around
+  /// tool calls. An answer whose text does not show them must not use them.
+  explicit TokenTrie(const Tokenizer& tokenizer, std::vector<std::int32_t> markers = {});
   /// Builds the trie from byte strings, for vocabularies without a file; an empty string is no
   /// token.
   TokenTrie(std::span<const std::string_view> tokens, bool strips_first_space);
@@ -56,9 +58,11 @@ class TokenTrie {
   }
   /// Returns whether a space before the answer's first byte is not part of its text.
   bool strips_first_space() const { return strips_first_space_; }
+  const std::vector<std::int32_t>& markers() const { return markers_; }
 
  private:
   void build();
+  std::vector<std::int32_t> markers_;
   std::vector<std::string_view> bytes_of_;  ///< indexed by id; the bytes belong to the tokenizer
   std::vector<Node> nodes_;
   std::vector<std::int32_t> token_ids_;

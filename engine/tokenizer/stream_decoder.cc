@@ -1,5 +1,6 @@
 #include "engine/tokenizer/stream_decoder.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/index.h"
@@ -73,7 +74,9 @@ void Utf8Stream::flush(std::string& out) {
 
 std::string StreamDecoder::push(std::int32_t id) {
   std::string out;
-  if (!keep_special_ && tokenizer_.is_special(id)) return out;
+  if (!keep_special_ && tokenizer_.is_special(id) &&
+      std::find(shown_.begin(), shown_.end(), id) == shown_.end())
+    return out;
   std::string_view bytes = tokenizer_.token_bytes(id);
   if (bytes.empty()) return out;
   if (strip_space_ && !tokenizer_.is_special(id)) {

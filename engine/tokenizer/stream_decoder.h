@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
 
@@ -29,9 +31,12 @@ class Utf8Stream {
 /// answer, one thread. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false)
+  /// Special tokens have no text, but for those in `shown`, or all with `keep_special`.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool keep_special = false,
+                         std::vector<std::int32_t> shown = {})
       : tokenizer_(tokenizer),
         keep_special_(keep_special),
+        shown_(std::move(shown)),
         strip_space_(tokenizer.strips_first_space()) {}
 
   /// The text that is certain after `id`: may be empty, is always valid UTF-8.
@@ -43,6 +48,7 @@ class StreamDecoder {
   const Tokenizer& tokenizer_;
   Utf8Stream utf8_;
   bool keep_special_;
+  std::vector<std::int32_t> shown_;
   bool strip_space_;  ///< nothing was written yet, and the first space is not ours
 };
 

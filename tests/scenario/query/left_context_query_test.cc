@@ -18,8 +18,10 @@ class LeftContextQueryTest : public ::testing::Test {
     engine_ = make_test_engine(model_.path(), store_);
     std::vector<std::int32_t> left;
     for (std::size_t n : {70u, 64u, 100u}) {
-      QueryContext c{
-          "doc", static_cast<std::int32_t>(chunks_.size()), random_ids(rng_, n), {}, left};
+      QueryContext c{.document_id = "doc",
+                     .chunk = static_cast<std::int32_t>(chunks_.size()),
+                     .token_ids = random_ids(rng_, n),
+                     .left_context = left};
       left.insert(left.end(), c.token_ids.begin(), c.token_ids.end());
       chunks_.push_back(std::move(c));
     }

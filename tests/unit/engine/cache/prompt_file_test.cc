@@ -165,7 +165,7 @@ TEST_F(PromptFileTest, ATornFileAndASmallerLimitKeepWhatIsWhole) {
     file->write(2, page("c", "b"));
   }
   std::filesystem::resize_file(path(),
-                               static_cast<std::uintmax_t>(kHeadBytes + 3 * kSlotBytes - 9000));
+                               static_cast<std::uintmax_t>(kHeadBytes + 2 * kSlotBytes - 2500));
   EXPECT_EQ(load(*open()).size(), 1u);
   EXPECT_EQ(load(*open(1)).size(), 1u);
   EXPECT_EQ(std::filesystem::file_size(path()),

@@ -134,9 +134,8 @@ TEST_F(GgufModelTest, FirstLayersAreAModelWithoutTheOthers) {
   ASSERT_EQ(c.num_layers, 2);
   write_gguf(c, "llama", tensors);
   const auto limited = [&](const fs::path& path, std::int32_t layers) {
-    return load_model(path, {.weights = WeightFormat::kF32,
-                             .kv_dtype = DType::kF32,
-                             .first_layers = layers});
+    return load_model(
+        path, {.weights = WeightFormat::kF32, .kv_dtype = DType::kF32, .first_layers = layers});
   };
   const auto run = [&](std::unique_ptr<Model> model) {
     return Runner(std::move(model)).append(kIds, static_cast<std::int64_t>(kIds.size()));

@@ -106,6 +106,9 @@ TEST(SamplerTest, ValidationNamesTheField) {
   EXPECT_EQ(field([](auto& o) { o.stop_token_ids = {99, 100}; }), "stop_token_ids[1]");
   EXPECT_EQ(field([](auto& o) { o.frequency_penalty = 2.5f; }), "frequency_penalty");
   EXPECT_EQ(field([](auto& o) { o.presence_penalty = std::nanf(""); }), "presence_penalty");
+  EXPECT_EQ(field([](auto& o) { o.repetition_penalty = 0; }), "repetition_penalty");
+  EXPECT_EQ(field([](auto& o) { o.min_tokens = o.max_tokens + 1; }), "min_tokens");
+  EXPECT_EQ(field([](auto& o) { o.allowed_tokens = {99, 100}; }), "allowed_token_ids[1]");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{99, 100}, {100, 1}}; }), "logit_bias.100");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{-1, 1}}; }), "logit_bias.-1");
   EXPECT_EQ(field([](auto& o) { o.logit_bias = {{5, -101}}; }), "logit_bias.5");
@@ -155,6 +158,43 @@ TEST(SamplerTest, LogitBiasBansAndForcesTokensAlsoWhenDrawing) {
   const auto counts = draw(o, {9, 1, 1}, 500);
   EXPECT_FALSE(counts.contains(0));
   EXPECT_EQ(counts.size(), 2u);
+}
+
+TEST(SamplerTest, TheRepetitionPenaltyDividesWhatPromptAndAnswerHave) {
+  SamplingOptions o;
+  o.repetition_penalty = 2;
+  Sampler sampler(o);
+  const std::vector<float> logits = {4, 3, -1, 2.5f};
+  EXPECT_EQ(sampler.sample(logits), 0);
+  EXPECT_FALSE(sampler.next_rule()) << "the logits are changed first";
+  sampler.record_prompt(std::vector<std::int32_t>{0, -7});
+  EXPECT_EQ(sampler.sample(logits), 1) << "4 / 2 is below 3";
+  sampler.record(1);
+  EXPECT_EQ(sampler.sample(logits), 3);
+  sampler.record(3);
+  EXPECT_EQ(sampler.sample(logits), 0);
+  EXPECT_EQ(sampler.sample(std::vector<float>{-1, -1.5f, -1.9f, -3}), 2)
+      << "a negative logit is multiplied";
+}
+
+TEST(SamplerTest, AllowedTokensExcludeOthersButNotTheEnd) {
+  SamplingOptions o;
+  o.allowed_tokens = {1, 3};
+  Sampler sampler(o);
+  EXPECT_EQ(sampler.sample(std::vector<float>{9, 1, 8, 2}), 3);
+  sampler.end_with(std::vector<std::int32_t>{2});
+  EXPECT_EQ(sampler.sample(std::vector<float>{9, 1, 8, 2}), 2);
+  EXPECT_FALSE(sampler.next_rule());
+}
+
+TEST(SamplerTest, BannedTokensAreNotTakenUntilTheyAreAllowedAgain) {
+  Sampler sampler(SamplingOptions{});
+  sampler.ban(std::vector<std::int32_t>{0});
+  EXPECT_EQ(sampler.sample(std::vector<float>{9, 1, 2}), 2);
+  EXPECT_FALSE(sampler.next_rule());
+  sampler.ban({});
+  EXPECT_EQ(sampler.sample(std::vector<float>{9, 1, 2}), 0);
+  EXPECT_TRUE(sampler.next_rule());
 }
 
 TEST(SamplerTest, OnlyAllowedTokensAreTakenHoweverUnlikely) {

@@ -1,0 +1,299 @@
+#include "engine/sample/pattern_tree.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/utf8.h"
+
+namespace quire {
+
+using Part = Grammar::Part;
+using Kind = PatternNode::Kind;
+
+namespace {
+
+constexpr std::size_t kMaxParts = 200'000;
+constexpr int kMaxDepth = 200;
+
+Status too_large() { return Status::invalid("", "the expression is too large"); }
+Status too_deep() {
+  return Status::invalid(
+      "", "the expression nests deeper than " + std::to_string(kMaxDepth) + " levels");
+}
+
+}  // namespace
+
+std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
+  char32_t c = 0xfffd;
+  const int length = tokenizer_internal::decode_utf8(text.substr(at), c);
+  at += length > 0 ? static_cast<std::size_t>(length) : 1;
+  return length > 0 ? static_cast<std::uint32_t>(c) : 0xfffd;
+}
+
+void CodePoints::add(std::uint32_t first, std::uint32_t last) {
+  ranges_.emplace_back(first, last);
+  std::sort(ranges_.begin(), ranges_.end());
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> merged;
+  for (const auto& r : ranges_) {
+    if (!merged.empty() && r.first <= merged.back().second + 1)
+      merged.back().second = std::max(merged.back().second, r.second);
+    else
+      merged.push_back(r);
+  }
+  ranges_ = std::move(merged);
+}
+
+void CodePoints::add(const CodePoints& other) {
+  for (const auto& [first, last] : other.ranges_) add(first, last);
+}
+
+CodePoints CodePoints::inverted() const {
+  CodePoints all = *this;
+  all.add(0xd800, 0xdfff);
+  CodePoints out;
+  std::uint32_t next = 0;
+  for (const auto& [first, last] : all.ranges_) {
+    if (first > next) out.ranges_.emplace_back(next, first - 1);
+    next = last + 1;
+  }
+  if (next <= kLast) out.ranges_.emplace_back(next, kLast);
+  return out;
+}
+
+/// Adds the UTF-8 of a range, cut so that all bytes of a piece vary independently.
+void PatternParts::add_utf8(std::uint32_t first, std::uint32_t last, std::vector<Part>& out) {
+  for (const std::uint32_t limit : {0x7fu, 0x7ffu, 0xffffu}) {
+    if (first <= limit && last > limit) {
+      add_utf8(first, limit, out);
+      return add_utf8(limit + 1, last, out);
+    }
+  }
+  if (first < 0xd800 && last >= 0xd800) add_utf8(first, 0xd7ff, out);
+  if (first <= 0xdfff && last > 0xdfff) add_utf8(0xe000, last, out);
+  if (first <= 0xdfff && last >= 0xd800) return;
+  if (last < 0x80) {
+    out.push_back(b_.range(static_cast<unsigned char>(first), static_cast<unsigned char>(last)));
+    return;
+  }
+  const int tails = first < 0x800 ? 1 : first < 0x10000 ? 2 : 3;
+  for (int i = tails; i > 0; --i) {
+    const std::uint32_t low = (1u << (6 * i)) - 1;
+    if ((first & ~low) == (last & ~low)) continue;
+    if ((first & low) != 0) {
+      add_utf8(first, first | low, out);
+      return add_utf8((first | low) + 1, last, out);
+    }
+    if ((last & low) != low) {
+      add_utf8(first, (last & ~low) - 1, out);
+      return add_utf8(last & ~low, last, out);
+    }
+  }
+  const auto spelled = [tails](std::uint32_t c) {
+    std::array<unsigned char, 4> bytes{};
+    constexpr std::array<std::uint32_t, 4> kLead = {0, 0xc0, 0xe0, 0xf0};
+    bytes[0] = static_cast<unsigned char>(kLead[static_cast<std::size_t>(tails)] |
+                                          c >> (6 * tails));
+    for (int i = 1; i <= tails; ++i)
+      bytes[static_cast<std::size_t>(i)] = static_cast<unsigned char>(
+          0x80 | (c >> (6 * (tails - i)) & 0x3f));
+    return bytes;
+  };
+  const auto from = spelled(first), to = spelled(last);
+  std::vector<Part> bytes;
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(tails); ++i)
+    bytes.push_back(b_.range(from[i], to[i]));
+  out.push_back(b_.sequence(std::move(bytes)));
+}
+
+Part PatternParts::character(const CodePoints& set) {
+  const auto known = sets_.find(set.ranges());
+  if (known != sets_.end()) return known->second;
+  std::vector<Part> parts;
+  ByteSet ascii;
+  const auto escape = [&](std::uint32_t c) {
+    constexpr std::string_view kShort = "\b\t\n\f\r", kLetters = "btnfr";
+    const char byte = static_cast<char>(c);
+    const std::size_t at = kShort.find(byte);
+    if (c == '"' || c == '\\') {
+      parts.push_back(b_.literal(std::string("\\") + byte));
+    } else if (at != std::string_view::npos && c != 0) {
+      parts.push_back(b_.literal(std::string("\\") + kLetters[at]));
+    } else {
+      char text[8];
+      std::snprintf(text, sizeof text, "\\u%04x", c);
+      parts.push_back(b_.literal(text));
+    }
+  };
+  for (const auto& [first, last] : set.ranges()) {
+    for (std::uint32_t c = first; c <= std::min<std::uint32_t>(last, 0x7f); ++c) {
+      if (json_string_ && (c < 0x20 || c == '"' || c == '\\'))
+        escape(c);
+      else
+        ascii.set(c);
+    }
+    if (last >= 0x80) add_utf8(std::max<std::uint32_t>(first, 0x80), last, parts);
+  }
+  if (ascii.any()) parts.push_back(b_.bytes(ascii));
+  const Part made = parts.size() == 1 ? parts[0] : b_.choice(std::move(parts));
+  sets_.emplace(set.ranges(), made);
+  return made;
+}
+
+bool PatternParts::may_be_empty(const PatternNode& node) const {
+  switch (node.kind) {
+    case Kind::kSet:
+      return false;
+    case Kind::kSequence:
+      return std::all_of(node.items.begin(), node.items.end(),
+                         [this](const PatternNode& n) { return may_be_empty(n); });
+    case Kind::kChoice:
+      return std::any_of(node.items.begin(), node.items.end(),
+                         [this](const PatternNode& n) { return may_be_empty(n); });
+    case Kind::kRepeat:
+      return node.min == 0 || may_be_empty(node.items[0]);
+    case Kind::kRule: {
+      const auto known = empty_rules_.find(node.rule);
+      return known != empty_rules_.end() && known->second;
+    }
+  }
+  return false;
+}
+
+Status PatternParts::check_first(const PatternNode& node, std::set<std::string, std::less<>>& open,
+                                 std::set<std::string, std::less<>>& done, int depth) const {
+  if (depth > kMaxDepth) return too_deep();
+  if (node.kind == Kind::kRule) {
+    const auto found = rules_.find(node.rule);
+    if (found == rules_.end())
+      return Status::invalid(node.rule, "there is no rule '" + node.rule + "'");
+    if (open.contains(node.rule))
+      return Status(Code::kUnimplemented,
+                    "the rule '" + node.rule +
+                        "' contains itself before its first character (left recursion); write it "
+                        "as a repetition",
+                    node.rule);
+    if (done.contains(node.rule)) return {};
+    open.insert(node.rule);
+    QUIRE_RETURN_IF_ERROR(check_first(found->second, open, done, depth + 1));
+    open.erase(node.rule);
+    done.insert(node.rule);
+    return {};
+  }
+  for (const PatternNode& item : node.items) {
+    QUIRE_RETURN_IF_ERROR(check_first(item, open, done, depth + 1));
+    if (node.kind == Kind::kSequence && !may_be_empty(item)) break;
+  }
+  return {};
+}
+
+Status PatternParts::check_rules() {
+  if (checked_) return {};
+  checked_ = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [name, node] : rules_) {
+      if (empty_rules_[name] || !may_be_empty(node)) continue;
+      empty_rules_[name] = changed = true;
+    }
+  }
+  std::set<std::string, std::less<>> done;
+  for (const auto& [name, node] : rules_) {
+    PatternNode all;
+    all.kind = Kind::kRule;
+    all.rule = name;
+    std::set<std::string, std::less<>> open;
+    QUIRE_RETURN_IF_ERROR(check_first(all, open, done, 0));
+  }
+  return {};
+}
+
+Result<Part> PatternParts::part(const PatternNode& node) {
+  QUIRE_RETURN_IF_ERROR(check_rules());
+  return any(node, 0);
+}
+
+Result<Part> PatternParts::rule(const std::string& name, bool may_be_empty, int depth) {
+  const auto key = std::pair(name, may_be_empty);
+  if (const auto known = made_.find(key); known != made_.end()) return known->second;
+  const auto found = rules_.find(name);
+  if (found == rules_.end()) return Status::invalid(name, "there is no rule '" + name + "'");
+  const Part forward = b_.forward();
+  made_.emplace(key, forward);
+  QUIRE_ASSIGN_OR_RETURN(const Part meaning, may_be_empty ? any(found->second, depth + 1)
+                                                          : not_empty(found->second, depth + 1));
+  b_.define(forward, meaning);
+  return forward;
+}
+
+Result<Part> PatternParts::any(const PatternNode& node, int depth) {
+  if (b_.size() > kMaxParts) return too_large();
+  if (depth > kMaxDepth) return too_deep();
+  switch (node.kind) {
+    case Kind::kSet:
+      return character(node.set);
+    case Kind::kRule:
+      return rule(node.rule, true, depth);
+    case Kind::kSequence:
+    case Kind::kChoice: {
+      std::vector<Part> parts;
+      for (const PatternNode& item : node.items) {
+        QUIRE_ASSIGN_OR_RETURN(const Part part, any(item, depth + 1));
+        parts.push_back(part);
+      }
+      return node.kind == Kind::kSequence ? b_.sequence(std::move(parts))
+                                          : b_.choice(std::move(parts));
+    }
+    case Kind::kRepeat: {
+      const PatternNode& item = node.items[0];
+      const bool empty = may_be_empty(item);
+      QUIRE_ASSIGN_OR_RETURN(const Part part,
+                             empty ? not_empty(item, depth + 1) : any(item, depth + 1));
+      return b_.repeat(part, empty ? 0 : node.min, node.max);
+    }
+  }
+  return b_.sequence({});
+}
+
+Result<Part> PatternParts::not_empty(const PatternNode& node, int depth) {
+  if (b_.size() > kMaxParts) return too_large();
+  if (depth > kMaxDepth) return too_deep();
+  if (!may_be_empty(node)) return any(node, depth + 1);
+  switch (node.kind) {
+    case Kind::kSet:
+      break;
+    case Kind::kRule:
+      return rule(node.rule, false, depth);
+    case Kind::kChoice: {
+      std::vector<Part> parts;
+      for (const PatternNode& item : node.items) {
+        QUIRE_ASSIGN_OR_RETURN(const Part part, not_empty(item, depth + 1));
+        parts.push_back(part);
+      }
+      return b_.choice(std::move(parts));
+    }
+    case Kind::kSequence: {
+      // All items may be empty: the first that is not decides.
+      std::vector<Part> ways;
+      for (std::size_t i = 0; i < node.items.size(); ++i) {
+        std::vector<Part> parts;
+        QUIRE_ASSIGN_OR_RETURN(const Part first, not_empty(node.items[i], depth + 1));
+        parts.push_back(first);
+        for (std::size_t j = i + 1; j < node.items.size(); ++j) {
+          QUIRE_ASSIGN_OR_RETURN(const Part later, any(node.items[j], depth + 1));
+          parts.push_back(later);
+        }
+        ways.push_back(b_.sequence(std::move(parts)));
+      }
+      return b_.choice(std::move(ways));
+    }
+    case Kind::kRepeat: {
+      QUIRE_ASSIGN_OR_RETURN(const Part part, not_empty(node.items[0], depth + 1));
+      if (node.max == 0) return b_.choice({});
+      return b_.repeat(part, 1, node.max);
+    }
+  }
+  return b_.choice({});
+}
+
+}  // namespace quire

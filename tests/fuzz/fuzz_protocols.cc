@@ -1,0 +1,64 @@
+// Reads bodies of other vendors' protocols and messages of agents. Nothing may crash, and accepted
+// bodies hold a conversation.
+#include <boost/json/value.hpp>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/json_parse.h"
+#include "server/protocols/anthropic_request.h"
+#include "server/protocols/mcp.h"
+#include "server/protocols/ollama_request.h"
+#include "server/protocols/responses_request.h"
+
+using namespace quire;
+
+namespace {
+
+void check(const std::optional<JsonError>& error, const QueryBody& query) {
+  if (!error && query.prompts.empty() &&
+      (query.messages.empty() || query.messages.size() != query.message_index.size() ||
+       query.sampling.max_tokens < 1))
+    std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 5 == 0) {
+    McpServer server(
+        [](const std::string&, const boost::json::object&) -> Result<boost::json::value> {
+          return Status::unimplemented("no service");
+        },
+        "0");
+    const auto reply = server.handle(text);
+    if (reply && !parse_json(*reply, JsonLimits{64}).ok()) std::abort();
+    return 0;
+  }
+  const auto value = parse_json(text);
+  if (!value.ok()) return 0;
+  if (data[0] % 5 == 1) {
+    AnthropicBody body;
+    const auto error = read_anthropic(*value, data[0] % 2 == 0, 8, body);
+    check(error, body.query);
+  } else if (data[0] % 5 == 2) {
+    ResponsesBody body;
+    const auto error = read_responses(*value, body);
+    check(error, body.query);
+  } else if (data[0] % 5 == 3) {
+    QueryBody body;
+    const auto error = read_ollama_chat(*value, body);
+    check(error, body);
+  } else {
+    QueryBody body;
+    const auto error = read_ollama_generate(*value, body);
+    check(error, body);
+    OllamaEmbed embed;
+    (void)read_ollama_embed(*value, embed);
+    std::string model;
+    (void)read_ollama_show(*value, model);
+  }
+  return 0;
+}
