@@ -1,5 +1,7 @@
 #include "server/commands/model_path.h"
 
+#include <sys/stat.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -76,6 +78,8 @@ std::string find_model_part(const std::string& asked, const std::string& model_p
   std::error_code ec;
   return fs::is_regular_file(folder / "config.json", ec) ? folder.string() : "";
 }
+
+void keep_files_private() { (void)::umask(::umask(0) | 0077); }
 
 int complain(const std::string& message) {
   std::fprintf(stderr, "quire: %s\n", message.c_str());

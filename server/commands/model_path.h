@@ -26,6 +26,10 @@ Result<std::string> find_model_path(const std::string& asked, FromHub from_hub =
 std::string find_model_part(const std::string& asked, const std::string& model_path,
                             const std::string& part);
 
+/// Makes files that this process creates from now on readable by its user only: texts are in them.
+/// Call it before there are other threads.
+void keep_files_private();
+
 /// Prints "quire: message" on standard error; returns the exit code 1.
 int complain(const Status& status);
 int complain(const std::string& message);

@@ -11,12 +11,15 @@
 namespace quire {
 namespace {
 
+/// Bytes of one text that an encoder tokenizes; its window is some hundred words.
+constexpr std::size_t kLongestText = 64 << 10;
+
 /// Embeds one request's texts one after the other, so that one client does not fill the engine's
 /// queue.
 struct Embedding : std::enable_shared_from_this<Embedding> {
   std::shared_ptr<Call> call;
-  EmbeddingBody body;
   std::string model;
+  MakeEmbeddingsReply make;
   std::vector<std::vector<std::int32_t>> ids;  ///< token ids of each input
   std::vector<std::vector<float>> vectors;
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
@@ -49,7 +52,7 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
     if (!status.ok()) return call->fail(problem(status));
     call->charge_tokens(prompt_tokens());
     call->add_log("prompt_tokens", std::to_string(prompt_tokens()));
-    call->reply_json(200, embeddings_json(vectors, body.format, model, prompt_tokens()));
+    call->reply_json(200, make(vectors, model, prompt_tokens()));
   }
   Problem problem(const Status& status) const {
     const std::string param = ids.size() > 1 ? "input[" + std::to_string(vectors.size()) + "]"
@@ -61,8 +64,17 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
   }
 };
 
+/// Cuts ids to a length and keeps the last one, which ends a text.
+void cut(std::vector<std::int32_t>& ids, std::int64_t most) {
+  if (count_of(ids) <= most) return;
+  const std::int32_t last = ids.back();
+  ids.resize(to_size(most));
+  ids.back() = last;
+}
+
 /// Answers with the vectors of the encoder, on the caller's thread.
-void embed_by_encoder(Call& call, const EmbeddingBody& body) {
+void embed_by_encoder(Call& call, const EmbeddingBody& body, LongTexts long_texts,
+                      const MakeEmbeddingsReply& make) {
   const Services& s = call.services;
   const TextEncoder& encoder = *s.encoder;
   std::vector<std::vector<std::int32_t>> sequences;
@@ -77,7 +89,14 @@ void embed_by_encoder(Call& call, const EmbeddingBody& body) {
                                         "text, or name '" +
                                         s.engine->info().model_name + "' as the model",
                                     param));
-    const auto& ids = sequences.emplace_back(encoder.encode(*text, EncoderRole::kText));
+    if (text->size() > kLongestText)
+      return call.fail(make_problem("context_length_exceeded",
+                                    param + " has " + std::to_string(text->size()) +
+                                        " bytes; at most " + std::to_string(kLongestText) +
+                                        " are taken: shorten the text or send it in parts",
+                                    param));
+    auto& ids = sequences.emplace_back(encoder.encode(*text, EncoderRole::kText));
+    if (long_texts == LongTexts::kCut) cut(ids, encoder.info().max_tokens);
     tokens += count_of(ids);
     if (count_of(ids) > encoder.info().max_tokens)
       return call.fail(make_problem(
@@ -90,24 +109,21 @@ void embed_by_encoder(Call& call, const EmbeddingBody& body) {
   if (!vectors.ok()) return call.fail(problem_of(vectors.status()));
   call.charge_tokens(tokens);
   call.add_log("prompt_tokens", std::to_string(tokens));
-  call.reply_json(200, embeddings_json(*vectors, body.format, encoder.info().name, tokens));
+  call.reply_json(200, make(*vectors, encoder.info().name, tokens));
 }
 
 }  // namespace
 
-namespace handlers {
-
-void embeddings(std::shared_ptr<Call> call) {
-  const auto body = body_json(*call);
-  if (!body) return;
+void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTexts long_texts,
+                  MakeEmbeddingsReply make) {
   auto e = std::make_shared<Embedding>();
-  if (failed(*call, read_embedding(*body, e->body))) return;
   const Engine& engine = *call->services.engine;
   e->model = engine.info().model_name;
   const auto& encoder = call->services.encoder;
-  const std::string& wanted = e->body.model;
+  const std::string& wanted = body.model;
   const bool free = wanted.empty() || wanted == "default";
-  if (encoder && (free || wanted == encoder->info().name)) return embed_by_encoder(*call, e->body);
+  if (encoder && (free || wanted == encoder->info().name))
+    return embed_by_encoder(*call, body, long_texts, make);
   if (!free && wanted != e->model) {
     return call->fail(make_problem(
         "model_not_found",
@@ -115,14 +131,38 @@ void embeddings(std::shared_ptr<Call> call) {
             (encoder ? " and the encoder '" + encoder->info().name + "'" : std::string()),
         "model"));
   }
-  for (const auto& input : e->body.inputs) {
+  for (const auto& input : body.inputs) {
     const auto* text = std::get_if<std::string>(&input);
+    TextBound bound(engine.tokenizer(), engine.info().max_model_len);
+    if (const auto excess = text ? bound.add(*text) : std::nullopt) {
+      const std::string param = body.inputs.size() > 1
+                                    ? "input[" + std::to_string(e->ids.size()) + "]"
+                                    : "input";
+      return call->fail(
+          too_long_problem(*excess, param, "shorten the text or send it in parts", param));
+    }
     e->ids.push_back(text ? embedding_ids(engine.tokenizer(), *text)
                           : std::get<std::vector<std::int32_t>>(input));
+    if (long_texts == LongTexts::kCut) cut(e->ids.back(), engine.info().max_model_len);
   }
+  e->make = std::move(make);
   e->call = call;
   call->exchange->on_disconnect([cancelled = e->cancelled] { cancelled->store(true); });
   e->next();
+}
+
+namespace handlers {
+
+void embeddings(std::shared_ptr<Call> call) {
+  const auto parsed = body_json(*call);
+  if (!parsed) return;
+  EmbeddingBody body;
+  if (failed(*call, read_embedding(*parsed, body))) return;
+  embed_inputs(std::move(call), body, LongTexts::kRefuse,
+               [format = body.format](const std::vector<std::vector<float>>& vectors,
+                                      const std::string& model, std::int64_t tokens) {
+                 return embeddings_json(vectors, format, model, tokens);
+               });
 }
 
 }  // namespace handlers

@@ -11,6 +11,7 @@
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/format/key.h"
+#include "engine/chat/tool_parser.h"
 #include "engine/plan/strategy.h"
 #include "server/handlers/common.h"
 #include "server/handlers/prompt.h"
@@ -152,6 +153,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, format, std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, format, q, questions));
+  QUIRE_RETURN_IF_ERROR(constrain_calls(g.body, *services.engine, q.sampling));
   if (!q.contexts.empty()) fit_chunks(g, q, questions);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
@@ -226,8 +228,11 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
     if (give_up) return call.fail(not_ready_problem(*g, first));
     return wait_for(g, resolved->not_ready);
   }
-  if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok())
-    return call.fail(engine_problem(s));
+  if (const auto s = build_requests(*g, std::move(resolved->documents)); !s.ok()) {
+    const bool unsupported = s.code() == Code::kUnimplemented &&
+                             (s.field() == "stop" || s.field().starts_with("tools"));
+    return call.fail(unsupported ? problem_of(s, "unsupported_parameter") : engine_problem(s));
+  }
   g->on_prepared(g);
 }
 
@@ -266,7 +271,7 @@ class ChoiceSink final : public QuerySink {
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
              std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
              std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow,
-             std::shared_ptr<EvidenceSample> evidence)
+             std::shared_ptr<EvidenceSample> evidence, const std::optional<ToolUse>& tools)
       : call_(std::move(call)),
         record_(std::move(record)),
         choice_(choice),
@@ -275,7 +280,12 @@ class ChoiceSink final : public QuerySink {
         citations_(std::move(citations)),
         shadow_(std::move(shadow)),
         evidence_(std::move(evidence)),
-        logprobs_(call_->services.engine->tokenizer()) {}
+        logprobs_(call_->services.engine->tokenizer()) {
+    if (tools) {
+      style_ = call_->services.engine->prompt_format().tool_style();
+      parser_.emplace(style_, tool_names(*tools), tools->parallel ? kMaxCalls : 1);
+    }
+  }
 
   void on_plan(const Plan& plan) override {
     record_->plan = plan;
@@ -292,10 +302,16 @@ class ChoiceSink final : public QuerySink {
     if (evidence_) evidence_->answer.push_back(id);
     record_->token_ms.push_back(call_->elapsed_ms());
     if (record_->ttft_ms == 0) record_->ttft_ms = record_->token_ms.back();
-    record_->answer.append(text);
+    written_ += text.size();
+    std::vector<ToolEvent> events;
+    if (parser_)
+      parser_->push(text, events);
+    else
+      record_->answer.append(text);
+    const bool listens = !parser_ || deliver(events);
     if (citations_) citations_->on_token(record_->answer.size());
-    if (call_->exchange->client_gone()) return false;
-    return text.empty() || writer_->text(choice_, text, logprobs_.take(record_->answer.size()));
+    if (call_->exchange->client_gone() || !listens) return false;
+    return parser_ || text.empty() || writer_->text(choice_, text, logprobs_.take(written_));
   }
 
   void on_attribution(const Attribution& attribution) override {
@@ -304,9 +320,16 @@ class ChoiceSink final : public QuerySink {
 
   void on_done(const Status& status, const Plan& plan, const QueryStats& stats,
                FinishReason reason) override {
+    if (parser_ && status.ok()) {
+      std::vector<ToolEvent> events;
+      parser_->finish(events);
+      (void)deliver(events);
+    }
     record_->plan = plan;
     record_->stats = stats;
     record_->finish_reason = finish_reason_name(reason);
+    if (reason == FinishReason::kStop && !record_->tool_calls.empty())
+      record_->finish_reason = "tool_calls";
     record_->total_ms = call_->elapsed_ms();
     record_->finished = status.ok();
     if (shadow_) shadow_->strategy = plan.strategy;
@@ -332,6 +355,37 @@ class ChoiceSink final : public QuerySink {
   }
 
  private:
+  static constexpr std::size_t kMaxCalls = 128;
+
+  /// Adds what the parser found to the record, and passes it on. False: the client is gone.
+  bool deliver(const std::vector<ToolEvent>& events) {
+    bool listens = true;
+    for (const ToolEvent& e : events) {
+      auto logprobs = logprobs_.take(written_);
+      if (e.kind == ToolEvent::Kind::kText) {
+        record_->answer += e.text;
+        listens = listens && writer_->text(choice_, e.text, std::move(logprobs));
+        continue;
+      }
+      ToolDelta delta{.index = e.index, .begins = e.kind == ToolEvent::Kind::kCall};
+      if (delta.begins)
+        record_->tool_calls.push_back({new_call_id(), e.text, {}});
+      else
+        record_->tool_calls[e.index].arguments += e.text;
+      delta.call = &record_->tool_calls[e.index];
+      if (!delta.begins) delta.arguments = e.text;
+      listens = listens && writer_->tool_call(choice_, delta, std::move(logprobs));
+    }
+    return listens;
+  }
+
+  std::string new_call_id() const {
+    if (style_ != ToolStyle::kMistral) return make_id("call_");
+    // Mistral's templates take nine letters and digits, no more.
+    const std::string id = make_id("");
+    return id.substr(id.size() - std::min<std::size_t>(id.size(), 9));
+  }
+
   static bool is_exact(const Plan& plan) {
     const auto strategy = find_strategy(plan.strategy);
     return strategy.ok() && strategy->same_as_recompute && plan.compress == "none" &&
@@ -363,13 +417,17 @@ class ChoiceSink final : public QuerySink {
   std::shared_ptr<ShadowSample> shadow_;
   std::shared_ptr<EvidenceSample> evidence_;
   AnswerLogprobs logprobs_;
+  std::size_t written_ = 0;  ///< bytes of the answer, calls included
+  ToolStyle style_ = ToolStyle::kHermes;
+  std::optional<ToolParser> parser_;  ///< set if the answer may call tools
 };
 
 /// Returns whether the answer is the likeliest token at every step. Only such answers can be
 /// compared token by token.
 bool is_greedy(const SamplingOptions& o) {
   return o.temperature <= 0 && o.frequency_penalty == 0 && o.presence_penalty == 0 &&
-         o.logit_bias.empty() && !o.grammar;
+         o.repetition_penalty == 1 && o.logit_bias.empty() && o.allowed_tokens.empty() &&
+         o.min_tokens == 0 && !o.grammar;
 }
 
 std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& request) {
@@ -464,6 +522,8 @@ void prepare(std::shared_ptr<Generation> g) {
     return call.fail(make_problem(
         "model_not_found",
         "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));
+  if (const auto problem = check_lengths(g->body, *call.services.engine))
+    return call.fail(*problem);
   auto record = std::make_shared<QueryRecord>();
   record->id = make_id("qry_");
   record->ns = call.ns;
@@ -483,7 +543,7 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
     auto evidence = i == 0 ? evidence_of(services, g.requests[i]) : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
                                              collector_of(g, g.requests[i]), std::move(shadow),
-                                             std::move(evidence));
+                                             std::move(evidence), g.body.tools);
     auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

@@ -44,6 +44,14 @@ struct Generation {
 /// an error. `generation` needs call, body, samples, ready_by, deadline and on_prepared.
 void prepare(std::shared_ptr<Generation> generation);
 
+/// A piece of a call of a tool.
+struct ToolDelta {
+  std::size_t index = 0;           ///< which call of the answer
+  const ToolCall* call = nullptr;  ///< as far as it is known; valid during the call
+  bool begins = false;             ///< its id and name are new, and it has no arguments yet
+  std::string_view arguments;      ///< what is new of its arguments
+};
+
 /// ReplyWriter writes the choices' events in the client's format. The records are updated before
 /// each call and not during it.
 class ReplyWriter {
@@ -56,6 +64,9 @@ class ReplyWriter {
   /// it, if requested. False: the client is gone.
   virtual bool text(std::size_t choice, std::string_view text,
                     std::vector<TokenLogprobs> logprobs) = 0;
+  /// Writes the next piece of a call; otherwise as text().
+  virtual bool tool_call(std::size_t choice, const ToolDelta& delta,
+                         std::vector<TokenLogprobs> logprobs) = 0;
   /// Reports the end of a choice, its last event. It runs on a worker thread, possibly concurrently
   /// for several choices and while others still generate. After a failure the other choices are
   /// cancelled.

@@ -18,6 +18,9 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
+/// Windows of the model that POST /tokenize takes at once.
+constexpr std::int64_t kMostWindows = 16;
+
 json::object model_json(const Services& services) {
   const EngineInfo& info = services.engine->info();
   json::object o;
@@ -256,6 +259,17 @@ void tokenize(std::shared_ptr<Call> call) {
     if (r.ok() && given != 1) r.fail("prompt", "give exactly one of prompt, content and messages");
   }
   if (failed(*call, r.error())) return;
+  // A little more than a window is counted, so that clients learn by how much a text is too long.
+  TextBound bound(engine.tokenizer(), kMostWindows * engine.info().max_model_len);
+  std::vector<std::string_view> texts = {prompt, content};
+  for (const ChatMessage& message : messages) texts.push_back(message.content);
+  for (const std::string_view text : texts) {
+    if (const auto excess = bound.add(text))
+      return call->fail(too_long_problem(*excess, "the text", "send it in parts",
+                                         !messages.empty() ? "messages"
+                                         : prompt.empty()  ? "content"
+                                                           : "prompt"));
+  }
   std::vector<std::int32_t> ids;
   if (!messages.empty()) {
     auto chat = engine.prompt_format().chat(messages);

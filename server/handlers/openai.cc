@@ -69,6 +69,11 @@ class WholeReply final : public ReplyWriter {
     return true;
   }
 
+  bool tool_call(std::size_t choice, const ToolDelta&,
+                 std::vector<TokenLogprobs> logprobs) override {
+    return text(choice, {}, std::move(logprobs));
+  }
+
   void finished(std::size_t, const Status& status) override {
     {
       std::lock_guard lock(mu_);
@@ -130,6 +135,14 @@ class StreamedReply final : public ReplyWriter {
     return send(p_.format.chunk({p_.format.delta_choice(choice, text, logprobs, begin)}));
   }
 
+  bool tool_call(std::size_t choice, const ToolDelta& delta,
+                 std::vector<TokenLogprobs> logprobs) override {
+    std::lock_guard lock(mu_);
+    if (failed_) return false;
+    return send(p_.format.chunk({p_.format.call_choice(choice, delta.index, *delta.call,
+                                                       delta.begins, delta.arguments, logprobs)}));
+  }
+
   void finished(std::size_t choice, const Status& status) override {
     std::lock_guard lock(mu_);
     if (failed_) return;
@@ -176,11 +189,12 @@ void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
   const QueryDefaults defaults{config->policy.strategy, config->policy.compress,
                                config->policy.decode, to_size(config->limits.documents_per_query)};
   OpenAiBody body;
+  const std::int64_t window = call->services.engine->info().max_model_len;
   const auto error = kind == OpenAiKind::kChat
-                         ? read_chat_completion(*parsed, defaults,
-                                                call->services.engine->info().max_model_len, body)
-                         : read_completion(*parsed, defaults, body);
+                         ? read_chat_completion(*parsed, defaults, window, body)
+                         : read_completion(*parsed, defaults, window, body);
   if (failed(*call, error)) return;
+  if (!body.user.empty()) call->add_log("user", body.user);
   auto g = std::make_shared<Generation>();
   g->body = std::move(body.query);
   g->samples = body.n;

@@ -1,11 +1,16 @@
 #include "server/handlers/prompt.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include "base/index.h"
 #include "cachestore/format/key.h"
 #include "engine/chat/question_words.h"
+#include "engine/chat/text_bound.h"
+#include "engine/chat/tool_wording.h"
+#include "engine/sample/tool_grammar.h"
+#include "server/handlers/common.h"
 
 namespace quire {
 namespace {
@@ -56,30 +61,76 @@ Status in_clients_words(const Status& status, const QueryBody& body, std::size_t
                            field.substr(to_size(end - field.data())));
 }
 
-Result<std::vector<std::int32_t>> conversation(const QueryBody& body, const PromptFormat& format) {
+/// The turns of a body as the model's format takes them.
+struct Turns {
+  std::optional<std::string> system;
   std::vector<ChatMessage> messages;
-  if (body.system) {
+  std::string_view tools;  ///< JSON; empty: none, or described in the messages
+  bool special = false;    ///< tools, calls or results are there, which only a template renders
+};
+
+Result<Turns> turns_of(QueryBody& body, const PromptFormat& format, bool with_documents) {
+  Turns out;
+  if (body.tools) out.tools = body.tools->json;
+  out.special = body.tools.has_value() ||
+                std::any_of(body.messages.begin(), body.messages.end(), [](const ChatMessage& m) {
+                  return m.role == "tool" || !m.tool_calls.empty();
+                });
+  if (!out.special || format.renders_tools(with_documents)) {
+    out.system = body.system;
+    out.messages = body.messages;
+    return out;
+  }
+  auto worded = tools_in_words(body.system, body.messages, out.tools, format.tool_style(),
+                               format.supports_system());
+  if (!worded.ok()) return worded.status();
+  std::vector<std::size_t> index;
+  for (const std::size_t origin : worded->origin) index.push_back(body.message_index[origin]);
+  body.message_index = std::move(index);
+  out.system = std::move(worded->system);
+  out.messages = std::move(worded->messages);
+  out.tools = {};
+  out.special = false;
+  return out;
+}
+
+Result<std::vector<std::int32_t>> conversation(const QueryBody& body, const Turns& turns,
+                                               const PromptFormat& format) {
+  std::vector<ChatMessage> messages;
+  if (turns.system) {
     // This is checked first, so that the error names the system message and not a turn.
     if (!format.supports_system())
-      return format.prefix(*body.system).status().with_field(body.system_param);
-    messages.push_back({"system", *body.system});
+      return format.prefix(*turns.system).status().with_field(body.system_param);
+    messages.push_back({"system", *turns.system});
   }
   const std::size_t skipped = messages.size();
-  messages.insert(messages.end(), body.messages.begin(), body.messages.end());
-  auto ids = format.chat(messages);
+  messages.insert(messages.end(), turns.messages.begin(), turns.messages.end());
+  auto ids = format.chat(messages, body.generation_prompt, turns.tools, body.continue_last);
   if (!ids.ok()) return in_clients_words(ids.status(), body, skipped);
   return ids;
 }
 
-Result<std::vector<std::int32_t>> question(const QueryBody& body, const PromptFormat& format) {
-  if (body.query) {
-    auto ids = format.suffix(*body.query);
-    if (!ids.ok()) return ids.status().with_field("query");
-    return ids;
+/// Builds what stands before the documents and behind them.
+Result<AroundDocuments> around(const QueryBody& body, const Turns& turns,
+                               const PromptFormat& format) {
+  std::optional<std::string_view> system;
+  if (turns.system) system = *turns.system;
+  if (turns.special) {
+    auto made = format.around_documents(system, turns.messages, turns.tools, body.continue_last);
+    if (!made.ok()) return in_clients_words(made.status(), body, 0);
+    return made;
   }
-  auto ids = format.suffix(std::span<const ChatMessage>(body.messages));
-  if (!ids.ok()) return in_clients_words(ids.status(), body, 0);
-  return ids;
+  AroundDocuments out;
+  auto before = format.prefix(system);
+  if (!before.ok()) return in_clients_words(before.status(), body, 0);
+  out.before = std::move(*before);
+  auto after = body.query ? format.suffix(*body.query)
+                          : format.suffix(turns.messages, body.continue_last);
+  if (!after.ok())
+    return body.query ? after.status().with_field("query")
+                      : in_clients_words(after.status(), body, 0);
+  out.after = std::move(*after);
+  return out;
 }
 
 std::vector<std::int32_t> raw_ids(const RawPrompt& prompt, const Tokenizer& tokenizer,
@@ -96,6 +147,45 @@ std::vector<std::int32_t> raw_ids(const RawPrompt& prompt, const Tokenizer& toke
 }
 
 }  // namespace
+
+std::optional<Problem> check_lengths(const QueryBody& body, const Engine& engine) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  const EngineInfo& info = engine.info();
+  // A prompt compressor reads what does not fit the model's own window.
+  const std::int64_t window = body.cache.prompt_compression == "none"
+                                  ? info.max_model_len
+                                  : std::max(info.max_model_len, info.draft_max_model_len);
+  TextBound conversation(tokenizer, window);
+  const auto check = [](TextBound& bound, std::string_view text, std::string_view subject,
+                        const std::string& param) -> std::optional<Problem> {
+    const auto excess = bound.add(text);
+    if (!excess) return std::nullopt;
+    return too_long_problem(*excess, subject,
+                            "the model's window takes no more (GET /v1/info); "
+                            "send a shorter text, or store it as a document",
+                            param);
+  };
+  if (body.system)
+    if (auto p = check(conversation, *body.system, "the system message", body.system_param))
+      return p;
+  for (std::size_t i = 0; i < body.messages.size(); ++i)
+    if (auto p = check(conversation, body.messages[i].content, "the conversation",
+                       "messages[" + std::to_string(body.message_index[i]) + "]"))
+      return p;
+  if (body.query)
+    if (auto p = check(conversation, *body.query, "the question", "query")) return p;
+  for (const RawPrompt& prompt : body.prompts) {
+    TextBound alone(tokenizer, window);
+    if (auto p = check(alone, prompt.text, "the prompt", "prompt")) return p;
+  }
+  for (std::size_t i = 0; i < body.documents.size(); ++i) {
+    const std::string name = "documents[" + std::to_string(i) + "]";
+    TextBound alone(tokenizer, window);
+    if (auto p = check(alone, body.documents[i].title, name, name)) return p;
+    if (auto p = check(alone, body.documents[i].text, name, name)) return p;
+  }
+  return std::nullopt;
+}
 
 Status add_documents(const QueryBody& body, const PromptFormat& format,
                      std::vector<ResolvedDocument> resolved, QueryRequest& request,
@@ -121,7 +211,7 @@ Result<PromptFormat> prompt_format(const QueryBody& body, const Engine& engine,
   return engine.prompt_format_of(ns).with(body.wording);
 }
 
-Status build_prompt(const QueryBody& body, const Engine& engine, const PromptFormat& format,
+Status build_prompt(QueryBody& body, const Engine& engine, const PromptFormat& format,
                     QueryRequest& request, std::vector<std::vector<std::int32_t>>& suffixes) {
   if (!body.prompts.empty()) {
     const Tokenizer& tokenizer = engine.tokenizer();
@@ -133,28 +223,59 @@ Status build_prompt(const QueryBody& body, const Engine& engine, const PromptFor
       suffixes.push_back(raw_ids(p, tokenizer, !request.contexts.empty()));
     return {};
   }
-  if (body.chat_template && request.contexts.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(suffixes.emplace_back(), conversation(body, format));
+  const bool with_documents = !(body.chat_template && request.contexts.empty());
+  auto turns = turns_of(body, format, with_documents);
+  if (!turns.ok()) return in_clients_words(turns.status(), body, 0);
+  if (!with_documents) {
+    QUIRE_ASSIGN_OR_RETURN(suffixes.emplace_back(), conversation(body, *turns, format));
     return {};
   }
-  std::optional<std::string_view> system;
-  if (body.system) system = *body.system;
-  auto prefix = format.prefix(system);
-  if (!prefix.ok()) return in_clients_words(prefix.status(), body, 0);
-  request.prefix_ids = std::move(*prefix);
-  QUIRE_ASSIGN_OR_RETURN(suffixes.emplace_back(), question(body, format));
-  if (request.contexts.empty()) return {};
+  if (!body.generation_prompt && !body.continue_last)
+    return Status::invalid("add_generation_prompt", "must be true where there are documents");
+  QUIRE_ASSIGN_OR_RETURN(AroundDocuments made, around(body, *turns, format));
+  request.prefix_ids = std::move(made.before);
+  suffixes.push_back(std::move(made.after));
+  // Where tools or an open answer are part of the prompt, all of the suffix counts as the question.
+  if (request.contexts.empty() || turns->special || body.continue_last) return {};
   const ChatMessage asked{"user", body.query.value_or("")};
   const auto messages = body.query ? std::span(&asked, 1)
-                                   : std::span<const ChatMessage>(body.messages);
+                                   : std::span<const ChatMessage>(turns->messages);
   QUIRE_ASSIGN_OR_RETURN(const auto words, question_words(format, messages, 0, suffixes.back()));
   request.question_words = {words.first, words.second};
   return {};
 }
 
+Status constrain_calls(const QueryBody& body, const Engine& engine, SamplingOptions& sampling) {
+  if (!body.tools) return {};
+  const ToolUse& use = *body.tools;
+  sampling.shown_tokens = tool_marker_ids(engine.tokenizer());
+  const bool strict = std::any_of(use.tools.begin(), use.tools.end(),
+                                  [](const ToolSpec& t) { return t.strict; });
+  const bool must_call = use.choice == ToolChoice::kRequired;
+  if (!must_call && !strict && !sampling.grammar) return {};
+  if (!sampling.stop.empty())
+    return Status(Code::kUnimplemented,
+                  "stop cannot be combined with calls that must follow a schema", "stop");
+  ToolAnswer answer{.style = engine.prompt_format().tool_style(),
+                    .only = use.only,
+                    .must_call = must_call,
+                    .parallel = use.parallel,
+                    .instead = must_call ? nullptr : sampling.grammar};
+  QUIRE_ASSIGN_OR_RETURN(sampling.grammar, tool_grammar(use.tools, answer, must_call));
+  return {};
+}
+
+std::vector<std::string> tool_names(const ToolUse& use) {
+  std::vector<std::string> names;
+  for (const ToolSpec& tool : use.tools) names.push_back(tool.name);
+  return names;
+}
+
 std::string question_text(const QueryBody& body) {
   if (body.query) return *body.query;
-  if (!body.messages.empty()) return body.messages.back().content;
+  // The last message may be a tool's result.
+  for (auto m = body.messages.rbegin(); m != body.messages.rend(); ++m)
+    if (m->role == "user") return m->content;
   return body.prompts.empty() ? std::string() : body.prompts.front().text;
 }
 

@@ -44,6 +44,19 @@ class NativeReply final : public ReplyWriter {
     return call_->event("delta", delta);
   }
 
+  bool tool_call(std::size_t, const ToolDelta& delta,
+                 std::vector<TokenLogprobs> logprobs) override {
+    if (!stream_) return text(0, {}, std::move(logprobs));
+    json::object o{{"index", delta.index}};
+    if (delta.begins) {
+      o["id"] = delta.call->id;
+      o["name"] = delta.call->name;
+    }
+    o["arguments"] = delta.arguments;
+    if (wants_logprobs_) o["logprobs"] = logprobs_object(logprobs);
+    return call_->event("tool_call", o);
+  }
+
   void finished(std::size_t, const Status& status) override {
     Call& call = *call_;
     const QueryRecord& r = *record_;

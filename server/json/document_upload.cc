@@ -45,7 +45,7 @@ std::optional<JsonError> NdjsonReader::next(std::optional<DocumentInput>& out) {
   }
   const std::string where = "line " + std::to_string(line_number_) + " of the body: ";
   const std::string path = "documents[" + std::to_string(num_documents_) + "]";
-  auto value = parse_json(line_);
+  auto value = parse_json(line_, kOutsideJson);
   if (!value.ok()) return JsonError{"invalid_json", where + value.status().message(), path};
   DocumentInput input;
   if (auto e = read_document(*value, path, input)) {

@@ -10,14 +10,27 @@
 #include <map>
 #include <memory>
 
-#include "engine/sample/json_schema_grammar.h"
-
 namespace quire {
 namespace json = boost::json;
 namespace {
 
 constexpr std::size_t kMaxBiases = 1024;
-constexpr std::size_t kMaxStopTokens = 64;
+constexpr std::size_t kMaxStopTokens = 64, kMaxAllowedTokens = 65'536;
+
+/// Reads token ids.
+std::vector<std::int32_t> read_ids(JsonReader& r, std::string_view name, std::size_t most) {
+  std::vector<std::int32_t> out;
+  const auto* ids = r.array(name, 0, most);
+  for (std::size_t i = 0; ids && r.ok() && i < ids->size(); ++i) {
+    const auto& v = (*ids)[i];
+    const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
+    const std::string member = std::string(name) + "[" + std::to_string(i) + "]";
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
+      r.fail(member, member + " is no token id");
+    out.push_back(static_cast<std::int32_t>(id));
+  }
+  return out;
+}
 
 void read_stop(JsonReader& r, SamplingOptions& out) {
   if (const auto* stop = r.raw("stop")) {
@@ -28,16 +41,7 @@ void read_stop(JsonReader& r, SamplingOptions& out) {
     for (const auto& s : out.stop)
       if (s.empty() || s.size() > 256) r.fail("stop", "stop strings have 1 to 256 bytes");
   }
-  if (const auto* ids = r.array("stop_token_ids", 0, kMaxStopTokens); ids && r.ok()) {
-    for (std::size_t i = 0; i < ids->size(); ++i) {
-      const auto& v = (*ids)[i];
-      const std::int64_t id = v.is_int64() ? v.get_int64() : -1;
-      const std::string member = "stop_token_ids[" + std::to_string(i) + "]";
-      if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
-        return r.fail(member, member + " is no token id");
-      out.stop_token_ids.push_back(static_cast<std::int32_t>(id));
-    }
-  }
+  out.stop_token_ids = read_ids(r, "stop_token_ids", kMaxStopTokens);
 }
 
 /// Reads {"token id": bias}. The engine checks that the model has the tokens.
@@ -149,28 +153,6 @@ void read_cache(JsonReader& parent, CacheOptions& out) {
   parent.adopt(r.error());
 }
 
-/// Reads {"name", "strict", "schema"}. Every schema is followed strictly.
-std::shared_ptr<const Grammar> read_json_schema(JsonReader& format) {
-  const auto* given = format.object("json_schema");
-  if (!given) {
-    format.fail("json_schema", "response_format.json_schema is missing; it holds the schema");
-    return nullptr;
-  }
-  const auto* schema = given->if_contains("schema");
-  if (!schema) {
-    format.fail("json_schema.schema", "response_format.json_schema.schema is missing");
-    return nullptr;
-  }
-  auto grammar = json_schema_grammar(json::serialize(*schema));
-  if (grammar.ok()) return std::move(*grammar);
-  const Status& status = grammar.status();
-  const std::string member = "json_schema.schema" +
-                             (status.field().empty() ? "" : "." + status.field());
-  format.fail(member, format.path_of(member) + ": " + status.message(),
-              status.code() == Code::kUnimplemented ? "unsupported_parameter" : "invalid_value");
-  return nullptr;
-}
-
 }  // namespace
 
 void read_sampling(JsonReader& r, SamplingOptions& out) {
@@ -181,7 +163,8 @@ void read_sampling(JsonReader& r, SamplingOptions& out) {
   r.number("top_p", top_p, 0, 1);
   if (r.ok() && top_p == 0)
     r.fail("top_p", "top_p is 0; it must be above 0 (use temperature 0 for the likeliest token)");
-  r.integer("top_k", top_k, 0, 1 << 20);
+  r.integer("top_k", top_k, -1, 1 << 20);  // -1 is vLLM's word for all
+  top_k = std::max<std::int64_t>(top_k, 0);
   r.number("min_p", min_p, 0, 1);
   r.number("frequency_penalty", frequency, -2, 2);
   r.number("presence_penalty", presence, -2, 2);
@@ -190,6 +173,16 @@ void read_sampling(JsonReader& r, SamplingOptions& out) {
               std::numeric_limits<std::int64_t>::max());
     out.seed = static_cast<std::uint64_t>(seed);
   }
+  double repetition = 1;
+  r.number("repetition_penalty", repetition, 0, 10);
+  if (r.ok() && repetition == 0)
+    r.fail("repetition_penalty", "repetition_penalty is 0; it must be above 0 (1 switches it off)");
+  std::int64_t min_tokens = 0;
+  r.integer("min_tokens", min_tokens, 0, 1 << 20);
+  r.boolean("ignore_eos", out.ignore_eos);
+  out.repetition_penalty = static_cast<float>(repetition);
+  out.min_tokens = static_cast<std::int32_t>(min_tokens);
+  out.allowed_tokens = read_ids(r, "allowed_token_ids", kMaxAllowedTokens);
   read_stop(r, out);
   read_logit_bias(r, out);
   out.top_k = static_cast<std::int32_t>(top_k);
@@ -207,28 +200,6 @@ void read_logprobs(JsonReader& r, SamplingOptions& out) {
   r.integer("top_logprobs", top, 0, kMaxTopLogprobs);
   if (r.ok() && top > 0 && !wanted) r.fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
   if (wanted) out.top_logprobs = static_cast<std::int32_t>(top);
-}
-
-void read_response_format(JsonReader& r, SamplingOptions& out) {
-  const auto* format = r.object("response_format");
-  if (!format || !r.ok()) return;
-  JsonReader f(*r.raw("response_format"), "response_format");
-  std::string type;
-  f.string("type", type, 64);
-  if (type == "json_object")
-    out.grammar = json_object_grammar();
-  else if (type == "json_schema")
-    out.grammar = read_json_schema(f);
-  else if (f.ok() && type != "text")
-    f.fail("type",
-           "response_format.type is " + (type.empty() ? "missing" : "'" + type + "'") +
-               "; use text, json_object or json_schema",
-           type.empty() ? "invalid_value" : "unsupported_parameter");
-  r.adopt(f.error());
-  if (r.ok() && out.grammar && !out.stop.empty())
-    r.fail("stop",
-           "stop cannot be combined with response_format: an answer cut there would be no JSON",
-           "unsupported_parameter");
 }
 
 void read_cache_and_policies(JsonReader& r, QueryBody& out) {

@@ -9,13 +9,10 @@
 namespace quire {
 
 /// Reads temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, frequency_penalty,
-/// presence_penalty, logit_bias.
+/// presence_penalty, repetition_penalty, logit_bias, allowed_token_ids, ignore_eos, min_tokens.
 void read_sampling(JsonReader& r, SamplingOptions& out);
 /// Reads logprobs (a boolean) and top_logprobs.
 void read_logprobs(JsonReader& r, SamplingOptions& out);
-/// Reads response_format: text, json_object or json_schema. Errors inside a schema name their place
-/// in it.
-void read_response_format(JsonReader& r, SamplingOptions& out);
 /// Reads cache and cache_salt, on_missing, on_not_ready, explain, citations.
 void read_cache_and_policies(JsonReader& r, QueryBody& out);
 

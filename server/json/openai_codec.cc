@@ -5,36 +5,23 @@
 #include <boost/json/object.hpp>
 #include <limits>
 
+#include "server/chat/answer_form.h"
+#include "server/chat/openai_fields.h"
+#include "server/chat/tool_codec.h"
 #include "server/json/generation_codec.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// A field of OpenAI's protocol that this service does not support, and the one value it may have
-/// (besides null).
-struct Unsupported {
-  std::string_view name;
-  json::value harmless;
-};
-
-bool is_empty(const json::value& v) {
-  return (v.is_array() && v.as_array().empty()) || (v.is_object() && v.as_object().empty());
-}
-
-void refuse(JsonReader& r, std::initializer_list<Unsupported> fields) {
-  for (const auto& [name, harmless] : fields) {
-    const auto* v = r.raw(name);
-    if (!v || *v == harmless || is_empty(*v)) continue;
-    return r.fail(name, std::string(name) + " is not supported; leave it out",
-                  "unsupported_parameter");
-  }
-}
-
-/// Reads a message's content: a string, or parts of type text, which are joined.
-void read_content(JsonReader& m, std::string& out) {
+/// Reads a message's content: a string, or parts of type text, which are joined. A message with
+/// calls needs none.
+void read_content(JsonReader& m, bool calls, std::string& out) {
   const auto* content = m.raw("content");
-  if (!content) return m.fail("content", m.path_of("content") + " is missing");
+  if (!content) {
+    if (!calls) m.fail("content", m.path_of("content") + " is missing");
+    return;
+  }
   if (!content->is_array()) return m.string("content", out);
   const auto& parts = content->as_array();
   for (std::size_t i = 0; i < parts.size() && m.ok(); ++i) {
@@ -46,6 +33,7 @@ void read_content(JsonReader& m, std::string& out) {
                 "unsupported_parameter");
     part.string("text", text);
     if (part.ok() && !part.has("text")) part.fail("text", part.path_of("text") + " is missing");
+    part.finish();
     m.adopt(part.error());
     out += text;
   }
@@ -109,6 +97,7 @@ void read_common(JsonReader& r, const QueryDefaults& defaults, OpenAiBody& out) 
   q.cache.compress = defaults.compress;
   q.cache.decode = defaults.decode;
   q.sampling.temperature = 1;
+  r.string("user", out.user, 512);
   r.string("model", q.model, 256);
   std::int64_t n = 1;
   r.integer("n", n, 1, kMaxChoices);
@@ -118,9 +107,22 @@ void read_common(JsonReader& r, const QueryDefaults& defaults, OpenAiBody& out) 
     if (!q.stream) r.fail("stream_options", "stream_options needs \"stream\": true");
     JsonReader o(*r.raw("stream_options"), "stream_options");
     o.boolean("include_usage", out.include_usage);
+    bool obfuscated = false;
+    o.boolean("include_obfuscation", obfuscated);
+    if (o.ok() && obfuscated)
+      o.fail("include_obfuscation", "stream_options.include_obfuscation is not supported",
+             "unsupported_parameter");
+    o.finish();
     r.adopt(o.error());
   }
   read_sampling(r, q.sampling);
+  if (r.has("repeat_penalty")) {
+    double repeated = 1;
+    r.number("repeat_penalty", repeated, 0.01, 10);
+    if (r.has("repetition_penalty"))
+      r.fail("repeat_penalty", "repeat_penalty and repetition_penalty are the same; give one");
+    q.sampling.repetition_penalty = static_cast<float>(repeated);
+  }
   read_documents(r, defaults.max_documents, q);
   read_cache_and_policies(r, q);
 }
@@ -129,6 +131,18 @@ void read_length(JsonReader& r, std::string_view member, std::int32_t& out) {
   std::int64_t tokens = out;
   r.integer(member, tokens, 1, std::numeric_limits<std::int32_t>::max());
   out = static_cast<std::int32_t>(tokens);
+}
+
+/// Reads the answer's length under all its names, the newest last.
+void read_lengths(JsonReader& r, std::int64_t window, bool chat, std::int32_t& out) {
+  const auto whole = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
+  std::int64_t predict = out;
+  r.integer("n_predict", predict, -1, std::numeric_limits<std::int32_t>::max());
+  if (r.ok() && predict == 0) r.fail("n_predict", "n_predict is 0; it must be above 0, or -1");
+  if (r.ok()) out = predict < 0 ? whole : static_cast<std::int32_t>(predict);
+  read_length(r, "max_tokens", out);
+  if (chat) read_length(r, "max_completion_tokens", out);
 }
 
 bool is_token_id(const json::value& v) {
@@ -190,21 +204,27 @@ void read_prompts(JsonReader& r, std::int64_t n, std::vector<RawPrompt>& out) {
 void read_openai_message(JsonReader& m, ChatMessage& out) {
   m.string("role", out.role, 64);
   if (!m.ok()) return;
-  if (out.role == "tool" || out.role == "function")
-    return m.fail("role", m.path_of("role") + " is " + out.role + "; tools are not supported",
+  if (out.role == "function")
+    return m.fail("role", m.path_of("role") + " is function, which the role tool has replaced",
                   "unsupported_parameter");
   if (out.role == "developer") out.role = "system";
-  if (out.role != "system" && out.role != "user" && out.role != "assistant")
+  if (out.role != "system" && out.role != "user" && out.role != "assistant" && out.role != "tool")
     return m.fail("role", m.path_of("role") +
                               (out.role.empty() ? " is missing" : " is '" + out.role + "'") +
-                              "; use system, developer, user or assistant");
-  for (const std::string_view name : {"tool_calls", "function_call", "audio"}) {
+                              "; use system, developer, user, assistant or tool");
+  for (const std::string_view name : {"function_call", "audio", "refusal"}) {
     const auto* v = m.raw(name);
-    if (v && !is_empty(*v))
+    const bool nothing = v == nullptr || *v == "" || (v->is_object() && v->get_object().empty());
+    if (!nothing)
       return m.fail(name, m.path_of(name) + " is not supported; leave it out",
                     "unsupported_parameter");
   }
-  read_content(m, out.content);
+  read_tool_members(m, out);
+  read_content(m, !out.tool_calls.empty(), out.content);
+  // Clients send answers back as they came; the model reads the text alone.
+  if (out.role == "assistant")
+    for (const std::string_view name : {"citations", "annotations"}) (void)m.raw(name);
+  m.finish();
 }
 
 void read_openai_messages(JsonReader& parent, QueryBody& out) {
@@ -215,6 +235,7 @@ void read_openai_messages(JsonReader& parent, QueryBody& out) {
     JsonReader m((*list)[i], "messages[" + std::to_string(i) + "]");
     ChatMessage message;
     if (m.ok()) read_openai_message(m, message);
+    if (m.ok() && message.role == "tool") check_tool_result(m, out.messages, message);
     if (m.ok() && message.role == "system" && !out.messages.empty())
       m.fail("role", m.path_of("role") +
                          ": system and developer messages must stand before the first turn");
@@ -229,56 +250,64 @@ void read_openai_messages(JsonReader& parent, QueryBody& out) {
     out.message_index.push_back(i);
   }
   if (out.messages.empty()) return parent.fail("messages", "messages has no turn of the user");
-  if (out.messages.back().role != "user")
-    parent.fail("messages[" + std::to_string(list->size() - 1) + "].role",
-                "the last message must be the user's");
+  const std::string& last = out.messages.back().role;
+  const std::string place = "messages[" + std::to_string(list->size() - 1) + "].role";
+  if (out.continue_last && last != "assistant")
+    parent.fail(place, "continue_final_message needs a last message of the assistant");
+  else if (!out.continue_last && out.generation_prompt && last == "assistant")
+    parent.fail(place,
+                "the last message must be the user's or a tool's; continue_final_message continues "
+                "one of the assistant");
 }
 
 std::optional<JsonError> read_chat_completion(const json::value& body,
                                               const QueryDefaults& defaults, std::int64_t window,
                                               OpenAiBody& out) {
   JsonReader r(body, "");
+  check_openai_fields(r, body, OpenAiPath::kChat);
   if (!r.ok()) return r.error();
-  read_openai_messages(r, out.query);
-  out.query.chat_template = true;
+  QueryBody& q = out.query;
+  r.boolean("continue_final_message", q.continue_last);
+  q.generation_prompt = !q.continue_last;
+  r.boolean("add_generation_prompt", q.generation_prompt);
+  if (r.ok() && q.continue_last && q.generation_prompt)
+    r.fail("add_generation_prompt",
+           "add_generation_prompt and continue_final_message exclude each other");
+  read_openai_messages(r, q);
+  q.chat_template = true;
   read_common(r, defaults, out);
-  SamplingOptions& sampling = out.query.sampling;
+  SamplingOptions& sampling = q.sampling;
   sampling.max_tokens = static_cast<std::int32_t>(
       std::clamp<std::int64_t>(window, 1, std::numeric_limits<std::int32_t>::max()));
-  read_length(r, "max_tokens", sampling.max_tokens);
-  read_length(r, "max_completion_tokens", sampling.max_tokens);  // the newer name takes precedence
+  read_lengths(r, window, true, sampling.max_tokens);
   read_logprobs(r, sampling);
-  read_response_format(r, sampling);
-  refuse(r, {{"tools", nullptr},
-             {"functions", nullptr},
-             {"function_call", "none"},
-             {"audio", nullptr},
-             {"prediction", nullptr},
-             {"reasoning_effort", nullptr},
-             {"verbosity", "medium"},
-             {"web_search_options", nullptr},
-             {"modalities", json::array{"text"}}});
-  if (const auto* choice = r.raw("tool_choice"); choice && *choice != "none" && *choice != "auto")
-    r.fail("tool_choice", "tool_choice is not supported; leave it out", "unsupported_parameter");
+  read_answer_form(r, sampling);
+  read_tools(r, q.tools);
+  if (r.ok() && q.tools && q.continue_last)
+    r.fail("tools", "tools cannot be combined with continue_final_message",
+           "unsupported_parameter");
   return r.error();
 }
 
 std::optional<JsonError> read_completion(const json::value& body, const QueryDefaults& defaults,
-                                         OpenAiBody& out) {
+                                         std::int64_t window, OpenAiBody& out) {
   JsonReader r(body, "");
+  check_openai_fields(r, body, OpenAiPath::kCompletion);
   if (!r.ok()) return r.error();
   read_common(r, defaults, out);
   read_prompts(r, out.n, out.query.prompts);
   SamplingOptions& sampling = out.query.sampling;
   sampling.max_tokens = 16;
-  read_length(r, "max_tokens", sampling.max_tokens);
+  read_lengths(r, window, false, sampling.max_tokens);
   if (r.has("logprobs")) {
     std::int64_t top = 0;
     r.integer("logprobs", top, 0, kMaxTopLogprobs);
     sampling.top_logprobs = static_cast<std::int32_t>(top);
   }
-  read_response_format(r, sampling);
-  refuse(r, {{"echo", false}, {"suffix", ""}, {"best_of", out.n}});
+  read_answer_form(r, sampling);
+  if (const auto* best = r.raw("best_of"); best && *best != out.n)
+    r.fail("best_of", "best_of is supported with the value of n only; n gives several answers",
+           "unsupported_parameter");
   return r.error();
 }
 

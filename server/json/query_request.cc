@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/json/array.hpp>
 
+#include "server/chat/answer_form.h"
+#include "server/chat/tool_codec.h"
 #include "server/json/generation_codec.h"
 
 namespace quire {
@@ -16,11 +18,14 @@ void read_messages(JsonReader& parent, QueryBody& out) {
     JsonReader r((*list)[i], "messages[" + std::to_string(i) + "]");
     ChatMessage m;
     if (r.ok()) {
-      r.one_of("role", m.role, {"system", "user", "assistant"});
+      r.one_of("role", m.role, {"system", "user", "assistant", "tool"});
       if (r.ok() && m.role.empty())
-        r.fail("role", r.path_of("role") + " is missing; use system, user or assistant");
+        r.fail("role", r.path_of("role") + " is missing; use system, user, assistant or tool");
       r.string("content", m.content);
-      if (r.ok() && !r.has("content")) r.fail("content", r.path_of("content") + " is missing");
+      read_tool_members(r, m);
+      if (r.ok() && m.role == "tool") check_tool_result(r, out.messages, m);
+      if (r.ok() && !r.has("content") && m.tool_calls.empty())
+        r.fail("content", r.path_of("content") + " is missing");
       r.finish();
       if (r.ok() && m.role == "system" && i > 0)
         r.fail("role", r.path_of("role") + " is system; only the first message may be");
@@ -126,6 +131,9 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
     out.retrieve->k = std::min(out.retrieve->k, static_cast<std::int64_t>(defaults.max_documents));
   }
   read_wording(r, out);
+  read_tools(r, out.tools);
+  if (r.ok() && out.tools && out.query)
+    r.fail("tools", "tools need messages: give the question as a message of the user");
   r.string("model", out.model, 256);
   r.boolean("stream", out.stream);
   std::int64_t max_tokens = out.sampling.max_tokens;
@@ -133,7 +141,7 @@ std::optional<JsonError> read_query(const json::value& body, const QueryDefaults
   out.sampling.max_tokens = static_cast<std::int32_t>(max_tokens);
   read_sampling(r, out.sampling);
   read_logprobs(r, out.sampling);
-  read_response_format(r, out.sampling);
+  read_answer_form(r, out.sampling);
   read_cache_and_policies(r, out);
   r.integer("timeout_ms", out.timeout_ms, 1, 3'600'000);
   r.finish();

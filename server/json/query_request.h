@@ -8,6 +8,7 @@
 
 #include "base/json_reader.h"
 #include "engine/api/plan.h"
+#include "engine/chat/tools.h"
 #include "engine/engine.h"
 #include "server/json/retrieve_codec.h"
 
@@ -37,6 +38,11 @@ struct QueryBody {
   /// If there are no documents, messages are rendered by the model's own chat template instead of
   /// the form for documents.
   bool chat_template = false;
+  /// The answer continues the last message, which is the assistant's.
+  bool continue_last = false;
+  bool generation_prompt = true;  ///< the opening of an answer stands behind the messages
+  /// Functions that the answer may call; they need `messages`.
+  std::optional<ToolUse> tools;
   std::vector<RawPrompt> prompts;  ///< instead of query and messages
   std::vector<std::string> document_ids;
   /// Place of each of document_ids in the request, for error messages.

@@ -71,7 +71,10 @@ std::vector<std::string> path_parameters(std::string_view pattern) {
 
 json::object problem_content(ErrorStyle style) {
   const char* type = style == ErrorStyle::kNative ? "application/problem+json" : "application/json";
-  return {{type, json::object{{"schema", reference("schemas", "Problem")}}}};
+  const char* schema = style == ErrorStyle::kAnthropic ? "AnthropicError"
+                       : style == ErrorStyle::kOllama  ? "OllamaError"
+                                                       : "Problem";
+  return {{type, json::object{{"schema", reference("schemas", schema)}}}};
 }
 
 /// Adds the error statuses that follow from the kind of route.

@@ -86,6 +86,32 @@ json::object OpenAiFormat::delta_choice(std::size_t index, std::string_view text
   return c;
 }
 
+json::object OpenAiFormat::call_choice(std::size_t index, std::size_t call_index,
+                                       const ToolCall& call, bool begins,
+                                       std::string_view arguments,
+                                       std::span<const TokenLogprobs> logprobs) const {
+  json::object function, o{{"index", call_index}};
+  if (begins) {
+    o["id"] = call.id;
+    o["type"] = "function";
+    function["name"] = call.name;
+  }
+  function["arguments"] = arguments;
+  o["function"] = std::move(function);
+  json::object c = delta_choice(index, "", logprobs, 0);
+  c["delta"] = json::object{{"tool_calls", json::array{std::move(o)}}};
+  return c;
+}
+
+json::array tool_calls_json(std::span<const ToolCall> calls) {
+  json::array out;
+  for (const ToolCall& call : calls)
+    out.push_back(json::object{{"id", call.id},
+                               {"type", "function"},
+                               {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  return out;
+}
+
 json::object OpenAiFormat::closing_choice(std::size_t index, const QueryRecord& record) const {
   json::object c;
   c["index"] = index;
@@ -105,10 +131,15 @@ json::object OpenAiFormat::whole_choice(std::size_t index, const QueryRecord& re
   json::object c;
   c["index"] = index;
   if (kind_ == OpenAiKind::kChat) {
-    c["message"] = json::object{{"role", "assistant"},
-                                {"content", record.answer},
-                                {"refusal", nullptr},
-                                {"citations", citations_json(record)}};
+    json::object message{{"role", "assistant"},
+                         {"content", record.answer},
+                         {"refusal", nullptr},
+                         {"citations", citations_json(record)}};
+    if (!record.tool_calls.empty()) {
+      message["tool_calls"] = tool_calls_json(record.tool_calls);
+      if (record.answer.empty()) message["content"] = nullptr;
+    }
+    c["message"] = std::move(message);
   } else {
     c["text"] = record.answer;
     c["citations"] = citations_json(record);

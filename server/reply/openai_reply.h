@@ -33,6 +33,11 @@ class OpenAiFormat {
   boost::json::object delta_choice(std::size_t index, std::string_view text,
                                    std::span<const TokenLogprobs> logprobs,
                                    std::size_t text_begin) const;
+  /// Returns a choice with a piece of a call of a tool: with `begins` its id and name, else more of
+  /// its arguments.
+  boost::json::object call_choice(std::size_t index, std::size_t call_index, const ToolCall& call,
+                                  bool begins, std::string_view arguments,
+                                  std::span<const TokenLogprobs> logprobs) const;
   /// Returns the choice that ends a stream of that index.
   boost::json::object closing_choice(std::size_t index, const QueryRecord& record) const;
   /// Returns a choice of a non-streamed reply. `logprobs` is null if they were not requested.
@@ -60,6 +65,9 @@ class OpenAiFormat {
 /// has `samples` choices, in order.
 boost::json::object openai_usage_json(std::span<const std::shared_ptr<QueryRecord>> records,
                                       std::size_t samples);
+
+/// Returns the calls of an answer, as OpenAI's API has them.
+boost::json::array tool_calls_json(std::span<const ToolCall> calls);
 
 /// Counts the Unicode characters of a valid text.
 std::size_t count_characters(std::string_view text);

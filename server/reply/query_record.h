@@ -11,6 +11,7 @@
 #include "engine/api/plan.h"
 #include "engine/api/query_stats.h"
 #include "engine/chat/chat_template.h"
+#include "engine/chat/tools.h"
 #include "server/reply/citation_reply.h"
 
 namespace quire {
@@ -39,7 +40,8 @@ struct QueryRecord {
   std::vector<QueryDocument> documents;
   PromptWording wording;  ///< words around documents and question
   std::string finish_reason;
-  std::vector<double> token_ms;  ///< arrival of each token, in milliseconds since the request
+  std::vector<ToolCall> tool_calls;  ///< calls of the answer, which are no part of `answer`
+  std::vector<double> token_ms;      ///< arrival of each token, in milliseconds since the request
   std::vector<Citation> citations;
   /// Code points of the answer's sentences that no document of the prompt supports, half-open.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> unsupported;

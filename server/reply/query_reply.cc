@@ -6,6 +6,7 @@
 
 #include "base/index.h"
 #include "server/reply/cache_reply.h"
+#include "server/reply/openai_reply.h"
 #include "server/reply/timings_reply.h"
 
 namespace quire {
@@ -64,8 +65,14 @@ ReplyField<A> answer_field(const Kind& kind) {
 
 /// Returns what every reply about a finished query says of it. `url` is the kind of explain_url.
 Reply<A>::Fields rest(const Kind& url) {
-  return {{"finish_reason", kind::one_of({"stop", "length"}),
+  return {{"finish_reason", kind::one_of({"stop", "length", "tool_calls"}),
            [](const A& a) { return a.record.finish_reason; }},
+          {"tool_calls", kind::optional(kind::list(kind::component("ToolCall"))),
+           [](const A& a) -> std::optional<json::value> {
+             if (a.record.tool_calls.empty() || !a.texts) return std::nullopt;
+             return tool_calls_json(a.record.tool_calls);
+           },
+           "Functions that the answer calls"},
           {"citations", kind::list(citation_reply().kind()),
            [](const A& a) {
              return citations_json(a.record.citations, a.texts ? QuoteUse::kShow : QuoteUse::kHide);

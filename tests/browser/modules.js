@@ -83,8 +83,11 @@ same(
 // Citations count code points, and each piece of the answer stays, in order.
 const {cited} = await load('answer.js');
 const c = (id, answer_start, answer_end) => ({id, answer_start, answer_end, document_id: 'd'});
-const made = cited('😀 one two.', [c('1', 0, 5), c('2', 6, 10)], () => {});
-same('cited text', made.textContent, '😀 one1 two.2');
+const made = cited('😀 one two. Three.', [c('1', 0, 5), c('2', 6, 10)], [[11, 17]], () => {});
+same('cited text', made.textContent, '😀 one1 two.2 Three.');
+same(
+    'text without support', [...made.querySelectorAll('.unsupported')].map((e) => e.textContent),
+    ['Three.']);
 same(
     'cited pieces', [...made.querySelectorAll('.cited')].map((e) => e.textContent),
     ['😀 one', 'two.']);

@@ -75,6 +75,10 @@ class Service:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=120) as reply:
+            return json.load(reply)
+
     def post(self, path, body):
         request = urllib.request.Request(
             self.url + path,

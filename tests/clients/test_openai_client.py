@@ -56,6 +56,73 @@ class OpenAiClientTest(unittest.TestCase):
         )
         self.assertTrue(reply.system_fingerprint.startswith("m-"))
 
+    def test_tools_are_called_and_answered(self):
+        function = {
+            "name": "look_up",
+            "description": "Looks up a company.",
+            "parameters": {
+                "type": "object",
+                "properties": {"company": {"type": "string", "maxLength": 12}},
+                "required": ["company"],
+                "additionalProperties": False,
+            },
+        }
+        options = {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": "required",
+            "max_tokens": 96,
+        }
+        choice = self.chat(**options).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        self.assertIsNone(choice.message.content)
+        call = choice.message.tool_calls[0]
+        self.assertEqual(call.function.name, "look_up")
+        self.assertEqual(list(json.loads(call.function.arguments)), ["company"])
+        arguments = ""
+        for chunk in self.chat(stream=True, **options):
+            for piece in chunk.choices[0].delta.tool_calls or []:
+                if piece.index == 0:
+                    arguments += piece.function.arguments or ""
+        self.assertEqual(arguments, call.function.arguments)
+        turns = [
+            *QUESTION,
+            choice.message,
+            *(
+                {"role": "tool", "tool_call_id": c.id, "content": FACTS}
+                for c in choice.message.tool_calls
+            ),
+        ]
+        self.assertTrue(self.chat(messages=turns, tools=options["tools"]).choices[0].message)
+        over = self.chat(messages=turns, extra_body={"document_ids": ["varo"]})
+        self.assertGreater(over.usage.prompt_tokens, 100)
+
+    def test_forms_of_answers(self):
+        choice = self.chat(extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+        self.assertIn(choice.choices[0].message.content, ("yes", "no"))
+        regex = self.chat(extra_body={"guided_regex": "[A-Z][a-z]{2,9} Tolen"})
+        self.assertRegex(regex.choices[0].message.content, r"^[A-Z][a-z]{2,9} Tolen$")
+        grammar = self.chat(extra_body={"grammar": 'root ::= [1-9] " and " [1-9]'})
+        self.assertRegex(grammar.choices[0].message.content, r"^[1-9] and [1-9]$")
+
+    def test_what_vllm_and_llama_cpp_add_has_its_effect(self):
+        long = self.chat(max_tokens=60, extra_body={"ignore_eos": True})
+        self.assertEqual(long.usage.completion_tokens, 60)
+        least = self.chat(max_tokens=60, extra_body={"min_tokens": 40})
+        self.assertGreaterEqual(least.usage.completion_tokens, 40)
+        free = self.chat(max_tokens=40, extra_body={"ignore_eos": True}).choices[0].message.content
+        held = self.chat(
+            max_tokens=40, extra_body={"ignore_eos": True, "repetition_penalty": 2.0}
+        ).choices[0]
+        self.assertNotEqual(held.message.content, free)
+        begun = [*QUESTION, {"role": "assistant", "content": "Mira"}]
+        with self.assertRaises(openai.BadRequestError):
+            self.chat(messages=begun)
+        more = self.chat(messages=begun, extra_body={"continue_final_message": True})
+        self.assertLess(more.usage.prompt_tokens, self.chat().usage.prompt_tokens + 8)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.chat(extra_body={"bad_words": ["x"]})
+        self.assertEqual(raised.exception.param, "bad_words")
+
     def test_turns_are_part_of_the_prompt(self):
         turns = [
             *QUESTION,
@@ -183,15 +250,15 @@ class OpenAiClientTest(unittest.TestCase):
             self.chat(model="gpt-7")
         self.assertEqual(caught.exception.code, "model_not_found")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(tools=[{"type": "function", "function": {"name": "f"}}])
+            self.chat(modalities=["text", "audio"])
         self.assertEqual(
-            (caught.exception.code, caught.exception.param), ("unsupported_parameter", "tools")
+            (caught.exception.code, caught.exception.param), ("unsupported_parameter", "modalities")
         )
         with self.assertRaises(openai.BadRequestError) as caught:
             self.chat(
                 response_format={
                     "type": "json_schema",
-                    "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "a"}},
+                    "json_schema": {"name": "x", "schema": {"type": "string", "pattern": "(?=a)"}},
                 }
             )
         self.assertEqual(caught.exception.param, "response_format.json_schema.schema.pattern")

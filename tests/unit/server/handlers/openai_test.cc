@@ -88,6 +88,98 @@ TEST_F(OpenAiTest, TokensOfMessagesAreCountedAsAChatTakesThem) {
   EXPECT_EQ(error.at("param").as_string(), "messages[0].content[0].type");
 }
 
+constexpr const char* kTools =
+    R"(,"tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object",)"
+    R"("properties":{"a":{"type":"integer"}},"required":["a"]}}}])";
+
+TEST_F(OpenAiTest, CallsOfToolsAreNoText) {
+  engine.pieces = {"I will add. <tool", "_call>\n{\"name\": \"add\", \"argu",
+                   "ments\": {\"a\": 1}}\n</tool_call>"};
+  const auto whole = object(chat(kTools).body);
+  const auto& message = choice(whole).at("message").as_object();
+  EXPECT_EQ(message.at("content").as_string(), "I will add.");
+  ASSERT_EQ(message.at("tool_calls").as_array().size(), 1u);
+  const auto& call = message.at("tool_calls").as_array()[0].as_object();
+  EXPECT_TRUE(call.at("id").as_string().starts_with("call_"));
+  EXPECT_EQ(call.at("type").as_string(), "function");
+  EXPECT_EQ(call.at("function").as_object().at("name").as_string(), "add");
+  EXPECT_EQ(call.at("function").as_object().at("arguments").as_string(), R"({"a": 1})");
+  EXPECT_EQ(choice(whole).at("finish_reason").as_string(), "tool_calls");
+  const auto free = object(chat().body);
+  EXPECT_EQ(choice(free).at("message").as_object().at("content").as_string(),
+            "I will add. <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>")
+      << "without tools it is text";
+  std::string id, name, arguments, text, finish;
+  for (const std::string& event : events(chat(std::string(kTools) + R"(,"stream":true)").body)) {
+    if (event == "[DONE]") continue;
+    const auto chunk = object(event);
+    const auto& delta = choice(chunk).at("delta").as_object();
+    if (const auto* content = delta.if_contains("content")) text += content->as_string();
+    if (choice(chunk).at("finish_reason").is_string())
+      finish = choice(chunk).at("finish_reason").as_string();
+    const auto* calls = delta.if_contains("tool_calls");
+    if (!calls) continue;
+    const auto& piece = calls->as_array().at(0).as_object();
+    EXPECT_EQ(piece.at("index").as_int64(), 0);
+    const auto& function = piece.at("function").as_object();
+    if (const auto* said = piece.if_contains("id")) id = said->as_string();
+    if (const auto* said = function.if_contains("name")) name = said->as_string();
+    arguments += function.at("arguments").as_string();
+  }
+  EXPECT_EQ(text, "I will add.");
+  EXPECT_TRUE(id.starts_with("call_"));
+  EXPECT_EQ(name, "add");
+  EXPECT_EQ(arguments, R"({"a": 1})");
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+TEST_F(OpenAiTest, ToolsConstrainTheAnswerWhereTheyMust) {
+  ASSERT_EQ(chat(kTools).status, 200);
+  EXPECT_FALSE(engine.last_request.sampling.grammar);
+  ASSERT_EQ(chat(std::string(kTools) + R"(,"tool_choice":"required")").status, 200);
+  EXPECT_TRUE(engine.last_request.sampling.grammar);
+  ASSERT_EQ(chat(std::string(kTools) + R"(,"tool_choice":"none")").status, 200);
+  EXPECT_FALSE(engine.last_request.sampling.grammar);
+  const auto bad = chat(
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",)"
+      R"("properties":{"a":{"not":{}}}}}}],"tool_choice":"required")");
+  EXPECT_EQ(bad.status, 400);
+  const auto error = object(bad.body).at("error").as_object();
+  EXPECT_EQ(error.at("code").as_string(), "unsupported_parameter");
+  EXPECT_EQ(error.at("param").as_string(), "tools[0].function.parameters.properties.a.not");
+  const auto stop = object(
+      chat(std::string(kTools) + R"(,"tool_choice":"required","stop":"x")").body);
+  EXPECT_EQ(stop.at("error").as_object().at("param").as_string(), "stop");
+  EXPECT_EQ(chat(std::string(kTools) + R"(,"response_format":{"type":"json_object"})").status, 200);
+}
+
+TEST_F(OpenAiTest, ResultsOfToolsGoOnWithTheConversation) {
+  const std::string turns =
+      R"({"messages":[{"role":"user","content":"1+2?"},{"role":"assistant","content":null,)"
+      R"("tool_calls":[{"id":"c1","type":"function","function":{"name":"add","arguments":"{}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c1","content":"three"}])";
+  ASSERT_EQ(post("/v1/chat/completions", turns + "}").status, 200);
+  const std::string prompt = engine.tokenizer().decode(engine.last_request.suffix_ids, true);
+  EXPECT_NE(prompt.find("<tool_response name=\"add\">"), std::string::npos) << prompt;
+  const auto native = post("/v1/query", turns + R"(,"document_ids":[],"explain":"none"})");
+  EXPECT_EQ(native.status, 200) << native.body;
+}
+
+TEST_F(OpenAiTest, ANativeQueryCallsTools) {
+  engine.pieces = {"<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":1}}</tool_call>"};
+  const std::string body = std::string(R"({"messages":[{"role":"user","content":"x"}],)") +
+                           R"("document_ids":[])" + kTools;
+  const auto whole = object(post("/v1/query", body + "}").body);
+  EXPECT_EQ(whole.at("finish_reason").as_string(), "tool_calls");
+  EXPECT_EQ(whole.at("answer").as_string(), "");
+  EXPECT_EQ(whole.at("tool_calls").as_array().size(), 1u);
+  const auto stream = post("/v1/query", body + R"(,"stream":true})");
+  EXPECT_NE(stream.body.find("event: tool_call\n"), std::string::npos) << stream.body;
+  EXPECT_EQ(
+      post("/v1/query", std::string(R"({"query":"x","document_ids":[])") + kTools + "}").status,
+      400);
+}
+
 TEST_F(OpenAiTest, AStreamKeepsTheOrderOfTheContract) {
   for (const bool usage : {false, true}) {
     const auto r = chat(std::string(R"(,"stream":true)") +
@@ -160,7 +252,7 @@ TEST_F(OpenAiTest, AFailureInAStreamIsAnErrorAndNoDone) {
   LoopbackClient c(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"Hi"}],"stream":true})";
   ASSERT_TRUE(
-      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
              "application/json\r\nContent-Length: " +
              std::to_string(body.size()) + "\r\n\r\n" + body));
   const auto sink = engine.take();
@@ -181,7 +273,7 @@ TEST_F(OpenAiTest, AClientThatLeavesCancelsItsChat) {
   LoopbackClient c(server->port());
   const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
   ASSERT_TRUE(
-      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
+      c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
              "application/json\r\nContent-Length: " +
              std::to_string(body.size()) + "\r\n\r\n" + body));
   const auto sink = engine.take();
@@ -197,8 +289,12 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
   };
   auto r = chat(R"(,"tools":[{"type":"function"}])");
   EXPECT_EQ(r.status, 400);
+  EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "invalid_value");
+  EXPECT_EQ(param(r), "tools[0].function");
+  r = chat(R"(,"audio":{"voice":"alloy","format":"mp3"})");
+  EXPECT_EQ(r.status, 400);
   EXPECT_EQ(object(r.body).at("error").as_object().at("code").as_string(), "unsupported_parameter");
-  EXPECT_EQ(param(r), "tools");
+  EXPECT_EQ(param(r), "audio");
   r = post("/v1/chat/completions",
            R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"Hi"}]})");
   EXPECT_EQ(r.status, 400) << "the embedded model has no system message";
@@ -226,7 +322,7 @@ TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
             R"("stream":)") +
         (stream ? "true}" : "false}");
     ASSERT_TRUE(
-        c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: "
+        c.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: "
                "close\r\nContent-Type: application/json\r\nContent-Length: " +
                std::to_string(body.size()) + "\r\n\r\n" + body));
     const auto sink = engine.take();

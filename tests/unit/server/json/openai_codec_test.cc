@@ -20,7 +20,7 @@ std::optional<JsonError> chat(const std::string& body, OpenAiBody& out) {
 std::optional<JsonError> completion(const std::string& body, OpenAiBody& out) {
   const auto value = parse_json(body);
   EXPECT_TRUE(value.ok()) << body;
-  return read_completion(*value, defaults(), out);
+  return read_completion(*value, defaults(), 2048, out);
 }
 
 constexpr const char* kHi = R"("messages":[{"role":"user","content":"Hi"}])";
@@ -38,8 +38,9 @@ TEST(OpenAiCodec, ReadsAWholeChat) {
       R"("type":"text"},"stream":true,"stream_options":{"include_usage":true},
     "cache":{"strategy":"reuse"},"cache_salt":"12345678","citations":false,"explain":"blocks",)"
       R"("on_missing":"skip","on_not_ready":"error",
-    "user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","safety_identifier":"s",)"
-      R"("parallel_tool_calls":false,"prompt_cache_key":"k","never_heard_of":1})",
+    "user":"u","metadata":{"a":"b"},"store":false,"service_tier":"auto","safety_identifier":"s",)"
+      R"("parallel_tool_calls":false,"prompt_cache_key":"k","ignore_eos":true,"min_tokens":3,)"
+      R"("repetition_penalty":1.5,"allowed_token_ids":[4,5],"stop_token_ids":[6]})",
       b);
   ASSERT_FALSE(e) << e->message;
   const QueryBody& q = b.query;
@@ -52,9 +53,58 @@ TEST(OpenAiCodec, ReadsAWholeChat) {
   EXPECT_EQ(q.sampling.max_tokens, 7);
   EXPECT_EQ(q.sampling.top_logprobs, 4);
   EXPECT_EQ(q.sampling.stop.size(), 2u);
+  EXPECT_TRUE(q.sampling.ignore_eos);
+  EXPECT_EQ(q.sampling.min_tokens, 3);
+  EXPECT_EQ(q.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(q.sampling.allowed_tokens, (std::vector<std::int32_t>{4, 5}));
+  EXPECT_EQ(q.sampling.stop_token_ids, (std::vector<std::int32_t>{6}));
   EXPECT_EQ(q.cache.strategy, "reuse");
   EXPECT_EQ(q.on_not_ready, OnNotReady::kError);
   EXPECT_EQ(q.explain, ExplainLevel::kBlocks);
+}
+
+TEST(OpenAiCodec, MembersOfMessagesAreReadOrRefused) {
+  const auto second = [](const std::string& members) {
+    OpenAiBody b;
+    return chat(R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant",)" + members +
+                    R"(},{"role":"user","content":"w"}]})",
+                b);
+  };
+  // What the service itself answers comes back.
+  EXPECT_FALSE(second(R"("content":"z","refusal":null,"citations":[{"id":"1"}],"annotations":[])"));
+  EXPECT_FALSE(second(R"("content":null,"tool_calls":[{"index":0,"id":"c","type":"function",)"
+                      R"("function":{"name":"f","arguments":"{}"}}])"));
+  const std::pair<const char*, const char*> refused[] = {
+      {R"("content":"z","contents":1)", "messages[1].contents"},
+      {R"("content":"z","refusal":"no")", "messages[1].refusal"},
+      {R"("content":[{"type":"text","text":"z","weight":1}])", "messages[1].content[0].weight"},
+      {R"("tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"},"kind":1}])",
+       "messages[1].tool_calls[0].kind"},
+      {R"("tool_calls":[{"id":"c","function":{"name":"f","argument":"{}"}}])",
+       "messages[1].tool_calls[0].function.argument"}};
+  for (const auto& [members, path] : refused) {
+    const auto error = second(members);
+    ASSERT_TRUE(error) << members;
+    EXPECT_EQ(error->path, path);
+  }
+}
+
+TEST(OpenAiCodec, FunctionsTakeObjects) {
+  const auto tool = [](const std::string& parameters) {
+    OpenAiBody b;
+    return chat(std::string("{") + kHi +
+                    R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" +
+                    parameters + "}}]}",
+                b);
+  };
+  EXPECT_FALSE(tool(R"({"type":"object","properties":{}})"));
+  EXPECT_FALSE(tool("{}"));
+  for (const char* type : {R"("objekt")", R"("array")", R"(["object","null"])"}) {
+    const auto error = tool(std::string(R"({"type":)") + type + "}");
+    ASSERT_TRUE(error) << type;
+    EXPECT_EQ(error->path, "tools[0].function.parameters.type");
+    EXPECT_EQ(error->code, "invalid_value");
+  }
 }
 
 TEST(OpenAiCodec, DefaultsAreTheProtocols) {
@@ -108,8 +158,13 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
       {R"("messages":[{"role":"user"}])", "invalid_value", "messages[0].content"},
       {R"("messages":[{"content":"x"}])", "invalid_value", "messages[0].role"},
       {R"("messages":[{"role":"robot","content":"x"}])", "invalid_value", "messages[0].role"},
-      {R"("messages":[{"role":"tool","content":"x"}])", "unsupported_parameter",
+      {R"("messages":[{"role":"function","content":"x"}])", "unsupported_parameter",
        "messages[0].role"},
+      {R"("messages":[{"role":"tool","content":"x"}])", "invalid_value",
+       "messages[0].tool_call_id"},
+      {R"("messages":[{"role":"user","content":"x"},{"role":"tool","content":"x",)"
+       R"("tool_call_id":"1"}])",
+       "invalid_value", "messages[1].tool_call_id"},
       {R"("messages":[{"role":"system","content":"x"}])", "invalid_value", "messages"},
       {R"("messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}])",
        "invalid_value", "messages[1].role"},
@@ -117,15 +172,48 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
        "invalid_value", "messages[1].role"},
       {R"("messages":[{"role":"user","content":"x"},{"role":"assistant","content":"",)"
        R"("tool_calls":[{"id":"1"}]},{"role":"user","content":"y"}])",
-       "unsupported_parameter", "messages[1].tool_calls"},
+       "invalid_value", "messages[1].tool_calls[0].function"},
       {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
        "unsupported_parameter", "messages[0].content[0].type"},
       {R"("messages":[{"role":"user","content":[{"type":"text"}]}])", "invalid_value",
        "messages[0].content[0].text"},
       {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function"}])",
-       "unsupported_parameter", "tools"},
-      {R"("messages":[{"role":"user","content":"Hi"}],"tool_choice":"required")",
-       "unsupported_parameter", "tool_choice"},
+       "invalid_value", "tools[0].function"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"custom"}])",
+       "unsupported_parameter", "tools[0].type"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function",)"
+       R"("function":{"name":"a b"}}])",
+       "invalid_value", "tools[0].function.name"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tools":[{"type":"function",)"
+       R"("function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
+       "invalid_value", "tool_choice.function.name"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"continue_final_message":true)",
+       "invalid_value", "messages[0].role"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"continue_final_message":true,)"
+       R"("add_generation_prompt":true)",
+       "invalid_value", "add_generation_prompt"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"never_heard_of":1)", "unknown_field",
+       "never_heard_of"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"guided_regex":"a\\b")",
+       "unsupported_parameter", "guided_regex"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"grammar":"root = 1")", "invalid_value",
+       "grammar"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"guided_choice":[])", "invalid_value",
+       "guided_choice"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"guided_choice":["a",""])", "invalid_value",
+       "guided_choice[1]"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"structured_outputs":{"regex":"a",)"
+       R"("choice":["a"]})",
+       "invalid_value", "structured_outputs"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"guided_json":"{")", "invalid_value",
+       "guided_json"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"guided_regex":"a","grammar":"root ::= .")",
+       "invalid_value", "grammar"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"repeat_penalty":1.1,)"
+       R"("repetition_penalty":1.1)",
+       "invalid_value", "repeat_penalty"},
+      {R"("messages":[{"role":"user","content":"Hi"}],"tool_choice":"required")", "invalid_value",
+       "tool_choice"},
       {R"("messages":[{"role":"user","content":"Hi"}],"modalities":["text","audio"])",
        "unsupported_parameter", "modalities"},
       {R"("messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"high")",
@@ -140,7 +228,7 @@ TEST(OpenAiCodec, ChatErrorsNameThePath) {
        R"("json_schema":{"name":"x"}})",
        "invalid_value", "response_format.json_schema.schema"},
       {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
-       R"("json_schema":{"schema":{"properties":{"a":{"type":"string","pattern":"x"}}}}})",
+       R"("json_schema":{"schema":{"properties":{"a":{"type":"string","pattern":"\\b"}}}}})",
        "unsupported_parameter", "response_format.json_schema.schema.properties.a.pattern"},
       {R"("messages":[{"role":"user","content":"Hi"}],"response_format":{"type":"json_schema",)"
        R"("json_schema":{"schema":{"type":"robot"}}})",

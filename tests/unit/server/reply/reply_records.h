@@ -181,6 +181,7 @@ inline QueryRecord full_record() {
   other.num_contexts = 1;
   r.documents = {stored, given, other};
   r.finish_reason = "stop";
+  r.tool_calls = {{"call_1", "add", "{\"a\":1}"}};
   r.token_ms = {1, 2, 4};
   Citation c;
   c.answer_start = 0;

@@ -51,7 +51,7 @@ class EvidenceTest : public ::testing::Test {
     options.chunking.max_tokens = 64;
     const auto job = ingest_->submit("default", std::move(documents), options);
     ASSERT_TRUE(job.ok()) << job.status().to_string();
-    for (int i = 0; i < 2000 && ready() < 12; ++i) std::this_thread::sleep_for(10ms);
+    for (int i = 0; i < 12000 && ready() < 12; ++i) std::this_thread::sleep_for(10ms);
     ASSERT_EQ(ready(), 12);
   }
   void TearDown() override {
