@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from .options import Message
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 SystemMessages = Literal["send", "prepend"]
 
 
-def turns_of(messages: Iterable[tuple[Role, str]], system: SystemMessages) -> list[Message]:
+def call_json(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call of a function as the API has it."""
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+
+
+def turns_of(messages: Iterable[Message], system: SystemMessages) -> list[Message]:
     """Messages of the API: neighbours of one role are joined, as templates want turns to alternate.
+    Results of tools stay apart, as do messages that call tools.
 
     `system`: "prepend" puts the system's text before the first turn of the user, for models whose
     template has no system message.
     """
     turns: list[Message] = []
-    for role, text in messages:
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += "\n\n" + text
+    for message in messages:
+        joins = (
+            turns
+            and turns[-1]["role"] == message["role"] != "tool"
+            and "tool_calls" not in turns[-1]
+            and "tool_calls" not in message
+        )
+        if joins:
+            turns[-1]["content"] += "\n\n" + message["content"]
         else:
-            turns.append({"role": role, "content": text})
+            turns.append(message)
     if system == "prepend" and turns and turns[0]["role"] == "system":
         text, rest = turns[0]["content"], turns[1:]
         if rest and rest[0]["role"] == "user":

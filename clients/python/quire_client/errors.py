@@ -117,7 +117,7 @@ class ContextLengthExceededError(InvalidRequestError):
 
     @property
     def actual(self) -> int | None:
-        """Tokens the prompt has."""
+        """Tokens the prompt has; a long text is counted no further than to the limit."""
         return self.body.get("actual")
 
 

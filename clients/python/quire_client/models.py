@@ -25,11 +25,12 @@ from .errors import IngestError
 
 __all__ = [
     "Block", "BulkDeletion", "CacheStats", "CacheUse", "Chunk", "Citation", "Document",
-    "DocumentCache", "DocumentCounts", "Evicted", "FateCounts", "ImportReport", "Info", "Ingest",
+    "DocumentCache", "DocumentCounts", "Evicted", "FateCounts", "FunctionCall",
+    "ImportReport", "Info", "Ingest",
     "IngestReport", "IngestUsage", "ItemError", "Job", "JobCounts", "JobItem", "JobProgress",
     "Miss", "Model", "Page", "Passage", "Passages", "PinReport", "PromptTokensDetails",
-    "QueryDocument", "QueryResult", "RunningRequest", "Tier", "TierUse", "Timings", "Usage",
-    "VerifyReport",
+    "QueryDocument", "QueryResult", "RunningRequest", "Tier", "TierUse", "Timings",
+    "ToolCall", "Usage", "VerifyReport",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -431,6 +432,23 @@ class Citation(Model):
 
 
 @dataclass
+class FunctionCall(Model):
+    """A function's name, and its arguments as the JSON text that the model wrote."""
+
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass
+class ToolCall(Model):
+    """A call of a function in an answer."""
+
+    id: str = ""
+    type: str = "function"
+    function: FunctionCall = field(default_factory=FunctionCall)
+
+
+@dataclass
 class QueryResult(Model):
     """An answer and what it took."""
 
@@ -438,6 +456,7 @@ class QueryResult(Model):
     model: str = ""
     answer: str = ""
     finish_reason: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
     citations: list[Citation] = field(default_factory=list)
     unsupported: list[list[int]] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)

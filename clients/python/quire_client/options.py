@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 __all__ = [
     "CacheOptions",
@@ -90,8 +90,13 @@ class InlineDocument(TypedDict, total=False):
 class Message(TypedDict):
     """A turn of a conversation."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
+    """Of the assistant: calls of functions, as OpenAI's API has them."""
+    tool_call_id: NotRequired[str]
+    """Of a tool: the call that this is the result of."""
+    name: NotRequired[str]
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -136,6 +141,13 @@ class QueryOptions(TypedDict, total=False):
     response_format: Mapping[str, Any]
     """What the answer must be: {"type": "json_object"},
     or {"type": "json_schema", "json_schema": {"schema": ...}}."""
+    structured_outputs: Mapping[str, Any]
+    """Another form of the answer: one of json, regex, choice and grammar."""
+    tools: Sequence[Mapping[str, Any]]
+    """Functions that the answer may call, as OpenAI's API has them; with `messages`."""
+    tool_choice: str | Mapping[str, Any]
+    """none, auto, required, or {"type": "function", "function": {"name": ...}}."""
+    parallel_tool_calls: bool
     timeout_ms: int
     """Milliseconds after which the service gives up (30,000 by default).
     The client waits a little longer."""

@@ -26,6 +26,7 @@ __all__ = [
     "PlanEvent",
     "QueryStream",
     "StreamEvent",
+    "ToolCallEvent",
 ]
 
 
@@ -46,6 +47,17 @@ class DeltaEvent(Model):
 
 
 @dataclass
+class ToolCallEvent(Model):
+    """A piece of a call of a function: its id and name first, then its arguments."""
+
+    index: int = 0
+    """Which call of the answer."""
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass
 class CitationEvent:
     """A pointer to evidence for what was answered."""
 
@@ -59,7 +71,7 @@ class DoneEvent:
     result: QueryResult
 
 
-StreamEvent = PlanEvent | DeltaEvent | CitationEvent | DoneEvent
+StreamEvent = PlanEvent | DeltaEvent | ToolCallEvent | CitationEvent | DoneEvent
 
 
 class _ByteStream(Protocol):
@@ -104,6 +116,8 @@ class _Answer:
             delta = DeltaEvent.from_json(event.json(), "delta")
             self._pieces.append(delta.text)
             return delta
+        if event.name == "tool_call":
+            return ToolCallEvent.from_json(event.json(), "tool_call")
         if event.name == "citation":
             return CitationEvent(Citation.from_json(event.json(), "citation"))
         if event.name == "done":

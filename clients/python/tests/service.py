@@ -32,10 +32,18 @@ def binary() -> Path | None:
     return path if os.access(path, os.X_OK) else None
 
 
+def smollm2() -> Path | None:
+    """SmolLM2-135M-Instruct: QUIRE_SMOLLM2, or a GGUF file in models/smollm2. None: not there."""
+    named = os.environ.get("QUIRE_SMOLLM2")
+    if named and Path(named).exists():
+        return Path(named)
+    return next(iter(sorted((ROOT / "models" / "smollm2").glob("*.gguf"))), None)
+
+
 class Service:
     """One running service. Its port is chosen by the system and read from its log."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, model: Path = MODEL) -> None:
         program = binary()
         assert program is not None
         self._log = folder / "service.log"
@@ -44,7 +52,7 @@ class Service:
             "serve",
             "--server.port=0",
             f"--disk.path={folder / 'store'}",
-            f"--model.path={MODEL}",
+            f"--model.path={model}",
             "--policy.evidence=false",  # so that no test's auto changes while it runs
         ]
         command += ["--cache.dram_bytes=67108864", "--model.working_cache_bytes=268435456", *flags]
@@ -93,10 +101,10 @@ class Service:
 
 
 @contextmanager
-def running(*flags: str) -> Iterator[Service]:
+def running(*flags: str, model: Path = MODEL) -> Iterator[Service]:
     """A service with a store of its own."""
     with TemporaryDirectory(prefix="quire-client-test-") as folder:
-        service = Service(Path(folder), *flags)
+        service = Service(Path(folder), *flags, model=model)
         try:
             yield service
         finally:

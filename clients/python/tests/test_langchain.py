@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.indexing import InMemoryRecordManager, index
-from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.retrievers import BaseRetriever
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 from pydantic import BaseModel, Field
@@ -19,7 +26,8 @@ from service import Service
 
 from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
 from quire_client.langchain import ChatQuire, QuireDocumentIndex, quire_rag_chain, sync_documents
-from quire_client.langchain.convert import messages_of
+from quire_client.langchain.convert import messages_of, tool_calls_of
+from quire_client.models import QueryResult
 
 REUSE: Any = {"strategy": "reuse"}
 
@@ -149,10 +157,99 @@ def test_messages_become_turns() -> None:
     ]
     assert messages_of(history[:4], "prepend") == [{"role": "user", "content": "S\n\nT\n\nab\n\nc"}]
     assert messages_of(history[:1], "prepend") == [{"role": "user", "content": "S"}]
-    with pytest.raises(ConfigurationError, match="'tool'"):
-        messages_of([ToolMessage("x", tool_call_id="1")], "send")
+    with pytest.raises(ConfigurationError, match="'function'"):
+        messages_of([FunctionMessage(content="x", name="f")], "send")
     with pytest.raises(ConfigurationError, match="'image_url'"):
         messages_of([HumanMessage([{"type": "image_url", "image_url": "x"}])], "send")
+
+
+# ---- tools
+
+
+def look_up(company: Annotated[str, Field(max_length=12)]) -> str:
+    """Looks up a company."""
+    return f"{company} is led by Mira Tolen."
+
+
+def test_a_bound_tool_is_called_and_its_result_answered(llm: ChatQuire) -> None:
+    bound = llm.bind_tools([look_up], tool_choice="any", parallel_tool_calls=False)
+    question = HumanMessage("Who leads the Varo company?")
+    call = bound.invoke([question], max_tokens=128)
+    assert [c["name"] for c in call.tool_calls] == ["look_up"]
+    assert list(call.tool_calls[0]["args"]) == ["company"]
+    assert call.response_metadata["finish_reason"] == "tool_calls"
+    streamed: Any = None
+    for chunk in bound.stream([question], max_tokens=128):
+        streamed = chunk if streamed is None else streamed + chunk
+    assert [(c["name"], c["args"]) for c in streamed.tool_calls] == [
+        (c["name"], c["args"]) for c in call.tool_calls
+    ]
+    result = ToolMessage(look_up("Varo"), tool_call_id=call.tool_calls[0]["id"])
+    answer = llm.bind_tools([look_up]).invoke([question, call, result], max_tokens=16)
+    assert isinstance(answer, AIMessage)
+
+
+def test_the_choice_of_a_tool_is_the_apis(llm: ChatQuire) -> None:
+    def choice(given: Any) -> Any:
+        bound: Any = llm.bind_tools([look_up], tool_choice=given)
+        return bound.kwargs.get("tool_choice")
+
+    assert choice("any") == choice("required") == choice(True) == "required"
+    assert choice("auto") == "auto"
+    assert choice(None) is None
+    named = {"type": "function", "function": {"name": "look_up"}}
+    assert choice("look_up") == choice(named) == named
+    strict: Any = llm.bind_tools([look_up], strict=True)
+    assert strict.kwargs["tools"][0]["function"]["strict"] is True
+
+
+def test_messages_with_calls_keep_them(llm: ChatQuire) -> None:
+    calls = AIMessage(
+        "",
+        tool_calls=[{"name": "look_up", "args": {"company": "Varo"}, "id": "c1"}],
+        invalid_tool_calls=[{"name": "look_up", "args": "{", "id": "c2", "error": None}],
+    )
+    turns = messages_of([HumanMessage("a"), calls, ToolMessage("b", tool_call_id="c1")], "send")
+    assert [t["role"] for t in turns] == ["user", "assistant", "tool"]
+    assert [c["function"]["arguments"] for c in turns[1]["tool_calls"]] == [
+        '{"company": "Varo"}',
+        "{",
+    ]
+    assert turns[2]["tool_call_id"] == "c1"
+
+
+def test_arguments_that_are_no_json_are_invalid_calls() -> None:
+    result = QueryResult.from_json(
+        {
+            "id": "q",
+            "tool_calls": [
+                {"id": "c1", "function": {"name": "f", "arguments": '{"a": 1}'}},
+                {"id": "c2", "function": {"name": "g", "arguments": "[1]"}},
+                {"id": "c3", "function": {"name": "h", "arguments": '{"a"'}},
+            ],
+        }
+    )
+    good, bad = tool_calls_of(result)
+    assert [(c["name"], c["args"]) for c in good] == [("f", {"a": 1})]
+    assert [c["name"] for c in bad] == ["g", "h"]
+
+
+def test_structured_output_by_a_call(llm: ChatQuire) -> None:
+    by_call = llm.with_structured_output(Verdict, method="function_calling")
+    assert isinstance(by_call.invoke("Is the Varo company old?", max_tokens=64), Verdict)
+    raw: Any = llm.with_structured_output(
+        {
+            "title": "Size",
+            "description": "A size.",
+            "type": "object",
+            "properties": {"size": {"type": "integer"}},
+            "required": ["size"],
+        },
+        method="function_calling",
+        include_raw=True,
+    ).invoke("How many?", max_tokens=64)
+    assert raw["parsing_error"] is None
+    assert list(raw["parsed"]) == ["size"]
 
 
 # ---- structured output
@@ -226,8 +323,8 @@ def test_an_answer_ends_within_its_tokens(llm: ChatQuire) -> None:
 
 
 def test_what_structured_output_cannot_take_is_refused(llm: ChatQuire) -> None:
-    with pytest.raises(ConfigurationError, match="tools"):
-        llm.with_structured_output(Verdict, tools=[])
+    with pytest.raises(ConfigurationError, match="other"):
+        llm.with_structured_output(Verdict, other=[])
     bound: Any = llm.with_structured_output(Verdict, method="json_mode")
     assert bound.first.kwargs["response_format"] == {"type": "json_object"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import pytest
@@ -15,7 +15,7 @@ from langchain_tests.integration_tests.indexer import (
     DocumentIndexerTestSuite,
 )
 from langchain_tests.unit_tests import ChatModelUnitTests
-from service import Service
+from service import Service, running, smollm2
 
 from quire_client import QuireClient
 from quire_client.langchain import ChatQuire, QuireDocumentIndex
@@ -78,6 +78,14 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
         return True
 
     @property
+    def has_tool_calling(self) -> bool:
+        return True
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return True
+
+    @property
     def supported_usage_metadata_details(
         self,
     ) -> dict[Literal["invoke", "stream"], list[UsageDetail]]:
@@ -95,6 +103,60 @@ class TestChatQuireIntegration(ChatModelIntegrationTests):
                 answer = chunk if answer is None else answer + chunk
         assert isinstance(answer, AIMessage)
         return answer
+
+    @pytest.mark.xfail(reason="the embedded model calls with another number than 3")
+    def test_tool_calling(self, model: BaseChatModel) -> None:
+        super().test_tool_calling(model)
+
+    @pytest.mark.xfail(reason="the embedded model calls with another number than 3")
+    async def test_tool_calling_async(self, model: BaseChatModel) -> None:
+        await super().test_tool_calling_async(model)
+
+    @pytest.mark.xfail(reason="the embedded model calls nothing where it may answer instead")
+    def test_agent_loop(self, model: BaseChatModel) -> None:
+        super().test_agent_loop(model)
+
+    @pytest.mark.xfail(reason="the vocabulary of the embedded model has no Chinese")
+    def test_unicode_tool_call_integration(self, model: BaseChatModel, **more: Any) -> None:
+        super().test_unicode_tool_call_integration(model, **more)
+
+
+@pytest.fixture(scope="module")
+def real_service() -> Iterator[Service]:
+    """A service with SmolLM2-135M-Instruct."""
+    model = smollm2()
+    if model is None:
+        pytest.skip("SmolLM2-135M-Instruct is not here: neither QUIRE_SMOLLM2 nor models/smollm2")
+    with running(model=model) as one:
+        yield one
+
+
+class TestChatQuireRealModel(ChatModelIntegrationTests):
+    """What the embedded model is too small for."""
+
+    @pytest.fixture(autouse=True)
+    def _with_service(self, real_service: Service) -> None:
+        self._url = real_service.url
+
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatQuire
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {"base_url": self._url, "max_tokens": 256}
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return True
+
+    @pytest.mark.xfail(reason="SmolLM2-135M calls nothing where it may answer instead")
+    def test_agent_loop(self, model: BaseChatModel) -> None:
+        super().test_agent_loop(model)
+
+    @pytest.mark.xfail(reason="SmolLM2-135M repeats a call without arguments")
+    def test_tool_calling_with_no_arguments(self, model: BaseChatModel) -> None:
+        super().test_tool_calling_with_no_arguments(model)
 
 
 @pytest.fixture

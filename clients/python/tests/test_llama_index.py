@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from llama_index.core import VectorStoreIndex
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
 from llama_index.core.base.response.schema import (
     AsyncStreamingResponse,
@@ -16,6 +17,7 @@ from llama_index.core.base.response.schema import (
 )
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.tools import FunctionTool
 from rag_llamaindex import WordEmbedding
 from service import SAMPLE, Service
 
@@ -83,8 +85,7 @@ def test_what_the_model_is_told_and_tells(llm: QuireLLM) -> None:
     )
     assert llm.metadata.is_chat_model
     assert QuireLLM.class_name() == "QuireLLM"
-    with pytest.raises(ConfigurationError, match="role 'tool'"):
-        llm.chat([ChatMessage(role=MessageRole.TOOL, content="x")])
+    assert llm.metadata.is_function_calling_model
     with pytest.raises(ConfigurationError, match="'image'"):
         llm.chat([ChatMessage(role=MessageRole.USER, blocks=[ImageBlock(url="http://x/y.png")])])
     system = [
@@ -92,6 +93,57 @@ def test_what_the_model_is_told_and_tells(llm: QuireLLM) -> None:
         ChatMessage(role=MessageRole.USER, content="Who?"),
     ]
     assert llm.model_copy(update={"system_messages": "prepend"}).chat(system).raw is not None
+
+
+def look_up(company: str) -> str:
+    """Looks up a company."""
+    return f"{company} is led by Mira Tolen."
+
+
+async def test_tools_are_called_and_their_results_answered(llm: QuireLLM) -> None:
+    tool = FunctionTool.from_defaults(look_up)
+    question = "Who leads the Varo company?"
+    options: Any = {"tool_required": True, "max_tokens": 64}
+    response = llm.chat_with_tools([tool], question, **options)
+    calls = llm.get_tool_calls_from_response(response)
+    assert [(c.tool_name, list(c.tool_kwargs)) for c in calls] == [("look_up", ["company"])]
+    again = await llm.achat_with_tools([tool], question, **options)
+    assert llm.get_tool_calls_from_response(again)[0].tool_kwargs == calls[0].tool_kwargs
+    last = list(llm.stream_chat_with_tools([tool], question, **options))[-1]
+    assert llm.get_tool_calls_from_response(last)[0].tool_kwargs == calls[0].tool_kwargs
+    history = [
+        ChatMessage(role=MessageRole.USER, content=question),
+        response.message,
+        ChatMessage(
+            role=MessageRole.TOOL,
+            content=look_up("Varo"),
+            additional_kwargs={"tool_call_id": calls[0].tool_id},
+        ),
+    ]
+    answer = llm.chat_with_tools([tool], chat_history=history, max_tokens=16)
+    assert answer.message.role == MessageRole.ASSISTANT
+    with pytest.raises(ValueError, match="calls no tool"):
+        llm.get_tool_calls_from_response(llm.chat(history[:1], max_tokens=4))
+
+
+async def test_an_agent_runs(llm: QuireLLM) -> None:
+    seen = []
+
+    def remember(company: str) -> str:
+        """Looks up a company."""
+        seen.append(company)
+        return "It is led by Mira Tolen."
+
+    small = llm.model_copy(update={"max_tokens": 96})
+    agent = FunctionAgent(
+        tools=[FunctionTool.from_defaults(remember)],
+        llm=small,
+        system_prompt=None,
+        initial_tool_choice="remember",
+    )
+    answer = await agent.run("Who leads the Varo company?")
+    assert len(seen) >= 1
+    assert str(answer) is not None
 
 
 def test_nodes_go_by_their_ids(

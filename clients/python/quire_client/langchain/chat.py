@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -11,10 +11,13 @@ from langchain_core.documents import Document
 from langchain_core.language_models import LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import Field
 
@@ -22,9 +25,16 @@ from .._turns import SystemMessages
 from ..errors import ConfigurationError, DocumentNotFoundError
 from ..models import QueryResult
 from ..options import CacheOptions
-from ..stream import DeltaEvent, DoneEvent, StreamEvent
+from ..stream import DeltaEvent, DoneEvent, StreamEvent, ToolCallEvent
 from .connection import Connection
-from .convert import input_of, messages_of, response_metadata, split_documents, usage_metadata
+from .convert import (
+    input_of,
+    messages_of,
+    response_metadata,
+    split_documents,
+    tool_calls_of,
+    usage_metadata,
+)
 
 _OPTIONS = (
     "temperature",
@@ -224,11 +234,39 @@ class ChatQuire(Connection, BaseChatModel):
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk
 
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | bool | dict[str, Any] | None = None,
+        strict: bool | None = None,
+        parallel_tool_calls: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """A model that may call functions.
+
+        `tool_choice`: "auto", "none", "any" or "required" (or True), or a function's name: the
+        service then lets the model write nothing but such calls. `strict`: calls follow the
+        functions' schemas, also where the model is free to answer.
+        """
+        bound: dict[str, Any] = {
+            "tools": [convert_to_openai_tool(tool, strict=strict) for tool in tools]
+        }
+        if parallel_tool_calls is not None:
+            bound["parallel_tool_calls"] = parallel_tool_calls
+        if tool_choice in ("any", "required", True):
+            bound["tool_choice"] = "required"
+        elif isinstance(tool_choice, str) and tool_choice not in ("auto", "none"):
+            bound["tool_choice"] = {"type": "function", "function": {"name": tool_choice}}
+        elif tool_choice:
+            bound["tool_choice"] = tool_choice
+        return self.bind(**bound, **kwargs)
+
     def with_structured_output(
         self,
         schema: dict[str, Any] | type,
         *,
-        method: Literal["json_schema", "json_mode"] = "json_schema",
+        method: Literal["json_schema", "json_mode", "function_calling"] = "json_schema",
         include_raw: bool = False,
         strict: bool | None = None,
         **kwargs: Any,
@@ -237,7 +275,8 @@ class ChatQuire(Connection, BaseChatModel):
         lets the model write nothing else.
 
         With a pydantic class the answer is one of its objects, otherwise a dict. `include_raw`: a
-        dict of `raw`, `parsed` and `parsing_error`. `method`: "json_mode" asks for any JSON object.
+        dict of `raw`, `parsed` and `parsing_error`. `method`: "json_mode" asks for any JSON object,
+        "function_calling" for a call of a function with this schema.
         `strict`: taken and ignored, the schema always binds. The service ends an answer within
         `max_tokens` if the schema allows one so short; `finish_reason` "length" says that the model
         wanted more.
@@ -245,6 +284,20 @@ class ChatQuire(Connection, BaseChatModel):
         if kwargs:
             raise ConfigurationError(f"with_structured_output takes no {', '.join(sorted(kwargs))}")
         json_schema = convert_to_json_schema(schema)
+        if method == "function_calling":
+            name = convert_to_openai_tool(schema)["function"]["name"]
+            caller = self.bind_tools(
+                [schema],
+                tool_choice=name,
+                parallel_tool_calls=False,
+                ls_structured_output_format={"kwargs": {"method": method}, "schema": json_schema},
+            )
+            calls: Runnable[Any, Any] = (
+                PydanticToolsParser(tools=[schema], first_tool_only=True)
+                if isinstance(schema, type) and is_basemodel_subclass(schema)
+                else JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+            )
+            return _with_parser(caller, calls, include_raw)
         wanted: dict[str, Any] = {"type": "json_object"}
         if method == "json_schema":
             wanted = {
@@ -258,18 +311,27 @@ class ChatQuire(Connection, BaseChatModel):
         parser: Runnable[Any, Any] = JsonOutputParser()
         if isinstance(schema, type) and is_basemodel_subclass(schema):
             parser = PydanticOutputParser(pydantic_object=schema)
-        if not include_raw:
-            return llm | parser
-        parsed = RunnablePassthrough.assign(
-            parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
-        )
-        failed = RunnablePassthrough.assign(parsed=lambda _: None)
-        return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")
+        return _with_parser(llm, parser, include_raw)
+
+
+def _with_parser(
+    llm: Runnable[LanguageModelInput, Any], parser: Runnable[Any, Any], include_raw: bool
+) -> Runnable[LanguageModelInput, Any]:
+    if not include_raw:
+        return llm | parser
+    parsed = RunnablePassthrough.assign(
+        parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
+    )
+    failed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
 def _chat_result(result: QueryResult, added: int) -> ChatResult:
+    calls, invalid = tool_calls_of(result)
     message = AIMessage(
         content=result.answer,
+        tool_calls=calls,
+        invalid_tool_calls=invalid,
         usage_metadata=usage_metadata(result.usage, added),
         response_metadata=response_metadata(result),
     )
@@ -279,6 +341,11 @@ def _chat_result(result: QueryResult, added: int) -> ChatResult:
 def _chunk(event: StreamEvent, added: int) -> ChatGenerationChunk | None:
     if isinstance(event, DeltaEvent):
         return ChatGenerationChunk(message=AIMessageChunk(content=event.text))
+    if isinstance(event, ToolCallEvent):
+        piece = tool_call_chunk(
+            name=event.name, args=event.arguments, id=event.id, index=event.index
+        )
+        return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[piece]))
     if isinstance(event, DoneEvent):
         result = event.result
         last = AIMessageChunk(

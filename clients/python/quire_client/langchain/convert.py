@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    InvalidToolCall,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 
-from .._turns import Role, SystemMessages, turns_of
+from .._turns import Role, SystemMessages, call_json, turns_of
 from ..errors import ConfigurationError
 from ..models import Document as StoredDocument
 from ..models import Passage, QueryResult, Usage
@@ -18,7 +28,45 @@ from ..options import DocumentInput, Message
 
 def messages_of(messages: Sequence[BaseMessage], system: SystemMessages) -> list[Message]:
     """Messages of the API; see `turns_of`. Raises ConfigurationError for what Quire cannot take."""
-    return turns_of([(_role(m), _text(m)) for m in messages], system)
+    return turns_of([_message(m) for m in messages], system)
+
+
+def _message(message: BaseMessage) -> Message:
+    out: Message = {"role": _role(message), "content": _text(message)}
+    if isinstance(message, ToolMessage):
+        out["tool_call_id"] = message.tool_call_id
+        if message.name:
+            out["name"] = message.name
+    if isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls):
+        out["tool_calls"] = [
+            call_json(c["id"] or "", c["name"], json.dumps(c["args"], ensure_ascii=False))
+            for c in message.tool_calls
+        ] + [
+            call_json(c["id"] or "", c["name"] or "", c["args"] or "")
+            for c in message.invalid_tool_calls
+        ]
+    return out
+
+
+def tool_calls_of(result: QueryResult) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    """The calls of an answer, and those whose arguments are no JSON object."""
+    good: list[ToolCall] = []
+    bad: list[InvalidToolCall] = []
+    for call in result.tool_calls:
+        name, text = call.function.name, call.function.arguments
+        try:
+            arguments = json.loads(text)
+            if not isinstance(arguments, dict):
+                raise ValueError("the arguments are no JSON object")
+        except ValueError as error:
+            bad.append(
+                InvalidToolCall(
+                    name=name, args=text, id=call.id, error=str(error), type="invalid_tool_call"
+                )
+            )
+        else:
+            good.append(ToolCall(name=name, args=arguments, id=call.id, type="tool_call"))
+    return good, bad
 
 
 def _role(message: BaseMessage) -> Role:
@@ -28,11 +76,13 @@ def _role(message: BaseMessage) -> Role:
         return "user"
     if isinstance(message, AIMessage):
         return "assistant"
+    if isinstance(message, ToolMessage):
+        return "tool"
     if isinstance(message, ChatMessage) and message.role in ("system", "user", "assistant"):
         return message.role  # type: ignore[return-value]
     raise ConfigurationError(
         f"a message of type {message.type!r} cannot be sent: "
-        "Quire takes system, human and AI messages"
+        "Quire takes system, human, AI and tool messages"
     )
 
 
@@ -45,6 +95,8 @@ def _text(message: BaseMessage) -> str:
             parts.append(part)
         elif part.get("type") == "text":
             parts.append(str(part.get("text", "")))
+        elif part.get("type") in ("tool_use", "tool_call"):
+            continue  # the message has them as tool_calls
         else:
             raise ConfigurationError(
                 f"a message has content of type {part.get('type')!r}; Quire takes text"

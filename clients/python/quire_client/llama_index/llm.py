@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.types import (
     ChatMessage,
@@ -16,19 +17,24 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
     TextBlock,
+    ToolCallBlock,
 )
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
-from llama_index.core.llms.llm import LLM
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
 from pydantic import Field, PrivateAttr
 
 from .._exchange import RetryPolicy
-from .._turns import Role, SystemMessages, turns_of
+from .._turns import Role, SystemMessages, call_json, turns_of
 from ..async_client import AsyncQuireClient
 from ..client import QuireClient
 from ..errors import ConfigurationError
 from ..models import QueryResult
-from ..options import CacheOptions
+from ..options import CacheOptions, Message
 from ..stream import DeltaEvent, DoneEvent
+
+if TYPE_CHECKING:
+    from llama_index.core.tools.types import BaseTool
 
 _ROLES: dict[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
@@ -37,10 +43,12 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.ASSISTANT: "assistant",
     MessageRole.CHATBOT: "assistant",
     MessageRole.MODEL: "assistant",
+    MessageRole.TOOL: "tool",
+    MessageRole.FUNCTION: "tool",
 }
 
 
-class QuireLLM(LLM):
+class QuireLLM(FunctionCallingLLM):
     """A LlamaIndex LLM on Quire. Options of a query, such as `document_ids`, can be given at
     construction or with a call.
 
@@ -109,7 +117,7 @@ class QuireLLM(LLM):
             num_output=self.max_tokens or 128,
             is_chat_model=True,
             model_name=self.model,
-            is_function_calling_model=False,
+            is_function_calling_model=True,
         )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -128,8 +136,53 @@ class QuireLLM(LLM):
     ) -> dict[str, Any]:
         return {
             **self.options(given),
-            "messages": turns_of([(_role(m), _text(m)) for m in messages], self.system_messages),
+            "messages": turns_of([_message(m) for m in messages], self.system_messages),
         }
+
+    # ---- tools
+
+    def _prepare_chat_with_tools(
+        self,
+        tools: Sequence[BaseTool],
+        user_msg: str | ChatMessage | None = None,
+        chat_history: list[ChatMessage] | None = None,
+        verbose: bool = False,
+        allow_parallel_tool_calls: bool = False,
+        tool_required: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        messages = list(chat_history or [])
+        if isinstance(user_msg, str):
+            user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
+        if user_msg is not None:
+            messages.append(user_msg)
+        options = {
+            "messages": messages,
+            "tools": [t.metadata.to_openai_tool(skip_length_check=True) for t in tools] or None,
+            "tool_choice": "required" if tool_required and tools else None,
+            "parallel_tool_calls": allow_parallel_tool_calls if tools else None,
+            **kwargs,
+        }
+        choice = options["tool_choice"]
+        if isinstance(choice, str) and choice not in ("none", "auto", "required"):
+            options["tool_choice"] = {"type": "function", "function": {"name": choice}}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def get_tool_calls_from_response(
+        self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
+    ) -> list[ToolSelection]:
+        """The calls of an answer. Raises ValueError where there is none, unless told not to."""
+        calls = [b for b in response.message.blocks if isinstance(b, ToolCallBlock)]
+        if not calls and error_on_no_tool_call:
+            raise ValueError("the answer calls no tool")
+        return [
+            ToolSelection(
+                tool_id=call.tool_call_id or "",
+                tool_name=call.tool_name,
+                tool_kwargs=_arguments_of(call.tool_kwargs),
+            )
+            for call in calls
+        ]
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
@@ -231,14 +284,42 @@ def _role(message: ChatMessage) -> Role:
     if role is None:
         raise ConfigurationError(
             f"a message of role {message.role.value!r} cannot be sent: "
-            "Quire takes system, user and assistant"
+            "Quire takes system, user, assistant and tool"
         )
     return role
 
 
+def _arguments_of(given: dict[str, Any] | str) -> dict[str, Any]:
+    """The arguments of a call; none where the model wrote no JSON object."""
+    if isinstance(given, dict):
+        return given
+    try:
+        arguments = json.loads(given)
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _message(message: ChatMessage) -> Message:
+    out: Message = {"role": _role(message), "content": _text(message)}
+    if out["role"] == "tool":
+        out["tool_call_id"] = str(message.additional_kwargs.get("tool_call_id") or "")
+    calls = [b for b in message.blocks if isinstance(b, ToolCallBlock)]
+    if calls:
+        out["tool_calls"] = [
+            call_json(
+                c.tool_call_id or "",
+                c.tool_name,
+                c.tool_kwargs if isinstance(c.tool_kwargs, str) else json.dumps(c.tool_kwargs),
+            )
+            for c in calls
+        ]
+    return out
+
+
 def _text(message: ChatMessage) -> str:
     for block in message.blocks:
-        if not isinstance(block, TextBlock):
+        if not isinstance(block, TextBlock | ToolCallBlock):
             raise ConfigurationError(
                 f"a message has a block of type {block.block_type!r}; Quire takes text"
             )
@@ -256,8 +337,17 @@ def _counts(result: QueryResult) -> dict[str, Any]:
 
 
 def _chat_response(result: QueryResult, delta: str | None = None) -> ChatResponse:
+    blocks: list[Any] = [TextBlock(text=result.answer)] if result.answer else []
+    for call in result.tool_calls:
+        blocks.append(
+            ToolCallBlock(
+                tool_call_id=call.id,
+                tool_name=call.function.name,
+                tool_kwargs=_arguments_of(call.function.arguments),
+            )
+        )
     return ChatResponse(
-        message=ChatMessage(role=MessageRole.ASSISTANT, content=result.answer),
+        message=ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks),
         raw=result,
         delta=delta,
         additional_kwargs=_counts(result),
