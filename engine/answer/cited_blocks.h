@@ -29,7 +29,7 @@ struct CitationRule {
   /// sentence's tokens paid to it. Where no word is found, attention gives all.
   double words = 0.8;
   /// Least part of a sentence's own words that must stand in one context (WordSupport::found).
-  double least_found = 0.5;
+  double least_found = 0.3;
   /// Least length of a sentence in bytes. A shorter one is joined with the next, the last one with
   /// the previous.
   std::size_t shortest_sentence = 24;

@@ -54,7 +54,7 @@ WordSupport::WordSupport(const Plan& plan, const std::vector<CitedText>& context
 
 double WordSupport::rarity(const std::string& word) const {
   const auto found = document_counts_.find(word);
-  const double holding = found == document_counts_.end() ? 0 : found->second;
+  const double holding = found == document_counts_.end() ? 1 : found->second;
   return std::log(1 + (static_cast<double>(contexts_.size()) - holding + 0.5) / (holding + 0.5));
 }
 

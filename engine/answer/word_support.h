@@ -42,11 +42,13 @@ class WordSupport {
 
   /// Returns how much of a part of the answer stands in one context: the largest share over all
   /// contexts of the stems that the question does not have, each weighted by its inverse document
-  /// frequency in the prompt; 0 to 1. Empty: the part has no such stem.
+  /// frequency in the prompt; 0 to 1. A stem that no context has weighs as one of a single context.
+  /// Empty: the part has no such stem.
   std::optional<double> found(std::string_view part);
 
  private:
-  /// Returns the inverse document frequency of a stem; the largest for one that no context has.
+  /// Returns the inverse document frequency of a stem; the largest there is for one that no context
+  /// has.
   double rarity(const std::string& word) const;
 
   struct ContextWords {
