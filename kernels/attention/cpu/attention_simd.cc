@@ -221,7 +221,7 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
   std::fill(m, m + ld, kEmptyMax);
   std::fill(l, l + (1 + dim) * ld, 0.0f);
   if (begin >= end) return;
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   if (IsFew(call, u))
     return FewChunk(call, u, static_cast<const float*>(query), begin, end,
                     static_cast<float*>(work), m, l, o);
