@@ -2,6 +2,7 @@
 // shapes. The ceilings are oneDNN's bf16 product at the same number of rows, and memory read
 // bandwidth. Prints {"settings": ..., "rows": [...]}.
 //   quire_engine_bench [--quick] [--tokens N] [--decode N] [--threads N] [--model NAME]
+//                      [--weights bf16|int8|w4]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -162,11 +163,12 @@ class Bench {
   std::uint64_t seed_ = 1;
 };
 
-int run(const Options& options, const char* only) {
+int run(const Options& options, const char* only, const char* only_weights) {
   std::string rows;
   for (const ModelShape& shape : kShapes) {
     if (only && std::strcmp(only, shape.name) != 0) continue;
     for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8, WeightFormat::kW4}) {
+      if (only_weights && weight_format_name(format) != only_weights) continue;
       std::fprintf(stderr, "%s, %s weights\n", shape.name,
                    std::string(weight_format_name(format)).c_str());
       rows += (rows.empty() ? "\n  " : ",\n  ") + Bench(shape, format, options).run();
@@ -187,7 +189,7 @@ int run(const Options& options, const char* only) {
 
 int main(int argc, char** argv) {
   quire::bench::Options options;
-  const char* only = nullptr;
+  const char *only = nullptr, *only_weights = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
@@ -204,12 +206,15 @@ int main(int argc, char** argv) {
     } else if (value && arg == "--model") {
       only = value;
       ++i;
+    } else if (value && arg == "--weights") {
+      only_weights = value;
+      ++i;
     } else {
       std::fprintf(stderr,
                    "usage: quire_engine_bench [--quick] [--tokens N] [--decode N] [--threads N] "
-                   "[--model NAME]\n");
+                   "[--model NAME] [--weights bf16|int8|w4]\n");
       return 2;
     }
   }
-  return quire::bench::run(options, only);
+  return quire::bench::run(options, only, only_weights);
 }
