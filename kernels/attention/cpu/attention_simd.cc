@@ -92,68 +92,103 @@ HWY_INLINE void FetchRows(const AttentionCall& call, const AttentionUnit& u, std
   }
 }
 
-/// Computes s[r][lane] = sum_c k[r][c] * query[c][lane] for kRows keys and NV vectors of lanes,
-/// with one chain of sums per element.
-template <int NV>
+/// Computes s[r][lane] = sum_c k[r][c] * query[c][lane] for R keys and NV vectors of lanes, with
+/// one chain of sums per element.
+template <int R, int NV>
 HWY_INLINE void ScoreBlock(const float* const* k, const float* query, std::int64_t dim,
                            std::int64_t ld, float* s) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> acc[kRows][NV];
+  hn::Vec<decltype(d)> acc[R][NV];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) acc[r][v] = hn::Zero(d);
   }
   for (std::int64_t c = 0; c < dim; ++c) {
     hn::Vec<decltype(d)> q[NV];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) q[v] = hn::LoadU(d, query + c * ld + v * lanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       const auto key = hn::Set(d, k[r][c]);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(key, q[v], acc[r][v]);
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, s + r * ld + v * lanes);
   }
 }
 
-/// Computes o[r][lane] = o[r][lane] * alpha[lane] + sum_j v[j][c0 + r] * p[j][lane] for kRows
-/// channels.
-template <int NV>
+/// Computes o[r][lane] = o[r][lane] * alpha[lane] + sum_j v[j][c0 + r] * p[j][lane] for R channels
+/// and NV vectors of lanes.
+template <int R, int NV>
 HWY_INLINE void ValueBlock(const Tile& t, std::int64_t c0, const float* p, const float* alpha,
                            std::int64_t ld, float* o) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> acc[kRows][NV];
+  hn::Vec<decltype(d)> acc[R][NV];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v)
       acc[r][v] = hn::Mul(hn::LoadU(d, o + r * ld + v * lanes), hn::LoadU(d, alpha + v * lanes));
   }
   for (std::int64_t j = 0; j < t.keys_padded; ++j) {
     hn::Vec<decltype(d)> w[NV];
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) w[v] = hn::LoadU(d, p + j * ld + v * lanes);
     const float* row = t.v[j] + c0;
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       const auto value = hn::Set(d, row[r]);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < NV; ++v) acc[r][v] = hn::MulAdd(value, w[v], acc[r][v]);
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 3
     for (int v = 0; v < NV; ++v) hn::StoreU(acc[r][v], d, o + r * ld + v * lanes);
   }
+}
+
+/// Keys (or channels) and vectors of a register block: 16 sums in the 32 registers of AVX-512, 12
+/// in the 16 of others. More would be spilled.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int kBlockRows = kRows, kBlockVectors = 2;
+#else
+constexpr int kBlockRows = 4, kBlockVectors = 3;
+#endif
+static_assert(kRows % kBlockRows == 0);
+
+/// Computes ScoreBlock() for kRows keys and `used` lanes.
+HWY_INLINE void ScoreRows(const float* const* k, const float* query, std::int64_t dim,
+                          std::int64_t ld, std::int64_t used, float* s) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const std::int64_t step = kBlockVectors * lanes;
+  std::int64_t i = 0;
+  for (; i + step <= used; i += step) {
+    for (int r = 0; r < kRows; r += kBlockRows)
+      ScoreBlock<kBlockRows, kBlockVectors>(k + r, query + i, dim, ld, s + r * ld + i);
+  }
+  for (; i < used; i += lanes) ScoreBlock<kRows, 1>(k, query + i, dim, ld, s + i);
+}
+
+/// Computes ValueBlock() for kRows channels and `used` lanes.
+HWY_INLINE void ValueRows(const Tile& t, std::int64_t c0, const float* p, const float* alpha,
+                          std::int64_t ld, std::int64_t used, float* o) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const std::int64_t step = kBlockVectors * lanes;
+  std::int64_t i = 0;
+  for (; i + step <= used; i += step) {
+    for (int r = 0; r < kRows; r += kBlockRows)
+      ValueBlock<kBlockRows, kBlockVectors>(t, c0 + r, p + i, alpha + i, ld, o + r * ld + i);
+  }
+  for (; i < used; i += lanes) ValueBlock<kRows, 1>(t, c0, p + i, alpha + i, ld, o + i);
 }
 
 /// Turns scores into weights exp(s - m) and updates m, l and alpha of every lane by one tile.
@@ -241,19 +276,11 @@ void SimdChunk(const AttentionCall& call, const AttentionUnit& u, const void* qu
     for (std::int64_t j = 0; j < t.keys_padded; j += kRows) {
       // With few lanes, keys are streamed once and memory is the limit
       if (used <= 2 * lanes) FetchRows(call, u, tile + kTileKeys + j);
-      std::int64_t i = 0;
-      for (; i + 2 * lanes <= used; i += 2 * lanes)
-        ScoreBlock<2>(t.k + j, q + i, dim, ld, s + j * ld + i);
-      for (; i < used; i += lanes) ScoreBlock<1>(t.k + j, q + i, dim, ld, s + j * ld + i);
+      ScoreRows(t.k + j, q, dim, ld, used, s + j * ld);
     }
     SoftmaxTile(t, call.tile_max[tile / kTileKeys] <= u.min_position, query_positions, used, ld, s,
                 m, l, alpha);
-    for (std::int64_t c = 0; c < dim; c += kRows) {
-      std::int64_t i = 0;
-      for (; i + 2 * lanes <= used; i += 2 * lanes)
-        ValueBlock<2>(t, c, s + i, alpha + i, ld, o + c * ld + i);
-      for (; i < used; i += lanes) ValueBlock<1>(t, c, s + i, alpha + i, ld, o + c * ld + i);
-    }
+    for (std::int64_t c = 0; c < dim; c += kRows) ValueRows(t, c, s, alpha, ld, used, o + c * ld);
   }
 }
 
