@@ -50,7 +50,8 @@ int main(int argc, char** argv) {
       "Quire reads every document once, and answers from the few blocks of it that matter.\n\n"
       "  quire serve                                  start the service with the embedded model\n"
       "  quire ingest notes/ report.pdf               cache documents in a running service\n"
-      "  quire query -d report.pdf \"What is new?\"     ask over cached documents\n"};
+      "  quire query -d report.pdf \"What is new?\"     ask over cached documents\n"
+      "  quire chat                                   talk about them in a terminal\n"};
   app.name("quire");
   app.require_subcommand(1);
   app.fallthrough(false);
@@ -60,6 +61,8 @@ int main(int argc, char** argv) {
   quire::add_serve_command(app, run);
   quire::add_ingest_command(app, run);
   quire::add_query_command(app, run);
+  quire::add_chat_command(app, run);
+  quire::add_explain_command(app, run);
   quire::add_retrieve_command(app, run);
   quire::add_documents_command(app, run);
   quire::add_store_command(app, run);

@@ -17,6 +17,8 @@ using CommandRun = std::function<int()>;
 void add_serve_command(CLI::App& app, CommandRun& run);
 void add_ingest_command(CLI::App& app, CommandRun& run);
 void add_query_command(CLI::App& app, CommandRun& run);
+void add_chat_command(CLI::App& app, CommandRun& run);
+void add_explain_command(CLI::App& app, CommandRun& run);
 void add_retrieve_command(CLI::App& app, CommandRun& run);
 void add_documents_command(CLI::App& app, CommandRun& run);
 void add_store_command(CLI::App& app, CommandRun& run);

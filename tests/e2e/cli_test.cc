@@ -99,6 +99,60 @@ TEST(Cli, IngestQueryDocuments) {
   EXPECT_NE(r.err.find("quire serve"), std::string::npos) << "says how to start one: " << r.err;
 }
 
+TEST(Cli, ChatIsAConversationAndExplainSaysWhy) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
+  auto r = run_process({QUIRE_BINARY, "explain", "--server", server});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("asked nothing"), std::string::npos) << r.err;
+  std::ofstream(folder.path() / "alba.txt") << sample_text(3, 400);
+  std::ofstream(folder.path() / "corva.txt") << sample_text(4, 60);
+  r = run_process({QUIRE_BINARY, "ingest", "--server", server, folder.path() / "alba.txt",
+                   folder.path() / "corva.txt"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+
+  const std::vector<std::string> chat = {QUIRE_BINARY,   "chat", "--server", server,
+                                         "--max-tokens", "8",    "-s",       "reuse"};
+  r = run_process(
+      chat,
+      "/why\n/documents\n/use alba.txt, corva.txt\nWho is the mayor?\n/why\n/use nobody\n"
+      "\"\"\"And\nthe bridge?\"\"\"\n/nonsense\n/help\n/exit\nnever asked\n");
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.err.find("Nothing was asked yet"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("tokens  corva.txt"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("Strategy  reuse"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("there is no document 'nobody'"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("no command /nonsense"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("/clear"), std::string::npos) << "the help: " << r.err;
+
+  // Both turns were asked over both documents, and the second one holds the first.
+  const auto queries = service.json("GET", "/v1/queries");
+  ASSERT_EQ(at(queries, "data").as_array().size(), 2u);
+  EXPECT_EQ(at(queries, "data.0.documents").as_array().size(), 2u);
+  EXPECT_GT(int_at(queries, "data.0.usage.prompt_tokens"),
+            int_at(queries, "data.1.usage.prompt_tokens"));
+
+  r = run_process({QUIRE_BINARY, "explain", "--server", server, text_at(queries, "data.1.id")});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find(text_at(queries, "data.1.id")), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("\n  ####"), std::string::npos) << "a strip of reused blocks: " << r.out;
+  EXPECT_NE(r.out.find("prefill"), std::string::npos) << r.out;
+  r = run_process({QUIRE_BINARY, "explain", "--server", server, "--json"});
+  EXPECT_EQ(text_at(parse(r.out), "id"), text_at(queries, "data.0.id"));
+  r = run_process({QUIRE_BINARY, "explain", "--server", server, "qry_gone"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("qry_gone"), std::string::npos) << r.err;
+
+  // A question that cannot be answered is an error, and the conversation goes on.
+  r = run_process({QUIRE_BINARY, "chat", "--server", server, "--max-tokens", "4", "-d", "nobody"},
+                  "Who?\n/all\nWho is the mayor?\n");
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("nobody"), std::string::npos) << r.err;
+  EXPECT_EQ(at(service.json("GET", "/v1/queries"), "data").as_array().size(), 3u);
+}
+
 TEST(Cli, ModelCalibrate) {
   TempFolder folder;
   const std::string store = (folder.path() / "store").string();

@@ -5,8 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/json_parse.h"
-#include "server/commands/client.h"
+#include "server/commands/ask/answer.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/text.h"
@@ -91,30 +90,6 @@ json::object body_of(const QueryFlags& f) {
   return o;
 }
 
-std::string number(const json::object& o, const char* key) {
-  const auto* v = o.if_contains(key);
-  return v ? to_text(*v) : "-";
-}
-
-void print_citations(const json::object& done) {
-  for (const auto& item : done.at("citations").as_array()) {
-    const auto& c = item.as_object();
-    const auto& id = c.at("document_id");
-    std::string where = id.is_string() ? std::string(id.as_string()) : "inline";
-    if (const auto* page = c.if_contains("page")) {
-      const auto* last = c.if_contains("last_page");
-      const bool several = last && *last != *page;
-      where += several ? ", pages " + to_text(*page) + "-" + to_text(*last)
-                       : ", page " + to_text(*page);
-    }
-    if (const auto* heading = c.if_contains("heading"))
-      where += ", " + std::string(heading->as_string());
-    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
-                 where.c_str(), 100 * c.at("weight").to_number<double>(),
-                 std::string(c.at("quote").as_string()).c_str());
-  }
-}
-
 void print_fates(const json::object& done) {
   const auto& usage = done.at("usage").as_object();
   const auto& fates = usage.at("cache_details").as_object();
@@ -123,9 +98,9 @@ void print_fates(const json::object& done) {
   std::fprintf(
       stderr,
       "\n%s prompt tokens: %s reused, %s recomputed, %s computed, %s dropped  (strategy %s)\n",
-      number(usage, "prompt_tokens").c_str(), number(fates, "reused_tokens").c_str(),
-      number(fates, "recomputed_tokens").c_str(), number(fates, "computed_tokens").c_str(),
-      number(fates, "dropped_tokens").c_str(),
+      member_text(usage, "prompt_tokens").c_str(), member_text(fates, "reused_tokens").c_str(),
+      member_text(fates, "recomputed_tokens").c_str(),
+      member_text(fates, "computed_tokens").c_str(), member_text(fates, "dropped_tokens").c_str(),
       std::string(cache.at("strategy").as_string()).c_str());
   if (cache.at("fallback").is_string())
     std::fprintf(stderr, "fallback: %s\n", std::string(cache.at("fallback").as_string()).c_str());
@@ -134,44 +109,21 @@ void print_fates(const json::object& done) {
     std::fprintf(stderr, "miss: %s (%s, %s tokens)\n",
                  std::string(miss.at("document_id").as_string()).c_str(),
                  std::string(miss.at("reason").as_string()).c_str(),
-                 number(miss, "tokens").c_str());
+                 member_text(miss, "tokens").c_str());
   }
   std::fprintf(
       stderr, "first token after %s ms, %s tokens in %s ms; explain: %s\n",
-      number(timings, "ttft_ms").c_str(), number(usage, "completion_tokens").c_str(),
-      number(timings, "total_ms").c_str(),
+      member_text(timings, "ttft_ms").c_str(), member_text(usage, "completion_tokens").c_str(),
+      member_text(timings, "total_ms").c_str(),
       done.contains("explain_url") ? std::string(done.at("explain_url").as_string()).c_str() : "-");
 }
 
-int stream(const QueryFlags& flags, ClientRequest request, json::object body) {
-  body["stream"] = true;
-  request.body = to_text(body);
-  SseReader reader;
-  Status failure = Status::io("the server ended the answer early");
-  const auto reply = client_call(flags.client, std::move(request), [&](std::string_view piece) {
-    return reader.feed(piece, [&](const std::string& name, const std::string& data) {
-      const auto value = parse_json(data);
-      if (!value.ok() || !value->is_object()) return true;
-      const auto& o = value->as_object();
-      if (name == "delta") {
-        std::fputs(std::string(o.at("text").as_string()).c_str(), stdout);
-        std::fflush(stdout);
-      } else if (name == "done") {
-        std::fputs("\n", stdout);
-        std::fflush(stdout);
-        print_citations(o);
-        print_fates(o);
-        failure = Status();
-        return false;
-      } else if (name == "error") {
-        failure = Status::precondition(std::string(o.at("detail").as_string()));
-        return false;
-      }
-      return true;
-    });
-  });
-  if (!reply.ok()) return complain(reply.status());
-  return failure.ok() ? 0 : complain(failure);
+int stream(const QueryFlags& flags, json::object body) {
+  const auto done = stream_answer(flags.client, std::move(body));
+  if (!done.ok()) return complain(done.status());
+  print_citations(*done);
+  print_fates(*done);
+  return 0;
 }
 
 int query(const QueryFlags& flags) {
@@ -180,7 +132,7 @@ int query(const QueryFlags& flags) {
   request.target = flags.plan ? "/v1/query/plan" : "/v1/query";
   request.content_type = "application/json";
   json::object body = body_of(flags);
-  if (!flags.plan && !flags.as_json) return stream(flags, std::move(request), std::move(body));
+  if (!flags.plan && !flags.as_json) return stream(flags, std::move(body));
   request.body = to_text(body);
   const auto reply = client_call(flags.client, std::move(request));
   if (!reply.ok()) return complain(reply.status());

@@ -1,0 +1,87 @@
+#include "server/commands/ask/answer.h"
+
+#include <boost/json/array.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "base/json_parse.h"
+#include "server/json/text.h"
+
+namespace quire {
+namespace json = boost::json;
+
+Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
+                                   const std::function<bool()>& stopped) {
+  body["stream"] = true;
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/v1/query";
+  request.content_type = "application/json";
+  request.body = to_text(body);
+  SseReader reader;
+  std::string text;
+  Result<json::object> answer = Status::io("the server ended the answer early");
+  const auto on_event = [&](const std::string& name, const std::string& data) {
+    const auto value = parse_json(data);
+    if (!value.ok() || !value->is_object()) return true;
+    const auto& o = value->as_object();
+    if (name == "delta") {
+      text += o.at("text").as_string();
+      std::fputs(std::string(o.at("text").as_string()).c_str(), stdout);
+      std::fflush(stdout);
+    } else if (name == "done") {
+      std::fputs("\n", stdout);
+      std::fflush(stdout);
+      json::object done = o;
+      done["answer"] = text;
+      answer = std::move(done);
+      return false;
+    } else if (name == "error") {
+      answer = Status::precondition(std::string(o.at("detail").as_string()));
+      return false;
+    }
+    return true;
+  };
+  const auto reply = client_call(flags, std::move(request), [&](std::string_view piece) {
+    if (stopped && stopped()) {
+      answer = json::object();
+      return false;
+    }
+    return reader.feed(piece, on_event);
+  });
+  if (!reply.ok()) return reply.status();
+  return answer;
+}
+
+void print_citations(const json::object& done) {
+  if (const auto* list = done.if_contains("unsupported"); list && list->is_array()) {
+    const std::size_t sentences = list->as_array().size();
+    if (sentences > 0)
+      std::fprintf(stderr, "no support found in the documents for %zu sentence%s\n", sentences,
+                   sentences == 1 ? "" : "s");
+  }
+  for (const auto& item : done.at("citations").as_array()) {
+    const auto& c = item.as_object();
+    const auto& id = c.at("document_id");
+    std::string where = id.is_string() ? std::string(id.as_string()) : "inline";
+    if (const auto* page = c.if_contains("page")) {
+      const auto* last = c.if_contains("last_page");
+      const bool several = last && *last != *page;
+      where += several ? ", pages " + to_text(*page) + "-" + to_text(*last)
+                       : ", page " + to_text(*page);
+    }
+    if (const auto* heading = c.if_contains("heading"))
+      where += ", " + std::string(heading->as_string());
+    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
+                 where.c_str(), 100 * c.at("weight").to_number<double>(),
+                 std::string(c.at("quote").as_string()).c_str());
+  }
+}
+
+std::string member_text(const json::object& o, const char* key) {
+  const auto* v = o.if_contains(key);
+  if (!v) return "-";
+  return v->is_string() ? std::string(v->as_string()) : to_text(*v);
+}
+
+}  // namespace quire
