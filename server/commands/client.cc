@@ -8,16 +8,22 @@ namespace quire {
 namespace json = boost::json;
 
 void add_client_flags(CLI::App& command, ClientFlags& flags) {
-  command.add_option("--server", flags.server, "Address of the service")
+  command.add_option("--server", flags.server, "Address of the service, http:// or https://")
       ->envname("QUIRE_SERVER")
       ->capture_default_str();
   command.add_option("--key", flags.key, "API key")->envname("QUIRE_API_KEY");
   command.add_option("--namespace", flags.ns, "Namespace (default: the key's first)");
+  command
+      .add_option("--ca-file", flags.ca_file,
+                  "Authorities to trust where the service speaks https (PEM)")
+      ->envname("QUIRE_CA_FILE")
+      ->check(CLI::ExistingFile);
 }
 
 Status error_of(const HttpResponse& response) {
   std::string message = "HTTP " + std::to_string(response.status);
   std::string param;
+  if (response.content_type.starts_with("text/plain")) message += ": " + response.body;
   if (const auto body = parse_json(response.body); body.ok() && body->is_object()) {
     const auto& o = body->as_object();
     if (const auto* detail = o.if_contains("detail"); detail && detail->is_string())
@@ -36,7 +42,8 @@ Status error_of(const HttpResponse& response) {
 
 Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,
                                  const std::function<bool(std::string_view)>& on_piece) {
-  QUIRE_ASSIGN_OR_RETURN(const auto address, parse_server_url(flags.server));
+  QUIRE_ASSIGN_OR_RETURN(auto address, parse_server_url(flags.server));
+  address.ca_file = flags.ca_file;
   if (!flags.key.empty()) request.headers.emplace_back("Authorization", "Bearer " + flags.key);
   if (!flags.ns.empty()) request.headers.emplace_back("X-Namespace", flags.ns);
   QUIRE_ASSIGN_OR_RETURN(auto response, http_call(address, request, on_piece));

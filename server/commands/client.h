@@ -17,9 +17,9 @@ class App;
 namespace quire {
 
 struct ClientFlags {
-  std::string server = "http://127.0.0.1:8080", key, ns;
+  std::string server = "http://127.0.0.1:8080", key, ns, ca_file;
 };
-/// Adds --server (QUIRE_SERVER), --key (QUIRE_API_KEY) and --namespace.
+/// Adds --server (QUIRE_SERVER), --key (QUIRE_API_KEY), --namespace and --ca-file.
 void add_client_flags(CLI::App& command, ClientFlags& flags);
 
 /// Makes one call. A reply of 400 or above is an error with the service's message.

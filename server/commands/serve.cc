@@ -29,6 +29,7 @@
 #include "server/config/config.h"
 #include "server/config/namespace_wordings.h"
 #include "server/http/http_server.h"
+#include "server/http/tls_certificate.h"
 #include "server/json/text.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
@@ -73,10 +74,11 @@ void say_where(const Config& c, int port, const EngineInfo& info) {
                                ? "[" + c.server.host + "]"
                                : c.server.host;
   std::fprintf(stderr,
-               "\nquire %s is ready at http://%s:%d  (model %s, %s weights, window %ld; Ctrl-C "
+               "\nquire %s is ready at %s://%s:%d  (model %s, %s weights, window %ld; Ctrl-C "
                "stops it)\n\n",
-               std::string(version()).c_str(), host.c_str(), port, info.model_path.c_str(),
-               info.weights_format.c_str(), static_cast<long>(info.max_model_len));
+               std::string(version()).c_str(), c.server.tls_key.empty() ? "http" : "https",
+               host.c_str(), port, info.model_path.c_str(), info.weights_format.c_str(),
+               static_cast<long>(info.max_model_len));
 }
 
 /// Returns the configured keys. Without keys only loopback is served.
@@ -114,8 +116,16 @@ class Service {
     const auto config = services_.config();
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(*config));
     services_.set_keys(std::move(keys));
-    QUIRE_ASSIGN_OR_RETURN(http_, start_http_server(http_options(*config), *app_));
-    log_info("listening", {{"host", config->server.host}, {"port", std::to_string(http_->port())}});
+    HttpServerOptions options = http_options(*config);
+    if (!config->server.tls_key.empty()) {
+      QUIRE_ASSIGN_OR_RETURN(certificate_, TlsCertificate::load(config->server.tls_certificate,
+                                                                config->server.tls_key));
+      options.certificate = certificate_;
+    }
+    QUIRE_ASSIGN_OR_RETURN(http_, start_http_server(options, *app_));
+    log_info("listening", {{"host", config->server.host},
+                           {"port", std::to_string(http_->port())},
+                           {"scheme", certificate_ ? "https" : "http"}});
     return {};
   }
 
@@ -189,7 +199,7 @@ class Service {
     std::lock_guard lock(reload_mu_);
     const Status s = read_settings_again();
     if (s.ok())
-      log_info("reloaded keys and limits");
+      log_info(certificate_ ? "reloaded keys, limits and certificate" : "reloaded keys and limits");
     else
       log_error("reload refused, the old settings stay", {{"reason", s.to_string()}});
     return s;
@@ -272,6 +282,7 @@ class Service {
     config.explain = fresh.explain;
     config.metrics = fresh.metrics;
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
+    if (certificate_) QUIRE_RETURN_IF_ERROR(certificate_->reload());
     services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
     services_.set_keys(std::move(keys));
@@ -289,6 +300,7 @@ class Service {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<IngestService> ingest_;
   std::unique_ptr<Retrieval> retrieval_;
+  std::shared_ptr<TlsCertificate> certificate_;  ///< null: plain HTTP
   std::unique_ptr<HttpServer> http_;
   bool stopped_ = false;
 };
@@ -313,6 +325,10 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
+    if (!config->server.tls_key.empty()) {
+      const auto tls = TlsCertificate::load(config->server.tls_certificate, config->server.tls_key);
+      if (!tls.ok()) return complain(tls.status());
+    }
     if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok())
       return complain(model.status());
     std::printf("the configuration is valid\n");

@@ -321,6 +321,11 @@ Status check_config(const Config& c) {
       return Status::invalid("server.allowed_hosts",
                              "server.allowed_hosts has '" + name +
                                  "'; name hosts without scheme and path, as in example.org");
+  if (c.server.tls_certificate.empty() != c.server.tls_key.empty()) {
+    const std::string field = c.server.tls_key.empty() ? "server.tls_key"
+                                                       : "server.tls_certificate";
+    return Status::invalid(field, field + " is empty; https needs a certificate and its key");
+  }
   if (c.server.max_held_body_bytes < c.server.max_body_bytes)
     return Status::invalid(
         "server.max_held_body_bytes",

@@ -18,7 +18,7 @@ namespace quire {
 /// setting_table() holds its one-line help.
 struct Config {
   struct Server {
-    std::string host = "127.0.0.1";
+    std::string host = "127.0.0.1", tls_certificate, tls_key;
     std::int64_t port = 8080, threads = 0, max_body_bytes = 64 << 20, max_queue = 256,
                  max_connections = 4096, max_held_body_bytes = 512 << 20;
     double drain_seconds = 30, sse_ping_seconds = 15, header_timeout_seconds = 10,

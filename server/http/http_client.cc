@@ -1,156 +1,111 @@
 #include "server/http/http_client.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
+#include <curl/curl.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-
-#include "base/index.h"
+#include <memory>
+#include <mutex>
 
 namespace quire {
 namespace {
 
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
+struct CurlDelete {
+  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
-Result<int> connect_to(const ServerAddress& server) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (const int rc = ::getaddrinfo(server.host.c_str(), server.port.c_str(), &hints, &found);
-      rc != 0)
-    return Status::unavailable("cannot find the server '" + server.host + "': " + gai_strerror(rc));
-  int last = 0;
-  for (const addrinfo* a = found; a; a = a->ai_next) {
-    const int fd = ::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) continue;
-    if (::connect(fd, a->ai_addr, a->ai_addrlen) == 0) {
-      ::freeaddrinfo(found);
-      const int one = 1;
-      (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-      return fd;
-    }
-    last = errno;
-    ::close(fd);
-  }
-  ::freeaddrinfo(found);
-  return Status::unavailable("no server answers at " + server.host + ":" + server.port + " (" +
-                             std::strerror(last) +
-                             "); start one with 'quire serve', or name another with --server");
-}
-
-bool send_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(to_size(n));
-  }
-  return true;
-}
-
-/// Reads with a buffer and a limit on silence.
-class Reader {
- public:
-  explicit Reader(int fd) : fd_(fd) {}
-  /// Returns false at the end or on errors; status() says which.
-  bool fill() {
-    char buffer[16 << 10];
-    const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
-    if (n > 0) {
-      data_.append(buffer, to_size(n));
-      return true;
-    }
-    if (n < 0 && errno == EINTR) return fill();
-    if (n < 0)
-      status_ = errno == EAGAIN
-                    ? Status::deadline("the server is silent for too long")
-                    : Status::io(std::string("reading the reply: ") + std::strerror(errno));
-    return false;
-  }
-  Result<std::string> line() {
-    for (;;) {
-      if (const auto end = data_.find("\r\n"); end != std::string::npos) {
-        std::string out = data_.substr(0, end);
-        data_.erase(0, end + 2);
-        return out;
-      }
-      if (!fill()) return failure();
-    }
-  }
-  /// Returns up to `max` bytes, at least one.
-  Result<std::string> some(std::size_t max) {
-    if (data_.empty() && !fill()) return failure();
-    std::string out = data_.substr(0, max);
-    data_.erase(0, out.size());
-    return out;
-  }
-  bool ended_cleanly() const { return status_.ok(); }
-  Status failure() const {
-    return status_.ok()
-               ? Status::io("the server closed the connection before the reply was complete")
-               : status_;
-  }
-
- private:
-  const int fd_;
-  std::string data_;
-  Status status_;
+/// One call: what its callbacks share.
+struct Call {
+  const ClientRequest& request;
+  const std::function<bool(std::string_view)>& on_piece;
+  HttpResponse response;
+  std::string piece;  ///< of the body's source; the bytes from `sent` on are left
+  std::size_t sent = 0;
+  bool source_failed = false, stopped = false;
 };
 
-Status read_body(Reader& reader, const Headers& headers,
-                 const std::function<bool(std::string_view)>& sink) {
-  if (iequals(headers.get("transfer-encoding"), "chunked")) {
-    for (;;) {
-      QUIRE_ASSIGN_OR_RETURN(const auto size_line, reader.line());
-      std::size_t left = 0;
-      const auto [end, ec] = std::from_chars(size_line.data(), size_line.data() + size_line.size(),
-                                             left, 16);
-      if (ec != std::errc()) return Status::io("the reply is not well formed");
-      if (left == 0) {
-        (void)reader.line();  // the empty line at the end; its loss is harmless
-        return {};
-      }
-      while (left > 0) {
-        QUIRE_ASSIGN_OR_RETURN(const auto piece, reader.some(left));
-        left -= piece.size();
-        if (!sink(piece)) return {};
-      }
-      QUIRE_ASSIGN_OR_RETURN(const auto newline, reader.line());
+std::size_t on_header(char* data, std::size_t size, std::size_t count, void* user) {
+  auto& call = *static_cast<Call*>(user);
+  std::string_view line(data, size * count);
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
+  if (line.starts_with("HTTP/")) {  // another head follows "100 Continue"
+    call.response.headers = Headers();
+    const auto space = line.find(' ');
+    call.response.status = space == std::string_view::npos
+                               ? 0
+                               : std::atoi(std::string(line.substr(space)).c_str());
+    return size * count;
+  }
+  const std::size_t colon = line.find(':');
+  if (colon != std::string_view::npos) {
+    std::string_view value = line.substr(colon + 1);
+    value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
+    call.response.headers.add(std::string(line.substr(0, colon)), std::string(value));
+  }
+  return size * count;
+}
+
+std::size_t on_data(char* data, std::size_t size, std::size_t count, void* user) {
+  auto& call = *static_cast<Call*>(user);
+  const std::string_view piece(data, size * count);
+  if (!call.on_piece || call.response.status >= 300) {
+    call.response.body.append(piece);
+    return piece.size();
+  }
+  call.stopped = !call.on_piece(piece);
+  return call.stopped ? CURL_WRITEFUNC_ERROR : piece.size();
+}
+
+std::size_t on_read(char* out, std::size_t size, std::size_t count, void* user) {
+  auto& call = *static_cast<Call*>(user);
+  if (call.sent == call.piece.size()) {
+    call.piece.clear();
+    call.sent = 0;
+    if (!call.request.body_source(call.piece)) {
+      call.source_failed = true;
+      return CURL_READFUNC_ABORT;
     }
   }
-  if (const auto* length = headers.find("content-length")) {
-    std::size_t left = 0;
-    (void)std::from_chars(length->data(), length->data() + length->size(), left);
-    while (left > 0) {
-      QUIRE_ASSIGN_OR_RETURN(const auto piece, reader.some(left));
-      left -= piece.size();
-      if (!sink(piece)) return {};
-    }
-    return {};
-  }
-  for (;;) {
-    const auto piece = reader.some(64 << 10);
-    if (!piece.ok()) return reader.ended_cleanly() ? Status() : piece.status();
-    if (!sink(*piece)) return {};
+  const std::size_t n = std::min(size * count, call.piece.size() - call.sent);
+  std::memcpy(out, call.piece.data() + call.sent, n);
+  call.sent += n;
+  return n;
+}
+
+bool on_this_machine(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Status failure(CURLcode code, const char* detail, const ServerAddress& server) {
+  const std::string where = server.host + ":" + server.port;
+  const std::string why = detail[0] != '\0' ? detail : curl_easy_strerror(code);
+  switch (code) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+      return Status::unavailable("cannot find the server '" + server.host + "': " + why);
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_COULDNT_RESOLVE_PROXY:
+      return Status::unavailable("no server answers at " + where + " (" + why +
+                                 "); start one with 'quire serve', or name another with --server");
+    case CURLE_OPERATION_TIMEDOUT:
+      return Status::deadline("the server is silent for too long");
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_RECV_ERROR:
+      return Status::io("the server closed the connection before the reply was complete (" + why +
+                        ")");
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+      return Status::io("the certificate of " + where + " is not trusted: " + why +
+                        "; --ca-file names another authority");
+    case CURLE_SSL_CONNECT_ERROR:
+      return Status::io("no TLS with " + where + ": " + why + "; does it speak http://?");
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY:
+      return Status::io("what answers at " + where + " is no HTTP server");
+    default:
+      return Status::io("talking to " + where + " failed: " + why);
   }
 }
 
@@ -159,12 +114,12 @@ Status read_body(Reader& reader, const Headers& headers,
 Result<ServerAddress> parse_server_url(const std::string& url) {
   ServerAddress out;
   std::string rest = url;
-  if (rest.starts_with("https://"))
-    return Status::unimplemented("this client speaks http only; put a proxy in front for https")
-        .with_field("--server");
-  if (rest.starts_with("http://")) {
-    rest = rest.substr(7);
-    out.port = "80";
+  for (const auto& [scheme, port] : {std::pair("http", "80"), std::pair("https", "443")}) {
+    const std::string begin = std::string(scheme) + "://";
+    if (!url.starts_with(begin)) continue;
+    rest = url.substr(begin.size());
+    out.scheme = scheme;
+    out.port = port;
   }
   if (const auto slash = rest.find('/'); slash != std::string::npos) {
     out.prefix = rest.substr(slash);
@@ -192,67 +147,66 @@ Result<ServerAddress> parse_server_url(const std::string& url) {
 
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
                                const std::function<bool(std::string_view)>& on_piece) {
-  QUIRE_ASSIGN_OR_RETURN(const int fd, connect_to(server));
-  const Socket socket(fd);
-  const auto ms = request.timeout.count();
-  const timeval limit{static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
-  (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  (void)::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  std::string out = request.method + " " + server.prefix + request.target +
-                    " HTTP/1.1\r\nHost: " + server.host + ":" + server.port +
-                    "\r\nConnection: close\r\n";
-  if (!request.content_type.empty()) out += "Content-Type: " + request.content_type + "\r\n";
-  if (request.body_source)
-    out += "Transfer-Encoding: chunked\r\n";
-  else if (!request.body.empty() || request.method == "POST" || request.method == "PUT")
-    out += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
-  for (const auto& [name, value] : request.headers) out += name + ": " + value + "\r\n";
-  out += "\r\n" + request.body;
-  // A server that accepts no more bytes may have replied early, so its reply is read.
-  bool taken = send_all(fd, out);
-  while (taken && request.body_source) {
-    std::string piece;
-    if (!request.body_source(piece)) return Status::io("the body could not be read");
-    char size[24];
-    std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
-    taken = send_all(fd, size + piece + "\r\n");
-    if (piece.empty()) break;
+  static std::once_flag once;
+  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  const std::unique_ptr<CURL, CurlDelete> curl(curl_easy_init());
+  if (curl == nullptr) return Status::internal("libcurl cannot start");
+  Call call{request, on_piece, {}, {}, 0, false, false};
+  curl_slist* list = nullptr;
+  const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
+  add("Expect:");  // a server that refuses the body replies at once anyway
+  if (!request.content_type.empty()) add("Content-Type: " + request.content_type);
+  if (request.body_source) add("Transfer-Encoding: chunked");
+  for (const auto& [name, value] : request.headers) add(name + ": " + value);
+  const std::unique_ptr<curl_slist, CurlDelete> headers(list);
+  char detail[CURL_ERROR_SIZE] = "";
+  const auto set = [&](CURLoption option, auto value) {
+    curl_easy_setopt(curl.get(), option, value);
+  };
+  const std::string host = server.host.find(':') == std::string::npos ? server.host
+                                                                      : "[" + server.host + "]";
+  const std::string url = server.scheme + "://" + host + ":" + server.port + server.prefix +
+                          request.target;
+  set(CURLOPT_URL, url.c_str());
+  set(CURLOPT_PATH_AS_IS, 1L);
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_HTTPHEADER, headers.get());
+  set(CURLOPT_USERAGENT, "quire");
+  set(CURLOPT_FOLLOWLOCATION, 0L);
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_TCP_NODELAY, 1L);
+  set(CURLOPT_CONNECTTIMEOUT, 20L);
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME,
+      std::max<long>(1, static_cast<long>((request.timeout.count() + 999) / 1000)));
+  set(CURLOPT_ERRORBUFFER, detail);
+  set(CURLOPT_HEADERFUNCTION, on_header);
+  set(CURLOPT_HEADERDATA, &call);
+  set(CURLOPT_WRITEFUNCTION, on_data);
+  set(CURLOPT_WRITEDATA, &call);
+  if (on_this_machine(server.host)) set(CURLOPT_PROXY, "");
+  if (request.body_source) {
+    set(CURLOPT_UPLOAD, 1L);
+    set(CURLOPT_READFUNCTION, on_read);
+    set(CURLOPT_READDATA, &call);
+  } else if (!request.body.empty() || request.method == "POST" || request.method == "PUT") {
+    set(CURLOPT_POST, 1L);
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    set(CURLOPT_POSTFIELDS, request.body.data());
   }
-  return read_reply(fd, server, request.method, on_piece);
-}
-
-Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method,
-                                const std::function<bool(std::string_view)>& on_piece) {
-  Reader reader(fd);
-  HttpResponse response;
-  for (;;) {
-    QUIRE_ASSIGN_OR_RETURN(const auto status_line, reader.line());
-    if (status_line.size() < 12 || !status_line.starts_with("HTTP/1."))
-      return Status::io("what answers at " + server.host + ":" + server.port +
-                        " is no HTTP server");
-    (void)std::from_chars(status_line.data() + 9, status_line.data() + 12, response.status);
-    for (;;) {
-      QUIRE_ASSIGN_OR_RETURN(const auto line, reader.line());
-      if (line.empty()) break;
-      const auto colon = line.find(':');
-      if (colon == std::string::npos) continue;
-      std::string value = line.substr(colon + 1);
-      value.erase(0, std::min(value.find_first_not_of(" \t"), value.size()));
-      response.headers.add(line.substr(0, colon), value);
-    }
-    if (response.status >= 200) break;
-    response.headers = Headers();
-  }
-  response.content_type = std::string(response.headers.get("content-type"));
-  if (method == "HEAD" || response.status == 204 || response.status == 304) return response;
-  const bool piecewise = on_piece && response.status < 300;
-  const Status s = read_body(reader, response.headers, [&](std::string_view piece) {
-    if (piecewise) return on_piece(piece);
-    response.body.append(piece);
-    return true;
-  });
-  if (!s.ok()) return s;
-  return response;
+  if (request.method == "HEAD")
+    set(CURLOPT_NOBODY, 1L);
+  else
+    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  const char* trusted = server.ca_file.empty() ? std::getenv("SSL_CERT_FILE")
+                                               : server.ca_file.c_str();
+  if (trusted != nullptr && *trusted != '\0') set(CURLOPT_CAINFO, trusted);
+  const CURLcode code = curl_easy_perform(curl.get());
+  if (call.source_failed) return Status::io("the body could not be read");
+  if (code != CURLE_OK && !call.stopped) return failure(code, detail, server);
+  call.response.content_type = std::string(call.response.headers.get("content-type"));
+  return std::move(call.response);
 }
 
 bool SseReader::feed(std::string_view piece,

@@ -1,4 +1,4 @@
-/// A small blocking HTTP/1.1 client for the command line. It sends one request and returns the
+/// A blocking HTTP client for the command line, over libcurl. It sends one request and returns the
 /// whole reply, or its pieces as they arrive.
 #pragma once
 
@@ -15,10 +15,12 @@
 namespace quire {
 
 struct ServerAddress {
-  std::string host = "127.0.0.1", port = "8080", prefix;
+  std::string scheme = "http", host = "127.0.0.1", port = "8080", prefix;
+  /// PEM file with the authorities to trust; empty: SSL_CERT_FILE, else the system's.
+  std::string ca_file;
 };
-/// Parses "http://host:port/prefix", "host:port" or "host". Errors: kInvalidArgument; https is
-/// kUnimplemented.
+/// Parses "http://host:port/prefix", "https://host", "host:port" or "host". Errors:
+/// kInvalidArgument.
 Result<ServerAddress> parse_server_url(const std::string& url);
 
 struct ClientRequest {
@@ -31,16 +33,12 @@ struct ClientRequest {
 };
 
 /// Makes one call. `on_piece`, if given, receives body bytes of a 2xx reply as they arrive (false:
-/// stop reading), and the body stays empty. Errors: kUnavailable (cannot connect: says how to start
-/// the server), kIo, kDeadlineExceeded.
+/// stop reading), and the body stays empty. A proxy of the environment (http_proxy, https_proxy) is
+/// used unless the server is on this machine. Errors: kUnavailable (cannot connect: says how to
+/// start the server), kIo (TLS, a reply that is not well formed or ends too early),
+/// kDeadlineExceeded.
 Result<HttpResponse> http_call(const ServerAddress& server, const ClientRequest& request,
                                const std::function<bool(std::string_view)>& on_piece = {});
-
-/// Reads the reply to `method` from a connected socket, as http_call() does after sending. The
-/// caller keeps the socket. `server` appears in messages. Errors: kIo (not well formed, or closed
-/// too early), kDeadlineExceeded.
-Result<HttpResponse> read_reply(int fd, const ServerAddress& server, const std::string& method,
-                                const std::function<bool(std::string_view)>& on_piece = {});
 
 /// Splits a text/event-stream into events.
 class SseReader {

@@ -14,6 +14,8 @@
 
 namespace quire {
 
+class TlsCertificate;
+
 /// BodySink takes a request body piece by piece, on an I/O thread, instead of one string.
 class BodySink {
  public:
@@ -66,6 +68,8 @@ struct HttpServerOptions {
   std::uint64_t max_held_body_bytes = std::uint64_t{256} << 20;
   std::chrono::milliseconds write_timeout{
       30'000};  ///< a client that takes no bytes for this long counts as gone
+  /// Set: every connection speaks TLS. Its handshake has header_timeout.
+  std::shared_ptr<const TlsCertificate> certificate;
 };
 
 /// Threads: start() and stop() from one thread; the rest from any.

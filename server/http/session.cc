@@ -8,12 +8,16 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <ctime>
 
+#include <openssl/sslerr.h>
+
 #include "base/index.h"
+#include "server/http/tls_certificate.h"
 
 namespace quire {
 namespace asio = boost::asio;
@@ -29,6 +33,12 @@ constexpr std::size_t kMaxPipelinedBytes = 256 << 10;
 /// A refused body of up to this size is read, so that the connection stays open.
 constexpr std::uint64_t kDrainBodyBytes = 64 << 10;
 constexpr std::chrono::milliseconds kLingerTime{2000};
+/// How long the end of a connection waits for the client's own close_notify.
+constexpr std::chrono::milliseconds kCloseTime{500};
+constexpr std::string_view kSpeakTls =
+    "HTTP/1.1 400 Bad Request\r\nServer: quire\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    "Content-Length: 48\r\n\r\nthis port speaks https; ask for https:// instead";
+static_assert(kSpeakTls.size() - kSpeakTls.find("\r\n\r\n") - 4 == 48);
 
 std::string http_date() {
   const std::time_t now = std::time(nullptr);
@@ -84,6 +94,10 @@ Session::Session(asio::ip::tcp::socket socket, const HttpServerOptions& options,
   const auto endpoint = socket_.remote_endpoint(ec);
   if (!ec) peer_ = endpoint.address().to_string();
   socket_.set_option(asio::ip::tcp::no_delay(true), ec);
+  if (options_.certificate != nullptr) {
+    tls_context_ = options_.certificate->context();
+    tls_ = std::make_unique<asio::ssl::stream<asio::ip::tcp::socket&>>(socket_, *tls_context_);
+  }
 }
 
 void Session::drain() {
@@ -162,8 +176,12 @@ asio::awaitable<Session::ReadEnd> Session::read_some(std::size_t most) {
   const std::size_t old = in_.size();
   in_.resize(old + most);
   error_code ec;
-  const std::size_t n = co_await socket_.async_read_some(
-      asio::buffer(in_.data() + old, most), asio::redirect_error(asio::use_awaitable, ec));
+  const auto room = asio::buffer(in_.data() + old, most);
+  std::size_t n = 0;
+  if (tls_)
+    n = co_await tls_->async_read_some(room, asio::redirect_error(asio::use_awaitable, ec));
+  else
+    n = co_await socket_.async_read_some(room, asio::redirect_error(asio::use_awaitable, ec));
   in_.resize(old + n);
   if (timed_out_) co_return ReadEnd::kTimeout;
   if (ec || n == 0) co_return ReadEnd::kClosed;
@@ -171,6 +189,39 @@ asio::awaitable<Session::ReadEnd> Session::read_some(std::size_t most) {
 }
 
 asio::awaitable<void> Session::run() {
+  const bool speaks = tls_ == nullptr || co_await shake_hands();
+  if (speaks) co_await serve_all();
+  error_code ec;
+  if (speaks && tls_ && socket_.is_open()) {
+    // Without a close_notify the client could not tell an end from a cut.
+    set_deadline(kCloseTime);
+    co_await tls_->async_shutdown(asio::redirect_error(asio::use_awaitable, ec));
+  }
+  clear_deadline();
+  watchdog_.cancel();
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ec);
+  socket_.close(ec);
+}
+
+asio::awaitable<bool> Session::shake_hands() {
+  error_code ec;
+  set_deadline(options_.header_timeout);
+  idle_ = true;
+  co_await tls_->async_handshake(asio::ssl::stream_base::server,
+                                 asio::redirect_error(asio::use_awaitable, ec));
+  idle_ = false;
+  clear_deadline();
+  if (ec.category() == asio::error::get_ssl_category() &&
+      ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == SSL_R_HTTP_REQUEST) {
+    set_deadline(kLingerTime);
+    error_code ignored;
+    co_await asio::async_write(socket_, asio::buffer(kSpeakTls),
+                               asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  co_return !ec;
+}
+
+asio::awaitable<void> Session::serve_all() {
   bool again = true;
   while (again && socket_.is_open()) {
     RequestParser parser(ParserLimits{options_.max_header_bytes});
@@ -178,11 +229,6 @@ asio::awaitable<void> Session::run() {
     if (again) again = co_await serve(parser);
     if (stopping_) again = false;
   }
-  clear_deadline();
-  watchdog_.cancel();
-  error_code ec;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ec);
-  socket_.close(ec);
 }
 
 asio::awaitable<bool> Session::read_head(RequestParser& parser) {
@@ -225,7 +271,8 @@ asio::awaitable<void> Session::refuse(int status, std::string message, Exchange*
 /// Ends the sending side and discards what the client still sends, so that it can read the reply.
 asio::awaitable<void> Session::linger() {
   error_code ec;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ec);
+  // Under TLS both directions end together, so what the client still sends is only read.
+  if (!tls_) socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ec);
   set_deadline(kLingerTime);
   const auto end = Clock::now() + kLingerTime;
   while (!ec && !timed_out_ && Clock::now() < end) {
@@ -415,7 +462,12 @@ asio::awaitable<bool> Session::write(std::string head, std::string body) {
   error_code ec;
   set_deadline(options_.write_timeout);
   const std::array<asio::const_buffer, 2> buffers{asio::buffer(head), asio::buffer(body)};
-  co_await asio::async_write(socket_, buffers, asio::redirect_error(asio::use_awaitable, ec));
+  writing_ = true;
+  if (tls_)
+    co_await asio::async_write(*tls_, buffers, asio::redirect_error(asio::use_awaitable, ec));
+  else
+    co_await asio::async_write(socket_, buffers, asio::redirect_error(asio::use_awaitable, ec));
+  writing_ = false;
   clear_deadline();
   co_return !ec && !timed_out_;
 }
@@ -497,18 +549,12 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
     if (!watch->active) return;
     self->watch_ = nullptr;
     watch->active = false;
-    if (!ec) {
-      // Pipelined bytes are kept up to a bound. Beyond it, only the next write notices that the
-      // client has left.
-      char bytes[4096];
+    if (!ec && self->take_arrived()) {
+      // Beyond the bound, and while a reply is written, only the next write notices that the client
+      // has left.
       const bool room = self->in_.size() < kMaxPipelinedBytes;
-      const auto n = ::recv(self->socket_.native_handle(), bytes, sizeof bytes,
-                            MSG_DONTWAIT | (room ? 0 : MSG_PEEK));
-      if (n > 0 && room) self->in_.append(bytes, to_size(n));
-      if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) {
-        if (room) self->start_watch(channel);
-        return;
-      }
+      if (room && !self->writing_) self->start_watch(channel);
+      return;
     }
     channel->close(true);
     self->woken_ = true;
@@ -516,6 +562,24 @@ void Session::start_watch(std::shared_ptr<ReplyChannel> channel) {
   };
   socket_.async_wait(asio::ip::tcp::socket::wait_read,
                      asio::bind_cancellation_slot(watch->cancel.slot(), std::move(seen)));
+}
+
+bool Session::take_arrived() {
+  const bool room = in_.size() < kMaxPipelinedBytes;
+  char bytes[4096];
+  if (!tls_) {
+    const auto n = ::recv(socket_.native_handle(), bytes, sizeof bytes,
+                          MSG_DONTWAIT | (room ? 0 : MSG_PEEK));
+    if (n > 0 && room) in_.append(bytes, to_size(n));
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+  }
+  // A read may have to write, and must not do so in the middle of a record.
+  if (!room || writing_) return true;
+  error_code ec;
+  socket_.non_blocking(true, ec);
+  const std::size_t n = tls_->read_some(asio::buffer(bytes), ec);
+  in_.append(bytes, n);
+  return n > 0 || !ec || ec == asio::error::would_block || ec == asio::error::try_again;
 }
 
 void Session::stop_watch() {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <memory>
@@ -37,6 +38,9 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Reply;
   struct Watch;
 
+  boost::asio::awaitable<void> serve_all();
+  /// Returns whether the client and this end speak TLS now. A client that does not is told so.
+  boost::asio::awaitable<bool> shake_hands();
   boost::asio::awaitable<ReadEnd> read_some(std::size_t most);
   boost::asio::awaitable<bool> read_head(RequestParser& parser);
   boost::asio::awaitable<bool> serve(RequestParser& parser);
@@ -52,6 +56,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void clear_deadline();
   void arm_watchdog();
   void start_watch(std::shared_ptr<ReplyChannel> channel);
+  /// Takes what has arrived without waiting. Returns whether the client is still there.
+  bool take_arrived();
   void stop_watch();
   std::string_view pending() const { return std::string_view(in_).substr(in_begin_); }
   void consume(std::size_t n);
@@ -61,6 +67,9 @@ class Session : public std::enable_shared_from_this<Session> {
   HttpResponse too_many_held(Exchange& exchange);
 
   boost::asio::ip::tcp::socket socket_;
+  std::shared_ptr<boost::asio::ssl::context> tls_context_;
+  /// Over socket_; null: the connection is not encrypted.
+  std::unique_ptr<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   const HttpServerOptions& options_;
   HttpService& service_;
   const std::atomic<bool>& stopping_;
@@ -68,7 +77,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t held_here_ = 0;  ///< of held_body_bytes_, for the current request
   boost::asio::steady_timer watchdog_, wake_timer_;
   Clock::time_point deadline_ = Clock::time_point::max(), armed_for_ = Clock::time_point::max();
-  bool timed_out_ = false, idle_ = false, woken_ = false;
+  bool timed_out_ = false, idle_ = false, woken_ = false, writing_ = false;
   std::string in_;  ///< bytes received; the unused ones begin at in_begin_
   std::size_t in_begin_ = 0;
   std::string peer_;

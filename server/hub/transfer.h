@@ -1,4 +1,4 @@
-/// GET and POST over HTTPS. Only this file uses libcurl.
+/// GET and POST over HTTPS, by libcurl, for the hub and for addresses that users name.
 #pragma once
 
 #include <sys/socket.h>

@@ -56,7 +56,7 @@ cuda_|cublas kernels/cuda/
 boost/asio|boost/beast server/
 faiss/ ingest/index/vector_index
 zlib (fidelity/line_source|server/http/gzip_(reader|writer))
-curl/ server/hub/transfer
+curl/ server/(hub/transfer|http/http_client)
 archive readers/formats/zip_file
 cmark-gfm readers/formats/markdown
 gmime readers/formats/mail

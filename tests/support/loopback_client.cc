@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -31,7 +32,8 @@ std::optional<std::string> RawResponse::header(const std::string& name) const {
   return head.substr(begin, head.find("\r\n", begin) - begin);
 }
 
-LoopbackClient::LoopbackClient(std::uint16_t port, int timeout_s) {
+LoopbackClient::LoopbackClient(std::uint16_t port, int timeout_s, bool tls)
+    : tls_(nullptr, SSL_free) {
   fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -41,11 +43,18 @@ LoopbackClient::LoopbackClient(std::uint16_t port, int timeout_s) {
   (void)::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   (void)::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) close();
+  if (!tls || !connected()) return;
+  static SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
+  tls_.reset(SSL_new(context));
+  SSL_set_fd(tls_.get(), fd_);
+  if (SSL_connect(tls_.get()) != 1) reset();
 }
 
 LoopbackClient::~LoopbackClient() { close(); }
 
 void LoopbackClient::close() {
+  if (tls_) (void)SSL_shutdown(tls_.get());
+  tls_.reset();
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
 }
@@ -53,15 +62,23 @@ void LoopbackClient::close() {
 void LoopbackClient::reset() {
   const linger hard{1, 0};
   (void)::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+  tls_.reset();
   close();
 }
 
-void LoopbackClient::shutdown_send() { (void)::shutdown(fd_, SHUT_WR); }
+void LoopbackClient::shutdown_send() {
+  if (tls_)
+    (void)SSL_shutdown(tls_.get());
+  else
+    (void)::shutdown(fd_, SHUT_WR);
+}
 
 bool LoopbackClient::send(const std::string& bytes) {
   std::size_t sent = 0;
   while (sent < bytes.size()) {
-    const auto n = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const auto n = tls_ ? SSL_write(tls_.get(), bytes.data() + sent,
+                                    static_cast<int>(bytes.size() - sent))
+                        : ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (n <= 0) return false;
     sent += static_cast<std::size_t>(n);
   }
@@ -70,7 +87,8 @@ bool LoopbackClient::send(const std::string& bytes) {
 
 bool LoopbackClient::fill() {
   char buffer[16 << 10];
-  const auto n = ::recv(fd_, buffer, sizeof buffer, 0);
+  const auto n = tls_ ? SSL_read(tls_.get(), buffer, static_cast<int>(sizeof buffer))
+                      : ::recv(fd_, buffer, sizeof buffer, 0);
   if (n <= 0) return false;
   data_.append(buffer, static_cast<std::size_t>(n));
   return true;

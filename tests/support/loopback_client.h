@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+struct ssl_st;
 
 namespace quire::testing {
 
@@ -18,8 +21,9 @@ struct RawResponse {
 
 class LoopbackClient {
  public:
-  /// Connects to 127.0.0.1:port. A read gives up after `timeout_s` seconds.
-  explicit LoopbackClient(std::uint16_t port, int timeout_s = 20);
+  /// Connects to 127.0.0.1:port. A read gives up after `timeout_s` seconds. `tls`: speaks TLS and
+  /// trusts any certificate; a server that does not speak it leaves the client unconnected.
+  explicit LoopbackClient(std::uint16_t port, int timeout_s = 20, bool tls = false);
   ~LoopbackClient();
   LoopbackClient(const LoopbackClient&) = delete;
   LoopbackClient& operator=(const LoopbackClient&) = delete;
@@ -37,13 +41,15 @@ class LoopbackClient {
   std::string read_until(const std::string& text);
   bool at_end();
   void close();
-  /// Closes the connection with a reset.
+  /// Closes the connection with a reset, and without a word of TLS.
   void reset();
+  /// Says that nothing more is sent; replies are still read.
   void shutdown_send();
 
  private:
   bool fill();
   int fd_ = -1;
+  std::unique_ptr<ssl_st, void (*)(ssl_st*)> tls_;  ///< null: plain
   std::string data_;
 };
 

@@ -11,13 +11,14 @@
 namespace quire {
 
 /// Streams `body` as POST /v1/query and prints the text to standard output as it comes. Returns the
-/// event `done`, with the text as `answer`. `stopped` is asked between pieces, if given; once it is true the answer is given
-/// up, and an empty object returns. Errors: the service's own, kIo if the answer ends early.
+/// event `done`, with the text as `answer`. `stopped` is asked between pieces, if given; once it is
+/// true the answer is given up, and an empty object returns. Errors: the service's own, kIo if the
+/// answer ends early.
 Result<boost::json::object> stream_answer(const ClientFlags& flags, boost::json::object body,
                                           const std::function<bool()>& stopped = {});
 
-/// Prints a line for each citation of a reply to standard error: document, page, heading, quote. Says
-/// first how many sentences have no support.
+/// Prints a line for each citation of a reply to standard error: document, page, heading, quote.
+/// Says first how many sentences have no support.
 void print_citations(const boost::json::object& done);
 
 /// Returns a member of a reply as text; "-" if it is missing.

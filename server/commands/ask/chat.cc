@@ -205,14 +205,12 @@ class Chat {
   void ask(std::string question) {
     messages_.push_back(json::object{{"role", "user"}, {"content", std::move(question)}});
     const Interrupt interrupt;
-    const auto done = stream_answer(flags_.client, body(),
-                                    [&] { return interrupt.requested(); });
+    const auto done = stream_answer(flags_.client, body(), [&] { return interrupt.requested(); });
     if (!done.ok() || done->empty()) {
       // A question without an answer would break the turns of the conversation.
       messages_.pop_back();
       failed_ = !done.ok() || failed_;
-      std::fprintf(stderr, "%s\n",
-                   done.ok() ? "\n(stopped)" : done.status().message().c_str());
+      std::fprintf(stderr, "%s\n", done.ok() ? "\n(stopped)" : done.status().message().c_str());
       return;
     }
     const auto& answer = done->at("answer").as_string();

@@ -194,8 +194,8 @@ Result<std::string> explain_query(const ClientFlags& flags, const std::string& i
   const auto& timings = query.at("timings").as_object();
   std::string out = "Query     " + id + ", " + member_text(query, "created_at") + "\n";
   add_policy(explained.at("policy").as_object(), out);
-  out += "Prompt    " + member_text(usage, "prompt_tokens") + " tokens: " +
-         member_text(fates, "reused_tokens") + " reused, " +
+  out += "Prompt    " + member_text(usage, "prompt_tokens") +
+         " tokens: " + member_text(fates, "reused_tokens") + " reused, " +
          member_text(fates, "recomputed_tokens") + " recomputed, " +
          member_text(fates, "computed_tokens") + " computed, " +
          member_text(fates, "dropped_tokens") + " dropped\n";

@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include "server/http/http_client.h"
+#include "server/http/tls_certificate.h"
 #include "tests/support/loopback_client.h"
+#include "tests/support/model_files.h"
+#include "tests/unit/server/http/test_certificate.h"
 
 namespace quire {
 namespace {
@@ -98,10 +103,20 @@ class FakeService final : public HttpService {
   std::atomic<std::size_t> sunk{0};
 };
 
-class HttpServerTest : public ::testing::Test {
+/// Every test runs over plain connections and over TLS.
+class HttpServerTest : public ::testing::TestWithParam<bool> {
  protected:
+  static bool tls() { return GetParam(); }
   void start(HttpServerOptions options = {}) {
     options.threads = 2;
+    if (tls()) {
+      testing::write_certificate(folder_.path(), "server");
+      auto certificate = TlsCertificate::load(folder_.path() / "server.pem",
+                                              folder_.path() / "server.key");
+      ASSERT_TRUE(certificate.ok()) << certificate.status().to_string();
+      certificate_ = *certificate;
+      options.certificate = certificate_;
+    }
     auto s = start_http_server(options, service_);
     ASSERT_TRUE(s.ok()) << s.status().to_string();
     server_ = std::move(*s);
@@ -119,13 +134,18 @@ class HttpServerTest : public ::testing::Test {
            body;
   }
 
+  testing::TempFolder folder_;
+  std::shared_ptr<TlsCertificate> certificate_;  ///< null: plain
   FakeService service_;
   std::unique_ptr<HttpServer> server_;
 };
 
-TEST_F(HttpServerTest, KeepAliveServesOneAfterTheOther) {
+INSTANTIATE_TEST_SUITE_P(Plain, HttpServerTest, ::testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Tls, HttpServerTest, ::testing::Values(true));
+
+TEST_P(HttpServerTest, KeepAliveServesOneAfterTheOther) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(c.send(post("/echo", "n" + std::to_string(i))));
     const auto r = c.read_response();
@@ -135,9 +155,9 @@ TEST_F(HttpServerTest, KeepAliveServesOneAfterTheOther) {
   }
 }
 
-TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+TEST_P(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   std::string all;
   for (int i = 0; i < 20; ++i)
     all += i % 3 == 0 ? request("/thread") : post("/echo", std::to_string(i));
@@ -149,9 +169,9 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   }
 }
 
-TEST_F(HttpServerTest, PipelinedRequestBehindASlowOneIsKept) {
+TEST_P(HttpServerTest, PipelinedRequestBehindASlowOneIsKept) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/slow")));
   auto slow = service_.take();
   ASSERT_TRUE(slow);
@@ -161,21 +181,21 @@ TEST_F(HttpServerTest, PipelinedRequestBehindASlowOneIsKept) {
   EXPECT_EQ(c.read_response()->body, "POST:second");
 }
 
-TEST_F(HttpServerTest, ConnectionCloseAndHttp10AreHonoured) {
+TEST_P(HttpServerTest, ConnectionCloseAndHttp10AreHonoured) {
   start();
-  LoopbackClient a(server_->port());
+  LoopbackClient a(server_->port(), 20, tls());
   ASSERT_TRUE(a.send(request("/echo", "Connection: close\r\n")));
   EXPECT_EQ(a.read_response()->status, 200);
   EXPECT_TRUE(a.at_end());
-  LoopbackClient b(server_->port());
+  LoopbackClient b(server_->port(), 20, tls());
   ASSERT_TRUE(b.send("GET /echo HTTP/1.0\r\n\r\n"));
   EXPECT_EQ(b.read_response()->status, 200);
   EXPECT_TRUE(b.at_end());
 }
 
-TEST_F(HttpServerTest, HeadHasLengthButNoBody) {
+TEST_P(HttpServerTest, HeadHasLengthButNoBody) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send("HEAD /echo HTTP/1.1\r\nHost: x\r\n\r\n" + request("/echo")));
   const auto head = c.read_response(true);
   ASSERT_TRUE(head);
@@ -183,9 +203,9 @@ TEST_F(HttpServerTest, HeadHasLengthButNoBody) {
   EXPECT_EQ(c.read_response()->body, "GET:");
 }
 
-TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
+TEST_P(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(
       "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
   const auto go = c.read_head();
@@ -195,9 +215,9 @@ TEST_F(HttpServerTest, ExpectContinueIsAnsweredBeforeTheBody) {
   EXPECT_EQ(c.read_response()->body, "POST:ok");
 }
 
-TEST_F(HttpServerTest, ExpectContinueOfARefusedRequestGetsNo100) {
+TEST_P(HttpServerTest, ExpectContinueOfARefusedRequestGetsNo100) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(
       "POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"));
   const auto r = c.read_head();
@@ -205,26 +225,26 @@ TEST_F(HttpServerTest, ExpectContinueOfARefusedRequestGetsNo100) {
   EXPECT_EQ(r->status, 403);
 }
 
-TEST_F(HttpServerTest, SmallBodyOfARefusedRequestDoesNotEndTheConnection) {
+TEST_P(HttpServerTest, SmallBodyOfARefusedRequestDoesNotEndTheConnection) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(post("/refuse", "body") + post("/echo", "x")));
   EXPECT_EQ(c.read_response()->status, 403);
   EXPECT_EQ(c.read_response()->body, "POST:x");
 }
 
-TEST_F(HttpServerTest, TooLargeBodiesAre413WithEitherFraming) {
+TEST_P(HttpServerTest, TooLargeBodiesAre413WithEitherFraming) {
   start();
-  LoopbackClient a(server_->port());
+  LoopbackClient a(server_->port(), 20, tls());
   ASSERT_TRUE(a.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"));
   EXPECT_EQ(a.read_response()->status, 413);
-  LoopbackClient b(server_->port());
+  LoopbackClient b(server_->port(), 20, tls());
   ASSERT_TRUE(b.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
                      std::string(2000, 'a') + "\r\n0\r\n\r\n"));
   EXPECT_EQ(b.read_response()->status, 413);
 }
 
-TEST_F(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
+TEST_P(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
   start();
   const std::pair<std::string, int> cases[] = {
       {"nonsense\r\n\r\n", 400},
@@ -232,7 +252,7 @@ TEST_F(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
       {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
        400}};
   for (const auto& [text, status] : cases) {
-    LoopbackClient c(server_->port());
+    LoopbackClient c(server_->port(), 20, tls());
     ASSERT_TRUE(c.send(text));
     const auto r = c.read_response();
     ASSERT_TRUE(r) << status;
@@ -241,9 +261,9 @@ TEST_F(HttpServerTest, BrokenRequestsGetTheirStatusAndClose) {
   }
 }
 
-TEST_F(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
+TEST_P(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(post("/sink", std::string(500, 'a'))));
   EXPECT_EQ(c.read_response()->body, "500");
   ASSERT_TRUE(c.send("POST /sink HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\nab!"));
@@ -252,15 +272,15 @@ TEST_F(HttpServerTest, SinkSeesTheBodyAndCanEndIt) {
   EXPECT_EQ(r->status, 400);
 }
 
-TEST_F(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
+TEST_P(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
   HttpServerOptions options;
   options.max_held_body_bytes = 1500;
   start(options);
-  LoopbackClient first(server_->port());
+  LoopbackClient first(server_->port(), 20, tls());
   ASSERT_TRUE(first.send(post("/hold", std::string(1000, 'x'))));
   const auto held = service_.take();
   ASSERT_TRUE(held);
-  LoopbackClient second(server_->port());
+  LoopbackClient second(server_->port(), 20, tls());
   ASSERT_TRUE(second.send(post("/echo", std::string(600, 'y'))));
   const auto refused = second.read_response();
   ASSERT_TRUE(refused);
@@ -271,7 +291,7 @@ TEST_F(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
   ASSERT_TRUE(service_.wait([this] { return service_.finished == 2; }));
   std::optional<testing::RawResponse> taken;
   for (int i = 0; i < 2000 && (!taken || taken->status != 200); ++i) {
-    LoopbackClient again(server_->port());
+    LoopbackClient again(server_->port(), 20, tls());
     ASSERT_TRUE(again.send(post("/echo", std::string(600, 'y'))));
     taken = again.read_response();
     ASSERT_TRUE(taken);
@@ -279,16 +299,16 @@ TEST_F(HttpServerTest, BodiesOfAllRequestsHaveABoundTogether) {
   EXPECT_EQ(taken->status, 200) << "the first request's body is no longer held";
 }
 
-TEST_F(HttpServerTest, ForgottenRequestIs500) {
+TEST_P(HttpServerTest, ForgottenRequestIs500) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/drop")));
   EXPECT_EQ(c.read_response()->status, 500);
 }
 
-TEST_F(HttpServerTest, StreamIsChunkedAndPinged) {
+TEST_P(HttpServerTest, StreamIsChunkedAndPinged) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/ping")));
   auto e = service_.take();
   ASSERT_TRUE(e);
@@ -301,10 +321,10 @@ TEST_F(HttpServerTest, StreamIsChunkedAndPinged) {
   EXPECT_EQ(c.read_response()->body, "POST:after");
 }
 
-TEST_F(HttpServerTest, DisconnectIsNoticedWhileWaiting) {
+TEST_P(HttpServerTest, DisconnectIsNoticedWhileWaiting) {
   start();
   for (const bool hard : {false, true}) {
-    LoopbackClient c(server_->port());
+    LoopbackClient c(server_->port(), 20, tls());
     const int before = service_.disconnects;
     ASSERT_TRUE(c.send(request("/hold")));
     auto e = service_.take();
@@ -319,9 +339,9 @@ TEST_F(HttpServerTest, DisconnectIsNoticedWhileWaiting) {
   EXPECT_TRUE(service_.last.client_gone);
 }
 
-TEST_F(HttpServerTest, DisconnectIsNoticedWhileStreaming) {
+TEST_P(HttpServerTest, DisconnectIsNoticedWhileStreaming) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/ping")));
   auto e = service_.take();
   ASSERT_TRUE(e);
@@ -330,11 +350,12 @@ TEST_F(HttpServerTest, DisconnectIsNoticedWhileStreaming) {
   EXPECT_TRUE(service_.wait([&] { return service_.disconnects == 1; }));
 }
 
-TEST_F(HttpServerTest, SilentClientsAreClosed) {
+TEST_P(HttpServerTest, SilentClientsAreClosed) {
   HttpServerOptions o;
   o.header_timeout = o.body_timeout = o.idle_timeout = std::chrono::milliseconds(50);
   start(o);
-  LoopbackClient idle(server_->port()), head(server_->port()), body(server_->port());
+  LoopbackClient idle(server_->port(), 20, tls()), head(server_->port(), 20, tls()),
+      body(server_->port(), 20, tls());
   ASSERT_TRUE(head.send("GET /echo HT"));
   ASSERT_TRUE(body.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"));
   EXPECT_TRUE(idle.at_end());
@@ -342,12 +363,12 @@ TEST_F(HttpServerTest, SilentClientsAreClosed) {
   EXPECT_EQ(body.read_response()->status, 408);
 }
 
-TEST_F(HttpServerTest, ABodyThatTricklesIsCutOff) {
+TEST_P(HttpServerTest, ABodyThatTricklesIsCutOff) {
   HttpServerOptions o;
   o.body_timeout = std::chrono::milliseconds(100);
   o.min_body_bytes_per_second = 1u << 30;  // faster than any client of a test
   start(o);
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n"));
   // The client is never silent for long and is still cut off. The bytes that it sends meanwhile may
   // lose it the answer.
@@ -360,9 +381,10 @@ TEST_F(HttpServerTest, ABodyThatTricklesIsCutOff) {
   EXPECT_TRUE(r ? r->status == 408 : cut);
 }
 
-TEST_F(HttpServerTest, AHalfClosedConnectionIsAnsweredOrClosed) {
+TEST_P(HttpServerTest, AHalfClosedConnectionIsAnsweredOrClosed) {
   start();
-  LoopbackClient whole(server_->port()), half(server_->port()), nothing(server_->port());
+  LoopbackClient whole(server_->port(), 20, tls()), half(server_->port(), 20, tls()),
+      nothing(server_->port(), 20, tls());
   ASSERT_TRUE(whole.send(post("/echo", "all of it")));
   whole.shutdown_send();
   EXPECT_EQ(whole.read_response()->body, "POST:all of it");
@@ -376,9 +398,9 @@ TEST_F(HttpServerTest, AHalfClosedConnectionIsAnsweredOrClosed) {
   EXPECT_TRUE(nothing.at_end());
 }
 
-TEST_F(HttpServerTest, AWriterWaitsForASlowReader) {
+TEST_P(HttpServerTest, AWriterWaitsForASlowReader) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/ping")));
   auto e = service_.take();
   ASSERT_TRUE(e);
@@ -403,9 +425,9 @@ TEST_F(HttpServerTest, AWriterWaitsForASlowReader) {
   EXPECT_EQ(received, std::int64_t{32} << 20);
 }
 
-TEST_F(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
+TEST_P(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
   start();
-  LoopbackClient c(server_->port());
+  LoopbackClient c(server_->port(), 20, tls());
   ASSERT_TRUE(c.send(request("/ping")));
   auto e = service_.take();
   ASSERT_TRUE(e);
@@ -418,9 +440,9 @@ TEST_F(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
   EXPECT_FALSE(e->wait_for_room(1, std::chrono::seconds(20)));
 }
 
-TEST_F(HttpServerTest, StopLetsARunningRequestFinish) {
+TEST_P(HttpServerTest, StopLetsARunningRequestFinish) {
   start();
-  LoopbackClient busy(server_->port()), idle(server_->port());
+  LoopbackClient busy(server_->port(), 20, tls()), idle(server_->port(), 20, tls());
   ASSERT_TRUE(idle.send(post("/echo", "")));
   EXPECT_EQ(idle.read_response()->status, 200);
   ASSERT_TRUE(busy.send(request("/hold")));
@@ -438,9 +460,9 @@ TEST_F(HttpServerTest, StopLetsARunningRequestFinish) {
   EXPECT_TRUE(clean);
 }
 
-TEST_F(HttpServerTest, StopCutsWhatDoesNotFinish) {
+TEST_P(HttpServerTest, StopCutsWhatDoesNotFinish) {
   start();
-  LoopbackClient busy(server_->port());
+  LoopbackClient busy(server_->port(), 20, tls());
   ASSERT_TRUE(busy.send(request("/hold")));
   auto e = service_.take();
   ASSERT_TRUE(e);
@@ -449,18 +471,22 @@ TEST_F(HttpServerTest, StopCutsWhatDoesNotFinish) {
   EXPECT_EQ(service_.disconnects, 1);
 }
 
-TEST_F(HttpServerTest, ConnectionsBeyondTheLimitGet503) {
+TEST_P(HttpServerTest, ConnectionsBeyondTheLimitGet503) {
   HttpServerOptions o;
   o.max_connections = 1;
   start(o);
-  LoopbackClient first(server_->port());
+  LoopbackClient first(server_->port(), 20, tls());
   ASSERT_TRUE(first.send(post("/echo", "1")));
   EXPECT_EQ(first.read_response()->status, 200);
-  LoopbackClient second(server_->port());
-  EXPECT_EQ(second.read_response()->status, 503);
+  LoopbackClient second(server_->port(), 20, tls());
+  // Without a handshake there is no reply that a client of TLS could read.
+  if (tls())
+    EXPECT_FALSE(second.connected());
+  else
+    EXPECT_EQ(second.read_response()->status, 503);
 }
 
-TEST_F(HttpServerTest, PortInUseNamesTheSetting) {
+TEST_P(HttpServerTest, PortInUseNamesTheSetting) {
   start();
   HttpServerOptions o;
   o.port = server_->port();
@@ -469,13 +495,13 @@ TEST_F(HttpServerTest, PortInUseNamesTheSetting) {
   EXPECT_EQ(again.status().field(), "server.port");
 }
 
-TEST_F(HttpServerTest, ManyConnectionsAtOnce) {
+TEST_P(HttpServerTest, ManyConnectionsAtOnce) {
   start();
   std::vector<std::thread> threads;
   std::atomic<int> good{0};
   for (int t = 0; t < 8; ++t)
     threads.emplace_back([&, t] {
-      LoopbackClient c(server_->port());
+      LoopbackClient c(server_->port(), 20, tls());
       for (int i = 0; i < 50; ++i) {
         if (!c.send(i % 2 ? post("/echo", std::to_string(t)) : request("/thread"))) return;
         const auto r = c.read_response();
@@ -484,6 +510,74 @@ TEST_F(HttpServerTest, ManyConnectionsAtOnce) {
     });
   for (auto& t : threads) t.join();
   EXPECT_EQ(good, 400);
+}
+
+class TlsTest : public HttpServerTest {
+ protected:
+  /// Returns the reply to a request over https, or why there is none, trusting NAME.pem.
+  Result<HttpResponse> ask(const std::string& name, const ClientRequest& request) {
+    ServerAddress address;
+    address.scheme = "https";
+    address.port = std::to_string(server_->port());
+    address.ca_file = folder_.path() / (name + ".pem");
+    return http_call(address, request);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Tls, TlsTest, ::testing::Values(true));
+
+TEST_P(TlsTest, AClientChecksTheCertificate) {
+  start();
+  testing::write_certificate(folder_.path(), "other");
+  ClientRequest request;
+  request.method = "POST";
+  request.target = "/echo";
+  request.body = std::string(900, 'x');
+  const auto reply = ask("server", request);
+  ASSERT_TRUE(reply.ok()) << reply.status().to_string();
+  EXPECT_EQ(reply->body, "POST:" + request.body);
+  const auto refused = ask("other", request);
+  EXPECT_EQ(refused.code(), Code::kIo);
+  EXPECT_NE(refused.status().message().find("--ca-file"), std::string::npos)
+      << refused.status().to_string();
+}
+
+TEST_P(TlsTest, NewConnectionsGetTheCertificateThatWasReadAgain) {
+  start();
+  LoopbackClient old(server_->port(), 20, true);
+  testing::write_certificate(folder_.path(), "server");
+  ASSERT_TRUE(certificate_->reload().ok());
+  ClientRequest request;
+  request.target = "/echo";
+  EXPECT_TRUE(ask("server", request).ok());
+  ASSERT_TRUE(old.send(post("/echo", "still here")));
+  EXPECT_EQ(old.read_response()->body, "POST:still here");
+
+  std::filesystem::resize_file(folder_.path() / "server.key", 10);
+  EXPECT_EQ(certificate_->reload().field(), "server.tls_key");
+  EXPECT_TRUE(ask("server", request).ok()) << "the former certificate stays";
+  std::filesystem::remove(folder_.path() / "server.pem");
+  EXPECT_EQ(certificate_->reload().field(), "server.tls_certificate");
+}
+
+TEST_P(TlsTest, APlainClientIsToldAndASilentOneIsClosed) {
+  HttpServerOptions o;
+  o.header_timeout = std::chrono::milliseconds(100);
+  start(o);
+  LoopbackClient plain(server_->port()), silent(server_->port());
+  ASSERT_TRUE(plain.send(request("/echo")));
+  const auto r = plain.read_response();
+  ASSERT_TRUE(r);
+  EXPECT_EQ(r->status, 400);
+  EXPECT_NE(r->body.find("https://"), std::string::npos) << r->body;
+  EXPECT_TRUE(plain.at_end());
+  EXPECT_TRUE(silent.at_end());
+  LoopbackClient garbage(server_->port());
+  ASSERT_TRUE(garbage.send(std::string(100, '\xff')));
+  (void)garbage.read_some();  // an alert of TLS, perhaps
+  EXPECT_TRUE(garbage.at_end());
+  LoopbackClient good(server_->port(), 20, true);
+  ASSERT_TRUE(good.send(post("/echo", "a")));
+  EXPECT_EQ(good.read_response()->status, 200);
 }
 
 }  // namespace
