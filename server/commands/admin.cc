@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/text.h"
+#include "server/json/text_table.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -20,19 +23,23 @@ struct AdminFlags {
   std::vector<std::string> ids;
   std::string tier, file, by, request_id;
   std::int64_t older_than_seconds = -1, target_bytes = 0;
-  bool dry_run = false, force = false;
+  bool dry_run = false, force = false, as_json = false;
 };
 
-int show(const Result<json::value>& reply) {
+/// Prints a reply: a table at a terminal, else one line of JSON.
+int show(const AdminFlags& flags, const Result<json::value>& reply) {
   if (!reply.ok()) return complain(reply.status());
-  std::printf("%s\n", to_text(*reply).c_str());
+  if (flags.as_json || ::isatty(STDOUT_FILENO) == 0 || !reply->is_object())
+    std::printf("%s\n", to_text(*reply).c_str());
+  else
+    std::fputs(text_table(reply->as_object()).c_str(), stdout);
   return 0;
 }
 
 int get(const AdminFlags& flags, const std::string& target) {
   ClientRequest request;
   request.target = "/v1/admin/" + target;
-  return show(client_json(flags.client, std::move(request)));
+  return show(flags, client_json(flags.client, std::move(request)));
 }
 
 int post(const AdminFlags& flags, const std::string& target, const json::object& body = {}) {
@@ -41,7 +48,7 @@ int post(const AdminFlags& flags, const std::string& target, const json::object&
   request.target = "/v1/admin/" + target;
   request.body = to_text(body);
   request.content_type = "application/json";
-  return show(client_json(flags.client, std::move(request)));
+  return show(flags, client_json(flags.client, std::move(request)));
 }
 
 json::object ids_body(const AdminFlags& flags) {
@@ -75,7 +82,7 @@ int verify(const AdminFlags& flags) {
   request.target = "/v1/admin/cache/verify";
   request.timeout = std::chrono::hours(24);
   const auto reply = client_json(flags.client, std::move(request));
-  if (const int rc = show(reply); rc != 0) return rc;
+  if (const int rc = show(flags, reply); rc != 0) return rc;
   return reply->as_object().at("bad").to_number<std::int64_t>() > 0 ? 2 : 0;
 }
 
@@ -115,7 +122,7 @@ int import_pack(const AdminFlags& flags) {
     piece.resize(to_size(file.gcount()));
     return !file.bad();
   };
-  return show(client_json(flags.client, std::move(request)));
+  return show(flags, client_json(flags.client, std::move(request)));
 }
 
 }  // namespace
@@ -130,6 +137,7 @@ void add_admin_command(CLI::App& app, CommandRun& run) {
                        std::function<int(const AdminFlags&)> call) {
     auto* s = c->add_subcommand(name, help);
     add_client_flags(*s, flags->client);
+    s->add_flag("--json", flags->as_json, "Print JSON also at a terminal, not a table");
     s->callback([flags, call, &run] { run = [flags, call] { return call(*flags); }; });
     return s;
   };
