@@ -142,6 +142,8 @@ std::vector<Route> all_routes() {
       ollama(
           get("/api/tags", "ollama_tags", h::ollama_tags, kRead, "Models, as Ollama lists them")),
       ollama(get("/api/ps", "ollama_ps", h::ollama_ps, kRead, "Models that are loaded")),
+      ollama(with_body("POST", "/api/pull", "ollama_pull", h::ollama_pull, kRead,
+                       "Say whether a model is here; the service fetches none")),
       ollama(with_body("POST", "/api/show", "ollama_show", h::ollama_show, kRead,
                        "One model, as Ollama describes it")),
       ollama(get("/api/version", "ollama_version", h::ollama_version, kRead,

@@ -105,12 +105,9 @@ class OllamaReply final : public ReplyWriter {
   bool started_ = false, failed_ = false;  // guarded by mu_
 };
 
-/// Parses the body whatever its media type: the protocol's own examples name none.
+/// Parses the body. The protocol's own examples name no media type.
 std::optional<json::value> body_of(Call& call) {
-  auto value = parse_json(call.request().body);
-  if (value.ok()) return std::move(*value);
-  call.fail(make_problem("invalid_json", value.status().message()));
-  return std::nullopt;
+  return body_json(call, MediaTypes::kAnyOutsideBrowsers);
 }
 
 void generate(std::shared_ptr<Call> call, OllamaKind kind) {
@@ -149,7 +146,8 @@ bool is_served(Call& call, const std::string& model) {
   const std::string& served = call.services.engine->info().model_name;
   if (model == served || model == "default") return true;
   call.fail(make_problem("model_not_found",
-                         "there is no model '" + model + "'; this service has '" + served + "'",
+                         "there is no model '" + model + "'; this service has '" + served +
+                             "', and 'quire serve -m hf:ORG/REPO' fetches and serves another",
                          "model"));
   return false;
 }
@@ -198,6 +196,21 @@ void ollama_show(std::shared_ptr<Call> call) {
                                      {"model_info", std::move(facts)},
                                      {"capabilities", std::move(capabilities)},
                                      {"modified_at", rfc3339(call->services.started_ms)}});
+}
+
+/// The model that is served is there already; another one takes another service.
+void ollama_pull(std::shared_ptr<Call> call) {
+  const auto parsed = body_of(*call);
+  if (!parsed) return;
+  OllamaPull wanted;
+  if (failed(*call, read_ollama_pull(*parsed, wanted)) || !is_served(*call, wanted.model)) return;
+  const json::object success{{"status", "success"}};
+  if (!wanted.stream) return call->reply_json(200, success);
+  HttpResponse r;
+  r.content_type = "application/x-ndjson";
+  r.body = to_text(json::object{{"status", "pulling manifest"}}) + "\n" + to_text(success) + "\n";
+  call->add_standard_headers(r.headers);
+  call->exchange->respond(std::move(r));
 }
 
 void ollama_embed(std::shared_ptr<Call> call) {

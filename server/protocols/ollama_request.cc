@@ -278,15 +278,35 @@ std::optional<JsonError> read_ollama_embed(const json::value& body, OllamaEmbed&
   return r.error();
 }
 
+namespace {
+
+/// Reads the name of a model, which must be given.
+void read_model(JsonReader& r, std::string& model) {
+  r.string("model", model, 256);
+  r.string("name", model, 256);  // its older word
+  if (r.ok() && model.empty()) r.fail("model", "model is missing");
+  model = untagged(model);
+}
+
+}  // namespace
+
+std::optional<JsonError> read_ollama_pull(const json::value& body, OllamaPull& out) {
+  JsonReader r(body, "");
+  if (!r.ok()) return r.error();
+  bool insecure = false;  // of the registry, which is not asked
+  read_model(r, out.model);
+  r.boolean("stream", out.stream);
+  r.boolean("insecure", insecure);
+  r.finish();
+  return r.error();
+}
+
 std::optional<JsonError> read_ollama_show(const json::value& body, std::string& model) {
   JsonReader r(body, "");
   if (!r.ok()) return r.error();
   bool verbose = false;
-  r.string("model", model, 256);
-  r.string("name", model, 256);  // its older word
+  read_model(r, model);
   r.boolean("verbose", verbose);
-  if (r.ok() && model.empty()) r.fail("model", "model is missing");
-  model = untagged(model);
   r.finish();
   return r.error();
 }

@@ -21,6 +21,11 @@ struct OllamaEmbed {
   bool truncate = true;  ///< texts that are too long are cut instead of refused
 };
 std::optional<JsonError> read_ollama_embed(const boost::json::value& body, OllamaEmbed& out);
+struct OllamaPull {
+  std::string model;
+  bool stream = true;
+};
+std::optional<JsonError> read_ollama_pull(const boost::json::value& body, OllamaPull& out);
 std::optional<JsonError> read_ollama_show(const boost::json::value& body, std::string& model);
 
 /// Returns the model's name without the tag "latest", which Ollama's clients add.

@@ -15,6 +15,7 @@ void ollama_generate(std::shared_ptr<Call> call);
 void ollama_embed(std::shared_ptr<Call> call);
 void ollama_tags(std::shared_ptr<Call> call);
 void ollama_ps(std::shared_ptr<Call> call);
+void ollama_pull(std::shared_ptr<Call> call);
 void ollama_show(std::shared_ptr<Call> call);
 void ollama_version(std::shared_ptr<Call> call);
 

@@ -82,8 +82,13 @@ class Call {
   std::vector<std::pair<std::string, std::string>> log_fields_;  // guarded by mu_
 };
 
+/// Media types of a JSON body that a route takes.
+enum class MediaTypes : unsigned char {
+  kJson,               ///< JSON's, or none
+  kAnyOutsideBrowsers  ///< any, unless a web page sends it (it has an Origin): then as kJson
+};
 /// Parses a JSON body. If it is not valid, fails the call and returns none.
-std::optional<boost::json::value> body_json(Call& call);
+std::optional<boost::json::value> body_json(Call& call, MediaTypes types = MediaTypes::kJson);
 
 /// ListQuery holds ?limit, ?after and ?order of lists.
 struct ListQuery {

@@ -59,6 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)read_ollama_embed(*value, embed);
     std::string model;
     (void)read_ollama_show(*value, model);
+    OllamaPull pull;
+    (void)read_ollama_pull(*value, pull);
   }
   return 0;
 }

@@ -70,6 +70,7 @@ const std::map<std::string, Expectation>& expectations() {
       {"POST /api/embed", {kQuery}},
       {"GET /api/tags", {kRead}},
       {"GET /api/ps", {kRead}},
+      {"POST /api/pull", {kRead}},
       {"POST /api/show", {kRead}},
       {"GET /api/version", {kRead}},
       {"GET /v1/info", {kRead}},

@@ -253,6 +253,31 @@ TEST_F(ProtocolsTest, OllamaCallsTools) {
   EXPECT_EQ(function.at("arguments").as_object().at("a").as_int64(), 1);
 }
 
+TEST_F(ProtocolsTest, OllamaPullsWhatIsServed) {
+  const auto lines = post("/api/pull", R"({"model":"stub:latest"})");
+  EXPECT_EQ(lines.status, 200);
+  EXPECT_NE(lines.body.find("{\"status\":\"success\"}\n"), std::string::npos) << lines.body;
+  const auto one = object(post("/api/pull", R"({"name":"stub","stream":false})").body);
+  EXPECT_EQ(one.at("status").as_string(), "success");
+  const auto other = post("/api/pull", R"({"model":"llama3.2"})");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_NE(other.body.find("quire serve -m"), std::string::npos) << other.body;
+  EXPECT_EQ(post("/api/pull", R"({"stream":true})").status, 400);
+}
+
+TEST_F(ProtocolsTest, OllamaTakesAnyMediaTypeOutsideBrowsers) {
+  // What curl -d sends, and what a form of a web page sends.
+  const std::string form = "application/x-www-form-urlencoded", body = R"({"model":"stub"})";
+  EXPECT_EQ(call("POST", "/api/show", body, {}, form).status, 200);
+  for (const char* type : {"application/x-www-form-urlencoded", "text/plain"}) {
+    const auto page = call("POST", "/api/show", body, {"Origin: https://evil.example"}, type);
+    EXPECT_EQ(page.status, 415) << type;
+  }
+  const auto asked = call("POST", "/api/show", body, {"Origin: https://good.example"},
+                          "application/json");
+  EXPECT_EQ(asked.status, 200) << "a browser asks before it sends JSON";
+}
+
 TEST_F(ProtocolsTest, OllamaDescribesTheModelAndRefusesByName) {
   EXPECT_EQ(object(call("GET", "/api/tags").body).at("models").as_array().size(), 1u);
   EXPECT_EQ(object(call("GET", "/api/ps").body).at("models").as_array().size(), 1u);
