@@ -51,10 +51,11 @@ OptionField<Options> number_option(std::string_view name, T Options::*member, Op
           }};
 }
 
-/// Describes a number that stays empty unless it is given. `otherwise` says what then holds.
+/// Describes a number that stays empty unless it is given. `otherwise` says what then holds; it is
+/// kept as a copy, because callers make it from a number.
 template <class Options, class T>
 OptionField<Options> number_option(std::string_view name, std::optional<T> Options::*member,
-                                   OptionRange range, std::string_view otherwise,
+                                   OptionRange range, std::string otherwise,
                                    std::string_view summary) {
   return {PlugOption{name, {}, {}, range.least, range.most, std::is_integral_v<T>, summary},
           [member](Options& options, std::string_view value) {
@@ -62,7 +63,7 @@ OptionField<Options> number_option(std::string_view name, std::optional<T> Optio
             QUIRE_CHECK(parse_number(value, x), "an option's value was not checked");
             options.*member = static_cast<T>(x);
           },
-          [otherwise](const Options&) { return std::string(otherwise); }};
+          [otherwise = std::move(otherwise)](const Options&) { return otherwise; }};
 }
 
 /// Describes a choice between words, each of which stands for a value of the member. The first

@@ -40,8 +40,8 @@ std::string scalar_text(const std::string& name, const json::value& v) {
 }
 
 bool is_table(const json::value& v) {
-  return v.is_array() && std::ranges::any_of(v.as_array(),
-                                             [](const auto& one) { return one.is_object(); });
+  return v.is_array() &&
+         std::ranges::any_of(v.as_array(), [](const auto& one) { return one.is_object(); });
 }
 
 /// Adds the members of an object, and those of objects in it, to `lines`; tables go to `tables`.

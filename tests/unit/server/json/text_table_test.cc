@@ -7,9 +7,7 @@
 namespace quire {
 namespace {
 
-std::string table(const char* text) {
-  return text_table(boost::json::parse(text).as_object());
-}
+std::string table(const char* text) { return text_table(boost::json::parse(text).as_object()); }
 
 TEST(TextTable, MembersAreAlignedAndBytesHaveUnits) {
   EXPECT_EQ(table(R"({"object":"x","bytes":1536,"documents":{"ready":2,"failed":0},
