@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "bench/cached_documents.h"
-#include "bench/gpu/plan.h"
+#include "bench/gpu/engine_plan.h"
 #include "engine/answer/decode_batch.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
@@ -33,7 +33,7 @@ using quire::bench::take;
 constexpr std::int64_t kPrefillRows = 4096;
 
 std::shared_ptr<Compute> open_compute(const EngineCaseOptions& options) {
-  const auto library = take(BackendLibrary::load({options.library}));
+  const auto library = take(BackendLibrary::load(backend_library_files()));
   return make_device_compute(
       take(library->open(take(choose_device(library->probe(), options.device_idx)))));
 }
@@ -93,13 +93,14 @@ class ModelBench {
   Row decode(std::int64_t sequences, std::int64_t context) {
     const Caches caches = filled(sequences, context);
     const std::vector<Retriever*> dense(caches.size(), retriever_.get());
-    std::vector<double> us = steps(caches, dense, context);
+    std::int64_t rows = 0;
+    for (const auto& cache : caches) rows += cache->num_rows(0) + cases_.decode_steps / 2;
     const double bytes = static_cast<double>(model_->decode_weight_bytes()) +
-                         static_cast<double>(sequences * context) * kv_bytes_per_token();
-    Row row = row_of(
-        "engine decode",
-        std::to_string(sequences) + " sequences of " + std::to_string(context) + " tokens", bytes,
-        0, std::move(us));
+                         static_cast<double>(rows) * kv_bytes_per_token();
+    Row row = row_of("engine decode",
+                     std::to_string(sequences) + " sequences of " + std::to_string(context) +
+                         (sequences > 1 ? " tokens and more" : " tokens"),
+                     bytes, 0, steps(caches, dense, cases_.decode_steps));
     row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6}};
     return row;
   }
@@ -107,7 +108,7 @@ class ModelBench {
   /// Measures dense steps, a budget of pages read in place, and the same with every layer in host
   /// memory. The last ones show the cost of copying pages.
   void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
-    const Caches caches = filled(sequences, context);
+    const Caches caches = filled(sequences, context, Lengths::kEqual);
     double in_place = 0, freekv = 0;
     for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{
              {"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
@@ -134,7 +135,7 @@ class ModelBench {
         all.head_dim = config_.head_dim;
         check(each.back()->prepare(all, assembled));
       }
-      std::vector<double> us = steps(caches, each, context);
+      std::vector<double> us = steps(caches, each, cases_.retrieve_steps);
       std::int64_t moved = 0;
       for (Retriever* one : each) {
         one->synchronize();
@@ -150,7 +151,7 @@ class ModelBench {
                            " tokens, budget 2048",
                        static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
       row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6},
-                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.decode_steps}};
+                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.retrieve_steps}};
       if (resident == "auto") in_place = row.median_us;
       if (name == "freekv" && resident == "none") freekv = row.median_us;
       if (resident == "none" && in_place > 0)
@@ -164,23 +165,24 @@ class ModelBench {
 
  private:
   using Caches = std::vector<std::unique_ptr<WorkingCache>>;
-  Caches filled(std::int64_t sequences, std::int64_t context) {
+  enum class Lengths { kEqual, kUnequal };
+  Caches filled(std::int64_t sequences, std::int64_t context, Lengths lengths = Lengths::kUnequal) {
     Caches caches;
     for (std::int64_t s = 0; s < sequences; ++s) {
       caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
-      fill(*caches.back(), context);
+      fill(*caches.back(), lengths == Lengths::kEqual ? context : decode_tokens(context, s));
     }
     return caches;
   }
   /// Returns the microseconds of each step.
   std::vector<double> steps(const Caches& caches, std::span<Retriever* const> retrievers,
-                            std::int64_t context) {
+                            int count) {
     std::vector<double> us;
-    for (int step = 0; step < cases_.decode_steps; ++step) {
+    for (int step = 0; step < count; ++step) {
       std::vector<DecodeRow> rows(caches.size());
       for (std::size_t i = 0; i < rows.size(); ++i) {
         rows[i].token_id = 100 + step;
-        rows[i].position = static_cast<std::int32_t>(context) + step;
+        rows[i].position = static_cast<std::int32_t>(caches[i]->num_rows(0));
         rows[i].cache = caches[i].get();
         rows[i].retriever = retrievers[i];
         rows[i].rule = SampleRule{};  // greedy
@@ -242,15 +244,24 @@ void prefill_rows(const EngineCaseOptions& options, const SectionOutput& out) {
 
 void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
   const EngineCases cases = engine_cases(options.quick);
-  const std::int64_t retrieved = cases.retrieve_sequences * (cases.retrieve_tokens + 64);
-  ModelBench bench(cases, open_compute(options),
-                   std::max(cases.decodes.back().second, cases.retrieve_tokens) + 64, retrieved);
+  std::int64_t longest = 0;
+  for (const auto& [sequences, context] : cases.decodes)
+    longest = std::max(longest, decode_tokens(context, sequences));
+  ModelBench bench(cases, open_compute(options), longest + cases.decode_steps + 64);
   for (const auto& [sequences, context] : cases.decodes) {
-    if (bench.fits(sequences * (context + 64)))
+    const std::int64_t tokens = sequences * (decode_tokens(context, sequences / 2) +
+                                             cases.decode_steps + kPageTokens);
+    if (bench.fits(tokens))
       out.row(bench.decode(sequences, context));
     else
-      skip("decode", sequences * context);
+      skip("decode", tokens);
   }
+}
+
+void retrieve_rows(const EngineCaseOptions& options, const SectionOutput& out) {
+  const EngineCases cases = engine_cases(options.quick);
+  const std::int64_t retrieved = cases.retrieve_sequences * (cases.retrieve_tokens + 64);
+  ModelBench bench(cases, open_compute(options), cases.retrieve_tokens + 64, retrieved);
   if (bench.fits(retrieved))
     bench.retrieve(cases.retrieve_sequences, cases.retrieve_tokens, out);
   else
@@ -260,12 +271,8 @@ void decode_rows(const EngineCaseOptions& options, const SectionOutput& out) {
 /// Measures milliseconds until the first token of a question over cached documents, with all KV in
 /// the memory tier.
 void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
-  if (std::string(cpu_isa()) == "reference") {
-    std::fprintf(stderr,
-                 "questions over cached documents skipped: what the host does for them would be "
-                 "plain loops (Highway was not found)\n");
-    return;
-  }
+  // Without Highway the host's part of the work are plain loops, which the result must say.
+  out.text("cpu_kernels", cpu_isa());
   const EngineCases cases = engine_cases(options.quick);
   const std::int64_t documents = cases.documents, tokens = cases.document_tokens;
   const quire::bench::TempFolder folder("quire-gpu-bench");
@@ -314,9 +321,10 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
 }  // namespace
 
 std::vector<Section> engine_sections(const EngineCaseOptions& options) {
-  return {{"prefill", 110, [options](const SectionOutput& out) { prefill_rows(options, out); }},
-          {"decode", 110, [options](const SectionOutput& out) { decode_rows(options, out); }},
-          {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }}};
+  return {{"prefill", 80, [options](const SectionOutput& out) { prefill_rows(options, out); }},
+          {"decode", 120, [options](const SectionOutput& out) { decode_rows(options, out); }},
+          {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }},
+          {"retrieve", 110, [options](const SectionOutput& out) { retrieve_rows(options, out); }}};
 }
 
 }  // namespace quire::cuda::bench

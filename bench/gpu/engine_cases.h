@@ -11,13 +11,13 @@
 namespace quire::cuda::bench {
 
 struct EngineCaseOptions {
-  std::string library;  ///< libquire_cuda.so
   std::int64_t device_idx = 0;
   bool quick = false;     ///< Llama-3.2-1B's shape and shorter contexts
   std::string model_dir;  ///< possible folder of a tokenizer's files
 };
 
-/// Returns prefill, decode and questions over cached documents on random bf16 weights of
+/// Returns prefill, decode, questions over cached documents and decode steps over a part of the
+/// rows, on random bf16 weights of
 /// Llama-3.1-8B's shape, each with its own model. Cases that do not fit the device are left out and
 /// reported. A failure ends the process with its message. Making the list uses no device.
 std::vector<Section> engine_sections(const EngineCaseOptions& options);

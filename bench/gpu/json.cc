@@ -20,8 +20,9 @@ std::string number(double x) {
   return out;
 }
 
-std::string row_json(const Row& row, const Least& least) {
-  std::string out = "    {\"name\": " + quoted(row.name) + ", \"shape\": " + quoted(row.shape) +
+/// Returns the members of a row, without braces.
+std::string row_members(const Row& row, const Least& least) {
+  std::string out = "\"name\": " + quoted(row.name) + ", \"shape\": " + quoted(row.shape) +
                     ", \"median_us\": " + number(row.median_us) +
                     ", \"fastest_us\": " + number(row.fastest_us) +
                     ", \"p90_us\": " + number(row.p90_us);
@@ -33,10 +34,26 @@ std::string row_json(const Row& row, const Least& least) {
     out += ", \"ceiling\": " + quoted(least.ceiling->name) + ", \"least_us\": " + number(least.us) +
            ", \"share_of_ceiling\": " + number(least.us / row.median_us);
   }
-  return out + "}";
+  return out;
+}
+std::string row_json(const Row& row, const Least& least) {
+  return "    {" + row_members(row, least) + "}";
 }
 
 }  // namespace
+
+std::string row_line(const std::string& section, const Row& row, const Ceilings& ceilings) {
+  return "{\"section\": " + quoted(section) + ", " + row_members(row, least_time(row, ceilings)) +
+         "}";
+}
+
+std::string section_line(const SectionResult& section) {
+  std::string out = "{\"section\": " + quoted(section.name) +
+                    ", \"seconds\": " + number(section.seconds) +
+                    ", \"error\": " + quoted(section.error);
+  for (const auto& [name, value] : section.texts) out += ", " + quoted(name) + ": " + quoted(value);
+  return out + "}";
+}
 
 Least least_time(const Row& row, const Ceilings& c) {
   Least least;

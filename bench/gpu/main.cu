@@ -1,7 +1,14 @@
 // Measures the speed of the CUDA kernels and of the engine against ceilings of the same run. Every
 // section runs in its own process.
-//   quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] [--kernels-only]
-//   [--seconds S] [--dry-run]
+//   quire_gpu_bench [option]...
+//     --out DIR        each row as a line of JSON, as soon as it is measured, to DIR/bench.jsonl
+//     --json FILE      everything at the end
+//     --commit C, --date D  of that file
+//     --model DIR      folder of a tokenizer's files
+//     --sections A,B   those alone: ceilings, attention, rows, prefill, decode, questions, retrieve
+//     --quick          fewer samples, a smaller model
+//     --once           each kernel's operation a single time, for a profiler
+//     --device N, --seconds S, --dry-run
 // Exit status: 0 all sections succeeded, 1 one failed (the rest is written), 2 wrong usage.
 #include <cstdio>
 #include <cstdlib>
@@ -17,10 +24,10 @@ namespace quire::cuda::bench {
 namespace {
 
 struct Settings {
-  std::string file, commit, date, model_dir;
+  std::string out, json, commit, date, model_dir, wanted;
   std::int64_t device_idx = 0;
   double seconds = 560;
-  bool quick = false, kernels_only = false, dry_run = false;
+  bool quick = false, once = false, dry_run = false;
 };
 
 void tell_device(const Bench& bench, const SectionOutput& out) {
@@ -31,16 +38,20 @@ void tell_device(const Bench& bench, const SectionOutput& out) {
   out.text("multiprocessors", std::to_string(bench.device().multiprocessors));
 }
 
+bool is_wanted(const Settings& s, const std::string& name) {
+  return s.wanted.empty() || ("," + s.wanted + ",").find("," + name + ",") != std::string::npos;
+}
+
 std::vector<Section> sections(const Settings& s) {
-  const auto kernels = [&s](std::vector<Row> (*cases)(Bench&)) {
+  const auto kernels = [&s](void (*cases)(Bench&, const SectionOutput&)) {
     return [&s, cases](const SectionOutput& out) {
-      Bench bench(s.device_idx, s.quick);
-      for (const Row& row : cases(bench)) out.row(row);
+      Bench bench(s.device_idx, s.quick, s.once);
+      cases(bench, out);
     };
   };
   std::vector<Section> all = {{"ceilings", 60,
                                [&s](const SectionOutput& out) {
-                                 Bench bench(s.device_idx, s.quick);
+                                 Bench bench(s.device_idx, s.quick, s.once);
                                  tell_device(bench, out);
                                  const Ceilings c = measure_ceilings(bench);
                                  for (const Row& row : {c.copy, c.read, c.host_to_device, c.matmul})
@@ -48,33 +59,85 @@ std::vector<Section> sections(const Settings& s) {
                                }},
                               {"attention", 60, kernels(attention_cases)},
                               {"rows", 60, kernels(row_cases)}};
-  if (s.kernels_only) return all;
-  for (Section& section :
-       engine_sections({QUIRE_CUDA_LIBRARY_FILE, s.device_idx, s.quick, s.model_dir}))
+  for (Section& section : engine_sections({s.device_idx, s.quick, s.model_dir}))
     all.push_back(std::move(section));
+  std::erase_if(all, [&s](const Section& section) { return !is_wanted(s, section.name); });
   return all;
 }
 
+void append(const Settings& s, const std::string& line) {
+  if (s.out.empty()) return;
+  std::ofstream file(s.out + "/bench.jsonl", std::ios::app);
+  file << line + '\n' << std::flush;
+  if (!file) std::fprintf(stderr, "error: %s/bench.jsonl cannot be written\n", s.out.c_str());
+}
+
 int run(const Settings& s) {
-  print_plan(planned_cases(s.quick, s.kernels_only), s.seconds);
-  std::vector<SectionResult> results;
-  if (!s.dry_run) results = run_sections(sections(s), s.seconds);
+  std::vector<PlannedCase> plan = planned_kernel_cases(s.quick);
+  for (PlannedCase& planned : planned_engine_cases(s.quick)) plan.push_back(std::move(planned));
+  std::erase_if(plan, [&s](const PlannedCase& planned) { return !is_wanted(s, planned.section); });
+  print_plan(plan, s.seconds);
   Ceilings ceilings;
+  std::vector<SectionResult> results;
+  const auto take_ceilings = [&ceilings](const SectionResult& result) {
+    if (result.name == "ceilings" && result.rows.size() == 4)
+      ceilings = {result.rows[0], result.rows[1], result.rows[2], result.rows[3]};
+  };
+  if (!s.dry_run) {
+    results = run_sections(sections(s), s.seconds,
+                           {[&](const Section& section, const Row& row) {
+                              append(s, row_line(section.name, row, ceilings));
+                            },
+                            [&](const SectionResult& result) {
+                              take_ceilings(result);
+                              append(s, section_line(result));
+                            }});
+  }
   std::vector<Row> rows;
   bool failed = false;
   for (const SectionResult& result : results) {
     failed = failed || !result.error.empty();
-    if (result.name == "ceilings" && result.rows.size() == 4)
-      ceilings = {result.rows[0], result.rows[1], result.rows[2], result.rows[3]};
-    else
+    if (result.name != "ceilings" || ceilings.copy.median_us == 0)
       rows.insert(rows.end(), result.rows.begin(), result.rows.end());
   }
   print_shares(rows, ceilings);
-  std::ofstream out(s.file);
+  if (s.json.empty()) return failed ? 1 : 0;
+  std::ofstream out(s.json);
   out << result_json(results, s.commit, s.date, ceilings, rows);
   out.close();
-  if (!out) std::fprintf(stderr, "error: %s cannot be written\n", s.file.c_str());
+  if (!out) std::fprintf(stderr, "error: %s cannot be written\n", s.json.c_str());
   return !out || failed ? 1 : 0;
+}
+
+/// Reads the options; false: one is not known or lacks its value.
+bool read_options(int argc, char** argv, Settings& s) {
+  const auto is = [&](int i, const char* name) { return std::strcmp(argv[i], name) == 0; };
+  for (int i = 1; i < argc; ++i) {
+    if (is(i, "--quick")) {
+      s.quick = true;
+    } else if (is(i, "--once")) {
+      s.once = true;
+    } else if (is(i, "--dry-run")) {
+      s.dry_run = true;
+    } else if (i + 1 == argc) {
+      return false;
+    } else if (is(i, "--device")) {
+      s.device_idx = std::atol(argv[++i]);
+    } else if (is(i, "--seconds")) {
+      s.seconds = std::atof(argv[++i]);
+    } else {
+      std::string* text = is(i, "--out")        ? &s.out
+                          : is(i, "--json")     ? &s.json
+                          : is(i, "--commit")   ? &s.commit
+                          : is(i, "--date")     ? &s.date
+                          : is(i, "--model")    ? &s.model_dir
+                          : is(i, "--sections") ? &s.wanted
+                                                : nullptr;
+      if (text == nullptr) return false;
+      *text = argv[++i];
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -82,29 +145,9 @@ int run(const Settings& s) {
 
 int main(int argc, char** argv) {
   quire::cuda::bench::Settings settings;
-  for (int i = 5; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0)
-      settings.quick = true;
-    else if (std::strcmp(argv[i], "--kernels-only") == 0)
-      settings.kernels_only = true;
-    else if (std::strcmp(argv[i], "--dry-run") == 0)
-      settings.dry_run = true;
-    else if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc)
-      settings.device_idx = std::atol(argv[++i]);
-    else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
-      settings.seconds = std::atof(argv[++i]);
-    else
-      argc = 0;
-  }
-  if (argc < 5) {
-    std::fprintf(stderr,
-                 "usage: quire_gpu_bench OUT.json COMMIT DATE MODEL_DIR [--quick] [--device N] "
-                 "[--kernels-only] [--seconds S] [--dry-run]\n");
+  if (!quire::cuda::bench::read_options(argc, argv, settings)) {
+    std::fprintf(stderr, "usage: quire_gpu_bench [option]...; bench/gpu/main.cu lists them\n");
     return 2;
   }
-  settings.file = argv[1];
-  settings.commit = argv[2];
-  settings.date = argv[3];
-  settings.model_dir = argv[4];
   return quire::cuda::bench::run(settings);
 }

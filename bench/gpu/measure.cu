@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -67,7 +68,7 @@ void Bench::check(const Status& status, const std::string& what) {
   std::exit(1);
 }
 
-Bench::Bench(std::int64_t device_idx, bool quick) : quick_(quick) {
+Bench::Bench(std::int64_t device_idx, bool quick, bool once) : quick_(quick), once_(once) {
   auto device = choose_device(probe_devices(), device_idx);
   check(device.status(), "choosing the device");
   device_ = *device;
@@ -123,10 +124,19 @@ KvView Bench::paged_kv(std::int64_t rows, std::int32_t kv_heads, std::int32_t he
           half,           kPageTokens * head_dim * e, head_dim * e, true};
 }
 
+std::int64_t Bench::turns(double bytes) const {
+  const double all = 4.0 * static_cast<double>(device_.l2_bytes);
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(all / bytes)), 1, 64);
+}
+
 Row Bench::measure(std::string name, std::string shape, double bytes, double flops,
                    const std::function<Status()>& work) {
   const auto stream = static_cast<cudaStream_t>(this->stream().stream);
   Timer timer;
+  if (once_) {
+    const double us = timer.microseconds(stream, 1, work);
+    return {std::move(name), std::move(shape), bytes, flops, us, us, us};
+  }
   (void)timer.microseconds(stream, 3, work);  // warm-up: code is loaded and clocks rise
   const double once = timer.microseconds(stream, 3, work);
   const double sample_us = quick_ ? 2'000 : 10'000;

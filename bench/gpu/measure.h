@@ -33,7 +33,8 @@ void print_shares(const std::vector<Row>& rows, const Ceilings& ceilings);
 /// with its message.
 class Bench {
  public:
-  explicit Bench(std::int64_t device_idx, bool quick);
+  /// once: measure() runs each operation a single time, for a profiler.
+  Bench(std::int64_t device_idx, bool quick, bool once = false);
   const DeviceProperties& device() const { return device_; }
   StreamHandle stream() const { return stream_.get(); }
   DeviceDriver& driver() { return *driver_; }
@@ -52,6 +53,9 @@ class Bench {
   /// Frees all memory that was handed out so far.
   void release() { buffers_.clear(); }
 
+  /// Returns how many operands of so many bytes take turns so that none is found in the
+  /// second-level cache.
+  std::int64_t turns(double bytes) const;
   /// `work` enqueues the operation once. measure() runs it until it is warm, then takes samples of
   /// several calls each, timed by events on the stream.
   Row measure(std::string name, std::string shape, double bytes, double flops,
@@ -66,17 +70,21 @@ class Bench {
   Stream stream_;
   std::unique_ptr<MemoryPool> pools_[2];  // by MemoryKind
   std::vector<Buffer> buffers_;
-  const bool quick_;
+  const bool quick_, once_;
 };
 
 Ceilings measure_ceilings(Bench& bench);
-std::vector<Row> attention_cases(Bench& bench);
-std::vector<Row> row_cases(Bench& bench);
+void attention_cases(Bench& bench, const SectionOutput& out);
+void row_cases(Bench& bench, const SectionOutput& out);
 
 /// Returns the result file: device, driver, commit, the outcome of each section, ceilings, and rows
 /// with their share of the limiting ceiling. A row whose ceiling was not measured has no share.
 std::string result_json(const std::vector<SectionResult>& sections, const std::string& commit,
                         const std::string& date, const Ceilings& ceilings,
                         const std::vector<Row>& rows);
+
+/// Returns a row, or the end of a section, as one line of JSON.
+std::string row_line(const std::string& section, const Row& row, const Ceilings& ceilings);
+std::string section_line(const SectionResult& section);
 
 }  // namespace quire::cuda::bench

@@ -1,6 +1,7 @@
 // Measures operations over rows at the shape of Llama-3.1-8B. Working sets are larger than the
 // second-level cache.
 #include <cmath>
+#include <cstdio>
 
 #include "bench/gpu/measure.h"
 #include "kernels/cuda/kernels.h"
@@ -274,8 +275,36 @@ std::vector<Row> samkv(Bench& bench) {
   return rows;
 }
 
+/// Measures choosing a token for each row of a batch of logits: several take turns, so that they
+/// come from memory.
+Row sample_row(Bench& bench, std::int64_t batch, float top_p, std::int32_t top_k) {
+  const double bytes = 4.0 * static_cast<double>(batch * kVocab);
+  const std::int64_t copies = bench.turns(bytes);
+  const std::vector<float> warm(static_cast<std::size_t>(batch), 0.8f), p(warm.size(), top_p),
+      least(warm.size(), 0.0f);
+  const float *temperature = bench.upload(warm), *top_ps = bench.upload(p),
+              *min_p = bench.upload(least);
+  const double* uniform = bench.upload(std::vector<double>(warm.size(), 0.5));
+  const std::int32_t* top_ks = bench.upload(std::vector<std::int32_t>(warm.size(), top_k));
+  auto* out = static_cast<std::int32_t*>(bench.elements(batch, DType::kF32));
+  std::vector<SampleArgs> turns;
+  for (std::int64_t i = 0; i < copies; ++i)
+    turns.push_back({bench.floats(batch * kVocab), batch, kVocab, temperature, top_ks, top_ps,
+                     min_p, uniform, out});
+  std::size_t next = 0;
+  char name[64];
+  std::snprintf(name, sizeof name, "sample top_p %.2f top_k %d", top_p, top_k);
+  Row row = bench.measure(name, rows_of(batch, kVocab), bytes, 0,
+                          [&] { return sample(turns[next++ % turns.size()], bench.stream()); });
+  bench.release();
+  return row;
+}
+
 std::vector<Row> selections(Bench& bench) {
   std::vector<Row> rows;
+  for (const std::int64_t batch : {1, 8, 32, 64})
+    rows.push_back(sample_row(bench, batch, 0.95f, 0));
+  rows.push_back(sample_row(bench, 32, 0.95f, 50));
   constexpr std::int64_t kBatch = 128;
   const float* logits = bench.floats(kBatch * kVocab);
   auto* out = static_cast<std::int32_t*>(bench.elements(kBatch * 64, DType::kF32));
@@ -285,27 +314,16 @@ std::vector<Row> selections(Bench& bench) {
   rows.push_back(bench.measure("top_k 64", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] {
     return top_k({logits, kBatch, kVocab, 64, TopKOrder::kDescendingScore, out}, bench.stream());
   }));
-  const float *temperature = bench.upload(std::vector<float>(kBatch, 0.8f)),
-              *top_p = bench.upload(std::vector<float>(kBatch, 0.95f)),
-              *min_p = bench.upload(std::vector<float>(kBatch, 0.0f));
-  const double* uniform = bench.upload(std::vector<double>(kBatch, 0.5));
-  const std::int32_t* top_k = bench.upload(std::vector<std::int32_t>(kBatch, 50));
-  rows.push_back(bench.measure("sample", rows_of(kBatch, kVocab), 4.0 * kBatch * kVocab, 0, [&] {
-    return sample({logits, kBatch, kVocab, temperature, top_k, top_p, min_p, uniform, out},
-                  bench.stream());
-  }));
   bench.release();
   return rows;
 }
 
 }  // namespace
 
-std::vector<Row> row_cases(Bench& bench) {
-  std::vector<Row> all = activations(bench);
-  for (auto* part : {&projections, &kv_rows, &pages, &samkv, &selections}) {
-    for (Row& row : part(bench)) all.push_back(std::move(row));
+void row_cases(Bench& bench, const SectionOutput& out) {
+  for (auto* part : {&activations, &kv_rows, &pages, &selections, &projections, &samkv}) {
+    for (const Row& row : part(bench)) out.row(row);
   }
-  return all;
 }
 
 }  // namespace quire::cuda::bench

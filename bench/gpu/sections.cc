@@ -35,18 +35,21 @@ std::vector<std::string> fields(const std::string& line) {
   return out;
 }
 
-void take_line(const std::string& line, SectionResult& result) {
+void take_line(const std::string& line, const Section& section, const SectionEvents& events,
+               SectionResult& result) {
   const std::vector<std::string> f = fields(line);
   if (f.size() == 3 && f[0] == "text") result.texts[f[1]] = f[2];
   if (f.size() < 9 || f[0] != "row") return;
   const auto number = [&](std::size_t i) { return std::strtod(f[i].c_str(), nullptr); };
   Row row{f[1], f[2], number(3), number(4), number(5), number(6), number(7), {}, number(8)};
   for (std::size_t i = 9; i + 1 < f.size(); i += 2) row.more.emplace_back(f[i], number(i + 1));
+  if (events.row) events.row(section, row);
   result.rows.push_back(std::move(row));
 }
 
 /// Reads whole lines from the child until it closes its end; false: the time is up.
-bool read_all(int from, Clock::time_point start, double limit_s, SectionResult& result) {
+bool read_all(int from, Clock::time_point start, double limit_s, const Section& section,
+              const SectionEvents& events, SectionResult& result) {
   std::string text;
   for (;;) {
     const double left = limit_s - seconds_since(start);
@@ -61,7 +64,7 @@ bool read_all(int from, Clock::time_point start, double limit_s, SectionResult& 
     if (n <= 0) return true;
     text.append(bytes, static_cast<std::size_t>(n));
     for (std::size_t end; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
-      take_line(text.substr(0, end), result);
+      take_line(text.substr(0, end), section, events, result);
   }
 }
 
@@ -72,7 +75,7 @@ std::string end_of(int status) {
                              : "ended";
 }
 
-SectionResult run_section(const Section& section, double limit_s) {
+SectionResult run_section(const Section& section, double limit_s, const SectionEvents& events) {
   SectionResult result{section.name, "", 0, {}, {}};
   const auto start = Clock::now();
   int ends[2];
@@ -88,7 +91,7 @@ SectionResult run_section(const Section& section, double limit_s) {
   }
   close(ends[1]);
   bool in_time = true;
-  if (child > 0) in_time = read_all(ends[0], start, limit_s, result);
+  if (child > 0) in_time = read_all(ends[0], start, limit_s, section, events, result);
   close(ends[0]);
   if (child < 0)
     return {section.name, std::string("no process: ") + std::strerror(errno), 0, {}, {}};
@@ -129,15 +132,17 @@ void SectionOutput::send(const std::string& line) const {
   }
 }
 
-std::vector<SectionResult> run_sections(std::span<const Section> sections, double budget_s) {
+std::vector<SectionResult> run_sections(std::span<const Section> sections, double budget_s,
+                                        const SectionEvents& events) {
   std::vector<SectionResult> out;
   const auto start = Clock::now();
   for (const Section& section : sections) {
     const double left = budget_s - seconds_since(start);
-    out.push_back(left > 0 ? run_section(section, std::min(section.limit_s, left))
+    out.push_back(left > 0 ? run_section(section, std::min(section.limit_s, left), events)
                            : SectionResult{section.name, "not begun: the time is up", 0, {}, {}});
     if (!out.back().error.empty())
       std::fprintf(stderr, "error: %s: %s\n", section.name.c_str(), out.back().error.c_str());
+    if (events.ended) events.ended(out.back());
   }
   return out;
 }

@@ -38,9 +38,16 @@ struct SectionResult {
   std::map<std::string, std::string> texts;
 };
 
+/// Is told of what the sections give, in the caller's process, as soon as it is there.
+struct SectionEvents {
+  std::function<void(const Section&, const Row&)> row = nullptr;
+  std::function<void(const SectionResult&)> ended = nullptr;
+};
+
 /// Runs the sections one after the other, whatever the result of earlier ones. A section gets at
 /// most the rest of budget_s, and none begins without any rest. The caller must have no threads and
 /// no state that a child may not inherit (no CUDA).
-std::vector<SectionResult> run_sections(std::span<const Section> sections, double budget_s);
+std::vector<SectionResult> run_sections(std::span<const Section> sections, double budget_s,
+                                        const SectionEvents& events = {});
 
 }  // namespace quire::cuda::bench

@@ -118,7 +118,7 @@ class HardwareOps final : public EmulatedOps {
 };
 
 Result<std::shared_ptr<DeviceOps>> open_session() {
-  QUIRE_ASSIGN_OR_RETURN(const auto library, BackendLibrary::load({QUIRE_CUDA_LIBRARY_FILE}));
+  QUIRE_ASSIGN_OR_RETURN(const auto library, BackendLibrary::load(backend_library_files()));
   QUIRE_ASSIGN_OR_RETURN(const DeviceProperties device, choose_device(library->probe(), 0));
   return library->open(device);
 }

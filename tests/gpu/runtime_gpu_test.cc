@@ -177,7 +177,7 @@ TEST(GpuRuntime, MoreMemoryThanTheCardHasIsOneErrorAndNotTheLast) {
 }
 
 TEST(GpuRuntime, TheLoadedBackendSeesAndTestsTheDevice) {
-  const auto library = BackendLibrary::load({QUIRE_CUDA_LIBRARY_FILE});
+  const auto library = BackendLibrary::load(backend_library_files());
   ASSERT_OK(library.status());
   const auto device = choose_device((*library)->probe(), 0);
   ASSERT_OK(device.status());

@@ -68,6 +68,20 @@ TEST(SectionsTest, WhatFailsOrHangsTakesNothingWithIt) {
   EXPECT_EQ(results[4].rows.size(), 1u);
 }
 
+/// What a listener was told before the benchmark is killed is all that remains of it.
+TEST(SectionsTest, RowsAreToldBeforeTheirSectionEnds) {
+  std::vector<std::string> told;
+  const std::vector<Section> sections = {{"hangs", 0.5, [](const SectionOutput& out) {
+                                            out.row(some_row("early"));
+                                            for (;;) pause();
+                                          }}};
+  (void)run_sections(
+      sections, 1e6,
+      {[&](const Section& s, const Row& row) { told.push_back(s.name + " gave " + row.name); },
+       [&](const SectionResult& r) { told.push_back(r.name + ": " + r.error); }});
+  EXPECT_EQ(told, (std::vector<std::string>{"hangs gave early", "hangs: took longer than 0 s"}));
+}
+
 TEST(SectionsTest, NothingBeginsWhenTheTimeIsUp) {
   const std::vector<Section> sections = {measuring("late")};
   const auto results = run_sections(sections, 0);

@@ -1,8 +1,12 @@
-// Two tests pass, and in one every check fails once. The caller counts them
-// (tests/CMakeLists.txt).
+// Tests that pass, fail, crash, exit and hang. framework_test.sh runs them and reads what was
+// written down.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
+
+#include "tests/support/harness/kernel_test_support.h"
 
 TEST(Framework, Passes) {
   EXPECT_TRUE(true);
@@ -44,3 +48,27 @@ TEST_F(Fixture, IsMadeForEveryTest) {
 }
 
 TEST(Framework, GoesOnAfterAFailedTest) { ASSERT_TRUE(true); }
+
+TEST(Framework, SaysHowFarValuesLie) {
+  quire::expect_close({1, 2}, {1, 2.5f}, 1, 0, "near");
+  quire::expect_close({1, 2, 4, std::nanf("")}, {1, 2.25f, 3, 1}, 0.5, 0, "far");
+}
+
+TEST(Framework, IsSkipped) { GTEST_SKIP() << "for a reason"; }
+
+TEST(Ends, ByASignal) {
+  std::cout << "said before" << std::endl;
+  std::abort();
+}
+
+TEST(Ends, WithAStatus) {
+  std::cerr << "the device is gone" << std::endl;
+  std::exit(5);
+}
+
+TEST(Ends, Never) {
+  for (;;) pause();
+}
+
+/// It fails alone where the environment says so, as a race does that goes away.
+TEST(Ends, WellWhenLaunchesBlock) { EXPECT_TRUE(std::getenv("CUDA_LAUNCH_BLOCKING") != nullptr); }

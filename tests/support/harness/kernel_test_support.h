@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -48,17 +49,53 @@ inline double epsilon_of(DType t) {
   return t == DType::kF32 ? 6.0e-8 : t == DType::kF16 ? 4.9e-4 : 3.91e-3;
 }
 
+/// How far some values lie from those expected, and which lie too far.
+struct Distance {
+  double absolute = 0, relative = 0;  ///< the largest, of values that are no NaN
+  std::int64_t nans = 0, outside = 0;
+  std::int64_t first = -1;  ///< index of the first value outside; -1: none
+};
+
+/// Counts as outside what does not fulfil |actual - expected| <= absolute + relative * |expected|.
+/// A NaN where none is expected is outside.
+inline Distance distance(const std::vector<float>& actual, const std::vector<float>& expected,
+                         double absolute, double relative) {
+  Distance d;
+  for (std::size_t i = 0; i < std::min(actual.size(), expected.size()); ++i) {
+    if (actual[i] == expected[i]) continue;  // also equal infinities
+    const double apart = std::abs(double{actual[i]} - expected[i]),
+                 size = std::abs(double{expected[i]});
+    d.nans += std::isnan(actual[i]) ? 1 : 0;
+    if (!std::isnan(apart)) {
+      d.absolute = std::max(d.absolute, apart);
+      d.relative = std::max(d.relative, apart / std::max(size, 1e-30));
+    }
+    if (apart <= absolute + relative * size) continue;
+    if (d.outside++ == 0) d.first = static_cast<std::int64_t>(i);
+  }
+  return d;
+}
+
 /// Expects |actual - expected| <= absolute + relative * |expected| everywhere. An unexpected NaN
-/// fails.
+/// fails. The distance is written down with the test's result.
 inline void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
                          double absolute, double relative, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (actual[i] == expected[i]) continue;  // also equal infinities
-    const double difference = std::abs(double{actual[i]} - expected[i]);
-    if (difference <= absolute + relative * std::abs(double{expected[i]})) continue;
-    FAIL() << what << ": [" << i << "] is " << actual[i] << ", expected " << expected[i];
-  }
+  const Distance d = distance(actual, expected, absolute, relative);
+  const auto record = [](const char* key, double value) {
+    std::ostringstream text;
+    text << value;
+    testing::Test::RecordProperty(key, text.str());
+  };
+  record("max_absolute_error", d.absolute);
+  record("max_relative_error", d.relative);
+  record("nans", static_cast<double>(d.nans));
+  if (d.outside == 0) return;
+  record("first_bad_index", static_cast<double>(d.first));
+  const auto i = static_cast<std::size_t>(d.first);
+  FAIL() << what << ": [" << i << "] is " << actual[i] << ", expected " << expected[i] << "; "
+         << d.outside << " of " << actual.size() << " are too far, at most " << d.absolute << ", "
+         << d.nans << " are NaN";
 }
 
 enum class TestLayout {

@@ -1,7 +1,8 @@
-/// The part of GoogleTest that the parity tests use, for machines without it. main.cc runs the
-/// tests.
+/// The part of GoogleTest that the tests for a machine with a GPU use. main.cc runs each test in a
+/// process of its own.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <iostream>
 #include <sstream>
@@ -14,6 +15,9 @@ namespace testing {
 class Test {
  public:
   virtual ~Test() = default;
+  /// Writes a value down with the test's result: of numbers of one key the largest. Defined by
+  /// main.cc.
+  static void RecordProperty(const std::string& key, const std::string& value);
 };
 
 struct Case {
@@ -34,6 +38,11 @@ inline std::vector<std::string>& traces() {
 inline int& failures() {
   static int count = 0;
   return count;
+}
+/// Returns whether the running test was skipped.
+inline bool& skipped() {
+  static bool value = false;
+  return value;
 }
 
 namespace internal {
@@ -72,6 +81,7 @@ struct Report {
 /// The left side of a skipped test's statement of type void, which can be returned.
 struct Skip {
   void operator=(const Message& message) const {
+    skipped() = true;
     std::cout << "skipped: " << message.text() << std::endl;
   }
 };
@@ -107,10 +117,30 @@ std::string print(const T& value) {
   return out.str();
 }
 
+/// Returns where two arrays differ: their sizes, the first element that differs, and how many do.
+template <class A, class B>
+std::string differences(const A& a, const B& b) {
+  if (a.size() != b.size())
+    return std::to_string(a.size()) + " elements against " + std::to_string(b.size());
+  std::size_t first = a.size(), count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    if (count++ == 0) first = i;
+  }
+  if (count == 0) return "equal elements";
+  Test::RecordProperty("first_bad_index", std::to_string(first));
+  return "[" + std::to_string(first) + "] is " + print(a[first]) + " against " + print(b[first]) +
+         "; " + std::to_string(count) + " of " + std::to_string(a.size()) + " differ";
+}
+
 template <class A, class B, class Compare>
 std::string compare(const A& a, const B& b, Compare holds, const char* text) {
   if (holds(a, b)) return {};
-  return std::string(text) + " does not hold: " + print(a) + " against " + print(b);
+  std::string what = print(a) + " against " + print(b);
+  if constexpr (!Printable<A>::value && !Printable<B>::value &&
+                requires { a.size(), b.size(), a[0] == b[0]; })
+    what = differences(a, b);
+  return std::string(text) + " does not hold: " + what;
 }
 
 }  // namespace internal
