@@ -35,8 +35,17 @@ EngineCases engine_cases(bool quick) {
   }
   if (quick) return {*config, {2048}, {{1, 1024}, {32, 1024}}, 2, 4096, 4, 512, 3, 40, 16, 3};
   // More steps than a chunk of attention has keys, so that each sequence crosses a border.
-  return {*config, {8192, 32768}, {{1, 1024}, {32, 8192}, {8, 8192}, {64, 4096}},
-          4,       32768,         32, 1024, 3, 300, 48, 4};
+  return {*config,
+          {8192, 32768},
+          {{1, 1024}, {32, 8192}, {8, 8192}, {64, 4096}},
+          4,
+          32768,
+          32,
+          1024,
+          3,
+          300,
+          48,
+          4};
 }
 
 double prefill_flops(const ModelConfig& config, std::int64_t tokens) {
@@ -74,8 +83,8 @@ std::vector<PlannedCase> planned_engine_cases(bool quick) {
   plan.push_back({"retrieve",
                   std::to_string(cases.retrieve_sequences) + " sequences of " +
                       std::to_string(cases.retrieve_tokens) +
-                      " tokens, filled, dense and in place, " + std::to_string(cases.retrieve_steps) +
-                      " steps each",
+                      " tokens, filled, dense and in place, " +
+                      std::to_string(cases.retrieve_steps) + " steps each",
                   retrieving * prefill_flops(c, cases.retrieve_tokens),
                   cases.retrieve_steps * (2 * weights + rows), 0});
   // New pages of a step are a part of the budget and cross a bus of 25 GB/s. The rows leave the

@@ -12,7 +12,7 @@ namespace quire::cuda::bench {
 /// The engine's cases.
 struct EngineCases {
   ModelConfig config;
-  std::vector<std::int64_t> prefills;                          ///< tokens
+  std::vector<std::int64_t> prefills;  ///< tokens
   /// Sequences, and tokens of the first; decode_tokens() says those of the others.
   std::vector<std::pair<std::int64_t, std::int64_t>> decodes;
   /// Sequences that decode over a part of their rows, with all KV in host memory, and their tokens.
