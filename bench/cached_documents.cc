@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "engine/engine_parts.h"
+#include "engine/model/benchmark_model.h"
 
 namespace quire::bench {
 namespace fs = std::filesystem;
@@ -96,11 +97,11 @@ CachedDocuments::~CachedDocuments() { close(); }
 
 std::unique_ptr<Model> CachedDocuments::make_model() const {
   if (options_.compute != nullptr) {
-    return take(make_random_model(config_,
-                                  {.weights = WeightFormat::kBF16,
-                                   .kv_dtype = DType::kBF16,
-                                   .max_positions = options_.max_positions},
-                                  1, options_.compute));
+    return take(make_benchmark_model(config_,
+                                     {.weights = WeightFormat::kBF16,
+                                      .kv_dtype = DType::kBF16,
+                                      .max_positions = options_.max_positions},
+                                     1, options_.compute));
   }
   const WeightFormat weights = cpu_has_bf16() ? WeightFormat::kBF16 : WeightFormat::kF32;
   return take(make_random_model(

@@ -15,6 +15,7 @@
 #include "engine/answer/decode_batch.h"
 #include "engine/cache/working_cache.h"
 #include "engine/device/device_compute.h"
+#include "engine/model/benchmark_model.h"
 #include "engine/model/forward.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
@@ -56,11 +57,11 @@ class ModelBench {
              std::int64_t host_tokens = 0)
       : cases_(cases),
         config_(cases_.config),
-        model_(take(make_random_model(config_,
-                                      {.weights = WeightFormat::kBF16,
-                                       .kv_dtype = DType::kBF16,
-                                       .max_positions = max_positions},
-                                      1, std::move(compute)))),
+        model_(take(make_benchmark_model(config_,
+                                         {.weights = WeightFormat::kBF16,
+                                          .kv_dtype = DType::kBF16,
+                                          .max_positions = max_positions},
+                                         1, std::move(compute)))),
         pool_({config_.num_kv_heads, config_.head_dim, DType::kBF16}, 0, model_->compute().memory(),
               host_tokens *
                   PageFormat{config_.num_kv_heads, config_.head_dim, DType::kBF16}.page_bytes() /

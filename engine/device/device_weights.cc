@@ -129,6 +129,33 @@ GroupedValues grouped_values(std::span<const WeightPart> parts, std::int64_t k, 
   return out;
 }
 
+/// Copies the arrays one behind the other to an allocation of their own.
+Result<std::shared_ptr<const void>> upload_joined(
+    const std::shared_ptr<DeviceMemory>& memory,
+    std::span<const std::span<const std::byte>> arrays) {
+  std::int64_t size = 0;
+  for (const auto& bytes : arrays) size += count_of(bytes);
+  QUIRE_ASSIGN_OR_RETURN(
+      void* p, memory->ops().allocate(cuda::MemoryKind::kDevice, std::max<std::int64_t>(1, size)));
+  std::shared_ptr<const void> owner(p, [memory](const void* data) {
+    memory->give_back(cuda::MemoryKind::kDevice, const_cast<void*>(data));
+  });
+  DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned);
+  auto* to = static_cast<std::byte*>(p);
+  for (const auto& bytes : arrays) {
+    for (std::int64_t begin = 0; begin < count_of(bytes); begin += kPiece) {
+      const std::int64_t n = std::min(kPiece, count_of(bytes) - begin);
+      QUIRE_RETURN_IF_ERROR(memory->synchronize());
+      QUIRE_RETURN_IF_ERROR(pinned.reserve(n));
+      std::memcpy(pinned.data(), bytes.data() + begin, to_size(n));
+      QUIRE_RETURN_IF_ERROR(memory->run(cuda::CopyArgs{to, pinned.data(), n}));
+      to += n;
+    }
+  }
+  QUIRE_RETURN_IF_ERROR(memory->synchronize());
+  return owner;
+}
+
 Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<DeviceMemory>& memory,
                                                       const GroupedValues& values, std::int64_t n,
                                                       std::int64_t k) {
@@ -151,23 +178,7 @@ Result<std::unique_ptr<ComputeMatrix>> upload_grouped(const std::shared_ptr<Devi
 
 Result<std::shared_ptr<const void>> upload(const std::shared_ptr<DeviceMemory>& memory,
                                            std::span<const std::byte> bytes) {
-  const auto size = count_of(bytes);
-  QUIRE_ASSIGN_OR_RETURN(
-      void* p, memory->ops().allocate(cuda::MemoryKind::kDevice, std::max<std::int64_t>(1, size)));
-  std::shared_ptr<const void> owner(p, [memory](const void* data) {
-    memory->give_back(cuda::MemoryKind::kDevice, const_cast<void*>(data));
-  });
-  DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned);
-  for (std::int64_t begin = 0; begin < size; begin += kPiece) {
-    const std::int64_t n = std::min(kPiece, size - begin);
-    QUIRE_RETURN_IF_ERROR(memory->synchronize());
-    QUIRE_RETURN_IF_ERROR(pinned.reserve(n));
-    std::memcpy(pinned.data(), bytes.data() + begin, to_size(n));
-    QUIRE_RETURN_IF_ERROR(
-        memory->run(cuda::CopyArgs{static_cast<std::byte*>(p) + begin, pinned.data(), n}));
-  }
-  QUIRE_RETURN_IF_ERROR(memory->synchronize());
-  return owner;
+  return upload_joined(memory, {&bytes, 1});
 }
 
 Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<DeviceMemory>& memory,
@@ -201,10 +212,16 @@ Result<std::unique_ptr<ComputeMatrix>> upload_matrix(const std::shared_ptr<Devic
   }
   const DType kept = format == WeightFormat::kF32 ? DType::kF32 : DType::kBF16;
   std::shared_ptr<const void> data;
-  if (dtype == kept && parts.size() == 1 && !parts[0].blocks) {
-    const std::size_t bytes = to_size(n * k) * dtype_bytes(kept);
-    QUIRE_ASSIGN_OR_RETURN(data,
-                           upload(memory, {static_cast<const std::byte*>(parts[0].data), bytes}));
+  const bool as_they_are = dtype == kept && std::ranges::none_of(parts, [](const WeightPart& part) {
+                             return part.blocks.has_value();
+                           });
+  if (as_they_are) {
+    std::vector<std::span<const std::byte>> arrays;
+    for (const WeightPart& part : parts) {
+      arrays.emplace_back(static_cast<const std::byte*>(part.data),
+                          to_size(part.n * k) * dtype_bytes(kept));
+    }
+    QUIRE_ASSIGN_OR_RETURN(data, upload_joined(memory, arrays));
   } else if (kept == DType::kBF16) {
     QUIRE_ASSIGN_OR_RETURN(
         data, upload(memory, converted<std::uint16_t>(parts, n, k, dtype, f32_to_bf16)));

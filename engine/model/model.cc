@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "engine/model/benchmark_model.h"
 #include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"
 #include "engine/model/llama_model.h"
@@ -133,6 +134,18 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path,
   return make_llama_model(std::move(config), options, std::move(weights), std::move(compute));
 }
 
+/// Makes a model of made-up weights.
+Result<std::unique_ptr<Model>> model_of(WeightSource& source, const ModelConfig& config,
+                                        const ModelOptions& options,
+                                        std::shared_ptr<Compute> compute) {
+  if (compute == nullptr) compute = make_cpu_compute();
+  QUIRE_RETURN_IF_ERROR(check_options(config, options));
+  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
+  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
+                         read_llama_weights(config, options.weights, source, *compute));
+  return make_llama_model(config, options, std::move(weights), std::move(compute));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
@@ -160,13 +173,13 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& dir,
 Result<std::unique_ptr<Model>> make_random_model(const ModelConfig& config,
                                                  const ModelOptions& options, std::uint64_t seed,
                                                  std::shared_ptr<Compute> compute) {
-  if (compute == nullptr) compute = make_cpu_compute();
-  QUIRE_RETURN_IF_ERROR(check_options(config, options));
-  QUIRE_RETURN_IF_ERROR(check_memory(config, options, *compute));
-  const std::unique_ptr<WeightSource> source = random_weights(seed);
-  QUIRE_ASSIGN_OR_RETURN(LlamaWeights weights,
-                         read_llama_weights(config, options.weights, *source, *compute));
-  return make_llama_model(config, options, std::move(weights), std::move(compute));
+  return model_of(*random_weights(seed), config, options, std::move(compute));
+}
+
+Result<std::unique_ptr<Model>> make_benchmark_model(const ModelConfig& config,
+                                                    const ModelOptions& options, std::uint64_t seed,
+                                                    std::shared_ptr<Compute> compute) {
+  return model_of(*repeating_weights(seed), config, options, std::move(compute));
 }
 
 }  // namespace quire

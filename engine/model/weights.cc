@@ -96,7 +96,7 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
-class RandomWeights final : public WeightSource {
+class RandomWeights : public WeightSource {
  public:
   explicit RandomWeights(std::uint64_t seed) : seed_(seed) {}
 
@@ -106,7 +106,20 @@ class RandomWeights final : public WeightSource {
     tensor.num_elements = count(tensor.shape);
     std::vector<std::uint16_t>& values = values_[name];
     values.resize(to_size(tensor.num_elements));
+    fill(tensor, values);
     tensor.data = values.data();
+    return tensor;
+  }
+
+  void drop(const WeightTensor& tensor) override { values_.erase(tensor.name); }
+  std::string location() const override { return "random weights"; }
+  std::int64_t total_bytes() const override { return 0; }
+  std::vector<std::string> unused() const override { return {}; }
+
+ protected:
+  /// Computes the tensor's values.
+  void fill(const WeightTensor& tensor, std::vector<std::uint16_t>& values) const {
+    const std::string& name = tensor.name;
     std::uint64_t stream = seed_;
     for (char c : name) stream = mix(stream ^ static_cast<unsigned char>(c));
     const bool vector = tensor.shape.size() == 1;
@@ -121,17 +134,39 @@ class RandomWeights final : public WeightSource {
         values[at(i)] = f32_to_bf16(center + limit * unit);
       }
     });
-    return tensor;
   }
-
-  void drop(const WeightTensor& tensor) override { values_.erase(tensor.name); }
-  std::string location() const override { return "random weights"; }
-  std::int64_t total_bytes() const override { return 0; }
-  std::vector<std::string> unused() const override { return {}; }
 
  private:
   std::uint64_t seed_;
   std::map<std::string, std::vector<std::uint16_t>> values_;
+};
+
+/// Keeps one array for each number of columns, as long as the largest matrix that has them.
+class RepeatingWeights final : public RandomWeights {
+ public:
+  using RandomWeights::RandomWeights;
+
+  Result<WeightTensor> get(const std::string& name, std::vector<std::int64_t> shape,
+                           const char* from) override {
+    if (shape.size() == 1) return RandomWeights::get(name, std::move(shape), from);
+    WeightTensor tensor{.name = name, .dtype = DType::kBF16, .shape = std::move(shape)};
+    tensor.num_elements = count(tensor.shape);
+    // A longer array is a new one, because tensors given before still lie in the shorter.
+    std::vector<std::vector<std::uint16_t>>& arrays = arrays_[tensor.shape.back()];
+    if (arrays.empty() || arrays.back().size() < to_size(tensor.num_elements)) {
+      arrays.emplace_back(to_size(tensor.num_elements));
+      fill(tensor, arrays.back());
+    }
+    tensor.data = arrays.back().data();
+    return tensor;
+  }
+  void drop(const WeightTensor& tensor) override {
+    if (tensor.shape.size() == 1) RandomWeights::drop(tensor);
+  }
+  bool hashes_bytes() const override { return false; }
+
+ private:
+  std::map<std::int64_t, std::vector<std::vector<std::uint16_t>>> arrays_;
 };
 
 /// Returns the index of the first value that is infinite or not a number, or -1.
@@ -207,6 +242,10 @@ std::unique_ptr<WeightSource> file_weights(const TensorFolder& folder, std::stri
 
 std::unique_ptr<WeightSource> random_weights(std::uint64_t seed) {
   return std::make_unique<RandomWeights>(seed);
+}
+
+std::unique_ptr<WeightSource> repeating_weights(std::uint64_t seed) {
+  return std::make_unique<RepeatingWeights>(seed);
 }
 
 struct WeightsDigest::State {

@@ -64,6 +64,9 @@ class WeightSource {
   virtual std::int64_t total_bytes() const = 0;
   /// Returns the names of tensors that were never requested.
   virtual std::vector<std::string> unused() const = 0;
+  /// Returns whether the digest of the weights covers their bytes, which takes seconds for large
+  /// models.
+  virtual bool hashes_bytes() const { return true; }
 };
 
 /// Makes the source of a mapped folder's tensors. The folder must outlive the source.
@@ -72,6 +75,10 @@ std::unique_ptr<WeightSource> file_weights(const TensorFolder& folder, std::stri
 /// Makes uniform bf16 values, scaled so that activations keep their size, and norms near 1. They
 /// are equal for equal seed and name.
 std::unique_ptr<WeightSource> random_weights(std::uint64_t seed);
+
+/// Makes values as random_weights() does, of which all matrices with as many columns have the same.
+/// Their bytes are not hashed, so models of equal shape have equal digests.
+std::unique_ptr<WeightSource> repeating_weights(std::uint64_t seed);
 
 /// WeightsDigest hashes tensors in the order they are added, over names, shapes, dtypes and bytes.
 class WeightsDigest {

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
+#include "engine/model/benchmark_model.h"
 #include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 
@@ -249,6 +252,23 @@ TEST(ForwardTest, RandomModelsAreDeterministicInTheSeed) {
   };
   EXPECT_EQ(digest(1), digest(1));
   EXPECT_NE(digest(1), digest(2));
+}
+
+/// Values for measuring speed are made and hashed in no time, but they are those of a usual model:
+/// finite and of its scale.
+TEST(ForwardTest, ABenchmarkModelRepeatsItsMatricesAndComputes) {
+  const auto config = parse_model_config(tiny_config_json());
+  const ModelOptions options{.weights = WeightFormat::kF32, .kv_dtype = DType::kF32};
+  auto model = std::move(*make_benchmark_model(*config, options, 1));
+  EXPECT_EQ((*make_benchmark_model(*config, options, 2))->weights_digest(),
+            model->weights_digest());
+  EXPECT_NE((*make_random_model(*config, options, 1))->weights_digest(), model->weights_digest());
+  Runner run(std::move(model));
+  const std::vector<std::int32_t> ids = {1, 2, 3};
+  const std::vector<float> logits = run.append(ids, 1);
+  const auto [low, high] = std::minmax_element(logits.begin(), logits.end());
+  EXPECT_LT(*low, *high);
+  for (const float x : logits) EXPECT_TRUE(std::isfinite(x) && std::abs(x) < 100) << x;
 }
 
 }  // namespace
