@@ -82,8 +82,7 @@ probe_gpu() {
     do
       timeout 10 nvidia-smi --query-gpu="$query" --format=csv 2>&1
     done
-    echo "Highway headers: $(ls -d /usr/include/hwy ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//:/ }} \
-      2>/dev/null | tr '\n' ' ')"
+    echo "Highway: $(ls -d /usr/include/hwy ${CMAKE_PREFIX_PATH//:/ } 2>/dev/null | tr '\n' ' ')"
   } >>"$OUT/probe.txt" 2>&1
   timeout 20 python3 - >>"$OUT/probe.txt" 2>&1 <<'PYTHON' || true
 import ctypes, importlib.util

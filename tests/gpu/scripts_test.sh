@@ -9,8 +9,7 @@ failed=
 fail() { echo "$*"; failed=1; }
 
 if [ "${1:-all}" = list ]; then
-  lists="$(sed -n '/^foreach(name/,/)/p;/^ *set(parity_tests/,/^set_source/p' "$ROOT/tests/gpu/CMakeLists.txt" |
-    tr -s ' ()\n' '\n')"
+  lists="$(sed -n '/^foreach(name/,/)/p' "$ROOT/tests/gpu/CMakeLists.txt" | tr -s ' ()\n' '\n')"
   for file in "$ROOT"/tests/unit/kernels/cuda/*_parity_test.cc \
     "$ROOT"/tests/unit/engine/device/*_test.cc "$ROOT"/tests/scenario/device/*_test.cc; do
     name="$(basename "$file" _test.cc)"
@@ -54,7 +53,9 @@ TOOL
 tool compute-sanitizer </dev/null
 tool python3 <<'TOOL'
 case "$*" in
-  *peer.py*) echo '{"section": "peers", "peer": "torch", "missing": "torch"}' >>"$OUT/bench.jsonl"; exit 77;;
+  *peer.py*)
+    echo '{"section": "peers", "peer": "torch", "missing": "torch"}' >>"$OUT/bench.jsonl"
+    exit 77;;
 esac
 TOOL
 tool cmake <<'TOOL'
@@ -75,8 +76,10 @@ cat >"$work/program" <<'TOOL'
 #!/usr/bin/env bash
 source "$WORK/call.sh"
 case "$(basename "$0")" in
-  *suite) echo '{"suite": "s", "name": "A.Test", "run": "plain", "status": "passed"}' >>"$OUT/tests.jsonl";;
-  *bench) echo '{"section": "s", "name": "row", "shape": "x", "median_us": 1.5}' >>"$OUT/bench.jsonl";;
+  *suite)
+    echo '{"name": "A.Test", "run": "plain", "status": "passed"}' >>"$OUT/tests.jsonl";;
+  *bench)
+    echo '{"section": "s", "name": "row", "shape": "x", "median_us": 1}' >>"$OUT/bench.jsonl";;
 esac
 TOOL
 chmod +x "$work/program"
