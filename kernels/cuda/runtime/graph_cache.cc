@@ -36,7 +36,10 @@ Status GraphCache::run(std::int64_t bucket, std::uint64_t version, StreamHandle 
   } else {
     entries_.splice(entries_.begin(), entries_, entry);
   }
-  QUIRE_RETURN_IF_ERROR(driver_.launch(entries_.front().graph.get(), stream));
+  if (Status launched = driver_.launch(entries_.front().graph.get(), stream); !launched.ok()) {
+    entries_.pop_front();  // the next step is captured anew
+    return launched;
+  }
   ++stats_.launches;
   return {};
 }

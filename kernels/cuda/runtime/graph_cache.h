@@ -32,8 +32,8 @@ class GraphCache {
   /// Launches the graph of `bucket` on `stream`. The graph is captured first if there is none or if
   /// it was captured for another `version`. `version` identifies all that is fixed in the graph
   /// (addresses, lengths that shape launches). `record` must neither synchronize nor allocate.
-  /// Errors: those of record() and of the driver. After an error of a capture the bucket has no
-  /// graph and the stream is unchanged.
+  /// Errors: those of record() and of the driver. After an error the bucket has no graph;
+  /// after one of a capture the stream is unchanged.
   Status run(std::int64_t bucket, std::uint64_t version, StreamHandle stream, const Record& record);
   /// Drops all graphs, for example when memory that they point to moves.
   void clear() { entries_.clear(); }

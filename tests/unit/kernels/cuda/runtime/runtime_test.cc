@@ -194,9 +194,20 @@ TEST_F(GraphCacheTest, AFailureLeavesNoGraphAndNoCapture) {
     driver.fail(call, 1, Status::internal("injected"));
     EXPECT_EQ(graphs.run(1, 1, {}, record).code(), Code::kInternal) << call;
     EXPECT_FALSE(driver.capturing()) << call;
+    EXPECT_EQ(driver.num_handles(), 0) << call;
   }
   EXPECT_TRUE(graphs.run(1, 1, {}, record).ok());
   EXPECT_EQ(driver.launched().size(), 1u);
+}
+
+/// A graph that cannot be launched is not tried again, although the next step is the same.
+TEST_F(GraphCacheTest, AGraphThatIsNotLaunchedIsCapturedAnew) {
+  GraphCache graphs(driver, 2);
+  ASSERT_TRUE(graphs.run(1, 1, {}, record).ok());
+  driver.fail("launch", 1, Status::internal("injected"));
+  EXPECT_EQ(graphs.run(1, 1, {}, record).code(), Code::kInternal);
+  ASSERT_TRUE(graphs.run(1, 1, {}, record).ok());
+  EXPECT_EQ(records, 2);
 }
 
 }  // namespace
