@@ -11,13 +11,10 @@
 #include <type_traits>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/hardware_status.h"
 #include "kernels/cuda/runtime/stream.h"
 
 namespace quire::cuda {
-
-/// Returns kResourceExhausted for memory, kDeviceLost for errors that poison the context, else
-/// kInternal or kUnavailable (no usable device). `what` names the failed action.
-Status cuda_status(cudaError_t error, const char* what);
 
 class HardwareDevice {
  public:

@@ -2,12 +2,23 @@
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <string>
-#include <tuple>
 #include <utility>
+
+#include "kernels/cuda/backend/product_choice.h"
+#include "kernels/cuda/hardware_status.h"
 
 namespace quire::cuda {
 namespace {
+
+/// Returns the device's last error. Those that a context does not survive are reported again by
+/// every later call; asking for free memory is one that a capture allows.
+Status last_error() {
+  QUIRE_RETURN_IF_ERROR(cuda_status(cudaGetLastError(), "multiplying matrices"));
+  std::size_t free = 0, total = 0;
+  return cuda_status(cudaMemGetInfo(&free, &total), "asking for free memory");
+}
 
 Status blas_status(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -16,7 +27,7 @@ Status blas_status(cublasStatus_t status, const char* what) {
     case CUBLAS_STATUS_ALLOC_FAILED:
       return Status::exhausted(message);
     case CUBLAS_STATUS_EXECUTION_FAILED:
-      return Status(Code::kDeviceLost, message);
+      return execution_failed(message, last_error());
     case CUBLAS_STATUS_NOT_SUPPORTED:
       return Status::unimplemented(message);
     default:
@@ -46,13 +57,6 @@ class Owned {
 using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-/// Returns the row count whose algorithm `rows` rows share.
-std::int64_t row_bucket(std::int64_t rows) {
-  std::int64_t bucket = 16;
-  while (bucket < rows && bucket < 4096) bucket *= 2;
-  return bucket;
-}
 
 /// y [rows, n] row-major is y^T [n, rows] column-major = W [n, k] (read as its transpose,
 /// column-major [k, n]) times x^T [k, rows].
@@ -86,11 +90,9 @@ struct Product {
 }  // namespace
 
 struct Matmul::Impl {
-  // Dtype, bucket of rows, n, k
-  using Shape = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  std::map<Shape, cublasLtMatmulAlgo_t> algorithms;
+  ProductChoice<cublasLtMatmulAlgo_t> choice;
 
   ~Impl() {
     if (handle != nullptr) (void)cublasLtDestroy(handle);
@@ -105,6 +107,15 @@ struct Matmul::Impl {
         cublasLtMatmulPreferenceSetAttribute(
             preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
         "choosing an algorithm"));
+    const auto alignment = static_cast<std::uint32_t>(kAlignment);
+    for (const auto operand :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      QUIRE_RETURN_IF_ERROR(
+          blas_status(cublasLtMatmulPreferenceSetAttribute(preference.get(), operand, &alignment,
+                                                           sizeof alignment),
+                      "choosing an algorithm"));
+    }
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -116,25 +127,22 @@ struct Matmul::Impl {
                                  " outputs and " + std::to_string(args.k) + " inputs");
   }
 
-  /// Returns the bucket's algorithm if it supports these rows, else one for this row count alone.
   Result<cublasLtMatmulAlgo_t> algorithm(const MatmulArgs& args, const Product& p) {
-    MatmulArgs full = args;
-    full.rows = row_bucket(args.rows);
-    const Shape shape{static_cast<int>(args.dtype), full.rows, args.n, args.k};
-    auto found = algorithms.find(shape);
-    if (found == algorithms.end()) {
-      QUIRE_ASSIGN_OR_RETURN(const Product whole, Product::of(full));
-      QUIRE_ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t chosen, ask(full, whole));
-      found = algorithms.emplace(shape, chosen).first;
-    }
-    cublasLtMatmulHeuristicResult_t checked{};
-    const cublasStatus_t takes = cublasLtMatmulAlgoCheck(handle, p.description.get(),
-                                                         p.weight.get(), p.x.get(), p.y.get(),
-                                                         p.y.get(), &found->second, &checked);
-    if (takes == CUBLAS_STATUS_SUCCESS &&
-        checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes))
-      return found->second;
-    return ask(args, p);
+    const auto for_rows = [&](std::int64_t rows) -> Result<cublasLtMatmulAlgo_t> {
+      if (rows == args.rows) return ask(args, p);
+      MatmulArgs other = args;
+      other.rows = rows;
+      QUIRE_ASSIGN_OR_RETURN(const Product whole, Product::of(other));
+      return ask(other, whole);
+    };
+    const auto takes = [&](const cublasLtMatmulAlgo_t& algorithm) {
+      cublasLtMatmulHeuristicResult_t checked{};
+      return cublasLtMatmulAlgoCheck(handle, p.description.get(), p.weight.get(), p.x.get(),
+                                     p.y.get(), p.y.get(), &algorithm,
+                                     &checked) == CUBLAS_STATUS_SUCCESS &&
+             checked.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
+    };
+    return choice.find({static_cast<int>(args.dtype), args.rows, args.n, args.k}, for_rows, takes);
   }
 };
 

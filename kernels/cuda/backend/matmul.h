@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 
 #include "base/status.h"
@@ -19,11 +18,12 @@ class Matmul {
   /// Opens cuBLASLt. `workspace` is kWorkspaceBytes of device memory and must outlive the object.
   static Result<std::unique_ptr<Matmul>> create(void* workspace);
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
+  static constexpr std::int64_t kAlignment = 16;  ///< bytes, of every operand and row
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// Enqueues the product. Operands are aligned to 16 bytes. Errors: kInvalidArgument (dtype),
+  /// Enqueues the product. Operands are aligned to kAlignment. Errors: kInvalidArgument (dtype),
   /// kUnimplemented (no algorithm supports the shape), kInternal, kDeviceLost.
   Status run(const MatmulArgs& args, StreamHandle stream);
 

@@ -1,0 +1,66 @@
+/// Which algorithm of a library multiplies which shape, and what its failures mean. Plain C++, so
+/// that every build tests it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "base/status.h"
+
+namespace quire::cuda {
+
+/// Returns the row count whose algorithm `rows` rows share, so that most row counts share one.
+inline std::int64_t row_bucket(std::int64_t rows) {
+  std::int64_t bucket = 16;
+  while (bucket < rows && bucket < 4096) bucket *= 2;
+  return bucket;
+}
+
+/// Remembers the algorithm of each shape. Threads: one call at a time.
+template <class Algorithm>
+class ProductChoice {
+ public:
+  struct Shape {
+    int dtype;
+    std::int64_t rows, n, k;
+  };
+
+  /// Returns the algorithm of the shape's bucket if takes(algorithm) says that it supports these
+  /// rows, else ask(rows) for this row count alone; both answers are kept. ask() returns
+  /// Result<Algorithm>, whose errors are passed on and asked for again.
+  template <class Ask, class Takes>
+  Result<Algorithm> find(const Shape& shape, Ask ask, Takes takes) {
+    const Key own{shape.dtype, shape.rows, shape.n, shape.k};
+    if (const auto known = own_.find(own); known != own_.end()) return known->second;
+    const Key whole{shape.dtype, row_bucket(shape.rows), shape.n, shape.k};
+    auto bucket = buckets_.find(whole);
+    if (bucket == buckets_.end()) {
+      QUIRE_ASSIGN_OR_RETURN(const Algorithm chosen, ask(std::get<1>(whole)));
+      bucket = buckets_.emplace(whole, chosen).first;
+    }
+    Algorithm algorithm = bucket->second;
+    if (!takes(algorithm)) {
+      QUIRE_ASSIGN_OR_RETURN(algorithm, ask(shape.rows));
+    }
+    if (own_.size() == kMost) own_.clear();
+    own_.emplace(own, algorithm);
+    return algorithm;
+  }
+
+ private:
+  using Key = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;
+  static constexpr std::size_t kMost = 4096;  // row counts of prefill are many
+  std::map<Key, Algorithm> buckets_, own_;
+};
+
+/// Returns the status of a product that could not be executed. That alone does not mean that the
+/// device is lost, for a refused launch or an invalidated capture looks the same: `last`, the
+/// device's last error, decides.
+inline Status execution_failed(const std::string& message, const Status& last) {
+  if (last.code() == Code::kDeviceLost) return last.with_context(message);
+  return Status::internal(last.ok() ? message : message + " (" + last.message() + ")");
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,72 @@
+/// Algorithms of products over a library that is made up.
+#include "kernels/cuda/backend/product_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace quire::cuda {
+namespace {
+
+/// Has an algorithm for each row count, and counts what it is asked.
+class ProductChoiceTest : public ::testing::Test {
+ protected:
+  Result<int> find(std::int64_t rows) {
+    return choice_.find(
+        {0, rows, 64, 64},
+        [this](std::int64_t asked) -> Result<int> {
+          asked_.push_back(asked);
+          if (fails_) return Status::unimplemented("no algorithm");
+          return static_cast<int>(asked);
+        },
+        [this](int) {
+          ++checks_;
+          return takes_;
+        });
+  }
+  ProductChoice<int> choice_;
+  std::vector<std::int64_t> asked_;
+  int checks_ = 0;
+  bool takes_ = true, fails_ = false;
+};
+
+TEST_F(ProductChoiceTest, RowCountsOfABucketShareAnAlgorithm) {
+  EXPECT_EQ(*find(1), 16);
+  EXPECT_EQ(*find(16), 16);
+  EXPECT_EQ(*find(17), 32);
+  EXPECT_EQ(*find(100000), 4096);
+  EXPECT_EQ(asked_, (std::vector<std::int64_t>{16, 32, 4096}));
+}
+
+/// A decode step multiplies hundreds of times: nothing is asked or checked again.
+TEST_F(ProductChoiceTest, ARefusedAlgorithmIsRememberedForItsRowCount) {
+  takes_ = false;
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(*find(1), 1);
+  EXPECT_EQ(asked_, (std::vector<std::int64_t>{16, 1}));
+  EXPECT_EQ(checks_, 1);
+  takes_ = true;
+  EXPECT_EQ(*find(2), 16) << "another row count is checked for itself";
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(*find(2), 16);
+  EXPECT_EQ(checks_, 2);
+}
+
+TEST_F(ProductChoiceTest, AFailureIsNotRemembered) {
+  fails_ = true;
+  EXPECT_EQ(find(1).code(), Code::kUnimplemented);
+  fails_ = false;
+  EXPECT_EQ(*find(1), 16);
+}
+
+TEST(ExecutionFailed, LosesTheDeviceOnlyIfTheDeviceSaysSo) {
+  EXPECT_EQ(execution_failed("a product failed", {}).code(), Code::kInternal);
+  const Status refused = execution_failed("a product failed", Status::internal("a bad launch"));
+  EXPECT_EQ(refused.code(), Code::kInternal);
+  EXPECT_NE(refused.message().find("a bad launch"), std::string::npos);
+  const Status lost = execution_failed("a product failed",
+                                       Status(Code::kDeviceLost, "an illegal address"));
+  EXPECT_EQ(lost.code(), Code::kDeviceLost);
+  EXPECT_NE(lost.message().find("an illegal address"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire::cuda
