@@ -1,6 +1,7 @@
 #include "kernels/choice/row_products.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "kernels/choice/cpu/row_products_rows.h"
@@ -103,6 +104,7 @@ float log_sum_exp(const float* x, std::int64_t n) { return cpu::log_sum_exp(x, n
 void exp_minus(float* x, std::int64_t n, float lse) { cpu::exp_minus(x, n, lse); }
 
 void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
+  if (!(lse > -std::numeric_limits<float>::infinity())) return;  // all x are -inf, too
   cpu::keep_larger(x, n, lse, out);
 }
 

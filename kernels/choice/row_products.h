@@ -72,7 +72,7 @@ float log_sum_exp(const float* x, std::int64_t n);
 /// zeros.
 void exp_minus(float* x, std::int64_t n, float lse);
 
-/// Computes out[i] <- max(out[i], x[i] - lse) for n values.
+/// Computes out[i] <- max(out[i], x[i] - lse) for n values. An lse of -inf changes nothing.
 void keep_larger(const float* x, std::int64_t n, float lse, float* out);
 
 /// Computes out[i * ldo + c] = sum_j weights[i * ld_weights + j] * V[row j, c]. Zero rows give

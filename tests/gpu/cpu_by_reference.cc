@@ -191,6 +191,7 @@ void exp_minus(float* x, std::int64_t n, float lse) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] > -INFINITY ? std::exp(x[i] - lse) : 0.0f;
 }
 void keep_larger(const float* x, std::int64_t n, float lse, float* out) {
+  if (!(lse > -INFINITY)) return;
   for (std::int64_t i = 0; i < n; ++i) out[i] = std::max(out[i], x[i] - lse);
 }
 Status transposed_scores(const TransposedScoresArgs& args) {

@@ -17,7 +17,8 @@ Status candidate_votes_reference(const CandidateVotesArgs& a) {
         double of_all = 0;
         const double top = *std::max_element(z, z + a.n);
         for (std::int64_t i = 0; i < a.n; ++i) of_all += std::exp(z[i] - top);
-        const double log_weight = z[j] - top - std::log(of_all);
+        // Candidates of a head that none of its scores says anything about are worth nothing.
+        const double log_weight = z[j] > -INFINITY ? z[j] - top - std::log(of_all) : -INFINITY;
         double x = z[j];
         if (a.vote == CandidateVote::kMaxLogSoftmax) x = log_weight;
         if (a.vote == CandidateVote::kMeanSoftmax || a.vote == CandidateVote::kMaxSoftmax)

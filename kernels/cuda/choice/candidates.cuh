@@ -80,7 +80,9 @@ struct CandidateVotesKernel {
       const bool raw = a.vote == CandidateVote::kMaxScore || a.vote == CandidateVote::kMeanScore;
       const float lse = raw ? 0.0f : log_of_sum(device, z);
       for (std::int64_t j = device.thread_idx(); j < a.n; j += kThreads) {
-        const float x = device.load(z + j) - lse;
+        // A row of nothing but -inf has no sum: its candidates are worth nothing, not NaN.
+        const float score = device.load(z + j);
+        const float x = score > -kInfinity ? score - lse : score;
         const float vote = raw || a.vote == CandidateVote::kMaxLogSoftmax ? x : expf(x);
         const float before = g > 0 ? device.load(votes + j) : 0.0f;
         device.store(votes + j, g == 0 ? vote : summed ? before + vote : fmaxf(before, vote));
@@ -103,6 +105,7 @@ struct CandidateVotesKernel {
       top = fmaxf(top, other);
     }
     device.sync_threads();
+    if (!(top > -kInfinity)) return -kInfinity;  // of all threads
     float sum = 0;
     for (std::int64_t j = device.thread_idx(); j < a.n; j += kThreads)
       sum += expf(device.load(z + j) - top);

@@ -86,6 +86,31 @@ TEST(CudaParity, VotesOfTheHeadsOfAGroup) {
   }
 }
 
+/// A head whose candidates are all masked, beside one that has scores.
+TEST(CudaParity, AHeadWithoutAnyScoreVotesForNothing) {
+  constexpr std::int64_t kN = 40;
+  for (const CandidateVote vote : kVotes) {
+    SCOPED_TRACE("vote " + std::to_string(static_cast<int>(vote)));
+    std::vector<float> scores(3 * kN, -INFINITY);  // KV head 0: two masked, KV head 1 below
+    std::copy_n(random_floats(kN, 9).begin(), kN, scores.begin() + kN);
+    scores[kN + 3] = -INFINITY;
+    scores.insert(scores.end(), kN, -INFINITY);
+    std::vector<float> again = scores, expected(2 * kN), cpu(expected);
+    ASSERT_OK(candidate_votes_reference({scores.data(), kN, kN, 2, 2, vote, expected.data()}));
+    ASSERT_OK(candidate_votes({again.data(), kN, kN, 2, 2, vote, cpu.data()}));
+    TestDevice device;
+    auto launcher = device.launcher();
+    float* votes = device.output(2 * kN, "votes");
+    ASSERT_OK(launch_candidate_votes(launcher,
+                                     {device.output(scores, "scores"), kN, kN, 2, 2, vote, votes}));
+    const std::vector<float> cuda = device.download(votes, 2 * kN);
+    for (const float x : cuda) EXPECT_FALSE(std::isnan(x));
+    for (const float x : expected) EXPECT_FALSE(std::isnan(x));
+    expect_close(cpu, expected, 2e-5, 2e-5, "cpu");
+    expect_close(cuda, expected, 2e-5, 2e-5, "cuda");
+  }
+}
+
 TEST(CudaParity, RowsThatAnyChosenListNames) {
   struct Shape {
     std::int32_t kv_heads;
