@@ -10,7 +10,8 @@
 namespace quire {
 
 /// Copies rows [from, from + rows) of one KV head to rows [to, to + rows); `rows` is at least 1.
-struct KvMove {
+/// Devices load a move as one word of 16 bytes.
+struct alignas(16) KvMove {
   std::int32_t head, from, to, rows;
   bool operator==(const KvMove&) const = default;
 };

@@ -43,6 +43,8 @@ std::vector<KvMove> random_moves(const Shape& s, std::uint32_t seed) {
   return moves;
 }
 
+static_assert(alignof(KvMove) == 16 && sizeof(KvMove) == 16, "kernels load a move as one word");
+
 TEST(CudaParity, RowsBetweenCachesOfAnyTwoLayouts) {
   for (const Shape& s :
        {Shape{1, 1, 1, 8, DType::kF32, 1}, Shape{35, 50, 3, 24, DType::kF16, 7},
