@@ -71,9 +71,10 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
             expected[static_cast<std::size_t>(r * s.n + o)] = static_cast<float>(sum);
           }
         }
-        // The tolerance covers sums of k products of at most 1, in f32, in any order.
+        // The tolerance covers sums of k products, of up to about 100 on the way, which tensor
+        // cores cut off (not round) to 24 bits at each of k / 16 additions.
         expect_close(std::vector<float>(dy.data(), dy.data() + y.size()), expected,
-                     1e-7 * static_cast<double>(s.k), 1e-5,
+                     2e-6 * static_cast<double>(s.k), 1e-5,
                      std::string(dtype_name(dtype)) + " " + std::to_string(s.rows));
       }
     }
