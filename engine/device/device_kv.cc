@@ -29,8 +29,8 @@ DeviceKv::DeviceKv(const std::shared_ptr<DeviceMemory>& memory,
       rows_(memory, cuda::MemoryKind::kDevice),
       raw_(memory, cuda::MemoryKind::kDevice),
       feed_(memory),
-      ready_(memory->new_event()) {
-  for (std::int32_t& event : copied_) event = memory->new_event();
+      ready_(memory) {
+  for (int i = 0; i < kCopyEvents; ++i) copied_.emplace_back(memory);
 }
 
 Status DeviceKv::write_rows(const RopeTable& table, const WriteRowsArgs& a) {
@@ -196,12 +196,12 @@ Status DeviceKv::gather(const KvGatherArgs& args) {
 Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
   QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_, cuda::Lane::kCompute}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_.number(), cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));
   const std::int64_t copy = copies_++;
-  QUIRE_RETURN_IF_ERROR(
-      memory_->run(cuda::RecordEventArgs{copied_[at(copy) % copied_.size()], cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(
+      cuda::RecordEventArgs{copied_[at(copy) % copied_.size()].number(), cuda::Lane::kCopies}));
   return copy;
 }
 
@@ -209,7 +209,8 @@ Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
 /// later, which is correct and rarely delays anything.
 Status DeviceKv::wait_for(std::int64_t copy) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
-  return memory_->run(cuda::HoldArgs{copied_[at(copy) % copied_.size()], cuda::Lane::kCompute});
+  return memory_->run(
+      cuda::HoldArgs{copied_[at(copy) % copied_.size()].number(), cuda::Lane::kCompute});
 }
 
 }  // namespace quire

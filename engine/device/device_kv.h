@@ -1,7 +1,7 @@
 /// The KV operations of a device. Internal to engine/device.
 #pragma once
 
-#include <array>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -51,9 +51,10 @@ class DeviceKv final : public KvOps {
   ArgumentStage& stage_;
   DeviceBuffer rows_, raw_;  ///< gathered K and V; packed K and V
   StoredRowsFeed feed_;
-  std::int32_t ready_;  ///< event of the computing stream that an asynchronous copy waits for
+  DeviceEvent ready_;  ///< event of the computing stream that an asynchronous copy waits for
   /// Events of the copy stream, used in turn by the number of the copy.
-  std::array<std::int32_t, 64> copied_{};
+  static constexpr int kCopyEvents = 64;
+  std::deque<DeviceEvent> copied_;
   std::int64_t copies_ = 0;
 };
 

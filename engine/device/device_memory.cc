@@ -12,17 +12,54 @@ namespace quire {
 namespace {
 
 constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20;
-/// The bytes of arguments, put since the device was last idle, at which begin() synchronizes.
+/// The bytes of arguments, put since the device was last idle, at which begin() synchronizes
+/// outside steps.
 constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
 
 }  // namespace
 
+DeviceMemory::DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {
+  for (std::int32_t event = cuda::kEvents; event-- > 0;) free_events_.push_back(event);
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (freed_.empty()) return;
+  const Status settled = ops_->synchronize();
+  for (const Freed& freed : freed_) release_now(freed, settled);
+}
+
 Status DeviceMemory::synchronize() {
   if (!pending()) return {};
   QUIRE_RETURN_IF_ERROR(leave_step());
-  QUIRE_RETURN_IF_ERROR(ops_->synchronize());
-  pending_.store(false, std::memory_order_release);
+  const std::uint64_t covered = enqueued_.load(std::memory_order_acquire);
+  std::vector<Freed> freed;
+  {
+    std::lock_guard lock(mu_);
+    // What is in the list belongs to steps that have ended, unless one is recorded even now.
+    if (!freed_.empty() && !recorded_.load(std::memory_order_acquire)) freed.swap(freed_);
+  }
+  const Status settled = ops_->synchronize();
+  for (const Freed& one : freed) release_now(one, settled);
+  QUIRE_RETURN_IF_ERROR(settled);
+  std::uint64_t before = settled_.load(std::memory_order_acquire);
+  while (before < covered &&
+         !settled_.compare_exchange_weak(before, covered, std::memory_order_acq_rel)) {
+  }
   return {};
+}
+
+std::int32_t DeviceMemory::take_event() {
+  std::lock_guard lock(mu_);
+  if (free_events_.empty()) return -1;
+  const std::int32_t event = free_events_.back();
+  free_events_.pop_back();
+  return event;
+}
+
+void DeviceMemory::give_event(std::int32_t event) {
+  if (event < 0) return;
+  std::lock_guard lock(mu_);
+  free_events_.push_back(event);
 }
 
 void DeviceMemory::begin_step(std::int64_t rows) {
@@ -33,16 +70,21 @@ void DeviceMemory::begin_step(std::int64_t rows) {
 }
 
 Status DeviceMemory::end_step() {
-  if (!steps()) return {};
+  if (!within_step()) return {};
+  const Status status = step_.end(*ops_);
+  count_enqueued();
+  recorded_.store(false, std::memory_order_release);
   stepping_.store({}, std::memory_order_release);
-  pending_.store(true, std::memory_order_release);
-  return step_.end(*ops_);
+  return status;
 }
 
 Status DeviceMemory::leave_step() {
-  if (!steps()) return {};
+  if (!within_step()) return {};
+  const Status status = step_.interrupt(*ops_);
+  count_enqueued();
+  recorded_.store(false, std::memory_order_release);
   stepping_.store({}, std::memory_order_release);
-  return step_.interrupt(*ops_);
+  return status;
 }
 
 Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setting) {
@@ -51,11 +93,18 @@ Result<std::int64_t> DeviceMemory::budget(std::int64_t wanted, const char* setti
 }
 
 void DeviceMemory::give_back(cuda::MemoryKind kind, void* p) {
-  Status s = synchronize();
-  if (s.ok()) s = ops_->release(kind, p);
-  if (!s.ok())
+  if (!within_step()) {
+    std::lock_guard lock(mu_);
+    if (recorded_.load(std::memory_order_acquire)) return freed_.push_back({kind, p});
+  }
+  release_now({kind, p}, synchronize());
+}
+
+void DeviceMemory::release_now(const Freed& freed, Status settled) {
+  if (settled.ok()) settled = ops_->release(freed.kind, freed.p);
+  if (!settled.ok())
     log_warning("memory of the device could not be given back",
-                {{"kind", cuda::memory_kind_name(kind)}, {"reason", s.to_string()}});
+                {{"kind", cuda::memory_kind_name(freed.kind)}, {"reason", settled.to_string()}});
 }
 
 Status DeviceBuffer::reserve(std::int64_t bytes) {
@@ -75,11 +124,11 @@ void DeviceBuffer::drop() {
 Status ArgumentStage::begin() {
   std::int64_t used = 0;
   for (const auto& chunk : chunks_) used += chunk->used;
-  if (used >= kMostPut) QUIRE_RETURN_IF_ERROR(memory_->synchronize());
+  if (used >= kMostPut && !memory_->within_step()) QUIRE_RETURN_IF_ERROR(memory_->synchronize());
   if (memory_->pending()) return {};
   if (chunks_.size() > 1) {  // replace them by one chunk that holds everything
     chunks_.clear();
-    QUIRE_RETURN_IF_ERROR(add_chunk(std::min(used * 2, kMostPut)));
+    QUIRE_RETURN_IF_ERROR(add_chunk(std::max(used + used / 8, std::min(used * 2, kMostPut))));
   }
   for (const auto& chunk : chunks_) chunk->used = chunk->sent = 0;
   return {};

@@ -17,12 +17,13 @@
 
 namespace quire {
 
-/// DeviceMemory is device memory that the host addresses, too. It tracks whether anything is
-/// enqueued, so that synchronizing an idle device costs nothing. Threads: see ComputeMemory;
-/// synchronize() from any thread while nothing is enqueued.
+/// DeviceMemory is device memory that the host addresses, too. It counts what was enqueued, so that
+/// synchronizing an idle device costs nothing. Threads: see ComputeMemory; synchronize() from any
+/// thread, where it covers what other threads have enqueued, but no step that one still records.
 class DeviceMemory final : public ComputeMemory {
  public:
-  explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {}
+  explicit DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops);
+  ~DeviceMemory() override;
 
   Result<void*> allocate(std::int64_t bytes, MemoryPlace place) override {
     return ops_->allocate(kind_of(place), bytes);
@@ -32,15 +33,29 @@ class DeviceMemory final : public ComputeMemory {
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
   cuda::DeviceOps& ops() { return *ops_; }
-  /// Returns one of the device's events, valid for as long as the device is open. They are shared
-  /// when they run out, which costs only waiting.
-  std::int32_t new_event() { return events_.fetch_add(1) % cuda::kEvents; }
-  bool pending() const { return pending_.load(std::memory_order_acquire); }
+  /// Takes one of the device's events that no one has; -1: there is none, and operations with it
+  /// are refused. See DeviceEvent.
+  std::int32_t take_event();
+  void give_event(std::int32_t event);
+  /// Returns whether anything was recorded or enqueued that no synchronize() covered.
+  bool pending() const {
+    const std::uint64_t settled = settled_.load(std::memory_order_acquire);
+    return recorded_.load(std::memory_order_acquire) ||
+           settled < enqueued_.load(std::memory_order_acquire);
+  }
+  /// Returns whether the calling thread records a step.
+  bool within_step() const {
+    return stepping_.load(std::memory_order_acquire) == std::this_thread::get_id();
+  }
   /// Enqueues the operation, or records it if the calling thread is within a step.
   template <class Args>
   Status run(const Args& args) {
-    pending_.store(true, std::memory_order_release);
-    if (!steps()) return ops_->run(args);
+    if (!within_step()) {
+      const Status status = ops_->run(args);
+      count_enqueued();
+      return status;
+    }
+    recorded_.store(true, std::memory_order_release);
     Args whole = args;
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
@@ -58,8 +73,8 @@ class DeviceMemory final : public ComputeMemory {
   /// graph cannot hold: other streams and their events.
   Status leave_step();
   const StepStats& step_stats() const { return step_.stats(); }
-  /// Frees the memory after everything enqueued. A failure is logged, and the memory stays
-  /// allocated.
+  /// Frees the memory after everything enqueued, and after a step that another thread records. A
+  /// failure is logged, and the memory stays allocated.
   void give_back(cuda::MemoryKind kind, void* p);
 
  private:
@@ -68,15 +83,38 @@ class DeviceMemory final : public ComputeMemory {
            : place == MemoryPlace::kDevice ? cuda::MemoryKind::kDevice
                                            : cuda::MemoryKind::kPinned;
   }
-  bool steps() const {
-    return stepping_.load(std::memory_order_acquire) == std::this_thread::get_id();
-  }
+  struct Freed {
+    cuda::MemoryKind kind;
+    void* p;
+  };
+  /// Counts after the call that enqueued, so that a concurrent synchronize() never covers too much.
+  void count_enqueued() { enqueued_.fetch_add(1, std::memory_order_acq_rel); }
+  void release_now(const Freed& freed, Status settled);
 
   const std::shared_ptr<cuda::DeviceOps> ops_;
   StepRecording step_;                       // of the thread within a step
   std::atomic<std::thread::id> stepping_{};  // default: no thread
-  std::atomic<bool> pending_{false};
-  std::atomic<std::int32_t> events_{0};
+  std::atomic<bool> recorded_{false};        // the step holds operations
+  std::atomic<std::uint64_t> enqueued_{0};   // calls so far
+  std::atomic<std::uint64_t> settled_{0};    // of them, those that have run
+  std::mutex mu_;
+  std::vector<Freed> freed_;               // waits for the end of a step; guarded by mu_
+  std::vector<std::int32_t> free_events_;  // guarded by mu_
+};
+
+/// DeviceEvent owns one of the device's events (ops.h) as long as it lives.
+class DeviceEvent {
+ public:
+  explicit DeviceEvent(std::shared_ptr<DeviceMemory> memory)
+      : memory_(std::move(memory)), event_(memory_->take_event()) {}
+  ~DeviceEvent() { memory_->give_event(event_); }
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  std::int32_t number() const { return event_; }
+
+ private:
+  const std::shared_ptr<DeviceMemory> memory_;
+  const std::int32_t event_;
 };
 
 /// DeviceBuffer is a growing buffer of one kind of memory. Its contents are undefined after it
@@ -108,8 +146,8 @@ class ArgumentStage {
  public:
   explicit ArgumentStage(std::shared_ptr<DeviceMemory> memory) : memory_(std::move(memory)) {}
 
-  /// Prepares for the arrays of an operation. It synchronizes if much was put since the device was
-  /// last idle.
+  /// Prepares for the arrays of an operation. Outside a step it synchronizes if much was put since
+  /// the device was last idle; within one that would undo the step, however much it needs.
   Status begin();
   /// Copies the values and returns their address for kernels. The next array begins at a multiple
   /// of `room` bytes, so arrays that grow a little between calls do not move it. Errors:

@@ -15,7 +15,7 @@ Result<std::byte*> FetchStream::place(std::int64_t bytes) {
     QUIRE_RETURN_IF_ERROR(deliver());
   Slot& slot = slots_[next_];
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.copied, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.copied.number(), cuda::Lane::kCompute}));
   return slot.device.data();
 }
 
@@ -35,10 +35,12 @@ Result<std::byte*> FetchStream::pinned(std::int64_t bytes) {
 Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
   Slot& slot = slots_[next_];
   QUIRE_ASSIGN_OR_RETURN(std::byte* const to, pinned(bytes));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.written, cuda::Lane::kCompute}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.written, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::RecordEventArgs{slot.written.number(), cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.written.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyAsyncArgs{to, slot.device.data(), bytes}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.copied, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::RecordEventArgs{slot.copied.number(), cuda::Lane::kCopies}));
   next_ = (next_ + 1) % slots_.size();
   under_way_.push_back({to, std::move(then)});
   bytes_under_way_ += bytes;

@@ -28,11 +28,9 @@ class FetchStream final : public FetchOps {
  private:
   struct Slot {
     explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
-        : device(memory, cuda::MemoryKind::kDevice),
-          copied(memory->new_event()),
-          written(memory->new_event()) {}
+        : device(memory, cuda::MemoryKind::kDevice), copied(memory), written(memory) {}
     DeviceBuffer device;
-    std::int32_t copied, written;  ///< events of the copy stream and of the computing one
+    DeviceEvent copied, written;  ///< events of the copy stream and of the computing one
   };
   struct UnderWay {
     const std::byte* at;

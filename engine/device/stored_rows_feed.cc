@@ -44,18 +44,19 @@ Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
   const std::int64_t row_bytes = head_dim * static_cast<std::int64_t>(dtype_bytes(dtype)),
                      bytes = 2 * num_kv_heads * total * row_bytes;
   Slot& slot = slots_[next_];
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::WaitEventArgs{slot.arrived}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::WaitEventArgs{slot.arrived.number()}));
   QUIRE_RETURN_IF_ERROR(slot.pinned.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
   parallel_for(count_of(rows), 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       pack(rows[at(i)].raw, num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
   });
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used, cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(
       memory_->run(cuda::CopyAsyncArgs{slot.device.data(), slot.pinned.data(), bytes}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{slot.arrived, cuda::Lane::kCopies}));
-  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.arrived, cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(
+      memory_->run(cuda::RecordEventArgs{slot.arrived.number(), cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.arrived.number(), cuda::Lane::kCompute}));
   return RawKvView{.data = slot.device.data(),
                    .num_rows = total,
                    .dtype = dtype,
@@ -65,7 +66,7 @@ Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
 }
 
 Status StoredRowsFeed::placed() {
-  const std::int32_t used = slots_[next_].used;
+  const std::int32_t used = slots_[next_].used.number();
   next_ = (next_ + 1) % slots_.size();
   return memory_->run(cuda::RecordEventArgs{used, cuda::Lane::kCompute});
 }

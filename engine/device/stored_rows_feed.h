@@ -31,10 +31,10 @@ class StoredRowsFeed {
     explicit Slot(const std::shared_ptr<DeviceMemory>& memory)
         : pinned(memory, cuda::MemoryKind::kPinned),
           device(memory, cuda::MemoryKind::kDevice),
-          arrived(memory->new_event()),
-          used(memory->new_event()) {}
+          arrived(memory),
+          used(memory) {}
     DeviceBuffer pinned, device;
-    std::int32_t arrived, used;  ///< events of the copy stream and of the computing one
+    DeviceEvent arrived, used;  ///< events of the copy stream and of the computing one
   };
   const std::shared_ptr<DeviceMemory> memory_;
   std::array<Slot, 2> slots_;

@@ -190,17 +190,25 @@ class EmulatedDevice final : public EmulatedOps {
     }
     return take(CopyAsyncArgs{}, code, args, bytes);
   }
+  static Status check_event(std::int32_t event) {
+    return event >= 0 && event < kEvents
+               ? Status()
+               : Status::invalid("event", "there is no event " + std::to_string(event));
+  }
   Status take(const RecordEventArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    QUIRE_RETURN_IF_ERROR(check_event(a.event));
     of(a.lane).push_back(work(code, args, bytes));
     of(a.lane).back().event = events_.at(static_cast<std::size_t>(a.event)) = ++settings_;
     return {};
   }
   Status take(const HoldArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    QUIRE_RETURN_IF_ERROR(check_event(a.event));
     of(a.lane).push_back(work(code, args, bytes));
     of(a.lane).back().event = events_.at(static_cast<std::size_t>(a.event));
     return {};
   }
   Status take(const WaitEventArgs& a, OpCode, const void*, std::int64_t) {
+    QUIRE_RETURN_IF_ERROR(check_event(a.event));
     const std::int64_t setting = events_.at(static_cast<std::size_t>(a.event));
     return run_until([this, setting] { return passed(setting); });
   }

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <numeric>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "engine/cache/working_cache.h"
@@ -10,6 +13,17 @@
 
 namespace quire {
 namespace {
+
+/// Returns n values of device memory.
+std::vector<std::int32_t> read(const std::shared_ptr<DeviceMemory>& memory, const std::int32_t* p,
+                               std::int64_t n) {
+  DeviceBuffer pinned(memory, cuda::MemoryKind::kPinned);
+  EXPECT_TRUE(pinned.reserve(n * 4).ok());
+  EXPECT_TRUE(memory->run(cuda::CopyArgs{pinned.data(), p, n * 4}).ok());
+  EXPECT_TRUE(memory->synchronize().ok());
+  const auto* values = reinterpret_cast<const std::int32_t*>(pinned.data());
+  return {values, values + n};
+}
 
 TEST(ArgumentStageTest, WhatWasPutStaysUntilTheDeviceIsSettled) {
   const auto ops = simt::make_emulated_ops();
@@ -31,9 +45,86 @@ TEST(ArgumentStageTest, WhatWasPutStaysUntilTheDeviceIsSettled) {
   std::ranges::fill(values, -1);
   ASSERT_TRUE(memory->synchronize().ok());
   for (int round = 0; round < 3; ++round) {
-    EXPECT_EQ(at[static_cast<std::size_t>(round)][0], round);
-    EXPECT_EQ(at[static_cast<std::size_t>(round)][299999], round + 299999);
+    const auto there = read(memory, at[static_cast<std::size_t>(round)], 300000);
+    EXPECT_EQ(there.front(), round);
+    EXPECT_EQ(there.back(), round + 299999);
   }
+}
+
+/// A step with much to tell its kernels stays one graph.
+TEST(ArgumentStageTest, AStepIsNotInterruptedHoweverMuchIsPut) {
+  const auto ops = simt::make_emulated_ops();
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  ArgumentStage stage(memory);
+  const std::vector<std::int32_t> values(9 << 20);  // 36 MiB
+  for (int step = 0; step < 4; ++step) {
+    memory->begin_step(1);
+    const std::int64_t before = ops->waits();
+    for (int layer = 0; layer < 3; ++layer) {
+      ASSERT_TRUE(stage.begin().ok());
+      ASSERT_TRUE(stage.put(std::span<const std::int32_t>(values)).ok());
+      ASSERT_TRUE(stage.send().ok());
+    }
+    EXPECT_EQ(ops->waits(), before);
+    ASSERT_TRUE(memory->end_step().ok());
+    ASSERT_TRUE(memory->synchronize().ok());
+  }
+  EXPECT_GE(memory->step_stats().graphs, 1);
+}
+
+/// What another thread gives back has nothing to do with the step that this one records.
+TEST(ArgumentStageTest, AnotherThreadsReleaseLeavesARecordedStepsArgumentsAlone) {
+  const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops());
+  ArgumentStage stage(memory);
+  const auto other = memory->allocate(64, MemoryPlace::kDevice);
+  ASSERT_TRUE(other.ok());
+  const std::vector<std::int32_t> first = {1, 2, 3}, second = {7, 8, 9};
+  memory->begin_step(1);
+  ASSERT_TRUE(stage.begin().ok());
+  const auto at = stage.put(std::span<const std::int32_t>(first));
+  ASSERT_TRUE(at.ok() && stage.send().ok());
+  std::thread([&] { memory->release(*other, MemoryPlace::kDevice); }).join();
+  EXPECT_TRUE(memory->pending());
+  ASSERT_TRUE(stage.begin().ok());
+  ASSERT_TRUE(stage.put(std::span<const std::int32_t>(second)).ok() && stage.send().ok());
+  ASSERT_TRUE(memory->end_step().ok());
+  EXPECT_EQ(read(memory, *at, 3), first);
+}
+
+/// The step may still use it.
+TEST(DeviceMemoryTest, MemoryGivenBackWhileAnotherThreadRecordsLivesUntilTheStepHasRun) {
+  const auto ops = simt::make_emulated_ops();
+  const auto memory = std::make_shared<DeviceMemory>(ops);
+  const auto x = memory->allocate(64, MemoryPlace::kDevice),
+             bias = memory->allocate(64, MemoryPlace::kDevice);
+  ASSERT_TRUE(x.ok() && bias.ok());
+  memory->begin_step(1);
+  ASSERT_TRUE(
+      memory->run(cuda::AddBiasArgs{static_cast<float*>(*x), static_cast<float*>(*bias), 1, 16, 16})
+          .ok());
+  std::thread([&] { memory->release(*bias, MemoryPlace::kDevice); }).join();
+  EXPECT_EQ(ops->bytes_in_use(), 128);
+  ASSERT_TRUE(memory->end_step().ok());
+  ASSERT_TRUE(memory->synchronize().ok());
+  EXPECT_EQ(ops->bytes_in_use(), 64);
+  memory->release(*x, MemoryPlace::kDevice);
+  EXPECT_EQ(ops->bytes_in_use(), 0);
+}
+
+TEST(DeviceMemoryTest, EventsBelongToOneOwnerAndAreRefusedWhenAllAreTaken) {
+  const auto memory = std::make_shared<DeviceMemory>(simt::make_emulated_ops());
+  std::set<std::int32_t> numbers;
+  {
+    std::deque<DeviceEvent> events;
+    for (int i = 0; i < cuda::kEvents; ++i) numbers.insert(events.emplace_back(memory).number());
+    EXPECT_EQ(numbers.size(), static_cast<std::size_t>(cuda::kEvents));
+    const DeviceEvent none(memory);
+    EXPECT_EQ(memory->run(cuda::RecordEventArgs{none.number(), cuda::Lane::kCompute}).field(),
+              "event");
+    EXPECT_EQ(memory->run(cuda::WaitEventArgs{none.number()}).field(), "event");
+  }
+  const DeviceEvent again(memory);
+  EXPECT_TRUE(numbers.contains(again.number()));
 }
 
 TEST(DeviceMemoryTest, ADeviceThatOthersFilledHasNoBudgetAndSaysSo) {
