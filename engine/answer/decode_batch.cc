@@ -372,15 +372,24 @@ Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int6
   step.head_dim = config.head_dim;
   step.compute = &compute_;
   step.choose_ms = choose_ms;
-  if (!row.status.ok() || row.retriever->needs_host(step))
-    QUIRE_RETURN_IF_ERROR(compute_.synchronize());
+  const bool by_host = memory_ != nullptr && row.status.ok() && row.retriever->needs_host(step);
+  float* const out = attention_.data() + index * heads;
   step.query = query_.data() + index * heads;
-  step.out = attention_.data() + index * heads;
+  step.out = out;
+  std::vector<float> host(by_host ? to_size(2 * heads) : 0);
+  if (by_host) {
+    QUIRE_RETURN_IF_ERROR(compute_.read(step.query, heads, host.data()));
+    QUIRE_RETURN_IF_ERROR(compute_.synchronize());
+    step.query = host.data();
+    step.out = host.data() + heads;
+  }
   if (row.status.ok()) row.status = caught([&row, &step] { return row.retriever->attend(step); });
-  if (row.status.ok()) return {};
-  QUIRE_RETURN_IF_ERROR(compute_.synchronize());
-  std::fill_n(step.out, heads, 0.0f);
-  return {};
+  if (row.status.ok() && !by_host) return {};
+  if (!row.status.ok()) {
+    host.assign(to_size(2 * heads), 0.0f);
+    step.out = host.data();
+  }
+  return write_memory(memory_.get(), out, step.out, heads * std::int64_t{sizeof(float)});
 }
 
 /// Attends densely; `rows` begin at row `first` of the step.

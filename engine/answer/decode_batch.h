@@ -69,7 +69,8 @@ class DecodeBatch {
   /// Buffers for rows that a retrieval head projects together.
   std::vector<float> head_features_, head_queries_, head_keys_;
   ComputeBuffer<float> x_, query_, attention_, logits_;
-  ComputeBuffer<float> hidden_;         ///< [shown_.size(), hidden_size], on a device
+  /// [shown_.size(), hidden_size]; pinned on a device, for the host reads it.
+  ComputeBuffer<float> hidden_{MemoryPlace::kPinned};
   std::vector<HeadDriven*> driven_;     ///< of the step's rows; null: it chooses otherwise
   std::vector<Hidden> shown_;           ///< in the order of hidden_
   ComputeBuffer<std::int32_t> tokens_;  ///< sampled tokens

@@ -1,4 +1,4 @@
-/// ComputeMemory is memory that both the host and the computing device address.
+/// ComputeMemory is the memory of a computing device, and host memory that it addresses, too.
 #pragma once
 
 #include <cstddef>
@@ -12,33 +12,44 @@
 
 #include "base/index.h"
 #include "base/status.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire {
 
 /// MemoryPlace names one kind of a device's memory.
 enum class MemoryPlace : std::uint8_t {
-  kShared,  ///< device memory that the host addresses, too
-  kDevice,  ///< device memory only
+  kDevice,  ///< device memory, which the host does not address
   kPinned,  ///< pinned host memory that the device addresses across a bus
 };
 
 /// ComputeMemory is the memory of a device whose work is enqueued and runs later. The host may read
-/// and write it, too (except kDevice), but only while nothing enqueued uses it: after
-/// synchronize(), until the next call that enqueues. Without one (a null pointer wherever one is
-/// asked for) everything has run when a call returns, and any memory will do.
+/// and write kPinned memory, but only while nothing enqueued uses it: after synchronize(), until
+/// the next call that enqueues. Without one (a null pointer wherever one is asked for) everything
+/// has run when a call returns, and any memory will do.
 ///
-/// Threads: allocate() and release() from any; synchronize() from the computing thread.
+/// Threads: allocate() and release() from any; the rest from the computing thread. Errors: also
+/// kDeviceLost.
 class ComputeMemory {
  public:
   virtual ~ComputeMemory() = default;
   /// Allocates `bytes` > 0, aligned to at least 64, with undefined contents. Errors:
   /// kResourceExhausted (nothing changes), kDeviceLost.
-  virtual Result<void*> allocate(std::int64_t bytes, MemoryPlace place = MemoryPlace::kShared) = 0;
+  virtual Result<void*> allocate(std::int64_t bytes, MemoryPlace place) = 0;
   /// Releases memory that enqueued work may still use. `place` is the one it was allocated with.
-  virtual void release(void* p, MemoryPlace place = MemoryPlace::kShared) = 0;
+  virtual void release(void* p, MemoryPlace place) = 0;
   /// Returns once everything enqueued has run. Errors: kDeviceLost, kInternal (also those of work
   /// enqueued earlier).
   virtual Status synchronize() = 0;
+  /// Enqueues copies of rows between caches of this memory, of either place. The lists of `rows`
+  /// lie in ordinary memory and are read before the call returns. Errors: those of kv_gather(),
+  /// kResourceExhausted.
+  virtual Status gather(const KvGatherArgs& rows) = 0;
+  /// Copies bytes of this memory to ordinary memory, after everything enqueued, and waits for it.
+  /// Errors: kResourceExhausted, those of work enqueued earlier.
+  virtual Status read(const void* from, std::int64_t bytes, void* to) = 0;
+  /// Enqueues a copy of ordinary memory, which is read before the call returns. Errors:
+  /// kResourceExhausted.
+  virtual Status write(void* to, const void* from, std::int64_t bytes) = 0;
   /// Returns the bytes that a pool of this memory may have: `wanted`, or for 0 the free bytes less
   /// a reserve. Errors: kResourceExhausted (more than the memory has; field `setting`),
   /// kDeviceLost.
@@ -49,15 +60,30 @@ inline Status synchronize(ComputeMemory* memory) {
   return memory != nullptr ? memory->synchronize() : Status();
 }
 
+/// Copies bytes of `memory`, or of ordinary memory if it is null, to ordinary memory; see
+/// ComputeMemory::read().
+inline Status read_memory(ComputeMemory* memory, const void* from, std::int64_t bytes, void* to) {
+  if (memory != nullptr) return memory->read(from, bytes, to);
+  if (bytes > 0) std::memcpy(to, from, to_size(bytes));
+  return {};
+}
+/// Copies bytes the other way; see ComputeMemory::write().
+inline Status write_memory(ComputeMemory* memory, void* to, const void* from, std::int64_t bytes) {
+  if (memory != nullptr) return memory->write(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, to_size(bytes));
+  return {};
+}
+
 /// ComputeBuffer is a reusable array of plain values that grows, in a ComputeMemory or in ordinary
-/// memory. Its contents are undefined after it grew.
+/// memory. Its contents are undefined after it grew. One that the host reads or writes in place
+/// lies in pinned memory, which kernels reach across the bus: it is for small values.
 template <class T>
 class ComputeBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  ComputeBuffer() = default;
-  ComputeBuffer(ComputeBuffer&& other) noexcept { swap(other); }
+  explicit ComputeBuffer(MemoryPlace place = MemoryPlace::kDevice) : place_(place) {}
+  ComputeBuffer(ComputeBuffer&& other) noexcept : place_(other.place_) { swap(other); }
   ComputeBuffer& operator=(ComputeBuffer&& other) noexcept {
     swap(other);
     return *this;
@@ -76,7 +102,8 @@ class ComputeBuffer {
       host_.resize(to_size(n));
       data_ = host_.data();
     } else {
-      QUIRE_ASSIGN_OR_RETURN(void* p, memory_->allocate(n * static_cast<std::int64_t>(sizeof(T))));
+      QUIRE_ASSIGN_OR_RETURN(void* p,
+                             memory_->allocate(n * static_cast<std::int64_t>(sizeof(T)), place_));
       data_ = static_cast<T*>(p);
     }
     size_ = n;
@@ -85,6 +112,7 @@ class ComputeBuffer {
   T* data() { return data_; }
   const T* data() const { return data_; }
   void swap(ComputeBuffer& other) noexcept {
+    std::swap(place_, other.place_);
     std::swap(memory_, other.memory_);
     std::swap(host_, other.host_);
     std::swap(data_, other.data_);
@@ -93,11 +121,12 @@ class ComputeBuffer {
 
  private:
   void drop() {
-    if (memory_ != nullptr && data_ != nullptr) memory_->release(data_);
+    if (memory_ != nullptr && data_ != nullptr) memory_->release(data_, place_);
     host_ = {};
     data_ = nullptr;
     size_ = 0;
   }
+  MemoryPlace place_;
   std::shared_ptr<ComputeMemory> memory_;
   std::vector<T> host_;
   T* data_ = nullptr;

@@ -1,6 +1,7 @@
 #include "engine/cache/page_pool.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -72,7 +73,7 @@ Result<void*> PagePool::take(Tier& tier) {
                                (host ? " of the host's memory (model.host_cache_bytes)" : ""));
     }
     auto slab = std::make_unique<Slab>(pages * page, memory_.get(),
-                                       host ? MemoryPlace::kPinned : MemoryPlace::kShared);
+                                       host ? MemoryPlace::kPinned : MemoryPlace::kDevice);
     if (slab->data == nullptr) {
       return Status::exhausted(
           (memory_ != nullptr && !host ? std::string("the device") : std::string("the system")) +
@@ -103,6 +104,84 @@ Result<void*> PagePool::allocate(PageTier first) {
   Result<void*> page = allocate_of(first);
   return page.ok() ? page
                    : allocate_of(first == PageTier::kHost ? PageTier::kDevice : PageTier::kHost);
+}
+
+Status PagePool::copy_pages(std::span<void* const> from, std::span<void* const> to) const {
+  const std::int64_t bytes = format_.page_bytes();
+  if (memory_ == nullptr) {
+    for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(to[i], from[i], to_size(bytes));
+    return {};
+  }
+  // Pages of any layout are copied as if they were of the first: all rows are moved.
+  const std::int64_t row = bytes / (2 * kPageTokens * format_.num_kv_heads),
+                     rows = count_of(from) * kPageTokens;
+  std::vector<KvMove> moves;
+  for (std::int64_t page = 0; page < count_of(from); ++page) {
+    const auto first = static_cast<std::int32_t>(page * kPageTokens);
+    for (std::int32_t head = 0; head < format_.num_kv_heads; ++head)
+      moves.push_back({head, first, first, kPageTokens});
+  }
+  KvGatherArgs args{};
+  args.src = {.pages = from.data(),
+              .positions = nullptr,
+              .num_rows = rows,
+              .num_kv_heads = format_.num_kv_heads,
+              .head_dim = format_.head_dim,
+              .dtype = format_.dtype,
+              .kv_stride = kPageTokens * row,
+              .head_stride = 2 * kPageTokens * row,
+              .token_stride = row,
+              .sorted = false};
+  args.dst = {.pages = to.data(),
+              .num_rows = rows,
+              .num_kv_heads = format_.num_kv_heads,
+              .head_dim = format_.head_dim,
+              .dtype = format_.dtype,
+              .kv_stride = kPageTokens * row,
+              .head_stride = 2 * kPageTokens * row,
+              .token_stride = row};
+  args.moves = moves.data();
+  args.num_moves = count_of(moves);
+  args.most_rows = kPageTokens;
+  return memory_->gather(args);
+}
+
+/// Calls each(pages, pinned) with pieces of the pages and pinned memory for as many.
+template <class Each>
+Status PagePool::in_pieces(std::span<void* const> pages, Each each) const {
+  const std::int64_t bytes = format_.page_bytes(),
+                     piece = std::min(count_of(pages),
+                                      std::max<std::int64_t>(1, kSlabBytes / bytes));
+  if (pages.empty()) return {};
+  ComputeBuffer<std::byte> room(MemoryPlace::kPinned);
+  QUIRE_RETURN_IF_ERROR(room.reserve(memory_, piece * bytes));
+  std::vector<void*> pinned;
+  for (std::int64_t i = 0; i < piece; ++i) pinned.push_back(room.data() + i * bytes);
+  for (std::int64_t begin = 0; begin < count_of(pages); begin += piece) {
+    const std::size_t n = to_size(std::min(piece, count_of(pages) - begin));
+    QUIRE_RETURN_IF_ERROR(
+        each(begin, pages.subspan(to_size(begin), n), std::span<void* const>(pinned).first(n)));
+    QUIRE_RETURN_IF_ERROR(synchronize());
+  }
+  return {};
+}
+
+Status PagePool::read_pages(std::span<void* const> pages, std::byte* to) const {
+  const std::int64_t bytes = format_.page_bytes();
+  return in_pieces(pages, [&](std::int64_t first, auto some, auto pinned) -> Status {
+    QUIRE_RETURN_IF_ERROR(copy_pages(some, pinned));
+    QUIRE_RETURN_IF_ERROR(synchronize());
+    std::memcpy(to + first * bytes, pinned[0], to_size(count_of(some) * bytes));
+    return {};
+  });
+}
+
+Status PagePool::write_pages(const std::byte* from, std::span<void* const> pages) const {
+  const std::int64_t bytes = format_.page_bytes();
+  return in_pieces(pages, [&](std::int64_t first, auto some, auto pinned) -> Status {
+    std::memcpy(pinned[0], from + first * bytes, to_size(count_of(some) * bytes));
+    return copy_pages(pinned, some);
+  });
 }
 
 PagePool::Tier& PagePool::tier_of(const void* page) {

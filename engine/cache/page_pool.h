@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -59,9 +60,18 @@ class PagePool {
   PagePool& operator=(const PagePool&) = delete;
 
   const PageFormat& format() const { return format_; }
-  /// Synchronizes before the host reads or writes pages. Threads: the computing thread. Errors:
-  /// those of ComputeMemory::synchronize.
+  /// Returns the memory of the pages; null: ordinary memory, which the host addresses.
+  ComputeMemory* memory() const { return memory_.get(); }
+  /// Waits for everything enqueued. Threads: the computing thread, as for the copies below. Errors:
+  /// those of ComputeMemory, also below.
   Status synchronize() const { return quire::synchronize(memory_.get()); }
+  /// Copies whole pages, of either tier, as later work sees them. No page is in both lists.
+  Status copy_pages(std::span<void* const> from, std::span<void* const> to) const;
+  /// Copies whole pages to ordinary memory, [pages.size()][page_bytes()], after everything
+  /// enqueued.
+  Status read_pages(std::span<void* const> pages, std::byte* to) const;
+  /// Copies ordinary memory to whole pages, and returns when it was read.
+  Status write_pages(const std::byte* from, std::span<void* const> pages) const;
   /// Allocates an uninitialised page, from the other tier if `first` is used up. Errors:
   /// kResourceExhausted (budget or system memory; nothing changes).
   Result<void*> allocate(PageTier first = PageTier::kDevice);
@@ -93,6 +103,8 @@ class PagePool {
     std::int64_t pages_in_use = 0, pages_owned = 0;
   };
   Result<void*> take(Tier& tier);
+  template <class Each>
+  Status in_pieces(std::span<void* const> pages, Each each) const;
   Tier& tier_of(const void* page);
   const PageFormat format_;
   const std::shared_ptr<ComputeMemory> memory_;

@@ -134,7 +134,10 @@ bool PrefixCache::restore(std::int32_t slot, const Digest& key, const Digest& pa
       return false;
     }
     pages.push_back(*page);
-    std::memcpy(*page, rows.data() + at, page_bytes);
+  }
+  if (!pool_.write_pages(rows.data(), pages).ok()) {
+    for (void* taken : pages) pool_.release(taken);
+    return false;
   }
   entries_.push_back({key, {token_ids.begin(), token_ids.end()}, std::move(pages), parent, slot});
   by_key_.emplace(key, std::prev(entries_.end()));

@@ -30,6 +30,19 @@ struct Strides {
         head((layout == PageLayout::kSplit ? 1 : 2) * kPageTokens * row) {}
 };
 
+KvView as_source(const MutableKvView& v) {
+  return {.pages = v.pages,
+          .positions = nullptr,
+          .num_rows = v.num_rows,
+          .num_kv_heads = v.num_kv_heads,
+          .head_dim = v.head_dim,
+          .dtype = v.dtype,
+          .kv_stride = v.kv_stride,
+          .head_stride = v.head_stride,
+          .token_stride = v.token_stride,
+          .sorted = false};
+}
+
 }  // namespace
 
 WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers)
@@ -39,6 +52,7 @@ WorkingCache::WorkingCache(WorkingCache&& other) noexcept
     : pool_(other.pool_),
       layers_(std::move(other.layers_)),
       most_bytes_(other.most_bytes_),
+      not_moved_(std::move(other.not_moved_)),
       moved_(std::move(other.moved_)) {
   other.layers_.clear();
   other.moved_.clear();
@@ -111,9 +125,11 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
 /// page are written.
 Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   if (page >= layer.shared || !pool_->shared(layer.pages[page])) return {};
-  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
   QUIRE_ASSIGN_OR_RETURN(void* copy, new_page(layer));
-  std::memcpy(copy, layer.pages[page], to_size(pool_->format().page_bytes()));
+  if (Status copied = pool_->copy_pages({&layer.pages[page], 1}, {&copy, 1}); !copied.ok()) {
+    pool_->release(copy);
+    return copied;
+  }
   pool_->release(layer.pages[page]);
   layer.pages[page] = copy;
   return {};
@@ -158,16 +174,13 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
 }
 
 void WorkingCache::move_out() {
-  const auto page_bytes = to_size(pool_->format().page_bytes());
-  (void)pool_->synchronize();  // the next step of the computation reports a lost device
   std::vector<std::byte> moved(to_size(bytes()));
-  std::byte* to = moved.data();
+  std::vector<void*> pages;
+  for (const Layer& layer : layers_)
+    pages.insert(pages.end(), layer.pages.begin(), layer.pages.end());
+  not_moved_ = pool_->read_pages(pages, moved.data());
+  for (void* page : pages) pool_->release(page);
   for (Layer& layer : layers_) {
-    for (void* page : layer.pages) {
-      std::memcpy(to, page, page_bytes);
-      to += page_bytes;
-      pool_->release(page);
-    }
     layer.pages.clear();
     layer.shared = 0;
   }
@@ -175,32 +188,39 @@ void WorkingCache::move_out() {
 }
 
 Status WorkingCache::move_in() {
-  const auto page_bytes = to_size(pool_->format().page_bytes());
-  const std::byte* from = moved_.data();
-  QUIRE_RETURN_IF_ERROR(pool_->synchronize());  // enqueued work may still read released pages
+  QUIRE_RETURN_IF_ERROR(not_moved_);
+  std::vector<void*> pages;
+  const auto drop = [this](Status why) {
+    for (Layer& layer : layers_) {
+      for (void* taken : layer.pages) pool_->release(taken);
+      layer.pages.clear();
+    }
+    return why;
+  };
   for (Layer& layer : layers_) {
     const auto count = to_size(pages_for(count_of(layer.positions)));
     layer.pages.reserve(count);
     while (layer.pages.size() < count) {
       Result<void*> page = new_page(layer);
-      if (!page.ok()) {
-        for (Layer& l : layers_) {
-          for (void* taken : l.pages) pool_->release(taken);
-          l.pages.clear();
-        }
-        return page.status();
-      }
+      if (!page.ok()) return drop(page.status());
       layer.pages.push_back(*page);
-      std::memcpy(*page, from, page_bytes);
-      from += page_bytes;
+      pages.push_back(*page);
     }
   }
+  if (Status written = pool_->write_pages(moved_.data(), pages); !written.ok())
+    return drop(std::move(written));
   moved_ = {};
   return {};
 }
 
 void WorkingCache::truncate_all(std::int64_t num_rows) {
   for (std::int32_t layer = 0; layer < num_layers(); ++layer) truncate(layer, num_rows);
+}
+
+Status WorkingCache::check_host_pages() const {
+  return pool_->memory() == nullptr
+             ? Status()
+             : Status::internal("rows are placed on a device by its Compute (KvOps::place)");
 }
 
 Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const RawKvView& raw,
@@ -217,7 +237,7 @@ Status WorkingCache::place(std::int32_t layer_idx, const RopeTable& rope, const 
        ++page) {
     QUIRE_RETURN_IF_ERROR(own_page(layer, to_size(page)));
   }
-  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
+  QUIRE_RETURN_IF_ERROR(check_host_pages());
   return kv_place(rope, KvPlaceArgs{.src = raw,
                                     .dst = mutable_view(layer_idx),
                                     .positions = layer.positions.data() + first_row,
@@ -235,7 +255,7 @@ Status WorkingCache::place_rows(std::int32_t layer_idx, const RopeTable& rope, c
   QUIRE_RETURN_IF_ERROR(own_rows(layer, rows));
   std::vector<std::int32_t> positions(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) positions[i] = layer.positions[at(rows[i])];
-  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
+  QUIRE_RETURN_IF_ERROR(check_host_pages());
   return kv_place(rope, KvPlaceArgs{.src = raw,
                                     .dst = mutable_view(layer_idx),
                                     .positions = positions.data(),
@@ -260,6 +280,76 @@ Result<MutableKvView> WorkingCache::writable(std::int32_t layer,
   return mutable_view(layer);
 }
 
+/// Moves kept rows to their places in ordinary memory.
+Status WorkingCache::copy_kept(Layer& layer, std::span<const std::vector<std::int32_t>> rows) {
+  const Strides strides(pool_->format(), layer.layout);
+  for (std::size_t head = 0; head < rows.size(); ++head) {
+    const auto at = [&](std::size_t row, std::int64_t kv) {
+      return static_cast<std::byte*>(layer.pages[row / kPageTokens]) +
+             static_cast<std::int64_t>(head) * strides.head + kv * strides.kv +
+             static_cast<std::int64_t>(row % kPageTokens) * strides.token;
+    };
+    for (std::size_t i = 0; i < rows[head].size(); ++i) {
+      const auto from = to_size(rows[head][i]);  // never before i: lists ascend
+      if (from == i) continue;
+      for (const std::int64_t kv : {0, 1})
+        std::memcpy(at(i, kv), at(from, kv), to_size(strides.row));
+    }
+  }
+  return {};
+}
+
+/// Does the same on the device, some rows at a time by way of other pages: a row may come from
+/// where another one goes. Rows of later turns lie behind all that earlier ones wrote.
+Status WorkingCache::gather_kept(std::int32_t layer_idx,
+                                 std::span<const std::vector<std::int32_t>> rows,
+                                 std::size_t most) {
+  constexpr std::int64_t kTurn = 4096;
+  const std::int64_t bytes = pool_->format().page_bytes(),
+                     room_pages = pages_for(std::min(kTurn, static_cast<std::int64_t>(most)));
+  ComputeMemory& memory = *pool_->memory();
+  QUIRE_ASSIGN_OR_RETURN(void* const room,
+                         memory.allocate(room_pages * bytes, MemoryPlace::kDevice));
+  std::vector<void*> pages;
+  for (std::int64_t page = 0; page < room_pages; ++page)
+    pages.push_back(static_cast<std::byte*>(room) + page * bytes);
+  const MutableKvView there = mutable_view(pages, room_pages * kPageTokens, PageLayout::kHeadPages),
+                      own = mutable_view(layer_idx);
+  const auto enqueue = [&]() -> Status {
+    std::vector<KvMove> out, back;
+    for (std::int64_t first = 0; first < static_cast<std::int64_t>(most);
+         first += room_pages * kPageTokens) {
+      out.clear();
+      back.clear();
+      for (std::size_t head = 0; head < rows.size(); ++head) {
+        const std::vector<std::int32_t>& list = rows[head];
+        const std::int64_t end = std::min(first + room_pages * kPageTokens, count_of(list));
+        for (std::int64_t i = first; i < end;) {
+          std::int64_t n = 1;  // neighbours move together
+          while (i + n < end && n < kPageTokens && list[at(i + n)] == list[at(i)] + n) ++n;
+          const auto h = static_cast<std::int32_t>(head), from = list[at(i)],
+                     to = static_cast<std::int32_t>(i),
+                     aside = static_cast<std::int32_t>(i - first),
+                     count = static_cast<std::int32_t>(n);
+          if (from != to) {
+            out.push_back({h, from, aside, count});
+            back.push_back({h, aside, to, count});
+          }
+          i += n;
+        }
+      }
+      QUIRE_RETURN_IF_ERROR(memory.gather({as_source(own), there, out.data(), count_of(out),
+                                           static_cast<std::int32_t>(kPageTokens)}));
+      QUIRE_RETURN_IF_ERROR(memory.gather({as_source(there), own, back.data(), count_of(back),
+                                           static_cast<std::int32_t>(kPageTokens)}));
+    }
+    return {};
+  };
+  const Status done = enqueue();
+  memory.release(room, MemoryPlace::kDevice);
+  return done;
+}
+
 Status WorkingCache::keep_rows(std::int32_t layer_idx,
                                std::span<const std::vector<std::int32_t>> rows) {
   Layer& layer = layers_.at(at(layer_idx));
@@ -278,22 +368,12 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx,
   }
   for (std::size_t page = 0; page * kPageTokens < most; ++page)
     QUIRE_RETURN_IF_ERROR(own_page(layer, page));
-  QUIRE_RETURN_IF_ERROR(pool_->synchronize());
-  const Strides strides(format, layer.layout);
+  QUIRE_RETURN_IF_ERROR(pool_->memory() != nullptr ? gather_kept(layer_idx, rows, most)
+                                                   : copy_kept(layer, rows));
   std::vector<std::int32_t> positions(most, std::numeric_limits<std::int32_t>::min());
-  for (std::size_t head = 0; head < rows.size(); ++head) {
-    const auto at = [&](std::size_t row, std::int64_t kv) {
-      return static_cast<std::byte*>(layer.pages[row / kPageTokens]) +
-             static_cast<std::int64_t>(head) * strides.head + kv * strides.kv +
-             static_cast<std::int64_t>(row % kPageTokens) * strides.token;
-    };
-    for (std::size_t i = 0; i < rows[head].size(); ++i) {
-      const auto from = to_size(rows[head][i]);  // never before i: lists ascend
-      positions[i] = std::max(positions[i], layer.positions[from]);
-      if (from == i) continue;
-      for (const std::int64_t kv : {0, 1})
-        std::memcpy(at(i, kv), at(from, kv), to_size(strides.row));
-    }
+  for (const auto& list : rows) {
+    for (std::size_t i = 0; i < list.size(); ++i)
+      positions[i] = std::max(positions[i], layer.positions[to_size(list[i])]);
   }
   truncate(layer_idx, static_cast<std::int64_t>(most));
   layer.positions = std::move(positions);
@@ -384,6 +464,26 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
   layer.on_host = true;
   layer.layout = layout;
   return {};
+}
+
+Result<KvView> WorkingCache::host_view(std::int32_t layer_idx, HostRows& room) const {
+  const KvView kv = view(layer_idx);
+  const Layer& layer = layers_.at(at(layer_idx));
+  if (pool_->memory() == nullptr || layer.on_host) return kv;
+  const std::int64_t bytes = pool_->format().page_bytes(), pages = pages_for(kv.num_rows);
+  // The page of the last row that was copied may have got more rows since.
+  const std::int64_t first = room.rows_ > kv.num_rows ? 0 : room.rows_ / kPageTokens;
+  room.bytes_.resize(to_size(pages * bytes));
+  QUIRE_RETURN_IF_ERROR(
+      pool_->read_pages(std::span<void* const>(layer.pages).subspan(to_size(first)),
+                        room.bytes_.data() + first * bytes));
+  room.rows_ = kv.num_rows;
+  room.pages_.clear();
+  for (std::int64_t page = 0; page < pages; ++page)
+    room.pages_.push_back(room.bytes_.data() + page * bytes);
+  KvView out = kv;
+  out.pages = room.pages_.data();
+  return out;
 }
 
 std::int64_t WorkingCache::find_row(std::int32_t layer_idx, std::int32_t position) const {

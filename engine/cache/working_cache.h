@@ -20,9 +20,23 @@
 
 namespace quire {
 
-/// WorkingCache owns its rows' pages. Where the pages lie in device memory, calls that copy or
-/// write rows synchronize first, so that nothing enqueued uses the rows. Threads: one at a time
-/// (the engine thread); kernel threads may read read-only views meanwhile.
+/// HostRows is room for a layer's rows in ordinary memory, filled by WorkingCache::host_view() of
+/// one cache and layer.
+class HostRows {
+ public:
+  /// Forgets the copied rows, for example because they were written to.
+  void clear() { rows_ = 0; }
+
+ private:
+  friend class WorkingCache;
+  std::vector<std::byte> bytes_;
+  std::vector<const void*> pages_;
+  std::int64_t rows_ = 0;  ///< copied so far
+};
+
+/// WorkingCache owns its rows' pages. Where they lie in device memory, rows are copied there by
+/// enqueued work, and only host_view() and move_out() bring them to the host. Threads: one at a
+/// time (the engine thread); kernel threads may read read-only views meanwhile.
 class WorkingCache {
  public:
   /// Makes an empty cache that takes no page before rows are added. `pool` must outlive the cache.
@@ -59,13 +73,13 @@ class WorkingCache {
   /// bytes_out() and the destructor may be used.
   void move_out();
   /// Allocates pages again and copies the rows back, bit for bit. Errors: kResourceExhausted
-  /// (nothing changes).
+  /// (nothing changes), those of move_out()'s copies, which lost the rows.
   Status move_in();
   /// Returns the bytes of ordinary memory that move_out() holds; 0: nothing is moved out.
   std::int64_t bytes_out() const { return count_of(moved_); }
 
   /// Copies raw rows (stored K before RoPE, V) into rows first_row.. and rotates K to those rows'
-  /// positions.
+  /// positions. For pages in ordinary memory; KvOps::place() is for all.
   Status place(std::int32_t layer, const RopeTable& rope, const RawKvView& raw,
                std::int64_t first_row);
   /// Copies raw rows into the given rows as place() does.
@@ -102,6 +116,11 @@ class WorkingCache {
   bool shareable() const;
 
   KvView view(std::int32_t layer) const;
+  /// Returns a view that the host may read, valid until the layer or `room` changes: that of the
+  /// pages if they lie in host memory, and nothing enqueued may write to them, else a copy in
+  /// `room`. Rows that `room` holds from an earlier call, and that have not changed since, are not
+  /// copied again. Errors: those of PagePool::read_pages().
+  Result<KvView> host_view(std::int32_t layer, HostRows& room) const;
   /// Returns the row of `position` in `layer`, or -1, in O(log n) while positions ascend, else
   /// O(n). It must not be called after keep_rows().
   std::int64_t find_row(std::int32_t layer, std::int32_t position) const;
@@ -125,11 +144,16 @@ class WorkingCache {
   Result<void*> new_page(const Layer& layer) const {
     return pool_->allocate(layer.on_host ? PageTier::kHost : PageTier::kDevice);
   }
+  Status check_host_pages() const;
+  Status copy_kept(Layer& layer, std::span<const std::vector<std::int32_t>> rows);
+  Status gather_kept(std::int32_t layer, std::span<const std::vector<std::int32_t>> rows,
+                     std::size_t most);
   Status own_rows(Layer& layer, std::span<const std::int32_t> rows);
   Status own_page(Layer& layer, std::size_t page);
   PagePool* pool_;
   std::vector<Layer> layers_;
   std::int64_t most_bytes_ = 0;
+  Status not_moved_;              ///< why move_out() lost the rows
   std::vector<std::byte> moved_;  ///< [pages of all layers in order]; empty: nothing is moved out
 };
 

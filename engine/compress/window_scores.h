@@ -63,8 +63,8 @@ class WindowScores : public ForwardHook {
   ScoreReduction reduction() const { return reduction_; }
   /// Scores of one layer; those of head m begin at m * capacity.
   struct LayerScores {
-    ComputeBuffer<float> scores;
-    std::int64_t capacity = 0;  ///< rows
+    ComputeBuffer<float> scores{MemoryPlace::kPinned};  ///< the host reads them
+    std::int64_t capacity = 0;                          ///< rows
   };
   /// Kinds of rows that score.
   enum class Scoring : std::uint8_t { kPrompt, kAhead };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/index.h"
+#include "engine/device/staged_view.h"
 
 namespace quire {
 namespace {
@@ -159,43 +160,15 @@ Status DeviceKv::block_means(const RopeTable& table, const BlockMeansArgs& a) {
                                                  .max = nullptr}});
 }
 
-/// Uploads only the pages that the moves touch: a separate list for each side, in the order of the
-/// moves.
-Result<KvGatherArgs> DeviceKv::staged(const KvGatherArgs& args) {
-  QUIRE_RETURN_IF_ERROR(internal::check_gather(args));
-  std::vector<const void*> sources;
-  std::vector<void*> targets;
-  std::vector<KvMove> moves(args.moves, args.moves + args.num_moves);
-  const auto pages_of = [](auto* const* pages, std::int32_t& row, std::int32_t rows, auto& out) {
-    const std::int32_t first = row / kPageTokens, last = (row + rows - 1) / kPageTokens;
-    row = static_cast<std::int32_t>(out.size()) * kPageTokens + row % kPageTokens;
-    out.insert(out.end(), pages + first, pages + last + 1);
-  };
-  for (KvMove& move : moves) {
-    pages_of(args.src.pages, move.from, move.rows, sources);
-    pages_of(args.dst.pages, move.to, move.rows, targets);
-  }
-  KvGatherArgs a = args;
-  a.src.num_rows = count_of(sources) * kPageTokens;
-  a.dst.num_rows = count_of(targets) * kPageTokens;
-  a.src.positions = nullptr;
-  QUIRE_RETURN_IF_ERROR(stage_.begin());
-  QUIRE_ASSIGN_OR_RETURN(a.src.pages, stage_.put(std::span<const void* const>(sources)));
-  QUIRE_ASSIGN_OR_RETURN(a.dst.pages, stage_.put(std::span<void* const>(targets)));
-  QUIRE_ASSIGN_OR_RETURN(a.moves, stage_.put(std::span<const KvMove>(moves)));
-  QUIRE_RETURN_IF_ERROR(stage_.send());
-  return a;
-}
-
 Status DeviceKv::gather(const KvGatherArgs& args) {
   if (args.num_moves == 0) return {};
-  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged_gather(stage_, args));
   return memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCompute});
 }
 
 Result<std::int64_t> DeviceKv::gather_async(const KvGatherArgs& args) {
   QUIRE_RETURN_IF_ERROR(memory_->leave_step());
-  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged(args));
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged_gather(stage_, args));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_.number(), cuda::Lane::kCompute}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::GatherRowsArgs{there, cuda::Lane::kCopies}));

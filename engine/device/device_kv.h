@@ -43,7 +43,6 @@ class DeviceKv final : public KvOps {
   Status place_rows(const RopeTable& table, const RawKvView& raw, const MutableKvView& dst,
                     std::span<const std::int32_t> positions,
                     std::span<const std::int32_t> dst_rows);
-  Result<KvGatherArgs> staged(const KvGatherArgs& args);
 
   const std::shared_ptr<DeviceMemory> memory_;
   const std::shared_ptr<DeviceTables> tables_;

@@ -6,12 +6,15 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "engine/device/staged_view.h"
 #include "kernels/cuda/runtime/memory_pool.h"
 
 namespace quire {
 namespace {
 
 constexpr std::int64_t kLeastChunk = std::int64_t{1} << 20;
+/// The bytes that a read or write of the host copies at once.
+constexpr std::int64_t kPiece = std::int64_t{8} << 20;
 /// The bytes of arguments, put since the device was last idle, at which begin() synchronizes
 /// outside steps.
 constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
@@ -20,12 +23,55 @@ constexpr std::int64_t kMostPut = std::int64_t{64} << 20;
 
 DeviceMemory::DeviceMemory(std::shared_ptr<cuda::DeviceOps> ops) : ops_(std::move(ops)) {
   for (std::int32_t event = cuda::kEvents; event-- > 0;) free_events_.push_back(event);
+  // The room belongs to this object, so that it does not keep it alive.
+  copies_ = std::make_unique<CopyRoom>(
+      std::shared_ptr<DeviceMemory>(std::shared_ptr<DeviceMemory>(), this));
 }
 
 DeviceMemory::~DeviceMemory() {
+  copies_.reset();
   if (freed_.empty()) return;
   const Status settled = ops_->synchronize();
   for (const Freed& freed : freed_) release_now(freed, settled);
+}
+
+/// CopyRoom is what the copies of a DeviceMemory need: arguments, and pinned memory to read into.
+struct CopyRoom {
+  explicit CopyRoom(const std::shared_ptr<DeviceMemory>& memory)
+      : stage(memory), read(memory, cuda::MemoryKind::kPinned) {}
+  ArgumentStage stage;
+  DeviceBuffer read;
+};
+
+Status DeviceMemory::gather(const KvGatherArgs& rows) {
+  if (rows.num_moves == 0) return {};
+  QUIRE_ASSIGN_OR_RETURN(const KvGatherArgs there, staged_gather(copies_->stage, rows));
+  return run(cuda::GatherRowsArgs{there, cuda::Lane::kCompute});
+}
+
+Status DeviceMemory::read(const void* from, std::int64_t bytes, void* to) {
+  for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
+    const std::int64_t n = std::min(kPiece, bytes - begin);
+    QUIRE_RETURN_IF_ERROR(copies_->read.reserve(n));
+    QUIRE_RETURN_IF_ERROR(
+        run(cuda::CopyArgs{copies_->read.data(), static_cast<const std::byte*>(from) + begin, n}));
+    QUIRE_RETURN_IF_ERROR(synchronize());
+    std::memcpy(static_cast<std::byte*>(to) + begin, copies_->read.data(), to_size(n));
+  }
+  return {};
+}
+
+Status DeviceMemory::write(void* to, const void* from, std::int64_t bytes) {
+  for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
+    const std::span piece(static_cast<const std::byte*>(from) + begin,
+                          to_size(std::min(kPiece, bytes - begin)));
+    QUIRE_RETURN_IF_ERROR(copies_->stage.begin());
+    QUIRE_ASSIGN_OR_RETURN(const std::byte* staged, copies_->stage.put(piece));
+    QUIRE_RETURN_IF_ERROR(copies_->stage.send());
+    QUIRE_RETURN_IF_ERROR(
+        run(cuda::CopyArgs{static_cast<std::byte*>(to) + begin, staged, count_of(piece)}));
+  }
+  return {};
 }
 
 Status DeviceMemory::synchronize() {

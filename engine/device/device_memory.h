@@ -17,7 +17,9 @@
 
 namespace quire {
 
-/// DeviceMemory is device memory that the host addresses, too. It counts what was enqueued, so that
+struct CopyRoom;
+
+/// DeviceMemory is the memory of an opened device. It counts what was enqueued, so that
 /// synchronizing an idle device costs nothing. Threads: see ComputeMemory; synchronize() from any
 /// thread, where it covers what other threads have enqueued, but no step that one still records.
 class DeviceMemory final : public ComputeMemory {
@@ -30,6 +32,9 @@ class DeviceMemory final : public ComputeMemory {
   }
   void release(void* p, MemoryPlace place) override { give_back(kind_of(place), p); }
   Status synchronize() override;
+  Status gather(const KvGatherArgs& rows) override;
+  Status read(const void* from, std::int64_t bytes, void* to) override;
+  Status write(void* to, const void* from, std::int64_t bytes) override;
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override;
 
   cuda::DeviceOps& ops() { return *ops_; }
@@ -79,9 +84,7 @@ class DeviceMemory final : public ComputeMemory {
 
  private:
   static cuda::MemoryKind kind_of(MemoryPlace place) {
-    return place == MemoryPlace::kShared   ? cuda::MemoryKind::kShared
-           : place == MemoryPlace::kDevice ? cuda::MemoryKind::kDevice
-                                           : cuda::MemoryKind::kPinned;
+    return place == MemoryPlace::kDevice ? cuda::MemoryKind::kDevice : cuda::MemoryKind::kPinned;
   }
   struct Freed {
     cuda::MemoryKind kind;
@@ -92,6 +95,7 @@ class DeviceMemory final : public ComputeMemory {
   void release_now(const Freed& freed, Status settled);
 
   const std::shared_ptr<cuda::DeviceOps> ops_;
+  std::unique_ptr<CopyRoom> copies_;         // of gather(), read() and write()
   StepRecording step_;                       // of the thread within a step
   std::atomic<std::thread::id> stepping_{};  // default: no thread
   std::atomic<bool> recorded_{false};        // the step holds operations

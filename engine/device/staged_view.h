@@ -1,4 +1,5 @@
-/// staged_view() uploads the pages and positions of a cache for kernels. Internal to engine/device.
+/// staged_view() and staged_gather() upload the pages and positions of caches for kernels. Internal
+/// to engine/device.
 #pragma once
 
 #include <span>
@@ -7,6 +8,7 @@
 #include "engine/device/device_memory.h"
 #include "kernels/cuda/args.h"
 #include "kernels/rows/kv.h"
+#include "kernels/rows/kv_gather.h"
 
 namespace quire {
 
@@ -26,5 +28,10 @@ inline Result<KvView> staged_view(ArgumentStage& stage, KvView kv) {
                                    kRowsRoom * static_cast<std::int64_t>(sizeof(std::int32_t))));
   return kv;
 }
+
+/// Uploads the moves of a gather and the pages that they touch, a separate list for each side in
+/// the order of the moves, with the stage's begin() and send(). Errors: those of check_gather(),
+/// kResourceExhausted, kDeviceLost.
+Result<KvGatherArgs> staged_gather(ArgumentStage& stage, const KvGatherArgs& args);
 
 }  // namespace quire

@@ -101,8 +101,9 @@ class ForwardPass::Impl {
     const auto m = count_of(w_.rows);
     if (request_.tap != nullptr &&
         std::ranges::find(request_.tap->layers(), layer) != request_.tap->layers().end()) {
-      QUIRE_RETURN_IF_ERROR(compute_.synchronize());
-      request_.tap->take(layer, w_.rows, w_.x.data());
+      QUIRE_ASSIGN_OR_RETURN(const float* x,
+                             on_host(w_.x.data(), m * c_.hidden_size, w_.host_rows));
+      request_.tap->take(layer, w_.rows, x);
     }
     QUIRE_ASSIGN_OR_RETURN(const QkvRows qkv, model_.project_qkv(layer, w_.x.data(), m));
     QUIRE_RETURN_IF_ERROR(plan_rows(layer));
@@ -123,7 +124,7 @@ class ForwardPass::Impl {
                    .cache_rows = &w_.cache_rows,
                    .compute = &compute_};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(synchronize_for(layer, HookPoint::kProjection));
+      if (looks(layer, HookPoint::kProjection)) QUIRE_RETURN_IF_ERROR(bring_projections(pass));
       QUIRE_RETURN_IF_ERROR(request_.hook->after_projection(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
     }
@@ -135,8 +136,11 @@ class ForwardPass::Impl {
       const bool looked_at = looks(layer, HookPoint::kAttention);
       if (looked_at || request_.hook->wants_lse(layer)) {
         if (attending_.size() < w_.rows.size()) QUIRE_RETURN_IF_ERROR(spread_lse());
-        if (looked_at) QUIRE_RETURN_IF_ERROR(compute_.synchronize());
         pass.lse = w_.lse.data();
+        if (looked_at) {
+          QUIRE_ASSIGN_OR_RETURN(pass.host_lse,
+                                 on_host(pass.lse, count_of(w_.rows) * c_.num_heads, w_.host_lse));
+        }
       }
       QUIRE_RETURN_IF_ERROR(request_.hook->after_attention(pass));
       QUIRE_RETURN_IF_ERROR(check_decisions());
@@ -151,8 +155,37 @@ class ForwardPass::Impl {
   bool looks(std::int32_t layer, HookPoint point) const {
     return request_.hook != nullptr && request_.hook->needs_host(layer, point, compute_);
   }
-  Status synchronize_for(std::int32_t layer, HookPoint point) {
-    return looks(layer, point) ? compute_.synchronize() : Status();
+  /// Returns n values in host memory, a copy in `room` where a device computes.
+  Result<const float*> on_host(const float* values, std::int64_t n, std::vector<float>& room) {
+    if (memory_ == nullptr) return values;
+    room.resize(to_size(n));
+    QUIRE_RETURN_IF_ERROR(compute_.read(values, n, room.data()));
+    return room.data();
+  }
+  Status bring_projections(LayerPass& pass) {
+    const QkvRows& there = pass.qkv;
+    QUIRE_ASSIGN_OR_RETURN(const float* q, on_host(there.q, there.rows * there.ld, w_.host_rows));
+    pass.host_qkv = {q, q + (there.k - there.q), q + (there.v - there.q), there.rows, there.ld};
+    return {};
+  }
+  /// Lets the hook attend on the host: to copies on a device.
+  Result<bool> attend_on_host(LayerPass& pass, const AttentionArgs& dense) {
+    if (memory_ == nullptr) return request_.hook->attend(pass, dense);
+    AttentionArgs host = dense;
+    QUIRE_ASSIGN_OR_RETURN(host.q, on_host(dense.q, dense.rows * dense.ldq, w_.host_rows));
+    w_.host_kv.clear();
+    QUIRE_ASSIGN_OR_RETURN(host.kv, request_.cache->host_view(pass.layer, w_.host_kv));
+    w_.host_out.resize(to_size(dense.rows * dense.ldo));
+    w_.host_lse.resize(to_size(dense.rows * dense.num_heads));
+    host.out = w_.host_out.data();
+    host.lse = w_.host_lse.data();
+    QUIRE_RETURN_IF_ERROR(compute_.synchronize());  // pages may lie in host memory
+    QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, host));
+    if (!attended) return false;
+    const auto bytes = [](const auto& values) { return count_of(values) * std::int64_t{4}; };
+    QUIRE_RETURN_IF_ERROR(memory_->write(dense.out, host.out, bytes(w_.host_out)));
+    QUIRE_RETURN_IF_ERROR(memory_->write(dense.lse, host.lse, bytes(w_.host_lse)));
+    return true;
   }
 
   /// Plans the destination of each active row in this layer: appended rows, or the caller's.
@@ -261,8 +294,9 @@ class ForwardPass::Impl {
                               .ldo = q_dim_,
                               .lse = wants_lse ? w_.lse.data() : nullptr};
     if (request_.hook) {
-      QUIRE_RETURN_IF_ERROR(synchronize_for(pass.layer, HookPoint::kAttend));
-      QUIRE_ASSIGN_OR_RETURN(const bool attended, request_.hook->attend(pass, dense));
+      QUIRE_ASSIGN_OR_RETURN(const bool attended, looks(pass.layer, HookPoint::kAttend)
+                                                      ? attend_on_host(pass, dense)
+                                                      : request_.hook->attend(pass, dense));
       if (attended) return {};
     }
     return compute_.attention().attend(dense);
@@ -284,9 +318,10 @@ class ForwardPass::Impl {
     const auto m = count_of(w_.rows);
     const std::int64_t heads = c_.num_heads;
     const auto n = static_cast<std::int32_t>(attending_.size());
-    if (w_.no_lse.data() == nullptr) {  // fresh memory: nothing enqueued uses it
+    if (w_.no_lse.data() == nullptr) {
       QUIRE_RETURN_IF_ERROR(w_.no_lse.reserve(memory_, heads));
-      std::fill_n(w_.no_lse.data(), heads, std::numeric_limits<float>::quiet_NaN());
+      const std::vector<float> none(to_size(heads), std::numeric_limits<float>::quiet_NaN());
+      QUIRE_RETURN_IF_ERROR(write_memory(memory_.get(), w_.no_lse.data(), none.data(), heads * 4));
     }
     std::vector<std::int32_t> from(to_size(m), n);
     for (std::int32_t i = 0; i < n; ++i) from[at(attending_[at(i)])] = i;

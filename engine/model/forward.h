@@ -21,9 +21,9 @@
 namespace quire {
 
 /// LayerPass is one layer of a pass, as a hook sees it. Where ForwardHook::needs_host() is true,
-/// everything enqueued has run and the hook may read and write the data. Elsewhere the hook decides
-/// by rows and positions and enqueues. `rows` are the pass rows still active in this layer,
-/// ascending.
+/// everything enqueued has run and the hook reads copies of the data on the host. Elsewhere the
+/// hook decides by rows and positions and enqueues. `rows` are the pass rows still active in this
+/// layer, ascending.
 struct LayerPass {
   std::int32_t layer;
   std::span<const std::int32_t> rows;       ///< indices into the pass's token_ids
@@ -44,6 +44,9 @@ struct LayerPass {
   /// Per active row: the destination row in this layer, of the same position; -1: none.
   std::vector<std::int64_t>* cache_rows;
   Compute* compute;  ///< its memory holds qkv and lse
+  /// The projections and log-sum-exps in host memory, where the hook needs the host at that point.
+  QkvRows host_qkv{};
+  const float* host_lse = nullptr;
 };
 
 /// HookPoint says when a hook is called within a layer.
@@ -54,7 +57,9 @@ class ForwardHook {
   virtual ~ForwardHook() = default;
   /// Returns whether the hook itself reads or writes the pass's results on the host at that point;
   /// the answer is the same throughout a pass. If not, the host does not synchronize before the
-  /// call; the hook may enqueue on `compute` and gets what it fetches before the pass ends.
+  /// call; the hook may enqueue on `compute` and gets what it fetches before the pass ends. If so,
+  /// everything enqueued has run, and the host gets copies: LayerPass::host_qkv and host_lse, and
+  /// in attend() operands and results of `dense`.
   virtual bool needs_host(std::int32_t /*layer*/, HookPoint, Compute& /*compute*/) const {
     return true;
   }
@@ -106,6 +111,9 @@ class ForwardWorkspace {
   ComputeBuffer<float> x, q, attention, lse, kept, logits;
   /// The lse scattered to its rows, and one row of NaNs.
   ComputeBuffer<float> spread_lse, no_lse;
+  /// Copies for hooks and taps that need the host.
+  std::vector<float> host_rows, host_out, host_lse;
+  HostRows host_kv;
   std::vector<std::int32_t> rows, positions;
   std::vector<std::uint8_t> write, carry_on;
   std::vector<std::int64_t> cache_rows;

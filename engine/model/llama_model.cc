@@ -133,8 +133,8 @@ class LlamaModel final : public Model {
     for (std::int64_t begin = 0; begin < rows; begin += piece_rows_) {
       const std::int64_t n = std::min(piece_rows_, rows - begin);
       QUIRE_RETURN_IF_ERROR(branch_.reserve(memory_, std::min(rows, piece_rows_) * h));
-      QUIRE_RETURN_IF_ERROR(memory_->synchronize());
-      std::copy_n(x + begin * h, n * h, branch_.data());
+      QUIRE_RETURN_IF_ERROR(memory_->write(branch_.data(), x + begin * h,
+                                           n * h * static_cast<std::int64_t>(sizeof(float))));
       QUIRE_RETURN_IF_ERROR(norm(branch_.data(), w_.final_norm, n));
       QUIRE_RETURN_IF_ERROR(compute_->read(normed_.data(), n * h, out + begin * h));
     }

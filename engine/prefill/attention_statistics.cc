@@ -37,9 +37,15 @@ Status AttentionStatistics::begin(const std::shared_ptr<ComputeMemory>& memory,
   QUIRE_RETURN_IF_ERROR(late_distance_.reserve(memory, tokens));
   QUIRE_RETURN_IF_ERROR(log_distance_.reserve(memory, prefix_rows + tokens));
   std::fill_n(sums_.data(), 3 * num_sums(), 0.0);
-  for (std::int64_t j = 0; j < tokens; ++j) late_distance_.data()[j] = late_distance(j);
-  for (std::int64_t i = 0; i < prefix_rows + tokens; ++i)
-    log_distance_.data()[i] = i > 0 ? static_cast<float>(std::log(static_cast<double>(i))) : 0.0f;
+  std::vector<std::int32_t> late(at(tokens));
+  for (std::int64_t j = 0; j < tokens; ++j) late[at(j)] = late_distance(j);
+  std::vector<float> logs(at(prefix_rows + tokens));
+  for (std::int64_t i = 1; i < prefix_rows + tokens; ++i)
+    logs[at(i)] = static_cast<float>(std::log(static_cast<double>(i)));
+  QUIRE_RETURN_IF_ERROR(write_memory(memory.get(), late_distance_.data(), late.data(),
+                                     tokens * std::int64_t{sizeof(std::int32_t)}));
+  QUIRE_RETURN_IF_ERROR(write_memory(memory.get(), log_distance_.data(), logs.data(),
+                                     count_of(logs) * std::int64_t{sizeof(float)}));
   begun_ = true;
   return {};
 }
@@ -119,7 +125,7 @@ std::vector<BlockStats> AttentionStatistics::finish() const {
       std::int64_t best = begin;
       double most = -1;
       for (std::int64_t j = begin; j < end; ++j) {
-        const std::int64_t rows = rows_at_least(j, late_distance_.data()[j]);
+        const std::int64_t rows = rows_at_least(j, late_distance(j));
         const double sustained = rows > 0 ? sum_late()[sums + at(j)] / static_cast<double>(rows)
                                           : 0.0;
         if (sustained > most) {

@@ -74,7 +74,8 @@ class AttentionStatistics {
   bool begun_ = false;
   ComputeBuffer<float> log_distance_;          ///< ln i
   ComputeBuffer<std::int32_t> late_distance_;  ///< [num_tokens]
-  ComputeBuffer<double> sums_;                 ///< [3, num_layers, num_tokens]
+  /// [3, num_layers, num_tokens]; pinned, for the host reads it.
+  ComputeBuffer<double> sums_{MemoryPlace::kPinned};
   ComputeBuffer<float> q_rotated_;
   std::vector<std::int32_t> positions_;
 };

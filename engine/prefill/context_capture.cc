@@ -114,7 +114,10 @@ Status ContextCapture::sum_local_rows(const LayerPass& pass, float* to) {
                      first = first_local_row();
   if (kv_->local_sums.data() == nullptr) {
     QUIRE_RETURN_IF_ERROR(kv_->local_sums.reserve(pass.compute->memory(), layers * dim));
-    std::fill_n(kv_->local_sums.data(), layers * dim, 0.0f);
+    const std::vector<float> zeros(to_size(layers * dim));
+    QUIRE_RETURN_IF_ERROR(write_memory(pass.compute->memory().get(), kv_->local_sums.data(),
+                                       zeros.data(),
+                                       count_of(zeros) * std::int64_t{sizeof(float)}));
   }
   float* const sums = kv_->local_sums.data() + pass.layer * dim;
   LinearOps& linear = pass.compute->linear();

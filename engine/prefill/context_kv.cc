@@ -177,7 +177,7 @@ Status ContextPrefill::finish() {
   const std::int32_t first = std::max(0, layout.num_blocks() - 2);
   const auto local = static_cast<float>(layout.num_tokens() - layout.first_token(first));
   for (float& x : kv_->local_query) x /= local;
-  kv_->local_sums = {};
+  kv_->local_sums = ComputeBuffer<float>();
   if (keep_statistics_) kv_->stats = statistics_.finish();
   for (const ObservedRecord& record : observers_) {
     QUIRE_ASSIGN_OR_RETURN(std::vector<std::byte> bytes, record.observer->finish());

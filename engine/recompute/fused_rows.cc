@@ -50,7 +50,7 @@ Status FusedRows::write_layer(WorkingCache& cache, Compute& compute, const Layer
 
 void FusedRows::clear() {
   layers_.clear();
-  fresh_ = {};
+  fresh_ = ComputeBuffer<float>();
   held_ = 0;
 }
 

@@ -90,7 +90,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
 
   Status check_stored(const LayerPass& pass) {
     QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
-                           find_wrong_row(input_, rows_, next_, pass.qkv));
+                           find_wrong_row(input_, rows_, next_, pass.host_qkv));
     if (wrong < 0) return {};
     report_.wrong_context = rows_[next_ + at(wrong)].context;
     return wrong_context_status(report_.wrong_context);

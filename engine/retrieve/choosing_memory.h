@@ -29,6 +29,13 @@ class ChoosingMemory final : public ComputeMemory {
   Result<void*> allocate(std::int64_t bytes, MemoryPlace place) override;
   void release(void* p, MemoryPlace place) override;
   Status synchronize() override { return memory_->synchronize(); }
+  Status gather(const KvGatherArgs& rows) override { return memory_->gather(rows); }
+  Status read(const void* from, std::int64_t bytes, void* to) override {
+    return memory_->read(from, bytes, to);
+  }
+  Status write(void* to, const void* from, std::int64_t bytes) override {
+    return memory_->write(to, from, bytes);
+  }
   Result<std::int64_t> budget(std::int64_t wanted, const char* setting) override {
     return memory_->budget(wanted, setting);
   }

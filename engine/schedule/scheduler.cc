@@ -147,15 +147,12 @@ void Scheduler::run() {
 /// Passes one page of a prompt to be written to disk. Returns false if none waits.
 bool Scheduler::save_prompt_page() {
   const auto page = core_.prefixes->next_unsaved();
-  if (!page || !core_.pool->synchronize().ok()) return false;
+  if (!page) return false;
   PromptPage out{.key = page->key, .parent = page->parent, .token_ids = {}, .rows = {}};
   out.token_ids.assign(page->token_ids.begin(), page->token_ids.end());
   const std::int64_t bytes = core_.pool->format().page_bytes();
-  out.rows.reserve(to_size(bytes) * page->pages.size());
-  for (const void* rows : page->pages) {
-    const auto* first = static_cast<const std::byte*>(rows);
-    out.rows.insert(out.rows.end(), first, first + bytes);
-  }
+  out.rows.resize(to_size(bytes) * page->pages.size());
+  if (!core_.pool->read_pages(page->pages, out.rows.data()).ok()) return false;
   core_.prompts->write(page->slot, std::move(out));
   return true;
 }

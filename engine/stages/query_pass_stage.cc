@@ -37,7 +37,9 @@ class QueryPassStage::MeanCapture final : public Capture {
   Status begin(const std::shared_ptr<ComputeMemory>& memory) override {
     if (begun_) return {};
     QUIRE_RETURN_IF_ERROR(sums_.reserve(memory, num_layers_ * dim_));
-    std::fill_n(sums_.data(), num_layers_ * dim_, 0.0f);
+    const std::vector<float> zeros(to_size(num_layers_ * dim_));
+    QUIRE_RETURN_IF_ERROR(write_memory(memory.get(), sums_.data(), zeros.data(),
+                                       count_of(zeros) * std::int64_t{sizeof(float)}));
     begun_ = true;
     return {};
   }

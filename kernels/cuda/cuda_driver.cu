@@ -11,33 +11,6 @@ cudaStream_t native(StreamHandle stream) { return static_cast<cudaStream_t>(stre
 cudaEvent_t native(EventHandle event) { return static_cast<cudaEvent_t>(event.event); }
 cudaGraphExec_t native(GraphHandle graph) { return static_cast<cudaGraphExec_t>(graph.graph); }
 
-/// Allocates managed memory that prefers the device and moves it there at once. An allocation that
-/// does not fit must fail here and not in a kernel. If other processes take memory between the two
-/// calls, the driver still migrates such memory to the host silently.
-cudaError_t allocate_shared(void** p, std::size_t bytes) {
-  std::size_t free = 0, total = 0;
-  int device = 0;
-  if (const cudaError_t error = cudaMemGetInfo(&free, &total); error != cudaSuccess) return error;
-  if (bytes > free) return cudaErrorMemoryAllocation;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (const cudaError_t error = cudaMallocManaged(p, bytes, cudaMemAttachGlobal);
-      error != cudaSuccess)
-    return error;
-#if CUDART_VERSION >= 13000
-  cudaMemLocation location{};
-  location.type = cudaMemLocationTypeDevice;
-  location.id = device;
-  cudaError_t error = cudaMemAdvise(*p, bytes, cudaMemAdviseSetPreferredLocation, location);
-  if (error == cudaSuccess) error = cudaMemPrefetchAsync(*p, bytes, location, 0, nullptr);
-#else
-  cudaError_t error = cudaMemAdvise(*p, bytes, cudaMemAdviseSetPreferredLocation, device);
-  if (error == cudaSuccess) error = cudaMemPrefetchAsync(*p, bytes, device, nullptr);
-#endif
-  if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
-  if (error != cudaSuccess) (void)cudaFree(*p);
-  return error;
-}
-
 class CudaDriver final : public DeviceDriver {
  public:
   Result<MemoryInfo> memory() override {
@@ -49,10 +22,9 @@ class CudaDriver final : public DeviceDriver {
   Result<void*> allocate(MemoryKind kind, std::int64_t bytes) override {
     void* p = nullptr;
     const auto size = static_cast<std::size_t>(bytes);
-    const cudaError_t error = kind == MemoryKind::kDevice ? cudaMalloc(&p, size)
-                              : kind == MemoryKind::kPinned
-                                  ? cudaHostAlloc(&p, size, cudaHostAllocDefault)
-                                  : allocate_shared(&p, size);
+    const cudaError_t error = kind == MemoryKind::kDevice
+                                  ? cudaMalloc(&p, size)
+                                  : cudaHostAlloc(&p, size, cudaHostAllocDefault);
     // The error is not sticky; clear it for the next call
     if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
     QUIRE_RETURN_IF_ERROR(cuda_status(error, "allocating"));

@@ -2,6 +2,7 @@
 // tests is not enough.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -18,28 +19,40 @@ Result<std::shared_ptr<DeviceOps>> open_ops() {
   return library->open(device);
 }
 
-/// Memory of a session that host and device share.
+/// Values in memory of a session, which the host fills and reads by copies.
 template <class T>
-class Shared {
+class Values {
  public:
-  Shared(std::shared_ptr<DeviceOps> ops, const std::vector<T>& values) : ops_(std::move(ops)) {
-    auto p = ops_->allocate(MemoryKind::kShared,
-                            static_cast<std::int64_t>(values.size() * sizeof(T)));
-    EXPECT_TRUE(p.ok());
-    if (!p.ok()) return;
-    data_ = static_cast<T*>(*p);
-    std::memcpy(data_, values.data(), values.size() * sizeof(T));
+  Values(std::shared_ptr<DeviceOps> ops, const std::vector<T>& values)
+      : ops_(std::move(ops)), n_(values.size()) {
+    auto there = ops_->allocate(MemoryKind::kDevice, bytes());
+    auto here = ops_->allocate(MemoryKind::kPinned, bytes());
+    EXPECT_TRUE(there.ok() && here.ok());
+    if (!there.ok() || !here.ok()) return;
+    data_ = static_cast<T*>(*there);
+    pinned_ = static_cast<T*>(*here);
+    std::memcpy(pinned_, values.data(), values.size() * sizeof(T));
+    EXPECT_TRUE(ops_->run(CopyArgs{data_, pinned_, bytes()}).ok());
   }
-  ~Shared() {
-    if (data_ != nullptr) (void)ops_->release(MemoryKind::kShared, data_);
+  ~Values() {
+    (void)ops_->synchronize();
+    if (data_ != nullptr) (void)ops_->release(MemoryKind::kDevice, data_);
+    if (pinned_ != nullptr) (void)ops_->release(MemoryKind::kPinned, pinned_);
   }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
   T* data() { return data_; }
+  /// Returns the values after everything enqueued; empty: they cannot be read.
+  std::vector<T> read() {
+    if (!ops_->run(CopyArgs{pinned_, data_, bytes()}).ok() || !ops_->synchronize().ok()) return {};
+    return {pinned_, pinned_ + n_};
+  }
 
  private:
+  std::int64_t bytes() const { return static_cast<std::int64_t>(n_ * sizeof(T)); }
   std::shared_ptr<DeviceOps> ops_;
-  T* data_ = nullptr;
+  const std::size_t n_;
+  T *data_ = nullptr, *pinned_ = nullptr;
 };
 
 TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
@@ -55,12 +68,11 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
       const auto x = rounded(random_floats(s.rows * s.k, 1), dtype),
                  w = rounded(random_floats(s.n * s.k, 2), dtype),
                  y = random_floats(s.rows * s.n, 3);
-      Shared<std::byte> dx(ops, to_bytes(x, dtype)), dw(ops, to_bytes(w, dtype));
+      Values<std::byte> dx(ops, to_bytes(x, dtype)), dw(ops, to_bytes(w, dtype));
       for (const bool accumulate : {false, true}) {
-        Shared<float> dy(ops, y);
+        Values<float> dy(ops, y);
         ASSERT_OK(ops->run(
             MatmulArgs{dx.data(), dw.data(), dtype, s.rows, s.n, s.k, dy.data(), s.n, accumulate}));
-        ASSERT_OK(ops->synchronize());
         std::vector<float> expected(y.size());
         for (std::int64_t r = 0; r < s.rows; ++r) {
           for (std::int64_t o = 0; o < s.n; ++o) {
@@ -73,32 +85,36 @@ TEST(GpuSession, ProductsAreThoseOfPlainLoopsAlsoOnTopOfWhatIsThere) {
         }
         // The tolerance covers sums of k products, of up to about 100 on the way, which tensor
         // cores cut off (not round) to 24 bits at each of k / 16 additions.
-        expect_close(std::vector<float>(dy.data(), dy.data() + y.size()), expected,
-                     2e-6 * static_cast<double>(s.k), 1e-5,
+        expect_close(dy.read(), expected, 2e-6 * static_cast<double>(s.k), 1e-5,
                      std::string(dtype_name(dtype)) + " " + std::to_string(s.rows));
       }
     }
   }
 }
 
-TEST(GpuSession, HostAndDeviceTakeTurnsWithSharedMemory) {
+/// Kernels read and write pinned memory in place, and the host between them.
+TEST(GpuSession, HostAndDeviceTakeTurnsWithPinnedMemory) {
   auto opened = open_ops();
   ASSERT_OK(opened.status());
   const std::shared_ptr<DeviceOps> ops = *opened;
   const std::int64_t rows = 1000, dim = 512;
-  Shared<float> x(ops, std::vector<float>(static_cast<std::size_t>(rows * dim), 1.0f)),
-      bias(ops, std::vector<float>(static_cast<std::size_t>(dim), 2.0f));
+  const auto pinned = ops->allocate(MemoryKind::kPinned, rows * dim * 4);
+  ASSERT_OK(pinned.status());
+  auto* const x = static_cast<float*>(*pinned);
+  std::fill_n(x, rows * dim, 1.0f);
+  Values<float> bias(ops, std::vector<float>(static_cast<std::size_t>(dim), 2.0f));
   float expected = 1.0f;
   for (int turn = 0; turn < 5; ++turn) {
-    ASSERT_OK(ops->run(AddBiasArgs{x.data(), bias.data(), rows, dim, dim}));
+    ASSERT_OK(ops->run(AddBiasArgs{x, bias.data(), rows, dim, dim}));
     ASSERT_OK(ops->synchronize());
     expected += 2.0f;
     for (std::int64_t i = 0; i < rows * dim; ++i) {
-      ASSERT_EQ(x.data()[i], expected);
-      x.data()[i] += 0.5f;
+      ASSERT_EQ(x[i], expected);
+      x[i] += 0.5f;
     }
     expected += 0.5f;
   }
+  ASSERT_OK(ops->release(MemoryKind::kPinned, *pinned));
 }
 
 /// Rows are gathered from pinned memory on the copy stream, and a layer is evicted. Kernels read
@@ -125,7 +141,7 @@ TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
       pages.push_back(static_cast<std::byte*>(base) + p * kPageBytes);
     return pages;
   };
-  Shared<void*> from(ops, pages_of(*pinned)), between(ops, pages_of(*slots)),
+  Values<void*> from(ops, pages_of(*pinned)), between(ops, pages_of(*slots)),
       to(ops, pages_of(*back));
   std::vector<KvMove> rows, whole;
   for (std::int32_t head = 0; head < kHeads; ++head) {
@@ -135,7 +151,7 @@ TEST(GpuSession, RowsAreGatheredFromPinnedMemoryAndBack) {
     for (std::int32_t page = 0; page < kPages; ++page)
       whole.push_back({head, page * kPageTokens, page * kPageTokens, kPageTokens});
   }
-  Shared<KvMove> row_moves(ops, rows), page_moves(ops, whole);
+  Values<KvMove> row_moves(ops, rows), page_moves(ops, whole);
   const auto view = [&](void** pages, bool by_head) {
     return MutableKvView{pages,
                          kPages * kPageTokens,
@@ -183,13 +199,11 @@ TEST(GpuSession, MoreThanTheDeviceHasIsRefusedAndTheSessionGoesOn) {
   ASSERT_OK(opened.status());
   const auto info = (*opened)->memory();
   ASSERT_OK(info.status());
-  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kShared})
-    EXPECT_EQ((*opened)->allocate(kind, 2 * info->total_bytes).status().code(),
-              Code::kResourceExhausted);
-  Shared<float> x(*opened, {1.0f}), bias(*opened, {2.0f});
+  EXPECT_EQ((*opened)->allocate(MemoryKind::kDevice, 2 * info->total_bytes).status().code(),
+            Code::kResourceExhausted);
+  Values<float> x(*opened, {1.0f}), bias(*opened, {2.0f});
   ASSERT_OK((*opened)->run(AddBiasArgs{x.data(), bias.data(), 1, 1, 1}));
-  ASSERT_OK((*opened)->synchronize());
-  EXPECT_EQ(x.data()[0], 3.0f);
+  EXPECT_EQ(x.read(), std::vector<float>{3.0f});
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
   Status after_projection(LayerPass& pass) override {
     if (pass.layer == 0) {
       QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
-                             find_wrong_row(input_, candidates_, next_, pass.qkv));
+                             find_wrong_row(input_, candidates_, next_, pass.host_qkv));
       if (wrong >= 0) {
         report_.wrong_context = candidates_[next_ + at(wrong)].context;
         return wrong_context_status(report_.wrong_context);
@@ -112,10 +112,10 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
                              stored_block(*input_.stored, candidates_[r], pass.layer));
       load_raw_row(block, candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
                    old.data(), old.data() + dim);
-      const std::int64_t at = static_cast<std::int64_t>(i) * pass.qkv.ld;
+      const std::int64_t at = static_cast<std::int64_t>(i) * pass.host_qkv.ld;
       double sum = 0;
-      if (options_.by_key()) sum += squared_distance(pass.qkv.k + at, old.data(), dim);
-      if (options_.by_value()) sum += squared_distance(pass.qkv.v + at, old.data() + dim, dim);
+      if (options_.by_key()) sum += squared_distance(pass.host_qkv.k + at, old.data(), dim);
+      if (options_.by_value()) sum += squared_distance(pass.host_qkv.v + at, old.data() + dim, dim);
       deviation_[r] = static_cast<float>(sum);
     }
     return {};

@@ -32,17 +32,22 @@ Status DeviceHeadKeys::append(const float* raw, std::span<const std::int32_t> po
   while (count_of(blocks_) * kBlockRows < num_rows_ + n) {
     ComputeBuffer<std::uint16_t> block;
     QUIRE_RETURN_IF_ERROR(block.reserve(memory_, kBlockRows * row_values()));
-    std::fill_n(block.data(), kBlockRows * row_values(), std::uint16_t{0});
+    const std::vector<std::uint16_t> zeros(to_size(kBlockRows * row_values()));
+    QUIRE_RETURN_IF_ERROR(write_memory(memory_.get(), block.data(), zeros.data(),
+                                       count_of(zeros) * std::int64_t{sizeof(std::uint16_t)}));
     for (std::int64_t row = 0; row < kBlockRows; row += kPageTokens)
       pages_.push_back(block.data() + row * row_values());
     blocks_.push_back(std::move(block));
   }
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t row = num_rows_ + i;
-    std::uint16_t* const to = blocks_[at(row / kBlockRows)].data() +
-                              row % kBlockRows * row_values();
-    std::transform(rotated_.begin() + i * row_values(), rotated_.begin() + (i + 1) * row_values(),
-                   to, f32_to_bf16);
+  std::vector<std::uint16_t> rounded(rotated_.size());
+  std::ranges::transform(rotated_, rounded.begin(), f32_to_bf16);
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t row = num_rows_ + i, rows = std::min(n - i, kBlockRows - row % kBlockRows);
+    QUIRE_RETURN_IF_ERROR(write_memory(
+        memory_.get(), blocks_[at(row / kBlockRows)].data() + row % kBlockRows * row_values(),
+        rounded.data() + i * row_values(),
+        rows * row_values() * std::int64_t{sizeof(std::uint16_t)}));
+    i += rows;
   }
   num_rows_ += n;
   return {};
@@ -70,7 +75,8 @@ Status DeviceHeadKeys::score(const float* query, std::int32_t target_kv_heads,
                     .token_stride = row_bytes,
                     .sorted = true};
   QUIRE_RETURN_IF_ERROR(query_.reserve(memory_, c.query_dim()));
-  std::copy_n(query, c.query_dim(), query_.data());
+  QUIRE_RETURN_IF_ERROR(write_memory(memory_.get(), query_.data(), query,
+                                     c.query_dim() * std::int64_t{sizeof(float)}));
   QUIRE_ASSIGN_OR_RETURN(float* const products, choice_.scores(c.num_heads, n));
   ChoiceOps& choose = compute_.choice();
   FetchOps& fetch = compute_.fetch();

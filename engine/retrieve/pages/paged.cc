@@ -126,15 +126,25 @@ Status PagedRetriever::select(Layer& layer, const RetrieveStep& step, const KvVi
     QUIRE_RETURN_IF_ERROR(fetch(layer, step, &missing));
   const std::size_t of_group = to_size(group) * to_size(n);
   votes_.resize(to_size(kv_heads) * to_size(n));
+  KvView host = kv;
+  if (policy_.rerank > 1 && policy_.selected_pages() < n && !step.compute->on_host() &&
+      !step.cache->on_host(step.layer)) {
+    // Ranking by keys. Rows of complete pages do not change, so they are copied once.
+    if (kv.num_rows < layer.copied_rows || layer.pages[end - 1].end > layer.copied_rows) {
+      QUIRE_ASSIGN_OR_RETURN(layer.host, step.cache->host_view(step.layer, layer.rows));
+      layer.copied_rows = kv.num_rows;
+    }
+    host = layer.host;
+  }
   std::vector<Status> status(to_size(kv_heads));
   const auto choose_head = [&](std::int64_t head) -> Status {
     const auto m = to_size(head);
     const auto scores = std::span(scores_).subspan(m * of_group, of_group);
     const float* query = query_.data() + head * group * step.head_dim;
-    QUIRE_ASSIGN_OR_RETURN(choices[m].pages,
-                           choose({step.layer, static_cast<std::int32_t>(head), first, n, group,
-                                   scores, query, &kv, layer.pages.all().subspan(at(first), at(n)),
-                                   layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
+    QUIRE_ASSIGN_OR_RETURN(
+        choices[m].pages, choose({step.layer, static_cast<std::int32_t>(head), first, n, group,
+                                  scores, query, &host, layer.pages.all().subspan(at(first), at(n)),
+                                  layer.codes.num_rows() > 0 ? &layer.codes : nullptr}));
     for (std::int32_t& page : choices[m].pages) page += first;
     return {};
   };

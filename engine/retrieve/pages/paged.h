@@ -167,6 +167,9 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
     PageSummaries summaries;          ///< of the complete pages
     KeyCodes codes;                   ///< of their rows, if keys are scored and codes pay
     std::vector<HeadChoice> choices;  ///< [num_kv_heads], empty before the first selection
+    KvView host{};  ///< the first copied_rows rows, in `rows`: the host ranks by keys
+    std::int64_t copied_rows = 0;
+    HostRows rows;
     /// A choice by votes: [num_kv_heads, num_voted], as offsets from the first candidate.
     ComputeBuffer<std::int32_t> voted;
     std::int64_t num_voted = -1;  ///< per head; -1 before the first choice by votes

@@ -127,14 +127,16 @@ Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
   indexes_.resize(at(all.num_layers));
   codes_ = std::vector<KeyCodes>(at(all.num_layers));
   QUIRE_RETURN_IF_ERROR(ones_.reserve(buffer_memory(), all.head_dim));
-  QUIRE_RETURN_IF_ERROR(all.compute->synchronize());
-  std::fill_n(ones_.data(), all.head_dim, 1.0f);
+  const std::vector<float> ones(at(all.head_dim), 1.0f);
+  QUIRE_RETURN_IF_ERROR(write_memory(buffer_memory().get(), ones_.data(), ones.data(),
+                                     all.head_dim * std::int64_t{sizeof(float)}));
   for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
     if (!sparse(layer)) continue;
     CentroidInput build;
     build.queries = prompt.queries;
     build.layer = layer;
-    build.kv = all.cache->view(layer);
+    HostRows room;
+    QUIRE_ASSIGN_OR_RETURN(build.kv, all.cache->host_view(layer, room));
     build.num_heads = all.num_heads;
     build.host = prompt_host(layer);
     build.list_rows = std::min(list_rows_, build.host.end - build.host.begin);
@@ -212,12 +214,20 @@ Status CtkvrRetriever::begin_step(std::int32_t token_id, std::int32_t position) 
 Status CtkvrRetriever::attend(const RetrieveStep& step) {
   if (fallback_) return fallback_->attend(step);
   named_.clear();
-  if (looks_up_in_memory(step)) QUIRE_RETURN_IF_ERROR(fetch_named(step));
-  return RowRetriever::attend(step);
+  if (!looks_up_in_memory(step)) return RowRetriever::attend(step);
+  QUIRE_RETURN_IF_ERROR(fetch_named(step));
+  // The host attends: to a copy of the query, for a copy of the result.
+  attended_.resize(query_.size());
+  RetrieveStep host = step;
+  host.query = query_.data();
+  host.out = attended_.data();
+  QUIRE_RETURN_IF_ERROR(RowRetriever::attend(host));
+  return write_memory(step.compute->memory().get(), step.out, attended_.data(),
+                      count_of(attended_) * std::int64_t{sizeof(float)});
 }
 
 /// Finds on the device the centroids nearest to the step's queries and the union of their lists,
-/// and synchronizes. The host ranks the listed rows and attends to them.
+/// fetches both, and synchronizes. The host ranks the listed rows and attends to them.
 Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
   constexpr float kLeastSquare = 1e-30f;  // zero queries are near to nothing
   const CentroidIndex& index = *index_of(step.layer);
@@ -247,6 +257,15 @@ Status CtkvrRetriever::fetch_named(const RetrieveStep& step) {
                                                        .ld_scores = n}));
   QUIRE_RETURN_IF_ERROR(buffers_.choose(compute, kv_heads, step.num_heads / kv_heads, n,
                                         CandidateVote::kMaxScore, probes, nearest_.data()));
+  const std::int64_t width = std::int64_t{step.num_heads} * step.head_dim,
+                     query_bytes = width * static_cast<std::int64_t>(sizeof(float));
+  QUIRE_ASSIGN_OR_RETURN(std::byte* const query, compute.fetch().place(query_bytes));
+  QUIRE_RETURN_IF_ERROR(
+      compute.linear().copy_rows(step.query, 1, width, width, reinterpret_cast<float*>(query)));
+  QUIRE_RETURN_IF_ERROR(compute.fetch().fetch(query_bytes, [this, width](const std::byte* from) {
+    const auto* first = reinterpret_cast<const float*>(from);
+    query_.assign(first, first + width);
+  }));
   QUIRE_ASSIGN_OR_RETURN(std::byte* const place, compute.fetch().place(bytes));
   QUIRE_RETURN_IF_ERROR(
       compute.choice().list_union({.lists = index.lists(),

@@ -111,6 +111,7 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   // Device buffers: the unit weights that normalise queries, the normalised queries, and the
   // centroids nearest to them.
   ComputeBuffer<float> ones_, normalised_;
+  std::vector<float> query_, attended_;  ///< of the step, where the host attends
   ComputeBuffer<std::int32_t> nearest_;
   ChoiceBuffers buffers_;
   std::unique_ptr<PagedRetriever> fallback_;

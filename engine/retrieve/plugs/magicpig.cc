@@ -60,7 +60,8 @@ class MagicPigRetriever final : public RowRetriever {
     keys_.resize(at(all.num_layers));
     for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
       if (!sparse(layer)) continue;
-      const KvView kv = all.cache->view(layer);
+      HostRows room;
+      QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
       std::vector<std::optional<Result<HashedKeys>>> built(at(all.num_kv_heads));
       parallel_tasks(all.num_kv_heads, [&](std::int64_t m) {
         built[at(m)].emplace(

@@ -92,7 +92,9 @@ class ShadowKvRetriever final : public PagedRetriever {
  protected:
   /// Finds the outliers among the chunks that exist when the layer becomes sparse: those of the
   /// prompt.
-  Status begin_layer(std::int32_t layer, const RetrievalPages& pages, const KvView& kv) override {
+  Status begin_layer(std::int32_t layer, const RetrievalPages& pages, const KvView&) override {
+    HostRows room;
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, sequence().cache->host_view(layer, room));
     const std::int32_t first = policy().sink_pages(),
                        last = std::max(first, pages.complete() - policy().window_pages());
     parallel_tasks(sequence().num_kv_heads, [&](std::int64_t m) {

@@ -93,12 +93,12 @@ class CentroidIndex {
   void mark_nearest(std::int32_t kv_head, std::vector<float> cosines, std::int64_t probes,
                     std::vector<std::uint64_t>& seen) const;
   PoolMemory memory_;  ///< of the centroids, or
-  ComputeBuffer<std::uint16_t> compute_memory_;
+  ComputeBuffer<std::uint16_t> compute_memory_{MemoryPlace::kPinned};
   bool in_compute_memory_ = false;
   std::uint16_t* values_ = nullptr;  ///< the centroids
   std::vector<const void*>
       pages_;  ///< pages of values_, so that it is a cache of num_heads KV heads
-  ComputeBuffer<std::uint64_t> lists_;  ///< [num_kv_heads][slot][list_words_]
+  ComputeBuffer<std::uint64_t> lists_{MemoryPlace::kPinned};  ///< [num_kv_heads][slot][list_words_]
 };
 
 }  // namespace quire

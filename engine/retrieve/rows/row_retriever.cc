@@ -138,14 +138,15 @@ Status RowRetriever::attend(const RetrieveStep& step) {
   out_.resize(at(std::int64_t{step.num_heads} * step.head_dim));
   lse_.resize(at(step.num_heads));
   part_lse_.resize(at(step.num_heads));
-  QUIRE_RETURN_IF_ERROR(attend_local(step, kv, layer));
+  QUIRE_ASSIGN_OR_RETURN(const KvView host_kv, step.cache->host_view(step.layer, layer.rows));
+  QUIRE_RETURN_IF_ERROR(attend_local(step, host_kv, layer));
   std::vector<Result<HostCounts>> done(at(kv_heads), HostCounts{});
   std::vector<double> took_ms(at(kv_heads));
   const auto host_step = [&](std::int64_t m) {
     HostStep host;
     host.layer = step.layer;
     host.kv_head = static_cast<std::int32_t>(m);
-    host.kv = kv;
+    host.kv = host_kv;
     host.host = {policy_.sink, layer.host_end};
     host.prompt_end = layer.prompt_end;
     host.query = step.query + m * group * step.head_dim;

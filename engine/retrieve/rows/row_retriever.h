@@ -118,6 +118,7 @@ class RowRetriever : public Retriever {
     std::int64_t prompt_rows = 0,
                  prompt_end = 0;  ///< prompt rows; end of the host range within them
     std::int64_t host_end = 0;
+    HostRows rows;  ///< for the host to attend to, where they do not lie in its memory
   };
   Status attend_local(const RetrieveStep& step, const KvView& kv, const Layer& layer);
   std::int64_t host_end(std::int32_t layer, std::int64_t num_rows) const;

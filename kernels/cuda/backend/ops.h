@@ -160,8 +160,8 @@ class DeviceOps {
   /// Blocks until everything enqueued on both streams has run.
   virtual Status synchronize() = 0;
 
-  /// Enqueues an operation. The arguments are copied; they point to device or shared memory, for
-  /// copies and KV pages also to pinned memory. Errors: also kInvalidArgument.
+  /// Enqueues an operation. The arguments are copied; they point to device memory, or
+  /// to pinned memory, which kernels reach across the bus. Errors: also kInvalidArgument.
   template <class Args>
   Status run(const Args& args) {
     return enqueue(op_code(&args), &args, static_cast<std::int64_t>(sizeof args));

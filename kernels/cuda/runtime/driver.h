@@ -13,10 +13,7 @@ namespace quire::cuda {
 
 enum class MemoryKind : std::uint8_t {
   kDevice,  ///< memory of the accelerator
-  kPinned,  ///< pinned host memory that the accelerator copies from and to by itself
-  /// Managed memory, addressed by host and device. It lies on the device and migrates when the host
-  /// touches it.
-  kShared,
+  kPinned,  ///< pinned host memory that the accelerator reads and writes by itself
 };
 const char* memory_kind_name(MemoryKind kind);
 

@@ -13,8 +13,6 @@ const char* memory_kind_name(MemoryKind kind) {
       return "device";
     case MemoryKind::kPinned:
       return "pinned";
-    case MemoryKind::kShared:
-      return "shared";
   }
   return "device";
 }

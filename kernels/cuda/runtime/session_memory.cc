@@ -9,7 +9,7 @@ namespace quire::cuda {
 
 SessionMemory::SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes)
     : driver_(&driver), stream_(stream) {
-  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned}) {
     // Only the operating system knows how much host memory can be locked.
     const std::int64_t most = kind == MemoryKind::kPinned
                                   ? std::numeric_limits<std::int64_t>::max() / 2
@@ -23,27 +23,11 @@ Result<SessionMemory> SessionMemory::create(DeviceDriver& driver, StreamHandle s
   return SessionMemory(driver, stream, info.total_bytes);
 }
 
-Status SessionMemory::trim_others(MemoryKind kind, bool& some) {
-  some = false;
-  for (const MemoryKind other : {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared}) {
-    if (other == kind || pool(other).stats().cached_bytes == 0) continue;
-    some = true;
-    QUIRE_RETURN_IF_ERROR(pool(other).trim());
-  }
-  return {};
-}
-
 Result<void*> SessionMemory::allocate(MemoryKind kind, std::int64_t bytes) {
   if (bytes <= 0) return Status::invalid("bytes", "must be positive, is " + std::to_string(bytes));
-  auto buffer = pool(kind).allocate(bytes, stream_);
-  if (buffer.code() == Code::kResourceExhausted) {
-    bool some = false;
-    QUIRE_RETURN_IF_ERROR(trim_others(kind, some));
-    if (some) buffer = pool(kind).allocate(bytes, stream_);
-  }
-  QUIRE_RETURN_IF_ERROR(buffer.status());
-  void* const p = buffer->data();
-  given_.emplace(p, Given{kind, std::move(*buffer)});
+  QUIRE_ASSIGN_OR_RETURN(Buffer buffer, pool(kind).allocate(bytes, stream_));
+  void* const p = buffer.data();
+  given_.emplace(p, Given{kind, std::move(buffer)});
   return p;
 }
 

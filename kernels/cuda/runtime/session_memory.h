@@ -11,8 +11,8 @@
 namespace quire::cuda {
 
 /// Allocates a session's memory by address. Released memory stays in the pools for later requests,
-/// because freeing it in the driver would synchronize the whole device. Device and shared memory
-/// come from the same card, so if one kind has no room, kept blocks of other kinds are freed first.
+/// because freeing it in the driver would synchronize the whole device. Where one has no room, its
+/// kept blocks are freed first.
 ///
 /// Threads: those of the driver.
 class SessionMemory {
@@ -35,10 +35,9 @@ class SessionMemory {
   const PoolStats& stats(MemoryKind kind) const { return pool(kind).stats(); }
 
  private:
-  static constexpr std::size_t kKinds = 3;
+  static constexpr std::size_t kKinds = 2;
   SessionMemory(DeviceDriver& driver, StreamHandle stream, std::int64_t device_bytes);
   MemoryPool& pool(MemoryKind kind) const { return *pools_[static_cast<std::size_t>(kind)]; }
-  Status trim_others(MemoryKind kind, bool& some);
 
   DeviceDriver* driver_;
   StreamHandle stream_;

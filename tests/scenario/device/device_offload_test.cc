@@ -214,11 +214,29 @@ class LeavingCacheTest : public ::testing::Test {
       : ops_(simt::make_emulated_ops()),
         compute_(make_device_compute(ops_)),
         pool_(kFormat, 64 * kFormat.page_bytes(), compute_->memory(), 8 * kFormat.page_bytes()) {}
-  static void write(WorkingCache& cache, std::int32_t layer, std::int64_t first) {
+  /// A layer's pages in ordinary memory.
+  struct HostPages {
+    std::vector<std::byte> bytes;
+    std::vector<void*> there, pages;
+    MutableKvView view;
+  };
+  HostPages read(const MutableKvView& kv) {
+    HostPages out;
+    out.there.assign(kv.pages, kv.pages + (kv.num_rows + kPageTokens - 1) / kPageTokens);
+    out.bytes.resize(out.there.size() * static_cast<std::size_t>(kFormat.page_bytes()));
+    EXPECT_TRUE(pool_.read_pages(out.there, out.bytes.data()).ok());
+    for (std::size_t i = 0; i < out.there.size(); ++i)
+      out.pages.push_back(out.bytes.data() + i * static_cast<std::size_t>(kFormat.page_bytes()));
+    out.view = kv;
+    out.view.pages = out.pages.data();
+    return out;
+  }
+  void write(WorkingCache& cache, std::int32_t layer, std::int64_t first) {
     std::vector<std::int32_t> rows(static_cast<std::size_t>(cache.num_rows(layer) - first));
     std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(first));
-    const MutableKvView kv = *cache.writable(layer, rows);
-    each(kv, first, cache.num_rows(layer), [&](float* at, float value) { *at = value; });
+    const HostPages kv = read(*cache.writable(layer, rows));
+    each(kv.view, first, cache.num_rows(layer), [&](float* at, float value) { *at = value; });
+    EXPECT_TRUE(pool_.write_pages(kv.bytes.data(), kv.there).ok());
   }
   template <class Visit>
   static void each(const MutableKvView& kv, std::int64_t first, std::int64_t end, Visit visit) {
@@ -235,9 +253,10 @@ class LeavingCacheTest : public ::testing::Test {
       }
     }
   }
-  static void expect_rows(WorkingCache& cache, std::int32_t layer) {
+  void expect_rows(WorkingCache& cache, std::int32_t layer) {
     std::vector<std::int32_t> none;
-    each(*cache.writable(layer, none), 0, cache.num_rows(layer),
+    const HostPages kv = read(*cache.writable(layer, none));
+    each(kv.view, 0, cache.num_rows(layer),
          [](const float* at, float value) { ASSERT_EQ(*at, value); });
   }
   Status leave(WorkingCache& cache, std::int32_t layer, PageLayout layout) {

@@ -184,11 +184,12 @@ class ChosenPagesTest : public ::testing::Test {
         EXPECT_TRUE(cache.add_rows(layer, std::span(&position, 1)).ok());
         const auto raw = random_row(static_cast<std::uint32_t>(position * kLayers + layer),
                                     kKvHeads * 2 * kDim);
-        EXPECT_TRUE(cache
-                        .place(layer, rope(),
-                               {raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
-                               cache.num_rows(layer) - 1)
-                        .ok());
+        const auto row = static_cast<std::int32_t>(cache.num_rows(layer) - 1);
+        const StoredRows stored{{raw.data(), 1, DType::kF32, 2 * kDim * 4, kDim * 4, kDim * 4},
+                                {&position, 1},
+                                {&row, 1}};
+        EXPECT_TRUE(
+            compute->kv().place(rope(), *cache.writable(layer, {&row, 1}), {&stored, 1}).ok());
       }
     }
     /// Returns the layers' outputs.
@@ -217,7 +218,7 @@ class ChosenPagesTest : public ::testing::Test {
     DevicePool slots{0};
     std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
     std::unique_ptr<Retriever> retriever;
-    ComputeBuffer<float> query, out;
+    ComputeBuffer<float> query{MemoryPlace::kPinned}, out{MemoryPlace::kPinned};
   };
 };
 

@@ -73,7 +73,7 @@ TEST(DeviceSamplingTest, TokensAreThoseThatTheHostDraws) {
     }
     rules.push_back({1, 0, 1, 0, 1 - 0x1.0p-53});  // after all tokens but the last
     rules.push_back({1, 0, 1, 0, 0});
-    ComputeBuffer<float> logits;
+    ComputeBuffer<float> logits(MemoryPlace::kPinned);
     ComputeBuffer<std::int32_t> tokens;
     ASSERT_TRUE(
         logits.reserve(compute->memory(), static_cast<std::int64_t>(rules.size() * vocab)).ok());
@@ -104,7 +104,7 @@ TEST(DeviceSamplingTest, NothingToDrawAndInfiniteLogitsAreAsOnTheHost) {
   const std::vector<std::vector<float>> rows = {
       {kNan, kNan, kNan}, {-kInf, -kInf, -kInf}, {1, kInf, kInf}, {kNan, -kInf, -7}, {kNan, 3, 3}};
   std::vector<SampleRule> rules;
-  ComputeBuffer<float> logits;
+  ComputeBuffer<float> logits(MemoryPlace::kPinned);
   ComputeBuffer<std::int32_t> tokens;
   ASSERT_TRUE(logits.reserve(compute->memory(), 30).ok());
   ASSERT_TRUE(tokens.reserve(compute->memory(), 10).ok());

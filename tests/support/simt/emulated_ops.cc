@@ -23,6 +23,7 @@
 #include "kernels/cuda/rows/kv_gather.cuh"
 #include "kernels/cuda/rows/rows.cuh"
 #include "kernels/cuda/rows/samkv.cuh"
+#include "tests/support/simt/arena.h"
 #include "tests/support/simt/simt.h"
 
 namespace quire::simt {
@@ -53,7 +54,9 @@ class EmulatedDevice final : public EmulatedOps {
  public:
   explicit EmulatedDevice(const EmulatedOpsOptions& options) : options_(options) {}
   ~EmulatedDevice() override {
-    for (const auto& [p, block] : blocks_) std::free(p);
+    for (const auto& [p, block] : blocks_) {
+      if (block.kind == MemoryKind::kPinned) std::free(p);
+    }
   }
 
   std::string description() const override { return "an emulated device"; }
@@ -74,8 +77,10 @@ class EmulatedDevice final : public EmulatedOps {
                                " bytes left");
     const std::size_t size = (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment *
                              kAlignment;
-    void* p = std::aligned_alloc(kAlignment, size);
+    void* p = kind == MemoryKind::kPinned ? std::aligned_alloc(kAlignment, size)
+                                          : arena_.take(size);
     if (p == nullptr) return Status::exhausted("no memory");
+    const Arena::Open works(arena_);
     std::memset(p, kNaNs, size);
     blocks_[p] = {kind, bytes};
     if (counts) in_use_ += bytes;
@@ -93,8 +98,13 @@ class EmulatedDevice final : public EmulatedOps {
       return Status::internal("memory is released that is not the device's, or of another kind");
     if (kind != MemoryKind::kPinned) in_use_ -= found->second.bytes;
     global_.remove(p);
+    const Arena::Open works(arena_);
     std::memset(p, kNaNs, static_cast<std::size_t>(found->second.bytes));
-    std::free(p);
+    if (kind == MemoryKind::kPinned)
+      std::free(p);
+    else
+      arena_.give(p, (static_cast<std::size_t>(found->second.bytes) + kAlignment - 1) / kAlignment *
+                         kAlignment);
     blocks_.erase(found);
     return {};
   }
@@ -243,6 +253,8 @@ class EmulatedDevice final : public EmulatedOps {
   Status run_until(Done done) {
     const Lane first = options_.copies == Copies::kEarly ? Lane::kCopies : Lane::kCompute,
                second = first == Lane::kCopies ? Lane::kCompute : Lane::kCopies;
+    if (done()) return {};
+    const Arena::Open works(arena_);
     while (!done()) {
       const Lane lane = ready(first) ? first : second;
       if (!ready(lane)) return Status::internal("the lanes wait for each other");
@@ -353,8 +365,12 @@ class EmulatedDevice final : public EmulatedOps {
     return Status::internal(std::string(what) + " is not in the device's memory");
   }
 
+  /// Twice the memory, as its free parts may lie apart.
+  static constexpr std::size_t kAddresses = std::size_t{1} << 34;
+
   const EmulatedOpsOptions options_;
   mutable std::mutex mu_;  // guards all below
+  Arena arena_{kAddresses};
   std::map<void*, Block> blocks_;
   GlobalMemory global_;
   std::array<std::deque<Work>, 2> lanes_;

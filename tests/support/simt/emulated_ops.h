@@ -21,7 +21,7 @@ struct EmulatedOpsOptions {
 /// wrong or stale. A kernel that reads outside the device's memory is an error. Memory is filled
 /// with bytes that make NaNs when it is allocated and when it is freed. Matrix products are plain
 /// loops with f32 sums. A graph runs the operations that were recorded, whatever the caller would
-/// enqueue now.
+/// enqueue now. Device memory faults when the host touches it.
 class EmulatedOps : public cuda::DeviceOps {
  public:
   /// Returns how many operations of this code have run, for tests of what runs where.

@@ -150,17 +150,18 @@ TEST_F(DeviceModelTest, APassWithoutHooksWaitsOnceAndComputesInKernels) {
 class Meddler final : public ForwardHook {
  public:
   Status after_projection(LayerPass& pass) override {
-    for (std::int64_t i = 0; i < pass.qkv.rows; ++i) {
-      seen_.insert(seen_.end(), pass.qkv.k + i * pass.qkv.ld, pass.qkv.k + i * pass.qkv.ld + 16);
-    }
+    const QkvRows& there = pass.host_qkv;
+    for (std::int64_t i = 0; i < there.rows; ++i)
+      seen_.insert(seen_.end(), there.k + i * there.ld, there.k + i * there.ld + 16);
     if (pass.layer == 0) (*pass.carry_on)[2] = 0;
     (*pass.write)[3] = 0;
     return {};
   }
   Status after_attention(LayerPass& pass) override {
     for (std::size_t i = 0; i < pass.rows.size() * 4; ++i)
-      seen_.push_back(std::isnan(pass.lse[i]) ? -1000.0f : pass.lse[i]);
-    const KvView kv = pass.cache->view(pass.layer);
+      seen_.push_back(std::isnan(pass.host_lse[i]) ? -1000.0f : pass.host_lse[i]);
+    HostRows room;
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, pass.cache->host_view(pass.layer, room));
     for (std::int32_t c = 0; c < 8; ++c) seen_.push_back(load_f32(kv.pages[0], kv.dtype, c));
     if (pass.layer == 1) (*pass.carry_on)[5] = 0;
     return {};

@@ -77,15 +77,18 @@ struct Cache {
     std::iota(positions.begin(), positions.end(), 0);
     for (std::int32_t layer = 0; layer < 5; ++layer) {
       EXPECT_TRUE(cache.add_rows(layer, positions).ok());
-      for (const void* page : pages(layer))
-        std::memset(const_cast<void*>(page), 0,
-                    static_cast<std::size_t>(pool.format().page_bytes()));
+      const std::vector<void*> all = pages(layer);
+      const std::vector<std::byte> zeros(all.size() *
+                                         static_cast<std::size_t>(pool.format().page_bytes()));
+      EXPECT_TRUE(pool.write_pages(zeros.data(), all).ok());
     }
   }
-  std::vector<const void*> pages(std::int32_t layer) {
+  std::vector<void*> pages(std::int32_t layer) {
     const KvView view = cache.view(layer);
-    return std::vector<const void*>(view.pages,
-                                    view.pages + (view.num_rows + kPageTokens - 1) / kPageTokens);
+    std::vector<void*> out;
+    for (std::int64_t page = 0; page * kPageTokens < view.num_rows; ++page)
+      out.push_back(const_cast<void*>(view.pages[page]));
+    return out;
   }
   Status place(Compute& compute, const RopeTable& table, std::int32_t layer, const Stored& stored) {
     std::vector<std::int32_t> rows;
@@ -97,11 +100,12 @@ struct Cache {
     std::vector<float> out;
     const DType dtype = pool.format().dtype;
     for (std::int32_t layer = 0; layer < 5; ++layer) {
-      for (const void* page : pages(layer)) {
-        for (std::int64_t i = 0;
-             i < pool.format().page_bytes() / static_cast<std::int64_t>(dtype_bytes(dtype)); ++i)
-          out.push_back(load_f32(page, dtype, i));
-      }
+      const std::vector<void*> all = pages(layer);
+      std::vector<std::byte> bytes(all.size() *
+                                   static_cast<std::size_t>(pool.format().page_bytes()));
+      EXPECT_TRUE(pool.read_pages(all, bytes.data()).ok());
+      for (std::size_t i = 0; i < bytes.size() / dtype_bytes(dtype); ++i)
+        out.push_back(load_f32(bytes.data(), dtype, static_cast<std::int64_t>(i)));
     }
     return out;
   }

@@ -117,9 +117,9 @@ TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) 
   });
   EXPECT_EQ(ops->description(), "Made-up GPU (device 0, compute capability 9.0, 80.0 GiB)");
   EXPECT_EQ(ops->memory()->free_bytes, std::int64_t{70} << 30);
-  const auto more = ops->allocate(MemoryKind::kShared, 2 << 20);
+  const auto more = ops->allocate(MemoryKind::kPinned, 2 << 20);
   EXPECT_EQ(more.code(), Code::kResourceExhausted);
-  EXPECT_EQ(more.status().message(), "out of shared memory");
+  EXPECT_EQ(more.status().message(), "out of pinned memory");
   void* p = std::move(*ops->allocate(MemoryKind::kDevice, 8));
   const std::int64_t value = 42;
   ASSERT_TRUE(ops->run(CopyArgs{p, &value, 8}).ok());

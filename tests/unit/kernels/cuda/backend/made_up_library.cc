@@ -56,7 +56,7 @@ std::int32_t allocate(QuireCudaSession*, std::uint32_t kind, std::int64_t bytes,
                       QuireCudaMessage* message) {
   if (bytes > (1 << 20))
     return refuse(quire::Code::kResourceExhausted,
-                  kind == 2 ? "out of shared memory" : "out of memory", message);
+                  kind == 1 ? "out of pinned memory" : "out of memory", message);
   *p = std::malloc(static_cast<std::size_t>(bytes));
   return 0;
 }

@@ -34,10 +34,8 @@ class FakeDriver : public DeviceDriver {
     for (const auto& [p, a] : allocations_) sum += a.kind == kind ? a.bytes : 0;
     return sum;
   }
-  /// Returns the bytes allocated on the card, in any kind of memory there.
-  std::int64_t card_bytes() const {
-    return given_bytes(MemoryKind::kDevice) + given_bytes(MemoryKind::kShared);
-  }
+  /// Returns the bytes allocated on the card.
+  std::int64_t card_bytes() const { return given_bytes(MemoryKind::kDevice); }
   std::int64_t num_handles() const { return static_cast<std::int64_t>(handles_.size()); }
   /// Forgets memory that could not be released, as it goes with the device.
   void forget_memory() { allocations_.clear(); }

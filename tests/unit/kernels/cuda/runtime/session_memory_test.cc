@@ -13,7 +13,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-constexpr MemoryKind kKinds[] = {MemoryKind::kDevice, MemoryKind::kPinned, MemoryKind::kShared};
+constexpr MemoryKind kKinds[] = {MemoryKind::kDevice, MemoryKind::kPinned};
 
 struct SessionMemoryTest : testing::Test {
   FakeDriver driver{64 * kMiB};
@@ -84,22 +84,22 @@ TEST_F(SessionMemoryTest, WhatComesAgainIsNotAskedOfTheDriver) {
     }
     for (const auto& [kind, p] : used) ASSERT_TRUE(memory->release(kind, p).ok());
   }
-  EXPECT_EQ(calls("allocate"), 9);
+  EXPECT_EQ(calls("allocate"), 6);
   EXPECT_EQ(calls("release"), 0);
   for (const MemoryKind kind : kKinds) EXPECT_EQ(memory->stats(kind).reuses, 12);
 }
 
-TEST_F(SessionMemoryTest, OneKindMakesRoomForAnother) {
+TEST_F(SessionMemoryTest, KeptBlocksMakeRoom) {
   auto memory = SessionMemory::create(driver, stream.get());
   ASSERT_TRUE(memory.ok());
-  void* const shared = *memory->allocate(MemoryKind::kShared, 48 * kMiB);
+  void* const large = *memory->allocate(MemoryKind::kDevice, 48 * kMiB);
   EXPECT_EQ(memory->allocate(MemoryKind::kDevice, 32 * kMiB).code(), Code::kResourceExhausted)
       << "it is in use";
-  ASSERT_TRUE(memory->release(MemoryKind::kShared, shared).ok());
-  EXPECT_EQ(memory->stats(MemoryKind::kShared).cached_bytes, 48 * kMiB);
-  const auto p = memory->allocate(MemoryKind::kDevice, 32 * kMiB);
+  ASSERT_TRUE(memory->release(MemoryKind::kDevice, large).ok());
+  EXPECT_EQ(memory->stats(MemoryKind::kDevice).cached_bytes, 48 * kMiB);
+  const auto p = memory->allocate(MemoryKind::kDevice, 20 * kMiB);
   ASSERT_TRUE(p.ok()) << p.status().to_string();
-  EXPECT_EQ(memory->stats(MemoryKind::kShared).cached_bytes, 0);
+  EXPECT_EQ(memory->stats(MemoryKind::kDevice).cached_bytes, 0);
   expect_exact(*memory);
 }
 
@@ -107,16 +107,13 @@ TEST_F(SessionMemoryTest, ExhaustionIsOneErrorAndLeavesEverythingAsItWas) {
   auto memory = SessionMemory::create(driver, stream.get());
   ASSERT_TRUE(memory.ok());
   void* const held = *memory->allocate(MemoryKind::kDevice, 40 * kMiB);
-  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kShared}) {
-    for (const std::int64_t bytes : {32 * kMiB, 65 * kMiB}) {
-      const auto p = memory->allocate(kind, bytes);
-      ASSERT_EQ(p.code(), Code::kResourceExhausted);
-      EXPECT_NE(p.status().message().find(std::to_string(bytes)), std::string::npos)
-          << p.status().message();
-      EXPECT_NE(p.status().message().find(memory_kind_name(kind)), std::string::npos)
-          << p.status().message();
-      expect_exact(*memory);
-    }
+  for (const std::int64_t bytes : {32 * kMiB, 65 * kMiB}) {
+    const auto p = memory->allocate(MemoryKind::kDevice, bytes);
+    ASSERT_EQ(p.code(), Code::kResourceExhausted);
+    EXPECT_NE(p.status().message().find(std::to_string(bytes)), std::string::npos)
+        << p.status().message();
+    EXPECT_NE(p.status().message().find("device"), std::string::npos) << p.status().message();
+    expect_exact(*memory);
   }
   EXPECT_EQ(driver.given_bytes(MemoryKind::kDevice), 40 * kMiB);
   EXPECT_TRUE(memory->allocate(MemoryKind::kDevice, 16 * kMiB).ok());
@@ -140,16 +137,16 @@ TEST_F(SessionMemoryTest, EveryCallOfTheDriverMayFail) {
     {
       auto memory = SessionMemory::create(driver, stream.get());
       ASSERT_TRUE(memory.ok());
-      void* const kept = *memory->allocate(MemoryKind::kShared, 1000);
+      void* const kept = *memory->allocate(MemoryKind::kPinned, 1000);
       driver.fail(call, 1, Status::internal("told to"));
       const auto p = memory->allocate(MemoryKind::kDevice, 2000);
-      EXPECT_TRUE(memory->release(MemoryKind::kShared, kept).ok());
+      EXPECT_TRUE(memory->release(MemoryKind::kPinned, kept).ok());
       (void)memory->memory();  // some calls are made only here
       const auto again = memory->allocate(MemoryKind::kDevice, 3000);
       EXPECT_TRUE(again.ok()) << again.status().to_string();
       expect_exact(*memory);
       EXPECT_TRUE(call == std::string("release") ||
-                  memory->stats(MemoryKind::kShared).stranded_bytes == 0);
+                  memory->stats(MemoryKind::kPinned).stranded_bytes == 0);
     }
     driver.forget_memory();  // drops what could not be released
   }
@@ -164,7 +161,7 @@ TEST_F(SessionMemoryTest, ALostDeviceTakesItsMemoryWithIt) {
     void* const p = *memory->allocate(MemoryKind::kPinned, 1000);
     driver.fail("memory", 1, Status(Code::kDeviceLost, "gone"));
     EXPECT_EQ(memory->memory().code(), Code::kDeviceLost);
-    EXPECT_EQ(memory->allocate(MemoryKind::kShared, 1000).code(), Code::kDeviceLost);
+    EXPECT_EQ(memory->allocate(MemoryKind::kPinned, 1000).code(), Code::kDeviceLost);
     EXPECT_TRUE(memory->release(MemoryKind::kPinned, p).ok());
   }
   stream = Stream();
