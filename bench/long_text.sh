@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What it is worth that a document's chunks see those before them: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on questions over whole articles of XQuAD.
-#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER]
+#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE]
 # FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and two
 # others, cut into chunks of 512 tokens: once with the chunks read behind each other
 # (context_tokens 4096), once with each alone. --work keeps the state, so that the same command goes
@@ -9,22 +9,26 @@
 # each with its context_tokens.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=60; work=
+data=; questions=60; work=; quire=
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
+    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
 [ -n "$data" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
-cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
+if [ -z "$quire" ]; then
+  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
+  quire="$ROOT/build/release/quire"
+fi
 if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
 mkdir -p "$work"
-quire="$ROOT/build/release/quire"; model="$ROOT/models/smollm2"
+model="$ROOT/models/smollm2"
 python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" >"$work/questions.jsonl"
 [ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
 strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv

@@ -1,28 +1,37 @@
 #!/usr/bin/env bash
 # What strategies lose on a pretrained model and public questions: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on HotpotQA, 2WikiMultihopQA and MuSiQue.
-#   bench/real_text.sh --data FOLDER [--questions N] [--work FOLDER] [--labelled]
+#   bench/real_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--labelled]
+#                      [--certify]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500 and musique_train100 (.jsonl.gz). Questions
 # of odd rank are reported, N of each set at most (50, 60 of 2Wiki). Heads are chosen by sentences
 # that 'quire model calibrate' hides in the bundled sample; with --labelled by the questions of even
-# rank. --work keeps the state, so that the same command goes on after an interruption.
+# rank. --certify measures what 'auto' may take instead, with heads chosen by the questions of even
+# rank, and leaves the certificates in the store. --work keeps the state, so that the same command
+# goes on after an interruption. --quire is a finished program to measure with, in place of a new
+# build.
 # Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=; work=; labelled=no
+data=; questions=; work=; quire=; labelled=no; certify=no
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --labelled) labelled=yes ;;
+    --certify) certify=yes; labelled=yes ;;
+    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$data" ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
-cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
+if [ -z "$quire" ]; then
+  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
+  quire="$ROOT/build/release/quire"
+fi
 if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
 mkdir -p "$work"
 # half RANK FILE MOST: every second line from that rank on.
@@ -33,15 +42,22 @@ for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; d
   half 1 "$name" 50 >>"$work/choose.new"
 done
 mv "$work/report.new" "$work/report.jsonl"; mv "$work/choose.new" "$work/choose.jsonl"
-quire="$ROOT/build/release/quire"; model="$ROOT/models/smollm2"
+model="$ROOT/models/smollm2"
 calibrate=("$quire" model calibrate -m "$model" --path "$work/store")
 [ "$labelled" = no ] || calibrate+=(--questions "$work/choose.jsonl")
 [ -d "$work/store" ] || "${calibrate[@]}" >&2
 strategies=recompute,reuse,reuse:positions=naive,samkv,samkv:score=heads_words
 strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,samkv:score=keys
 strategies+=,random:keep_ratio=0.2,prophetkv:r=0.15,cacheblend:recompute_ratio=0.15
-"$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 --work "$work/store" \
-  --strategies "$strategies" --json "$work/real_text.json" >&2
+measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0)
+if [ "$certify" = yes ]; then
+  strategies=reuse,samkv,prophetkv:r=0.15,prophetkv:r=0.4
+  strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,random:keep_ratio=0.2
+  measure+=(--store "$work/store" --work "$work/cache" --certify)
+else
+  measure+=(--work "$work/store")
+fi
+"${measure[@]}" --strategies "$strategies" --json "$work/real_text.json" >&2
 jq --arg labelled "$labelled" '{
   settings: (.settings + {labelled: $labelled, model: .model, suite: .suite}),
   rows: [range(.rows | length) as $i | .rows[$i] + (.details[$i] | del(.strategy, .task))]
