@@ -42,16 +42,16 @@ python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" "$others
 head -n "$drafted" "$work/questions.jsonl" >"$work/drafted.jsonl"
 [ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
 
-# A fifth of about 2,600 tokens stays, then half of that, of which a step sees a half or so.
+# What is ranked is less than what is chosen, and a step sees a part of that.
 chosen=samkv:keep_ratio=0.2
 again="$chosen,recompute=question"
-ranked="$again,compress=speckv,capacity=256"
-part=decode_budget=192
+ranked="$again,compress=speckv,capacity=192"
+part=decode_budget=128
 stages="recompute,reuse,$chosen,$again,$ranked,drop_mode=drop"
 stages+=",$ranked,decode=freekv,$part,decode_dense_layers=0"
 stages+=",$ranked,decode=ctkvr,$part,decode_dense_layers=0,$ranked,decode=specontext,$part"
 # Without a draft's look-ahead the window alone ranks.
-stages+=",$again,compress=snapkv,capacity=256,drop_mode=drop"
+stages+=",$again,compress=snapkv,capacity=192,drop_mode=drop"
 
 # measure NAME DRAFT_LAYERS QUESTIONS STRATEGIES: both kinds of report.
 measure() {

@@ -1,0 +1,85 @@
+"""Questions about several short documents, of XQuAD's paragraphs:
+`short_questions.py FILE MOST [PARAGRAPHS] [--unanswerable]`.
+
+FILE is xquad_en.json.gz. Four questions are asked over PARAGRAPHS (4) paragraphs of as many
+articles, each over all of them in an order of its own; with --unanswerable over the paragraphs of
+the next four questions, none of which is of the same article. Prints at most MOST records, one JSON
+object a line, in an order that the seed fixes.
+"""
+
+import argparse
+import gzip
+import json
+import random
+
+PER_GROUP = 4
+
+
+def parse():
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("file")
+    p.add_argument("most", type=int)
+    p.add_argument("paragraphs", type=int, nargs="?", default=4)
+    p.add_argument("--unanswerable", action="store_true")
+    return p.parse_args()
+
+
+def groups_of(articles, size, rng):
+    """Yields groups of paragraphs, each of another article; no paragraph comes twice."""
+    left = {i: rng.sample(a["paragraphs"], len(a["paragraphs"])) for i, a in enumerate(articles)}
+    while True:
+        # Articles with most paragraphs left come first, so that none is left over alone.
+        mine = sorted((i for i in left if left[i]), key=lambda i: (-len(left[i]), rng.random()))
+        if len(mine) < size:
+            return
+        yield [(i, left[i].pop()) for i in mine[:size]]
+
+
+def document(article, paragraph, articles):
+    return {
+        "id": f"a{article}",
+        "title": articles[article]["title"].replace("_", " "),
+        "text": paragraph["context"],
+    }
+
+
+def main():
+    args = parse()
+    rng = random.Random(23)
+    with gzip.open(args.file, "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    groups = list(groups_of(articles, args.paragraphs, rng))
+    records = []
+    for number, group in enumerate(groups):
+        shown = group
+        if args.unanswerable:
+            asked = {i for i, _ in group}
+            others = groups[number + 1 :] + groups[:number]
+            shown = next(g for g in others if asked.isdisjoint(i for i, _ in g))
+        for k in range(PER_GROUP):
+            article, paragraph = group[k % len(group)]
+            qa = rng.choice(paragraph["qas"])
+            documents = [document(i, p, articles) for i, p in shown]
+            rng.shuffle(documents)
+            record = {
+                "documents": documents,
+                "question": qa["question"],
+                "answers": [qa["answers"][0]["text"]],
+                "kind": "passage",
+            }
+            if not args.unanswerable:
+                begin = qa["answers"][0]["answer_start"]
+                text = paragraph["context"]
+                before = text.rfind(". ", 0, begin)
+                end = text.find(". ", begin + len(qa["answers"][0]["text"]))
+                found = text[before + 2 if before >= 0 else 0 : end + 1 if end >= 0 else len(text)]
+                record["support"] = [{"id": f"a{article}", "text": found}]
+            records.append(record)
+    for record in records[: args.most]:
+        print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
