@@ -55,8 +55,8 @@ stages+=",$again,compress=snapkv,capacity=192,drop_mode=drop"
 
 # measure NAME DRAFT_LAYERS QUESTIONS STRATEGIES: both kinds of report.
 measure() {
-  local common=(fidelity -m "$model" --suite "$work/$3.jsonl" --limit 0 --store "$work/store"
-    --work "$work/cache" --model.draft_path="$model" --model.draft_layers="$2"
+  local common=(fidelity -m "$model" --suite "$work/$3.jsonl" --limit 0
+    --work "$work/store" --model.draft_path="$model" --model.draft_layers="$2"
     --model.draft_wait_ms=60000 --strategies "$4")
   "$quire" "${common[@]}" --json "$work/$1.json" >&2
   "$quire" "${common[@]}" --span-tokens 128 --max-tokens 128 --json "$work/$1.spans.json" >&2

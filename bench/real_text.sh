@@ -53,7 +53,7 @@ measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0)
 if [ "$certify" = yes ]; then
   strategies=reuse,samkv,prophetkv:r=0.15,prophetkv:r=0.4
   strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,random:keep_ratio=0.2
-  measure+=(--store "$work/store" --work "$work/cache" --certify)
+  measure+=(--store "$work/store" --certify)  # a folder of --work would hide the calibration
 else
   measure+=(--work "$work/store")
 fi
