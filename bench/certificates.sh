@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `auto` may take on a pretrained model: SmolLM2-135M-Instruct (scripts/get_model.sh smollm2) on
-# questions over three paragraphs of XQuAD each, and on the same kind of questions over paragraphs
-# that do not answer them, which must certify nothing.
+# What `auto` may take on a pretrained model: SmolLM2-135M-Instruct (scripts/get_model.sh smollm2)
+# on questions over three paragraphs of XQuAD each, and on the same kind of questions over
+# paragraphs that do not answer them, which must certify nothing.
 #   bench/certificates.sh --data FOLDER [--questions N] [--strategies LIST] [--work FOLDER]
 #                         [--quire FILE]
 # FOLDER holds xquad_en.json.gz and the question sets of bench/real_text.sh, by whose questions of

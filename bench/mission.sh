@@ -7,9 +7,9 @@
 #   bench/mission.sh --data FOLDER [--questions N] [--drafted N] [--others N] [--work FOLDER]
 #                    [--quire FILE]
 # FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and N
-# others (2); drafts of 20 and 10 layers are asked the first --drafted (60) of them. --work keeps the
-# state, so that the same command goes on after an interruption. --quire is a finished program to
-# measure with, in place of a new build.
+# others (2); drafts of 20 and 10 layers are asked the first --drafted (60) of them. --work keeps
+# the state, so that the same command goes on after an interruption. --quire is a finished program
+# to measure with, in place of a new build.
 # Prints {"settings", "rows"}: rows and details of 'quire fidelity', each with `draft_layers` and
 # `part`: `answers`, or `spans` for the same strategies held to 128 tokens of recompute's answer,
 # where agreement and KL are of all of them.
