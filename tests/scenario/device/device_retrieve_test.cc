@@ -161,7 +161,8 @@ class ChosenPagesTest : public ::testing::Test {
         : compute(std::move(who)),
           pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
           cache(pool, kLayers),
-          retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))) {
+          retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))),
+          registered(std::move(*compute->register_rope(rope()))) {
       for (std::int32_t p = 0; p < kPrompt; ++p) add_row(p);
       SequenceContext context;
       AssembledPrompt assembled;
@@ -218,6 +219,7 @@ class ChosenPagesTest : public ::testing::Test {
     DevicePool slots{0};
     std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
     std::unique_ptr<Retriever> retriever;
+    std::shared_ptr<const void> registered;  ///< the rotary table, on a device
     ComputeBuffer<float> query{MemoryPlace::kPinned}, out{MemoryPlace::kPinned};
   };
 };

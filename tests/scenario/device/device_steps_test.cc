@@ -1,6 +1,7 @@
 /// Decode steps run as graphs where possible, and answers have the same bits.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "engine/answer/decode_batch.h"
@@ -22,7 +23,19 @@ class HostRetriever final : public Retriever {
  public:
   HostRetriever() : Retriever({}) {}
   Status prepare(const SequenceContext&, const AssembledPrompt&) override { return {}; }
-  Status attend(const RetrieveStep& step) override { return inner_->attend(step); }
+  Status attend(const RetrieveStep& step) override {
+    HostRows rows;
+    AttentionArgs args{};
+    args.q = step.query;
+    args.query_positions = &step.position;
+    args.rows = 1;
+    args.ldq = args.ldo = std::int64_t{step.num_heads} * step.head_dim;
+    args.num_heads = step.num_heads;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(step.head_dim));
+    QUIRE_ASSIGN_OR_RETURN(args.kv, step.cache->host_view(step.layer, rows));
+    args.out = step.out;
+    return attention(args);
+  }
 
  private:
   const std::unique_ptr<Retriever> inner_ = std::move(*retrievers().make("dense"));

@@ -1,5 +1,5 @@
-/// Working caches whose pages lie on an emulated device, which the host cannot touch: what they copy
-/// is what caches in ordinary memory copy.
+/// Working caches whose pages lie on an emulated device, which the host cannot touch: what they
+/// copy is what caches in ordinary memory copy.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -148,7 +148,8 @@ TEST_F(DeviceCacheTest, TheHostSeesACopyThatGrows) {
   ASSERT_TRUE(device.cache.add_rows(0, more).ok());
   const std::vector<std::byte> ones(2 * Filled::page_bytes(), std::byte{1});
   ASSERT_TRUE(
-      device.pool.write_pages(ones.data(), std::span<void* const>(device.pages(0)).subspan(2)).ok());
+      device.pool.write_pages(ones.data(), std::span<void* const>(device.pages(0)).subspan(2))
+          .ok());
   EXPECT_EQ(seen(device), device.bytes(0));
 }
 
