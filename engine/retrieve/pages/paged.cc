@@ -394,8 +394,12 @@ std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_inde
   const CandidateRowsArgs rows = rows_wanted(layer, layer.voted_seen);
   std::vector<std::int32_t> pages(to_size(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);
-  for (std::int64_t i = 0; i < layer.num_voted; ++i)
-    pages.push_back(policy_.sink_pages() + layer.voted.data()[head * layer.num_voted + i]);
+  std::vector<std::int32_t> voted(to_size(layer.num_voted));
+  const Status read = read_memory(device_memory_.get(), layer.voted.data() + head * layer.num_voted,
+                                  layer.num_voted * static_cast<std::int64_t>(sizeof(std::int32_t)),
+                                  voted.data());
+  if (!read.ok()) return {};
+  for (const std::int32_t page : voted) pages.push_back(policy_.sink_pages() + page);
   for (std::int64_t page = rows.last_from; page < rows.num_units; ++page)
     pages.push_back(static_cast<std::int32_t>(page));
   return pages;
