@@ -69,7 +69,7 @@ struct RetrieveStep {
   const WorkingCache* cache = nullptr;
   std::int32_t num_heads = 0, head_dim = 0;
   float* out = nullptr;        ///< [num_heads, head_dim]
-  Compute* compute = nullptr;  ///< runs the step; its memory holds query and out
+  Compute* compute = nullptr;  ///< runs the step; its memory holds query and out by default
   /// Receives the milliseconds that choosing takes, because the step may run concurrently with
   /// other requests' steps. Null: stats() counts them.
   double* choose_ms = nullptr;
@@ -99,7 +99,8 @@ class Retriever : public NamedPlug<Retriever> {
   /// Runs before the layers of a step. A retriever that chooses by token id alone prefetches its
   /// rows here.
   virtual Status begin_step(std::int32_t /*token_id*/, std::int32_t /*position*/) { return {}; }
-  /// Returns whether attend() of this layer reads or writes the step's results on the host. If not,
+  /// Returns whether attend() of this layer works on the host. If so, everything enqueued has run,
+  /// query and out lie in ordinary memory, and rows are read by WorkingCache::host_view(). If not,
   /// it enqueues on RetrieveStep::compute, and the host does not synchronize before the call.
   virtual bool needs_host(const RetrieveStep& /*without query and out*/) const { return true; }
   /// Computes softmax attention of the step's query over the rows that this retriever chooses.
