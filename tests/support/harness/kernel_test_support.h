@@ -85,7 +85,7 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<flo
   const auto record = [](const char* key, double value) {
     std::ostringstream text;
     text << value;
-    testing::Test::RecordProperty(key, text.str());
+    ::testing::Test::RecordProperty(key, text.str());
   };
   record("max_absolute_error", d.absolute);
   record("max_relative_error", d.relative);
