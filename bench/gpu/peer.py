@@ -162,9 +162,7 @@ def flashinfer_attention(torch, report):
         bytes_each = total * PAGE * KV_HEADS * DIM * 4
 
         def make(total=total, decode=decode, q=q):
-            kv = torch.randn(
-                total, 2, KV_HEADS, PAGE, DIM, device="cuda", dtype=torch.bfloat16
-            )
+            kv = torch.randn(total, 2, KV_HEADS, PAGE, DIM, device="cuda", dtype=torch.bfloat16)
             return lambda: decode.run(q, kv)
 
         times = timed(torch, rotating(make, bytes_each), 50)

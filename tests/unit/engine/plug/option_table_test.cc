@@ -44,7 +44,8 @@ TEST(OptionTable, ValuesAreCheckedAndSet) {
   table.add(fields());
   const auto wrong = table.parse(PlugOptions(PlugOptions::Values{{"share", "2"}}), "cache.options");
   EXPECT_EQ(wrong.status().field(), "cache.options.share");
-  const auto parsed = table.parse(PlugOptions(PlugOptions::Values{{"share", "0.5"}, {"on", "off"}}), "cache.options");
+  const auto parsed = table.parse(PlugOptions(PlugOptions::Values{{"share", "0.5"}, {"on", "off"}}),
+                                  "cache.options");
   ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
   EXPECT_EQ(parsed->share, 0.5);
   EXPECT_FALSE(parsed->tokens.has_value());
