@@ -282,7 +282,8 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(backend));
   QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(std::move(compute), engine));
-  if (f.work.empty())
+  // A folder of --work may be calibrated itself; a store that is named outweighs it.
+  if (f.work.empty() || !f.store.empty())
     QUIRE_RETURN_IF_ERROR(take_calibration(
         config.disk.path, facts_of(*parts.model, *parts.tokenizer, parts.format, 0), *b.store));
   QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine_from_parts(std::move(parts), engine, *b.store));

@@ -120,7 +120,7 @@ TEST(BackendLibrary, ASessionPassesCallsAndTheirErrorsOnAndOutlivesWhoLoadedIt) 
   const auto more = ops->allocate(MemoryKind::kPinned, 2 << 20);
   EXPECT_EQ(more.code(), Code::kResourceExhausted);
   EXPECT_EQ(more.status().message(), "out of pinned memory");
-  void* p = std::move(*ops->allocate(MemoryKind::kDevice, 8));
+  void* p = *ops->allocate(MemoryKind::kDevice, 8);
   const std::int64_t value = 42;
   ASSERT_TRUE(ops->run(CopyArgs{p, &value, 8}).ok());
   ASSERT_TRUE(ops->synchronize().ok());
