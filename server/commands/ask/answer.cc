@@ -1,5 +1,6 @@
 #include "server/commands/ask/answer.h"
 
+#include <CLI/CLI.hpp>
 #include <boost/json/array.hpp>
 #include <cstdio>
 #include <utility>
@@ -9,6 +10,37 @@
 
 namespace quire {
 namespace json = boost::json;
+
+void add_question_flags(CLI::App& command, QuestionFlags& flags) {
+  command
+      .add_option(
+          "-d,--document", flags.documents,
+          "Document ids, in prompt order (repeat, or separate by commas); none: the service "
+          "takes the best ones")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command.add_flag("--no-documents", flags.no_documents, "Ask without any document")
+      ->excludes("--document");
+  command
+      .add_option("-s,--strategy", flags.strategy, "How cached documents are used (see /v1/info)")
+      ->capture_default_str();
+  command.add_option("--max-tokens", flags.max_tokens, "Longest answer")->capture_default_str();
+  command.add_option("--temperature", flags.temperature, "0: the likeliest token")
+      ->capture_default_str();
+  command.add_option("--system", flags.system, "System message");
+}
+
+json::object question_body(const QuestionFlags& flags) {
+  json::object o;
+  json::array ids;
+  for (const auto& id : flags.documents) ids.emplace_back(id);
+  if (!ids.empty() || flags.no_documents) o["document_ids"] = std::move(ids);
+  o["max_tokens"] = flags.max_tokens;
+  o["temperature"] = flags.temperature;
+  if (!flags.system.empty()) o["system"] = flags.system;
+  o["cache"] = json::object{{"strategy", flags.strategy}};
+  return o;
+}
 
 Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
                                    const std::function<bool()>& stopped) {

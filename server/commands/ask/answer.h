@@ -2,13 +2,28 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "server/commands/client.h"
 
 namespace quire {
+
+/// What every question says besides its own words.
+struct QuestionFlags {
+  std::vector<std::string> documents;  ///< ids, in prompt order; empty: the service takes the best
+  bool no_documents = false;           ///< ask without any
+  std::string system, strategy = "auto";
+  std::int64_t max_tokens = 128;
+  double temperature = 0;
+};
+/// Adds -d, --no-documents, -s, --max-tokens, --temperature and --system.
+void add_question_flags(CLI::App& command, QuestionFlags& flags);
+/// Returns the body of POST /v1/query, to which the question itself is added.
+boost::json::object question_body(const QuestionFlags& flags);
 
 /// Streams `body` as POST /v1/query and prints the text to standard output as it comes. Returns the
 /// event `done`, with the text as `answer`. `stopped` is asked between pieces, if given; once it is

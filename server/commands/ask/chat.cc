@@ -32,11 +32,7 @@ constexpr const char* kHelp =
 
 struct ChatFlags {
   ClientFlags client;
-  std::vector<std::string> documents;
-  std::string system, strategy = "auto";
-  std::int64_t max_tokens = 512;
-  double temperature = 0;
-  bool no_documents = false;
+  QuestionFlags asked;
 };
 
 std::string_view trimmed(std::string_view text) {
@@ -60,7 +56,7 @@ std::vector<std::string> split_at_commas(std::string_view text) {
 class Chat {
  public:
   explicit Chat(const ChatFlags& flags)
-      : flags_(flags), terminal_(::isatty(STDIN_FILENO) == 1), documents_(flags.documents) {}
+      : flags_(flags), terminal_(::isatty(STDIN_FILENO) == 1), asked_(flags.asked) {}
 
   int run() {
     ClientRequest request;
@@ -121,12 +117,12 @@ class Chat {
     } else if (name == "/use") {
       use(split_at_commas(rest));
     } else if (name == "/all") {
-      documents_.clear();
-      none_ = false;
+      asked_.documents.clear();
+      asked_.no_documents = false;
       std::fputs("The service takes the best of all documents.\n", stderr);
     } else if (name == "/none") {
-      documents_.clear();
-      none_ = true;
+      asked_.documents.clear();
+      asked_.no_documents = true;
       std::fputs("No documents.\n", stderr);
     } else if (name == "/documents") {
       list_documents();
@@ -156,8 +152,8 @@ class Chat {
     }
     std::fprintf(stderr, "%zu document%s in every question.\n", ids.size(),
                  ids.size() == 1 ? "" : "s");
-    documents_ = std::move(ids);
-    none_ = false;
+    asked_.documents = std::move(ids);
+    asked_.no_documents = false;
   }
 
   void list_documents() {
@@ -189,23 +185,13 @@ class Chat {
     std::fputs(text.ok() ? text->c_str() : (text.status().message() + "\n").c_str(), stderr);
   }
 
-  json::object body() const {
-    json::object o;
-    o["messages"] = messages_;
-    json::array ids;
-    for (const auto& id : documents_) ids.emplace_back(id);
-    if (!ids.empty() || none_ || flags_.no_documents) o["document_ids"] = std::move(ids);
-    o["max_tokens"] = flags_.max_tokens;
-    o["temperature"] = flags_.temperature;
-    if (!flags_.system.empty()) o["system"] = flags_.system;
-    o["cache"] = json::object{{"strategy", flags_.strategy}};
-    return o;
-  }
-
   void ask(std::string question) {
     messages_.push_back(json::object{{"role", "user"}, {"content", std::move(question)}});
     const Interrupt interrupt;
-    const auto done = stream_answer(flags_.client, body(), [&] { return interrupt.requested(); });
+    json::object body = question_body(asked_);
+    body["messages"] = messages_;
+    const auto done = stream_answer(flags_.client, std::move(body),
+                                    [&] { return interrupt.requested(); });
     if (!done.ok() || done->empty()) {
       // A question without an answer would break the turns of the conversation.
       messages_.pop_back();
@@ -232,8 +218,8 @@ class Chat {
 
   const ChatFlags& flags_;
   const bool terminal_;
-  std::vector<std::string> documents_;
-  bool none_ = false, failed_ = false;
+  QuestionFlags asked_;  ///< as the commands have changed it
+  bool failed_ = false;
   json::array messages_;
   std::string last_id_;
 };
@@ -247,20 +233,9 @@ void add_chat_command(CLI::App& app, CommandRun& run) {
       "Talk with a running service about its documents, in a terminal.\nAnswers go to standard "
       "output, sources and everything else to standard error. Without a terminal every line of "
       "standard input is a question of one conversation");
-  c->add_option("-d,--document", flags->documents,
-                "Document ids (repeat, or separate by commas); none: the service takes the best "
-                "ones for each question")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
-      ->excludes("--document");
+  flags->asked.max_tokens = 512;
+  add_question_flags(*c, flags->asked);
   add_client_flags(*c, flags->client);
-  c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")
-      ->capture_default_str();
-  c->add_option("--max-tokens", flags->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", flags->temperature, "0: the likeliest token")
-      ->capture_default_str();
-  c->add_option("--system", flags->system, "System message");
   c->callback([flags, &run] { run = [flags] { return Chat(*flags).run(); }; });
 }
 

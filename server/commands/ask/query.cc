@@ -16,11 +16,9 @@ namespace {
 
 struct QueryFlags {
   ClientFlags client;
-  std::string question, strategy = "auto", system;
-  std::vector<std::string> documents;
-  std::int64_t max_tokens = 128;
-  double temperature = 0;
-  bool as_json = false, plan = false, no_documents = false;
+  QuestionFlags asked;
+  std::string question;
+  bool as_json = false, plan = false;
   // What the service chooses; empty and 0: as it likes.
   std::string unit, scorer;
   std::int64_t rerank = -1;  ///< below 0: as the service does
@@ -76,15 +74,8 @@ json::object retrieve_of(const QueryFlags& f) {
 }
 
 json::object body_of(const QueryFlags& f) {
-  json::object o;
+  json::object o = question_body(f.asked);
   o["query"] = f.question;
-  json::array ids;
-  for (const auto& id : f.documents) ids.emplace_back(id);
-  if (!ids.empty() || f.no_documents) o["document_ids"] = std::move(ids);
-  o["max_tokens"] = f.max_tokens;
-  o["temperature"] = f.temperature;
-  if (!f.system.empty()) o["system"] = f.system;
-  o["cache"] = json::object{{"strategy", f.strategy}};
   if (json::object retrieve = retrieve_of(f); !retrieve.empty())
     o["retrieve"] = std::move(retrieve);
   return o;
@@ -149,11 +140,7 @@ void add_query_command(CLI::App& app, CommandRun& run) {
       "Ask a running service.\nThe answer is streamed to standard output; citations and the fate "
       "of every prompt token follow on standard error");
   c->add_option("QUESTION", flags->question, "The question")->required();
-  c->add_option("-d,--document", flags->documents,
-                "Document ids, in prompt order (repeat, or separate by commas); none: the service "
-                "takes the best ones")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  add_question_flags(*c, flags->asked);
   c->add_option("-k", flags->k, "Most documents that the service takes")
       ->check(CLI::Range(1, 1 << 20));
   c->add_option(
@@ -181,15 +168,7 @@ void add_query_command(CLI::App& app, CommandRun& run) {
                 "How many of the best the service's cross-encoder ranks anew (retrieve.reranker); "
                 "0: none")
       ->check(CLI::Range(0, 100));
-  c->add_flag("--no-documents", flags->no_documents, "Ask without any document")
-      ->excludes("--document");
   add_client_flags(*c, flags->client);
-  c->add_option("-s,--strategy", flags->strategy, "How cached documents are used (see /v1/info)")
-      ->capture_default_str();
-  c->add_option("--max-tokens", flags->max_tokens, "Longest answer")->capture_default_str();
-  c->add_option("--temperature", flags->temperature, "0: the likeliest token")
-      ->capture_default_str();
-  c->add_option("--system", flags->system, "System message");
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->add_flag("--plan", flags->plan, "Only say what would be used, without generating");
   c->callback([flags, &run] { run = [flags] { return query(*flags); }; });
