@@ -2,7 +2,7 @@
 # What strategies lose on a pretrained model and public questions: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on HotpotQA, 2WikiMultihopQA and MuSiQue.
 #   bench/real_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--labelled]
-#                      [--certify]
+#                      [--certify] [--strategies LIST]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500 and musique_train100 (.jsonl.gz). Questions
 # of odd rank are reported, N of each set at most (50, 60 of 2Wiki). Heads are chosen by sentences
 # that 'quire model calibrate' hides in the bundled sample; with --labelled by the questions of even
@@ -13,12 +13,13 @@
 # Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=; work=; quire=; labelled=no; certify=no
+data=; questions=; work=; quire=; labelled=no; certify=no; chosen=
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
+    --strategies) chosen="${2:?--strategies needs a list}"; shift ;;
     --labelled) labelled=yes ;;
     --certify) certify=yes; labelled=yes ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
@@ -35,7 +36,8 @@ fi
 if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
 mkdir -p "$work"
 # half RANK FILE MOST: every second line from that rank on.
-half() { gzip -dc "$data/$2" | awk "NR % 2 == $1" | head -n "$3"; }
+# The whole file is read: under pipefail a reader that stops early fails its writer.
+half() { gzip -dc "$data/$2" | awk -v rank="$1" -v most="$3" 'NR % 2 == rank && n++ < most'; }
 for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; do
   name="${set%:*}.jsonl.gz"
   half 0 "$name" "${questions:-${set#*:}}" >>"$work/report.new"
@@ -57,7 +59,7 @@ if [ "$certify" = yes ]; then
 else
   measure+=(--work "$work/store")
 fi
-"${measure[@]}" --strategies "$strategies" --json "$work/real_text.json" >&2
+"${measure[@]}" --strategies "${chosen:-$strategies}" --json "$work/real_text.json" >&2
 jq --arg labelled "$labelled" '{
   settings: (.settings + {labelled: $labelled, model: .model, suite: .suite}),
   rows: [range(.rows | length) as $i | .rows[$i] + (.details[$i] | del(.strategy, .task))]

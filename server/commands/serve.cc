@@ -135,8 +135,7 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
-    QUIRE_ASSIGN_OR_RETURN(engine.namespace_wordings,
-                           load_namespace_wordings(config->prompt.namespaces_file));
+    QUIRE_RETURN_IF_ERROR(read_words(*config, engine));
     engine.prompt_file = config->disk.path + "/prompts/pages";
     engine.prompt_file_bytes = prompt_file_bytes(*config);
     // The model's window is smaller than the setting.
@@ -190,6 +189,25 @@ class Service {
                        {"store", config->disk.path}});
     notify_service_manager("READY=1");
     if (isatty(STDERR_FILENO) != 0) say_where(*config, http_->port(), info);
+    return {};
+  }
+
+  /// Sets the words of namespaces, and the citation styles of all.
+  Status read_words(const Config& config, EngineOptions& engine) {
+    CitationStyles& styles = services_.citation_styles;
+    QUIRE_ASSIGN_OR_RETURN(styles.service, CitationStyle::parse(config.prompt.citation));
+    QUIRE_ASSIGN_OR_RETURN(const NamespaceWordings words,
+                           load_namespace_wordings(config.prompt.namespaces_file));
+    for (const auto& [ns, own] : words) {
+      engine.namespace_wordings.emplace(ns, own.wording);
+      if (!own.citation) continue;
+      auto style = CitationStyle::parse(*own.citation);
+      if (!style.ok())
+        return Status::invalid("prompt.namespaces_file", config.prompt.namespaces_file +
+                                                             ", namespace '" + ns + "': citation " +
+                                                             style.status().message());
+      styles.namespaces.emplace(ns, std::move(*style));
+    }
     return {};
   }
 

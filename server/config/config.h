@@ -79,7 +79,7 @@ struct Config {
                  max_embedding_disk_bytes = std::int64_t{4} << 30, exact_embeddings = 10'000;
   } retrieve;
   struct Prompt {
-    std::string intro = "auto", document = "auto", question = "auto", namespaces_file;
+    std::string intro = "auto", document = "auto", question = "auto", citation, namespaces_file;
   } prompt;
   struct Fetch {
     std::vector<std::string> hosts;

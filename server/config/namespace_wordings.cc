@@ -13,16 +13,18 @@ Status wrong(const std::string& message) {
   return Status::invalid("prompt.namespaces_file", message);
 }
 
-Result<PromptWording> read_table(const toml::table& table, const std::string& place) {
-  PromptWording out;
+Result<NamespaceWords> read_table(const toml::table& table, const std::string& place) {
+  NamespaceWords out;
   for (const auto& [key, node] : table) {
-    std::string* words = key.str() == "intro"      ? &out.intro
-                         : key.str() == "document" ? &out.document
-                         : key.str() == "question" ? &out.question
+    std::string* words = key.str() == "intro"      ? &out.wording.intro
+                         : key.str() == "document" ? &out.wording.document
+                         : key.str() == "question" ? &out.wording.question
+                         : key.str() == "citation" ? &out.citation.emplace()
                                                    : nullptr;
     const std::string name(key.str());
     if (words == nullptr)
-      return wrong(place + ": unknown entry '" + name + "'; use intro, document or question");
+      return wrong(place + ": unknown entry '" + name +
+                   "'; use intro, document, question or citation");
     const auto text = node.value_exact<std::string>();
     if (!text) return wrong(place + ": " + name + " must be a text");
     *words = *text;
@@ -40,8 +42,8 @@ Result<NamespaceWordings> parse_namespace_wordings(std::string_view text,
       const std::string name(key.str()), place = file_name + ", namespace '" + name + "'";
       if (name.empty() || node.as_table() == nullptr)
         return wrong(place + " must be a table, such as [" + (name.empty() ? "team" : name) + "]");
-      QUIRE_ASSIGN_OR_RETURN(PromptWording wording, read_table(*node.as_table(), place));
-      out.emplace(name, std::move(wording));
+      QUIRE_ASSIGN_OR_RETURN(NamespaceWords words, read_table(*node.as_table(), place));
+      out.emplace(name, std::move(words));
     }
     return out;
   } catch (const toml::parse_error& e) {

@@ -214,9 +214,12 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(prompt, "document", document, 0, 0,
                     "words around a document, with {title} and {text}; KV is bound to them"),
       QUIRE_SETTING(prompt, "question", question, 0, 0, "words before the question"),
+      QUIRE_SETTING(prompt, "citation", citation, 0, 0,
+                    "how cited_answer shows a citation, such as \" [{n}]\" or \" ({title}{?page:, "
+                    "p. {page}})\"; empty: there is no cited_answer"),
       QUIRE_SETTING(prompt, "namespaces_file", namespaces_file, 0, 0,
                     "TOML file with a table for each namespace that has words of its own: intro, "
-                    "document, question; empty: none"),
+                    "document, question, citation; empty: none"),
       QUIRE_SETTING(fetch, "hosts", hosts, 0, 0,
                     "hosts from which `url` of a document may be fetched: example.org, "
                     "*.example.org, either with :port, or *; empty: none"),

@@ -150,6 +150,11 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   QUIRE_ASSIGN_OR_RETURN(const PromptFormat format,
                          prompt_format(g.body, *services.engine, g.call->ns));
   r.wording = format.wording();
+  r.citation_style = services.citation_styles.of(g.call->ns);
+  if (g.body.citation_style) {
+    QUIRE_ASSIGN_OR_RETURN(r.citation_style, CitationStyle::parse(*g.body.citation_style));
+  }
+  if (!g.body.citations) r.citation_style = {};
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, format, std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, format, q, questions));

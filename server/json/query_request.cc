@@ -74,6 +74,10 @@ void read_wording(JsonReader& parent, QueryBody& out) {
     r.string("intro", out.wording.intro, kMostBytes);
     r.string("document", out.wording.document, kMostBytes);
     r.string("question", out.wording.question, kMostBytes);
+    if (std::string pattern; r.has("citation")) {
+      r.string("citation", pattern, kMostBytes);
+      out.citation_style = std::move(pattern);
+    }
     r.finish();
   }
   if (r.ok() && r.has("document") && (!out.document_ids.empty() || out.retrieve)) {

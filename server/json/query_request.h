@@ -51,6 +51,7 @@ struct QueryBody {
   /// Set if the body names neither document_ids nor documents, or asks for it.
   std::optional<QueryRetrieval> retrieve;
   PromptWording wording;  ///< words around documents and question; "auto": the namespace's
+  std::optional<std::string> citation_style;  ///< pattern of CitationStyle; none: the namespace's
   std::optional<std::string> system;
   std::string system_param = "system";  ///< its place in the request, for error messages
   std::string model;

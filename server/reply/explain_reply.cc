@@ -222,14 +222,18 @@ json::object explain_json(const QueryRecord& record, const std::vector<BlockChar
   return explanation_reply().json(E{record, chars});
 }
 
-const Reply<PromptWording>& wording_reply() {
-  using W = PromptWording;
-  static const Reply<W> reply(
+const Reply<QueryRecord>& wording_reply() {
+  using R = QueryRecord;
+  static const Reply<R> reply(
       "PromptWording", "",
-      {{"intro", kind::text(), [](const W& w) { return w.intro; }, "Before the first document"},
-       {"document", kind::text(), [](const W& w) { return w.document; },
+      {{"intro", kind::text(), [](const R& r) { return r.wording.intro; },
+        "Before the first document"},
+       {"document", kind::text(), [](const R& r) { return r.wording.document; },
         "Of each document; a document without a title has none of {title}"},
-       {"question", kind::text(), [](const W& w) { return w.question; }, "Before the question"}});
+       {"question", kind::text(), [](const R& r) { return r.wording.question; },
+        "Before the question"},
+       {"citation", kind::text(), [](const R& r) { return r.citation_style.pattern(); },
+        "How citations are written into `cited_answer`; empty: there is none"}});
   return reply;
 }
 
@@ -244,8 +248,9 @@ const Reply<ExplainedQuery>& query_plan_reply() {
             {"usage", plan_usage_reply().kind(),
              [](const E& e) { return plan_usage_reply().json(e.record.plan); }},
             {"prompt", wording_reply().kind(),
-             [](const E& e) { return wording_reply().json(e.record.wording); },
-             "The words around documents and question; markup of turns is not among them"},
+             [](const E& e) { return wording_reply().json(e.record); },
+             "The words around documents and question, without the markup of turns, and the "
+             "citation style"},
             {"cache", cache_reply().kind(), [](const E& e) { return cache_json(e.record); }},
             {"selection_pending", kind::flag(),
              [](const E& e) { return e.record.plan.selection_pending; },

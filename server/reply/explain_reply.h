@@ -51,7 +51,7 @@ struct ExplainedQuery {
 const Reply<ExplainedQuery>& explanation_reply();
 boost::json::object explain_json(const QueryRecord& record, const std::vector<BlockChars>& chars);
 
-const Reply<PromptWording>& wording_reply();
+const Reply<QueryRecord>& wording_reply();
 
 /// The reply of POST /v1/query/plan.
 const Reply<ExplainedQuery>& query_plan_reply();

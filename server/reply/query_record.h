@@ -13,6 +13,7 @@
 #include "engine/chat/chat_template.h"
 #include "engine/chat/tools.h"
 #include "server/reply/citation_reply.h"
+#include "server/reply/citation_style.h"
 
 namespace quire {
 
@@ -38,7 +39,8 @@ struct QueryRecord {
   Plan plan;
   QueryStats stats;
   std::vector<QueryDocument> documents;
-  PromptWording wording;  ///< words around documents and question
+  PromptWording wording;         ///< words around documents and question
+  CitationStyle citation_style;  ///< of citations in `cited_answer`
   std::string finish_reason;
   std::vector<ToolCall> tool_calls;  ///< calls of the answer, which are no part of `answer`
   std::vector<double> token_ms;      ///< arrival of each token, in milliseconds since the request

@@ -73,6 +73,12 @@ Reply<A>::Fields rest(const Kind& url) {
              return tool_calls_json(a.record.tool_calls);
            },
            "Functions that the answer calls"},
+          {"cited_answer", kind::optional(kind::text()),
+           [](const A& a) -> std::optional<std::string> {
+             if (a.record.citation_style.empty() || !a.texts) return std::nullopt;
+             return a.record.citation_style.cited_answer(a.record);
+           },
+           "The answer with its citations in the style of prompt.citation, where one is set"},
           {"citations", kind::list(citation_reply().kind()),
            [](const A& a) {
              return citations_json(a.record.citations, a.texts ? QuoteUse::kShow : QuoteUse::kHide);

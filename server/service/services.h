@@ -16,6 +16,7 @@
 #include "server/access/rate_limit.h"
 #include "server/config/config.h"
 #include "server/metrics/metrics.h"
+#include "server/reply/citation_style.h"
 #include "server/service/evidence_collector.h"
 #include "server/service/explain_ring.h"
 #include "server/service/fidelity_gate.h"
@@ -53,6 +54,7 @@ struct Services {
   std::shared_ptr<const TextEncoder> encoder;    ///< null: there is none
   std::shared_ptr<const CrossEncoder> reranker;  ///< null: there is none
   int encoder_threads = 1;                       ///< of a call of either
+  CitationStyles citation_styles;                ///< set before `ready`
   std::unique_ptr<const ReaderProcess> reader;   ///< of files; null: only texts are taken
   std::atomic<bool> ready{false}, draining{false};
   std::atomic<bool> stopping{false};  ///< running requests are being cancelled

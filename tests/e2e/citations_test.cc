@@ -145,6 +145,25 @@ TEST_F(CitationsTest, NobodyPaysForWhatIsNotWanted) {
   EXPECT_EQ(text_at(with, "answer"), text_at(without, "answer"));
 }
 
+TEST_F(CitationsTest, AStyleWritesThemIntoTheAnswer) {
+  const Question q = questions(1).front();
+  const auto plain = ask(q, "");
+  EXPECT_FALSE(plain.as_object().contains("cited_answer"));
+  const auto styled = ask(q, R"(,"prompt":{"citation":" [{n}: {title}]"})");
+  ASSERT_FALSE(at(styled, "citations").as_array().empty());
+  EXPECT_EQ(text_at(styled, "answer"), text_at(plain, "answer"));
+  EXPECT_EQ(text_at(styled, "usage.prompt_tokens"), text_at(plain, "usage.prompt_tokens"));
+  const std::string cited = text_at(styled, "cited_answer");
+  for (const auto& c : at(styled, "citations").as_array())
+    EXPECT_NE(cited.find(" [" + text_at(c, "id") + ": "), std::string::npos) << cited;
+  const auto unwanted = ask(q, R"(,"citations":false,"prompt":{"citation":" [{n}]"})");
+  EXPECT_FALSE(unwanted.as_object().contains("cited_answer"));
+  int status = 0;
+  const auto wrong = ask(q, R"(,"prompt":{"citation":"[{number}]"})", &status);
+  EXPECT_EQ(status, 400);
+  EXPECT_EQ(text_at(wrong, "error.param"), "prompt.citation");
+}
+
 TEST_F(CitationsTest, AStreamCitesBetweenTheLastPieceAndTheEnd) {
   const Question q = questions(1).front();
   json::array ids;

@@ -25,9 +25,11 @@ TEST(Wording, NamespacesAndQueriesHaveWordsOfTheirOwn) {
   TempFolder folder;
   const std::string words = (folder.path() / "words.toml").string();
   const auto start = [&](ServiceProcess& service, const std::string& document) {
-    std::ofstream(words) << "[team-a]\ndocument = \"" << document << "\"\nquestion = 'Q: '\n";
+    std::ofstream(words) << "[team-a]\ndocument = \"" << document
+                         << "\"\nquestion = 'Q: '\ncitation = ' ({title})'\n";
     service.start(folder.path() / "store",
-                  {"--model.path=" + model->string(), "--prompt.namespaces_file=" + words});
+                  {"--model.path=" + model->string(), "--prompt.namespaces_file=" + words,
+                   "--prompt.citation=[{n}]"});
   };
   std::int64_t plain = 0, own = 0;
   {
@@ -45,6 +47,8 @@ TEST(Wording, NamespacesAndQueriesHaveWordsOfTheirOwn) {
     EXPECT_EQ(text_at(of_service, "prompt.document"), "Document: {title}\n{text}\n\n");
     EXPECT_EQ(text_at(of_team, "prompt.document"), "{title}: {text}\n");
     EXPECT_EQ(text_at(of_team, "prompt.question"), "Q: ");
+    EXPECT_EQ(text_at(of_service, "prompt.citation"), "[{n}]");
+    EXPECT_EQ(text_at(of_team, "prompt.citation"), " ({title})");
     plain = int_at(of_service, "usage.prompt_tokens");
     own = int_at(of_team, "usage.prompt_tokens");
     EXPECT_LT(own, plain);
@@ -66,6 +70,8 @@ TEST(Wording, NamespacesAndQueriesHaveWordsOfTheirOwn) {
                       "error.param"),
               "prompt.intro");
     const auto answer = service.json("POST", "/v1/query", kBody, {"X-Namespace: team-a"});
+    EXPECT_NE(text_at(answer, "cited_answer").find(" (Bridge)"), std::string::npos)
+        << json::serialize(answer);
     EXPECT_EQ(int_at(answer, "usage.prompt_tokens"), own) << json::serialize(answer);
     EXPECT_EQ(service.stop(), 0);
   }

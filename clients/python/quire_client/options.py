@@ -122,7 +122,8 @@ class QueryOptions(TypedDict, total=False):
     documents: Sequence[InlineDocument]
     retrieve: RetrieveOptions
     prompt: Mapping[str, str]
-    """Words of this query: "intro", "question", and with inline documents alone "document"."""
+    """Words of this query: "intro", "question", "citation" (how "cited_answer" shows a citation),
+    and with inline documents alone "document"."""
     system: str
     model: str
     max_tokens: int

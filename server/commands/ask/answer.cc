@@ -28,6 +28,9 @@ void add_question_flags(CLI::App& command, QuestionFlags& flags) {
   command.add_option("--temperature", flags.temperature, "0: the likeliest token")
       ->capture_default_str();
   command.add_option("--system", flags.system, "System message");
+  command.add_option("--citation", flags.citation,
+                     "Show the citations in the answer, for example \" [{n}]\" or \" ({title})\"; "
+                     "the answer then comes at once");
 }
 
 json::object question_body(const QuestionFlags& flags) {
@@ -39,12 +42,15 @@ json::object question_body(const QuestionFlags& flags) {
   o["temperature"] = flags.temperature;
   if (!flags.system.empty()) o["system"] = flags.system;
   o["cache"] = json::object{{"strategy", flags.strategy}};
+  if (!flags.citation.empty()) o["prompt"] = json::object{{"citation", flags.citation}};
   return o;
 }
 
 Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
                                    const std::function<bool()>& stopped) {
   body["stream"] = true;
+  // A mark follows the sentence that it belongs to, and is known only at the end.
+  const bool at_end = body.contains("prompt");
   ClientRequest request;
   request.method = "POST";
   request.target = "/v1/query";
@@ -59,9 +65,11 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
     const auto& o = value->as_object();
     if (name == "delta") {
       text += o.at("text").as_string();
+      if (at_end) return true;
       std::fputs(std::string(o.at("text").as_string()).c_str(), stdout);
       std::fflush(stdout);
     } else if (name == "done") {
+      if (at_end) std::fputs(member_text(o, "cited_answer").c_str(), stdout);
       std::fputs("\n", stdout);
       std::fflush(stdout);
       json::object done = o;

@@ -17,18 +17,19 @@ struct QuestionFlags {
   std::vector<std::string> documents;  ///< ids, in prompt order; empty: the service takes the best
   bool no_documents = false;           ///< ask without any
   std::string system, strategy = "auto";
+  std::string citation;  ///< style of the citations in the answer; empty: none are in it
   std::int64_t max_tokens = 128;
   double temperature = 0;
 };
-/// Adds -d, --no-documents, -s, --max-tokens, --temperature and --system.
+/// Adds -d, --no-documents, -s, --max-tokens, --temperature, --system and --citation.
 void add_question_flags(CLI::App& command, QuestionFlags& flags);
 /// Returns the body of POST /v1/query, to which the question itself is added.
 boost::json::object question_body(const QuestionFlags& flags);
 
-/// Streams `body` as POST /v1/query and prints the text to standard output as it comes. Returns the
-/// event `done`, with the text as `answer`. `stopped` is asked between pieces, if given; once it is
-/// true the answer is given up, and an empty object returns. Errors: the service's own, kIo if the
-/// answer ends early.
+/// Streams `body` as POST /v1/query and prints the text to standard output as it comes, or at its
+/// end where `body` has a citation style. Returns the event `done`, with the text as `answer`.
+/// `stopped` is asked between pieces, if given; once it is true the answer is given up, and an
+/// empty object returns. Errors: the service's own, kIo if the answer ends early.
 Result<boost::json::object> stream_answer(const ClientFlags& flags, boost::json::object body,
                                           const std::function<bool()>& stopped = {});
 

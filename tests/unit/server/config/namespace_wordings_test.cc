@@ -15,13 +15,15 @@ std::string refused(const std::string& text) {
 TEST(NamespaceWordings, ReadsATableForEachNamespace) {
   const auto read = parse_namespace_wordings(
       "[team-a]\ndocument = \"{title}\\n{text}\\n\\n\"\n[\"team.b\"]\nintro = ''\nquestion = 'Q: "
-      "'\n",
+      "'\ncitation = ' [{n}]'\n",
       "words.toml");
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   ASSERT_EQ(read->size(), 2u);
-  EXPECT_EQ(read->at("team-a"),
+  EXPECT_EQ(read->at("team-a").wording,
             (PromptWording{.intro = "auto", .document = "{title}\n{text}\n\n"}));
-  EXPECT_EQ(read->at("team.b"), (PromptWording{.intro = "", .question = "Q: "}));
+  EXPECT_EQ(read->at("team.b").wording, (PromptWording{.intro = "", .question = "Q: "}));
+  EXPECT_EQ(read->at("team-a").citation, std::nullopt);
+  EXPECT_EQ(read->at("team.b").citation, " [{n}]");
   EXPECT_TRUE(load_namespace_wordings("")->empty());
 }
 

@@ -150,7 +150,7 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   t.check(explained_block_reply(), block, {context, context.blocks[1], 1, {16, 32}});
   t.check(kept_part_reply(), full.plan.prompt_cut->parts[1], full.plan.prompt_cut->parts[0]);
   t.check(explanation_reply(), {full}, {bare});
-  t.check(wording_reply(), full.wording, bare.wording);
+  t.check(wording_reply(), full, bare);
   t.check(query_plan_reply(), {full}, {bare});
 
   const ItemError error{"internal", "it broke", "text"};

@@ -199,6 +199,7 @@ inline QueryRecord full_record() {
   r.citations = {c, inline_one};
   r.unsupported = {{30, 44}};
   r.wording = {.intro = "Read.\n", .document = "{title}\n{text}\n", .question = "Q: "};
+  r.citation_style = *CitationStyle::parse("[{n}]");
   r.tokenize_ms = 0.12345;
   r.resolve_ms = 0.23456;
   r.total_ms = 97.65432;
