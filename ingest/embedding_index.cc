@@ -270,7 +270,8 @@ Status EmbeddingIndex::enter(const DocumentName& name, const DocumentManifest& h
   {
     const std::unique_lock lock(index_mu_);
     left_out_.erase(name);
-    QUIRE_RETURN_IF_ERROR(add(spaces_[name.first], name.second, head, record, chunks, vectors));
+    QUIRE_RETURN_IF_ERROR(
+        add(name.first, spaces_[name.first], name.second, head, record, chunks, vectors));
     room = make_room();
   }
   if (room.ok()) {
@@ -320,11 +321,25 @@ void EmbeddingIndex::leave_out(const DocumentName& name, const Status& reason) {
   left_out_.insert(name);
 }
 
-Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentManifest& head,
-                           const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
+/// Makes the index of a namespace, with the lists that it had before a restart.
+Result<VectorIndex> EmbeddingIndex::make_vectors(std::string_view ns,
+                                                 std::uint32_t dimension) const {
+  if (const auto stored = store_.get_meta(embedding_lists_name(ns)); stored.ok()) {
+    const auto lists = decode_embeddings(*stored);
+    if (lists.ok() && lists->dimension == dimension && lists->made_of == embedder_->fingerprint())
+      return VectorIndex::make(dimension, lists->values);
+  }
+  return VectorIndex::make(dimension);
+}
+
+Status EmbeddingIndex::add(std::string_view ns, Space& space, const std::string& id,
+                           const DocumentManifest& head, const EmbeddingRecord& record,
+                           std::span<const std::int32_t> chunks,
                            std::span<const std::uint16_t> vectors) {
   if (!space.vectors && !chunks.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(space.vectors, VectorIndex::make(record.dimension));
+    QUIRE_ASSIGN_OR_RETURN(space.vectors, make_vectors(ns, record.dimension));
+    const std::int64_t lists = space.vectors->num_lists();
+    space.sorted_size = lists > 1 ? lists * lists : 0;
   }
   if (!chunks.empty() && space.vectors->dimension() != record.dimension)
     return Status::corruption("its embeddings have another length than those of other documents");
@@ -344,26 +359,48 @@ Status EmbeddingIndex::add(Space& space, const std::string& id, const DocumentMa
   return added;
 }
 
-/// Makes lists when a namespace has become large, and again when it has grown much. The old index
-/// serves searches in the meantime.
+/// Returns whether a namespace has become large, or has grown or shrunk much since its lists were
+/// made. What it holds while the store is read says nothing yet.
+bool EmbeddingIndex::wants_other_lists(const Space& space) const {
+  if (!space.vectors) return false;
+  const std::int64_t size = space.vectors->size();
+  if (space.vectors->num_lists() == 1) return size > options_.exact_vectors;
+  if (size >= kGrowth * space.sorted_size) return true;
+  if (kGrowth * size >= space.sorted_size) return false;
+  const std::lock_guard lock(mu_);
+  return changes_.empty();
+}
+
+/// Makes the lists that the namespace should have. The old ones serve searches in the meantime.
 void EmbeddingIndex::sort_into_lists(const std::string& ns) {
   Space& space = spaces_.find(ns)->second;  // only this thread changes it
-  if (!space.vectors || space.vectors->size() <= options_.exact_vectors) return;
-  if (space.vectors->num_lists() > 1 && space.vectors->size() < kGrowth * space.sorted_size) return;
+  if (!wants_other_lists(space)) return;
+  const std::int64_t size = space.vectors->size();
   const auto plan = space.vectors->plan_lists(
-      static_cast<std::int64_t>(std::sqrt(static_cast<double>(space.vectors->size()))));
+      size <= options_.exact_vectors
+          ? 1
+          : static_cast<std::int64_t>(std::sqrt(static_cast<double>(size))));
   if (!plan.ok()) {
     log_warning("embeddings stay in the lists they are in",
                 {{"namespace", ns}, {"reason", plan.status().to_string()}});
     return;
   }
-  const std::unique_lock lock(index_mu_);
-  space.vectors->regroup(**plan);
-  space.sorted_size = space.vectors->size();
+  EmbeddingRecord lists{.made_of = embedder_->fingerprint(),
+                        .dimension = static_cast<std::uint32_t>(space.vectors->dimension())};
+  {
+    const std::unique_lock lock(index_mu_);
+    space.vectors->regroup(**plan);
+    space.sorted_size = size;
+    lists.values = space.vectors->centres();
+  }
+  // Without the record a restart makes the lists anew, which costs time only.
+  if (const Status s = store_.put_meta(embedding_lists_name(ns), encode_embeddings(lists)); !s.ok())
+    log_warning("the lists of embeddings could not be stored",
+                {{"namespace", ns}, {"reason", s.to_string()}});
 }
 
 void EmbeddingIndex::drop(const DocumentName& name) {
-  const std::unique_lock lock(index_mu_);
+  std::unique_lock lock(index_mu_);
   left_out_.erase(name);
   const auto at = spaces_.find(name.first);
   if (at == spaces_.end()) return;
@@ -371,7 +408,11 @@ void EmbeddingIndex::drop(const DocumentName& name) {
     log_error("the room of embeddings on disk could not be given back",
               {{"namespace", name.first}, {"document", name.second}, {"reason", s.to_string()}});
   }
-  if (at->second.documents.empty()) spaces_.erase(at);
+  if (!at->second.documents.empty()) return;
+  const bool had_lists = at->second.vectors && at->second.vectors->num_lists() > 1;
+  spaces_.erase(at);
+  lock.unlock();
+  if (had_lists) (void)store_.delete_meta(embedding_lists_name(name.first));  // room, no more
 }
 
 Status EmbeddingIndex::remove(Space& space, std::string_view id) {

@@ -121,14 +121,16 @@ class EmbeddingIndex {
                                   const Digest& made_of, const std::stop_token& stop);
   Status enter(const DocumentName& name, const DocumentManifest& head,
                const EmbeddingRecord& record);
-  Status add(Space& space, const std::string& id, const DocumentManifest& head,
+  Status add(std::string_view ns, Space& space, const std::string& id, const DocumentManifest& head,
              const EmbeddingRecord& record, std::span<const std::int32_t> chunks,
              std::span<const std::uint16_t> vectors);
   Status make_room();
   void leave_out(const DocumentName& name, const Status& reason);
   void drop(const DocumentName& name);
   Status remove(Space& space, std::string_view id);
+  Result<VectorIndex> make_vectors(std::string_view ns, std::uint32_t dimension) const;
   void sort_into_lists(const std::string& ns);
+  bool wants_other_lists(const Space& space) const;
   void report_unreadable(std::string_view ns, const Space& space,
                          std::span<const std::int64_t> labels) const;
   std::int64_t memory_bytes() const;

@@ -64,6 +64,10 @@ std::string embedding_record_name(std::string_view ns, std::string_view id) {
   return "embeddings/" + hash.finish().hex();
 }
 
+std::string embedding_lists_name(std::string_view ns) {
+  return "embedding-lists/" + Sha256().update_field(ns).finish().hex();
+}
+
 Status erase_embeddings(Store& store, std::string_view ns, std::string_view id) {
   const std::string name = embedding_record_name(ns, id);
   const auto there = store.get_meta(name);

@@ -31,6 +31,9 @@ Result<EmbeddingRecord> decode_embeddings(std::string_view bytes);
 
 /// Returns the name of the record among the store's small records.
 std::string embedding_record_name(std::string_view ns, std::string_view id);
+/// Returns the name of the record that keeps the centres of a namespace's lists. Its `made_of` is
+/// the embedder's fingerprint, and its rows are centres in place of chunks.
+std::string embedding_lists_name(std::string_view ns);
 /// Deletes the record if there is one. Errors: kIo.
 Status erase_embeddings(Store& store, std::string_view ns, std::string_view id);
 

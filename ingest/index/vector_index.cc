@@ -9,7 +9,6 @@
 #include <exception>
 #include <new>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -20,11 +19,14 @@
 namespace quire {
 namespace {
 
-// For lists read in an unfiltered search: one part in kReadPart, at least kLeastRead.
-constexpr std::int64_t kReadPart = 8, kLeastRead = 8;
+// An unfiltered search reads one list in kReadPart, at least kLeastLists, and as many as hold about
+// kLeastVectors: reading that many takes milliseconds, and small indexes lose much by less.
+constexpr std::int64_t kReadPart = 8, kLeastLists = 8, kLeastVectors = 25'000;
 /// Vectors a list that k-means looks at.
 constexpr std::int64_t kSampledPerList = 64;
 constexpr std::int64_t kAssignedAtOnce = 1024;
+/// Vectors that are compared with the centres by a matrix product rather than one by one.
+constexpr int kFewest = 4;
 /// Free slots that a file may keep before it is written anew.
 constexpr std::uint32_t kFreeKept = 256;
 constexpr std::int64_t kReadBytes = 256 << 10;
@@ -35,6 +37,7 @@ template <class F>
 Status guarded(const char* what, F&& fn) {
   try {
     omp_set_num_threads(1);  // limits the calling thread only; the engine needs the cores
+    faiss::distance_compute_blas_threshold = kFewest;
     fn();
     return {};
   } catch (const std::bad_alloc&) {
@@ -44,14 +47,45 @@ Status guarded(const char* what, F&& fn) {
   }
 }
 
-struct Entry {
-  std::int64_t label = 0;
-  std::unique_ptr<float[]> vector;  ///< null: on disk
-  std::uint32_t slot = 0;           ///< on disk
+/// The label of a vector, its slot on disk, and spare room for others.
+constexpr std::int64_t kEntryBytes = 32;
+/// A list holds the vectors in memory side by side, because a search reads all of them, and then
+/// those on disk. A place counts through both.
+struct List {
+  struct OnDisk {
+    std::int64_t label;
+    std::uint32_t slot;
+  };
+  std::vector<std::int64_t> labels;  ///< of the vectors in memory
+  std::vector<float> vectors;        ///< [labels.size(), dimension]
+  std::vector<OnDisk> on_disk;
+
+  std::size_t size() const { return labels.size() + on_disk.size(); }
+  std::int64_t label(std::size_t place) const {
+    return place < labels.size() ? labels[place] : on_disk[place - labels.size()].label;
+  }
+  void add(std::int64_t label, std::span<const float> vector) {
+    // An eighth, not double: vectors are most of the index's memory.
+    if (vectors.size() + vector.size() > vectors.capacity())
+      vectors.reserve(vectors.size() + std::max(vector.size(), vectors.size() / 8));
+    vectors.insert(vectors.end(), vector.begin(), vector.end());
+    labels.push_back(label);
+  }
+  const float* vector(std::size_t place, std::int64_t dimension) const {
+    return vectors.data() + place * to_size(dimension);
+  }
+  /// Drops the first vectors in memory.
+  void drop_from_memory(std::size_t n, std::int64_t dimension) {
+    labels.erase(labels.begin(), labels.begin() + static_cast<std::ptrdiff_t>(n));
+    vectors.erase(vectors.begin(), vectors.begin() + static_cast<std::ptrdiff_t>(n) * dimension);
+    give_back_room();
+  }
+  void give_back_room() {
+    if (labels.capacity() > 2 * labels.size()) labels.shrink_to_fit();
+    if (vectors.capacity() > 2 * vectors.size()) vectors.shrink_to_fit();
+    if (on_disk.capacity() > 2 * on_disk.size()) on_disk.shrink_to_fit();
+  }
 };
-using List = std::vector<Entry>;
-/// An entry, its place in the list, and spare capacity.
-constexpr std::int64_t kEntryBytes = 2 * sizeof(Entry);
 
 bool is_better(const VectorMatch& a, const VectorMatch& b) {
   return a.score != b.score ? a.score > b.score : a.label < b.label;
@@ -77,21 +111,22 @@ struct VectorIndex::State {
   /// cannot(place) for those that the disk does not give.
   template <class F, class G>
   void visit(const List& list, const Filter& filter, F&& fn, G&& cannot) const {
-    std::vector<std::size_t> on_disk;
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (filter && !filter(list[i].label)) continue;
-      if (list[i].vector)
-        fn(i, static_cast<const float*>(list[i].vector.get()));
-      else
-        on_disk.push_back(i);
+    const std::size_t first_on_disk = list.labels.size();
+    for (std::size_t i = 0; i < first_on_disk; ++i) {
+      if (!filter || filter(list.labels[i])) fn(i, list.vector(i, dimension));
     }
-    std::sort(on_disk.begin(), on_disk.end(),
-              [&](std::size_t a, std::size_t b) { return list[a].slot < list[b].slot; });
+    std::vector<std::size_t> on_disk;
+    for (std::size_t i = 0; i < list.on_disk.size(); ++i) {
+      if (!filter || filter(list.on_disk[i].label)) on_disk.push_back(i);
+    }
+    std::sort(on_disk.begin(), on_disk.end(), [&](std::size_t a, std::size_t b) {
+      return list.on_disk[a].slot < list.on_disk[b].slot;
+    });
     const std::size_t most = to_size(std::max<std::int64_t>(1, kReadBytes / vector_bytes()));
     // Neighbours in the file are read together.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> runs;  // first slot, number
     for (const std::size_t i : on_disk) {
-      const std::uint32_t slot = list[i].slot;
+      const std::uint32_t slot = list.on_disk[i].slot;
       if (!runs.empty() && runs.back().second < most &&
           slot == runs.back().first + runs.back().second)
         ++runs.back().second;
@@ -109,9 +144,9 @@ struct VectorIndex::State {
         float* vector = vectors.data() + i * to_size(dimension);
         // One that cannot be read does not take its neighbours along.
         if (whole || file->read(slot + i, 1, vector).ok())
-          fn(on_disk[first], static_cast<const float*>(vector));
+          fn(first_on_disk + on_disk[first], static_cast<const float*>(vector));
         else
-          cannot(on_disk[first]);
+          cannot(first_on_disk + on_disk[first]);
       }
     }
   }
@@ -123,8 +158,8 @@ struct VectorIndex::State {
     std::vector<float> vector(to_size(dimension));
     Status status;
     for (List& list : lists) {
-      for (Entry& e : list) {
-        if (e.vector || e.slot < used) continue;
+      for (List::OnDisk& e : list.on_disk) {
+        if (e.slot < used) continue;
         status = file->read(e.slot, 1, vector.data());
         if (!status.ok()) break;
         const auto slot = file->put(vector);
@@ -158,24 +193,43 @@ std::int64_t VectorIndex::disk_bytes() const {
   return state_->file ? state_->file->disk_bytes() : 0;
 }
 
-Result<VectorIndex> VectorIndex::make(std::int64_t dimension) {
+Result<VectorIndex> VectorIndex::make(std::int64_t dimension,
+                                      std::span<const std::uint16_t> centres) {
   auto state = std::make_unique<State>();
   state->dimension = dimension;
+  QUIRE_RETURN_IF_ERROR(guarded("making an index of vectors", [&] {
+    const std::int64_t n = count_of(centres) / dimension;
+    if (n < 2) return;
+    std::vector<float> values(centres.size());
+    std::transform(centres.begin(), centres.end(), values.begin(), f16_to_f32);
+    state->centres = std::make_unique<faiss::IndexFlatIP>(dimension);
+    state->centres->add(n, values.data());
+    state->lists.resize(to_size(n));
+  }));
   return VectorIndex(std::move(state));
+}
+
+std::vector<std::uint16_t> VectorIndex::centres() const {
+  if (!state_->centres) return {};
+  const std::size_t n = to_size(num_lists() * dimension());
+  const float* values = state_->centres->get_xb();
+  std::vector<std::uint16_t> out(n);
+  std::transform(values, values + n, out.begin(), f32_to_f16);
+  return out;
 }
 
 Status VectorIndex::add(std::span<const std::int64_t> labels,
                         std::span<const std::uint16_t> vectors) {
   return guarded("entering vectors", [&] {
     const std::size_t d = to_size(dimension());
+    std::vector<float> values(vectors.size());
+    std::transform(vectors.begin(), vectors.end(), values.begin(), f16_to_f32);
+    // All at once: the centres of a large index pass through the caches once, not for each vector.
+    std::vector<faiss::Index::idx_t> list_of(labels.size(), 0);
+    if (state_->centres) state_->centres->assign(count_of(labels), values.data(), list_of.data());
     for (std::size_t i = 0; i < labels.size(); ++i) {
-      Entry e;
-      e.label = labels[i];
-      e.vector = std::make_unique<float[]>(d);
-      for (std::size_t c = 0; c < d; ++c) e.vector[c] = f16_to_f32(vectors[i * d + c]);
-      faiss::Index::idx_t list = 0;
-      if (state_->centres) state_->centres->assign(1, e.vector.get(), &list);
-      state_->lists[at(list)].push_back(std::move(e));
+      List& list = state_->lists[at(list_of[i])];
+      list.add(labels[i], std::span(values).subspan(i * d, d));
       ++state_->size;
       ++state_->in_memory;
     }
@@ -184,19 +238,35 @@ Status VectorIndex::add(std::span<const std::int64_t> labels,
 
 Status VectorIndex::remove(std::span<const std::int64_t> labels) {
   if (labels.empty()) return {};
-  const std::set<std::int64_t> gone(labels.begin(), labels.end());
+  std::vector<std::int64_t> gone(labels.begin(), labels.end());
+  std::sort(gone.begin(), gone.end());
+  const auto is_gone = [&](std::int64_t label) {
+    return label >= gone.front() && label <= gone.back() &&
+           std::binary_search(gone.begin(), gone.end(), label);
+  };
+  const std::size_t d = to_size(dimension());
   std::vector<std::uint32_t> slots;
   for (List& list : state_->lists) {
-    const auto n = std::erase_if(list, [&](const Entry& e) {
-      if (!gone.contains(e.label)) return false;
-      if (e.vector)
-        --state_->in_memory;
-      else
-        slots.push_back(e.slot);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < list.labels.size(); ++i) {
+      if (is_gone(list.labels[i])) continue;
+      if (kept < i) {
+        list.labels[kept] = list.labels[i];
+        std::copy_n(list.vectors.data() + i * d, d, list.vectors.data() + kept * d);
+      }
+      ++kept;
+    }
+    const auto removed = static_cast<std::int64_t>(list.labels.size() - kept);
+    state_->in_memory -= removed;
+    list.labels.resize(kept);
+    list.vectors.resize(kept * d);
+    const auto n = std::erase_if(list.on_disk, [&](const List::OnDisk& e) {
+      if (!is_gone(e.label)) return false;
+      slots.push_back(e.slot);
       return true;
     });
-    state_->size -= static_cast<std::int64_t>(n);
-    if (list.capacity() > 2 * list.size()) list.shrink_to_fit();
+    list.give_back_room();
+    state_->size -= removed + static_cast<std::int64_t>(n);
   }
   if (slots.empty()) return {};
   VectorFile& file = *state_->file;
@@ -216,20 +286,26 @@ Status VectorIndex::move_to_disk(const std::string& folder, std::int64_t bytes,
   }
   VectorFile& file = *state_->file;
   const std::int64_t most_bytes = file.disk_bytes() + most_growth;
+  const std::int64_t wanted = (bytes + state_->vector_bytes() - 1) / state_->vector_bytes();
   std::int64_t moved = 0;
+  Status status;
   for (List& list : state_->lists) {
-    for (Entry& e : list) {
-      if (moved >= bytes) return {};
-      if (!e.vector) continue;
-      if (file.num_free() == 0 && file.disk_bytes() + file.slot_bytes() > most_bytes)
-        return Status::exhausted("the room for vectors on disk is used up");
-      QUIRE_ASSIGN_OR_RETURN(e.slot, file.put({e.vector.get(), to_size(dimension())}));
-      e.vector.reset();
-      --state_->in_memory;
-      moved += state_->vector_bytes();
+    std::size_t n = 0;  // of this list, from its beginning
+    for (; n < list.labels.size() && moved < wanted; ++n, ++moved) {
+      if (file.num_free() == 0 && file.disk_bytes() + file.slot_bytes() > most_bytes) {
+        status = Status::exhausted("the room for vectors on disk is used up");
+        break;
+      }
+      const auto slot = file.put({list.vector(n, dimension()), to_size(dimension())});
+      status = slot.status();
+      if (!status.ok()) break;
+      list.on_disk.push_back({list.labels[n], *slot});
     }
+    list.drop_from_memory(n, dimension());
+    if (!status.ok() || moved == wanted) break;
   }
-  return {};
+  state_->in_memory -= moved;
+  return status;
 }
 
 Result<VectorIndex::Found> VectorIndex::search(std::span<const float> query, std::size_t limit,
@@ -238,9 +314,9 @@ Result<VectorIndex::Found> VectorIndex::search(std::span<const float> query, std
   Found out;
   if (most == 0) return out;
   QUIRE_RETURN_IF_ERROR(guarded("searching vectors", [&] {
-    const std::int64_t n = filter ? num_lists()
-                                  : std::min(num_lists(),
-                                             std::max(kLeastRead, num_lists() / kReadPart));
+    std::int64_t n = num_lists();
+    if (!filter)
+      n = std::min(n, std::max({kLeastLists, n / kReadPart, kLeastVectors * n / size() + 1}));
     std::vector<faiss::Index::idx_t> lists(to_size(n));
     std::vector<float> nearness(lists.size());
     if (state_->centres) state_->centres->search(1, query.data(), n, nearness.data(), lists.data());
@@ -252,7 +328,7 @@ Result<VectorIndex::Found> VectorIndex::search(std::span<const float> query, std
           list, filter,
           [&](std::size_t place, const float* vector) {
             const VectorMatch match{
-                list[place].label,
+                list.label(place),
                 faiss::fvec_inner_product(query.data(), vector, to_size(dimension()))};
             if (best.size() == most) {
               if (!is_better(match, best.front())) return;
@@ -262,7 +338,7 @@ Result<VectorIndex::Found> VectorIndex::search(std::span<const float> query, std
             best.push_back(match);
             std::push_heap(best.begin(), best.end(), is_better);
           },
-          [&](std::size_t place) { out.unreadable.push_back(list[place].label); });
+          [&](std::size_t place) { out.unreadable.push_back(list.label(place)); });
     }
     std::sort_heap(best.begin(), best.end(), is_better);
   }));
@@ -280,7 +356,7 @@ Result<std::shared_ptr<VectorIndex::ListPlan>> VectorIndex::plan_lists(
       plan->centres = std::make_unique<faiss::IndexFlatIP>(dimension());
       std::vector<std::int64_t> all, sampled;
       for (const List& list : state_->lists) {
-        for (const Entry& e : list) all.push_back(e.label);
+        for (std::size_t place = 0; place < list.size(); ++place) all.push_back(list.label(place));
       }
       // By label, so that the centres depend neither on the order in lists nor on where vectors
       // lie.
@@ -298,7 +374,7 @@ Result<std::shared_ptr<VectorIndex::ListPlan>> VectorIndex::plan_lists(
         state_->visit(
             list, is_sampled,
             [&](std::size_t place, const float* vector) {
-              std::copy_n(vector, d, vectors.data() + to_size(rank(list[place].label)) * d);
+              std::copy_n(vector, d, vectors.data() + to_size(rank(list.label(place))) * d);
             },
             skip);
       }
@@ -340,9 +416,17 @@ Result<std::shared_ptr<VectorIndex::ListPlan>> VectorIndex::plan_lists(
 
 void VectorIndex::regroup(ListPlan& plan) {
   std::vector<List> lists(to_size(plan.centres ? plan.centres->ntotal : 1));
+  const std::size_t d = to_size(dimension());
   for (std::size_t l = 0; l < state_->lists.size(); ++l) {
-    for (std::size_t i = 0; i < state_->lists[l].size(); ++i)
-      lists[at(plan.list_of[l][i])].push_back(std::move(state_->lists[l][i]));
+    // Each list goes once its vectors have been copied, so that memory does not double.
+    const List from = std::move(state_->lists[l]);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      List& to = lists[at(plan.list_of[l][i])];
+      if (i < from.labels.size())
+        to.add(from.labels[i], std::span(from.vectors).subspan(i * d, d));
+      else
+        to.on_disk.push_back(from.on_disk[i - from.labels.size()]);
+    }
   }
   state_->centres = std::move(plan.centres);
   state_->lists = std::move(lists);

@@ -20,14 +20,17 @@ struct VectorMatch {
 
 /// Vectors are stored in lists. With one list every search compares each vector and is exact. With
 /// more, each list has a centre (k-means over a sample of the vectors at that time). An unfiltered
-/// search then reads the lists with the nearest centres, an eighth of them and at least eight. A
-/// filtered search reads all and is exact. Where a vector lies makes no difference to results.
+/// search then reads the lists with the nearest centres: an eighth of them, at least eight, and at
+/// least those that hold about 25,000 vectors. A filtered search reads all and is exact. Where a
+/// vector lies makes no difference to results.
 ///
 /// Threads: const methods concurrently, others exclusively.
 class VectorIndex {
  public:
-  /// Makes an index with one list. `dimension` > 0.
-  static Result<VectorIndex> make(std::int64_t dimension);
+  /// Makes an empty index, `dimension` > 0: with one list, or with those of centres() of another
+  /// index, [lists, dimension] row-major, f16. Errors: kResourceExhausted, kInternal.
+  static Result<VectorIndex> make(std::int64_t dimension,
+                                  std::span<const std::uint16_t> centres = {});
   VectorIndex(VectorIndex&&) noexcept;
   VectorIndex& operator=(VectorIndex&&) noexcept;
   ~VectorIndex();
@@ -62,10 +65,14 @@ class VectorIndex {
   /// Puts the vectors into other lists. The index must be as it was when `plan` was made.
   void regroup(ListPlan& plan);
 
+  /// Returns the centres of the lists, [num_lists, dimension] row-major, f16; empty: one list.
+  std::vector<std::uint16_t> centres() const;
+
   std::int64_t dimension() const;
   std::int64_t num_lists() const;
   std::int64_t size() const;
-  std::int64_t memory_bytes() const;   ///< estimated by counting, not measured
+  /// Estimated by counting, without the room that lists keep for growth (at most an eighth).
+  std::int64_t memory_bytes() const;
   std::int64_t movable_bytes() const;  ///< the part of it that move_to_disk() frees
   std::int64_t disk_bytes() const;
 

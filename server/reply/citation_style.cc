@@ -13,7 +13,9 @@ namespace {
 constexpr std::string_view kField = "prompt.citation";
 constexpr std::size_t kMostValueBytes = 256;
 
-Status wrong(std::string message) { return Status::invalid(std::string(kField), std::move(message)); }
+Status wrong(std::string message) {
+  return Status::invalid(std::string(kField), std::move(message));
+}
 
 std::string shortened(const std::string& value) {
   if (value.size() <= kMostValueBytes) return value;

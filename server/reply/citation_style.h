@@ -20,9 +20,10 @@ struct QueryRecord;
 /// the sentence that it supports. It changes no token of the prompt. Immutable; any thread.
 ///
 /// A pattern is text with placeholders: {n} the citation's number, {document} the number of the
-/// document in the prompt, both from 1; {id}; {title}, else the id, else the document's number; {page};
-/// {heading}; {quote}. {?page:, p. {page}} stands only where the page is known, and likewise for
-/// the others. {{ and }} are braces. A value longer than 256 bytes ends with an ellipsis.
+/// document in the prompt, both from 1; {id}; {title}, else the id, else the document's number;
+/// {page}; {heading}; {quote}. {?page:, p. {page}} stands only where the page is known, and
+/// likewise for the others. {{ and }} are braces. A value longer than 256 bytes ends with an
+/// ellipsis.
 class CitationStyle {
  public:
   static constexpr std::size_t kMostBytes = 1024, kMostPlaceholders = 8;
@@ -39,7 +40,16 @@ class CitationStyle {
   std::string cited_answer(const QueryRecord& record) const;
 
  private:
-  enum class Value : std::uint8_t { kText, kNumber, kDocument, kId, kTitle, kPage, kHeading, kQuote };
+  enum class Value : std::uint8_t {
+    kText,
+    kNumber,
+    kDocument,
+    kId,
+    kTitle,
+    kPage,
+    kHeading,
+    kQuote
+  };
   struct Part {
     Value value = Value::kText;
     std::string text;                ///< of kText

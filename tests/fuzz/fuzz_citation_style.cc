@@ -27,8 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   record.citations = {first, second};
   record.documents = {{.id = "a", .title = "Title"}, {}};
   const std::string text = style->cited_answer(record);
-  constexpr std::size_t kMostMark =
-      CitationStyle::kMostBytes + 256 * CitationStyle::kMostPlaceholders;
+  constexpr std::size_t kMostMark = CitationStyle::kMostBytes +
+                                    256 * CitationStyle::kMostPlaceholders;
   if (!text.starts_with("It is so.") || text.find(" And so on.") == std::string::npos ||
       text.size() > record.answer.size() + record.citations.size() * kMostMark)
     std::abort();

@@ -304,6 +304,56 @@ TEST_F(EmbeddingIndexTest, ALargeNamespaceIsSearchedThroughListsAndShrinksAgain)
   EXPECT_TRUE(now.exact);
 }
 
+TEST_F(EmbeddingIndexTest, ListsStayOverARestartAndAreMadeAnewWhenMuchIsGone) {
+  const EmbeddingOptions options{.max_bytes = 0, .exact_vectors = 50};
+  const auto text = [](int i) { return "text number " + std::to_string(i * 7919) + " of many"; };
+  const auto erase = [&](int first, int last) {
+    for (int i = first; i < last; ++i)
+      ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
+  };
+  start(options);
+  for (int i = 0; i < 60; ++i) commit("d" + std::to_string(i), text(i));
+  EXPECT_FALSE(synchronize().exact);
+  erase(40, 60);
+  synchronize();
+  end();
+  begin();
+  start(options);
+  // Forty vectors would not be put into lists.
+  EXPECT_EQ(synchronize().chunks, 40u);
+  EXPECT_FALSE(stats().exact);
+  EXPECT_EQ(texts(ask(text(7), 1)), Texts{text(7)});
+  erase(8, 40);
+  synchronize();
+  commit("more", text(100));
+  EXPECT_TRUE(synchronize().exact);
+  EXPECT_EQ(texts(ask(text(100), 1)), Texts{text(100)});
+  const auto lists = store_->get_meta(embedding_lists_name("n"));
+  ASSERT_TRUE(lists.ok());
+  EXPECT_EQ(decode_embeddings(*lists)->num_chunks(), 0u);
+}
+
+TEST_F(EmbeddingIndexTest, ListsOfAnotherEmbedderOrDamagedOnesDoNotCount) {
+  const EmbeddingOptions options{.max_bytes = 0, .exact_vectors = 50};
+  start(options);
+  for (int i = 0; i < 60; ++i) commit("d" + std::to_string(i), "text " + std::to_string(i));
+  synchronize();
+  for (int i = 40; i < 60; ++i)
+    ASSERT_TRUE(store_->delete_document("n", "d" + std::to_string(i)).ok());
+  synchronize();
+  end();
+  begin("m-00000002");
+  start(options);
+  EXPECT_TRUE(synchronize().exact);
+  EXPECT_EQ(stats().chunks, 40u);
+  ASSERT_TRUE(store_->put_meta(embedding_lists_name("n"), "QEB1 and no more").ok());
+  end();
+  begin("m-00000002");
+  start(options);
+  EXPECT_TRUE(synchronize().exact);
+  EXPECT_EQ(stats().chunks, 40u);
+}
+
 TEST_F(EmbeddingIndexTest, MemoryThatIsFullLeavesDocumentsOutAndSaysSo) {
   // room for one vector of 2,048 bytes
   start({.max_bytes = 3000, .max_disk_bytes = 0, .exact_vectors = 100});

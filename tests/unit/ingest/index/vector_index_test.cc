@@ -147,11 +147,12 @@ TEST(VectorIndexTest, AFilteredSearchIsExactInAnyNumberOfLists) {
 }
 
 TEST(VectorIndexTest, ListsFindMostOfWhatIsNear) {
-  const auto vectors = clustered(6000, 60, 7);
-  const auto index = in_lists(filled(vectors), 80);
+  // So many that a search does not read all lists.
+  const auto vectors = clustered(80'000, 800, 7);
+  const auto index = in_lists(filled(vectors), 280);
   ASSERT_TRUE(index.ok());
   std::int64_t found = 0, wanted = 0;
-  for (std::int64_t q = 0; q < 6000; q += 60) {
+  for (std::int64_t q = 0; q < 80'000; q += 800) {
     const auto near = nearest(vectors, row(vectors, q), 10);
     const auto got = labels_of(index->search(row(vectors, q), 10));
     EXPECT_EQ(got.size(), 10u);
@@ -173,6 +174,32 @@ TEST(VectorIndexTest, VectorsMayBeAddedToLists) {
   EXPECT_EQ(index->size(), 1050);
   for (std::int64_t i = 0; i < 50; ++i)
     EXPECT_EQ(labels_of(index->search(row(more, i), 1)), std::vector<std::int64_t>{5000 + i});
+}
+
+TEST(VectorIndexTest, AnIndexMayBeginWithTheListsOfAnother) {
+  const auto vectors = clustered(1000, 9, 8);
+  const auto made = in_lists(filled(vectors), 31);
+  ASSERT_TRUE(made.ok());
+  const auto centres = made->centres();
+  ASSERT_EQ(centres.size(), static_cast<std::size_t>(31 * kDimension));
+  auto index = VectorIndex::make(kDimension, centres);
+  ASSERT_TRUE(index.ok());
+  EXPECT_EQ(index->num_lists(), 31);
+  EXPECT_TRUE(labels_of(index->search(row(vectors, 0), 3)).empty());
+  std::vector<std::int64_t> labels(1000);
+  std::iota(labels.begin(), labels.end(), 0);
+  // In pieces of any size, some of which are compared with the centres one by one.
+  const auto values = as_f16(vectors);
+  for (std::size_t first = 0, n = 1; first < 1000; first += n, n = n % 7 + 1) {
+    n = std::min<std::size_t>(n, 1000 - first);
+    ASSERT_TRUE(index
+                    ->add(std::span(labels).subspan(first, n),
+                          std::span(values).subspan(first * kDimension, n * kDimension))
+                    .ok());
+  }
+  for (std::int64_t i = 0; i < 1000; i += 17)
+    EXPECT_EQ(labels_of(index->search(row(vectors, i), 1)), std::vector<std::int64_t>{i});
+  EXPECT_TRUE(filled(vectors).centres().empty());
 }
 
 void expect_same_results(const VectorIndex& a, const VectorIndex& b,
