@@ -1,9 +1,9 @@
 """Questions about several short documents, of XQuAD's paragraphs:
-`short_questions.py FILE MOST [PARAGRAPHS] [--unanswerable]`.
+`short_questions.py FILE MOST [PARAGRAPHS] [--unanswerable] [--each N]`.
 
-FILE is xquad_en.json.gz. Four questions are asked over PARAGRAPHS (4) paragraphs of as many
+FILE is xquad_en.json.gz. N questions (4) are asked over PARAGRAPHS (4) paragraphs of as many
 articles, each over all of them in an order of its own; with --unanswerable over the paragraphs of
-the next four questions, none of which is of the same article. Prints at most MOST records, one JSON
+the next questions, none of which is of the same article. Prints at most MOST records, one JSON
 object a line, in an order that the seed fixes.
 """
 
@@ -11,8 +11,6 @@ import argparse
 import gzip
 import json
 import random
-
-PER_GROUP = 4
 
 
 def parse():
@@ -23,6 +21,7 @@ def parse():
     p.add_argument("most", type=int)
     p.add_argument("paragraphs", type=int, nargs="?", default=4)
     p.add_argument("--unanswerable", action="store_true")
+    p.add_argument("--each", type=int, default=4, help="questions over the same paragraphs")
     return p.parse_args()
 
 
@@ -58,9 +57,12 @@ def main():
             asked = {i for i, _ in group}
             others = groups[number + 1 :] + groups[:number]
             shown = next(g for g in others if asked.isdisjoint(i for i, _ in g))
-        for k in range(PER_GROUP):
+        left = [rng.sample(p["qas"], len(p["qas"])) for _, p in group]
+        for k in range(args.each):
             article, paragraph = group[k % len(group)]
-            qa = rng.choice(paragraph["qas"])
+            if not left[k % len(group)]:
+                continue
+            qa = left[k % len(group)].pop()
             documents = [document(i, p, articles) for i, p in shown]
             rng.shuffle(documents)
             record = {

@@ -4,7 +4,8 @@
 //   quire_vectors_bench --vectors FILE --questions FILE [--dimension N] [--sizes N,N,...]
 //                       [--memory-mib N] [--dir FOLDER] [--half report|choose]
 // Both files hold rows of f32. Questions of odd rank are reported; --half choose takes the others,
-// for whoever chooses anything. `recall_10` is the part of the ten nearest chunks that a search finds.
+// for whoever chooses anything. `recall_10` is the part of the ten nearest chunks that a search
+// finds.
 #include <unistd.h>
 
 #include <algorithm>
@@ -281,9 +282,8 @@ std::string run(const Settings& set) {
                   "\"disk_mib\": %.0f}",
                   static_cast<unsigned long long>(documents * kChunks), index_s,
                   percentile(warm.seconds, 0.5) * 1e3, percentile(warm.seconds, 0.99) * 1e3,
-                  percentile(cold.seconds, 0.5) * 1e3, warm.recall,
-                  change_s * 1e3 / kChanged, open_s,
-                  static_cast<double>(stats.memory_bytes) / (1 << 20),
+                  percentile(cold.seconds, 0.5) * 1e3, warm.recall, change_s * 1e3 / kChanged,
+                  open_s, static_cast<double>(stats.memory_bytes) / (1 << 20),
                   static_cast<double>(stats.disk_bytes) / (1 << 20));
     std::fprintf(stderr, "%s\n", row);
     rows += (rows.empty() ? "" : ",\n") + std::string(row);

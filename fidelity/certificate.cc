@@ -56,6 +56,15 @@ std::string cannot_tell(const ReportRow& reference) {
   return {};
 }
 
+/// Returns how many questions would show that the loss is within `limit`, if they are like those
+/// asked: intervals shrink with the root of the number. 0: the loss itself is not within it.
+std::int64_t questions_needed(const Interval& difference, double limit, std::int64_t n) {
+  const double room = difference.value + limit, half = difference.value - difference.low;
+  if (!(room > 0) || !(half > 0)) return 0;
+  const double needed = static_cast<double>(n) * (half / room) * (half / room);
+  return needed < 1e6 ? std::llround(std::ceil(needed / 10) * 10) : 0;
+}
+
 /// Returns why the row is worse than recompute; empty: it is not. `certainly` asks for proof of a
 /// loss, else there has to be proof that there is none.
 std::string loss_of(const ReportRow& row, const Certificate& c, bool certainly) {
@@ -64,11 +73,17 @@ std::string loss_of(const ReportRow& row, const Certificate& c, bool certainly) 
        {std::pair{"exact match", &row.em_difference}, {"F1", &row.f1_difference}}) {
     const double bound = certainly ? interval->high : std::min(interval->low, unseen);
     if (bound >= -c.max_drop) continue;
-    const bool few = !certainly && interval->low >= -c.max_drop;
+    std::string more;
+    if (!certainly && interval->low >= -c.max_drop)
+      more = ": " + std::to_string(row.n_answers) + " questions are too few to know better";
+    else if (const std::int64_t needed = certainly ? 0
+                                                   : questions_needed(*interval, c.max_drop,
+                                                                      row.n_answers);
+             needed > 0)
+      more = "; about " + std::to_string(needed) + " questions like these " +
+             std::to_string(row.n_answers) + " would tell";
     return std::string(name) + (certainly ? " is at least " : " may be ") + points(-bound) +
-           " below recompute (limit " + points(c.max_drop) + ")" +
-           (few ? ": " + std::to_string(row.n_answers) + " questions are too few to know better"
-                : "");
+           " below recompute (limit " + points(c.max_drop) + ")" + more;
   }
   const double most = kMostWorthLost * c.worth_nll.value;
   const double rise = certainly ? row.nll_difference.low : row.nll_difference.high;

@@ -64,6 +64,19 @@ TEST(CertificateRule, FewQuestionsProveNothing) {
             std::string::npos);
 }
 
+TEST(CertificateRule, SaysHowManyQuestionsWouldTell) {
+  const Interval same = {0, 0, 0};
+  const auto reason = [&](const Interval& loss) {
+    return make_certificates(report_of(160, loss, same), 0.02)[0].reason;
+  };
+  // Half the interval, 2.3 points, must shrink to the 1.4 that are left: 160 * (2.3 / 1.4)^2.
+  EXPECT_NE(reason({-0.006, -0.029, 0.017}).find("about 440 questions like these 160 would tell"),
+            std::string::npos)
+      << reason({-0.006, -0.029, 0.017});
+  EXPECT_EQ(reason({-0.03, -0.05, -0.01}).find("would tell"), std::string::npos);
+  EXPECT_EQ(reason({-0.02, -0.03, -0.01}).find("would tell"), std::string::npos);
+}
+
 TEST(CertificateRule, ALossInOneTaskDoesNotHideInTheMean) {
   const Interval all = {-0.004, -0.01, 0.0};
   EXPECT_FALSE(make_certificates(report_of(600, all, {-0.4, -0.5, -0.3}), 0.02)[0].passed);
