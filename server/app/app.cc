@@ -56,6 +56,7 @@ class App final : public HttpService {
   HttpResponse preflight(Call& call, const RouteMatch& match, const HttpRequest& request);
   void expand_body(Call& call, HeadDecision& decision);
   bool begin_idempotent(Call& call);
+  void audit(const Call& call, int status, std::string error_code);
 
   Services& services_;
   const RouteTable& routes_;
@@ -418,6 +419,27 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
             {"completion_tokens", fact("completion_tokens")},
             {"ttft_ms", fact("ttft_ms")},
             {"question", fact("question")}});
+  if (services_.audit) audit(*call, summary.status, fact("error_code"));
+}
+
+void App::audit(const Call& call, int status, std::string error_code) {
+  const HttpRequest& request = call.request();
+  const bool changes = call.changes_something() && request.method != "GET" &&
+                       request.method != "HEAD" && request.method != "OPTIONS";
+  const bool refused = status == 401 || status == 403;
+  if (!changes && !refused) return;
+  AuditEntry entry;
+  entry.unix_ms = unix_ms_now();
+  entry.request_id = call.request_id;
+  entry.peer = request.peer;
+  if (call.key) entry.key = call.key->name;
+  entry.ns = call.ns;
+  if (call.route) entry.route = call.route->pattern;
+  entry.method = request.method;
+  entry.path = call.instance;
+  entry.status = status;
+  entry.error_code = std::move(error_code);
+  services_.audit->add(entry);
 }
 
 }  // namespace

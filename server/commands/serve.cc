@@ -116,6 +116,9 @@ class Service {
     const auto config = services_.config();
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(*config));
     services_.set_keys(std::move(keys));
+    if (!config->log.audit.empty()) {
+      QUIRE_ASSIGN_OR_RETURN(services_.audit, AuditLog::open(config->log.audit));
+    }
     HttpServerOptions options = http_options(*config);
     if (!config->server.tls_key.empty()) {
       QUIRE_ASSIGN_OR_RETURN(certificate_, TlsCertificate::load(config->server.tls_certificate,
@@ -301,6 +304,7 @@ class Service {
     config.metrics = fresh.metrics;
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
     if (certificate_) QUIRE_RETURN_IF_ERROR(certificate_->reload());
+    if (services_.audit) QUIRE_RETURN_IF_ERROR(services_.audit->reopen());
     services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
     services_.set_keys(std::move(keys));

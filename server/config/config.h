@@ -94,7 +94,7 @@ struct Config {
     bool enabled = true, is_public = false, per_namespace = false, vllm_names = false;
   } metrics;
   struct Log {
-    std::string level = "info", format = "auto";
+    std::string level = "info", format = "auto", audit;
     bool texts = false;
   } log;
 };

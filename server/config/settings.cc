@@ -239,6 +239,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(log, "format", format, 0, 0,
                     "one JSON object or key=value text a line; auto: text on a terminal, else JSON",
                     "auto", "json", "text"),
+      QUIRE_SETTING(log, "audit", audit, 0, 0,
+                    "file of the audit log, a JSON line for each change and each refused access; "
+                    "SIGHUP opens it again; empty: none"),
       QUIRE_SETTING(log, "texts", texts, 0, 0, "log questions and answers: for development only"),
   };
 }

@@ -23,6 +23,7 @@ namespace quire {
 struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
+  std::optional<std::uint64_t> audit_lines_lost;  ///< none: there is no audit log
   StoreStats store;
   StoreAdminStats admin;
   IngestStats ingest;

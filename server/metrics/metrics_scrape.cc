@@ -212,6 +212,9 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
             static_cast<double>(s.queries_running));
   out.gauge("quire_build_info", "Version of the service", 1,
             {{"version", s.version}, {"backend", s.backend}});
+  if (s.audit_lines_lost)
+    out.counter("quire_audit_lines_lost_total", "Lines that the audit log could not write",
+                static_cast<double>(*s.audit_lines_lost));
   if (s.ready) {
     out.gauge("quire_auto_fallback", "1: shadow checks keep auto on exact",
               s.auto_fallback ? 1 : 0);

@@ -78,6 +78,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.vllm_names = s.config()->metrics.vllm_names;
   m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
+  if (s.audit) m.audit_lines_lost = s.audit->lost();
   m.version = version();
   m.backend = s.backend.name;
   if (!m.ready) return m;

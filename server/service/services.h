@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/backend/loader.h"
 #include "readers/reader_process.h"
+#include "server/access/audit_log.h"
 #include "server/access/auth.h"
 #include "server/access/idempotency.h"
 #include "server/access/rate_limit.h"
@@ -67,6 +68,7 @@ struct Services {
 
   std::unique_ptr<RateLimiter> rate_limiter;
   std::unique_ptr<IdempotencyStore> idempotency;
+  std::unique_ptr<AuditLog> audit;  ///< set before requests come; null: switched off
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
