@@ -24,6 +24,22 @@ void document_chunks(std::shared_ptr<Call> call);
 void document_blocks(std::shared_ptr<Call> call);
 void warm_document(std::shared_ptr<Call> call);
 
+void create_file(std::shared_ptr<Call> call);
+void list_files(std::shared_ptr<Call> call);
+void get_file(std::shared_ptr<Call> call);
+void delete_file(std::shared_ptr<Call> call);
+void create_vector_store(std::shared_ptr<Call> call);
+void list_vector_stores(std::shared_ptr<Call> call);
+void get_vector_store(std::shared_ptr<Call> call);
+void modify_vector_store(std::shared_ptr<Call> call);
+void delete_vector_store(std::shared_ptr<Call> call);
+void attach_file(std::shared_ptr<Call> call);
+void list_vector_store_files(std::shared_ptr<Call> call);
+void get_vector_store_file(std::shared_ptr<Call> call);
+void modify_vector_store_file(std::shared_ptr<Call> call);
+void detach_file(std::shared_ptr<Call> call);
+void search_vector_store(std::shared_ptr<Call> call);
+
 void list_jobs(std::shared_ptr<Call> call);
 void get_job(std::shared_ptr<Call> call);
 void cancel_job(std::shared_ptr<Call> call);

@@ -150,6 +150,46 @@ void observe_job(Services& services, const std::string& ns, const std::string& j
   if (!watch->over) watch->subscription = std::move(*subscription);
 }
 
+void when_job_ends(Services& services, const std::string& ns, const std::string& job_id,
+                   std::chrono::milliseconds most, std::function<void()> then) {
+  struct Wait {
+    std::mutex mu;
+    Subscription subscription;   // guarded by mu
+    std::function<void()> then;  // guarded by mu; empty: it was called
+    std::uint64_t timer = 0;     // guarded by mu
+  };
+  auto wait = std::make_shared<Wait>();
+  wait->then = std::move(then);
+  // A listener must not drop its own subscription, because that destroys the listener.
+  const auto end = [wait, &services] {
+    const auto run = [wait, &services] {
+      Subscription dropped;
+      std::function<void()> call;
+      std::uint64_t timer = 0;
+      {
+        std::lock_guard lock(wait->mu);
+        call = std::exchange(wait->then, nullptr);
+        dropped = std::exchange(wait->subscription, Subscription());
+        timer = wait->timer;
+      }
+      services.timers->cancel(timer);
+      if (call) call();
+    };
+    if (!services.workers->post(run)) run();
+  };
+  {
+    std::lock_guard lock(wait->mu);
+    wait->timer = services.timers->at(TimerQueue::Clock::now() + most, end);
+  }
+  auto subscription = services.ingest->jobs().subscribe(ns, job_id,
+                                                        [end](JobEvent event, const JobSnapshot&) {
+                                                          if (event == JobEvent::kDone) end();
+                                                        });
+  if (!subscription.ok()) return end();
+  std::lock_guard lock(wait->mu);
+  if (wait->then) wait->subscription = std::move(*subscription);
+}
+
 void answer_ingest(std::shared_ptr<Call> call, std::vector<JobSnapshot> jobs,
                    const IngestAnswer& how) {
   const bool finished = std::all_of(jobs.begin(), jobs.end(),

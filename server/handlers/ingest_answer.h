@@ -1,7 +1,9 @@
 /// Replies to the calls that take documents in, once their jobs have ended or at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,6 +20,11 @@ struct IngestAnswer {
 
 /// Records the job's duration once it ends, whether or not a client waits for it.
 void observe_job(Services& services, const std::string& ns, const std::string& job_id);
+
+/// Calls `then` once, on a worker if there is room, when the job has ended or after `most`. No
+/// thread waits.
+void when_job_ends(Services& services, const std::string& ns, const std::string& job_id,
+                   std::chrono::milliseconds most, std::function<void()> then);
 
 /// Replies 200 or 201 for finished jobs, and 202 with the first job's place for others. It waits
 /// without holding a thread. `jobs` are those of the call, in order, with or without results.

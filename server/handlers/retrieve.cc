@@ -12,7 +12,6 @@
 
 namespace quire {
 namespace json = boost::json;
-namespace {
 
 Problem search_problem(const Status& status, const std::string& path) {
   if (status.code() == Code::kInvalidArgument && status.field() == "rerank")
@@ -36,8 +35,6 @@ Problem no_index() {
                       "retrieval is switched off (retrieve.enabled = false); name document_ids",
                       "document_ids");
 }
-
-}  // namespace
 
 Result<SearchedTexts> search_texts(Call& call, RetrieveRequest request,
                                    std::optional<std::int64_t> rerank) {

@@ -23,6 +23,10 @@ struct FoundTexts {
   std::vector<RankedChunk> chunks;  ///< of these documents; empty with QueryUnit::kDocument
 };
 
+/// Returns the problem of a search that failed. `path` stands before the members that it names.
+Problem search_problem(const Status& status, const std::string& path);
+/// Returns the problem of a service without an index.
+Problem no_index();
 /// Returns the ids that the namespace does not have. It may wait on disk.
 std::vector<std::string> missing_ids(Call& call, const std::vector<std::string>& ids);
 /// Returns the problem that the namespace lacks these documents, of which there is one at least.

@@ -62,6 +62,48 @@ std::string without_byte_order_mark(std::string_view text) {
   return std::string(text);
 }
 
+std::optional<JsonError> read_form(
+    std::string_view body, const std::string& boundary,
+    const std::function<std::optional<JsonError>(const FormPart&)>& take) {
+  const auto wrong = [](std::string message, std::string param = {}) {
+    return JsonError{"invalid_value", std::move(message), std::move(param)};
+  };
+  if (boundary.empty() || boundary.size() > 70)
+    return wrong("Content-Type lacks its boundary", "Content-Type");
+  const std::string mark = "--" + boundary;
+  auto at = body.find(mark);
+  if (at == std::string_view::npos) return wrong("the multipart body does not hold its boundary");
+  for (;;) {
+    at += mark.size();
+    if (body.substr(at, 2) == "--") return std::nullopt;
+    const auto head_end = body.find("\r\n\r\n", at);
+    if (head_end == std::string_view::npos)
+      return wrong("a part of the multipart body has no end of its headers");
+    const auto next = body.find("\r\n" + mark, head_end + 2);
+    if (next == std::string_view::npos)
+      return wrong("a part of the multipart body is not closed by the boundary");
+    const std::string_view head = body.substr(at, head_end - at);
+    const auto content_begin = head_end + 4;
+    std::string disposition;
+    for (std::size_t i = 0; i < head.size();) {
+      const auto end = std::min(head.find("\r\n", i), head.size());
+      const auto text = head.substr(i, end - i);
+      if (text.size() > 20 && iequals(text.substr(0, 20), "content-disposition:"))
+        disposition = text.substr(20);
+      i = end + 2;
+    }
+    auto name = header_parameter(disposition, "name");
+    if (!name) return wrong("a part of the multipart body has no name");
+    FormPart part{.name = std::move(*name),
+                  .file = header_parameter(disposition, "filename"),
+                  .content = next >= content_begin
+                                 ? body.substr(content_begin, next - content_begin)
+                                 : std::string_view()};
+    if (auto error = take(part)) return error;
+    at = next + 2;
+  }
+}
+
 std::optional<JsonError> read_multipart(std::string_view body, const std::string& boundary,
                                         std::size_t max_documents, DocumentBatch& out) {
   const auto wrong = [](std::string message, std::string param = {}) {
@@ -72,68 +114,40 @@ std::optional<JsonError> read_multipart(std::string_view body, const std::string
                      " items that are taken in one call",
                  "documents");
   };
-  if (boundary.empty() || boundary.size() > 70)
-    return wrong("Content-Type lacks its boundary", "Content-Type");
-  const std::string mark = "--" + boundary;
-  auto at = body.find(mark);
-  if (at == std::string_view::npos) return wrong("the multipart body does not hold its boundary");
   DocumentInput form;  // members of a single document given as fields
   bool have_form = false;
-  for (;;) {
-    at += mark.size();
-    if (body.substr(at, 2) == "--") break;
-    const auto head_end = body.find("\r\n\r\n", at);
-    if (head_end == std::string_view::npos)
-      return wrong("a part of the multipart body has no end of its headers");
-    const auto next = body.find("\r\n" + mark, head_end + 2);
-    if (next == std::string_view::npos)
-      return wrong("a part of the multipart body is not closed by the boundary");
-    const std::string_view head = body.substr(at, head_end - at);
-    const auto content_begin = head_end + 4;
-    const std::string content(next >= content_begin
-                                  ? body.substr(content_begin, next - content_begin)
-                                  : std::string_view());
-    std::string disposition;
-    for (std::size_t i = 0; i < head.size();) {
-      const auto end = std::min(head.find("\r\n", i), head.size());
-      const auto text = head.substr(i, end - i);
-      if (text.size() > 20 && iequals(text.substr(0, 20), "content-disposition:"))
-        disposition = text.substr(20);
-      i = end + 2;
-    }
-    const auto name = header_parameter(disposition, "name"),
-               file = header_parameter(disposition, "filename");
-    if (!name) return wrong("a part of the multipart body has no name");
-    std::optional<JsonError> error;
-    if (file) {
-      if (out.documents.size() >= max_documents) return too_many();
-      if (file->empty()) return wrong("a file of the form has no name", *name);
-      out.files.push_back({out.documents.size(), *file});
-      DocumentInput input;
-      input.text = content;
-      out.documents.push_back(std::move(input));
-    } else if (*name == "id") {
-      form.id = content;
-      have_form = true;
-    } else if (*name == "title") {
-      form.title = content;
-      have_form = true;
-    } else if (*name == "metadata") {
-      form.metadata_json = content;
-      have_form = true;
-    } else if (*name == "text") {
-      if (out.documents.size() >= max_documents) return too_many();
-      DocumentInput input;
-      input.text = content;
-      out.documents.push_back(std::move(input));
-    } else if (!read_option(*name, content, out.options, error)) {
-      return JsonError{"unknown_field", "unknown form field '" + name->substr(0, 128) + "'",
-                       name->substr(0, 128)};
-    }
-    if (error) return error;
-    out.chosen_strategy = out.chosen_strategy || *name == "strategy";
-    at = next + 2;
-  }
+  auto wrong_part = read_form(
+      body, boundary, [&](const FormPart& part) -> std::optional<JsonError> {
+        const std::string& name = part.name;
+        std::string content(part.content);
+        std::optional<JsonError> error;
+        if (part.file) {
+          if (out.documents.size() >= max_documents) return too_many();
+          if (part.file->empty()) return wrong("a file of the form has no name", name);
+          out.files.push_back({out.documents.size(), *part.file});
+          out.documents.emplace_back();
+          out.documents.back().text = std::move(content);
+        } else if (name == "id") {
+          form.id = std::move(content);
+          have_form = true;
+        } else if (name == "title") {
+          form.title = std::move(content);
+          have_form = true;
+        } else if (name == "metadata") {
+          form.metadata_json = std::move(content);
+          have_form = true;
+        } else if (name == "text") {
+          if (out.documents.size() >= max_documents) return too_many();
+          out.documents.emplace_back();
+          out.documents.back().text = std::move(content);
+        } else if (!read_option(name, content, out.options, error)) {
+          return JsonError{"unknown_field", "unknown form field '" + name.substr(0, 128) + "'",
+                           name.substr(0, 128)};
+        }
+        out.chosen_strategy = out.chosen_strategy || name == "strategy";
+        return error;
+      });
+  if (wrong_part) return wrong_part;
   if (out.documents.empty()) return wrong("the form has no file and no 'text' field", "documents");
   if (have_form && out.documents.size() != 1)
     return wrong("id, title and metadata belong to one document; send one file with them", "id");

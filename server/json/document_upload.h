@@ -15,6 +15,17 @@
 
 namespace quire {
 
+/// One part of a form. It points into the form's body.
+struct FormPart {
+  std::string name;
+  std::optional<std::string> file;  ///< name of the file; none: the part is a field
+  std::string_view content;
+};
+/// Reads multipart/form-data part by part, until `take` returns an error.
+std::optional<JsonError> read_form(
+    std::string_view body, const std::string& boundary,
+    const std::function<std::optional<JsonError>(const FormPart&)>& take);
+
 /// Reads multipart/form-data. A part with a file name is a document. A part without one is an
 /// option, or title/id/metadata if there is only one document.
 /// A form of one document is not a batch (BatchOptions::in_batch). Bytes of files are their

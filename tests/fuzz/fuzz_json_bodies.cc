@@ -12,6 +12,7 @@
 #include "server/json/query_request.h"
 #include "server/json/retrieve_codec.h"
 #include "server/json/text.h"
+#include "server/json/vector_store_codec.h"
 
 using namespace quire;
 
@@ -54,6 +55,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!read_retrieve(*value, body) && (retrieve.query.empty() || retrieve.k < 1 ||
                                            retrieve.k > static_cast<std::size_t>(kMostPassages) ||
                                            body.rerank.value_or(0) > kMostPassages))
+        std::abort();
+      VectorStoreBody store;
+      if (!read_vector_store(*value, VectorStoreChange::kCreate, store) && store.metadata &&
+          store.metadata->size() > 16)
+        std::abort();
+      VectorStoreFileBody file;
+      (void)read_vector_store_file(*value, VectorStoreChange::kCreate, file);
+      VectorStoreSearch search;
+      if (!read_vector_store_search(*value, search) &&
+          (search.queries.empty() || search.most < 1 || search.most > 50))
+        std::abort();
+      if (const auto stores = read_vector_stores(text);
+          stores.ok() && !read_vector_stores(vector_stores_text(*stores)).ok())
         std::abort();
       EvictBody evict;
       if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();

@@ -1,0 +1,123 @@
+"""Files and vector stores by the unmodified `openai` package."""
+
+import io
+import unittest
+
+import openai
+
+from service import Service
+
+HALDEN = "The lighthouse of Halden was built in 1802 by Mira Tolen."
+VARO = "The lighthouse of Varo was built in 1911. It is made of red brick."
+
+
+class OpenAiFilesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.service = cls.enterClassContext(Service())
+        cls.client = openai.OpenAI(
+            base_url=cls.service.url + "/v1", api_key="unused", max_retries=0, timeout=120
+        )
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+
+    def upload(self, name, text, **options):
+        return self.client.files.create(
+            file=(name, io.BytesIO(text.encode())), purpose="assistants", **options
+        )
+
+    def test_a_file_is_kept_listed_read_and_deleted(self):
+        file = self.upload(
+            "halden.txt", HALDEN, expires_after={"anchor": "created_at", "seconds": 7200}
+        )
+        self.assertEqual((file.filename, file.status), ("halden.txt", "processed"))
+        self.assertEqual(file.expires_at, file.created_at + 7200)
+        self.assertEqual(self.client.files.retrieve(file.id).bytes, len(HALDEN))
+        self.assertIn(file.id, [f.id for f in self.client.files.list(limit=1)])
+        self.assertEqual(self.client.files.content(file.id).text, HALDEN)
+        self.assertTrue(self.client.files.wait_for_processing(file.id))
+        self.assertTrue(self.client.files.delete(file.id).deleted)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.files.retrieve(file.id)
+
+    def test_other_purposes_and_empty_files_are_refused(self):
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.files.create(file=("a.jsonl", b"{}"), purpose="batch")
+        self.assertEqual(raised.exception.param, "purpose")
+        with self.assertRaises(openai.UnprocessableEntityError):
+            self.upload("empty.txt", " ")
+
+    def test_a_vector_store_finds_what_it_holds(self):
+        stores = self.client.vector_stores
+        store = stores.create(name="towers", metadata={"team": "a"})
+        self.assertEqual(store.file_counts.total, 0)
+        files = [self.upload("halden.txt", HALDEN), self.upload("varo.txt", VARO)]
+        for file, year in zip(files, (1802, 1911), strict=True):
+            attached = stores.files.create_and_poll(
+                file.id, vector_store_id=store.id, attributes={"year": year}
+            )
+            self.assertEqual((attached.status, attached.last_error), ("completed", None))
+        self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
+        self.assertEqual({f.id for f in stores.files.list(store.id)}, {f.id for f in files})
+
+        found = stores.search(store.id, query="Which lighthouse is made of brick?").data
+        self.assertEqual(found[0].filename, "varo.txt")
+        self.assertIn("brick", found[0].content[0].text)
+        early = stores.search(
+            store.id,
+            query="lighthouse",
+            filters={"type": "lt", "key": "year", "value": 1900},
+            max_num_results=5,
+            ranking_options={"ranker": "auto", "score_threshold": 0},
+        ).data
+        self.assertEqual([r.file_id for r in early], [files[0].id])
+
+        changed = stores.files.update(
+            files[0].id, vector_store_id=store.id, attributes={"place": "Halden"}
+        )
+        self.assertEqual(changed.attributes, {"place": "Halden"})
+        self.assertEqual(stores.update(store.id, name="old towers").name, "old towers")
+        stores.files.delete(files[1].id, vector_store_id=store.id)
+        self.assertEqual([f.id for f in stores.files.list(store.id)], [files[0].id])
+        self.assertTrue(stores.delete(store.id).deleted)
+        self.assertEqual(self.client.files.retrieve(files[0].id).status, "processed")
+
+    def test_upload_and_poll_and_files_given_at_once(self):
+        stores = self.client.vector_stores
+        first = self.upload("halden.txt", HALDEN)
+        store = stores.create(name="given", file_ids=[first.id])
+        self.assertEqual(store.file_counts.completed, 1)
+        second = stores.files.upload_and_poll(
+            vector_store_id=store.id, file=("varo.txt", VARO.encode())
+        )
+        self.assertEqual(second.status, "completed")
+        self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
+
+    def test_what_is_not_done_is_refused_by_name(self):
+        stores = self.client.vector_stores
+        store = stores.create(name="strict")
+        static = {
+            "type": "static",
+            "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0},
+        }
+        cases = [
+            (lambda: stores.create(chunking_strategy=static), "chunking_strategy.type"),
+            (
+                lambda: stores.create(expires_after={"anchor": "last_active_at", "days": 1}),
+                "expires_after",
+            ),
+            (lambda: stores.search(store.id, query="q", rewrite_query=True), "rewrite_query"),
+            (lambda: stores.create(extra_body={"colour": "red"}), "colour"),
+        ]
+        for call, param in cases:
+            with self.assertRaises(openai.BadRequestError) as raised:
+                call()
+            self.assertEqual(raised.exception.param, param)
+        with self.assertRaises(openai.NotFoundError):
+            stores.retrieve("vs_none")
+
+
+if __name__ == "__main__":
+    unittest.main()
