@@ -24,12 +24,22 @@ RateState RateLimiter::state(const Bucket& b) {
   return s;
 }
 
+void RateLimiter::forget_full(Clock::time_point now) {
+  const auto full = [now](const Bucket& b) {
+    const double more = std::chrono::duration<double>(now - b.at).count() * b.capacity / 60.0;
+    return b.level + more >= b.capacity;
+  };
+  std::erase_if(buckets_,
+                [&](const auto& b) { return full(b.second.requests) && full(b.second.tokens); });
+}
+
 RateDecision RateLimiter::take_request(const std::string& key, std::int64_t requests_per_minute,
                                        std::int64_t tokens_per_minute) {
   RateDecision d;
   if (requests_per_minute <= 0 && tokens_per_minute <= 0) return d;
   const auto now = now_();
   std::lock_guard lock(mu_);
+  if (buckets_.size() >= kManyKeys && !buckets_.contains(key)) forget_full(now);
   Buckets& b = buckets_[key];
   refill(b.requests, static_cast<double>(std::max<std::int64_t>(0, requests_per_minute)), now);
   refill(b.tokens, static_cast<double>(std::max<std::int64_t>(0, tokens_per_minute)), now);

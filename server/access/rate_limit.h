@@ -45,12 +45,15 @@ class RateLimiter {
   struct Buckets {
     Bucket requests, tokens;
   };
+  static constexpr std::size_t kManyKeys = 4096;
+  void forget_full(Clock::time_point now);
   static void refill(Bucket& bucket, double per_minute, Clock::time_point now);
   static RateState state(const Bucket& bucket);
 
   const std::function<Clock::time_point()> now_;
   std::mutex mu_;
-  // Guarded by mu_. Keys are configured, so the map is bounded.
+  // Guarded by mu_. Past kManyKeys those that are full again are forgotten, as tokens may name
+  // any number of callers.
   std::unordered_map<std::string, Buckets> buckets_;
 };
 

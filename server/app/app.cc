@@ -6,6 +6,7 @@
 #include "base/free_memory.h"
 #include "base/log.h"
 #include "server/access/hosts.h"
+#include "server/access/token_issuer.h"
 #include "server/app/gzip_sink.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
@@ -124,11 +125,27 @@ std::optional<HttpResponse> App::authenticate(Call& call, const HttpRequest& req
     return std::nullopt;
   }
   const std::string secret = presented_key(request.headers);
-  if (!secret.empty()) call.key = call.keys->find(secret);
+  if (services_.tokens && looks_like_token(secret)) {
+    auto granted = services_.tokens->check(secret);
+    if (granted.ok()) {
+      call.token_key = std::move(*granted);
+      call.key = call.token_key.get();
+    } else if (!open_path) {
+      const bool later = granted.code() == Code::kUnavailable;
+      return refuse(call,
+                    make_problem(later ? "loading" : "invalid_token", granted.status().message()));
+    }
+  } else if (!secret.empty()) {
+    call.key = call.keys->find(secret);
+  }
   if (open_path) return std::nullopt;
   if (secret.empty())
     return refuse(
-        call, make_problem("missing_api_key", "send the API key as 'Authorization: Bearer <key>'"));
+        call, make_problem("missing_api_key",
+                           services_.tokens ? "send an API key or a token of " +
+                                                  services_.config()->auth.jwt_issuer +
+                                                  " as 'Authorization: Bearer <key>'"
+                                            : "send the API key as 'Authorization: Bearer <key>'"));
   if (!call.key)
     return refuse(call,
                   make_problem("invalid_api_key", "the API key is not known to this service"));

@@ -19,6 +19,7 @@
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
+#include "server/access/token_issuer.h"
 #include "server/app/app.h"
 #include "server/app/process_signals.h"
 #include "server/app/service_manager.h"
@@ -84,6 +85,8 @@ void say_where(const Config& c, int port, const EngineInfo& info) {
 /// Returns the configured keys. Without keys only loopback is served.
 Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
   if (!c.auth.keys_file.empty()) return KeyRing::load(c.auth.keys_file);
+  // Without keys only tokens open the service.
+  if (!c.auth.jwt_issuer.empty()) return std::make_shared<const KeyRing>();
   if (!is_loopback(c.server.host) && !c.auth.allow_insecure) {
     return Status::invalid(
         "auth.keys_file",
@@ -92,6 +95,31 @@ Result<std::shared_ptr<const KeyRing>> configured_keys(const Config& c) {
             "('quire key' makes one), listen on 127.0.0.1, or set auth.allow_insecure = true");
   }
   return KeyRing::open();
+}
+
+/// Returns the issuer whose tokens are taken; null: none. A file of keys is read once now, so that
+/// what is wrong with it is said at the start.
+Result<std::shared_ptr<TokenIssuer>> configured_issuer(const Config& c) {
+  if (c.auth.jwt_issuer.empty()) return std::shared_ptr<TokenIssuer>();
+  auto read = read_keys_from(c.auth.jwt_issuer, c.auth.jwt_keys);
+  const bool is_file = !c.auth.jwt_keys.empty() && c.auth.jwt_keys.find("://") == std::string::npos;
+  if (is_file) {
+    const auto text = read({});
+    const Status usable = text.ok() ? WebKeys::parse(*text).status() : text.status();
+    if (!usable.ok())
+      return Status::invalid("auth.jwt_keys", c.auth.jwt_keys + ": " + usable.message());
+  }
+  TokenRules rules;
+  rules.issuer = c.auth.jwt_issuer;
+  rules.audience = c.auth.jwt_audience;
+  rules.clock_skew_seconds = c.auth.jwt_clock_skew_seconds;
+  rules.namespace_claim = c.auth.jwt_namespace_claim;
+  rules.scope_claim = c.auth.jwt_scope_claim;
+  rules.scope_prefix = c.auth.jwt_scope_prefix;
+  TokenIssuer::Options options;
+  options.rules = std::move(rules);
+  options.read_keys = std::move(read);
+  return std::make_shared<TokenIssuer>(std::move(options));
 }
 
 /// Holds the objects of a running service in order of construction; stop() destroys them in
@@ -116,6 +144,7 @@ class Service {
     const auto config = services_.config();
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(*config));
     services_.set_keys(std::move(keys));
+    QUIRE_ASSIGN_OR_RETURN(services_.tokens, configured_issuer(*config));
     if (!config->log.audit.empty()) {
       QUIRE_ASSIGN_OR_RETURN(services_.audit, AuditLog::open(config->log.audit));
     }
@@ -304,6 +333,7 @@ class Service {
     config.metrics = fresh.metrics;
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
     if (certificate_) QUIRE_RETURN_IF_ERROR(certificate_->reload());
+    if (services_.tokens) services_.tokens->reload();
     if (services_.audit) QUIRE_RETURN_IF_ERROR(services_.audit->reopen());
     services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
@@ -347,6 +377,8 @@ int serve(const ServeFlags& flags) {
   if (!backend.ok()) return complain(backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
+    if (const auto issuer = configured_issuer(*config); !issuer.ok())
+      return complain(issuer.status());
     if (!config->server.tls_key.empty()) {
       const auto tls = TlsCertificate::load(config->server.tls_certificate, config->server.tls_key);
       if (!tls.ok()) return complain(tls.status());

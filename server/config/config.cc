@@ -309,6 +309,47 @@ Status apply_flags(const std::vector<std::string>& assignments, Config& config) 
   return {};
 }
 
+namespace {
+
+bool is_loopback_address(std::string_view url) {
+  for (const std::string_view host : {"http://127.0.0.1", "http://localhost", "http://[::1]"})
+    if (url.starts_with(host) &&
+        (url.size() == host.size() || url[host.size()] == ':' || url[host.size()] == '/'))
+      return true;
+  return false;
+}
+
+/// Checks the settings of tokens. Keys that came over plain http could be anybody's.
+Status check_tokens(const Config::Auth& a) {
+  if (a.jwt_issuer.empty()) {
+    for (const auto& [name, value] :
+         {std::pair{"auth.jwt_audience", &a.jwt_audience}, std::pair{"auth.jwt_keys", &a.jwt_keys},
+          std::pair{"auth.jwt_scope_prefix", &a.jwt_scope_prefix}})
+      if (!value->empty())
+        return Status::invalid(
+            name, std::string(name) + " is set without auth.jwt_issuer; name the issuer");
+    return {};
+  }
+  if (a.jwt_audience.empty())
+    return Status::invalid("auth.jwt_audience",
+                           "auth.jwt_audience is empty; name the audience that tokens of " +
+                               a.jwt_issuer +
+                               " must have, or tokens for its other services would be taken");
+  if (a.jwt_namespace_claim.empty() || a.jwt_scope_claim.empty())
+    return Status::invalid(
+        a.jwt_scope_claim.empty() ? "auth.jwt_scope_claim" : "auth.jwt_namespace_claim",
+        "auth.jwt_namespace_claim and auth.jwt_scope_claim must each name a claim");
+  const std::string& from = a.jwt_keys.empty() ? a.jwt_issuer : a.jwt_keys;
+  const bool is_file = !a.jwt_keys.empty() && a.jwt_keys.find("://") == std::string::npos;
+  if (is_file || from.starts_with("https://") || is_loopback_address(from)) return {};
+  const std::string field = a.jwt_keys.empty() ? "auth.jwt_issuer" : "auth.jwt_keys";
+  return Status::invalid(field, field + " is '" + from +
+                                    "'; keys are read over https (http on loopback), or from the "
+                                    "file that auth.jwt_keys names");
+}
+
+}  // namespace
+
 Status check_config(const Config& c) {
   if (c.server.host.empty())
     return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
@@ -326,6 +367,7 @@ Status check_config(const Config& c) {
                                                        : "server.tls_certificate";
     return Status::invalid(field, field + " is empty; https needs a certificate and its key");
   }
+  QUIRE_RETURN_IF_ERROR(check_tokens(c.auth));
   if (c.server.max_held_body_bytes < c.server.max_body_bytes)
     return Status::invalid(
         "server.max_held_body_bytes",

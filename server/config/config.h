@@ -40,6 +40,9 @@ struct Config {
   struct Auth {
     std::string keys_file;
     bool allow_insecure = false;
+    std::string jwt_issuer, jwt_audience, jwt_keys, jwt_namespace_claim = "namespaces",
+                                                    jwt_scope_claim = "scope", jwt_scope_prefix;
+    std::int64_t jwt_clock_skew_seconds = 60;
   } auth;
   struct Limits {
     std::int64_t requests_per_minute = 0, tokens_per_minute = 0, documents_per_call = 256,

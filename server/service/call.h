@@ -38,7 +38,8 @@ class Call {
   PathParams params;
   ErrorStyle style = ErrorStyle::kNative;
   std::string request_id, trace_id, ns, instance;
-  std::shared_ptr<const KeyRing> keys;  ///< owns *key
+  std::shared_ptr<const KeyRing> keys;        ///< owns *key unless token_key does
+  std::shared_ptr<const ApiKey> token_key;    ///< what a token grants; null: an API key was sent
   const ApiKey* key = nullptr;
   RateDecision rate;
   std::string cors_origin;                 ///< origin to allow; empty: none

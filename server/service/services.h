@@ -34,6 +34,7 @@ class IngestService;
 class Retrieval;
 class RouteTable;
 class TextEncoder;
+class TokenIssuer;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all
 /// requests are gone.
@@ -69,6 +70,7 @@ struct Services {
   std::unique_ptr<RateLimiter> rate_limiter;
   std::unique_ptr<IdempotencyStore> idempotency;
   std::unique_ptr<AuditLog> audit;  ///< set before requests come; null: switched off
+  std::shared_ptr<TokenIssuer> tokens;  ///< set before requests come; null: none are taken
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;

@@ -21,6 +21,7 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"document_too_long", 400, "The document is too long", "invalid_request_error", kNone},
       {"missing_api_key", 401, "An API key is needed", "authentication_error", kNone},
       {"invalid_api_key", 401, "The API key is not known", "authentication_error", kNone},
+      {"invalid_token", 401, "The token is not valid here", "authentication_error", kNone},
       {"insufficient_scope", 403, "The API key may not do this", "permission_error", kNone},
       {"host_not_allowed", 403, "The service does not answer to this host", "permission_error",
        kNone},

@@ -127,6 +127,25 @@ TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   EXPECT_TRUE(check_config(Config()).ok());
 }
 
+TEST(Config, TokensNeedIssuerAudienceAndASafeSourceOfKeys) {
+  const auto field = [](std::vector<std::string> flags) {
+    Config c;
+    EXPECT_TRUE(apply_flags(flags, c).ok());
+    return check_config(c).field();
+  };
+  const std::string issuer = "auth.jwt_issuer=https://id.example", audience = "auth.jwt_audience=q";
+  EXPECT_EQ(field({issuer, audience}), "");
+  EXPECT_EQ(field({issuer}), "auth.jwt_audience");
+  EXPECT_EQ(field({audience}), "auth.jwt_audience");
+  EXPECT_EQ(field({"auth.jwt_keys=k.json"}), "auth.jwt_keys");
+  EXPECT_EQ(field({issuer, audience, "auth.jwt_scope_claim="}), "auth.jwt_scope_claim");
+  EXPECT_EQ(field({"auth.jwt_issuer=http://id.example", audience}), "auth.jwt_issuer");
+  EXPECT_EQ(field({"auth.jwt_issuer=http://127.0.0.1.evil", audience}), "auth.jwt_issuer");
+  EXPECT_EQ(field({"auth.jwt_issuer=http://127.0.0.1:9", audience}), "");
+  EXPECT_EQ(field({"auth.jwt_issuer=any", audience, "auth.jwt_keys=keys.json"}), "");
+  EXPECT_EQ(field({"auth.jwt_issuer=any", audience, "auth.jwt_keys=http://id/k"}), "auth.jwt_keys");
+}
+
 TEST(Config, EmbeddingsNeedRetrieval) {
   Config c;
   ASSERT_TRUE(apply_flags({"retrieve.embeddings=true", "model.prefix_cache_bytes=0"}, c).ok());
