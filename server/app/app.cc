@@ -13,6 +13,7 @@
 #include "server/http/entity_tags.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
+#include "server/service/tracer.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -57,6 +58,7 @@ class App final : public HttpService {
   HttpResponse preflight(Call& call, const RouteMatch& match, const HttpRequest& request);
   void expand_body(Call& call, HeadDecision& decision);
   bool begin_idempotent(Call& call);
+  void trace(const Call& call, const ExchangeSummary& summary);
   void audit(const Call& call, int status, std::string error_code);
 
   Services& services_;
@@ -255,6 +257,7 @@ HeadDecision App::on_head(Exchange& exchange) {
   call->request_id = valid_request_id(given) ? std::string(given) : make_id("req_");
   call->trace_id = trace_id_of(request.headers.get("traceparent"));
   call->instance = request.path_text();
+  if (services_.tracer) call->trace = services_.tracer->begin(request.headers.get("traceparent"));
   HeadDecision decision;
   decision.max_body_bytes = static_cast<std::uint64_t>(services_.config()->server.max_body_bytes);
   decision.reject = admit(*call, request);
@@ -436,7 +439,30 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
             {"completion_tokens", fact("completion_tokens")},
             {"ttft_ms", fact("ttft_ms")},
             {"question", fact("question")}});
+  // Probes come every second, so they are no spans.
+  if (call->trace && !health) trace(*call, summary);
   if (services_.audit) audit(*call, summary.status, fact("error_code"));
+}
+
+void App::trace(const Call& call, const ExchangeSummary& summary) {
+  const HttpRequest& request = call.request();
+  const std::string route = call.route ? std::string(call.route->pattern) : "";
+  TraceSpan span;
+  span.trace_id = call.trace->trace_id;
+  span.span_id = call.trace->span_id;
+  span.parent_id = call.trace->parent_id;
+  span.name = route.empty() ? request.method.substr(0, 16) : request.method + " " + route;
+  span.kind = TraceSpan::Kind::kServer;
+  span.start_ns = call.trace->start_ns;
+  span.end_ns = span.start_ns +
+                std::chrono::duration_cast<std::chrono::nanoseconds>(summary.duration).count();
+  span.attributes = {{"http.request.method", request.method.substr(0, 16)},
+                     {"http.response.status_code", std::int64_t{summary.status}},
+                     {"quire.request_id", call.request_id},
+                     {"quire.namespace", call.ns}};
+  if (!route.empty()) span.attributes.emplace_back("http.route", route);
+  span.failed = summary.status >= 500;
+  services_.tracer->add(std::move(span));
 }
 
 void App::audit(const Call& call, int status, std::string error_code) {

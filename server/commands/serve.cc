@@ -34,6 +34,7 @@
 #include "server/json/text.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
+#include "server/service/tracer.h"
 #include "server/support/log_sink.h"
 #include "server/support/version.h"
 
@@ -145,6 +146,14 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(*config));
     services_.set_keys(std::move(keys));
     QUIRE_ASSIGN_OR_RETURN(services_.tokens, configured_issuer(*config));
+    if (!config->trace.endpoint.empty()) {
+      Tracer::Options trace;
+      trace.service_name = config->trace.service_name;
+      trace.version = version();
+      trace.ratio = config->trace.ratio;
+      trace.send = send_to_collector(config->trace.endpoint);
+      services_.tracer = std::make_shared<Tracer>(std::move(trace));
+    }
     if (!config->log.audit.empty()) {
       QUIRE_ASSIGN_OR_RETURN(services_.audit, AuditLog::open(config->log.audit));
     }

@@ -383,6 +383,13 @@ Status check_config(const Config& c) {
     return Status::unimplemented(
                "remote.url is set, but this build has no remote tier; leave it empty")
         .with_field("remote.url");
+  const std::string& collector = c.trace.endpoint;
+  if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
+    return Status::invalid("trace.endpoint",
+                           "trace.endpoint is '" + collector +
+                               "'; name the whole address, as in http://127.0.0.1:4318/v1/traces");
+  if (c.trace.service_name.empty())
+    return Status::invalid("trace.service_name", "trace.service_name is empty; use quire");
   QUIRE_RETURN_IF_ERROR(check_stem_language(c.retrieve.language, "retrieve.language"));
   if (c.retrieve.embeddings && !c.retrieve.enabled)
     return Status::invalid("retrieve.embeddings",

@@ -96,6 +96,10 @@ struct Config {
   struct Metrics {
     bool enabled = true, is_public = false, per_namespace = false, vllm_names = false;
   } metrics;
+  struct Trace {
+    std::string endpoint, service_name = "quire";
+    double ratio = 1;
+  } trace;
   struct Log {
     std::string level = "info", format = "auto", audit;
     bool texts = false;

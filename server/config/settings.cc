@@ -250,6 +250,12 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(metrics, "public", is_public, 0, 0, "/metrics needs no key"),
       QUIRE_SETTING(metrics, "per_namespace", per_namespace, 0, 0, "namespace as a label"),
       QUIRE_SETTING(metrics, "vllm_names", vllm_names, 0, 0, "also export the vllm: names"),
+      QUIRE_SETTING(trace, "endpoint", endpoint, 0, 0,
+                    "address that takes spans as OTLP over HTTP in JSON, such as "
+                    "http://127.0.0.1:4318/v1/traces; empty: none are made"),
+      QUIRE_SETTING(trace, "service_name", service_name, 0, 0, "service.name of the spans"),
+      QUIRE_SETTING(trace, "ratio", ratio, 0, 1,
+                    "share of requests that are traced where no traceparent decides"),
       QUIRE_SETTING(log, "level", level, 0, 0, "least level written", "debug", "info", "warning",
                     "error", "off"),
       QUIRE_SETTING(log, "format", format, 0, 0,

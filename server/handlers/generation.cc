@@ -17,6 +17,7 @@
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
 #include "server/service/citations.h"
+#include "server/service/tracer.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -401,6 +402,7 @@ class ChoiceSink final : public QuerySink {
   static void account(Call& call, const QueryRecord& r, const Status& status, std::size_t choice) {
     if (status.ok()) call.services.metrics->query_finished(r);
     call.charge_tokens(r.plan.prompt_tokens + r.stats.completion_tokens);
+    if (call.trace) call.services.tracer->add_query(*call.trace, r);
     if (choice != 0) return;
     const FateCounts& f = r.plan.fates;
     call.add_log("query", r.id);

@@ -19,10 +19,16 @@
 
 namespace quire {
 
+/// SpanCounts says what became of the spans of traces.
+struct SpanCounts {
+  std::uint64_t sent = 0, dropped = 0;
+};
+
 /// MetricsSnapshot holds values that other components keep, read at the moment of a scrape.
 struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
+  std::optional<SpanCounts> spans;                ///< none: nothing is traced
   std::optional<std::uint64_t> audit_lines_lost;  ///< none: there is no audit log
   StoreStats store;
   StoreAdminStats admin;

@@ -212,6 +212,13 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
             static_cast<double>(s.queries_running));
   out.gauge("quire_build_info", "Version of the service", 1,
             {{"version", s.version}, {"backend", s.backend}});
+  if (s.spans) {
+    const std::pair<const char*, std::uint64_t> outcomes[] = {{"sent", s.spans->sent},
+                                                              {"dropped", s.spans->dropped}};
+    for (const auto& [outcome, n] : outcomes)
+      out.counter("quire_trace_spans_total", "Spans that the collector took, or that were dropped",
+                  static_cast<double>(n), {{"outcome", outcome}});
+  }
   if (s.audit_lines_lost)
     out.counter("quire_audit_lines_lost_total", "Lines that the audit log could not write",
                 static_cast<double>(*s.audit_lines_lost));

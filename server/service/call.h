@@ -20,6 +20,7 @@
 namespace quire {
 
 struct Services;
+struct TraceContext;
 
 /// Handlers hold a Call by a shared pointer that also keeps the exchange alive. When the last one
 /// goes without a reply, the client gets 500. So nothing that the exchange itself keeps (a
@@ -38,6 +39,7 @@ class Call {
   PathParams params;
   ErrorStyle style = ErrorStyle::kNative;
   std::string request_id, trace_id, ns, instance;
+  std::shared_ptr<const TraceContext> trace;  ///< null: the request is not traced
   std::shared_ptr<const KeyRing> keys;        ///< owns *key unless token_key does
   std::shared_ptr<const ApiKey> token_key;    ///< what a token grants; null: an API key was sent
   const ApiKey* key = nullptr;

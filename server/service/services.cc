@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
+#include "server/service/tracer.h"
 #include "server/support/version.h"
 
 namespace quire {
@@ -78,6 +79,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.vllm_names = s.config()->metrics.vllm_names;
   m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
+  if (s.tracer) m.spans = s.tracer->counts();
   if (s.audit) m.audit_lines_lost = s.audit->lost();
   m.version = version();
   m.backend = s.backend.name;

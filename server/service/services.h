@@ -35,6 +35,7 @@ class Retrieval;
 class RouteTable;
 class TextEncoder;
 class TokenIssuer;
+class Tracer;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all
 /// requests are gone.
@@ -71,6 +72,7 @@ struct Services {
   std::unique_ptr<IdempotencyStore> idempotency;
   std::unique_ptr<AuditLog> audit;  ///< set before requests come; null: switched off
   std::shared_ptr<TokenIssuer> tokens;  ///< set before requests come; null: none are taken
+  std::shared_ptr<Tracer> tracer;       ///< set before requests come; null: nothing is traced
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
