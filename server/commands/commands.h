@@ -30,6 +30,7 @@ void add_fidelity_command(CLI::App& app, CommandRun& run);
 void add_admin_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
 void add_mcp_command(CLI::App& app, CommandRun& run);
+void add_bench_command(CLI::App& app, CommandRun& run);
 /// Added last, because it lists the others.
 void add_completion_command(CLI::App& app, CommandRun& run);
 

@@ -153,6 +153,46 @@ TEST(Cli, ChatIsAConversationAndExplainSaysWhy) {
   EXPECT_EQ(at(service.json("GET", "/v1/queries"), "data").as_array().size(), 3u);
 }
 
+TEST(Cli, BenchMeasuresEachWorkloadAndLeavesNothingBehind) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
+  const auto bench = [&](std::vector<std::string> args) {
+    std::vector<std::string> line{QUIRE_BINARY, "bench"};
+    line.insert(line.end(), args.begin(), args.end());
+    line.insert(line.end(), {"--server", server, "--words", "60", "--max-tokens", "2"});
+    return run_process(line);
+  };
+  auto r = bench(
+      {"long-doc", "--documents", "2", "--requests", "4", "-s", "reuse", "--compare", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  auto report = parse(r.out);
+  EXPECT_EQ(int_at(report, "asked"), 4);
+  EXPECT_EQ(int_at(report, "runs.0.requests"), 4);
+  EXPECT_EQ(text_at(report, "runs.1.strategy"), "recompute");
+  EXPECT_GT(at(report, "runs.0.hit_ratio").to_number<double>(), 0.5) << r.out;
+  EXPECT_EQ(at(report, "runs.1.hit_ratio").to_number<double>(), 0) << r.out;
+  EXPECT_GT(at(report, "runs.0.ttft_p50_ms").to_number<double>(), 0);
+  r = bench({"permutations", "--documents", "3", "--requests", "3", "-c", "2", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(int_at(parse(r.out), "runs.0.requests"), 3);
+  r = bench({"chat", "--users", "2", "--rounds", "2"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("ttft_p99_ms"), std::string::npos) << r.out;
+  EXPECT_TRUE(at(service.json("GET", "/v1/documents"), "data").as_array().empty());
+
+  r = bench({"long-doc", "-s", "nonsense"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("nonsense"), std::string::npos) << r.err;
+  EXPECT_TRUE(at(service.json("GET", "/v1/documents"), "data").as_array().empty());
+  EXPECT_EQ(bench({"long-doc", "--requests", "0"}).exit_code, 2);
+  EXPECT_EQ(service.stop(), 0);
+  r = bench({"chat"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find(server.substr(7)), std::string::npos) << r.err;
+}
+
 TEST(Cli, ModelCalibrate) {
   TempFolder folder;
   const std::string store = (folder.path() / "store").string();
