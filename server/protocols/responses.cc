@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/json.hpp>
 #include <mutex>
 #include <utility>
@@ -5,27 +6,35 @@
 
 #include "base/index.h"
 #include "server/handlers/common.h"
+#include "server/handlers/files/files.h"
+#include "server/handlers/prompt.h"
 #include "server/protocols/chat_run.h"
 #include "server/protocols/protocols.h"
 #include "server/protocols/responses_request.h"
 #include "server/reply/cache_reply.h"
+#include "server/reply/document_reply.h"
 #include "server/support/request_id.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
 
-/// Writes a response as a whole, or as numbered events. Output items are the text, if there is
-/// some, and the calls of functions.
+/// Writes a response as a whole, or as numbered events. Output items are the search for files, if
+/// it was asked for, the text, if there is some, and the calls of functions.
 class ResponsesReply final : public ReplyWriter {
  public:
-  ResponsesReply(const Generation& g, json::object echoed)
+  ResponsesReply(const Generation& g, json::object echoed, bool searches)
       : call_(g.call),
         record_(g.records.front()),
         stream_(g.body.stream),
         parallel_(!g.body.tools || g.body.tools->parallel),
         echoed_(std::move(echoed)),
-        message_id_(make_id("msg_")) {}
+        message_id_(make_id("msg_")) {
+    if (!searches) return;
+    items_.push_back({.id = make_id("fs_")});
+    items_.back().query = question_text(g.body);
+    items_.back().searches = true;
+  }
 
   void planned(std::size_t) override {
     std::lock_guard lock(mu_);
@@ -34,6 +43,7 @@ class ResponsesReply final : public ReplyWriter {
     started_ = true;
     (void)send("response.created", {{"response", response("in_progress", {})}});
     (void)send("response.in_progress", {{"response", response("in_progress", {})}});
+    if (!items_.empty()) report_search();
   }
 
   bool text(std::size_t, std::string_view text, std::vector<TokenLogprobs>) override {
@@ -73,7 +83,8 @@ class ResponsesReply final : public ReplyWriter {
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
     if (!status.ok()) return fail(engine_problem(status, *call_->services.engine));
-    if (items_.empty()) open_text();
+    if (items_.empty() || items_.back().searches) open_text();
+    cite();
     close_item();
     const bool whole = record_->finish_reason != "length";
     json::array output;
@@ -92,6 +103,9 @@ class ResponsesReply final : public ReplyWriter {
   struct Item {
     std::string id, call_id = {}, name = {};  ///< name: a call; else the text
     std::string text = {};                    ///< the text, or the arguments
+    std::string query = {};                   ///< what files were searched for
+    bool searches = false;                    ///< the item is that search
+    json::array annotations = {};             ///< of the text
   };
 
   std::size_t index() const { return items_.size() - 1; }
@@ -99,10 +113,16 @@ class ResponsesReply final : public ReplyWriter {
   static json::object part(const Item& i) {
     return {{"type", "output_text"},
             {"text", i.text},
-            {"annotations", json::array()},
+            {"annotations", i.annotations},
             {"logprobs", json::array()}};
   }
   static json::object item(const Item& i, std::string_view status) {
+    if (i.searches)
+      return {{"type", "file_search_call"},
+              {"id", i.id},
+              {"status", status},
+              {"queries", json::array{json::value(i.query)}},
+              {"results", nullptr}};
     if (!i.name.empty())
       return {{"type", "function_call"}, {"id", i.id},          {"call_id", i.call_id},
               {"name", i.name},          {"arguments", i.text}, {"status", status}};
@@ -150,6 +170,44 @@ class ResponsesReply final : public ReplyWriter {
                               {"output_tokens_details", {{"reasoning_tokens", 0}}},
                               {"total_tokens", input + written}};
     return o;
+  }
+
+  void report_search() {
+    const Item& i = items_.front();
+    (void)send("response.output_item.added",
+               {{"output_index", 0}, {"item", item(i, "in_progress")}});
+    for (const char* step : {"in_progress", "searching", "completed"})
+      (void)send("response.file_search_call." + std::string(step),
+                 {{"item_id", i.id}, {"output_index", 0}});
+    (void)send("response.output_item.done", {{"output_index", 0}, {"item", item(i, "completed")}});
+  }
+
+  /// Adds the documents that support the text, each where a sentence that it supports ends.
+  void cite() {
+    Item& text = items_.back();
+    if (open_ != Open::kText || !items_.front().searches) return;
+    for (const Citation& c : record_->citations) {
+      if (c.document_id.empty()) continue;
+      json::object annotation{{"type", "file_citation"},
+                              {"index", c.answer_end},
+                              {"file_id", c.document_id},
+                              {"filename", name_of(c.document_id)}};
+      if (std::ranges::find(text.annotations, json::value(annotation)) != text.annotations.end())
+        continue;
+      if (stream_)
+        (void)send("response.output_text.annotation.added",
+                   {{"item_id", text.id},
+                    {"output_index", index()},
+                    {"content_index", 0},
+                    {"annotation_index", text.annotations.size()},
+                    {"annotation", annotation}});
+      text.annotations.push_back(std::move(annotation));
+    }
+  }
+
+  std::string name_of(const std::string& id) const {
+    const auto d = call_->services.ingest->documents().get(call_->ns, id);
+    return d.ok() ? file_name(metadata_object(d->metadata_json), d->title, id) : id;
   }
 
   void open_text() {
@@ -224,10 +282,11 @@ void openai_responses(std::shared_ptr<Call> call) {
   ResponsesBody body;
   body.query = chat_query(*call);
   if (failed(*call, read_responses(*parsed, body))) return;
-  run_chat(std::move(call), std::move(body.query),
-           [echoed = std::move(body.echoed)](const Generation& g) {
-             return std::make_shared<ResponsesReply>(g, echoed);
-           });
+  if (!has_vector_stores(*call, body.vector_store_ids)) return;
+  run_chat(
+      std::move(call), std::move(body.query),
+      [echoed = std::move(body.echoed), searches = !body.vector_store_ids.empty()](
+          const Generation& g) { return std::make_shared<ResponsesReply>(g, echoed, searches); });
 }
 
 }  // namespace handlers

@@ -6,11 +6,14 @@
 
 #include "engine/sample/json_schema_grammar.h"
 #include "server/chat/tool_codec.h"
+#include "server/json/vector_store_codec.h"
 #include "server/protocols/chat_builder.h"
 
 namespace quire {
 namespace json = boost::json;
 namespace {
+
+constexpr std::size_t kMostVectorStores = 16;
 
 void refuse(JsonReader& r, std::string_view member, const json::value& harmless = nullptr) {
   const auto* v = r.raw(member);
@@ -54,11 +57,20 @@ class Reader {
     const auto* list = r_.array("tools", 0, kMaxTools);
     for (std::size_t i = 0; list && r_.ok() && i < list->size(); ++i) {
       JsonReader t((*list)[i], "tools[" + std::to_string(i) + "]");
-      if (t.ok()) use.tools.push_back(tool(t, use.tools));
+      const json::object* given = (*list)[i].if_object();
+      const json::value* type = given ? given->if_contains("type") : nullptr;
+      if (t.ok() && type && *type == "file_search")
+        file_search(t);
+      else if (t.ok())
+        use.tools.push_back(tool(t, use.tools));
       r_.adopt(t.error());
     }
     r_.boolean("parallel_tool_calls", use.parallel);
     const bool may_call = choice(use);
+    if (r_.ok() && no_tools_) {
+      out_.vector_store_ids.clear();
+      out_.query.retrieve.reset();
+    }
     if (!r_.ok() || use.tools.empty() || !may_call) return;
     use.json = tools_json(use.tools);
     out_.query.tools = std::move(use);
@@ -143,10 +155,13 @@ class Reader {
       if (item.ok()) chat_.add(std::move(m), index);
     } else if (type == "message") {
       message(item, index);
+    } else if (type == "file_search_call") {  // of an earlier reply; the answer says what it found
+      (void)item.raw("queries");
+      (void)item.raw("results");
     } else {
       item.fail("type",
                 item.path_of("type") + " is '" + type +
-                    "'; use message, function_call or function_call_output",
+                    "'; use message, function_call, function_call_output or file_search_call",
                 "unsupported_parameter");
     }
     item.finish();
@@ -196,7 +211,7 @@ class Reader {
                         " is supported here",
                     "unsupported_parameter");
         part.string("text", text, SIZE_MAX, JsonNeed::kRequired);
-        refuse(part, "annotations");
+        (void)part.raw("annotations");
         refuse(part, "logprobs");
         part.finish();
       }
@@ -205,12 +220,43 @@ class Reader {
     }
   }
 
+  /// The documents are searched for each answer, not when the model asks for it.
+  void file_search(JsonReader& t) {
+    std::string type;
+    t.string("type", type);
+    if (out_.query.retrieve) t.fail("type", t.path_of("type") + ": file_search is there twice");
+    QueryRetrieval search;
+    search.asked = true;
+    auto ids = t.strings("vector_store_ids", kMostVectorStores, JsonNeed::kRequired);
+    if (t.ok() && ids.empty())
+      t.fail("vector_store_ids", t.path_of("vector_store_ids") + " names no vector store");
+    t.integer("max_num_results", search.k, 1, 50);
+    if (const auto* ranking = t.object("ranking_options")) {
+      JsonReader o(*ranking, t.path_of("ranking_options"));
+      std::string ranker;
+      o.one_of("ranker", ranker, {"auto", "default-2024-11-15"});
+      o.number("score_threshold", search.min_score, 0);
+      o.finish();
+      t.adopt(o.error());
+    }
+    MetadataCondition in;
+    in.key = kVectorStoresMember;
+    in.any_of = ids;
+    search.metadata.push_back(std::move(in));
+    read_openai_filter(t, "filters", search.metadata);
+    t.finish();
+    out_.vector_store_ids = std::move(ids);
+    out_.query.retrieve = std::move(search);
+    out_.query.citations = true;
+    out_.query.skip_missing = true;  // where nothing is found, the answer does without
+  }
+
   ToolSpec tool(JsonReader& t, const std::vector<ToolSpec>& before) {
     ToolSpec out;
     std::string type;
     t.string("type", type, 64, JsonNeed::kRequired);
     if (t.ok() && type != "function")
-      t.fail("type", t.path_of("type") + " is '" + type + "'; only functions are supported",
+      t.fail("type", t.path_of("type") + " is '" + type + "'; use function or file_search",
              "unsupported_parameter");
     t.string("name", out.name, 64, JsonNeed::kRequired);
     check_tool_name(t, out.name);
@@ -231,16 +277,23 @@ class Reader {
       std::string word;
       r_.one_of("tool_choice", word, {"none", "auto", "required"});
       if (word == "required") use.choice = ToolChoice::kRequired;
-      if (r_.ok() && word == "required" && use.tools.empty())
+      no_tools_ = word == "none";
+      if (r_.ok() && word == "required" && use.tools.empty() && out_.vector_store_ids.empty())
         r_.fail("tool_choice", "tool_choice needs tools");
       return word != "none";
     }
     JsonReader c(*given, "tool_choice");
     std::string type;
     if (c.ok()) c.string("type", type, 64, JsonNeed::kRequired);
-    if (c.ok() && type != "function")
-      c.fail("type", "tool_choice.type is '" + type + "'; only function is supported",
+    const bool searches = type == "file_search" && !out_.vector_store_ids.empty();
+    if (c.ok() && type != "function" && !searches)
+      c.fail("type", "tool_choice.type is '" + type + "'; use the type of one of the tools",
              "unsupported_parameter");
+    if (searches) {
+      c.finish();
+      r_.adopt(c.error());
+      return false;  // it searches, and calls no function
+    }
     if (c.ok()) c.string("name", use.only, 64, JsonNeed::kRequired);
     if (c.ok() && std::none_of(use.tools.begin(), use.tools.end(),
                                [&](const ToolSpec& t) { return t.name == use.only; }))
@@ -252,6 +305,7 @@ class Reader {
   }
 
   JsonReader& r_;
+  bool no_tools_ = false;
   ResponsesBody& out_;
   ChatBuilder chat_;
   json::array calls_;

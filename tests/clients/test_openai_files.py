@@ -95,6 +95,50 @@ class OpenAiFilesTest(unittest.TestCase):
         self.assertEqual(second.status, "completed")
         self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
 
+    def test_responses_search_files(self):
+        facts = "The Varo company is led by Mira Tolen. It was founded in 1931. "
+        file = self.upload("company.txt", facts * 8)
+        store = self.client.vector_stores.create(name="companies", file_ids=[file.id])
+        given = {
+            "model": "default",
+            "input": "Who leads the Varo company?",
+            "temperature": 0,
+            "max_output_tokens": 24,
+            "tools": [{"type": "file_search", "vector_store_ids": [store.id]}],
+        }
+        reply = self.client.responses.create(**given)
+        search, message = reply.output
+        self.assertEqual((search.type, search.status), ("file_search_call", "completed"))
+        self.assertEqual(search.queries, ["Who leads the Varo company?"])
+        self.assertGreater(reply.usage.input_tokens, 100)
+        self.assertIn("Mira Tolen", reply.output_text)
+        citations = message.content[0].annotations
+        self.assertEqual({c.filename for c in citations}, {"company.txt"})
+        self.assertEqual({c.file_id for c in citations}, {file.id})
+
+        events = list(self.client.responses.create(stream=True, **given))
+        types = [e.type for e in events]
+        self.assertLess(
+            types.index("response.file_search_call.completed"),
+            types.index("response.output_text.delta"),
+        )
+        self.assertEqual(types.count("response.output_text.annotation.added"), len(citations))
+        self.assertEqual(events[-1].response.output[1].content[0].annotations, citations)
+
+        turns = [{"role": "user", "content": given["input"]}, *reply.output]
+        more = given | {"input": [*turns, {"role": "user", "content": "Since when?"}]}
+        self.assertEqual(self.client.responses.create(**more).status, "completed")
+        without = self.client.responses.create(**given, tool_choice="none")
+        self.assertEqual([o.type for o in without.output], ["message"])
+        self.assertLess(without.usage.input_tokens, 60)
+        given["tools"][0]["vector_store_ids"] = ["vs_none"]
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.create(**given)
+        given["tools"][0] = {"type": "web_search"}
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.responses.create(**given)
+        self.assertEqual(raised.exception.param, "tools[0].type")
+
     def test_what_is_not_done_is_refused_by_name(self):
         stores = self.client.vector_stores
         store = stores.create(name="strict")

@@ -4,14 +4,19 @@
 
 #include <boost/json/object.hpp>
 #include <string>
+#include <vector>
 
 #include "ingest/document/document_types.h"
+#include "server/service/call.h"
 
 namespace quire {
 
 /// Returns the name of a file: `filename` of the metadata, else the title, else the id.
 std::string file_name(const boost::json::object& metadata, const std::string& title,
                       const std::string& id);
+/// Returns whether the call's namespace has all of these vector stores; else fails the call, naming
+/// the first one that it lacks. It may wait on disk.
+bool has_vector_stores(Call& call, const std::vector<std::string>& ids);
 /// Returns a document as OpenAI's file object.
 boost::json::object file_json(const DocumentInfo& document);
 

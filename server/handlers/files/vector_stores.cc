@@ -264,6 +264,21 @@ std::optional<DocumentInfo> file_of_path(Call& call, const VectorStore& store) {
 
 }  // namespace
 
+bool has_vector_stores(Call& call, const std::vector<std::string>& ids) {
+  if (ids.empty()) return true;
+  const auto stores = stores_of(call.services, call.ns);
+  for (const std::string& id : ids) {
+    if (!stores.ok()) {
+      fail_store(call, stores.status(), id);
+      return false;
+    }
+    if (std::ranges::find(*stores, id, &VectorStore::id) != stores->end()) continue;
+    call.fail(no_store(call, id));
+    return false;
+  }
+  return true;
+}
+
 namespace handlers {
 
 void create_vector_store(std::shared_ptr<Call> call) {

@@ -5,6 +5,7 @@
 
 #include "base/json_parse.h"
 #include "server/app/app.h"
+#include "server/protocols/responses_request.h"
 #include "server/service/services.h"
 #include "tests/support/loopback_client.h"
 #include "tests/support/stub_app.h"
@@ -201,11 +202,47 @@ TEST_F(ProtocolsTest, ResponsesAreWholeOrNumberedEvents) {
   EXPECT_EQ(again.status, 200) << again.body;
 }
 
+TEST(Responses, FileSearchIsARetrievalOverItsVectorStores) {
+  const auto read = [](const std::string& more) {
+    const auto body = parse_json(
+        R"({"input":"Hi","tools":[{"type":"file_search","vector_store_ids":["vs_a","vs_b"],
+            "max_num_results":7,"ranking_options":{"score_threshold":0.5},
+            "filters":{"type":"eq","key":"team","value":"x"}}])" +
+        more + "}");
+    ResponsesBody out;
+    const auto e = read_responses(*body, out);
+    EXPECT_FALSE(e) << e->message;
+    return out;
+  };
+  const ResponsesBody out = read("");
+  EXPECT_EQ(out.vector_store_ids, (std::vector<std::string>{"vs_a", "vs_b"}));
+  ASSERT_TRUE(out.query.retrieve);
+  EXPECT_TRUE(out.query.retrieve->asked);
+  EXPECT_EQ(out.query.retrieve->k, 7);
+  EXPECT_EQ(out.query.retrieve->min_score, 0.5);
+  EXPECT_TRUE(out.query.skip_missing);
+  EXPECT_FALSE(out.query.tools);
+  const MetadataFilter& filter = out.query.retrieve->metadata;
+  EXPECT_TRUE(metadata_matches(R"({"vector_stores":["vs_b"],"team":"x"})", filter));
+  EXPECT_FALSE(metadata_matches(R"({"vector_stores":["vs_c"],"team":"x"})", filter));
+  EXPECT_FALSE(metadata_matches(R"({"vector_stores":["vs_a"],"team":"y"})", filter));
+  EXPECT_TRUE(read(R"(,"tool_choice":{"type":"file_search"})").query.retrieve);
+  EXPECT_TRUE(read(R"(,"tool_choice":"required")").query.retrieve);
+  const ResponsesBody none = read(R"(,"tool_choice":"none")");
+  EXPECT_FALSE(none.query.retrieve);
+  EXPECT_TRUE(none.vector_store_ids.empty());
+}
+
 TEST_F(ProtocolsTest, ResponsesRefuseWhatIsNotThere) {
   for (const char* member :
        {R"("store":true)", R"("previous_response_id":"x")", R"("reasoning":{"effort":"high"})",
         R"("tools":[{"type":"web_search"}])", R"("text":{"format":{"type":"grammar"}})",
-        R"("unheard":1)", R"("tool_choice":"required")"}) {
+        R"("unheard":1)", R"("tool_choice":"required")", R"("tools":[{"type":"file_search"}])",
+        R"("tools":[{"type":"file_search","vector_store_ids":[]}])",
+        R"("tools":[{"type":"file_search","vector_store_ids":["a"],"max_num_results":99}])",
+        R"("tools":[{"type":"file_search","vector_store_ids":["a"]},
+                    {"type":"file_search","vector_store_ids":["b"]}])",
+        R"("tool_choice":{"type":"file_search"})"}) {
     const auto r = post("/v1/responses", R"({"input":"Hi",)" + std::string(member) + "}");
     EXPECT_EQ(r.status, 400) << member;
   }
