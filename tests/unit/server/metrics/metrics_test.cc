@@ -10,6 +10,17 @@ bool has_line(const MetricsSnapshot& snapshot, const std::string& line) {
   return text.find("\n" + line + "\n") != std::string::npos;
 }
 
+TEST(MetricsTest, SaysWhatAuditLogAndTracesLost) {
+  MetricsSnapshot snapshot;
+  for (const char* name : {"quire_audit", "quire_trace"})
+    EXPECT_EQ(Metrics().text(snapshot).find(name), std::string::npos) << "it is off";
+  snapshot.audit_lines_lost = 3;
+  snapshot.spans = SpanCounts{.sent = 5, .dropped = 2};
+  EXPECT_TRUE(has_line(snapshot, "quire_audit_lines_lost_total 3"));
+  EXPECT_TRUE(has_line(snapshot, "quire_trace_spans_total{outcome=\"sent\"} 5"));
+  EXPECT_TRUE(has_line(snapshot, "quire_trace_spans_total{outcome=\"dropped\"} 2"));
+}
+
 TEST(MetricsTest, SaysWhatTheIndexesForRetrievalTake) {
   MetricsSnapshot snapshot;
   snapshot.ready = true;
