@@ -333,6 +333,7 @@ class Service {
     config.limits.requests_per_minute = fresh.limits.requests_per_minute;
     config.limits.tokens_per_minute = fresh.limits.tokens_per_minute;
     config.limits.documents_per_query = fresh.limits.documents_per_query;
+    config.model.aliases = fresh.model.aliases;
     config.server.cors_origins = fresh.server.cors_origins;
     config.server.allowed_hosts = fresh.server.allowed_hosts;
     config.server.drain_seconds = fresh.server.drain_seconds;

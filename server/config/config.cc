@@ -355,6 +355,14 @@ Status check_config(const Config& c) {
     return Status::invalid("server.host", "server.host is empty; use 127.0.0.1 or 0.0.0.0");
   if (c.disk.path.empty())
     return Status::invalid("disk.path", "disk.path is empty; name the folder of the store");
+  for (const std::string& alias : c.model.aliases)
+    if (alias.empty() || alias.size() > 128 || alias == c.model.name ||
+        std::ranges::count(c.model.aliases, alias) > 1 ||
+        alias.find_first_of(" \t\r\n") != std::string::npos)
+      return Status::invalid("model.aliases",
+                             "model.aliases has '" + alias.substr(0, 128) +
+                                 "'; name each once, in 1 to 128 bytes without spaces, and other "
+                                 "than model.name");
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
   QUIRE_RETURN_IF_ERROR(check_origins(c.server.cors_origins));
   for (const std::string& name : c.server.allowed_hosts)

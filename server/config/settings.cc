@@ -53,6 +53,9 @@ std::vector<Setting> make_table() {
           model, "path", path, 0, 0,
           "GGUF file, Hugging Face model folder or hf:org/repo; empty: the embedded model"),
       QUIRE_SETTING(model, "name", name, 0, 0, "name of the model in the API"),
+      QUIRE_SETTING(model, "aliases", aliases, 0, 0,
+                    "other names that requests may call the model by, for programs that name one "
+                    "of their own; in flags and the environment with commas between"),
       QUIRE_SETTING(
           model, "backend", backend, 0, 0,
           "where to compute; cuda: the GPU of that number; auto: the CPU, naming a GPU that could",

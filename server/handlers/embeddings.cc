@@ -121,7 +121,9 @@ void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTex
   e->model = engine.info().model_name;
   const auto& encoder = call->services.encoder;
   const std::string& wanted = body.model;
-  const bool free = wanted.empty() || wanted == "default";
+  // An alias may name what embeds, too: the encoder, where there is one.
+  const bool free = wanted.empty() || wanted == "default" ||
+                    (wanted != e->model && names_model(call->services, wanted));
   if (encoder && (free || wanted == encoder->info().name))
     return embed_by_encoder(*call, body, long_texts, make);
   if (!free && wanted != e->model) {

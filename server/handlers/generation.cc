@@ -525,7 +525,7 @@ void prepare(std::shared_ptr<Generation> g) {
   Call& call = *g->call;
   const auto config = call.services.config();
   const std::string& served = call.services.engine->info().model_name;
-  if (!g->body.model.empty() && g->body.model != "default" && g->body.model != served)
+  if (!g->body.model.empty() && !names_model(call.services, g->body.model))
     return call.fail(make_problem(
         "model_not_found",
         "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));

@@ -21,10 +21,11 @@ namespace {
 /// Windows of the model that POST /tokenize takes at once.
 constexpr std::int64_t kMostWindows = 16;
 
-json::object model_json(const Services& services) {
+/// `id` is the name that it is asked for by; empty: its own.
+json::object model_json(const Services& services, const std::string& id = {}) {
   const EngineInfo& info = services.engine->info();
   json::object o;
-  o["id"] = info.model_name;
+  o["id"] = id.empty() ? info.model_name : id;
   o["object"] = "model";
   o["created"] = services.started_ms / 1000;
   o["owned_by"] = "quire";
@@ -135,19 +136,22 @@ namespace handlers {
 void list_models(std::shared_ptr<Call> call) {
   json::object o;
   o["object"] = "list";
-  o["data"] = json::array{model_json(call->services)};
+  json::array data{model_json(call->services)};
+  for (const std::string& alias : call->services.config()->model.aliases)
+    data.push_back(model_json(call->services, alias));
+  o["data"] = std::move(data);
   call->reply_json(200, o);
 }
 
 void get_model(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
   const std::string& served = call->services.engine->info().model_name;
-  if (id != served && id != "default")
+  if (!names_model(call->services, id))
     return call->fail(make_problem(
         "model_not_found",
         "there is no model '" + id.substr(0, 256) + "'; this service has '" + served + "'",
         "model"));
-  call->reply_json(200, model_json(call->services));
+  call->reply_json(200, model_json(call->services, id == "default" ? served : id));
 }
 
 void info(std::shared_ptr<Call> call) {

@@ -144,7 +144,7 @@ json::object listed(const Services& s) {
 
 bool is_served(Call& call, const std::string& model) {
   const std::string& served = call.services.engine->info().model_name;
-  if (model == served || model == "default") return true;
+  if (names_model(call.services, model)) return true;
   call.fail(make_problem("model_not_found",
                          "there is no model '" + model + "'; this service has '" + served +
                              "', and 'quire serve -m hf:ORG/REPO' fetches and serves another",

@@ -1,5 +1,7 @@
 #include "server/service/services.h"
 
+#include <algorithm>
+
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store_admin.h"
@@ -25,6 +27,16 @@ std::int64_t unix_ms_now() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+bool names_model(const Services& services, std::string_view name) {
+  if (name == "default" || name == services.engine->info().model_name) return true;
+  // Ollama's clients leave out the tag "latest".
+  const auto config = services.config();
+  return std::ranges::any_of(config->model.aliases, [name](std::string_view alias) {
+    return alias == name ||
+           (alias.ends_with(":latest") && alias.substr(0, alias.size() - 7) == name);
+  });
 }
 
 Services::Services(Config initial)

@@ -70,7 +70,7 @@ struct Services {
 
   std::unique_ptr<RateLimiter> rate_limiter;
   std::unique_ptr<IdempotencyStore> idempotency;
-  std::unique_ptr<AuditLog> audit;  ///< set before requests come; null: switched off
+  std::unique_ptr<AuditLog> audit;      ///< set before requests come; null: switched off
   std::shared_ptr<TokenIssuer> tokens;  ///< set before requests come; null: none are taken
   std::shared_ptr<Tracer> tracer;       ///< set before requests come; null: nothing is traced
   std::unique_ptr<ExplainRing> explain;
@@ -93,6 +93,10 @@ struct Services {
 };
 
 std::int64_t unix_ms_now();
+
+/// Returns whether requests may call the served model so: `default`, its name, or one of
+/// model.aliases. The engine must be set.
+bool names_model(const Services& services, std::string_view name);
 
 /// Starts the checker; the engine must be set. The caller must stop() it before the engine ends.
 void start_shadow(Services& services);

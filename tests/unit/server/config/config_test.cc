@@ -128,6 +128,17 @@ TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   EXPECT_TRUE(check_config(Config()).ok());
 }
 
+TEST(Config, AliasesAreNamesOfTheirOwn) {
+  for (const auto& [aliases, good] : {std::pair{"gpt-4o,llama3:latest", true},
+                                      {"a b", false},
+                                      {"a,a", false},
+                                      {"default", false}}) {
+    Config c;
+    ASSERT_TRUE(apply_flags({std::string("model.aliases=") + aliases}, c).ok());
+    EXPECT_EQ(check_config(c).field(), good ? "" : "model.aliases") << aliases;
+  }
+}
+
 TEST(Config, TokensNeedIssuerAudienceAndASafeSourceOfKeys) {
   const auto field = [](std::vector<std::string> flags) {
     Config c;

@@ -309,6 +309,34 @@ TEST_F(OpenAiTest, ErrorsNameTheFieldAsTheRequestSpellsIt) {
   EXPECT_EQ(chat(R"(,"documents":["gone"],"on_missing":"skip")").status, 200);
 }
 
+TEST_F(OpenAiTest, AliasesNameTheModelEverywhere) {
+  Config config;
+  config.model.aliases = {"gpt-4o", "llama3:latest"};
+  services.set_config(config);
+  const auto named = [&](const std::string& path, const std::string& model,
+                         const std::string& members) {
+    return post(path, R"({"model":")" + model + R"(",)" + members + "}").status;
+  };
+  const std::string turns = R"("messages":[{"role":"user","content":"Hi"}])";
+  for (const char* model : {"gpt-4o", "llama3:latest", "llama3", "default", "stub"}) {
+    EXPECT_EQ(named("/v1/chat/completions", model, turns), 200) << model;
+    EXPECT_EQ(named("/v1/messages", model, turns + R"(,"max_tokens":4)"), 200) << model;
+    EXPECT_EQ(named("/api/chat", model, turns + R"(,"stream":false)"), 200) << model;
+    EXPECT_EQ(named("/v1/embeddings", model, R"("input":"a")"), 200) << model;
+  }
+  for (const char* model : {"gpt-4", "llama3:8b"}) {
+    EXPECT_EQ(named("/v1/chat/completions", model, turns), 404) << model;
+    EXPECT_EQ(named("/v1/embeddings", model, R"("input":"a")"), 404) << model;
+  }
+  EXPECT_EQ(named("/api/chat", "gpt-4", turns), 404);
+  const auto data = object(call("GET", "/v1/models").body).at("data").as_array();
+  ASSERT_EQ(data.size(), 3u);
+  EXPECT_EQ(data[0].as_object().at("id"), "stub");
+  EXPECT_EQ(data[2].as_object().at("id"), "llama3:latest");
+  EXPECT_EQ(object(call("GET", "/v1/models/gpt-4o").body).at("id"), "gpt-4o");
+  EXPECT_EQ(call("GET", "/v1/models/gpt-4").status, 404);
+}
+
 TEST_F(OpenAiTest, LogprobsStandBesideTheTextTheyBeginIn) {
   engine.hold = true;
   const Tokenizer& t = engine.tokenizer();
