@@ -86,9 +86,13 @@ void read_filter(const json::value& value, const std::string& path, int level, J
     if (parts && level >= kMostFilterLevels)
       r.fail("filters", r.path_of("filters") + " lie more than 4 levels deep");
     MetadataFilter joined;
-    for (std::size_t i = 0; parts && r.ok() && i < parts->size(); ++i)
+    bool plain_parts = true;  // each is one condition, not several that must all hold
+    for (std::size_t i = 0; parts && r.ok() && i < parts->size(); ++i) {
+      const std::size_t before = joined.size();
       read_filter((*parts)[i], r.path_of("filters") + "[" + std::to_string(i) + "]", level + 1, r,
                   joined);
+      plain_parts = plain_parts && joined.size() == before + 1;
+    }
     if (type == "or" && r.ok()) {
       // Conditions are joined by "and", within which one member may have one of several values.
       MetadataCondition any;
@@ -97,15 +101,14 @@ void read_filter(const json::value& value, const std::string& path, int level, J
         MetadataCondition plain;
         plain.key = any.key;
         plain.any_of = c.any_of;
-        if (c.any_of.empty() || !(c == plain)) {
-          r.fail("type",
-                 r.path_of("type") +
-                     " 'or' joins only 'eq' and 'in' of one key; search once for each alternative",
-                 "unsupported_parameter");
-          break;
-        }
+        plain_parts = plain_parts && !c.any_of.empty() && c == plain;
         any.any_of.insert(any.any_of.end(), c.any_of.begin(), c.any_of.end());
       }
+      if (!plain_parts)
+        r.fail("type",
+               r.path_of("type") +
+                   " 'or' joins only 'eq' and 'in' of one key; search once for each alternative",
+               "unsupported_parameter");
       joined.assign(1, any);
     }
     out.insert(out.end(), joined.begin(), joined.end());
@@ -126,12 +129,15 @@ void read_filter(const json::value& value, const std::string& path, int level, J
     } else {
       r.fail("value", r.path_of("value") + " must be a string, a number or a boolean");
     }
-    if (r.ok() && (type == "eq" || type == "in")) c.any_of = std::move(values);
-    if (r.ok() && (type == "ne" || type == "nin")) c.none_of = std::move(values);
-    if (type == "gt" && r.ok()) c.above = values.front();
-    if (type == "gte" && r.ok()) c.at_least = values.front();
-    if (type == "lt" && r.ok()) c.below = values.front();
-    if (type == "lte" && r.ok()) c.at_most = values.front();
+    if (!r.ok()) return report.adopt(r.error());
+    if (type == "gt") c.above = values.front();
+    if (type == "gte") c.at_least = values.front();
+    if (type == "lt") c.below = values.front();
+    if (type == "lte") c.at_most = values.front();
+    if (type == "eq" || type == "in")
+      c.any_of = std::move(values);
+    else if (type == "ne" || type == "nin")
+      c.none_of = std::move(values);
     out.push_back(std::move(c));
   }
   r.finish();

@@ -112,6 +112,11 @@ TEST(VectorStoreCodec, FiltersThatCannotBeKeptAreRefused) {
             "filters.type");
   EXPECT_EQ(filter_error(R"({"type":"or","filters":[{"type":"gt","key":"a","value":1}]})"),
             "filters.type");
+  // Both of its parts must hold, which one list of values cannot say.
+  EXPECT_EQ(filter_error(R"({"type":"or","filters":[{"type":"and","filters":[
+              {"type":"eq","key":"a","value":1},{"type":"eq","key":"a","value":2}]},
+              {"type":"eq","key":"a","value":3}]})"),
+            "filters.type");
   EXPECT_EQ(filter_error(R"({"type":"like","key":"a","value":1})"), "filters.type");
   EXPECT_EQ(filter_error(R"({"key":"a","value":1})"), "filters.type");
   EXPECT_EQ(filter_error(R"({"type":"eq","key":"a","value":[1]})"), "filters.value");
