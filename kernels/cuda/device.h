@@ -17,12 +17,23 @@
 ///                                          it (never auto)
 ///   T shared_atomic_add(array, i, T)       returns the previous value
 ///   copy_async(array, i, const T*)         starts array[i] = *p for a T of 16 bytes
+///   copy_async_or_zero(array, i, const T*, bool present)
+///                                          the same; reads nothing and gives zeros if not present
 ///   commit_copies()                        closes a group of such copies
 ///   wait_copies<n>()                       waits until all groups but the last n have arrived, for
 ///                                          the thread that started them
 ///   mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], E)
 ///                                          d += a * b, 16x8x16, in the fragment layout of the PTX
 ///                                          instruction mma.m16n8k16; E is F16 or BF16
+///   load_matrices(std::uint32_t (&d)[4], array, i), load_matrices_transposed(...)
+///                                          four 8x8 matrices of 16-bit elements from shared
+///                                          memory, as ldmatrix.x4 does. Lane 8 * m + r names row r
+///                                          of matrix m: the 16 bytes at array[i]. In d[m] a lane
+///                                          gets columns 2 * (lane % 4) and that plus 1 of row lane
+///                                          / 4, or those rows of column lane / 4. Reached by all
+///                                          lanes
+///   float exp2_approx(float)               2^x to 2 units in the last place; results below the
+///                                          smallest normal number are 0
 ///   float to_float(E), E from_float<E>(float)
 ///                                          E is float, F16 or BF16; rounds to nearest even
 /// Bodies keep only trivially destructible objects. Mathematical functions are those of <math.h> in

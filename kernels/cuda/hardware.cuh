@@ -77,6 +77,14 @@ class HardwareDevice {
                  "l"(__cvta_generic_to_global(from))
                  : "memory");
   }
+  template <class T>
+  __device__ void copy_async_or_zero(T* array, std::int64_t i, const T* from, bool present) {
+    static_assert(sizeof(T) == 16);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(array + i))),
+                 "l"(__cvta_generic_to_global(from)), "r"(present ? 16 : 0)
+                 : "memory");
+  }
   __device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int kPending>
   __device__ void wait_copies() {
@@ -100,6 +108,26 @@ class HardwareDevice {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 
+  template <class T>
+  __device__ void load_matrices(std::uint32_t (&d)[4], const T* array, std::int64_t i) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(array + i)))
+                 : "memory");
+  }
+  template <class T>
+  __device__ void load_matrices_transposed(std::uint32_t (&d)[4], const T* array, std::int64_t i) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(array + i)))
+                 : "memory");
+  }
+
+  __device__ static float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
   __device__ static float to_float(float x) { return x; }
   __device__ static float to_float(F16 x) { return __half2float(__ushort_as_half(x.bits)); }
   __device__ static float to_float(BF16 x) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -321,6 +323,111 @@ TEST(SimtTest, AsynchronousCopiesArriveWhenWaitedFor) {
   const Report early = copy(false, true);
   EXPECT_EQ(early.fault, Fault::kSharedMemory);
   EXPECT_NE(early.message.find("asynchronous"), std::string::npos) << early.message;
+}
+
+TEST(SimtTest, MatricesAreLoadedInTheLayoutOfTheInstruction) {
+  // Element (row, column) of matrix m is 100 * m + 10 * row + column. Rows lie 24 elements apart
+  // and in falling order, because each lane names its row.
+  const auto value = [](int m, int row, int column) {
+    return static_cast<std::uint32_t>(100 * m + 10 * row + column);
+  };
+  constexpr int kRow = 24;
+  std::vector<std::uint32_t> out(32 * 8);
+  GlobalMemory memory;
+  memory.add("out", out.data(), out.size() * 4, Access::kReadWrite);
+  const Report report = run_one_block(
+      32, 32 * kRow * 2,
+      [&](Device& d) {
+        auto s = d.shared<std::uint16_t>(0, 32 * kRow);
+        const int at = (31 - d.lane()) * kRow;
+        for (int column = 0; column < 8; ++column)
+          s[at + column] = static_cast<std::uint16_t>(value(d.lane() / 8, d.lane() % 8, column));
+        d.sync_warp();
+        std::uint32_t straight[4], transposed[4];
+        d.load_matrices(straight, s, at);
+        d.load_matrices_transposed(transposed, s, at);
+        for (int m = 0; m < 4; ++m) {
+          d.store(out.data() + d.lane() * 8 + m, straight[m]);
+          d.store(out.data() + d.lane() * 8 + 4 + m, transposed[m]);
+        }
+      },
+      memory);
+  ASSERT_EQ(report.fault, Fault::kNone) << report.message;
+  for (int lane = 0; lane < 32; ++lane) {
+    const int line = lane / 4, pair = lane % 4 * 2;
+    for (int m = 0; m < 4; ++m) {
+      const auto at = static_cast<std::size_t>(lane * 8 + m);
+      EXPECT_EQ(out[at], value(m, line, pair) | value(m, line, pair + 1) << 16);
+      EXPECT_EQ(out[at + 4], value(m, pair, line) | value(m, pair + 1, line) << 16);
+    }
+  }
+}
+
+TEST(SimtTest, MatricesNeedABarrierAlignedRowsAndRoom) {
+  const auto load = [](bool barrier, int first, int elements) {
+    return run_one_block(32, 32 * 8 * 2 + 16, [=](Device& d) {
+      auto words = d.shared<std::uint32_t>(0, 132);
+      // A lane writes what its neighbour gets
+      for (int i = d.lane(); i < 132; i += 32) words[i ^ 1] = 0;
+      if (barrier) d.sync_warp();
+      std::uint32_t m[4];
+      d.load_matrices(m, d.shared<std::uint16_t>(0, elements), d.lane() * 8 + first);
+    });
+  };
+  EXPECT_EQ(load(true, 0, 256).fault, Fault::kNone);
+  EXPECT_EQ(load(true, 8, 264).fault, Fault::kNone);
+  EXPECT_EQ(load(true, 8, 256).fault, Fault::kSharedMemory);
+  const Report race = load(false, 0, 256), crooked = load(true, 4, 264);
+  EXPECT_EQ(race.fault, Fault::kSharedMemory);
+  EXPECT_EQ(crooked.fault, Fault::kSharedMemory);
+  EXPECT_NE(crooked.message.find("aligned"), std::string::npos) << crooked.message;
+  const Report divergent = run_one_block(32, 512, [](Device& d) {
+    auto words = d.shared<std::uint32_t>(0, 128);
+    for (int i = d.lane(); i < 128; i += 32) words[i] = 0;
+    d.sync_warp();
+    std::uint32_t m[4];
+    if (d.lane() < 8) d.load_matrices(m, d.shared<std::uint16_t>(0, 256), d.lane() * 8);
+  });
+  EXPECT_EQ(divergent.fault, Fault::kDivergence);
+}
+
+TEST(SimtTest, ACopyThatIsNotPresentReadsNothingAndGivesZeros) {
+  alignas(16) float x[4] = {1, 2, 3, 4};
+  std::vector<float> out(8, -1.0f);
+  GlobalMemory memory;
+  memory.add("x", x, sizeof x, Access::kRead);
+  memory.add("out", out.data(), 32, Access::kReadWrite);
+  using Four = cuda::Pack<float>;
+  const auto* from = reinterpret_cast<const Four*>(x);
+  const auto copy = [&](bool second_present) {
+    return run_one_block(
+        32, 32,
+        [=, &out](Device& d) {
+          auto s = d.shared<Four>(0, 2);
+          // The second one lies outside every buffer
+          if (d.lane() < 2)
+            d.copy_async_or_zero(s, d.lane(), from + d.lane(), d.lane() == 0 || second_present);
+          d.commit_copies();
+          d.wait_copies<0>();
+          d.sync_warp();
+          const float read = d.shared<float>(0, 8)[d.lane() % 8];
+          if (d.lane() < 8) d.store(out.data() + d.lane(), read);
+        },
+        memory);
+  };
+  const Report report = copy(false);
+  ASSERT_EQ(report.fault, Fault::kNone) << report.message;
+  EXPECT_EQ(out, (std::vector<float>{1, 2, 3, 4, 0, 0, 0, 0}));
+  EXPECT_EQ(copy(true).fault, Fault::kGlobalMemory);
+}
+
+TEST(SimtTest, TheApproximatePowerOfTwoFlushesWhatIsNotNormal) {
+  EXPECT_EQ(Device::exp2_approx(-126.0f), std::numeric_limits<float>::min());
+  EXPECT_EQ(Device::exp2_approx(-126.5f), 0.0f);
+  EXPECT_EQ(Device::exp2_approx(-std::numeric_limits<float>::infinity()), 0.0f);
+  EXPECT_EQ(Device::exp2_approx(3.0f), 8.0f);
+  EXPECT_NEAR(Device::exp2_approx(0.5f), std::sqrt(2.0f), 1e-6f);
+  EXPECT_TRUE(std::isnan(Device::exp2_approx(std::nanf(""))));
 }
 
 TEST(SimtTest, LaunchesThatNoGpuTakesAreRefused) {

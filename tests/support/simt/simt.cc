@@ -101,7 +101,7 @@ class Block {
   void start_copy(std::size_t offset, const void* from) {
     Copies& c = copies_[static_cast<std::size_t>(running_)];
     c.under_way.push_back({c.committed, offset, {}});
-    std::memcpy(c.under_way.back().bytes.data(), from, kCopyBytes);
+    if (from != nullptr) std::memcpy(c.under_way.back().bytes.data(), from, kCopyBytes);
     shared_.set_pending(offset, kCopyBytes, true);
   }
   void commit_copies() { ++copies_[static_cast<std::size_t>(running_)].committed; }
@@ -269,9 +269,37 @@ void Device::mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t
   }
 }
 
+void Device::load_matrices(std::uint32_t (&d)[4], std::int64_t offset, std::int64_t index,
+                           std::int64_t count, std::size_t size, bool transposed, Location at) {
+  constexpr std::int64_t kRowBytes = 16;
+  const std::int64_t mine = offset + index * static_cast<std::int64_t>(size);
+  if (index < 0 || mine + kRowBytes > offset + count * static_cast<std::int64_t>(size))
+    block_.fail(Fault::kSharedMemory, "a row of a matrix outside the array in shared memory", at);
+  if (mine % kRowBytes != 0)
+    block_.fail(Fault::kSharedMemory, "a row of a matrix is not aligned to 16 bytes", at);
+  const std::byte* rows = exchange(&mine, sizeof mine, at);
+  // Every lane reads what it gets, so that a race with any writer of a row is found.
+  const auto element = [&](int matrix, int row, int column) {
+    std::int64_t start;
+    std::memcpy(&start, rows + static_cast<std::size_t>(matrix * 8 + row) * kSlotBytes,
+                sizeof start);
+    std::uint16_t bits;
+    std::memcpy(
+        &bits,
+        shared_bytes(block_, start + column * 2, 0, 1, sizeof bits, SharedMemory::Kind::kRead),
+        sizeof bits);
+    return std::uint32_t{bits};
+  };
+  const int line = lane() / 4, pair = lane() % 4 * 2;
+  for (int m = 0; m < 4; ++m) {
+    d[m] = transposed ? element(m, pair, line) | element(m, pair + 1, line) << 16
+                      : element(m, line, pair) | element(m, line, pair + 1) << 16;
+  }
+}
+
 void Device::start_copy(std::int64_t offset, std::int64_t index, std::int64_t count,
                         const void* from, Location at) {
-  touch(from, kCopyBytes, Access::kRead, at);
+  if (from != nullptr) touch(from, kCopyBytes, Access::kRead, at);
   const std::byte* to = shared_bytes(block_, offset, index, count, kCopyBytes,
                                      SharedMemory::Kind::kWrite);
   block_.start_copy(static_cast<std::size_t>(to - block_.shared().data()), from);

@@ -11,8 +11,10 @@
 /// It cannot show speed, registers, or hardware rounding of the tensor cores.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <source_location>
 #include <string>
@@ -124,6 +126,12 @@ class Device {
     static_assert(sizeof(T) == 16);
     start_copy(array.offset_, i, array.count_, from, at);
   }
+  template <class T>
+  void copy_async_or_zero(SharedArray<T> array, std::int64_t i, const T* from, bool present,
+                          Location at = Location::current()) {
+    static_assert(sizeof(T) == 16);
+    start_copy(array.offset_, i, array.count_, present ? from : nullptr, at);
+  }
   void commit_copies();
   template <int kPending>
   void wait_copies() {
@@ -136,6 +144,21 @@ class Device {
     mma(d, a, b, std::is_same_v<E, cuda::F16> ? DType::kF16 : DType::kBF16, at);
   }
 
+  template <class T>
+  void load_matrices(std::uint32_t (&d)[4], SharedArray<T> array, std::int64_t i,
+                     Location at = Location::current()) {
+    load_matrices(d, array.offset_, i, array.count_, sizeof(T), /*transposed=*/false, at);
+  }
+  template <class T>
+  void load_matrices_transposed(std::uint32_t (&d)[4], SharedArray<T> array, std::int64_t i,
+                                Location at = Location::current()) {
+    load_matrices(d, array.offset_, i, array.count_, sizeof(T), /*transposed=*/true, at);
+  }
+
+  static float exp2_approx(float x) {
+    const float y = std::exp2(x);
+    return y < std::numeric_limits<float>::min() ? 0.0f : y;
+  }
   static float to_float(float x) { return x; }
   static float to_float(cuda::F16 x) { return f16_to_f32(x.bits); }
   static float to_float(cuda::BF16 x) { return bf16_to_f32(x.bits); }
@@ -157,6 +180,9 @@ class Device {
   const std::byte* exchange(const void* value, std::size_t bytes, Location at);
   void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], DType type,
            Location at);
+  void load_matrices(std::uint32_t (&d)[4], std::int64_t offset, std::int64_t index,
+                     std::int64_t count, std::size_t size, bool transposed, Location at);
+  /// A null `from` copies zeros.
   void start_copy(std::int64_t offset, std::int64_t index, std::int64_t count, const void* from,
                   Location at);
   void finish_copies(int most_pending);
