@@ -8,13 +8,19 @@
 namespace quire::cuda {
 namespace {
 
+/// Which positions of the cache the query rows have.
+enum class Queries { kSpread, kLast };
+
 struct Shape {
   std::int64_t keys, queries;
   std::int32_t kv_heads, group, dim;
   DType dtype;
   TestLayout layout;
   bool sorted;
+  Queries where = Queries::kSpread;
 };
+// Keys end before, at and after borders of pages (16) and tiles (64); lanes (queries * group)
+// before and after borders of blocks (64 and 128).
 const Shape kShapes[] = {
     {1, 1, 1, 1, 8, DType::kF16, TestLayout::kHeadMajor, true},
     {70, 33, 2, 3, 64, DType::kF16, TestLayout::kTokenMajor, true},
@@ -22,9 +28,14 @@ const Shape kShapes[] = {
     {129, 20, 2, 4, 128, DType::kBF16, TestLayout::kTokenMajor, true},
     {65, 5, 1, 2, 256, DType::kF16, TestLayout::kHeadMajor, false},
     {80, 16, 1, 5, 72, DType::kBF16, TestLayout::kHeadMajor, true},
+    {64, 17, 1, 8, 64, DType::kBF16, TestLayout::kHeadPages, true, Queries::kLast},
+    {63, 63, 1, 1, 96, DType::kF16, TestLayout::kGranules, true, Queries::kLast},
+    {193, 43, 1, 3, 128, DType::kF16, TestLayout::kHeadPages, true, Queries::kLast},
+    {257, 33, 1, 4, 128, DType::kBF16, TestLayout::kHeadPages, true, Queries::kLast},
+    {127, 19, 2, 7, 64, DType::kF16, TestLayout::kHeadPages, false, Queries::kLast},
+    {15, 15, 1, 8, 256, DType::kBF16, TestLayout::kHeadMajor, true, Queries::kLast},
 };
 
-/// Query rows spread over the cache's positions; they are unordered when the cache is.
 struct Scene {
   explicit Scene(const Shape& shape)
       : s(shape),
@@ -32,8 +43,10 @@ struct Scene {
         kv(s.keys, s.kv_heads, s.dim, s.dtype, s.layout, 35),
         q(random_floats(s.queries * heads * s.dim, 36)) {
     std::mt19937 rng(37);
-    for (std::int64_t t = 0; t < s.queries; ++t)
-      positions.push_back(static_cast<std::int32_t>((t + 1) * s.keys / s.queries - 1));
+    for (std::int64_t t = 0; t < s.queries; ++t) {
+      positions.push_back(static_cast<std::int32_t>(
+          s.where == Queries::kLast ? s.keys - s.queries + t : (t + 1) * s.keys / s.queries - 1));
+    }
     if (s.sorted) return;
     std::shuffle(kv.positions().begin(), kv.positions().end(), rng);
     std::shuffle(positions.begin(), positions.end(), rng);
@@ -54,10 +67,13 @@ struct Scene {
             width,
             lse.data()};
   }
+  /// Runs `count` query rows from `first` on over the cache's first `keys` rows; `parts` chooses
+  /// the size of blocks.
   Status run_on_device(std::int64_t first, std::int64_t count, std::vector<float>& out,
-                       std::vector<float>& lse) const {
+                       std::vector<float>& lse, int parts = 1, std::int64_t keys = -1) const {
     TestDevice device;
     AttentionArgs a = arguments(out, lse);
+    if (keys >= 0) a.kv = kv.view(keys, s.sorted);
     const std::int64_t n = count * a.ldq;
     a.q = device.upload(q, "q") + first * a.ldq;
     a.query_positions = device.upload(positions, "query positions") + first;
@@ -66,8 +82,11 @@ struct Scene {
     a.out = device.output(n, "out");
     a.lse = device.output(count * heads, "lse");
     auto launcher = device.launcher();
-    QUIRE_RETURN_IF_ERROR(s.dtype == DType::kF16 ? launch_prefill_attention<F16>(launcher, a)
-                                                 : launch_prefill_attention<BF16>(launcher, a));
+    const auto launch = [&]<class E>(E) {
+      return parts == 1 ? launch_prefill_blocks<E, 1>(launcher, a)
+                        : launch_prefill_blocks<E, 2>(launcher, a);
+    };
+    QUIRE_RETURN_IF_ERROR(s.dtype == DType::kF16 ? launch(F16{}) : launch(BF16{}));
     out = TestDevice::download(a.out, n);
     lse = TestDevice::download(a.lse, count * heads);
     return {};
@@ -94,11 +113,15 @@ TEST(CudaParity, PrefillAttention) {
     expect_close(cpu, expected, tolerance, tolerance, what + " cpu");
     expect_close(cuda, expected, tolerance, tolerance, what);
     expect_close(cuda_lse, expected_lse, tolerance, tolerance, what + " lse");
+    std::vector<float> large, large_lse;
+    ASSERT_OK(scene.run_on_device(0, s.queries, large, large_lse, 2));
+    EXPECT_EQ(large, cuda) << what;
+    EXPECT_EQ(large_lse, cuda_lse) << what;
   }
 }
 
 TEST(CudaParity, APrefillRowHasTheSameBitsAlone) {
-  for (const int shape : {1, 2}) {
+  for (const int shape : {1, 2, 8, 9}) {
     const Scene scene(kShapes[shape]);
     std::vector<float> all, all_lse, one, one_lse;
     ASSERT_OK(scene.run_on_device(0, scene.s.queries, all, all_lse));
@@ -112,11 +135,54 @@ TEST(CudaParity, APrefillRowHasTheSameBitsAlone) {
   }
 }
 
+TEST(CudaParity, KeysThatAPrefillRowCannotSeeDoNotChangeItsBits) {
+  for (const int shape : {8, 9}) {
+    const Scene scene(kShapes[shape]);
+    std::vector<float> all, all_lse, one, one_lse;
+    ASSERT_OK(scene.run_on_device(0, 1, all, all_lse, 2));
+    // The cache ends with the row's own key: in the middle of a page and of a tile
+    ASSERT_OK(scene.run_on_device(0, 1, one, one_lse, 2, scene.positions[0] + 1));
+    EXPECT_EQ(one, all);
+    EXPECT_EQ(one_lse, all_lse);
+  }
+}
+
+TEST(CudaParity, APrefillOverAnEmptyCacheIsZero) {
+  const Scene scene(kShapes[1]);
+  std::vector<float> out, lse;
+  ASSERT_OK(scene.run_on_device(0, scene.s.queries, out, lse, 1, 0));
+  EXPECT_EQ(out, std::vector<float>(out.size(), 0.0f));
+  EXPECT_EQ(lse, std::vector<float>(lse.size(), -kInfinity));
+}
+
+TEST(CudaParity, PrefillAttentionRefusesBadShapes) {
+  const Scene scene(kShapes[1]);
+  std::vector<float> out, lse;
+  const AttentionArgs good = scene.arguments(out, lse);
+  TestDevice device;
+  auto launcher = device.launcher();
+  const auto field_of = [&](const AttentionArgs& a) {
+    return launch_prefill_attention<F16>(launcher, a).field();
+  };
+  AttentionArgs bad = good;
+  bad.num_heads = 5;
+  EXPECT_EQ(field_of(bad), "num_heads");
+  bad = good;
+  bad.ldo = 1;
+  EXPECT_EQ(field_of(bad), "ldq");
+  bad = good;
+  bad.kv.token_stride = 24;
+  EXPECT_EQ(field_of(bad), "kv");
+  bad = good;
+  bad.kv.num_rows = std::int64_t{1} << 31;
+  EXPECT_EQ(field_of(bad), "rows");
+}
+
 TEST(CudaParity, APrefillRowThatSeesNothingIsZero) {
   Scene scene(kShapes[1]);
   scene.positions[3] = -1;
   std::vector<float> out, lse;
-  ASSERT_OK(scene.run_on_device(0, scene.s.queries, out, lse));
+  ASSERT_OK(scene.run_on_device(0, scene.s.queries, out, lse, 2));
   const std::int64_t width = std::int64_t{scene.heads} * scene.s.dim;
   for (std::int64_t i = 0; i < width; ++i)
     EXPECT_EQ(out[static_cast<std::size_t>(3 * width + i)], 0.0f);
