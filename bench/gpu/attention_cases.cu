@@ -45,6 +45,7 @@ Row decode(Bench& bench, std::int64_t context, std::int32_t heads = kHeads) {
     DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv, heads),
                              nullptr, 0, nullptr, nullptr};
     args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
+    args.run_chunks = decode_run_chunks(bench.device(), args);
     turns.push_back(args);
   }
   Row row = bench.measure(
@@ -69,6 +70,7 @@ Row decode_lists(Bench& bench, std::int64_t context) {
     DecodeAttentionArgs args{queries(bench, 1, {static_cast<std::int32_t>(context - 1)}, kv), lists,
                              list.length, nullptr, nullptr};
     args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
+    args.run_chunks = decode_run_chunks(bench.device(), args);
     turns.push_back(args);
   }
   Row row = bench.measure("decode_attention lists",
@@ -97,6 +99,7 @@ Row decode_batch(Bench& bench, std::int64_t sequences, std::int64_t context,
   DecodeAttentionArgs args{queries(bench, sequences, positions, kv, heads), nullptr, longest,
                            nullptr, bench.upload(caches)};
   args.scratch = static_cast<float*>(bench.bytes(decode_attention_scratch_bytes(args)));
+  args.run_chunks = decode_run_chunks(bench.device(), args);
   Row row = bench.measure("decode_attention batch",
                           std::to_string(sequences) + " sequences of " + std::to_string(context) +
                               " keys and more, groups of " + std::to_string(heads / kKvHeads),

@@ -106,9 +106,9 @@ struct SequenceKv {
 };
 
 /// Computes attention() for few query rows, or attention_rows() if lists is not null. Keys are
-/// split into chunks of kDecodeChunk rows from row 0 on. Thread blocks attend to chunks
-/// concurrently, and a second kernel merges them in order. A result does not depend on the other
-/// rows of the call.
+/// split into chunks of kDecodeChunk rows from row 0 on. Thread blocks attend to runs of chunks
+/// concurrently, and a second kernel merges all chunks in a fixed order. A result depends neither
+/// on the other rows of the call nor on the length of runs.
 ///
 /// kv.pages, kv.positions and the lists' rows are device arrays of device pointers and values.
 /// Strides and pages are multiples of 16 bytes. With `sequences` every query row has its own cache
@@ -122,6 +122,7 @@ struct DecodeAttentionArgs {
   std::int64_t longest_list;
   float* scratch;  ///< decode_attention_scratch_bytes() bytes, undefined before and after
   const SequenceKv* sequences = nullptr;  ///< [attention.rows] in device memory, or null
+  std::int32_t run_chunks = 0;            ///< chunks of a thread block; 0: the session chooses
 };
 inline constexpr std::int64_t kDecodeChunk = 256;
 /// Returns the number of chunks of the longest list, or of the whole cache.

@@ -36,6 +36,8 @@
 ///                                          smallest normal number are 0
 ///   float to_float(E), E from_float<E>(float)
 ///                                          E is float, F16 or BF16; rounds to nearest even
+///   std::uint32_t from_floats<E>(float low, float high)
+///                                          two numbers rounded to F16 or BF16 as halves of a word
 /// Bodies keep only trivially destructible objects. Mathematical functions are those of <math.h> in
 /// f32.
 #pragma once

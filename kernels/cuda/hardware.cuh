@@ -142,6 +142,18 @@ class HardwareDevice {
     else
       return x;
   }
+  template <class E>
+  __device__ static std::uint32_t from_floats(float low, float high) {
+    std::uint32_t out;
+    if constexpr (std::is_same_v<E, F16>) {
+      const __half2 two = __floats2half2_rn(low, high);
+      memcpy(&out, &two, sizeof out);
+    } else {
+      const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+      memcpy(&out, &two, sizeof out);
+    }
+    return out;
+  }
 
  private:
   static constexpr unsigned kAllLanes = 0xffffffffu;

@@ -33,6 +33,8 @@ Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,
                        StreamHandle stream);
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
+/// Returns the best DecodeAttentionArgs::run_chunks for this call on this device.
+std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAttentionArgs& args);
 /// Computes attention() for many query rows on tensor cores. Queries and softmax weights are
 /// rounded to the type of the KV, f16 or bf16. A row's result does not depend on the other rows.
 /// Pages and strides are multiples of 16 bytes.

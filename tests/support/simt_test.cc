@@ -430,6 +430,11 @@ TEST(SimtTest, TheApproximatePowerOfTwoFlushesWhatIsNotNormal) {
   EXPECT_TRUE(std::isnan(Device::exp2_approx(std::nanf(""))));
 }
 
+TEST(SimtTest, TwoRoundedNumbersShareAWordTheFirstOneLow) {
+  EXPECT_EQ(Device::from_floats<cuda::BF16>(1.0f, -2.0f), 0xc0003f80u);
+  EXPECT_EQ(Device::from_floats<cuda::F16>(1.0f, -2.0f), 0xc0003c00u);
+}
+
 TEST(SimtTest, LaunchesThatNoGpuTakesAreRefused) {
   const auto fault = [](cuda::LaunchShape shape) {
     return run({}, shape, 256, [](Device&) {}).fault;

@@ -20,6 +20,10 @@ Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream) {
   return Status::invalid("kv.dtype", "KV is f32, f16 or bf16");
 }
 
+std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAttentionArgs& args) {
+  return best_run_chunks(device, args);
+}
+
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream) {
   switch (args.kv.dtype) {
     case DType::kF16:

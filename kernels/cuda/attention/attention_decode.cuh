@@ -2,25 +2,25 @@
 /// per KV head. It is split over keys and then merged (flash decoding).
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/attention/attention_decode_mma.cuh"
+#include "kernels/cuda/attention/attention_merge.cuh"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/runtime/properties.h"
 #include "kernels/rows/kv_checks.h"
 
 namespace quire::cuda {
 
-/// The number of chunks, and where their results go.
-struct DecodeSplit {
-  std::int64_t num_chunks;
-  float* out;  ///< [num_chunks, rows, num_heads, head_dim], normalized
-  float* lse;  ///< [num_chunks, rows, num_heads]
-};
-
 /// One thread block attends with up to kHeads query heads of one KV head and one query row to one
 /// chunk of keys. kLanes lanes form a sub-warp (team) that shares a key, eight channels per lane,
 /// so keys and values are read once, 16 bytes per lane. Each team keeps its own running softmax
-/// over its keys; the teams are merged in order at the end.
-template <class E, int kLanes, int kHeads>
-struct DecodeAttentionKernel {
+/// over its keys; the teams are merged in order at the end. It serves f32 KV, which tensor cores do
+/// not take without rounding.
+template <int kLanes, int kHeads>
+struct DecodeAttentionFloatKernel {
   static constexpr int kThreads = 128, kTeams = kThreads / kLanes, kWidth = kLanes * 8;
   AttentionArgs a;
   const RowList* lists;
@@ -57,7 +57,7 @@ struct DecodeAttentionKernel {
     const std::int64_t first_head = kv_head * group + device.block_idx().y % head_tiles * kHeads;
     const int heads = static_cast<int>(
         first_head + kHeads <= (kv_head + 1) * group ? kHeads : (kv_head + 1) * group - first_head);
-    const SequenceKv own = sequence_of(device, t);
+    const SequenceKv own = sequence_of(device, a, lists, sequences, t);
     const RowList list = own.lists != nullptr ? load_list(device, own.lists + kv_head)
                                               : RowList{nullptr, own.num_rows};
     const std::int64_t begin = chunk * kDecodeChunk, end = begin + kDecodeChunk < list.length
@@ -81,8 +81,8 @@ struct DecodeAttentionKernel {
       if (loads) {
         const char* at = static_cast<const char*>(device.load(own.pages + row / kPageTokens)) +
                          kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-        load8<E>(device, at + channel * static_cast<int>(sizeof(E)), key);
-        load8<E>(device, at + a.kv.kv_stride + channel * static_cast<int>(sizeof(E)), value);
+        load8<float>(device, at + channel * 4, key);
+        load8<float>(device, at + a.kv.kv_stride + channel * 4, value);
       }
       QUIRE_UNROLL
       for (int h = 0; h < kHeads; ++h) {
@@ -100,19 +100,6 @@ struct DecodeAttentionKernel {
   }
 
  private:
-  template <class Device>
-  QUIRE_DEVICE static RowList load_list(Device& device, const RowList* p) {
-    return {device.load(&p->rows), device.load(&p->length)};
-  }
-
-  template <class Device>
-  QUIRE_DEVICE SequenceKv sequence_of(Device& device, std::int64_t t) const {
-    if (sequences == nullptr) return {a.kv.pages, a.kv.positions, a.kv.num_rows, lists};
-    const SequenceKv* p = sequences + t;
-    return {device.load(&p->pages), device.load(&p->positions), device.load(&p->num_rows),
-            device.load(&p->lists)};
-  }
-
   /// Loads the scaled query; pads with zeros past head_dim and past the last head.
   template <class Device>
   QUIRE_DEVICE void load_query(Device& device, std::int64_t t, std::int64_t first_head,
@@ -162,46 +149,30 @@ struct DecodeAttentionKernel {
   }
 };
 
-/// One thread block per row and one thread per channel; parts are merged in order.
-struct MergeAttentionKernel {
-  static constexpr int kThreads = 128;
-  MergeAttentionArgs a;
+/// Returns how many blocks share the query heads of one KV head.
+inline std::int64_t decode_head_tiles(const AttentionArgs& a) {
+  return (a.num_heads / a.kv.num_kv_heads + 7) / 8;
+}
 
-  template <class Device>
-  QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t row = device.block_idx().x;
-    float top = -kInfinity, weight = 0;
-    for (std::int64_t p = 0; p < a.num_parts; ++p)
-      top = fmaxf(top, device.load(a.part_lse + p * a.rows + row));
-    for (std::int64_t p = 0; p < a.num_parts && top > -kInfinity; ++p)
-      weight += expf(device.load(a.part_lse + p * a.rows + row) - top);
-    float* out = a.out + row / a.heads * a.ldo + row % a.heads * a.head_dim;
-    for (std::int64_t c = device.thread_idx(); c < a.head_dim; c += kThreads) {
-      float sum = 0;
-      for (std::int64_t p = 0; p < a.num_parts && top > -kInfinity; ++p) {
-        sum += expf(device.load(a.part_lse + p * a.rows + row) - top) *
-               device.load(a.part_out + (p * a.rows + row) * a.head_dim + c);
-      }
-      device.store(out + c, top > -kInfinity ? sum / weight : 0.0f);
-    }
-    if (a.lse != nullptr && device.thread_idx() == 0)
-      device.store(a.lse + row, top > -kInfinity ? top + logf(weight) : -kInfinity);
-  }
-};
-
-template <class Launcher>
-Status launch_merge_attention(Launcher& launcher, const MergeAttentionArgs& a) {
-  if (a.num_parts < 0 || a.rows < 0)
-    return Status::invalid("num_parts", "parts and rows must not be negative");
-  if (a.head_dim <= 0 || a.heads <= 0 || a.ldo < a.heads * a.head_dim)
-    return Status::invalid("ldo", "must be at least heads * head_dim");
-  return launcher.launch({{a.rows, 1, 1}, MergeAttentionKernel::kThreads, 0},
-                         MergeAttentionKernel{a});
+/// Returns what decode_run_chunks() does. Longer runs start fewer blocks and write as much; shorter
+/// ones fill the device and share the work of unequal sequences.
+inline std::int32_t best_run_chunks(const DeviceProperties& device,
+                                    const DecodeAttentionArgs& args) {
+  constexpr std::int64_t kMost = 4, kWaves = 4;
+  constexpr int kShared = DecodeAttentionTensorKernel<BF16, 128>::kSharedBytes;
+  const AttentionArgs& a = args.attention;
+  const std::int64_t blocks = decode_chunks(args) * a.rows * a.kv.num_kv_heads *
+                              decode_head_tiles(a),
+                     resident = std::int64_t{device.multiprocessors} *
+                                resident_blocks(device, 128, kShared);
+  if (resident <= 0) return 1;
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(blocks / (kWaves * resident), 1, kMost));
 }
 
 inline Status check_decode(const DecodeAttentionArgs& args) {
   const AttentionArgs& a = args.attention;
-  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
+  QUIRE_RETURN_IF_ERROR(quire::internal::check_head_shape(a.kv.num_kv_heads, a.kv.head_dim));
   if (a.num_heads <= 0 || a.num_heads % a.kv.num_kv_heads != 0 ||
       a.num_heads / a.kv.num_kv_heads > 16) {
     return Status::invalid("num_heads", "must be 1 to 16 times num_kv_heads (" +
@@ -221,6 +192,45 @@ inline Status check_decode(const DecodeAttentionArgs& args) {
   return {};
 }
 
+/// Launches the kernel that attends to chunks of KV of element type E.
+template <class E, class Launcher>
+Status launch_decode_chunks(Launcher& launcher, const DecodeAttentionArgs& args,
+                            const DecodeSplit& split) {
+  const AttentionArgs& a = args.attention;
+  const std::int64_t group = a.num_heads / a.kv.num_kv_heads;
+  if constexpr (std::is_same_v<E, float>) {
+    const auto attend = [&]<int kLanes, int kHeads>() {
+      using Kernel = DecodeAttentionFloatKernel<kLanes, kHeads>;
+      const std::int64_t head_tiles = (group + kHeads - 1) / kHeads;
+      return launcher.launch({{split.num_chunks, a.kv.num_kv_heads * head_tiles, a.rows},
+                              Kernel::kThreads,
+                              Kernel::kSharedBytes},
+                             Kernel{a, args.lists, args.sequences, split});
+    };
+    const auto with_heads = [&]<int kLanes>() {
+      if (group == 1) return attend.template operator()<kLanes, 1>();
+      if (group <= 4) return attend.template operator()<kLanes, 4>();
+      return attend.template operator()<kLanes, 8>();
+    };
+    if (a.kv.head_dim <= 64) return with_heads.template operator()<8>();
+    if (a.kv.head_dim <= 128) return with_heads.template operator()<16>();
+    return with_heads.template operator()<32>();
+  } else {
+    const auto attend = [&]<int kDim>() {
+      using Kernel = DecodeAttentionTensorKernel<E, kDim>;
+      const std::int64_t runs = (split.num_chunks + split.run - 1) / split.run;
+      return launcher.launch({{runs, a.kv.num_kv_heads * decode_head_tiles(a), a.rows},
+                              Kernel::kThreads,
+                              Kernel::kSharedBytes},
+                             Kernel{a, args.lists, args.sequences, split});
+    };
+    if (a.kv.head_dim <= 64) return attend.template operator()<64>();
+    if (a.kv.head_dim <= 96) return attend.template operator()<96>();
+    if (a.kv.head_dim <= 128) return attend.template operator()<128>();
+    return attend.template operator()<256>();
+  }
+}
+
 /// Launches the kernels for KV of element type E. Errors: kInvalidArgument (shapes; positions and
 /// lists are not checked).
 template <class E, class Launcher>
@@ -228,25 +238,10 @@ Status launch_decode_attention(Launcher& launcher, const DecodeAttentionArgs& ar
   QUIRE_RETURN_IF_ERROR(check_decode(args));
   const AttentionArgs& a = args.attention;
   if (a.rows == 0) return {};
-  const std::int64_t chunks = decode_chunks(args), query_heads = a.rows * a.num_heads,
-                     group = a.num_heads / a.kv.num_kv_heads;
-  const DecodeSplit split{chunks, args.scratch,
+  const std::int64_t chunks = decode_chunks(args), query_heads = a.rows * a.num_heads;
+  const DecodeSplit split{chunks, std::max<std::int64_t>(1, args.run_chunks), args.scratch,
                           args.scratch + chunks * query_heads * a.kv.head_dim};
-  const auto attend = [&]<int kLanes, int kHeads>() {
-    using Kernel = DecodeAttentionKernel<E, kLanes, kHeads>;
-    const std::int64_t head_tiles = (group + kHeads - 1) / kHeads;
-    return launcher.launch(
-        {{chunks, a.kv.num_kv_heads * head_tiles, a.rows}, Kernel::kThreads, Kernel::kSharedBytes},
-        Kernel{a, args.lists, args.sequences, split});
-  };
-  const auto with_heads = [&]<int kLanes>() {
-    if (group == 1) return attend.template operator()<kLanes, 1>();
-    if (group <= 4) return attend.template operator()<kLanes, 4>();
-    return attend.template operator()<kLanes, 8>();
-  };
-  QUIRE_RETURN_IF_ERROR(a.kv.head_dim <= 64    ? with_heads.template operator()<8>()
-                        : a.kv.head_dim <= 128 ? with_heads.template operator()<16>()
-                                               : with_heads.template operator()<32>());
+  QUIRE_RETURN_IF_ERROR(launch_decode_chunks<E>(launcher, args, split));
   return launch_merge_attention(launcher, {split.out, split.lse, chunks, query_heads, a.kv.head_dim,
                                            a.out, a.num_heads, a.ldo, a.lse});
 }

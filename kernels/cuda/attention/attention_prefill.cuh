@@ -123,11 +123,6 @@ struct PrefillAttentionKernel {
 
  private:
   template <class Device>
-  QUIRE_DEVICE static std::uint32_t pair(Device& device, float low, float high) {
-    return std::uint32_t{device.template from_float<E>(low).bits} |
-           std::uint32_t{device.template from_float<E>(high).bits} << 16;
-  }
-  template <class Device>
   QUIRE_DEVICE static bool any(Device& device, bool set) {
     return device.ballot(set) != 0;
   }
@@ -361,7 +356,7 @@ struct PrefillAttentionKernel {
                       high = device.exp2_approx(scores[part][n][2 * half + 1] - base);
           total += low;
           total += high;
-          weights[part][n][half] = pair(device, low, high);
+          weights[part][n][half] = device.template from_floats<E>(low, high);
         }
         f.total[part][half] = total;
         QUIRE_UNROLL

@@ -66,7 +66,11 @@ struct Execute {
     if (a.warps == 0) chosen.warps = grouped_gemv_warps(device, w.kind, w.n, w.k);
     return grouped_gemv(chosen, stream);
   }
-  Status operator()(const DecodeAttentionArgs& a) const { return decode_attention(a, stream); }
+  Status operator()(const DecodeAttentionArgs& a) const {
+    DecodeAttentionArgs chosen = a;
+    if (a.run_chunks == 0) chosen.run_chunks = decode_run_chunks(device, a);
+    return decode_attention(chosen, stream);
+  }
   Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
   Status operator()(const PrefillAttentionArgs& a) const {
     return prefill_attention(a.attention, stream);

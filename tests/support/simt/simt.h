@@ -171,6 +171,10 @@ class Device {
     else
       return x;
   }
+  template <class E>
+  static std::uint32_t from_floats(float low, float high) {
+    return std::uint32_t{from_float<E>(low).bits} | std::uint32_t{from_float<E>(high).bits} << 16;
+  }
 
   static constexpr std::size_t kSlotBytes = 32;
 
