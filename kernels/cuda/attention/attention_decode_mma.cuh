@@ -14,8 +14,8 @@
 ///   latency      three blocks a multiprocessor, each with 32 KiB under way in about 1 us, ask for
 ///                13 TB/s; one block for 4.3 TB/s
 /// So memory bounds it: 80 to 90 percent of copy bandwidth where blocks fill the device for several
-/// tiles (8 sequences of 8 Ki keys). One sequence of 8 Ki keys takes 11 us at copy bandwidth; start,
-/// first tile and merge add about 5.
+/// tiles (8 sequences of 8 Ki keys). One sequence of 8 Ki keys takes 11 us at copy bandwidth;
+/// start, first tile and merge add about 5.
 #pragma once
 
 #include "kernels/cuda/args.h"
@@ -268,8 +268,8 @@ struct DecodeAttentionTensorKernel {
       }
       const int key = n * 8 + lane % 4 * 2;
       const bool low = (seen >> key & 1) != 0, high = (seen >> (key + 1) & 1) != 0;
-      scores[(lane / 4 * kScoreRow + device.warp() * kWarpKeys + key) / 2] =
-          Two{low ? sums[0] + sums[2] : -kInfinity, high ? sums[1] + sums[3] : -kInfinity};
+      scores[(lane / 4 * kScoreRow + device.warp() * kWarpKeys + key) / 2] = Two{
+          low ? sums[0] + sums[2] : -kInfinity, high ? sums[1] + sums[3] : -kInfinity};
     }
   }
 

@@ -34,8 +34,7 @@ struct MergeAttentionKernel {
     for (std::int64_t p = device.thread_idx(); p < a.num_parts; p += kThreads)
       weight += expf(device.load(a.part_lse + p * a.rows + row) - top);
     weight = block_sum(device, weight, device.template shared<float>(kScratch, kWarps));
-    if (a.lse != nullptr && device.thread_idx() == 0)
-      device.store(a.lse + row, top + logf(weight));
+    if (a.lse != nullptr && device.thread_idx() == 0) device.store(a.lse + row, top + logf(weight));
     for (std::int64_t first = 0; first < a.head_dim; first += kChannels)
       merge_channels(device, row, first, top, weight, out);
   }
