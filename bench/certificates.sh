@@ -6,9 +6,9 @@
 #                         [--quire FILE]
 # FOLDER holds xquad_en.json.gz and the question sets of bench/real_text.sh, by whose questions of
 # even rank the heads are chosen. N questions (640) are asked under each strategy of LIST, and 160
-# that cannot be answered under reuse. --work
-# keeps the state, so that the same command goes on after an interruption, and the store, which a
-# service can open. --quire is a finished program to measure with, in place of a new build.
+# that cannot be answered under reuse. --work keeps the state, so that the same command goes on
+# after an interruption, and the store, which a service can open. --quire is a finished program to
+# measure with, in place of a new build.
 # Prints {"settings", "rows", "certificates"}: rows and details of 'quire fidelity', each with
 # `suite`, and what the program says of each strategy.
 set -euo pipefail
@@ -37,7 +37,8 @@ model="$ROOT/models/smollm2"
 for set in hotpotqa_train100 2wikimultihop_train500 musique_train100; do
   gzip -dc "$data/$set.jsonl.gz" | awk 'NR % 2 == 1' | sed -n 1,50p
 done >"$work/choose.jsonl"
-python3 bench/short_questions.py "$data/xquad_en.json.gz" "$questions" 3 --each 8 >"$work/short.jsonl"
+python3 bench/short_questions.py "$data/xquad_en.json.gz" "$questions" 3 --each 8 \
+  >"$work/short.jsonl"
 python3 bench/short_questions.py "$data/xquad_en.json.gz" 160 2 --unanswerable \
   >"$work/unanswerable.jsonl"
 [ -d "$work/store" ] ||
