@@ -80,7 +80,8 @@ TEST(CudaParity, SumsOfColumnsHaveTheBitsOfTheCpu) {
 }
 
 TEST(CudaParity, SwigluAlsoFarOut) {
-  for (const std::int64_t dim : {1, 7, 129, 1000}) {
+  // Rows of 1,000 and 2,056 allow wide accesses; a block has up to 1,024 of a row
+  for (const std::int64_t dim : {1, 7, 129, 1000, 1027, 2056}) {
     for (const std::int64_t rows : {0, 1, 5}) {
       auto x = random_floats(rows * 2 * dim, 1, 5.0f);
       if (rows > 0) x[0] = -200.0f;
@@ -148,9 +149,16 @@ TEST(CudaParity, EmbeddingTakesColumnsOfWiderRows) {
 }
 
 TEST(CudaParity, ConvertRoundsToNearestEven) {
-  for (const std::int64_t dim : {1, 31, 300}) {
+  // Rows of 1,032 with strides of a multiple of four allow wide accesses
+  for (const auto& [dim, gap] : {std::pair<std::int64_t, std::int64_t>{1, 3},
+                                 {31, 3},
+                                 {300, 3},
+                                 {1032, 0},
+                                 {1032, 4},
+                                 {1032, 2},
+                                 {1100, 0}}) {
     for (const std::int64_t rows : {0, 1, 4}) {
-      const std::int64_t ldx = dim + 3;
+      const std::int64_t ldx = dim + gap;
       const auto x = random_floats(rows * ldx, 5, 100.0f);
       for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
         TestDevice device;
