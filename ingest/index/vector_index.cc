@@ -16,6 +16,9 @@
 #include "base/index.h"
 #include "ingest/index/vector_file.h"
 
+// OpenBLAS, which has threads of its own, may or may not be the BLAS that FAISS was linked with.
+extern "C" void openblas_set_num_threads(int) __attribute__((weak));
+
 namespace quire {
 namespace {
 
@@ -36,8 +39,14 @@ constexpr std::size_t kReadsAhead = 64;
 template <class F>
 Status guarded(const char* what, F&& fn) {
   try {
-    omp_set_num_threads(1);  // limits the calling thread only; the engine needs the cores
-    faiss::distance_compute_blas_threshold = kFewest;
+    // The engine needs the cores. This limits the calling thread, and BLAS, which only FAISS uses.
+    omp_set_num_threads(1);
+    static const bool limited = [] {
+      if (openblas_set_num_threads != nullptr) openblas_set_num_threads(1);
+      faiss::distance_compute_blas_threshold = kFewest;
+      return true;
+    }();
+    (void)limited;
     fn();
     return {};
   } catch (const std::bad_alloc&) {
