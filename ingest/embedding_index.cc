@@ -326,8 +326,9 @@ Result<VectorIndex> EmbeddingIndex::make_vectors(std::string_view ns,
                                                  std::uint32_t dimension) const {
   if (const auto stored = store_.get_meta(embedding_lists_name(ns)); stored.ok()) {
     const auto lists = decode_embeddings(*stored);
-    if (lists.ok() && lists->dimension == dimension && lists->made_of == embedder_->fingerprint())
-      return VectorIndex::make(dimension, lists->values);
+    if (lists.ok() && lists->dimension == dimension && lists->made_of == embedder_->fingerprint()) {
+      if (auto made = VectorIndex::make(dimension, lists->values); made.ok()) return made;
+    }
   }
   return VectorIndex::make(dimension);
 }

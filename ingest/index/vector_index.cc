@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <new>
 #include <optional>
@@ -204,6 +205,10 @@ std::int64_t VectorIndex::disk_bytes() const {
 
 Result<VectorIndex> VectorIndex::make(std::int64_t dimension,
                                       std::span<const std::uint16_t> centres) {
+  // No list would be the nearest to a vector.
+  if (!std::all_of(centres.begin(), centres.end(),
+                   [](std::uint16_t v) { return std::isfinite(f16_to_f32(v)); }))
+    return Status::corruption("a centre of the lists of vectors holds no numbers");
   auto state = std::make_unique<State>();
   state->dimension = dimension;
   QUIRE_RETURN_IF_ERROR(guarded("making an index of vectors", [&] {

@@ -28,7 +28,8 @@ struct VectorMatch {
 class VectorIndex {
  public:
   /// Makes an empty index, `dimension` > 0: with one list, or with those of centres() of another
-  /// index, [lists, dimension] row-major, f16. Errors: kResourceExhausted, kInternal.
+  /// index, [lists, dimension] row-major, f16. Errors: kCorruption (a centre
+  /// is not finite), kResourceExhausted, kInternal.
   static Result<VectorIndex> make(std::int64_t dimension,
                                   std::span<const std::uint16_t> centres = {});
   VectorIndex(VectorIndex&&) noexcept;

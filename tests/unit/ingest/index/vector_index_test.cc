@@ -202,6 +202,13 @@ TEST(VectorIndexTest, AnIndexMayBeginWithTheListsOfAnother) {
   EXPECT_TRUE(filled(vectors).centres().empty());
 }
 
+TEST(VectorIndexTest, CentresThatAreNoNumbersAreRefused) {
+  std::vector<std::uint16_t> centres(5 * kDimension, f32_to_f16(0.2f));
+  EXPECT_TRUE(VectorIndex::make(kDimension, centres).ok());
+  centres[30] = f32_to_f16(std::nanf(""));
+  EXPECT_EQ(VectorIndex::make(kDimension, centres).code(), Code::kCorruption);
+}
+
 void expect_same_results(const VectorIndex& a, const VectorIndex& b,
                          const std::vector<float>& queries, const VectorIndex::Filter& filter) {
   for (std::int64_t q = 0; q < static_cast<std::int64_t>(queries.size()) / kDimension; ++q) {
