@@ -212,6 +212,9 @@ class Store {
   virtual Result<std::vector<std::string>> list_waiting_texts(std::string_view after = {},
                                                               std::size_t limit = SIZE_MAX) = 0;
   virtual Status put_meta(std::string_view name, std::string_view value) = 0;
+  /// As put_meta(), for a record that can be made again: it is not synced, and a loss of power may
+  /// take it.
+  virtual Status put_derived(std::string_view name, std::string_view value) = 0;
   virtual Result<std::string> get_meta(std::string_view name) = 0;
   virtual Status delete_meta(std::string_view name) = 0;
 

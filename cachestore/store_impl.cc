@@ -369,12 +369,13 @@ std::size_t StoreImpl::reap() {
   return items.size();
 }
 
-Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::string_view what) {
+Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::string_view what,
+                                  Sync sync) {
   std::uint64_t payload = 0;
   for (const auto& w : writes) payload += w.key.size() + (w.value ? w.value->size() : 0);
   // Room is for the log, the flushed file, and the rewrite of that file.
   QUIRE_ASSIGN_OR_RETURN(const Reservation room, reserve(3 * payload + (64u << 10), what));
-  QUIRE_RETURN_IF_ERROR(disk_->write(writes, Sync::kYes));
+  QUIRE_RETURN_IF_ERROR(disk_->write(writes, sync));
   if (payload > 1u << 20) {  // the log's copy is removed before its room is released
     if (Status s = disk_->flush_records(); !s.ok())
       log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
@@ -382,11 +383,12 @@ Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::stri
   return {};
 }
 
-Status StoreImpl::put_record(Family family, std::string_view name, std::string_view value) {
+Status StoreImpl::put_record(Family family, std::string_view name, std::string_view value,
+                             Sync sync) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   QUIRE_RETURN_IF_ERROR(check_record(name, value));
   const RecordWrite w{family, std::string(name), record::encode_opaque(value)};
-  return write_with_room(std::span(&w, 1), "a record");
+  return write_with_room(std::span(&w, 1), "a record", sync);
 }
 
 Result<std::string> StoreImpl::get_record(Family family, std::string_view name) {

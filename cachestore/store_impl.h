@@ -114,6 +114,9 @@ class StoreImpl final : public AdminStore {
   Status put_meta(std::string_view name, std::string_view value) override {
     return put_record(Family::kMeta, name, value);
   }
+  Status put_derived(std::string_view name, std::string_view value) override {
+    return put_record(Family::kMeta, name, value, Sync::kNo);
+  }
   Result<std::string> get_meta(std::string_view name) override {
     return get_record(Family::kMeta, name);
   }
@@ -204,7 +207,8 @@ class StoreImpl final : public AdminStore {
   /// the caller is looking for room. Returns how many.
   Result<std::size_t> move_some(MoveReport* report, bool reserves);
   void move_in_background();
-  Status write_with_room(std::span<const RecordWrite> writes, std::string_view what);
+  Status write_with_room(std::span<const RecordWrite> writes, std::string_view what,
+                         Sync sync = Sync::kYes);
 
   Result<DocumentManifest> read_stored_head(std::string_view ns, std::string_view id);
   /// Reads the head with pending uses, also of an expired document
@@ -243,7 +247,8 @@ class StoreImpl final : public AdminStore {
   void answer(Fetch& fetch, std::size_t first, std::size_t last);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
-  Status put_record(Family family, std::string_view name, std::string_view value);
+  Status put_record(Family family, std::string_view name, std::string_view value,
+                    Sync sync = Sync::kYes);
   Result<std::string> get_record(Family family, std::string_view name);
   Status delete_record(Family family, std::string_view name);
   Status verify_segments(VerifyReport* report, std::vector<ContextKey>* bad,

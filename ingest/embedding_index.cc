@@ -210,7 +210,8 @@ Status EmbeddingIndex::look_at(const DocumentName& name, Missing missing,
   if (!text.ok() || !again.ok() || embedding_source(embedder_->fingerprint(), *again) != made_of)
     return {};
   QUIRE_ASSIGN_OR_RETURN(const EmbeddingRecord record, compute(*head, *text, made_of, stop));
-  QUIRE_RETURN_IF_ERROR(store_.put_meta(embedding_record_name(ns, id), encode_embeddings(record)));
+  QUIRE_RETURN_IF_ERROR(
+      store_.put_derived(embedding_record_name(ns, id), encode_embeddings(record)));
   // Enters the record if the document is unchanged, erases it if the document is gone.
   changed(ns, id);
   return {};
@@ -395,7 +396,8 @@ void EmbeddingIndex::sort_into_lists(const std::string& ns) {
     lists.values = space.vectors->centres();
   }
   // Without the record a restart makes the lists anew, which costs time only.
-  if (const Status s = store_.put_meta(embedding_lists_name(ns), encode_embeddings(lists)); !s.ok())
+  if (const Status s = store_.put_derived(embedding_lists_name(ns), encode_embeddings(lists));
+      !s.ok())
     log_warning("the lists of embeddings could not be stored",
                 {{"namespace", ns}, {"reason", s.to_string()}});
 }

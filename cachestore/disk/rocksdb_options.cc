@@ -101,6 +101,11 @@ std::shared_ptr<::rocksdb::Cache> record_cache() { return ::rocksdb::NewLRUCache
   t.block_cache = cache;
   t.filter_policy.reset(::rocksdb::NewBloomFilterPolicy(10));
   t.cache_index_and_filter_blocks = true;
+  // A lookup reads a part of an index, not the whole: 4 KiB in place of hundreds.
+  t.index_type = ::rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+  t.partition_filters = true;
+  t.metadata_block_size = 4096;
+  t.pin_top_level_index_and_filter = true;
   t.max_auto_readahead_size = 2u << 20;  // a start reads all heads
   t.format_version = 5;
   o.table_factory.reset(::rocksdb::NewBlockBasedTableFactory(t));

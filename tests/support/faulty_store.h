@@ -233,6 +233,9 @@ class FaultyStore final : public Store {
   Status put_meta(std::string_view n, std::string_view v) override {
     return behind_->put_meta(n, v);
   }
+  Status put_derived(std::string_view n, std::string_view v) override {
+    return behind_->put_derived(n, v);
+  }
   Result<std::string> get_meta(std::string_view n) override { return behind_->get_meta(n); }
   Status delete_meta(std::string_view n) override { return behind_->delete_meta(n); }
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& p) override {
