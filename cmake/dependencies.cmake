@@ -35,6 +35,7 @@ add_library(stemmer::stemmer UNKNOWN IMPORTED GLOBAL)
 set_target_properties(stemmer::stemmer PROPERTIES
   IMPORTED_LOCATION "${STEMMER_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${STEMMER_INCLUDE_DIR}")
 pkg_check_modules(archive REQUIRED IMPORTED_TARGET libarchive)
+pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(gmime REQUIRED IMPORTED_TARGET gmime-3.0)
 pkg_check_modules(icu REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(seccomp REQUIRED IMPORTED_TARGET libseccomp)

@@ -127,6 +127,15 @@ TEST(Cli, ChatIsAConversationAndExplainSaysWhy) {
   EXPECT_NE(r.err.find("no command /nonsense"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("/clear"), std::string::npos) << "the help: " << r.err;
 
+  // At a terminal the arrow key brings the line before back.
+  r = run_process({"script", "--quiet", "--return", "--command",
+                   std::string(QUIRE_BINARY) + " chat --server " + server, "/dev/null"},
+                  "/nonsense\n\x1b[A\n/exit\n");
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  const auto first = r.out.find("no command /nonsense");
+  ASSERT_NE(first, std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("no command /nonsense", first + 1), std::string::npos) << r.out;
+
   // Both turns were asked over both documents, and the second one holds the first.
   const auto queries = service.json("GET", "/v1/queries");
   ASSERT_EQ(at(queries, "data").as_array().size(), 2u);

@@ -58,6 +58,7 @@ faiss/ ingest/index/vector_index
 zlib (fidelity/line_source|server/http/gzip_(reader|writer))
 curl/ server/(hub/transfer|http/http_client)
 archive readers/formats/zip_file
+histedit server/commands/ask/line_reader
 cmark-gfm readers/formats/markdown
 gmime readers/formats/mail
 libxml/ readers/formats/html

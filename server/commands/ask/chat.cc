@@ -4,17 +4,15 @@
 #include <CLI/CLI.hpp>
 #include <boost/json/array.hpp>
 #include <cstdio>
-#include <iostream>
 #include <utility>
 
 #include "server/commands/ask/answer.h"
 #include "server/commands/ask/explain.h"
+#include "server/commands/ask/line_reader.h"
 #include "server/commands/commands.h"
 #include "server/commands/files/interrupt.h"
 #include "server/commands/model_path.h"
 #include "server/json/text.h"
-
-#include <unistd.h>
 
 namespace quire {
 namespace json = boost::json;
@@ -28,7 +26,9 @@ constexpr const char* kHelp =
     "  /why               what the last answer was made of, and what took how long\n"
     "  /clear             forget the conversation\n"
     "  /exit              leave (also Ctrl-D)\n"
-    "\"\"\" begins a question of several lines, and ends it. Ctrl-C ends an answer.\n";
+    "\"\"\" begins a question of several lines, and ends it. Ctrl-C ends an answer. Arrow keys "
+    "edit\n"
+    "a line and bring earlier ones back; Ctrl-R searches them.\n";
 
 struct ChatFlags {
   ClientFlags client;
@@ -56,7 +56,7 @@ std::vector<std::string> split_at_commas(std::string_view text) {
 class Chat {
  public:
   explicit Chat(const ChatFlags& flags)
-      : flags_(flags), terminal_(::isatty(STDIN_FILENO) == 1), asked_(flags.asked) {}
+      : flags_(flags), terminal_(lines_.terminal()), asked_(flags.asked) {}
 
   int run() {
     ClientRequest request;
@@ -92,14 +92,12 @@ class Chat {
   /// Reads a line, or lines between two """. Returns false at the end of the input.
   bool read_question(std::string& out) {
     constexpr std::string_view kQuotes = "\"\"\"";
-    if (terminal_) std::fputs(">>> ", stderr);
-    if (!std::getline(std::cin, out)) return false;
+    if (!lines_.read(">>> ", out)) return false;
     if (!trimmed(out).starts_with(kQuotes)) return true;
     out = std::string(trimmed(out).substr(kQuotes.size()));
     std::string line;
     while (!trimmed(out).ends_with(kQuotes)) {
-      if (terminal_) std::fputs("... ", stderr);
-      if (!std::getline(std::cin, line)) return true;
+      if (!lines_.read("... ", line)) return true;
       out += "\n" + line;
     }
     const auto end = out.rfind(kQuotes);
@@ -217,6 +215,7 @@ class Chat {
   }
 
   const ChatFlags& flags_;
+  LineReader lines_;
   const bool terminal_;
   QuestionFlags asked_;  ///< as the commands have changed it
   bool failed_ = false;
