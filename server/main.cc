@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
       "  quire serve                                  start the service with the embedded model\n"
       "  quire ingest notes/ report.pdf               cache documents in a running service\n"
       "  quire query -d report.pdf \"What is new?\"     ask over cached documents\n"
-      "  quire chat                                   talk about them in a terminal\n"};
+      "  quire chat                                   talk about them in a terminal\n"
+      "  quire bench long-doc                         measure a running service\n"};
   app.name("quire");
   app.require_subcommand(1);
   app.fallthrough(false);

@@ -123,6 +123,29 @@ Result<std::shared_ptr<TokenIssuer>> configured_issuer(const Config& c) {
   return std::make_shared<TokenIssuer>(std::move(options));
 }
 
+/// Returns the headers that the environment asks for with spans.
+Result<std::vector<std::string>> configured_trace_headers() {
+  const char* text = std::getenv("OTEL_EXPORTER_OTLP_HEADERS");
+  return collector_headers(text == nullptr ? "" : text);
+}
+
+/// Returns how citations are written, for the service and for namespaces of their own. Errors:
+/// kInvalidArgument naming the setting.
+Result<CitationStyles> configured_citations(const Config& config, const NamespaceWordings& words) {
+  CitationStyles styles;
+  QUIRE_ASSIGN_OR_RETURN(styles.service, CitationStyle::parse(config.prompt.citation));
+  for (const auto& [ns, own] : words) {
+    if (!own.citation) continue;
+    auto style = CitationStyle::parse(*own.citation);
+    if (!style.ok())
+      return Status::invalid("prompt.namespaces_file", config.prompt.namespaces_file +
+                                                           ", namespace '" + ns + "': citation " +
+                                                           style.status().message());
+    styles.namespaces.emplace(ns, std::move(*style));
+  }
+  return styles;
+}
+
 /// Holds the objects of a running service in order of construction; stop() destroys them in
 /// reverse.
 class Service {
@@ -151,7 +174,8 @@ class Service {
       trace.service_name = config->trace.service_name;
       trace.version = version();
       trace.ratio = config->trace.ratio;
-      trace.send = send_to_collector(config->trace.endpoint);
+      QUIRE_ASSIGN_OR_RETURN(auto headers, configured_trace_headers());
+      trace.send = send_to_collector(config->trace.endpoint, std::move(headers));
       services_.tracer = std::make_shared<Tracer>(std::move(trace));
     }
     if (!config->log.audit.empty()) {
@@ -235,20 +259,10 @@ class Service {
 
   /// Sets the words of namespaces, and the citation styles of all.
   Status read_words(const Config& config, EngineOptions& engine) {
-    CitationStyles& styles = services_.citation_styles;
-    QUIRE_ASSIGN_OR_RETURN(styles.service, CitationStyle::parse(config.prompt.citation));
     QUIRE_ASSIGN_OR_RETURN(const NamespaceWordings words,
                            load_namespace_wordings(config.prompt.namespaces_file));
-    for (const auto& [ns, own] : words) {
-      engine.namespace_wordings.emplace(ns, own.wording);
-      if (!own.citation) continue;
-      auto style = CitationStyle::parse(*own.citation);
-      if (!style.ok())
-        return Status::invalid("prompt.namespaces_file", config.prompt.namespaces_file +
-                                                             ", namespace '" + ns + "': citation " +
-                                                             style.status().message());
-      styles.namespaces.emplace(ns, std::move(*style));
-    }
+    QUIRE_ASSIGN_OR_RETURN(services_.citation_styles, configured_citations(config, words));
+    for (const auto& [ns, own] : words) engine.namespace_wordings.emplace(ns, own.wording);
     return {};
   }
 
@@ -393,6 +407,14 @@ int serve(const ServeFlags& flags) {
       const auto tls = TlsCertificate::load(config->server.tls_certificate, config->server.tls_key);
       if (!tls.ok()) return complain(tls.status());
     }
+    if (!config->trace.endpoint.empty()) {
+      if (const auto headers = configured_trace_headers(); !headers.ok())
+        return complain(headers.status());
+    }
+    const auto words = load_namespace_wordings(config->prompt.namespaces_file);
+    if (!words.ok()) return complain(words.status());
+    if (const auto styles = configured_citations(*config, *words); !styles.ok())
+      return complain(styles.status());
     if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok())
       return complain(model.status());
     std::printf("the configuration is valid\n");

@@ -71,6 +71,9 @@ Result<std::string> percent_decode(std::string_view text, PlusSign plus);
 /// Escapes everything but unreserved characters.
 std::string percent_encode(std::string_view text);
 
+/// Returns the text without spaces and tabs around it.
+std::string_view trim(std::string_view text);
+
 /// Returns the byte offset of the first invalid UTF-8 sequence; none: the text is valid.
 std::optional<std::size_t> invalid_utf8_at(std::string_view text);
 

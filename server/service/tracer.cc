@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/log.h"
+#include "server/http/http_message.h"
 #include "server/hub/transfer.h"
 #include "server/json/text.h"
 #include "server/support/request_id.h"
@@ -231,11 +232,38 @@ void Tracer::send(std::vector<TraceSpan> batch, const std::stop_token& stop) {
                 {{"reason", sent.to_string()}});
 }
 
-Tracer::Send send_to_collector(std::string endpoint) {
-  return [endpoint = std::move(endpoint)](const std::string& body, std::stop_token stop) -> Status {
+Result<std::vector<std::string>> collector_headers(std::string_view text) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const auto equals = part.find('=');
+    const std::string_view name = trim(part.substr(0, equals));
+    if (name.empty() && equals == std::string_view::npos) continue;
+    const auto value = equals == std::string_view::npos
+                           ? Result<std::string>(Status::invalid("", "it has no value"))
+                           : percent_decode(trim(part.substr(equals + 1)), PlusSign::kLiteral);
+    const bool is_name = !name.empty() && name.find_first_of(" \t:\r\n") == name.npos;
+    if (!is_name || !value.ok() || value->find_first_of("\r\n") != std::string::npos) {
+      // The text may hold a secret, which no message repeats.
+      return Status::invalid("OTEL_EXPORTER_OTLP_HEADERS",
+                             "OTEL_EXPORTER_OTLP_HEADERS: header " +
+                                 std::to_string(out.size() + 1) +
+                                 " is wrong; write name=value,name=value with percent-encoded "
+                                 "values");
+    }
+    out.push_back(std::string(name) + ": " + *value);
+  }
+  return out;
+}
+
+Tracer::Send send_to_collector(std::string endpoint, std::vector<std::string> headers) {
+  headers.emplace_back("Content-Type: application/json");
+  return [endpoint = std::move(endpoint), headers = std::move(headers)](
+             const std::string& body, std::stop_token stop) -> Status {
     hub::TransferRequest request;
     request.url = endpoint;
-    request.headers = {"Content-Type: application/json"};
+    request.headers = headers;
     request.post = body;
     request.limit = kSendTime;
     request.stop = std::move(stop);

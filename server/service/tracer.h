@@ -87,7 +87,11 @@ class Tracer {
   std::jthread thread_;
 };
 
-/// Returns how spans are sent to the address of a collector. One sending takes at most 10 seconds.
-Tracer::Send send_to_collector(std::string endpoint);
+/// Returns the headers that OTEL_EXPORTER_OTLP_HEADERS asks for, as "Name: value". The text is
+/// OpenTelemetry's: "name=value,name=value", values percent-encoded. Errors: kInvalidArgument.
+Result<std::vector<std::string>> collector_headers(std::string_view text);
+/// Returns how spans are sent to the address of a collector, with these headers besides the
+/// content's type. One sending takes at most 10 seconds.
+Tracer::Send send_to_collector(std::string endpoint, std::vector<std::string> headers);
 
 }  // namespace quire

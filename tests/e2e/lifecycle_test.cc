@@ -121,6 +121,9 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
                    "--log.level=off"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("model.path"), std::string::npos) << r.err;
+  r = run_process({QUIRE_BINARY, "serve", "--check-config", "--prompt.citation=[{page]"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("prompt.citation"), std::string::npos) << r.err;
   r = run_process({QUIRE_BINARY, "serve", "--print-config", "--server.port=1234"});
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_NE(r.out.find("port = 1234"), std::string::npos);

@@ -186,6 +186,20 @@ TEST(Tracer, AQueryHasItsStagesBelowIt) {
   EXPECT_EQ(spans[2].at("endTimeUnixNano"), "1027000000");
 }
 
+TEST(Tracer, HeadersOfTheEnvironment) {
+  EXPECT_TRUE(collector_headers("")->empty());
+  EXPECT_EQ(*collector_headers("authorization=Bearer%20a%3Db%2Cc, x-team = search ,"),
+            (std::vector<std::string>{"authorization: Bearer a=b,c", "x-team: search"}));
+  EXPECT_EQ(*collector_headers("key=a=b"), std::vector<std::string>{"key: a=b"});
+  for (const char* wrong :
+       {"secret", "=secret", "a b=secret", "a=%zzsecret", "a=secret%0d%0aX:1"}) {
+    const auto headers = collector_headers(wrong);
+    ASSERT_FALSE(headers.ok()) << wrong;
+    EXPECT_EQ(headers.status().field(), "OTEL_EXPORTER_OTLP_HEADERS");
+    EXPECT_EQ(headers.status().message().find("secret"), std::string::npos);
+  }
+}
+
 class TracedAppTest : public test::StubAppTest {
  protected:
   TracedAppTest() { services.tracer = std::make_shared<Tracer>(collector_.options()); }
