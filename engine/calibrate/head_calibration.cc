@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::array kAsks = {SelectionHeads::Asks::kWords, SelectionHeads::Asks::kLastToken};
 
-std::string record_name(const Digest& fingerprint) {
-  return "selection-heads/" + fingerprint.hex();
-}
-
 /// Keeps every layer's queries and log-sum-exps of the question's rows.
 class AllQueries final : public ForwardHook {
  public:
@@ -291,6 +287,10 @@ Result<HeadFinding> HeadCalibration::result() const {
       " of what supports the answer, the average head " + percent(out.average_recall));
 }
 
+std::string selection_heads_record(const Digest& fingerprint) {
+  return "selection-heads/" + fingerprint.hex();
+}
+
 std::string encode_selection_heads(const SelectionHeads& heads) {
   std::string text = heads.asks == SelectionHeads::Asks::kWords ? "1 words" : "1 last";
   for (const SelectionHeads::Head& h : heads.heads)
@@ -330,17 +330,18 @@ Result<SelectionHeads> decode_selection_heads(std::string_view text, std::int32_
 }
 
 Status save_selection_heads(Store& store, const Digest& fingerprint, const SelectionHeads& heads) {
-  return store.put_meta(record_name(fingerprint), encode_selection_heads(heads));
+  return store.put_meta(selection_heads_record(fingerprint), encode_selection_heads(heads));
 }
 
 Status drop_selection_heads(Store& store, const Digest& fingerprint) {
-  const Status status = store.delete_meta(record_name(fingerprint));
+  const Status status = store.delete_meta(selection_heads_record(fingerprint));
   return status.code() == Code::kNotFound ? Status() : status;
 }
 
 Result<SelectionHeads> load_selection_heads(Store& store, const Digest& fingerprint,
                                             std::int32_t num_layers, std::int32_t num_heads) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, store.get_meta(record_name(fingerprint)));
+  QUIRE_ASSIGN_OR_RETURN(const std::string text,
+                         store.get_meta(selection_heads_record(fingerprint)));
   return decode_selection_heads(text, num_layers, num_heads);
 }
 

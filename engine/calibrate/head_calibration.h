@@ -80,8 +80,9 @@ class HeadCalibration {
   std::vector<Scored> examples_;
 };
 
-/// Keeps the result in the store's records under the model's fingerprint: name "selection-heads/" +
-/// hex, value "1 ASKS LAYER.HEAD ...".
+/// Returns the name of the model's record in the store: "selection-heads/" and the hex fingerprint.
+std::string selection_heads_record(const Digest& fingerprint);
+/// Keeps the result in that record, as "1 ASKS LAYER.HEAD ...".
 Status save_selection_heads(Store& store, const Digest& fingerprint, const SelectionHeads& heads);
 /// Removes it, so that selection goes without heads. Errors: kIo.
 Status drop_selection_heads(Store& store, const Digest& fingerprint);

@@ -10,8 +10,6 @@
 namespace quire {
 namespace {
 
-std::string record_name(const Digest& fingerprint) { return "stable-layers/" + fingerprint.hex(); }
-
 /// Ranks by alpha, 0 = smallest; blocks without a fit come last.
 void add_ranks(std::span<const BlockStats> blocks, std::vector<std::int64_t>& ranks) {
   std::vector<std::size_t> order(blocks.size());
@@ -81,6 +79,10 @@ Result<StableLayers> StableLayerCalibration::result() const {
       "no layer of the last quarter singles out a block in these documents: the default stays");
 }
 
+std::string stable_layers_record(const Digest& fingerprint) {
+  return "stable-layers/" + fingerprint.hex();
+}
+
 std::string encode_stable_layers(const StableLayers& layers, std::int64_t documents) {
   return "1 " + std::to_string(layers.first) + " " + std::to_string(layers.last) + " " +
          std::to_string(documents);
@@ -105,12 +107,12 @@ Result<StableLayers> decode_stable_layers(std::string_view text, std::int32_t nu
 
 Status save_stable_layers(Store& store, const Digest& fingerprint, const StableLayers& layers,
                           std::int64_t documents) {
-  return store.put_meta(record_name(fingerprint), encode_stable_layers(layers, documents));
+  return store.put_meta(stable_layers_record(fingerprint), encode_stable_layers(layers, documents));
 }
 
 Result<StableLayers> load_stable_layers(Store& store, const Digest& fingerprint,
                                         std::int32_t num_layers) {
-  QUIRE_ASSIGN_OR_RETURN(const std::string text, store.get_meta(record_name(fingerprint)));
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, store.get_meta(stable_layers_record(fingerprint)));
   return decode_stable_layers(text, num_layers);
 }
 

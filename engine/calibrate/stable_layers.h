@@ -43,8 +43,9 @@ class StableLayerCalibration {
   std::int64_t documents_ = 0;
 };
 
-/// Keeps the result in the store's records under the model's fingerprint: name "stable-layers/" +
-/// hex, value "1 FIRST LAST DOCUMENTS".
+/// Returns the name of the model's record in the store: "stable-layers/" and the hex fingerprint.
+std::string stable_layers_record(const Digest& fingerprint);
+/// Keeps the result in that record, as "1 FIRST LAST DOCUMENTS".
 Status save_stable_layers(Store& store, const Digest& fingerprint, const StableLayers& layers,
                           std::int64_t documents);
 /// What was kept for this model. Errors: kNotFound (never calibrated), kCorruption (not readable,

@@ -23,7 +23,8 @@ void add_retrieve_command(CLI::App& app, CommandRun& run);
 void add_documents_command(CLI::App& app, CommandRun& run);
 void add_store_command(CLI::App& app, CommandRun& run);
 void add_model_command(CLI::App& app, CommandRun& run);
-void add_calibrate_command(CLI::App& model, CommandRun& run);  ///< under `quire model`
+void add_calibrate_command(CLI::App& model, CommandRun& run);   ///< under `quire model`
+void add_model_card_command(CLI::App& model, CommandRun& run);  ///< under `quire model`
 void add_tokenize_command(CLI::App& app, CommandRun& run);
 void add_generate_command(CLI::App& app, CommandRun& run);
 void add_fidelity_command(CLI::App& app, CommandRun& run);

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
+#include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
 #include "fidelity/report.h"
 #include "fidelity/report/html_report.h"
@@ -286,6 +287,8 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   if (f.work.empty() || !f.store.empty())
     QUIRE_RETURN_IF_ERROR(take_calibration(
         config.disk.path, facts_of(*parts.model, *parts.tokenizer, parts.format, 0), *b.store));
+  if (config.policy.model_card)
+    QUIRE_RETURN_IF_ERROR(adopt_model_card(*b.store, model_path).status());
   QUIRE_ASSIGN_OR_RETURN(b.engine, create_engine_from_parts(std::move(parts), engine, *b.store));
   IngestOptions ingest = ingest_options(config);
   ingest.max_document_tokens = std::max<std::int64_t>(ingest.max_document_tokens, 1 << 22);

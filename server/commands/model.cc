@@ -82,7 +82,8 @@ int remove(const std::string& name) {
 
 void add_model_command(CLI::App& app, CommandRun& run) {
   auto path = std::make_shared<std::string>();
-  auto* c = app.add_subcommand("model", "Fetch models, look at them, calibrate one");
+  auto* c = app.add_subcommand("model",
+                               "Fetch models, look at them, calibrate one, write its card");
   c->require_subcommand(1);
   auto* i = c->add_subcommand("info", "Shapes, tokenizer and prompt format of a model");
   i->add_option(
@@ -109,6 +110,7 @@ void add_model_command(CLI::App& app, CommandRun& run) {
   r->add_option("MODEL", *name, "As quire model list names it")->required();
   r->callback([name, &run] { run = [name] { return remove(*name); }; });
   add_calibrate_command(*c, run);
+  add_model_card_command(*c, run);
 }
 
 }  // namespace quire

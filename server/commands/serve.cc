@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
+#include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
 #include "ingest/retrieval.h"
@@ -217,6 +218,8 @@ class Service {
       services_.lost_writes = (lost.at_least ? "at least " : "") + std::to_string(lost.count) +
                               " acknowledged writes, from " + rfc3339(lost.first_ms) + " to " +
                               rfc3339(lost.last_ms);
+    if (config->policy.model_card)
+      QUIRE_RETURN_IF_ERROR(adopt_model_card(*store_, model_path).status());
     QUIRE_ASSIGN_OR_RETURN(engine_, create_engine_on(std::move(compute), engine, *store_));
     IngestOptions ingest = ingest_options(*config);
     ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](

@@ -69,6 +69,7 @@ struct Config {
     std::string strategy = "auto", compress = "auto", decode = "auto";
     std::int64_t small_ctx = 256, default_ttl_seconds = 0;
     bool evidence = true;
+    bool model_card = true;
     double shadow_ratio = 0, shadow_min_agreement = 0.9, fidelity_max_drop = 0.02;
   } policy;
   struct Retrieve {

@@ -171,6 +171,8 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7,
                     "auto stays exact for prompts up to this many tokens, at most a quarter of the "
                     "model's window"),
+      QUIRE_SETTING(policy, "model_card", model_card, 0, 0,
+                    "take what quire-card.json beside the model says of it"),
       QUIRE_SETTING(policy, "evidence", evidence, 0, 0,
                     "probe the service's own documents while idle, so that auto may use what is "
                     "shown to be good enough"),

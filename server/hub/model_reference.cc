@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kScheme = "hf:";
 constexpr std::array<std::string_view, 9> kQuantisations = {
     "Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0", "F16", "BF16"};
-constexpr std::array<std::string_view, 14> kFolderFiles = {"config.json",
+constexpr std::array<std::string_view, 15> kFolderFiles = {"config.json",
                                                            "generation_config.json",
                                                            "tokenizer.json",
                                                            "tokenizer.model",
@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 14> kFolderFiles = {"config.json",
                                                            "chat_template.jinja",
                                                            "chat_template.json",
                                                            "model.safetensors.index.json",
+                                                           "quire-card.json",
                                                            "model.safetensors"};
 
 bool is_word(std::string_view s) {

@@ -1,0 +1,90 @@
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "base/log.h"
+#include "cachestore/store.h"
+#include "engine/calibrate/head_calibration.h"
+#include "engine/engine_parts.h"
+#include "fidelity/card/model_card.h"
+#include "server/commands/commands.h"
+#include "server/commands/model_path.h"
+#include "server/config/config.h"
+
+namespace quire {
+namespace {
+
+struct CardFlags {
+  std::string model, store = "./data", weights = "auto", kv_dtype = "f16", out;
+};
+
+Result<ModelCardEntry> collect(const CardFlags& f, const std::string& model_path) {
+  StoreOptions store_options;
+  store_options.path = f.store;
+  store_options.read_only = true;
+  store_options.dram_bytes = 0;
+  QUIRE_ASSIGN_OR_RETURN(const auto store, open_store(store_options));
+  EngineOptions options;
+  options.model_path = model_path;
+  options.weights = f.weights;
+  options.kv_dtype = f.kv_dtype;
+  QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(nullptr, options));
+  const EngineFacts facts = facts_of(*parts.model, *parts.tokenizer, parts.format, 0);
+  const Digest& fingerprint = facts.names.fingerprint();
+  const auto heads = load_selection_heads(*store, fingerprint, facts.shape.num_layers,
+                                          facts.num_heads);
+  if (!heads.ok() && heads.status().code() != Code::kNotFound) return heads.status();
+  return collect_model_card(
+      *store, fingerprint,
+      fingerprint_hex(fingerprint, heads.ok() ? *heads : SelectionHeads()));
+}
+
+int card(const CardFlags& f) {
+  set_log_sink(nullptr, LogLevel::kWarning);
+  const auto path = find_model_path(f.model);
+  if (!path.ok()) return complain(path.status());
+  const auto entry = collect(f, *path);
+  if (!entry.ok()) return complain(entry.status());
+  if (entry->selection_heads.empty() && entry->stable_layers.empty() &&
+      entry->certificates.empty())
+    return complain(f.store + " holds nothing of this model with these weights: run 'quire model "
+                    "calibrate' or 'quire fidelity --certify' first");
+  const std::string text = model_card_json({*entry}) + "\n";
+  if (f.out == "-") return std::fputs(text.c_str(), stdout) < 0 ? complain("cannot write") : 0;
+  const std::string out = f.out.empty() ? model_card_path(*path).string() : f.out;
+  std::ofstream file(out, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return complain("cannot write " + out);
+  std::printf("%s: %s, %zu certificates\n", out.c_str(),
+              entry->selection_heads.empty() ? "no retrieval heads" : "retrieval heads",
+              entry->certificates.size());
+  return 0;
+}
+
+}  // namespace
+
+void add_model_card_command(CLI::App& model, CommandRun& run) {
+  auto f = std::make_shared<CardFlags>();
+  auto* c = model.add_subcommand(
+      "card",
+      "Write what a store holds of this model (retrieval heads, stable layers, certificates) to "
+      "quire-card.json beside the model.\n"
+      "A service that starts with the model takes the file into its store, where the store has "
+      "nothing of its own");
+  c->add_option(
+      "-m,--model", f->model,
+      "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
+  c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")
+      ->envname("QUIRE_DISK__PATH")
+      ->capture_default_str();
+  c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();
+  c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")
+      ->capture_default_str();
+  c->add_option("-o,--output", f->out, "Another file; - for standard output")->type_name("FILE");
+  c->callback([f, &run] { run = [f] { return card(*f); }; });
+}
+
+}  // namespace quire
