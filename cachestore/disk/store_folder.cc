@@ -280,6 +280,13 @@ Result<StoreFolder> StoreFolder::open(const std::string& path, bool read_only, b
     QUIRE_RETURN_IF_ERROR(make_folder(sub));
     (void)::chmod(sub.c_str(), 0700);  // folders of older versions
   }
+  // The names must be durable before anything in these folders is acknowledged. They may be those
+  // of a start that a loss of power ended, so they are synchronized even if nothing was made now.
+  QUIRE_RETURN_IF_ERROR(sync_folder(folder.root()));
+  std::error_code ec;
+  const auto real = std::filesystem::canonical(folder.root(), ec);
+  // This user may lack the right to read the folder above.
+  if (!ec) (void)sync_folder(real.parent_path().string());
   return folder;
 }
 
