@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <queue>
+#include <unordered_map>
 
 namespace quire::tokenizer_internal {
 namespace {
@@ -19,6 +20,77 @@ std::uint64_t hash_of(std::uint64_t pair) {
   pair *= 0x9E3779B97F4A7C15ULL;
   return pair ^ pair >> 32;
 }
+
+/// Two symbols side by side that may be merged.
+struct Candidate {
+  std::uint32_t at;  // index of the left symbol
+  std::int32_t left, right, to;
+  bool operator>(const Candidate& other) const { return at > other.at; }
+};
+
+/// Candidates by rank, and of one rank from left to right. Those of one rank come from left to
+/// right nearly always (a run of one character has no others), so that they need no heap.
+class MergeQueue {
+ public:
+  bool empty() const { return ranks_.empty(); }
+
+  void push(std::uint32_t rank, const Candidate& candidate) {
+    if (last_ == nullptr || rank != last_rank_) {
+      last_ = &of_rank_[rank];  // a node: it stays where it is
+      last_rank_ = rank;
+    }
+    if (last_->empty()) ranks_.push(rank);
+    last_->push(candidate);
+  }
+
+  /// The queue must not be empty.
+  Candidate pop() {
+    const std::uint32_t rank = ranks_.top();
+    if (first_ == nullptr || rank != first_rank_) {
+      first_ = &of_rank_[rank];
+      first_rank_ = rank;
+    }
+    const Candidate candidate = first_->pop();
+    if (first_->empty()) ranks_.pop();
+    return candidate;
+  }
+
+ private:
+  class OfRank {
+   public:
+    bool empty() const { return head_ == in_order_.size() && others_.empty(); }
+    void push(const Candidate& c) {
+      if (head_ == in_order_.size()) {
+        in_order_.clear();
+        head_ = 0;
+      }
+      if (in_order_.empty() || c.at >= in_order_.back().at) {
+        in_order_.push_back(c);
+      } else {
+        others_.push(c);
+      }
+    }
+    Candidate pop() {
+      if (head_ == in_order_.size() || (!others_.empty() && in_order_[head_] > others_.top())) {
+        const Candidate c = others_.top();
+        others_.pop();
+        return c;
+      }
+      return in_order_[head_++];
+    }
+
+   private:
+    std::vector<Candidate> in_order_;  // from head_ on
+    std::size_t head_ = 0;
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> others_;
+  };
+
+  /// The ranks that have candidates, each once.
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ranks_;
+  std::unordered_map<std::uint32_t, OfRank> of_rank_;
+  OfRank *last_ = nullptr, *first_ = nullptr;
+  std::uint32_t last_rank_ = 0, first_rank_ = 0;
+};
 
 }  // namespace
 
@@ -73,21 +145,12 @@ void BpeModel::merge_short(std::vector<Symbol>& word) const {
 }
 
 void BpeModel::merge_long(std::vector<Symbol>& word) const {
-  struct Candidate {
-    std::uint32_t rank;
-    std::uint32_t at;  // index of the left symbol
-    std::int32_t left, right, to;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : at > other.at;
-    }
-  };
   const auto size = static_cast<std::uint32_t>(word.size());
   std::vector<std::uint32_t> next(size), previous(size);
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  MergeQueue queue;
   const auto offer = [&](std::uint32_t left, std::uint32_t right) {
-    if (const Slot* slot = find(word[left].id, word[right].id)) {
-      queue.push({slot->rank, left, word[left].id, word[right].id, slot->to});
-    }
+    if (const Slot* slot = find(word[left].id, word[right].id))
+      queue.push(slot->rank, {left, word[left].id, word[right].id, slot->to});
   };
   for (std::uint32_t i = 0; i < size; ++i) {
     next[i] = i + 1;
@@ -95,8 +158,7 @@ void BpeModel::merge_long(std::vector<Symbol>& word) const {
     if (i + 1 < size) offer(i, i + 1);
   }
   while (!queue.empty()) {
-    const Candidate c = queue.top();
-    queue.pop();
+    const Candidate c = queue.pop();
     const std::uint32_t right = word[c.at].id == c.left ? next[c.at] : size;
     // One of the two has been merged since
     if (right >= size || word[right].id != c.right) continue;

@@ -65,6 +65,29 @@ TEST(BpeModelTest, EqualsTheDefinitionAtEveryLength) {
   }
 }
 
+TEST(BpeModelTest, RunsAndMergesOfEqualRankEqualTheDefinition) {
+  std::mt19937 random(12);
+  for (int round = 0; round < 60; ++round) {
+    std::vector<Merge> merges;
+    std::int32_t next = 2;
+    for (std::uint32_t i = 0; i < 20; ++i, ++next) {
+      merges.push_back({static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(next)),
+                        static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(next)),
+                        next, static_cast<std::uint32_t>(random() % 3)});
+    }
+    const BpeModel model(merges);
+    std::vector<std::int32_t> ids;
+    while (ids.size() < 400)
+      ids.insert(ids.end(), 1 + random() % 120, static_cast<std::int32_t>(random() % 2));
+    std::vector<Symbol> word;
+    for (const std::int32_t id : ids) word.push_back({id, 1});
+    model.merge(word);
+    std::vector<std::int32_t> got;
+    for (const Symbol& symbol : word) got.push_back(symbol.id);
+    ASSERT_EQ(got, merged_plainly(ids, merges)) << "round " << round;
+  }
+}
+
 TEST(BpeModelTest, AMillionSymbolsMergeWithoutQuadraticWork) {
   std::vector<Merge> merges;
   for (std::int32_t i = 0; i < 16; ++i)
