@@ -1,0 +1,268 @@
+"""What clients of a service were told, what they therefore may find after it died, and the clients
+themselves."""
+
+import random
+import threading
+import time
+
+from service import Client, Gone
+
+WORDS = (
+    "river market old bridge the of and was built by a mayor in north copper guild letters "
+    "harbour school known"
+).split()
+QUESTION = "What was built by the guild?"
+CLOCK_S = 0.5  # how far a time of expiry may be off
+
+
+def text_of(number):
+    """Returns the text of a number: a few words, or now and then several hundred."""
+    rng = random.Random(number)
+    words = rng.choice((8, 20, 40, 60)) if number % 12 else 400
+    return f"Report {number}. " + " ".join(rng.choice(WORDS) for _ in range(words)) + "."
+
+
+class Document:
+    """What a client set."""
+
+    def __init__(self, number, title, metadata, pinned, expires=None):
+        self.number, self.title, self.metadata = number, title, dict(metadata)
+        self.pinned, self.expires = pinned, expires  # expires: earliest and latest time, Unix s
+
+    def changed(self, **members):
+        out = Document(self.number, self.title, self.metadata, self.pinned, self.expires)
+        out.__dict__.update(members)
+        return out
+
+    def shown(self):
+        return [self.number, self.title, self.metadata, self.pinned, self.expires]
+
+    def differs(self, found, text):
+        """Returns what is other than it was set; empty: nothing."""
+        out = []
+        if text != text_of(self.number):
+            out.append("text")
+        for member in ("title", "metadata", "pinned"):
+            if found[member] != getattr(self, member):
+                out.append(member)
+        if (self.expires is None) != (found["expires_at"] is None):
+            out.append("expires_at")
+        if found["status"] != "ready":
+            out.append("status " + found["status"])
+        return out
+
+
+class Expected:
+    """Per id, the values that a reader may find: one where the last change was acknowledged, more
+    where a change was not. None: no document. A document that runs out may be absent after its
+    earliest time, and must be after its latest."""
+
+    def __init__(self):
+        self.mu = threading.Lock()
+        self.allowed = {}
+        self.jobs = []
+        self.acknowledged = {}  # kind of change -> count
+        self.problems = []
+
+    def values(self, name):
+        with self.mu:
+            return list(self.allowed.get(name, [None]))
+
+    def begin(self, changes):
+        """Notes changes, id -> value, that are about to be asked for."""
+        with self.mu:
+            for name, value in changes.items():
+                self.allowed[name] = self.allowed.get(name, [None]) + [value]
+
+    def acknowledge(self, kind, changes):
+        with self.mu:
+            for name, value in changes.items():
+                self.allowed[name] = [value]
+            self.acknowledged[kind] = self.acknowledged.get(kind, 0) + len(changes)
+
+    def problem(self, text):
+        with self.mu:
+            self.problems.append(text)
+
+
+class Writer(threading.Thread):
+    """A client with ids of its own, so that their changes have one order. Ends when the service
+    goes away, or when `until` (monotonic s) comes."""
+
+    def __init__(self, expected, number, seed, port, until):
+        super().__init__()
+        self.expected, self.until = expected, until
+        self.rng = random.Random(seed)
+        self.ids = [f"w{number}-{i}" for i in range(6)]
+        self.client = Client(port)
+        self.waits = set()  # ids that a job may still work on
+
+    def run(self):
+        try:
+            while time.monotonic() < self.until:
+                self.step()
+        except Gone:
+            pass
+
+    def step(self):
+        kinds = {
+            "put": 8, "post": 5, "post later": 6, "batch": 2, "batch later": 3, "delete": 4,
+            "delete some": 1, "patch": 4, "pin": 2, "flush": 1, "evict": 2, "query": 2, "chat": 1,
+        }  # fmt: skip
+        kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
+        getattr(self, "do_" + kind.replace(" ", "_"))()
+
+    def options(self):
+        """Returns members of a request that hold for all its documents, and the times at which
+        these run out."""
+        options, expires = {"pinned": self.rng.random() < 0.2}, None
+        if self.rng.random() < 0.2:
+            options["ttl_seconds"] = seconds = self.rng.choice((2, 3600, 3600))
+            expires = (time.time() + seconds - CLOCK_S, time.time() + seconds + 60)
+        return options, expires
+
+    def body(self, name, options, expires):
+        """Returns a new document as it is sent, and as it is expected."""
+        number = self.rng.randrange(240)
+        body = {
+            "id": name,
+            "text": text_of(number),
+            "title": f"Title {number}",
+            "metadata": {"n": self.rng.randrange(5), "number": number},
+        }
+        return body, Document(number, body["title"], body["metadata"], options["pinned"], expires)
+
+    def ask(self, kind, method, path, body, changes, good=(200, 201)):
+        """Asks for changes, id -> value. Returns the reply if they are acknowledged."""
+        self.expected.begin(changes)
+        status, reply = self.client.call(method, path, body)
+        if status not in good:
+            if status < 500 and status not in (404, 429):
+                self.expected.problem(f"{kind} {sorted(changes)}: {status} {reply}")
+            return None
+        for result in reply.get("results", []):
+            if result.get("status") == "failed":
+                return None  # one of the documents may be as before
+        now = time.time()
+        for value in changes.values():
+            if value and value.expires and value.expires[1] - value.expires[0] > 59:
+                seconds = body.get("ttl_seconds", 3600)
+                value.expires = (value.expires[0], max(value.expires[1], now + seconds + CLOCK_S))
+        self.expected.acknowledge(kind, changes)
+        return reply
+
+    def do_put(self):
+        name = self.rng.choice(self.ids)
+        options, expires = self.options()
+        body, value = self.body(name, options, expires)
+        body.update(options)
+        del body["id"]
+        if self.ask("put", "PUT", f"/v1/documents/{name}?wait=true", body, {name: value}):
+            self.waits.discard(name)
+
+    def do_post(self):
+        self.post("post", [self.rng.choice(self.ids)], True)
+
+    def do_post_later(self):
+        self.post("post later", [self.rng.choice(self.ids)], False)
+
+    def do_batch(self):
+        self.post("batch", self.rng.sample(self.ids, 3), True)
+
+    def do_batch_later(self):
+        self.post("batch later", self.rng.sample(self.ids, 4), False)
+
+    def post(self, kind, names, wait):
+        bodies, changes = [], {}
+        options, expires = self.options()
+        for name in names:
+            body, changes[name] = self.body(name, options, expires)
+            bodies.append(body)
+        body = {**(bodies[0] if len(bodies) == 1 else {"documents": bodies}), **options}
+        path = "/v1/documents" + ("?wait=true" if wait else "")
+        reply = self.ask(kind, "POST", path, body, changes, (200, 202))
+        if not reply:
+            return
+        if reply["status"] == "succeeded":
+            self.waits -= set(names)
+        else:
+            self.waits |= set(names)
+            with self.expected.mu:
+                self.expected.jobs.append(reply["job_id"])
+
+    def do_delete(self):
+        name = self.rng.choice(self.ids)
+        if self.ask("delete", "DELETE", f"/v1/documents/{name}", None, {name: None}):
+            self.waits.discard(name)
+
+    def do_delete_some(self):
+        names = self.rng.sample(self.ids, 2)
+        body = {"ids": names}
+        if self.ask("delete some", "POST", "/v1/documents/delete", body, {n: None for n in names}):
+            self.waits -= set(names)
+
+    def settled(self):
+        """Returns an id whose document is known and no job's, and this document; or nothing."""
+        names = [n for n in self.ids if n not in self.waits]
+        if not names:
+            return None, None
+        name = self.rng.choice(names)
+        values = self.expected.values(name)
+        if len(values) != 1 or values[0] is None or values[0].expires:
+            return None, None
+        return name, values[0]
+
+    def do_patch(self):
+        name, now = self.settled()
+        if not name:
+            return
+        n, title = self.rng.randrange(5), f"Changed {self.rng.randrange(1000)}"
+        body = {"title": title, "metadata": {"n": n, "changed": True}}
+        value = now.changed(title=title, metadata={**now.metadata, **body["metadata"]})
+        self.ask("patch", "PATCH", f"/v1/documents/{name}", body, {name: value})
+
+    def do_pin(self):
+        name, now = self.settled()
+        if not name:
+            return
+        if now.pinned:
+            body, path = {"document_ids": [name]}, "/v1/admin/cache/unpin"
+            self.ask("unpin", "POST", path, body, {name: now.changed(pinned=False)})
+        else:
+            body, path = {"document_ids": [name]}, "/v1/admin/cache/pin"
+            self.ask("pin", "POST", path, body, {name: now.changed(pinned=True)})
+
+    def do_flush(self):
+        self.client.call("POST", "/v1/admin/cache/flush")
+
+    def do_evict(self):
+        body = {"tier": "disk"}
+        if self.rng.random() < 0.5:  # else all
+            body["document_ids"] = [self.rng.choice(self.ids)]
+        self.client.call("POST", "/v1/admin/cache/evict", body)
+
+    def do_query(self):
+        self.client.call("POST", "/v1/query", question([self.rng.choice(self.ids)]))
+
+    def do_chat(self):
+        self.client.call("POST", "/v1/chat/completions", chat(self.rng.randrange(4)))
+
+
+def question(ids, strategy="reuse"):
+    return {
+        "query": QUESTION,
+        "document_ids": ids,
+        "max_tokens": 6,
+        "temperature": 0,
+        "cache": {"strategy": strategy},
+    }
+
+
+def chat(number):
+    """A prompt of several pages, whose beginning another one has, too."""
+    text = text_of(1000) + " " + text_of(1001 + number)
+    return {
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 4,
+        "temperature": 0,
+    }

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Cuts the power under a service again and again, and looks at what its clients then find.
+
+    power_rounds.py --binary QUIRE --layer libquire_unsynced_layer.so --model FOLDER [--rounds N]
+                    [--seed N] [--die power|kill] [--keep FOLDER] [--json]
+
+A round starts the service on a copy of the disk. Four clients add, replace, change, pin and delete
+documents until the service dies before the n-th call that changes a file, or stops. With
+`--die power` the disk then holds what was synced, and of the rest what the seed chooses
+(disk_image.py); with `--die kill` it holds everything that was written. A service that is started
+on this disk must have every document as it was acknowledged, without half a change, and must
+answer as a service that never died. The next round goes on with this disk.
+
+In the first round the store is new and nothing survives that was not synced. In the second the
+service stops, and of what was not synced only the seal survives. Some later ones are like these.
+
+A round that fails leaves the disk before it, the notes and the disk after it in --keep.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+
+import disk_image
+from expected import Expected, Writer, chat, question, text_of
+from service import Client, Gone, Service, StartFailed
+
+WRITERS = 4
+CHATS = 4
+
+
+class Failed(Exception):
+    pass
+
+
+class Reference:
+    """A service that never dies: answers over a document follow from its text alone."""
+
+    def __init__(self, options, folder):
+        store, log = os.path.join(folder, "reference"), os.path.join(folder, "reference.log")
+        self.service = Service(options.binary, options.model, store, log)
+        if not self.service.wait_until_ready():
+            raise StartFailed("the reference does not start")
+        self.client = Client(self.service.port)
+        self.known = {}
+
+    def answer(self, number, title):
+        """Returns the answer over the document of a number."""
+        key = (number, title)
+        if key not in self.known:
+            body = {"id": "d", "text": text_of(number), "title": title}
+            status, reply = self.client.call("POST", "/v1/documents?wait=true", body)
+            if status != 200:
+                raise Failed(f"reference: {reply}")
+            self.known[key] = self.client.call("POST", "/v1/query", question(["d"]))[1]["answer"]
+        return self.known[key]
+
+    def chat(self, number):
+        if number not in self.known:
+            self.known[number] = said(self.client.call("POST", PATH_OF_CHAT, chat(number)))
+        return self.known[number]
+
+    def stop(self):
+        self.service.stop()
+
+
+PATH_OF_CHAT = "/v1/chat/completions"
+
+
+def said(reply):
+    return reply[1]["choices"][0]["message"]["content"]
+
+
+class Rounds:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.disk = os.path.join(folder, "disk")  # before a round
+        os.mkdir(self.disk)
+        self.expected = Expected()
+        self.reference = Reference(options, folder)
+        self.counts = Counter()
+        self.said = Counter()  # warnings and errors of the services that started after a failure
+        self.starts_ms = []
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run(self, number):
+        rng = random.Random(f"{self.options.seed}/{number}")
+        self.expected.jobs = []
+        flags = rng.choice(((), (), ("--disk.max_bytes=100MiB",)))
+        ordered = rng.random() < 0.4
+        early = rng.random() < 0.2
+        cut_at = rng.randint(1, 90) if early else rng.randint(60, 60 + rng.choice((200, 1500)))
+        nth = number - self.options.first
+        stop = nth == 1 or rng.random() < 0.15
+        if stop:
+            cut_at = rng.randint(150, 1500) if nth > 1 else 0
+        worst = nth <= 1 or rng.random() < 0.1
+        if worst:
+            ordered = False
+        if worst and not stop:
+            cut_at = rng.randint(300, 600)
+        if (worst and not stop) or rng.random() < 0.1:  # a store that is new
+            disk_image.remove_folder(self.disk)
+            os.mkdir(self.disk)
+            self.expected.allowed = {}
+        kind = "worst" if worst else "ordered" if ordered else "adversarial"
+        self.note(f"round {number}: cut at {cut_at}, {kind}")
+        work, notes, image = self.path("work"), self.path("notes"), self.path("image")
+        disk_image.remove_folder(work)
+        disk_image.copy_folder(self.disk, work)
+        watched = {
+            "LD_PRELOAD": self.options.layer,
+            "QUIRE_POWER_FOLDER": work,
+            "QUIRE_POWER_NOTES": notes,
+            "QUIRE_POWER_CUT_AT": str(cut_at),
+            "QUIRE_POWER_SYNC_US": str(rng.choice((0, 2000, 8000))),
+            "QUIRE_POWER_SEED": str(rng.randrange(1 << 30)),
+        }
+        self.load(work, flags, watched, rng, stop)
+        disk = disk_image.Disk(self.disk, ordered)
+        disk.replay(disk_image.read_notes(notes))
+        if wrong := disk.check_against(work):
+            raise Failed(f"the notes are not what happened: {wrong}")
+        if self.options.die == "power":
+            lost = disk.fail(rng, worst, ("SEAL",) if stop else ())
+            self.counts["bytes lost"] += lost["bytes"]
+            self.counts["names lost"] += lost["names"]
+            self.note(f"  lost {lost['bytes']} bytes, {lost['names']} names")
+            disk_image.remove_folder(image)
+            disk.write(image)
+        else:
+            disk_image.remove_folder(image)
+            disk_image.copy_folder(work, image)
+        self.check(image, flags, rng)
+        self.counts[kind] += 1
+        disk_image.remove_folder(self.disk)
+        os.rename(image, self.disk)
+
+    def load(self, work, flags, watched, rng, stop):
+        """Runs the service and its clients until it dies. With `stop` it is told to stop after a
+        while, and the power fails during that or right after it."""
+        store = os.path.join(work, "store")
+        service = Service(
+            self.options.binary, self.options.model, store, self.path("load.log"), flags, watched
+        )
+        seeds = [rng.randrange(1 << 30) for _ in range(WRITERS)]
+        if service.wait_until_ready():
+            seconds = rng.uniform(0.2, 1) if stop else self.options.seconds
+            until = time.monotonic() + seconds
+            writers = [
+                Writer(self.expected, i, seeds[i], service.port, until) for i in range(WRITERS)
+            ]
+            for writer in writers:
+                writer.start()
+            for writer in writers:
+                writer.join()
+            alive = service.process.poll() is None
+            self.counts["deaths at a stop" if stop and alive else "deaths in work"] += 1
+        else:
+            self.counts["deaths in start"] += 1
+        code = service.stop(signal.SIGTERM if stop else signal.SIGKILL)
+        self.note("  dead")
+        if code != -signal.SIGKILL and not (stop and code == 0):
+            raise Failed(f"the service ended by itself with {code}: {service.log()[-3:]}")
+        if self.expected.problems:
+            raise Failed(f"refused: {self.expected.problems[:3]}")
+
+    def check(self, image, flags, rng):
+        store = os.path.join(image, "store")
+        began = time.monotonic()
+        service = Service(
+            self.options.binary, self.options.model, store, self.path("check.log"), flags
+        )
+        try:
+            if not service.wait_until_ready():
+                raise Failed(f"the service does not start: {service.log()[-3:]}")
+            self.starts_ms.append((time.monotonic() - began) * 1000)
+            wrong = self.differences(Client(service.port), rng)
+        except Gone as error:
+            raise Failed(f"the service went away: {error} {service.log()[-3:]}") from error
+        finally:
+            clean = rng.random() < 0.5
+            code = service.stop(signal.SIGTERM if clean else signal.SIGKILL)
+        for entry in service.log():
+            if entry.get("level") in ("warning", "warn", "error", "text"):
+                self.said[entry["msg"]] += 1
+        if wrong:
+            raise Failed("; ".join(wrong))
+        if clean and code != 0:
+            raise Failed(f"the service stopped with {code}")
+
+    def differences(self, client, rng):
+        wrong = []
+        status, health = client.call("GET", "/healthz")
+        if status != 200 or "lost_writes" in health["checks"] or "repaired" in health["checks"]:
+            self.counts["named as lost"] += 1
+            wrong.append(f"health: {health}")
+        self.wait_for_jobs(client)
+        for job in self.expected.jobs:
+            status, reply = client.call("GET", "/v1/jobs/" + job)
+            self.counts["jobs"] += 1
+            if status != 200 or reply["status"] not in ("succeeded", "partial", "cancelled"):
+                wrong.append(f"job {job}: {status} {reply}")
+        documents = {}
+        for name in sorted(self.expected.allowed):
+            problem, found = self.look_at(client, name)
+            if problem:
+                wrong.append(f"{name}: {problem}")
+            if found:
+                documents[name] = found
+            self.expected.allowed[name] = [found]
+        listed = {d["id"] for d in client.call("GET", "/v1/documents?limit=100")[1]["data"]}
+        expiring = {n for n, d in documents.items() if d.expires}
+        if listed - set(documents) or set(documents) - listed - expiring:
+            wrong.append(f"the list has {sorted(listed)}, there are {sorted(documents)}")
+        lasting = sorted(n for n, d in documents.items() if not d.expires)
+        for name in rng.sample(lasting, min(4, len(lasting))):
+            reply = client.call("POST", "/v1/query", question([name]))[1]
+            document = documents[name]
+            right = self.reference.answer(document.number, document.title)
+            self.counts["answers"] += 1
+            if reply.get("answer") != right:
+                wrong.append(f"answer over {name}: {reply} instead of {right!r}")
+        number = rng.randrange(CHATS)
+        self.counts["answers"] += 1
+        if said(client.call("POST", PATH_OF_CHAT, chat(number))) != self.reference.chat(number):
+            wrong.append(f"answer in chat {number}")
+        verified = client.call("POST", "/v1/admin/cache/verify")[1]
+        if verified["bad"]:
+            wrong.append(f"verify: {verified}")
+        return wrong
+
+    def wait_for_jobs(self, client):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            jobs = client.call("GET", "/v1/jobs?limit=100")[1]["data"]
+            if not any(j["status"] in ("queued", "running", "in_progress") for j in jobs):
+                return
+            time.sleep(0.02)
+        raise Failed("jobs go on for more than a minute")
+
+    def look_at(self, client, name):
+        """Returns a problem, or None, and what there is as one of the allowed values."""
+        allowed = self.expected.values(name)
+        self.counts["documents"] += 1
+        status, found = client.call("GET", "/v1/documents/" + name)
+        now = time.time()
+        if status == 404:
+            if None in allowed or any(d.expires and now >= d.expires[0] for d in allowed):
+                return None, None
+            return f"lost; expected {[d.shown() for d in allowed]}", None
+        status, text = client.call("GET", f"/v1/documents/{name}/content")
+        if status == 404:  # it ran out between the two
+            return None, None
+        text = text.decode() if isinstance(text, bytes) else str(text)
+        reasons = []
+        for value in allowed:
+            if value is None:
+                continue
+            if not (reason := value.differs(found, text)):
+                if value.expires and now > value.expires[1] + 60:
+                    return "there after it ran out", None
+                return None, value
+            reasons.append(reason)
+        if not reasons:
+            return f"there, though it was deleted: {found}", None
+        shown = [d.shown() if d else None for d in allowed]
+        return f"differs in {reasons}: {found} {text[:30]!r}; expected {shown}", None
+
+    def note(self, text):
+        if self.options.verbose:
+            print(f"{time.monotonic() % 1000:.2f} {text}", file=sys.stderr, flush=True)
+
+    def keep(self):
+        """Copies what a failed round needs to be looked at."""
+        if not self.options.keep:
+            return
+        os.makedirs(self.options.keep, exist_ok=True)
+        for name in ("disk", "work", "image"):
+            to = os.path.join(self.options.keep, name)
+            disk_image.remove_folder(to)
+            if os.path.isdir(self.path(name)):
+                disk_image.copy_folder(self.path(name), to)
+        for name in ("notes", "load.log", "check.log"):
+            if os.path.exists(self.path(name)):
+                disk_image.copy_sparse(self.path(name), os.path.join(self.options.keep, name))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--layer", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3, help="longest work of a round")
+    parser.add_argument("--die", choices=("power", "kill"), default="power")
+    parser.add_argument("--keep", help="folder for what a failed round leaves")
+    parser.add_argument("--json", action="store_true", help="print a result for bench/run")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="quire-power-") as folder:
+        rounds = Rounds(options, os.path.realpath(folder))
+        try:
+            for number in range(options.first, options.first + options.rounds):
+                try:
+                    rounds.run(number)
+                except Failed as error:
+                    failures += 1
+                    print(f"round {number}, seed {options.seed}: {error}", file=sys.stderr)
+                    rounds.keep()
+                    break
+                rounds.counts["rounds"] += 1
+        finally:
+            rounds.reference.stop()
+    starts = sorted(rounds.starts_ms)
+    row = {
+        "die": options.die,
+        **{name.replace(" ", "_"): count for name, count in sorted(rounds.counts.items())},
+        "acknowledged": dict(sorted(rounds.expected.acknowledged.items())),
+        "failed_rounds": failures,
+        "start_ms_median": round(starts[len(starts) // 2]) if starts else None,
+        "start_ms_most": round(starts[-1]) if starts else None,
+        "log": dict(rounds.said.most_common()),
+    }
+    if options.json:
+        print(json.dumps({"settings": {"seed": options.seed}, "rows": [row]}))
+    else:
+        print(json.dumps(row, indent=1))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Runs `quire serve` for the rounds of power_rounds.py."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+
+PATIENCE_S = 60
+
+
+class StartFailed(Exception):
+    pass
+
+
+class Service:
+    """A service on a store. `watched` holds the environment of unsynced_layer.cc, or is empty."""
+
+    def __init__(self, binary, model, store, log, flags=(), watched=None):
+        self.log_path = log
+        self.port = None
+        environment = dict(os.environ, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS="2")
+        environment.update(watched or {})
+        command = [
+            binary,
+            "serve",
+            "--server.port=0",
+            "--model.path=" + model,
+            "--disk.path=" + store,
+            "--policy.evidence=false",
+            "--cache.dram_bytes=33554432",
+            "--model.working_cache_bytes=134217728",
+            *flags,
+        ]
+        with open(log, "wb") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+            )
+
+    def log(self):
+        """Returns the entries of the log."""
+        entries = []
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    entries.append(json.loads(line))
+                except ValueError:
+                    entries.append({"level": "text", "msg": line.rstrip()})
+        return entries
+
+    def wait_until_ready(self):
+        """Returns whether the service is ready; False: its process ended first."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            for entry in self.log():
+                if entry.get("msg") == "listening":
+                    self.port = entry.get("port", self.port)
+                if entry.get("msg") == "ready":
+                    return True
+            if self.process.poll() is not None:
+                return False
+            time.sleep(0.02)
+        raise StartFailed("the service is not ready after a minute")
+
+    def stop(self, number=signal.SIGTERM):
+        """Ends the process and returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait()
+
+
+class Gone(Exception):
+    """The service went away while it was asked."""
+
+
+class Client:
+    """One kept connection. Not for several threads."""
+
+    def __init__(self, port):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+
+    def call(self, method, path, body=None):
+        """Returns the status and the parsed body, or the body as bytes where it is no JSON."""
+        try:
+            self.connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"Content-Type": "application/json"},
+            )
+            reply = self.connection.getresponse()
+            data = reply.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.connection.close()
+            raise Gone(str(error)) from error
+        if "json" in reply.headers.get("Content-Type", ""):
+            return reply.status, json.loads(data)
+        return reply.status, data

@@ -1,0 +1,470 @@
+// A library for LD_PRELOAD that notes what a program does to the files of one folder, and kills the
+// program at a chosen call. From the notes, disk_image.py makes what a disk may hold after the
+// power failed in this moment.
+//
+// Environment: QUIRE_POWER_FOLDER (absolute, without links), QUIRE_POWER_NOTES (the file of notes),
+// QUIRE_POWER_CUT_AT (number of the noted call before which the program dies; 0: none),
+// QUIRE_POWER_SYNC_US (longest pause of a sync), QUIRE_POWER_SEED (of the pauses).
+//
+// A note is a Note and behind it both paths and the bytes. A call is noted after it was carried out
+// and before it returns, under one lock. A sync is noted when it begins: what was written before
+// it began is durable. No sync reaches the disk. What cannot be noted (writable mappings,
+// buffered streams, links) ends the program with a message.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+namespace {
+
+struct Note {
+  char op;     ///< see disk_image.py
+  char flags;  ///< of op 'o': 1 created, 2 truncated; of every op: 8 the call of the cut
+  std::uint16_t path_bytes, other_bytes, unused;
+  std::uint32_t handle;  ///< number of the opening of a file
+  std::uint64_t offset, bytes, data_bytes;
+};
+
+constexpr int kMaxDescriptors = 65536;
+std::array<std::atomic<std::uint32_t>, kMaxDescriptors> g_handles;  // 0: not under the folder
+std::mutex g_mu;                                                    // guards what follows
+// No object with a constructor: that might run after begin().
+char g_folder[PATH_MAX];
+int g_notes = -1;
+std::uint32_t g_next_handle = 1;
+std::uint64_t g_calls = 0, g_cut_at = 0, g_random = 1;
+useconds_t g_sync_us = 0;
+
+[[noreturn]] void refuse(const char* what) {
+  std::fprintf(stderr, "unsynced_layer: %s cannot be noted\n", what);
+  std::_Exit(99);
+}
+
+template <class F>
+F* real(const char* name) {
+  void* found = ::dlsym(RTLD_NEXT, name);
+  if (!found) refuse(name);
+  return reinterpret_cast<F*>(found);
+}
+#define REAL(name)                                              \
+  static auto* const real_##name = real<decltype(name)>(#name); \
+  (void)real_##name
+
+void write_notes(const iovec* parts, int count) {
+  for (int i = 0; i < count; ++i) {
+    const char* bytes = static_cast<const char*>(parts[i].iov_base);
+    for (std::size_t left = parts[i].iov_len; left > 0;) {
+      const long n = ::syscall(SYS_write, g_notes, bytes, left);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) refuse("a call, as the notes are full,");
+      bytes += n;
+      left -= static_cast<std::size_t>(n);
+    }
+  }
+}
+
+/// Needs g_mu.
+void note(char op, std::uint32_t handle, std::uint64_t offset, std::uint64_t bytes,
+          const std::string& path = {}, const std::string& other = {}, const void* data = nullptr,
+          int flags = 0) {
+  const Note n{op,
+               static_cast<char>(flags),
+               static_cast<std::uint16_t>(path.size()),
+               static_cast<std::uint16_t>(other.size()),
+               0,
+               handle,
+               offset,
+               bytes,
+               data ? bytes : 0};
+  const iovec parts[] = {{const_cast<Note*>(&n), sizeof n},
+                         {const_cast<char*>(path.data()), path.size()},
+                         {const_cast<char*>(other.data()), other.size()},
+                         {const_cast<void*>(data), data ? bytes : 0}};
+  write_notes(parts, 4);
+}
+
+/// Counts a call that is about to be carried out. At the chosen one, `last` notes it and the
+/// program dies. Needs g_mu, so that no other call comes between.
+template <class F>
+void count(F&& last) {
+  if (++g_calls != g_cut_at) return;
+  last();
+  ::syscall(SYS_kill, ::getpid(), SIGKILL);
+  for (;;) ::pause();
+}
+constexpr int kCut = 8;
+
+/// Returns the path without ".", empty parts and a relative beginning; empty: not under the folder.
+std::string under_folder(int dir, const char* path) {
+  if (g_notes < 0 || !path) return {};
+  const int before = errno;
+  std::string full;
+  if (path[0] != '/') {
+    char base[PATH_MAX];
+    if (dir == AT_FDCWD) {
+      if (::getcwd(base, sizeof base)) full = base;
+    } else {
+      char link[64];
+      std::snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+      const ssize_t n = ::readlink(link, base, sizeof base);
+      if (n > 0) full.assign(base, static_cast<std::size_t>(n));
+    }
+    full += '/';
+  }
+  full += path;
+  std::string out;
+  for (std::size_t at = 0; at < full.size();) {
+    std::size_t end = full.find('/', at);
+    if (end == std::string::npos) end = full.size();
+    const std::string part = full.substr(at, end - at);
+    if (part == "..")
+      out.resize(out.rfind('/') == std::string::npos ? 0 : out.rfind('/'));
+    else if (!part.empty() && part != ".")
+      out += '/' + part;
+    at = end + 1;
+  }
+  errno = before;
+  const std::size_t length = std::strlen(g_folder);
+  if (out == g_folder) return "/";
+  if (out.compare(0, length, g_folder) != 0 || out[length] != '/') return {};
+  return out.substr(length);
+}
+
+std::uint32_t handle_of(int fd) {
+  return fd >= 0 && fd < kMaxDescriptors ? g_handles[static_cast<std::size_t>(fd)].load() : 0;
+}
+void set_handle(int fd, std::uint32_t handle) {
+  if (fd >= 0 && fd < kMaxDescriptors) g_handles[static_cast<std::size_t>(fd)] = handle;
+}
+
+bool is_there(const std::string& path) {
+  struct stat st;
+  const int before = errno;
+  const bool found = ::lstat((std::string(g_folder) + path).c_str(), &st) == 0;
+  errno = before;
+  return found;
+}
+
+template <class Open>
+int noted_open(int dir, const char* path, int flags, Open&& open) {
+  const std::string at = under_folder(dir, path);
+  if (at.empty()) return open();
+  std::lock_guard lock(g_mu);
+  if ((flags & O_TMPFILE) == O_TMPFILE) refuse("O_TMPFILE");
+  const int changes = ((flags & O_CREAT) && !is_there(at) ? 1 : 0) | (flags & O_TRUNC ? 2 : 0);
+  if (changes) count([&] { note('o', g_next_handle, 0, 0, at, {}, nullptr, changes | kCut); });
+  const int fd = open();
+  if (fd < 0) return fd;
+  set_handle(fd, g_next_handle);
+  note('o', g_next_handle++, 0, 0, at, {}, nullptr, changes);
+  return fd;
+}
+
+/// A write whose place is known; `write` carries it out.
+template <class Write>
+ssize_t noted_write(std::uint32_t handle, const void* data, std::uint64_t offset, std::size_t bytes,
+                    Write&& write) {
+  count([&] { note('w', handle, offset, bytes, {}, {}, data, kCut); });
+  const ssize_t n = write();
+  if (n > 0) note('w', handle, offset, static_cast<std::uint64_t>(n), {}, {}, data);
+  return n;
+}
+
+/// Returns where write() puts the next byte. Needs g_mu.
+std::uint64_t position(int fd) {
+  if (::fcntl(fd, F_GETFL) & O_APPEND) {
+    struct stat st;
+    if (::fstat(fd, &st) != 0) refuse("a write");
+    return static_cast<std::uint64_t>(st.st_size);
+  }
+  return static_cast<std::uint64_t>(::lseek(fd, 0, SEEK_CUR));
+}
+
+int noted_sync(int fd, char op) {
+  const std::uint32_t handle = handle_of(fd);
+  useconds_t pause = 0;
+  {
+    std::lock_guard lock(g_mu);
+    count([&] { note(op, handle, 0, 0, {}, {}, nullptr, kCut); });
+    note(op, handle, 0, 0);
+    g_random = g_random * 6364136223846793005ULL + 1442695040888963407ULL;
+    if (g_sync_us > 0) pause = static_cast<useconds_t>((g_random >> 33) % g_sync_us);
+  }
+  if (pause > 0) ::usleep(pause);
+  return 0;
+}
+
+template <class Call>
+int noted_change(char op, const std::string& path, const std::string& other, Call&& call) {
+  if (path.empty() && other.empty()) return call();
+  if (op == 'r' && (path.empty() || other.empty())) refuse("a rename out of the folder");
+  std::lock_guard lock(g_mu);
+  count([&] { note(op, 0, 0, 0, path, other, nullptr, kCut); });
+  const int result = call();
+  if (result == 0) note(op, 0, 0, 0, path, other);
+  return result;
+}
+
+int noted_size(int fd, char op, std::uint64_t offset, std::uint64_t bytes, int (*call)(int, off_t),
+               off_t size) {
+  std::lock_guard lock(g_mu);
+  count([&] { note(op, handle_of(fd), offset, bytes, {}, {}, nullptr, kCut); });
+  const int result = call(fd, size);
+  if (result == 0) note(op, handle_of(fd), offset, bytes);
+  return result;
+}
+
+bool writes(const char* mode) { return std::strpbrk(mode, "wa+") != nullptr; }
+
+std::uint64_t number(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : 0;
+}
+
+__attribute__((constructor)) void begin() {
+  const char *folder = std::getenv("QUIRE_POWER_FOLDER"), *notes = std::getenv("QUIRE_POWER_NOTES");
+  // Programs that this one starts are not watched.
+  ::unsetenv("LD_PRELOAD");
+  if (!folder || !notes || std::strlen(folder) >= sizeof g_folder) return;
+  std::strcpy(g_folder, folder);
+  g_cut_at = number("QUIRE_POWER_CUT_AT");
+  g_sync_us = static_cast<useconds_t>(number("QUIRE_POWER_SYNC_US"));
+  g_random = number("QUIRE_POWER_SEED") * 2 + 1;
+  const long fd = ::syscall(SYS_openat, AT_FDCWD, notes, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (fd < 0) refuse("anything, as the file of notes cannot be made,");
+  // High, so that the program's own descriptors are as without this library.
+  g_notes = ::fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 900);
+  ::syscall(SYS_close, fd);
+  if (g_notes < 0) refuse("anything, as there are too few descriptors,");
+}
+
+}  // namespace
+
+extern "C" {
+
+#define WITH_MODE                      \
+  mode_t mode = 0;                     \
+  if (flags & (O_CREAT | O_TMPFILE)) { \
+    va_list rest;                      \
+    va_start(rest, flags);             \
+    mode = va_arg(rest, mode_t);       \
+    va_end(rest);                      \
+  }
+
+int open(const char* path, int flags, ...) {
+  REAL(open);
+  WITH_MODE
+  return noted_open(AT_FDCWD, path, flags, [&] { return real_open(path, flags, mode); });
+}
+int open64(const char* path, int flags, ...) {
+  REAL(open64);
+  WITH_MODE
+  return noted_open(AT_FDCWD, path, flags, [&] { return real_open64(path, flags, mode); });
+}
+int openat(int dir, const char* path, int flags, ...) {
+  REAL(openat);
+  WITH_MODE
+  return noted_open(dir, path, flags, [&] { return real_openat(dir, path, flags, mode); });
+}
+int openat64(int dir, const char* path, int flags, ...) {
+  REAL(openat64);
+  WITH_MODE
+  return noted_open(dir, path, flags, [&] { return real_openat64(dir, path, flags, mode); });
+}
+int creat(const char* path, mode_t mode) { return open(path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
+
+FILE* fopen(const char* path, const char* mode) {
+  REAL(fopen);
+  if (writes(mode) && !under_folder(AT_FDCWD, path).empty()) refuse("a stream that writes");
+  return real_fopen(path, mode);
+}
+FILE* fopen64(const char* path, const char* mode) {
+  REAL(fopen64);
+  if (writes(mode) && !under_folder(AT_FDCWD, path).empty()) refuse("a stream that writes");
+  return real_fopen64(path, mode);
+}
+FILE* fdopen(int fd, const char* mode) noexcept {
+  REAL(fdopen);
+  if (writes(mode) && handle_of(fd)) refuse("a stream that writes");
+  return real_fdopen(fd, mode);
+}
+
+int close(int fd) {
+  REAL(close);
+  set_handle(fd, 0);
+  return real_close(fd);
+}
+int dup(int fd) noexcept {
+  REAL(dup);
+  const int copy = real_dup(fd);
+  set_handle(copy, handle_of(fd));
+  return copy;
+}
+int dup2(int fd, int to) noexcept {
+  REAL(dup2);
+  const int copy = real_dup2(fd, to);
+  set_handle(copy, handle_of(fd));
+  return copy;
+}
+int dup3(int fd, int to, int flags) noexcept {
+  REAL(dup3);
+  const int copy = real_dup3(fd, to, flags);
+  set_handle(copy, handle_of(fd));
+  return copy;
+}
+
+ssize_t write(int fd, const void* data, size_t bytes) {
+  REAL(write);
+  const std::uint32_t handle = handle_of(fd);
+  if (!handle) return real_write(fd, data, bytes);
+  std::lock_guard lock(g_mu);
+  return noted_write(handle, data, position(fd), bytes,
+                     [&] { return real_write(fd, data, bytes); });
+}
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  REAL(pwrite);
+  const std::uint32_t handle = handle_of(fd);
+  if (!handle) return real_pwrite(fd, data, bytes, offset);
+  std::lock_guard lock(g_mu);
+  return noted_write(handle, data, static_cast<std::uint64_t>(offset), bytes,
+                     [&] { return real_pwrite(fd, data, bytes, offset); });
+}
+ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t offset) {
+  return pwrite(fd, data, bytes, offset);
+}
+ssize_t writev(int fd, const iovec* parts, int count) {
+  REAL(writev);
+  if (!handle_of(fd)) return real_writev(fd, parts, count);
+  std::string all;
+  for (int i = 0; i < count; ++i)
+    all.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
+  return write(fd, all.data(), all.size());
+}
+ssize_t pwritev(int fd, const iovec* parts, int count, off_t offset) {
+  REAL(pwritev);
+  if (handle_of(fd)) refuse("pwritev");
+  return real_pwritev(fd, parts, count, offset);
+}
+ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
+  REAL(sendfile);
+  if (handle_of(to)) refuse("sendfile");
+  return real_sendfile(to, from, offset, count);
+}
+ssize_t copy_file_range(int from, off64_t* at, int to, off64_t* to_at, size_t bytes,
+                        unsigned flags) {
+  REAL(copy_file_range);
+  if (handle_of(to)) refuse("copy_file_range");
+  return real_copy_file_range(from, at, to, to_at, bytes, flags);
+}
+
+int ftruncate(int fd, off_t size) noexcept {
+  REAL(ftruncate);
+  if (!handle_of(fd)) return real_ftruncate(fd, size);
+  return noted_size(fd, 't', static_cast<std::uint64_t>(size), 0, real_ftruncate, size);
+}
+int ftruncate64(int fd, off64_t size) noexcept { return ftruncate(fd, size); }
+int truncate(const char* path, off_t size) noexcept {
+  REAL(truncate);
+  if (!under_folder(AT_FDCWD, path).empty()) refuse("truncate");
+  return real_truncate(path, size);
+}
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  REAL(fallocate);
+  if (!handle_of(fd)) return real_fallocate(fd, mode, offset, bytes);
+  if (mode != (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) refuse("fallocate");
+  std::lock_guard lock(g_mu);
+  const auto at = static_cast<std::uint64_t>(offset), length = static_cast<std::uint64_t>(bytes);
+  count([&] { note('p', handle_of(fd), at, length, {}, {}, nullptr, kCut); });
+  const int result = real_fallocate(fd, mode, offset, bytes);
+  if (result == 0) note('p', handle_of(fd), at, length);
+  return result;
+}
+int fallocate64(int fd, int mode, off64_t offset, off64_t bytes) {
+  return fallocate(fd, mode, offset, bytes);
+}
+int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  REAL(posix_fallocate);
+  if (handle_of(fd)) refuse("posix_fallocate");
+  return real_posix_fallocate(fd, offset, bytes);
+}
+
+int fsync(int fd) {
+  REAL(fsync);
+  return handle_of(fd) ? noted_sync(fd, 's') : real_fsync(fd);
+}
+int fdatasync(int fd) {
+  REAL(fdatasync);
+  return handle_of(fd) ? noted_sync(fd, 'd') : real_fdatasync(fd);
+}
+int syncfs(int fd) noexcept {
+  REAL(syncfs);
+  if (handle_of(fd)) refuse("syncfs");
+  return real_syncfs(fd);
+}
+
+int rename(const char* from, const char* to) noexcept {
+  REAL(rename);
+  return noted_change('r', under_folder(AT_FDCWD, from), under_folder(AT_FDCWD, to),
+                      [&] { return real_rename(from, to); });
+}
+int renameat(int dir, const char* from, int to_dir, const char* to) noexcept {
+  REAL(renameat);
+  return noted_change('r', under_folder(dir, from), under_folder(to_dir, to),
+                      [&] { return real_renameat(dir, from, to_dir, to); });
+}
+int unlink(const char* path) noexcept {
+  REAL(unlink);
+  return noted_change('u', under_folder(AT_FDCWD, path), {}, [&] { return real_unlink(path); });
+}
+int unlinkat(int dir, const char* path, int flags) noexcept {
+  REAL(unlinkat);
+  return noted_change('u', under_folder(dir, path), {},
+                      [&] { return real_unlinkat(dir, path, flags); });
+}
+int rmdir(const char* path) noexcept {
+  REAL(rmdir);
+  return noted_change('u', under_folder(AT_FDCWD, path), {}, [&] { return real_rmdir(path); });
+}
+int remove(const char* path) noexcept {
+  REAL(remove);
+  return noted_change('u', under_folder(AT_FDCWD, path), {}, [&] { return real_remove(path); });
+}
+int mkdir(const char* path, mode_t mode) noexcept {
+  REAL(mkdir);
+  return noted_change('m', under_folder(AT_FDCWD, path), {},
+                      [&] { return real_mkdir(path, mode); });
+}
+int link(const char* from, const char* to) noexcept {
+  REAL(link);
+  return noted_change('l', under_folder(AT_FDCWD, from), under_folder(AT_FDCWD, to),
+                      [&] { return real_link(from, to); });
+}
+int symlink(const char* from, const char* to) noexcept {
+  REAL(symlink);
+  if (!under_folder(AT_FDCWD, to).empty()) refuse("symlink");
+  return real_symlink(from, to);
+}
+
+void* mmap(void* at, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+  REAL(mmap);
+  if (fd >= 0 && (flags & MAP_SHARED) && (protection & PROT_WRITE) && handle_of(fd))
+    refuse("a writable mapping");
+  return real_mmap(at, bytes, protection, flags, fd, offset);
+}
+}
