@@ -4,6 +4,7 @@
 #include <boost/json/serialize.hpp>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "cachestore/format/key.h"
 #include "tests/support/service_process.h"
@@ -205,6 +206,68 @@ TEST(Lifecycle, NamespacesNeverMeet) {
   const std::string log = service.log();
   EXPECT_EQ(log.find("key-team-a"), std::string::npos);
   EXPECT_EQ(log.find(text.substr(0, 40)), std::string::npos) << "texts are never logged";
+  EXPECT_EQ(service.stop(), 0);
+}
+
+/// Returns a reply without what differs from call to call: ids, times and rates.
+json::value lasting(const json::value& value) {
+  static const std::set<std::string> kDiffer = {"id",       "timings", "explain_url", "job_id",
+                                                "job_ids",  "created", "etag",        "block_id",
+                                                "first_id", "last_id", "progress"};
+  if (const auto* o = value.if_object()) {
+    json::object out;
+    for (const auto& [name, member] : *o) {
+      const std::string n(name);
+      if (!kDiffer.contains(n) && !n.ends_with("_at")) out[name] = lasting(member);
+    }
+    return out;
+  }
+  if (const auto* a = value.if_array()) {
+    json::array out;
+    for (const auto& member : *a) out.push_back(lasting(member));
+    return out;
+  }
+  return value;
+}
+
+TEST(Lifecycle, NoReplyTellsANamespaceWhatAnotherHas) {
+  TempFolder folder;
+  ServiceProcess service;
+  service.start(folder.path() / "store");
+  const std::string text = sample_text(31, 200);
+  const std::string prompt = R"({"messages":[{"role":"user","content":)" + quoted(text) +
+                             R"(}],"max_tokens":4,"temperature":0})";
+  const std::string document = R"({"id":"d","text":)" + quoted(text) + "}";
+  const std::string question = R"({"query":"q","documents":[{"text":)" + quoted(text) +
+                               R"(}],"max_tokens":1,"temperature":0,)" +
+                               R"("cache":{"strategy":"reuse","write":false}})";
+  const auto seen_by = [&](const std::string& ns) {
+    const std::vector<std::string> header = {"X-Namespace: " + ns};
+    json::array replies;
+    for (const auto& [path, body] :
+         {std::pair{"/v1/query", question},
+          {"/v1/chat/completions", prompt},
+          {"/v1/documents?wait=true", document},
+          {"/v1/query", R"({"query":"q","document_ids":["d"],"max_tokens":1,"temperature":0,)"
+                        R"("cache":{"strategy":"reuse"}})"}})
+      replies.push_back(lasting(service.json("POST", path, body, header)));
+    for (const char* path : {"/v1/documents/d", "/v1/documents/d/blocks", "/v1/jobs"})
+      replies.push_back(lasting(service.json("GET", path, {}, header)));
+    return replies;
+  };
+  const std::string before = json::serialize(seen_by("team-0"));
+  // The other one has all of it: in the store, in memory and as a prompt.
+  const std::string again = json::serialize(seen_by("team-a"));
+  (void)service.json("POST", "/v1/chat/completions", prompt, {"X-Namespace: team-a"});
+  const auto known = service.json("POST", "/v1/chat/completions", prompt, {"X-Namespace: team-a"});
+  EXPECT_GT(int_at(known, "usage.prompt_tokens_details.cached_tokens"), 100);
+  const std::string after = json::serialize(seen_by("team-b"));
+  const auto without = [](std::string all, const std::string& ns) {
+    for (std::size_t at; (at = all.find(ns)) != std::string::npos;) all.replace(at, ns.size(), "*");
+    return all;
+  };
+  EXPECT_EQ(without(again, "team-a"), without(before, "team-0"));
+  EXPECT_EQ(without(after, "team-b"), without(before, "team-0"));
   EXPECT_EQ(service.stop(), 0);
 }
 
