@@ -10,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <shared_mutex>
 #include <tuple>
@@ -98,6 +100,14 @@ std::optional<SegmentId> segment_of(std::string_view key) {
   SegmentId id = 0;
   for (const char c : key) id = (id << 8) | static_cast<unsigned char>(c);
   return id;
+}
+
+/// Returns the number in a slot of a family, as WriteLedger::SlotReader does.
+std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* handle,
+                          std::size_t slot) {
+  std::string value;
+  const auto s = db.Get(::rocksdb::ReadOptions(), handle, WriteLedger::slot_key(slot), &value);
+  return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
 }
 
 /// Values are read with one call while they are at most this far apart and this long in all.
@@ -201,6 +211,8 @@ class RocksDbTier final : public DiskTier {
 
  private:
   Status open_database();
+  bool only_the_end_is_torn(::rocksdb::DBOptions options,
+                            const std::vector<::rocksdb::ColumnFamilyDescriptor>& families);
   Status drop_layout1();
   Status check_ledger();
   Status forget_placements(const ::rocksdb::Status& why, std::vector<std::string>* bad);
@@ -234,6 +246,7 @@ class RocksDbTier final : public DiskTier {
   std::unordered_map<std::uint32_t, Residents> residents_;  // guarded by places_mu_
   WriteLedger ledger_;                                      // not used by a store opened read-only
   LostWrites lost_;
+  std::uint64_t torn_writes_ = 0;    // in a part of the log that was left out
   std::atomic<bool> failed_{false};  // a write failed: RocksDB may reject more until resumed
 };
 
@@ -286,8 +299,14 @@ Status RocksDbTier::open_database() {
     db_.reset(db);
     if (status.ok()) break;
     handles_.clear();
-    const bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
-                       drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
+    bool again = layout1 && (status.IsCorruption() || status.IsPathNotFound()) &&
+                 drop_damaged_files(folder_, options_, status.ToString(), db_opts, families);
+    if (!again && status.IsCorruption() &&
+        db_opts.wal_recovery_mode != ::rocksdb::WALRecoveryMode::kPointInTimeRecovery &&
+        only_the_end_is_torn(db_opts, families)) {
+      db_opts.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+      again = true;
+    }
     if (!again)
       return open_status(status, "open the store in '" + folder_.root() + "'")
           .with_field("disk.path");
@@ -300,16 +319,51 @@ Status RocksDbTier::open_database() {
   return {};
 }
 
+/// Returns whether the log can be read up to a place, and everything that is known to be
+/// acknowledged lies before it: a power failure tore the end. Notes what may be missing. A store
+/// that was closed has a seal, so that this is one that was not.
+bool RocksDbTier::only_the_end_is_torn(
+    ::rocksdb::DBOptions options, const std::vector<::rocksdb::ColumnFamilyDescriptor>& families) {
+  options.wal_recovery_mode = ::rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  std::vector<::rocksdb::ColumnFamilyHandle*> handles;
+  ::rocksdb::DB* opened = nullptr;
+  const auto status = ::rocksdb::DB::OpenForReadOnly(options, folder_.db(), families, &handles,
+                                                     &opened);
+  const std::unique_ptr<::rocksdb::DB> db(opened);
+  if (!status.ok()) return false;
+  const auto read = [&](int family, std::size_t slot) {
+    return slot_number(*db, handles[family_cf(Family(family))], slot);
+  };
+  WriteLedger ledger;
+  const bool whole = ledger.open(folder_.ledger()).ok() &&
+                     ledger.compare(kNumFamilies, read).count == 0;
+  const std::uint64_t last = WriteLedger::last_present(kNumFamilies, read);
+  for (auto* handle : handles) (void)db->DestroyColumnFamilyHandle(handle);
+  if (!whole) return false;
+  std::uint64_t seen = last;
+  std::error_code ec;
+  for (const auto& e : std::filesystem::directory_iterator(folder_.db(), ec)) {
+    if (e.path().extension() != ".log") continue;
+    std::ifstream in(e.path(), std::ios::binary);
+    const std::string log{std::istreambuf_iterator<char>(in), {}};
+    seen = std::max(seen, WriteLedger::last_in_log(log, last));
+  }
+  torn_writes_ = seen - last;
+  log_warning("the end of the log is torn and left out, as after a power failure",
+              {{"path", folder_.db()}, {"writes", std::to_string(torn_writes_)}});
+  return true;
+}
+
 /// Says how many acknowledged writes the log has lost, if any.
 Status RocksDbTier::check_ledger() {
   QUIRE_RETURN_IF_ERROR(ledger_.open(folder_.ledger()));
   QUIRE_ASSIGN_OR_RETURN(lost_, ledger_.check(kNumFamilies, [this](int family, std::size_t slot) {
-    std::string value;
-    const auto s = db_->Get(::rocksdb::ReadOptions(), handles_[family_cf(Family(family))],
-                            WriteLedger::slot_key(slot), &value);
-    return s.ok() ? WriteLedger::slot_number(value) : s.IsNotFound() ? 0 : WriteLedger::kUnreadable;
+    return slot_number(*db_, handles_[family_cf(Family(family))], slot);
   }));
-  if (lost_.count == 0) return {};
+  if (lost_.count == 0) {
+    lost_.count = torn_writes_;  // when they were is not known
+    return {};
+  }
   log_error(
       "acknowledged writes are lost: the log of the store was cut, emptied, deleted or replaced by "
       "an older one; documents written, changed or deleted in this time are as they were before",

@@ -64,6 +64,34 @@ std::vector<WriteLedger::Entry> WriteLedger::parse(std::string_view file) {
   return out;
 }
 
+std::uint64_t WriteLedger::last_in_log(std::string_view log, std::uint64_t last) {
+  // Numbers are not given anew, and few are under way at once.
+  constexpr std::uint64_t kFarthest = 1u << 20;
+  // In a batch a put is: length of the key, key, length of the value, value.
+  const std::string begin = {2, '\0'};
+  std::uint64_t found = last;
+  for (std::size_t at = log.find(begin); at != std::string_view::npos;
+       at = log.find(begin, at + 1)) {
+    if (log.size() - at < 12) break;
+    const std::uint64_t number = take(log.data() + at + 4, 8);
+    if (log[at + 3] == 8 && number - last <= kFarthest && number > found &&
+        number % kSlots == static_cast<unsigned char>(log[at + 2]))
+      found = number;
+  }
+  return found;
+}
+
+std::uint64_t WriteLedger::last_present(int num_families, const SlotReader& read) {
+  std::uint64_t last = 0;
+  for (int f = 0; f < num_families; ++f) {
+    for (std::size_t slot = 0; slot < kSlots; ++slot) {
+      const std::uint64_t number = read(f, slot);
+      if (number != kUnreadable) last = std::max(last, number);
+    }
+  }
+  return last;
+}
+
 LostWrites WriteLedger::compare(int num_families, const SlotReader& read) {
   std::vector<std::array<std::uint64_t, kSlots>> present(static_cast<std::size_t>(num_families));
   std::uint64_t last = 0;

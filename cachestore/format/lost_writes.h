@@ -5,8 +5,8 @@
 
 namespace quire {
 
-/// Writes that were acknowledged and are not in the store any more, because its log was cut, lost
-/// or replaced.
+/// Writes that are not in the store any more: its log was cut, lost or replaced. Their times are 0
+/// where its end was torn, since a power failure tears only what was not acknowledged.
 struct LostWrites {
   std::uint64_t count = 0;
   bool at_least = false;                   ///< more than `count` may be missing

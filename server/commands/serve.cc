@@ -214,7 +214,11 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
     const StoreStats found = store_->stats();
     services_.repaired = found.salvaged;
-    if (const LostWrites& lost = found.lost; lost.count > 0)
+    if (const LostWrites& lost = found.lost; lost.count > 0 && lost.last_ms == 0)
+      services_.lost_writes = std::to_string(lost.count) +
+                              " writes in the torn end of the log; a power failure tears only "
+                              "writes that were not acknowledged";
+    else if (lost.count > 0)
       services_.lost_writes = (lost.at_least ? "at least " : "") + std::to_string(lost.count) +
                               " acknowledged writes, from " + rfc3339(lost.first_ms) + " to " +
                               rfc3339(lost.last_ms);

@@ -148,6 +148,42 @@ TEST_F(StoreDamage, AnOlderLogInThePlaceOfTheNewOneIsSaid) {
   EXPECT_GT((*store)->stats().lost.count, 0u);
 }
 
+TEST_F(StoreDamage, ATornEndOfTheLogIsLeftOut) {
+  write_documents(/*crash=*/true);
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 1u);
+  const std::string log = read(logs.front());
+  // A record of 700 bytes that was being written: the disk has its first sector, not the second.
+  const std::string head = std::string("abcd") + "\xBC\x02" + '\x01';
+  write(logs.front(), log + head + std::string(505, 'x') + std::string(195, '\0'));
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_EQ((*store)->stats().lost.count, 0u);
+  store->reset();
+  store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+}
+
+TEST_F(StoreDamage, ATornWriteThatMayHaveBeenAcknowledgedIsSaidOrRefused) {
+  write_documents(/*crash=*/true);
+  const auto logs = files(".log");
+  ASSERT_EQ(logs.size(), 1u);
+  std::string log = read(logs.front());
+  std::fill_n(log.end() - 200, 50, '\0');  // in the record of the last document
+  write(logs.front(), log);
+  auto store = open();
+  EXPECT_EQ(store.code(), Code::kCorruption) << "the ledger knows that it was acknowledged";
+  // A power failure takes the ledger's last entries, too.
+  write(options.path + "/LEDGER", "");
+  store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments - 1);
+  EXPECT_EQ((*store)->stats().lost.count, 1u);
+  EXPECT_EQ((*store)->stats().lost.last_ms, 0) << "it may not have been acknowledged";
+}
+
 TEST_F(StoreDamage, ACrashLosesNothing) {
   for (int round = 0; round < 3; ++round)
     write_documents(/*crash=*/true, static_cast<std::uint64_t>(round) * 4, 4);
