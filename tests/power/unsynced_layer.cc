@@ -3,7 +3,8 @@
 // power failed in this moment.
 //
 // Environment: QUIRE_POWER_FOLDER (absolute, without links), QUIRE_POWER_NOTES (the file of notes),
-// QUIRE_POWER_CUT_AT (number of the noted call before which the program dies; 0: none),
+// QUIRE_POWER_CUT_AT (number of the noted call before which the program dies; 0: none; after the
+// signal SIGRTMIN + 5 it is the next one),
 // QUIRE_POWER_SYNC_US (longest pause of a sync), QUIRE_POWER_SEED (of the pauses).
 //
 // A note is a Note and behind it both paths and the bytes. A call is noted after it was carried out
@@ -49,6 +50,7 @@ char g_folder[PATH_MAX];
 int g_notes = -1;
 std::uint32_t g_next_handle = 1;
 std::uint64_t g_calls = 0, g_cut_at = 0, g_random = 1;
+std::atomic<bool> g_cut_now{false};  // the next call is that of the cut
 useconds_t g_sync_us = 0;
 
 [[noreturn]] void refuse(const char* what) {
@@ -103,7 +105,7 @@ void note(char op, std::uint32_t handle, std::uint64_t offset, std::uint64_t byt
 /// program dies. Needs g_mu, so that no other call comes between.
 template <class F>
 void count(F&& last) {
-  if (++g_calls != g_cut_at) return;
+  if (++g_calls != g_cut_at && !g_cut_now.load()) return;
   last();
   ::syscall(SYS_kill, ::getpid(), SIGKILL);
   for (;;) ::pause();
@@ -244,6 +246,11 @@ __attribute__((constructor)) void begin() {
   if (!folder || !notes || std::strlen(folder) >= sizeof g_folder) return;
   std::strcpy(g_folder, folder);
   g_cut_at = number("QUIRE_POWER_CUT_AT");
+  // SIGKILL from outside could come between a call and its note.
+  struct sigaction at_next {};
+  at_next.sa_handler = [](int) { g_cut_now = true; };
+  at_next.sa_flags = SA_RESTART;
+  ::sigaction(SIGRTMIN + 5, &at_next, nullptr);
   g_sync_us = static_cast<useconds_t>(number("QUIRE_POWER_SYNC_US"));
   g_random = number("QUIRE_POWER_SEED") * 2 + 1;
   const long fd = ::syscall(SYS_openat, AT_FDCWD, notes, O_WRONLY | O_CREAT | O_TRUNC, 0600);
