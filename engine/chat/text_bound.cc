@@ -51,10 +51,15 @@ std::optional<TextExcess> TextBound::add(std::string_view text) {
     return excess;
   }
   if (bytes_ <= most * kCheapBytes) return std::nullopt;
+  std::string_view counted;  // the piece before: a run of one character has equal ones
+  std::int64_t tokens = 0;
   while (!text.empty()) {
     const std::size_t n = piece_of(text);
-    tokens_ += std::max<std::int64_t>(0,
-                                      count_of(tokenizer_.encode(text.substr(0, n))) - kTokensACut);
+    if (text.substr(0, n) != counted) {
+      counted = text.substr(0, n);
+      tokens = std::max<std::int64_t>(0, count_of(tokenizer_.encode(counted)) - kTokensACut);
+    }
+    tokens_ += tokens;
     if (tokens_ > most_tokens_) {
       excess.least_tokens = tokens_;
       return excess;

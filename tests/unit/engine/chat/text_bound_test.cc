@@ -67,7 +67,8 @@ TEST(TextBound, AShortTextIsNotTokenizedEither) {
 TEST(TextBound, CountsInPiecesAndStopsSoonAfterTheBound) {
   const FourBytes tokenizer;
   const std::int64_t most = 200'000;
-  const std::string text(1'500'000, 'a');  // 375,000 tokens; 1,600,000 bytes could fit
+  std::string text;  // 375,000 tokens; 1,600,000 bytes could fit
+  for (int i = 0; text.size() < 1'500'000; ++i) text += std::to_string(i);
   const auto excess = TextBound(tokenizer, most).add(text);
   ASSERT_TRUE(excess);
   EXPECT_LE(excess->bytes, excess->most_bytes);
@@ -75,6 +76,14 @@ TEST(TextBound, CountsInPiecesAndStopsSoonAfterTheBound) {
   EXPECT_LE(tokenizer.longest, 16u << 10);
   EXPECT_GE(tokenizer.bytes, 800'000u);
   EXPECT_LT(tokenizer.bytes, 850'000u);
+}
+
+TEST(TextBound, PiecesOfARunAreTokenizedOnce) {
+  const FourBytes tokenizer;
+  const auto excess = TextBound(tokenizer, 200'000).add(std::string(1'500'000, ' '));
+  ASSERT_TRUE(excess);
+  EXPECT_GT(excess->least_tokens, excess->most_tokens);
+  EXPECT_EQ(tokenizer.calls, 1);
 }
 
 TEST(TextBound, TextsCountTogether) {
@@ -90,7 +99,7 @@ TEST(TextBound, TextsCountTogether) {
 TEST(TextBound, PiecesEndBetweenCharacters) {
   const FourBytes tokenizer;
   std::string text;
-  for (int i = 0; i < 20'000; ++i) text += "\xF0\x9F\x8C\x8D";
+  for (int i = 0; i < 20'000; ++i) text += i % 99 == 0 ? "\xF0\x9F\x8C\x8E" : "\xF0\x9F\x8C\x8D";
   text.insert(0, "abc");
   (void)TextBound(tokenizer, 15'000).add(text);
   EXPECT_GT(tokenizer.calls, 2);
