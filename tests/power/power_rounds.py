@@ -326,6 +326,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="print a result for bench/run")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failures = 0
     with tempfile.TemporaryDirectory(prefix="quire-power-") as folder:
         rounds = Rounds(options, os.path.realpath(folder))
@@ -342,6 +343,8 @@ def main():
                     rounds.begin_anew()
                 else:
                     rounds.counts["rounds"] += 1
+        except KeyboardInterrupt:
+            print("interrupted: the result is that of the rounds until now", file=sys.stderr)
         finally:
             rounds.reference.stop()
     starts = sorted(rounds.starts_ms)
