@@ -85,6 +85,7 @@ class Rounds:
         os.mkdir(self.disk)
         self.expected = Expected()
         self.reference = Reference(options, folder)
+        self.service = None  # of the round under way
         self.counts = Counter()
         self.said = Counter()  # warnings and errors of the services that started after a failure
         self.starts_ms = []
@@ -149,7 +150,7 @@ class Rounds:
         """Runs the service and its clients until it dies. With `stop` it is told to stop after a
         while, and the power fails during that or right after it."""
         store = os.path.join(work, "store")
-        service = Service(
+        service = self.service = Service(
             self.options.binary, self.options.model, store, self.path("load.log"), flags, watched
         )
         seeds = [rng.randrange(1 << 30) for _ in range(WRITERS)]
@@ -177,7 +178,7 @@ class Rounds:
     def check(self, image, flags, rng):
         store = os.path.join(image, "store")
         began = time.monotonic()
-        service = Service(
+        service = self.service = Service(
             self.options.binary, self.options.model, store, self.path("check.log"), flags
         )
         try:
@@ -288,6 +289,11 @@ class Rounds:
         if self.options.verbose:
             print(f"{time.monotonic() % 1000:.2f} {text}", file=sys.stderr, flush=True)
 
+    def end(self):
+        self.reference.stop()
+        if self.service:
+            self.service.stop(signal.SIGKILL)
+
     def begin_anew(self):
         """Goes on with an empty disk."""
         disk_image.remove_folder(self.disk)
@@ -346,7 +352,7 @@ def main():
         except KeyboardInterrupt:
             print("interrupted: the result is that of the rounds until now", file=sys.stderr)
         finally:
-            rounds.reference.stop()
+            rounds.end()
     starts = sorted(rounds.starts_ms)
     row = {
         "die": options.die,
