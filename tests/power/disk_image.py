@@ -157,9 +157,7 @@ class Disk:
         if self.ordered:
             self._commit(set(range(len(self.changes))))
         if isinstance(node, Folder):
-            self._commit(
-                {i for i, c in enumerate(self.changes) if any(f is node for f, _, _ in c)}
-            )
+            self._commit({i for i, c in enumerate(self.changes) if any(f is node for f, _, _ in c)})
         else:
             node.sync()
 

@@ -69,7 +69,6 @@ class Service:
             self.process.send_signal(number)
         return self.process.wait()
 
-
     def cut(self):
         """Ends the process at its next call that changes a file, or, where none comes within a
         second, at once. Returns its exit code."""
