@@ -17,6 +17,7 @@
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
+#include "cachestore/remote/remote_options.h"
 #include "cachestore/store_stats.h"
 
 namespace quire {
@@ -48,6 +49,7 @@ struct StoreOptions {
   /// Allows only reads; may be opened next to a running writer and sees its last synced state
   bool read_only = false;
   OnDamage on_damage = OnDamage::kRefuse;  ///< ignored when read-only
+  RemoteOptions remote;                    ///< ignored when read-only
   std::function<std::int64_t()> clock_ms;  ///< Unix milliseconds; empty: the system clock
 };
 /// A smaller budget cannot hold the catalog's working room.
@@ -58,6 +60,16 @@ struct ReadRequest {
   SegmentHandle segment;
   std::uint32_t block = 0, group = 0;  ///< for a sketch: its index, 0
   ReadKind kind = ReadKind::kValue;
+};
+
+/// A context whose KV another replica may have shared.
+struct RecallRequest {
+  ContextKey key;
+  SegmentLayout layout;           ///< of the values; any number of sketches is taken
+  std::uint64_t value_bytes = 0;  ///< payload bytes of all values
+  std::string tenant, fingerprint;
+  /// Milliseconds after which computing the context would have been as quick
+  double worth_ms = 0;
 };
 
 struct ListOptions {
@@ -191,6 +203,27 @@ class Store {
   virtual Status fetch_async(std::vector<ReadRequest> requests, FetchDone done,
                              std::stop_token stop = {}) = 0;
   virtual Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) = 0;
+
+  // ---- shared tiers ----
+  /// Returns whether recall_async() can find anything.
+  virtual bool recalls() const { return false; }
+  using RecallDone = std::function<void(Result<SegmentHandle>)>;
+  /// Looks for a context in the shared tiers, checks every byte of it, and takes it into this store
+  /// as if it had been written here. It is kept if a document names its key. `done` is called once,
+  /// with the pinned segment, on the calling thread if this store has the segment or cannot ask,
+  /// else on another one; it must be quick and not throw. Errors are ordinary misses: kNotFound,
+  /// kDeadlineExceeded, kCorruption (deleted there), kUnavailable, kResourceExhausted, kIo.
+  virtual void recall_async(RecallRequest request, RecallDone done) {
+    (void)request;
+    done(Status::not_found("this store has no shared tier"));
+  }
+  /// Returns whether a shared tier has, or had when it was asked last, KV of this context.
+  virtual bool is_shared(const ContextKey& key) const {
+    (void)key;
+    return false;
+  }
+  /// Returns the counts of the shared tiers; it takes no time.
+  virtual RemoteStats remote_stats() const { return {}; }
 
   // ---- jobs and small records: opaque bytes by name, synced ----
   virtual Status put_job(std::string_view name, std::string_view value) = 0;

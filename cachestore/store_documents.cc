@@ -171,6 +171,15 @@ Result<DocumentManifest> StoreImpl::commit_document(
   count_document(m, 1);
   expiries_.set(key, m.effective_expiry_ms());
   use.set_written();
+  if (remote_) {
+    // Companions stay here: nobody recalls them.
+    std::unordered_set<ContextKey, DigestHash> written;
+    for (const auto& info : fresh) written.insert(info->key);
+    std::vector<ContextKey> shared;
+    for (const auto& c : m.chunks)
+      if (written.erase(c.key) > 0) shared.push_back(c.key);
+    share(shared);
+  }
   return m;
 }
 

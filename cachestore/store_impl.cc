@@ -8,6 +8,7 @@
 #include "cachestore/disk/repair.h"
 #include "cachestore/disk/rocksdb_disk_tier.h"
 #include "cachestore/disk/store_folder.h"
+#include "cachestore/remote/remote_tiers.h"
 
 namespace quire {
 namespace {
@@ -101,7 +102,11 @@ Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
                   "disk.path");
   }
   QUIRE_ASSIGN_OR_RETURN(auto disk, open_rocksdb_tier(std::move(folder), tier_options));
-  return open_store_on(std::move(options), std::move(disk));
+  RemoteCache::Tiers shared;
+  if (!options.read_only) {
+    QUIRE_ASSIGN_OR_RETURN(shared, open_remote_tiers(options.remote));
+  }
+  return open_store_on(std::move(options), std::move(disk), std::move(shared));
 }
 
 }  // namespace
@@ -134,15 +139,17 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
 }
 
 Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
-                                                  std::unique_ptr<DiskTier> disk) {
+                                                  std::unique_ptr<DiskTier> disk,
+                                                  RemoteCache::Tiers shared) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   if (!options.clock_ms) options.clock_ms = system_clock_ms;
-  auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk));
+  auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk), std::move(shared));
   QUIRE_RETURN_IF_ERROR(store->recover());
   return std::unique_ptr<AdminStore>(std::move(store));
 }
 
-StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk)
+StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
+                     RemoteCache::Tiers shared)
     : options_(std::move(options)),
       disk_(std::move(disk)),
       segments_(std::make_shared<SegmentTable>(options_.disk_policy)),
@@ -153,11 +160,14 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk)
   // Twice as many threads as reads in flight: while some wait for the disk, others check values.
   pool_ = std::make_unique<IoPool>(2 * options_.io_threads, options_.max_queued_reads);
   if (!options_.read_only) {
+    if (!shared.empty())
+      remote_ = std::make_unique<RemoteCache>(options_.remote, std::move(shared));
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
   }
 }
 
 StoreImpl::~StoreImpl() {
+  if (remote_) remote_->stop();
   pool_->stop();
   segments_->clear_callback();
   if (options_.read_only) return;
@@ -358,6 +368,9 @@ std::size_t StoreImpl::reap() {
       evicted_request_bytes_ += item.info->disk_bytes;
     } else if (item.reason == FreeReason::kUnreferenced) {
       ++freed_delete_;
+      // What is deleted here must not stay readable elsewhere. A replica that still has the
+      // document computes its KV again.
+      if (remote_ && item.committed) remote_->remove(item.info->key, item.info->fingerprint);
     }
   }
   {

@@ -21,6 +21,7 @@
 #include "cachestore/dram_tier.h"
 #include "cachestore/expiry_queue.h"
 #include "cachestore/format/catalog_keys.h"
+#include "cachestore/remote/remote_cache.h"
 #include "cachestore/segment_table.h"
 #include "cachestore/store_admin.h"
 
@@ -45,13 +46,15 @@ class IoClock {
   std::atomic<std::uint64_t> sum_ns_{0};
 };
 
-/// Checks options and reads the catalog of `disk`.
+/// Checks options and reads the catalog of `disk`. `shared` are the shared tiers in the order of
+/// reading; of StoreOptions::remote the address does not count.
 Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
-                                                  std::unique_ptr<DiskTier> disk);
+                                                  std::unique_ptr<DiskTier> disk,
+                                                  RemoteCache::Tiers shared = {});
 
 class StoreImpl final : public AdminStore {
  public:
-  StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk);
+  StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk, RemoteCache::Tiers shared);
   ~StoreImpl() override;
   Status recover();
   /// Says what a repair before this open did, for the statistics.
@@ -95,6 +98,10 @@ class StoreImpl final : public AdminStore {
   Status fetch_async(std::vector<ReadRequest> requests, FetchDone done,
                      std::stop_token stop) override;
   Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) override;
+  bool recalls() const override { return remote_ && remote_->reads(); }
+  void recall_async(RecallRequest request, RecallDone done) override;
+  bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
+  RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
 
   Status put_job(std::string_view name, std::string_view value) override {
@@ -247,6 +254,11 @@ class StoreImpl final : public AdminStore {
   void answer(Fetch& fetch, std::size_t first, std::size_t last);
   void quarantine(const SegmentHandle& segment, const Status& why);
 
+  /// Stores a segment of a shared tier here.
+  Result<SegmentHandle> take_recalled(const RecallRequest& request, RecalledSegment recalled);
+  /// Passes those of the contexts that this store has to the shared tiers.
+  void share(std::span<const ContextKey> keys);
+
   Status put_record(Family family, std::string_view name, std::string_view value,
                     Sync sync = Sync::kYes);
   Result<std::string> get_record(Family family, std::string_view name);
@@ -268,6 +280,10 @@ class StoreImpl final : public AdminStore {
   std::shared_mutex watcher_mu_;
   DocumentWatcher watcher_;  // guarded by watcher_mu_
 
+  std::mutex recall_mu_;
+  /// Who waits for a context that is being recalled; guarded by recall_mu_
+  std::unordered_map<ContextKey, std::vector<RecallDone>, DigestHash> recalls_;
+
   std::mutex mu_;
   std::condition_variable changed_;       // notified when busy_ or reaping_ shrinks
   std::unordered_set<std::string> busy_;  // documents being written; guarded by mu_
@@ -286,7 +302,8 @@ class StoreImpl final : public AdminStore {
       disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0},
       write_errors_{0}, delete_errors_{0};
   IoClock read_clock_, write_clock_, delete_clock_;
-  std::unique_ptr<IoPool> pool_;  // last: its threads use all other members
+  std::unique_ptr<RemoteCache> remote_;  // null: no shared tier; its threads use other members
+  std::unique_ptr<IoPool> pool_;         // last: its threads use all other members
 };
 
 /// Quotes a status for log lines.

@@ -237,6 +237,7 @@ Result<std::uint64_t> StoreImpl::commit_segments(std::span<const SegmentHandle> 
         {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
   QUIRE_RETURN_IF_ERROR(write_with_room(batch, "segment records"));
   for (const auto& info : fresh) segments_->set_committed(info->id);
+  share(keys);
   return kept;
 }
 
@@ -244,6 +245,7 @@ Status StoreImpl::discard_segment(const SegmentHandle& segment) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   if (!segment) return Status::invalid("segment", "the handle is empty");
   segments_->discard(segment->id);
+  if (remote_) remote_->remove(segment->key, segment->fingerprint);
   return {};
 }
 

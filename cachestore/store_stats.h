@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cachestore/format/lost_writes.h"
+#include "cachestore/remote/remote_options.h"
 
 namespace quire {
 
@@ -31,6 +32,7 @@ struct StoreStats {
   std::uint64_t segments_evicted_budget = 0, segments_freed_delete = 0, segments_quarantined = 0;
   std::uint64_t documents_expired = 0;
   std::uint64_t integrity_failures = 0, io_errors = 0;
+  RemoteStats remote;
   LostWrites lost;       ///< what the last open found missing
   std::string salvaged;  ///< one line of what the last open salvaged; empty: nothing had to be
 };

@@ -1,0 +1,296 @@
+#include "cachestore/remote/redis_cluster.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "base/index.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint16_t kSlots = 16384;
+constexpr int kMaxRounds = 6;
+/// Idle connections kept to one node.
+constexpr std::size_t kMaxIdle = 8;
+
+constexpr std::array<std::uint16_t, 256> make_crc_table() {
+  std::array<std::uint16_t, 256> table{};
+  for (unsigned i = 0; i < 256; ++i) {
+    unsigned crc = i << 8;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 0x8000u) ? (crc << 1) ^ 0x1021u : crc << 1;
+    table[i] = static_cast<std::uint16_t>(crc);
+  }
+  return table;
+}
+constexpr auto kCrcTable = make_crc_table();
+
+/// Returns the port, or none if the text is no port.
+std::optional<std::uint16_t> port_of(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size() || port == 0) return std::nullopt;
+  return port;
+}
+
+/// Returns the node that "MOVED 3999 host:port" or "ASK 3999 host:port" names; a node that does not
+/// know its own address sends an empty host, which means `from`.
+std::optional<RemoteHost> target_of(const RedisReply& reply, const RemoteHost& from) {
+  const std::string_view text = reply.text;
+  const std::size_t space = text.rfind(' '), colon = text.rfind(':');
+  if (space == text.npos || colon == text.npos || colon < space) return std::nullopt;
+  const auto port = port_of(text.substr(colon + 1));
+  if (!port) return std::nullopt;
+  const std::string name(text.substr(space + 1, colon - space - 1));
+  return RemoteHost{name.empty() ? from.name : name, *port};
+}
+
+/// Returns whether the node refuses work that another moment, or another node, would take.
+bool passes_by(const RedisReply& reply) {
+  for (const std::string_view word : {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN",
+                                      "READONLY", "BUSY", "OOM", "NOREPLICAS"})
+    if (reply.is_error(word)) return true;
+  return false;
+}
+
+}  // namespace
+
+std::uint16_t redis_slot(std::string_view key) {
+  if (const std::size_t open = key.find('{'); open != key.npos) {
+    const std::size_t close = key.find('}', open + 1);
+    if (close != key.npos && close != open + 1) key = key.substr(open + 1, close - open - 1);
+  }
+  std::uint16_t crc = 0;
+  for (const char c : key) {
+    const auto byte = static_cast<unsigned char>(c);
+    crc = static_cast<std::uint16_t>((crc << 8) ^ kCrcTable[((crc >> 8) ^ byte) & 0xff]);
+  }
+  return crc % kSlots;
+}
+
+struct RedisCluster::Topology {
+  std::vector<RemoteHost> nodes;
+  std::vector<std::uint16_t> node_of_slot;  ///< kNobody: no node has the slot
+  static constexpr std::uint16_t kNobody = UINT16_MAX;
+
+  std::optional<RemoteHost> node(std::uint16_t slot) const {
+    const std::uint16_t n = node_of_slot[slot];
+    return n < nodes.size() ? std::optional(nodes[n]) : std::nullopt;
+  }
+};
+
+struct RedisCluster::Work {
+  std::span<const std::string> commands;
+  std::size_t window = 1;
+  const TakeReply& take;
+  std::vector<std::size_t> open;  ///< to be sent, in order
+  /// Where those go that the node redirected: to the new owner, or only this once.
+  std::map<RemoteHost, std::vector<std::size_t>> moved{}, asked{};
+  bool asking = false;  ///< each command is preceded by ASKING
+  bool used = false;    ///< a reply has arrived, so the connection was alive
+};
+
+RedisCluster::RedisCluster(RedisServer server) : server_(std::move(server)) {}
+RedisCluster::~RedisCluster() = default;
+
+Result<RedisCluster::Connection> RedisCluster::connection(const RemoteHost& host,
+                                                          Deadline deadline) {
+  {
+    const std::lock_guard lock(mu_);
+    if (auto it = idle_.find(host); it != idle_.end() && !it->second.empty()) {
+      Connection out = std::move(it->second.back());
+      it->second.pop_back();
+      return out;
+    }
+  }
+  return RedisConnection::open(host, server_, deadline, stopping_);
+}
+
+void RedisCluster::keep(const RemoteHost& host, Connection connection) {
+  const std::lock_guard lock(mu_);
+  auto& idle = idle_[host];
+  if (idle.size() < kMaxIdle) idle.push_back(std::move(connection));
+}
+
+void RedisCluster::drop_idle(const RemoteHost& host) {
+  std::vector<Connection> gone;
+  const std::lock_guard lock(mu_);
+  if (auto it = idle_.find(host); it != idle_.end()) gone.swap(it->second);
+}
+
+void RedisCluster::forget_topology() {
+  const std::lock_guard lock(mu_);
+  topology_.reset();
+}
+
+Result<RedisCluster::Topology> RedisCluster::learn(const RemoteHost& host, Deadline deadline) {
+  QUIRE_ASSIGN_OR_RETURN(Connection c, RedisConnection::open(host, server_, deadline, stopping_));
+  std::string command;
+  append_redis_command(command, {"CLUSTER", "SLOTS"});
+  QUIRE_RETURN_IF_ERROR(c->send(command, deadline));
+  QUIRE_ASSIGN_OR_RETURN(const RedisReply reply, c->receive(deadline));
+  Topology out;
+  if (reply.is_error()) {
+    if (reply.is_error("NOAUTH") || reply.is_error("NOPERM"))
+      return Status(Code::kFailedPrecondition,
+                    host.name + " refuses this client: " + reply.text +
+                        "; name a user that may run CLUSTER SLOTS in remote.url",
+                    "remote.url");
+    if (passes_by(reply)) return Status::unavailable(host.name + " refuses work: " + reply.text);
+    // A server without cluster support has every slot.
+    out.nodes.push_back(host);
+    out.node_of_slot.assign(kSlots, 0);
+    keep(host, std::move(c));
+    return out;
+  }
+  out.node_of_slot.assign(kSlots, Topology::kNobody);
+  const auto odd = [&] { return Status::io(host.name + " sent an odd reply to CLUSTER SLOTS"); };
+  using Kind = RedisReply::Kind;
+  if (reply.kind != Kind::kArray) return odd();
+  for (const RedisReply& range : reply.items) {
+    if (range.kind != Kind::kArray || range.items.size() < 3) return odd();
+    const std::int64_t first = range.items[0].integer, last = range.items[1].integer;
+    const RedisReply& node = range.items[2];
+    if (first < 0 || last < first || last >= kSlots || node.kind != Kind::kArray ||
+        node.items.size() < 2 || node.items[1].integer < 1 || node.items[1].integer > 65535)
+      return odd();
+    // A node that does not know its own address sends none, or "?".
+    const std::string& name = node.items[0].text;
+    const RemoteHost owner{name.empty() || name == "?" ? host.name : name,
+                           static_cast<std::uint16_t>(node.items[1].integer)};
+    const auto at = std::ranges::find(out.nodes, owner);
+    const auto index = static_cast<std::uint16_t>(at - out.nodes.begin());
+    if (at == out.nodes.end()) out.nodes.push_back(owner);
+    std::fill(out.node_of_slot.begin() + first, out.node_of_slot.begin() + last + 1, index);
+  }
+  if (out.nodes.empty())
+    return Status::unavailable("the cluster of " + host.name + " has no slots");
+  keep(host, std::move(c));
+  return out;
+}
+
+Result<std::shared_ptr<const RedisCluster::Topology>> RedisCluster::topology(Deadline deadline) {
+  std::vector<RemoteHost> hosts;
+  {
+    const std::lock_guard lock(mu_);
+    if (topology_) return topology_;
+    hosts = known_;
+  }
+  for (const RemoteHost& host : server_.hosts)
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
+  Status last;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    // One node that does not answer must not take the time of the others.
+    const auto now = Clock::now();
+    const auto share = now + (deadline - now) / static_cast<int>(hosts.size() - i);
+    auto learned = learn(hosts[i], share);
+    if (learned.ok()) {
+      const auto out = std::make_shared<const Topology>(std::move(*learned));
+      const std::lock_guard lock(mu_);
+      topology_ = out;
+      known_ = out->nodes;
+      return out;
+    }
+    last = learned.status();
+    if (last.code() == Code::kFailedPrecondition || last.code() == Code::kInvalidArgument) break;
+  }
+  return last;
+}
+
+/// Sends the open commands to one node. On return without an error `work.moved` and `work.asked`
+/// hold those that other nodes must answer, and nothing is open.
+Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadline) {
+  QUIRE_ASSIGN_OR_RETURN(Connection c, connection(host, deadline));
+  std::string text;
+  while (!work.open.empty()) {
+    const std::size_t n = std::min(work.window, work.open.size());
+    text.clear();
+    for (std::size_t i = 0; i < n; ++i) {
+      if (work.asking) append_redis_command(text, {"ASKING"});
+      text += work.commands[work.open[i]];
+    }
+    QUIRE_RETURN_IF_ERROR(c->send(text, deadline));
+    for (std::size_t i = 0; i < n; ++i) {
+      if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
+      QUIRE_ASSIGN_OR_RETURN(RedisReply reply, c->receive(deadline));
+      work.used = true;
+      const std::size_t index = work.open[i];
+      const bool moved = reply.is_error("MOVED");
+      if (moved || reply.is_error("ASK")) {
+        const auto target = target_of(reply, host);
+        if (!target) return Status::io(host.name + " sent an odd redirection: " + reply.text);
+        (moved ? work.moved : work.asked)[*target].push_back(index);
+      } else if (passes_by(reply)) {
+        return Status::unavailable(host.name + " refuses work: " + reply.text);
+      } else if (reply.is_error("NOAUTH") || reply.is_error("NOPERM")) {
+        return Status(Code::kFailedPrecondition,
+                      host.name + " refuses this client: " + reply.text +
+                          "; name a user that may read and write keys of quire in remote.url",
+                      "remote.url");
+      } else {
+        QUIRE_RETURN_IF_ERROR(work.take(index, std::move(reply)));
+      }
+    }
+    work.open.erase(work.open.begin(), work.open.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  keep(host, std::move(c));
+  return {};
+}
+
+Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> commands,
+                         std::size_t window, Deadline deadline, const TakeReply& take) {
+  QUIRE_ASSIGN_OR_RETURN(auto known, topology(deadline));
+  std::optional<RemoteHost> owner = known->node(slot);
+  std::map<RemoteHost, std::vector<std::size_t>> moved, asked;
+  for (std::size_t i = 0; owner && i < commands.size(); ++i) moved[*owner].push_back(i);
+  if (!owner) {
+    forget_topology();
+    return Status::unavailable("no node of the cluster has slot " + std::to_string(slot));
+  }
+  bool again = true;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    decltype(moved) next_moved, next_asked;
+    for (const bool asking : {false, true}) {
+      for (auto& [host, open] : asking ? asked : moved) {
+        Work work{.commands = commands,
+                  .window = std::max<std::size_t>(1, window),
+                  .take = take,
+                  .open = std::move(open),
+                  .asking = asking};
+        const Status s = run_at(host, work, deadline);
+        if (s.code() == Code::kUnavailable && again && !work.used) {
+          // An idle connection that the server has closed meanwhile, or a node that is gone.
+          again = false;
+          drop_idle(host);
+          forget_topology();
+          QUIRE_ASSIGN_OR_RETURN(known, topology(deadline));
+          owner = known->node(slot);
+          if (!owner) return s;
+          auto& to = next_moved[*owner];
+          to.insert(to.end(), work.open.begin(), work.open.end());
+          continue;
+        }
+        if (!s.ok()) {
+          if (s.code() == Code::kUnavailable) forget_topology();
+          return s;
+        }
+        if (!work.moved.empty()) forget_topology();
+        for (auto& [target, list] : work.moved) {
+          auto& to = next_moved[target];
+          to.insert(to.end(), list.begin(), list.end());
+        }
+        for (auto& [target, list] : work.asked) {
+          auto& to = next_asked[target];
+          to.insert(to.end(), list.begin(), list.end());
+        }
+      }
+    }
+    moved = std::move(next_moved);
+    asked = std::move(next_asked);
+    if (moved.empty() && asked.empty()) return {};
+  }
+  return Status::unavailable("the cluster redirects slot " + std::to_string(slot) + " in a circle");
+}
+
+}  // namespace quire

@@ -1,0 +1,72 @@
+/// This file sends commands to the right node of a Redis cluster, or to a single server. hiredis
+/// knows one connection only; slots, redirections and topology are here.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cachestore/remote/redis_connection.h"
+
+namespace quire {
+
+/// Returns the slot of a key: CRC-16 of what stands between the first '{' and the next '}', or of
+/// the whole key, modulo 16384.
+std::uint16_t redis_slot(std::string_view key);
+
+/// Which node has which slots. It is learned from any node that answers, and again after a
+/// redirection or a lost node. Threads: all methods concurrently; calls wait on the network, at
+/// most until their deadline.
+class RedisCluster {
+ public:
+  using Deadline = Clock::time_point;
+  /// Receives the reply to the command of this index; an error ends the run and is returned by it.
+  using TakeReply = std::function<Status(std::size_t index, RedisReply reply)>;
+
+  explicit RedisCluster(RedisServer server);
+  ~RedisCluster();
+
+  /// Sends encoded commands on keys of one slot, `window` at a time, and passes each reply on, in
+  /// any order. Redirections (MOVED, ASK) and a node that was replaced are followed a few times.
+  /// Errors: those of RedisConnection, and kUnavailable (redirected in a circle; the cluster is
+  /// down, loading or read-only).
+  Status run(std::uint16_t slot, std::span<const std::string> commands, std::size_t window,
+             Deadline deadline, const TakeReply& take);
+  /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
+  void stop() { stopping_ = true; }
+
+ private:
+  using Connection = std::unique_ptr<RedisConnection>;
+  struct Topology;
+
+  /// Returns the topology, which is learned if there is none or it is out of date.
+  Result<std::shared_ptr<const Topology>> topology(Deadline deadline);
+  Result<Topology> learn(const RemoteHost& host, Deadline deadline);
+  void forget_topology();
+  Result<Connection> connection(const RemoteHost& host, Deadline deadline);
+  void keep(const RemoteHost& host, Connection connection);
+  void drop_idle(const RemoteHost& host);
+
+  /// Commands that wait for a reply, and where they go next.
+  struct Work;
+  Status run_at(const RemoteHost& host, Work& work, Deadline deadline);
+
+  const RedisServer server_;
+  std::atomic<bool> stopping_{false};
+  std::mutex mu_;
+  std::shared_ptr<const Topology> topology_;            // guarded by mu_; null: to be learned
+  std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
+  std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_
+};
+
+}  // namespace quire

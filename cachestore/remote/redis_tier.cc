@@ -1,0 +1,120 @@
+#include "cachestore/remote/redis_tier.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cachestore/remote/redis_cluster.h"
+
+namespace quire {
+namespace {
+
+constexpr std::uint64_t kBytesInFlight = 16u << 20;
+constexpr std::size_t kMaxInFlight = 64;
+constexpr std::string_view kRecordField = "r";
+
+std::string key_of(const std::string& name) { return "quire:1:{" + name + "}"; }
+
+class RedisTier final : public RemoteTier {
+ public:
+  RedisTier(RedisServer server, std::int64_t ttl_seconds)
+      : cluster_(std::move(server)), ttl_seconds_(ttl_seconds) {}
+
+  std::string_view kind() const override { return "redis"; }
+
+  Result<std::string> get_record(const std::string& name, Deadline deadline) override {
+    Result<std::string> out = Status::not_found("no such segment in Redis");
+    QUIRE_RETURN_IF_ERROR(run(name, {command({"HGET", key_of(name), kRecordField})}, 1, deadline,
+                              [&](std::size_t, RedisReply reply) {
+                                if (reply.kind == RedisReply::Kind::kNil) return Status();
+                                if (reply.kind != RedisReply::Kind::kString) return odd(reply);
+                                out = std::move(reply.text);
+                                return Status();
+                              }));
+    return out;
+  }
+
+  Status get_values(const std::string& name, const RemoteRecord& record, Deadline deadline,
+                    const TakeValue& take) override {
+    const std::string key = key_of(name);
+    std::vector<std::string> commands;
+    for (std::uint64_t i = 0; i < record.num_stored(); ++i)
+      commands.push_back(command({"HGET", key, std::to_string(i)}));
+    const std::uint64_t mean = record.stored_bytes() /
+                               std::max<std::uint64_t>(1, record.num_stored());
+    const auto window = std::clamp<std::uint64_t>(kBytesInFlight / std::max<std::uint64_t>(1, mean),
+                                                  1, kMaxInFlight);
+    return run(name, commands, window, deadline, [&](std::size_t i, RedisReply reply) {
+      if (reply.kind == RedisReply::Kind::kNil)
+        return Status::not_found("value " + std::to_string(i) + " is missing in Redis");
+      if (reply.kind != RedisReply::Kind::kString) return odd(reply);
+      return take(i, reply.text);
+    });
+  }
+
+  Status put(const std::string& name, std::uint64_t num_values, std::uint64_t /*stored_bytes*/,
+             Deadline deadline, const ReadValue& value, const ReadRecord& record) override {
+    const std::string key = key_of(name);
+    // What was there goes first, so that values of two writers never stand side by side.
+    std::vector<std::string> batch{command({"UNLINK", key})};
+    std::uint64_t bytes = 0;
+    const auto send = [&] {
+      const Status s = run(name, batch, batch.size(), deadline, [](std::size_t, RedisReply reply) {
+        return reply.is_error() ? odd(reply) : Status();
+      });
+      batch.clear();
+      bytes = 0;
+      return s;
+    };
+    for (std::uint64_t i = 0; i < num_values; ++i) {
+      QUIRE_ASSIGN_OR_RETURN(const std::string stored, value(i));
+      batch.push_back(command({"HSET", key, std::to_string(i), stored}));
+      bytes += stored.size();
+      // A writer that dies leaves nothing that stays.
+      if (i == 0 && ttl_seconds_ > 0) batch.push_back(expire(key));
+      if (bytes >= kBytesInFlight || batch.size() >= kMaxInFlight) QUIRE_RETURN_IF_ERROR(send());
+    }
+    batch.push_back(command({"HSET", key, kRecordField, record()}));
+    // An eviction between two batches took the time limit with the hash.
+    if (ttl_seconds_ > 0) batch.push_back(expire(key));
+    return send();
+  }
+
+  Status remove(const std::string& name, Deadline deadline) override {
+    return run(
+        name, {command({"UNLINK", key_of(name)})}, 1, deadline,
+        [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
+  }
+
+  void stop() override { cluster_.stop(); }
+
+ private:
+  static std::string command(std::initializer_list<std::string_view> arguments) {
+    std::string out;
+    append_redis_command(out, arguments);
+    return out;
+  }
+  std::string expire(const std::string& key) const {
+    return command({"EXPIRE", key, std::to_string(ttl_seconds_)});
+  }
+  static Status odd(const RedisReply& reply) {
+    return Status::io("Redis sent an unexpected reply: " +
+                      (reply.is_error() ? reply.text.substr(0, 200) : "of another kind"));
+  }
+  Status run(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
+             Deadline deadline, const RedisCluster::TakeReply& take) {
+    return cluster_.run(redis_slot(key_of(name)), commands, window, deadline, take);
+  }
+
+  RedisCluster cluster_;
+  const std::int64_t ttl_seconds_;
+};
+
+}  // namespace
+
+std::unique_ptr<RemoteTier> make_redis_tier(RedisServer server, std::int64_t ttl_seconds) {
+  return std::make_unique<RedisTier>(std::move(server), ttl_seconds);
+}
+
+}  // namespace quire

@@ -1,0 +1,380 @@
+#include "cachestore/remote/remote_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/index.h"
+#include "base/log.h"
+
+namespace quire {
+namespace {
+
+constexpr int kReaders = 4;
+constexpr std::size_t kMaxRecalls = 1024;
+/// Segments that wait to be written; each is pinned in this store meanwhile.
+constexpr std::size_t kMaxWrites = 256;
+/// Keys remembered per tier; beyond it all are forgotten, which costs only writes.
+constexpr std::size_t kMaxKnown = 1u << 20;
+/// A tier that was too slow is tried again after this time.
+constexpr auto kTryAgain = std::chrono::seconds(15);
+/// Longest time of writing one segment, however slow the tier.
+constexpr auto kWriteTime = std::chrono::seconds(60);
+/// Weight of the newest transfer in the moving average of speeds.
+constexpr double kNewest = 0.3;
+/// Shortest transfer whose speed is measured.
+constexpr std::uint64_t kMeasuredBytes = 4u << 20;
+/// The most that sketches may have besides the values: a record that claims more is wrong.
+constexpr std::uint64_t kMaxSketchBytes = 256u << 20;
+/// A fingerprint is part of the names in a tier, and a record bounds it.
+constexpr std::size_t kMaxFingerprintBytes = 256;
+
+std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
+
+}  // namespace
+
+RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers) : options_(options) {
+  for (auto& t : tiers) tiers_.push_back(std::unique_ptr<Tier>(new Tier{.tier = std::move(t)}));
+  readers_ = std::make_unique<IoPool>(kReaders, kMaxRecalls);
+  if (writes()) writer_ = std::thread([this] { run_writer(); });
+}
+
+void RemoteCache::stop() {
+  {
+    const std::lock_guard lock(mu_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (const auto& tier : tiers_) tier->tier->stop();
+  if (writer_.joinable()) writer_.join();
+  readers_->stop();
+  std::deque<Write> gone;
+  {
+    const std::lock_guard lock(mu_);
+    gone.swap(queue_);
+    settled_ = queued_;
+  }
+  changed_.notify_all();
+}
+
+// -------------------------------------------------------------------------------------------------
+// Reading
+
+void RemoteCache::recall(RemoteWanted wanted, Done done) {
+  if (!reads() || stopping_) return done(Status::not_found("the shared tiers are not read"));
+  auto shared = std::make_shared<std::pair<RemoteWanted, Done>>(std::move(wanted), std::move(done));
+  std::vector<IoPool::Task> tasks;
+  tasks.push_back({[this, shared] { shared->second(read(shared->first)); }, 1});
+  if (Status s = readers_->post_all(std::move(tasks)); !s.ok()) shared->second(std::move(s));
+}
+
+Result<RecalledSegment> RemoteCache::read(const RemoteWanted& wanted) {
+  Status last = Status::not_found("no shared tier has this context");
+  for (const auto& tier : tiers_) {
+    const auto now = Clock::now();
+    if (stopping_) return Status::unavailable("the store is closing");
+    if (now >= wanted.deadline)
+      return Status::deadline("computing the context again is faster than waiting for it");
+    if (!tier->breaker.allow(now)) continue;
+    Result<RecalledSegment> out = Status::exhausted("not enough memory for a shared segment");
+    try {
+      out = read_from(*tier, wanted);
+    } catch (const std::bad_alloc&) {  // it says so itself
+    }
+    settle(*tier, now, out.status());
+    if (out.ok()) return out;
+    last = out.status();
+  }
+  return last;
+}
+
+/// Enters the outcome of a call into breaker, counts and log. Who has little time may find none
+/// in a tier that is well, so waits count as a failure only once they sum up to the time limit.
+void RemoteCache::settle(Tier& tier, Clock::time_point begun, const Status& status) {
+  const bool answered = status.ok() || status.code() == Code::kNotFound ||
+                        status.code() == Code::kCorruption ||
+                        status.code() == Code::kResourceExhausted;
+  const auto now = Clock::now();
+  const bool late = status.code() == Code::kDeadlineExceeded;
+  bool failed = !answered && !late;
+  {
+    const std::lock_guard lock(tier.mu);
+    tier.silent_ms = late ? tier.silent_ms + ms_between(begun, now) : 0;
+    if (late && tier.silent_ms >= static_cast<double>(options_.timeout.count())) {
+      failed = true;
+      tier.silent_ms = 0;
+    }
+  }
+  if (late) ++tier.timeouts;
+  if (!answered) ++tier.failures;
+  if (answered && tier.breaker.succeeded())
+    log_info("a shared tier answers again", {{"tier", std::string(tier.tier->kind())}});
+  if (failed && tier.breaker.failed(now))
+    log_warning("a shared tier fails again and again and is left alone for a while",
+                {{"tier", std::string(tier.tier->kind())}, {"reason", quoted(status)}});
+}
+
+/// Returns whether so many bytes can arrive in time. What was measured long ago does not count, so
+/// that a tier which became faster is noticed.
+bool RemoteCache::worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline) {
+  const std::lock_guard lock(tier.mu);
+  const auto now = Clock::now();
+  if (tier.bytes_per_ms <= 0 || now - tier.measured_at > kTryAgain) return true;
+  return static_cast<double>(bytes) / tier.bytes_per_ms <= ms_between(now, deadline);
+}
+
+void RemoteCache::remember(Tier& tier, const ContextKey& key, bool has) {
+  const std::lock_guard lock(tier.mu);
+  if (!has) {
+    tier.known.erase(key);
+    return;
+  }
+  if (tier.known.size() >= kMaxKnown) tier.known.clear();
+  tier.known.insert(key);
+}
+
+/// Counts and deletes a segment of which something is wrong.
+void RemoteCache::distrust(Tier& tier, const std::string& name, const Status& why) {
+  ++tier.bad;
+  log_error("bad KV in a shared tier: it is deleted there and computed again",
+            {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", quoted(why)}});
+  if (options_.mode == RemoteMode::kRead) return;
+  if (Status s = tier.tier->remove(name, Clock::now() + options_.timeout); !s.ok())
+    log_warning(
+        "bad KV in a shared tier was not deleted",
+        {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", quoted(s)}});
+}
+
+Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& wanted) {
+  const std::string name = remote_name(wanted.key, wanted.fingerprint);
+  const auto bad = [&](const Status& why) {
+    remember(tier, wanted.key, false);
+    distrust(tier, name, why);
+    return Status::corruption(why.message());
+  };
+  auto bytes = tier.tier->get_record(name,
+                                     std::min(wanted.deadline, Clock::now() + options_.timeout));
+  if (bytes.code() == Code::kNotFound) {
+    ++tier.misses;
+    remember(tier, wanted.key, false);
+  }
+  QUIRE_RETURN_IF_ERROR(bytes.status());
+  RecalledSegment out;
+  auto record = decode_remote_record(*bytes);
+  if (!record.ok()) return bad(record.status());
+  out.record = std::move(*record);
+  const RemoteRecord& r = out.record;
+  if (r.key != wanted.key || r.fingerprint != wanted.fingerprint)
+    return bad(Status::corruption("the record is of another context"));
+  if (r.layout.num_blocks != wanted.layout.num_blocks ||
+      r.layout.values_per_block != wanted.layout.values_per_block ||
+      r.value_bytes() != wanted.value_bytes || r.sketch_bytes() > kMaxSketchBytes)
+    return bad(Status::corruption("the record has another layout than its context"));
+  if (!worth_reading(tier, r.stored_bytes(), wanted.deadline)) {
+    ++tier.too_slow;
+    return Status::not_found("computing the context is faster than reading it");
+  }
+  const auto begun = Clock::now();
+  out.values.resize(to_size(r.num_stored()));
+  const Status read = tier.tier->get_values(
+      name, r, wanted.deadline, [&](std::uint64_t position, std::string_view stored) {
+        if (stopping_) return Status::unavailable("the store is closing");
+        const auto slot = r.sizes.find(position);
+        if (!slot || out.values[position] != nullptr)
+          return Status::corruption("the tier sent value " + std::to_string(position) +
+                                    " that nobody asked for");
+        if (stored.size() != record::kValueHeaderBytes + slot->payload_bytes)
+          return Status::corruption(
+              "value " + std::to_string(position) + " has " + std::to_string(stored.size()) +
+              " bytes in place of " +
+              std::to_string(record::kValueHeaderBytes + slot->payload_bytes));
+        auto buffer = std::make_shared<ValueBuffer>(slot->payload_bytes);
+        std::memcpy(buffer->stored().data(), stored.data(), stored.size());
+        QUIRE_RETURN_IF_ERROR(record::check_value(
+            remote_value_name(r.key, r.fingerprint, r.layout, position), buffer->stored()));
+        tier.read_bytes += stored.size();
+        out.values[position] = std::move(buffer);
+        return Status();
+      });
+  if (read.code() == Code::kNotFound || read.code() == Code::kCorruption) return bad(read);
+  const double ms = ms_between(begun, Clock::now());
+  std::uint64_t arrived = 0;
+  for (const auto& v : out.values) arrived += v ? v->stored().size() : 0;
+  // A short transfer measures how long an answer takes, not how fast bytes come.
+  if (read.code() == Code::kDeadlineExceeded || (read.ok() && arrived >= kMeasuredBytes)) {
+    const std::lock_guard lock(tier.mu);
+    const double rate = static_cast<double>(arrived) / std::max(ms, 0.01);
+    tier.bytes_per_ms = tier.bytes_per_ms <= 0
+                            ? rate
+                            : tier.bytes_per_ms + kNewest * (rate - tier.bytes_per_ms);
+    tier.measured_at = Clock::now();
+  }
+  QUIRE_RETURN_IF_ERROR(read);
+  for (std::size_t i = 0; i < out.values.size(); ++i)
+    if (!out.values[i])
+      return bad(Status::corruption("value " + std::to_string(i) + " is missing"));
+  ++tier.hits;
+  remember(tier, wanted.key, true);
+  return out;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Writing
+
+bool RemoteCache::knows(const ContextKey& key) const {
+  return std::ranges::any_of(tiers_, [&](const auto& tier) {
+    const std::lock_guard lock(tier->mu);
+    return tier->known.contains(key);
+  });
+}
+
+void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
+  if (!writes() || segment->fingerprint.size() > kMaxFingerprintBytes) return;
+  const ContextKey key = segment->key;
+  const bool all_have = std::ranges::all_of(tiers_, [&](const auto& tier) {
+    const std::lock_guard lock(tier->mu);
+    return tier->known.contains(key);
+  });
+  if (all_have) return;
+  {
+    const std::lock_guard lock(mu_);
+    if (stopping_) return;
+    if (queue_.size() >= kMaxWrites) {
+      ++dropped_;
+      return;
+    }
+    std::string fingerprint = segment->fingerprint;
+    queue_.push_back({std::move(segment), std::move(read), key, std::move(fingerprint)});
+    ++queued_;
+  }
+  changed_.notify_all();
+}
+
+void RemoteCache::remove(const ContextKey& key, const std::string& fingerprint) {
+  if (!writes()) return;
+  // A write that is queued after this must not find that the tiers have it.
+  for (const auto& tier : tiers_) remember(*tier, key, false);
+  {
+    const std::lock_guard lock(mu_);
+    if (stopping_ || queue_.size() >= 2 * kMaxWrites) return;
+    queue_.push_back({{}, {}, key, fingerprint});
+    ++queued_;
+  }
+  changed_.notify_all();
+}
+
+void RemoteCache::wait_written() {
+  std::unique_lock lock(mu_);
+  const std::uint64_t until = queued_;
+  changed_.wait(lock, [&] { return settled_ >= until || stopping_; });
+}
+
+void RemoteCache::run_writer() {
+  std::unique_lock lock(mu_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    {
+      const Write write = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      for (const auto& tier : tiers_)
+        write.segment ? write_to(*tier, write) : remove_from(*tier, write);
+    }
+    lock.lock();
+    ++settled_;
+    changed_.notify_all();
+  }
+}
+
+void RemoteCache::remove_from(Tier& tier, const Write& write) {
+  remember(tier, write.key, false);
+  const auto begun = Clock::now();
+  if (!tier.breaker.allow(begun)) return;
+  const Status s = tier.tier->remove(remote_name(write.key, write.fingerprint),
+                                     begun + options_.timeout);
+  settle(tier, begun, s);
+}
+
+void RemoteCache::write_to(Tier& tier, const Write& write) {
+  {
+    const std::lock_guard lock(tier.mu);
+    if (tier.known.contains(write.key)) return;
+  }
+  const auto begun = Clock::now();
+  if (!tier.breaker.allow(begun)) {
+    ++tier.write_failures;
+    return;
+  }
+  const SegmentInfo& info = write.segment.info();
+  RemoteRecord record{info.key, info.fingerprint, info.layout, {}};
+  Status local;  // an error of this store, which says nothing of the tier
+  const auto value = [&](std::uint64_t position) -> Result<std::string> {
+    if (stopping_) return local = Status::unavailable("the store is closing");
+    const record::ValueName name = remote_value_name(record.key, record.fingerprint, record.layout,
+                                                     position);
+    record::ValueName own = name;
+    own.segment = info.id;
+    auto payload = write.read(own);
+    if (!payload.ok()) return local = payload.status();
+    std::string stored(record::kValueHeaderBytes + payload->size(), '\0');
+    std::memcpy(stored.data() + record::kValueHeaderBytes, payload->data(), payload->size());
+    record::write_value_header(name, payload->bytes(), reinterpret_cast<std::byte*>(stored.data()));
+    record.sizes.add(static_cast<std::uint32_t>(payload->size()));
+    return stored;
+  };
+  const std::uint64_t bytes = info.value_bytes + info.sketch_bytes +
+                              record.num_stored() * record::kValueHeaderBytes;
+  Status s = Status::exhausted("not enough memory to write a shared segment");
+  try {
+    s = tier.tier->put(remote_name(info.key, info.fingerprint), record.num_stored(), bytes,
+                       Clock::now() + kWriteTime, value,
+                       [&] { return encode_remote_record(record); });
+  } catch (const std::bad_alloc&) {  // it says so itself
+    local = s;
+  }
+  if (local.ok()) settle(tier, begun, s);
+  if (!s.ok()) {
+    ++tier.write_failures;
+    if (!stopping_)
+      log_warning("KV was not written to a shared tier",
+                  {{"tier", std::string(tier.tier->kind())},
+                   {"segment", remote_name(info.key, info.fingerprint)},
+                   {"reason", quoted(s)}});
+    return;
+  }
+  ++tier.written;
+  tier.written_bytes += bytes;
+  remember(tier, info.key, true);
+}
+
+RemoteStats RemoteCache::stats() const {
+  RemoteStats out;
+  for (const auto& t : tiers_) {
+    RemoteTierStats s;
+    s.kind = t->tier->kind();
+    s.up = t->breaker.closed();
+    s.hits = t->hits;
+    s.misses = t->misses;
+    s.failures = t->failures;
+    s.timeouts = t->timeouts;
+    s.bad = t->bad;
+    s.too_slow = t->too_slow;
+    s.read_bytes = t->read_bytes;
+    s.written = t->written;
+    s.written_bytes = t->written_bytes;
+    s.write_failures = t->write_failures;
+    {
+      const std::lock_guard lock(t->mu);
+      s.read_bytes_per_second = 1000 * t->bytes_per_ms;
+    }
+    out.tiers.push_back(std::move(s));
+  }
+  const std::lock_guard lock(mu_);
+  out.queued_writes = queue_.size();
+  out.dropped_writes = dropped_;
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,117 @@
+/// This file declares what the store asks of all shared tiers together: recall a segment, and write
+/// one behind. It is internal to cachestore.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "cachestore/disk/io_pool.h"
+#include "cachestore/format/value_buffer.h"
+#include "cachestore/remote/circuit_breaker.h"
+#include "cachestore/remote/remote_options.h"
+#include "cachestore/remote/remote_tier.h"
+
+namespace quire {
+
+/// A segment that was read from a shared tier, every byte of it checked.
+struct RecalledSegment {
+  RemoteRecord record;
+  std::vector<std::shared_ptr<ValueBuffer>> values;  ///< values and sketches by position
+};
+
+/// Which segment is wanted, and until when it is of use.
+struct RemoteWanted {
+  ContextKey key;
+  std::string fingerprint;
+  SegmentLayout layout;           ///< of the values; any number of sketches is taken
+  std::uint64_t value_bytes = 0;  ///< payload bytes of all values
+  Clock::time_point deadline;
+};
+
+/// Reads from the tiers in their order, and writes to all. A tier that fails again and again is
+/// left alone for a while. A wrong, short or missing value makes the segment a miss: it is deleted
+/// there, counted and named in the log. Threads: all methods concurrently; none waits on the
+/// network except write_and_wait().
+class RemoteCache {
+ public:
+  /// What the tiers are, in the order of reading.
+  using Tiers = std::vector<std::unique_ptr<RemoteTier>>;
+  /// Called once, on a thread of the cache, or on the caller's if nothing was asked. Errors:
+  /// kNotFound (no tier has it), kResourceExhausted (too many wait), kUnavailable,
+  /// kDeadlineExceeded.
+  using Done = std::function<void(Result<RecalledSegment>)>;
+  /// Returns the payload of a value or sketch of a segment that is held.
+  using ReadPayload = std::function<Result<PinnedBytes>(const record::ValueName& name)>;
+
+  RemoteCache(const RemoteOptions& options, Tiers tiers);
+  ~RemoteCache() { stop(); }
+
+  bool reads() const { return options_.mode != RemoteMode::kWrite; }
+  bool writes() const { return options_.mode != RemoteMode::kRead; }
+
+  void recall(RemoteWanted wanted, Done done);
+  /// Queues a segment for writing. `read` is called on the writer's thread; the handle is released
+  /// there. When the queue is full the segment is left out, and counted. A segment that the tiers
+  /// are known to have is not written again.
+  void write(SegmentHandle segment, ReadPayload read);
+  /// Waits until all that was queued before is written or given up.
+  void wait_written();
+  /// Queues a segment for deletion.
+  void remove(const ContextKey& key, const std::string& fingerprint);
+  /// Returns whether a tier has, or had when it was asked last, this segment.
+  bool knows(const ContextKey& key) const;
+  RemoteStats stats() const;
+  /// Ends: what is queued is given up, calls in flight end.
+  void stop();
+
+ private:
+  struct Tier {
+    std::unique_ptr<RemoteTier> tier;
+    CircuitBreaker breaker{};
+    mutable std::mutex mu{};
+    std::unordered_set<ContextKey, DigestHash> known{};  // guarded by mu
+    double bytes_per_ms = 0;                             // guarded by mu; 0: not measured
+    Clock::time_point measured_at{};                     // guarded by mu
+    double silent_ms = 0;  // guarded by mu; waited in vain since the last answer
+    std::atomic<std::uint64_t> hits{0}, misses{0}, failures{0}, timeouts{0}, bad{0}, too_slow{0},
+        read_bytes{0}, written{0}, written_bytes{0}, write_failures{0};
+  };
+  struct Write {
+    SegmentHandle segment;  ///< invalid: delete instead
+    ReadPayload read;
+    ContextKey key;
+    std::string fingerprint;
+  };
+
+  Result<RecalledSegment> read(const RemoteWanted& wanted);
+  Result<RecalledSegment> read_from(Tier& tier, const RemoteWanted& wanted);
+  bool worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline);
+  void distrust(Tier& tier, const std::string& name, const Status& why);
+  void settle(Tier& tier, Clock::time_point begun, const Status& status);
+  void run_writer();
+  void write_to(Tier& tier, const Write& write);
+  void remove_from(Tier& tier, const Write& write);
+  static void remember(Tier& tier, const ContextKey& key, bool has);
+
+  const RemoteOptions options_;
+  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::uint64_t> dropped_{0};
+  mutable std::mutex mu_;
+  std::condition_variable changed_;
+  std::deque<Write> queue_;                 // guarded by mu_
+  std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; writes since start
+  std::unique_ptr<IoPool> readers_;
+  std::thread writer_;
+};
+
+}  // namespace quire

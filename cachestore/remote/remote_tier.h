@@ -1,0 +1,53 @@
+/// This file declares what the store needs of a shared tier: segments by name, as a record and
+/// values. It is internal to cachestore. Redis and S3 implement it; tests implement it in memory
+/// and with faults.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cachestore/remote/remote_record.h"
+
+namespace quire {
+
+/// Keeps segments of many replicas. Whatever it returns is unchecked: a tier may lose, cut, swap or
+/// change anything at any time. Threads: all methods concurrently. All wait on the network, at most
+/// until `deadline`. Errors common to all: kDeadlineExceeded, kUnavailable (cannot be reached, or
+/// refuses work now), kFailedPrecondition (refuses this client), kIo (answers out of protocol).
+class RemoteTier {
+ public:
+  using Deadline = Clock::time_point;
+  /// Receives the stored bytes of the value at this position. An error ends the read, and is
+  /// returned by it.
+  using TakeValue = std::function<Status(std::uint64_t position, std::string_view stored)>;
+  /// Returns the stored bytes of the value at this position; asked for in order, once each.
+  using ReadValue = std::function<Result<std::string>(std::uint64_t position)>;
+  /// Returns the bytes of the record, once every value has been read.
+  using ReadRecord = std::function<std::string()>;
+
+  virtual ~RemoteTier() = default;
+  /// Returns "redis" or "s3".
+  virtual std::string_view kind() const = 0;
+
+  /// Returns the record of a segment. Errors: kNotFound is an ordinary miss.
+  virtual Result<std::string> get_record(const std::string& name, Deadline deadline) = 0;
+  /// Reads all values that the record names, in any order, each once. Errors: kNotFound (a value is
+  /// missing).
+  virtual Status get_values(const std::string& name, const RemoteRecord& record, Deadline deadline,
+                            const TakeValue& take) = 0;
+  /// Stores a segment of `num_values` values with `stored_bytes` bytes in all, replacing what is
+  /// there. The record is stored last, so that a segment with a record is whole.
+  virtual Status put(const std::string& name, std::uint64_t num_values, std::uint64_t stored_bytes,
+                     Deadline deadline, const ReadValue& value, const ReadRecord& record) = 0;
+  /// Deletes a segment; a missing one is no error.
+  virtual Status remove(const std::string& name, Deadline deadline) = 0;
+  /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
+  virtual void stop() = 0;
+};
+
+}  // namespace quire

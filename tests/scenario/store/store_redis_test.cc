@@ -1,0 +1,232 @@
+// Two stores over real Redis servers: one, and a cluster of six. Skipped where there is no
+// redis-server (Debian's package of that name).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <set>
+
+#include "cachestore/remote/redis_cluster.h"
+#include "tests/support/harness/redis_process.h"
+#include "tests/support/harness/remote_replica.h"
+
+namespace quire {
+namespace {
+
+using test::recall_of;
+using test::Replica;
+
+std::string redis_key(std::uint64_t key) {
+  return "quire:1:{" + remote_name(test::key_of(key), "m-test") + "}";
+}
+
+#define SKIP_WITHOUT_REDIS() \
+  if (test::redis_program().empty()) GTEST_SKIP() << "there is no redis-server in PATH"
+
+TEST(StoreRedis, WhatOneReplicaCommitsAnotherRecalls) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url()), b(redis.url());
+  ASSERT_OK(test::put_document(*a.store, "d", {1, 2, 3}));
+  EXPECT_EQ(a.counts().written, 3u);
+  for (const std::uint64_t key : {1, 2, 3}) EXPECT_OK(b.check(key));
+  EXPECT_EQ(b.counts().hits, 3u);
+  EXPECT_EQ(b.check(4).code(), Code::kNotFound);
+  const auto ttl = redis.ask({"TTL", redis_key(1)});
+  ASSERT_TRUE(ttl);
+  EXPECT_GT(ttl->integer, 6 * 24 * 3600);
+}
+
+TEST(StoreRedis, LargeValuesAndManyOfThemPass) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url()), b(redis.url());
+  const test::SegmentShape large{{20, 4, 2}, 700'000};
+  ASSERT_OK(test::put_document(*a.store, "d", {1}, large));
+  EXPECT_OK(b.check(1, large));
+  EXPECT_GT(b.counts().read_bytes_per_second, 0);
+}
+
+TEST(StoreRedis, DamageInRedisIsAMissThatIsDeletedAndCounted) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  const auto get = [&](std::uint64_t key, std::string_view field) {
+    return redis.ask({"HGET", redis_key(key), field}).value().text;
+  };
+  const auto set = [&](std::string_view field, const std::string& value) {
+    ASSERT_TRUE(redis.ask({"HSET", redis_key(1), field, value}));
+  };
+  const std::vector<std::function<void()>> damages{
+      [&] {  // a flipped bit
+        std::string value = get(1, "2");
+        value[200] ^= 4;
+        set("2", value);
+      },
+      [&] { set("2", get(1, "2").substr(0, 100)); },
+      [&] {
+        ASSERT_TRUE(redis.ask({"HDEL", redis_key(1), "5"}));
+      },
+      [&] {  // two values change places
+        const std::string first = get(1, "0"), second = get(1, "1");
+        set("0", second);
+        set("1", first);
+      },
+      [&] { set("0", get(2, "0")); },
+      [&] { set("r", get(2, "r")); },
+      [&] { set("r", "no record"); },
+      [&] {
+        ASSERT_TRUE(redis.ask({"COPY", redis_key(2), redis_key(1), "REPLACE"}));
+      },
+  };
+  for (std::size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(i);
+    Replica a(redis.url()), b(redis.url());
+    ASSERT_OK(test::put_document(*a.store, "d", {1, 2}));
+    damages[i]();
+    EXPECT_EQ(b.check(1).code(), Code::kCorruption);
+    EXPECT_EQ(b.counts().bad, 1u);
+    EXPECT_EQ(redis.ask({"EXISTS", redis_key(1)}).value().integer, 0);
+    EXPECT_EQ(b.check(1).code(), Code::kNotFound);
+    EXPECT_OK(b.check(2));
+  }
+}
+
+TEST(StoreRedis, AKeyOfAnotherKindIsNoAnswer) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica b(redis.url());
+  ASSERT_TRUE(redis.ask({"SET", redis_key(1), "a string"}));
+  EXPECT_EQ(b.check(1).code(), Code::kIo);
+}
+
+TEST(StoreRedis, AServerThatHangsOrDiesCostsTheTimeLimitAndNoCommit) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url()), b(redis.url(), std::chrono::milliseconds(50));
+  ASSERT_OK(test::put_document(*a.store, "d", {1}));
+  ASSERT_OK(b.check(1));
+  redis.pause();
+  EXPECT_EQ(b.recall(recall_of(2)).code(), Code::kDeadlineExceeded);
+  redis.go_on();
+  redis.end();
+  for (std::uint64_t key = 3; key < 12; ++key) EXPECT_EQ(b.recall(recall_of(key)).ok(), false);
+  EXPECT_FALSE(b.counts().up);
+  ASSERT_OK(test::put_document(*b.store, "e", {20}));
+  const auto segment = b.store->find_segment(test::key_of(20));
+  ASSERT_TRUE(segment);
+  EXPECT_OK(test::check_segment(*b.store, *segment, 20));
+}
+
+TEST(StoreRedis, AUserWithFewRightsIsEnough) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  ASSERT_TRUE(redis.ask({"ACL", "SETUSER", "quire", "on", ">s3cr3t", "~quire:*", "-@all", "+hget",
+                         "+hset", "+expire", "+unlink", "+cluster|slots", "+auth"}));
+  const std::string port = std::to_string(redis.host().port);
+  Replica a("redis://quire:s3cr3t@127.0.0.1:" + port);
+  ASSERT_OK(test::put_document(*a.store, "d", {1}));
+  EXPECT_EQ(a.counts().written, 1u);
+  Replica b("redis://quire:wrong@127.0.0.1:" + port);
+  EXPECT_EQ(b.check(1).code(), Code::kFailedPrecondition);
+}
+
+TEST(StoreRedis, OverTlsTheServerMustBeTheOneThatIsTrusted) {
+  SKIP_WITHOUT_REDIS();
+  const test::TempFolder folder;
+  const std::string key = folder.path("key.pem"), cert = folder.path("cert.pem");
+  const std::string make =
+      "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=quire -addext "
+      "subjectAltName=IP:127.0.0.1 -keyout " +
+      key + " -out " + cert + " 2>/dev/null";
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "there is no openssl in PATH";
+  const std::string port = std::to_string(test::free_port());
+  test::RedisProcess redis({"--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key,
+                            "--tls-ca-cert-file", cert});
+  if (!redis.ask({"PING"})) GTEST_SKIP() << "this redis-server has no TLS";
+  const std::string address = "rediss://127.0.0.1:" + port;
+  const std::string known = address + "?ca=" + cert + "&cert=" + cert + "&key=" + key;
+  Replica a(known), b(known);
+  const test::SegmentShape large{{20, 4, 2}, 200'000};
+  ASSERT_OK(test::put_document(*a.store, "d", {1}, large));
+  EXPECT_EQ(a.counts().written, 1u);
+  EXPECT_OK(b.check(1, large));
+  Replica stranger(address);
+  EXPECT_EQ(stranger.check(1).code(), Code::kFailedPrecondition) << "the certificate is unknown";
+  Replica nameless(address + "?ca=" + cert);
+  EXPECT_FALSE(nameless.check(1).ok()) << "the server wants a certificate";
+  Replica lost(address + "?ca=" + folder.path("none.pem"));
+  EXPECT_EQ(lost.check(1).code(), Code::kInvalidArgument);
+}
+
+class StoreRedisCluster : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!test::redis_program().empty()) cluster = std::make_unique<test::RedisClusterProcess>();
+  }
+  static void TearDownTestSuite() { cluster.reset(); }
+  void SetUp() override {
+    SKIP_WITHOUT_REDIS();
+    ASSERT_TRUE(cluster->healthy);
+  }
+  static std::unique_ptr<test::RedisClusterProcess> cluster;
+};
+std::unique_ptr<test::RedisClusterProcess> StoreRedisCluster::cluster;
+
+TEST_F(StoreRedisCluster, SegmentsSpreadOverTheNodesAndComeBack) {
+  Replica a(cluster->url()), b(cluster->url());
+  std::vector<std::uint64_t> keys;
+  std::set<std::uint64_t> masters;
+  for (std::uint64_t key = 1; key <= 30; ++key) {
+    keys.push_back(key);
+    masters.insert(redis_slot(redis_key(key)) * 3ull / 16384);
+  }
+  ASSERT_EQ(masters.size(), 3u) << "the keys of this test fall into all parts";
+  ASSERT_OK(test::put_document(*a.store, "d", keys));
+  for (const std::uint64_t key : keys) EXPECT_OK(b.check(key)) << key;
+  EXPECT_EQ(b.counts().hits, 30u);
+}
+
+TEST_F(StoreRedisCluster, ASlotThatMovesIsFollowed) {
+  Replica a(cluster->url()), b(cluster->url());
+  ASSERT_OK(test::put_document(*a.store, "d", {101}));
+  ASSERT_OK(b.check(101)) << "b knows the topology before the slot moves";
+  const auto slot = redis_slot(redis_key(102));
+  ASSERT_OK(test::put_document(*a.store, "e", {102}));
+  const std::size_t from = slot * 3ull / 16384, to = (from + 1) % 3;
+  auto& source = *cluster->nodes[from];
+  auto& target = *cluster->nodes[to];
+  const std::string text = std::to_string(slot), port = std::to_string(target.host().port);
+  const auto source_id = source.ask({"CLUSTER", "MYID"})->text,
+             target_id = target.ask({"CLUSTER", "MYID"})->text;
+  (void)target.ask({"CLUSTER", "SETSLOT", text, "IMPORTING", source_id});
+  (void)source.ask({"CLUSTER", "SETSLOT", text, "MIGRATING", target_id});
+  ASSERT_FALSE(source.ask({"MIGRATE", "127.0.0.1", port, redis_key(102), "0", "5000"})->is_error());
+  EXPECT_OK(b.check(102)) << "by ASK";
+  (void)target.ask({"CLUSTER", "SETSLOT", text, "NODE", target_id});
+  (void)source.ask({"CLUSTER", "SETSLOT", text, "NODE", target_id});
+  Replica c(cluster->url());
+  EXPECT_OK(c.check(102)) << "by MOVED, or by the new topology";
+}
+
+TEST_F(StoreRedisCluster, AReplicaTakesOverForALostMaster) {
+  Replica a(cluster->url(), std::chrono::milliseconds(500)),
+      b(cluster->url(), std::chrono::milliseconds(500));
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t key = 201; key <= 230; ++key) keys.push_back(key);
+  ASSERT_OK(test::put_document(*a.store, "d", keys));
+  ASSERT_OK(b.check(keys[0]));
+  // What was written is on the replica.
+  for (std::size_t i = 0; i < 3; ++i) (void)cluster->nodes[i]->ask({"WAIT", "1", "5000"});
+  cluster->nodes[0]->end();
+  const auto lost = std::ranges::find_if(
+      keys, [](std::uint64_t key) { return redis_slot(redis_key(key)) < 16384 / 3; });
+  ASSERT_NE(lost, keys.end());
+  const bool back = test::RedisClusterProcess::wait_until([&] { return b.check(*lost).ok(); });
+  EXPECT_TRUE(back);
+  for (const std::uint64_t key : keys)
+    EXPECT_TRUE(test::RedisClusterProcess::wait_until([&] { return b.check(key).ok(); })) << key;
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,323 @@
+// Two stores over one shared tier: what one has committed, the other recalls. Whatever is wrong in
+// the tier is a miss that is deleted and counted, never wrong bytes and never an error of a commit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <thread>
+
+#include "tests/support/harness/memory_remote.h"
+#include "tests/support/harness/remote_replica.h"
+
+namespace quire {
+namespace {
+
+using test::MemoryRemote;
+using test::MemoryShared;
+using test::recall_of;
+
+class StoreRemoteTest : public ::testing::Test {
+ protected:
+  StoreRemoteTest() { open_both(); }
+
+  /// Opens two stores with a tier each over `shared`. Writing through makes their order certain.
+  void open_both(RemoteOptions options = {}) {
+    options.write_through = true;
+    a.reset();
+    b.reset();
+    a = open(disk_a, options);
+    b = open(disk_b, options);
+  }
+  std::unique_ptr<AdminStore> open(const std::shared_ptr<test::MemoryDisk>& disk,
+                                   const RemoteOptions& remote) {
+    StoreOptions options;
+    options.remote = remote;
+    RemoteCache::Tiers tiers;
+    tiers.push_back(std::make_unique<MemoryRemote>(shared));
+    auto opened = open_store_on(options, std::make_unique<test::MemoryTier>(disk),
+                                std::move(tiers));
+    QUIRE_CHECK(opened.ok(), opened.status().to_string());
+    return std::move(*opened);
+  }
+  static Result<SegmentHandle> recall(Store& store, RecallRequest request) {
+    std::promise<Result<SegmentHandle>> promise;
+    store.recall_async(std::move(request),
+                       [&](Result<SegmentHandle> r) { promise.set_value(std::move(r)); });
+    return promise.get_future().get();
+  }
+  static Result<SegmentHandle> recall(Store& store, std::uint64_t key) {
+    return recall(store, recall_of(key));
+  }
+  static std::string name_of(std::uint64_t key) { return remote_name(test::key_of(key), "m-test"); }
+  RemoteTierStats counts(const std::unique_ptr<AdminStore>& store) {
+    return store->remote_stats().tiers.at(0);
+  }
+
+  std::shared_ptr<MemoryShared> shared = std::make_shared<MemoryShared>();
+  std::shared_ptr<test::MemoryDisk> disk_a = std::make_shared<test::MemoryDisk>(),
+                                    disk_b = std::make_shared<test::MemoryDisk>();
+  std::unique_ptr<AdminStore> a, b;
+};
+
+TEST_F(StoreRemoteTest, WhatOneStoreCommitsTheOtherRecalls) {
+  ASSERT_OK(test::put_document(*a, "d", {1, 2}));
+  EXPECT_EQ(counts(a).written, 2u);
+  EXPECT_TRUE(a->is_shared(test::key_of(1)));
+  EXPECT_FALSE(b->find_segment(test::key_of(1)));
+  const auto segment = recall(*b, 1);
+  ASSERT_OK(segment);
+  EXPECT_OK(test::check_segment(*b, *segment, 1));
+  EXPECT_EQ((*segment)->fingerprint, "m-test");
+  EXPECT_EQ(counts(b).hits, 1u);
+  EXPECT_TRUE(b->is_shared(test::key_of(1)));
+  EXPECT_EQ(recall(*b, 9).code(), Code::kNotFound);
+  EXPECT_EQ(counts(b).misses, 1u);
+}
+
+TEST_F(StoreRemoteTest, ARecalledSegmentStaysWhileADocumentNamesIt) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  {
+    const auto segment = recall(*b, 1);
+    ASSERT_OK(segment);
+    ASSERT_OK(b->commit_document(test::manifest_of("d", {1}), test::text_of("d"),
+                                 std::span(&*segment, 1)));
+  }
+  EXPECT_EQ(shared->puts, 1) << "the tier has it already";
+  b.reset();
+  b = open(disk_b, {});
+  const auto segment = b->find_segment(test::key_of(1));
+  ASSERT_TRUE(segment);
+  EXPECT_OK(test::check_segment(*b, *segment, 1));
+}
+
+TEST_F(StoreRemoteTest, WhatWasEvictedHereComesBackAndIsKept) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  EvictRequest all;
+  ASSERT_OK(a->evict(all));
+  ASSERT_FALSE(a->peek_segment(test::key_of(1)));
+  ASSERT_OK(recall(*a, 1));
+  a.reset();
+  a = open(disk_a, {});
+  const auto segment = a->find_segment(test::key_of(1));
+  ASSERT_TRUE(segment) << "a document names it, so it is in the catalog";
+  EXPECT_OK(test::check_segment(*a, *segment, 1));
+}
+
+TEST_F(StoreRemoteTest, SeveralWhoWantOneContextShareOneRead) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  std::promise<void> go;
+  auto gone = go.get_future().share();
+  shared->fault = [gone](std::string_view) { return gone.wait(), Status(); };
+  std::vector<std::promise<Result<SegmentHandle>>> replies(8);
+  for (auto& reply : replies)
+    b->recall_async(recall_of(1), [&](Result<SegmentHandle> r) { reply.set_value(std::move(r)); });
+  go.set_value();
+  for (auto& reply : replies) EXPECT_OK(reply.get_future().get());
+  EXPECT_EQ(shared->gets, 1);
+}
+
+/// One way to spoil a stored segment.
+struct Damage {
+  const char* name;
+  void (*spoil)(MemoryShared::Segment& it, MemoryShared::Segment& other);
+};
+const Damage kDamages[] = {
+    {"a flipped bit", [](auto& it, auto&) { it.values[3][100] ^= 1; }},
+    {"a flipped bit of a sketch", [](auto& it, auto&) { it.values[6][40] ^= 1; }},
+    {"a flipped bit of a checksum", [](auto& it, auto&) { it.values[0][20] ^= 1; }},
+    {"a short value", [](auto& it, auto&) { it.values[2].resize(50); }},
+    {"an empty value", [](auto& it, auto&) { it.values[2].clear(); }},
+    {"a long value", [](auto& it, auto&) { it.values[2] += "more"; }},
+    {"a lost value", [](auto& it, auto&) { it.values.erase(4); }},
+    {"two values swapped", [](auto& it, auto&) { std::swap(it.values[0], it.values[1]); }},
+    {"a value of another context", [](auto& it, auto& other) { it.values[0] = other.values[0]; }},
+    {"all of another context", [](auto& it, auto& other) { it = other; }},
+    {"values of another context", [](auto& it, auto& other) { it.values = other.values; }},
+    {"a flipped bit of the record", [](auto& it, auto&) { it.record[20] ^= 1; }},
+    {"an empty record", [](auto& it, auto&) { it.record.clear(); }},
+    {"a short record", [](auto& it, auto&) { it.record.pop_back(); }},
+};
+
+TEST_F(StoreRemoteTest, WhateverIsWrongIsAMissThatIsDeletedCountedAndWrittenAgain) {
+  std::uint64_t bad = 0;
+  for (const Damage& damage : kDamages) {
+    SCOPED_TRACE(damage.name);
+    ASSERT_OK(test::put_document(*a, "d", {1}));
+    ASSERT_OK(test::put_document(*a, "e", {2}));
+    {
+      const std::lock_guard lock(shared->mu);
+      damage.spoil(shared->segments.at(name_of(1)), shared->segments.at(name_of(2)));
+    }
+    EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
+    EXPECT_FALSE(b->peek_segment(test::key_of(1)));
+    EXPECT_FALSE(shared->has(name_of(1)));
+    EXPECT_EQ(counts(b).bad, ++bad);
+    EXPECT_TRUE(counts(b).up) << "the tier answers, however wrong";
+    EXPECT_EQ(recall(*b, 1).code(), Code::kNotFound) << "the next one is an ordinary miss";
+    ASSERT_OK(test::put_document(*b, "d", {1})) << "b computes it";
+    EXPECT_TRUE(shared->has(name_of(1)));
+    ASSERT_OK(b->delete_document("default", "d", {}));
+    ASSERT_OK(a->delete_document("default", "d", {}));
+    ASSERT_OK(a->delete_document("default", "e", {}));
+    open_both();
+    bad = 0;
+  }
+}
+
+TEST_F(StoreRemoteTest, AnotherModelOrLayoutDoesNotPass) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  RecallRequest other = recall_of(1);
+  other.fingerprint = "m-other";
+  EXPECT_EQ(recall(*b, other).code(), Code::kNotFound);
+  EXPECT_TRUE(shared->has(name_of(1)));
+  other = recall_of(1);
+  other.value_bytes += 2;
+  EXPECT_EQ(recall(*b, other).code(), Code::kCorruption);
+}
+
+TEST_F(StoreRemoteTest, ATierThatFailsCostsNoCommitAndIsLeftAlone) {
+  std::atomic<int> calls{0};
+  shared->fault = [&](std::string_view) {
+    ++calls;
+    return Status::unavailable("no route to host");
+  };
+  for (std::uint64_t k = 1; k <= 20; ++k) {
+    ASSERT_OK(test::put_document(*a, "d" + std::to_string(k), {k}));
+    EXPECT_FALSE(recall(*a, 100 + k).ok());
+  }
+  EXPECT_FALSE(counts(a).up);
+  EXPECT_GE(calls, CircuitBreaker::kFailures);
+  EXPECT_LT(calls, 40) << "then nobody asks for a while";
+  EXPECT_EQ(counts(a).write_failures, 20u);
+  for (std::uint64_t k = 1; k <= 20; ++k) {
+    const auto segment = a->find_segment(test::key_of(k));
+    ASSERT_TRUE(segment);
+    EXPECT_OK(test::check_segment(*a, *segment, k));
+  }
+}
+
+TEST_F(StoreRemoteTest, WaitsInVainCountOnceTheySumUpToTheTimeLimit) {
+  RemoteOptions options;
+  shared->fault = [](std::string_view) { return Status::deadline("no answer in time"); };
+  for (const auto& [limit, up] : {std::pair{std::chrono::milliseconds(600'000), true},
+                                  std::pair{std::chrono::milliseconds(0), false}}) {
+    options.timeout = limit;
+    open_both(options);
+    for (std::uint64_t k = 1; k <= 20; ++k) EXPECT_FALSE(recall(*a, k).ok());
+    EXPECT_EQ(counts(a).up, up) << limit.count();
+    EXPECT_GE(counts(a).timeouts, 5u);
+  }
+}
+
+TEST_F(StoreRemoteTest, APassedDeadlineAsksNobody) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  RecallRequest late = recall_of(1);
+  late.worth_ms = 0;
+  EXPECT_EQ(recall(*b, late).code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(shared->gets, 0);
+}
+
+TEST_F(StoreRemoteTest, DeletingTheDocumentDeletesWhatWasShared) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  ASSERT_TRUE(shared->has(name_of(1)));
+  ASSERT_OK(a->delete_document("default", "d", {}));
+  while (shared->has(name_of(1))) std::this_thread::yield();
+  EXPECT_EQ(shared->removes, 1);
+}
+
+TEST_F(StoreRemoteTest, AnOutdatedSegmentIsReplacedThere) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  {
+    const auto segment = a->find_segment(test::key_of(1));
+    ASSERT_OK(a->discard_segment(*segment));
+  }
+  const auto again = test::put_segment(*a, 1);
+  ASSERT_OK(again);
+  ASSERT_OK(a->commit_segments(std::span(&*again, 1)));
+  EXPECT_EQ(shared->puts, 2);
+  EXPECT_TRUE(shared->has(name_of(1)));
+}
+
+TEST_F(StoreRemoteTest, ModesReadOrWriteOnly) {
+  RemoteOptions options;
+  options.mode = RemoteMode::kRead;
+  open_both(options);
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  EXPECT_EQ(shared->puts, 0);
+  options.mode = RemoteMode::kWrite;
+  open_both(options);
+  ASSERT_OK(test::put_document(*a, "e", {2}));
+  EXPECT_EQ(shared->puts, 1);
+  EXPECT_FALSE(b->recalls());
+  EXPECT_EQ(recall(*b, 2).code(), Code::kNotFound);
+  options.mode = RemoteMode::kRead;
+  open_both(options);
+  {
+    const std::lock_guard lock(shared->mu);
+    shared->segments.at(name_of(2)).values[0][50] ^= 1;
+  }
+  EXPECT_EQ(recall(*b, 2).code(), Code::kCorruption);
+  EXPECT_EQ(shared->removes, 0) << "a reader deletes nothing";
+}
+
+TEST_F(StoreRemoteTest, TheSecondTierIsAskedWhenTheFirstHasNothing) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  auto empty = std::make_shared<MemoryShared>();
+  RemoteCache::Tiers tiers;
+  tiers.push_back(std::make_unique<MemoryRemote>(empty, "redis"));
+  tiers.push_back(std::make_unique<MemoryRemote>(shared, "s3"));
+  StoreOptions options;
+  options.remote.write_through = true;
+  auto opened = open_store_on(
+      options, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()),
+      std::move(tiers));
+  ASSERT_OK(opened);
+  Store& c = **opened;
+  {
+    const auto segment = recall(c, 1);
+    ASSERT_OK(segment);
+    EXPECT_OK(test::check_segment(c, *segment, 1));
+    ASSERT_OK(c.commit_document(test::manifest_of("d", {1}), test::text_of("d"),
+                                std::span(&*segment, 1)));
+  }
+  EXPECT_EQ(c.remote_stats().tiers.at(0).misses, 1u);
+  EXPECT_EQ(c.remote_stats().tiers.at(1).hits, 1u);
+  EXPECT_EQ(empty->puts, 1) << "the first tier gets it";
+  EXPECT_EQ(shared->puts, 1) << "the second has it";
+}
+
+TEST_F(StoreRemoteTest, WritesBehindAreBoundedAndACloseDoesNotWaitForThem) {
+  std::promise<void> go;
+  auto gone = go.get_future().share();
+  shared->fault = [gone](std::string_view) {
+    gone.wait();
+    return Status::unavailable("closing");
+  };
+  RemoteOptions behind;
+  a.reset();
+  a = open(disk_a, behind);
+  for (std::uint64_t k = 1; k <= 300; ++k)
+    ASSERT_OK(test::put_document(*a, "d" + std::to_string(k), {k}));
+  const RemoteStats stats = a->remote_stats();
+  EXPECT_GE(stats.queued_writes, 255u);
+  EXPECT_LE(stats.queued_writes, 256u);
+  EXPECT_GE(stats.dropped_writes, 43u);
+  go.set_value();
+}
+
+TEST(StoreWithoutRemote, HasNothingToRecall) {
+  auto store = open_store_on(
+      {}, std::make_unique<test::MemoryTier>(std::make_shared<test::MemoryDisk>()));
+  ASSERT_OK(store);
+  EXPECT_FALSE((*store)->recalls());
+  EXPECT_TRUE((*store)->remote_stats().tiers.empty());
+  bool called = false;
+  (*store)->recall_async(recall_of(1), [&](Result<SegmentHandle> r) {
+    called = true;
+    EXPECT_EQ(r.code(), Code::kNotFound);
+  });
+  EXPECT_TRUE(called);
+}
+
+}  // namespace
+}  // namespace quire

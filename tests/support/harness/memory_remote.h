@@ -1,0 +1,97 @@
+/// A shared tier in memory, with faults. Several stores may have tiers over one MemoryShared.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cachestore/remote/remote_cache.h"
+
+namespace quire::test {
+
+/// What the tiers over it share. Tests change it as they like.
+struct MemoryShared {
+  struct Segment {
+    std::string record;
+    std::map<std::uint64_t, std::string> values;
+  };
+  std::mutex mu;
+  std::map<std::string, Segment> segments;  // guarded by mu
+  std::atomic<int> gets{0}, puts{0}, removes{0};
+  /// Called before each operation; an error is its result. Empty: no fault. Set it while idle.
+  std::function<Status(std::string_view operation)> fault;
+
+  bool has(const std::string& name) {
+    const std::lock_guard lock(mu);
+    return segments.contains(name);
+  }
+};
+
+class MemoryRemote final : public RemoteTier {
+ public:
+  explicit MemoryRemote(std::shared_ptr<MemoryShared> shared, std::string kind = "redis")
+      : shared_(std::move(shared)), kind_(std::move(kind)) {}
+  std::string_view kind() const override { return kind_; }
+
+  Result<std::string> get_record(const std::string& name, Deadline) override {
+    QUIRE_RETURN_IF_ERROR(begin("get_record"));
+    const std::lock_guard lock(shared_->mu);
+    const auto it = shared_->segments.find(name);
+    if (it == shared_->segments.end()) return Status::not_found("no such segment");
+    return it->second.record;
+  }
+  Status get_values(const std::string& name, const RemoteRecord& record, Deadline,
+                    const TakeValue& take) override {
+    QUIRE_RETURN_IF_ERROR(begin("get_values"));
+    ++shared_->gets;
+    MemoryShared::Segment segment;
+    {
+      const std::lock_guard lock(shared_->mu);
+      segment = shared_->segments[name];
+    }
+    for (std::uint64_t i = 0; i < record.num_stored(); ++i) {
+      if (!segment.values.contains(i)) return Status::not_found("a value is missing");
+      QUIRE_RETURN_IF_ERROR(take(i, segment.values[i]));
+    }
+    return {};
+  }
+  Status put(const std::string& name, std::uint64_t num_values, std::uint64_t stored_bytes,
+             Deadline, const ReadValue& value, const ReadRecord& record) override {
+    QUIRE_RETURN_IF_ERROR(begin("put"));
+    ++shared_->puts;
+    MemoryShared::Segment segment;
+    std::uint64_t bytes = 0;
+    for (std::uint64_t i = 0; i < num_values; ++i) {
+      QUIRE_ASSIGN_OR_RETURN(segment.values[i], value(i));
+      bytes += segment.values[i].size();
+    }
+    if (bytes != stored_bytes) return Status::internal("another number of bytes was promised");
+    segment.record = record();
+    const std::lock_guard lock(shared_->mu);
+    shared_->segments[name] = std::move(segment);
+    return {};
+  }
+  Status remove(const std::string& name, Deadline) override {
+    QUIRE_RETURN_IF_ERROR(begin("remove"));
+    ++shared_->removes;
+    const std::lock_guard lock(shared_->mu);
+    shared_->segments.erase(name);
+    return {};
+  }
+  void stop() override {}
+
+ private:
+  Status begin(std::string_view operation) {
+    return shared_->fault ? shared_->fault(operation) : Status();
+  }
+  const std::shared_ptr<MemoryShared> shared_;
+  const std::string kind_;
+};
+
+}  // namespace quire::test
