@@ -23,12 +23,14 @@
 #include "engine/prefill/kv_writer.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/query/query_resources.h"
+#include "engine/query/recall.h"
 #include "engine/record/fingerprint.h"
 #include "engine/residency/device_pool.h"
 #include "engine/residency/memory_speed.h"
 #include "engine/residency/transfer_streams.h"
 #include "engine/retrieve/head/retrieval_head.h"
 #include "engine/sample/token_mask.h"
+#include "engine/schedule/prefill_recall.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/select/resident_means.h"
 #include "engine/stages/prompt_stage.h"
@@ -141,8 +143,9 @@ class EngineImpl final : public Engine {
   std::unique_ptr<DevicePool> device_;
   TransferStreams transfers_{{}, kCopyStreams};
   QueryResources core_;
-  std::string fingerprint_text_;          ///< recorded with each segment
-  std::unique_ptr<Scheduler> scheduler_;  // last: its thread uses everything above
+  std::string fingerprint_text_;           ///< recorded with each segment
+  std::unique_ptr<Scheduler> scheduler_;   // its thread uses everything above
+  std::unique_ptr<PrefillRecall> recall_;  // null: there is no shared tier
 };
 
 Status EngineImpl::make_core(const EngineOptions& options) {
@@ -225,7 +228,7 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   core_.chunk_tokens = info_.device_memory                ? info_.device_memory->chunk_tokens
                        : options.prefill_chunk_tokens > 0 ? options.prefill_chunk_tokens
                                                           : kCpuChunk;
-  fingerprint_text_ = "m-" + facts.names.fingerprint().hex().substr(0, 8);
+  fingerprint_text_ = facts.names.fingerprint_text();
   return {};
 }
 
@@ -448,6 +451,11 @@ Status EngineImpl::init(const EngineOptions& options, std::unique_ptr<Model> dra
   if (info_.device_memory) limits.max_running = info_.device_memory->decode_rows;
   limits.num_threads = options.num_threads;
   scheduler_ = std::make_unique<Scheduler>(core_, limits);
+  if (store_.recalls())
+    recall_ = std::make_unique<PrefillRecall>(
+        store_, [this](const ContextKey& key, PrefillRequest request, PrefillTask::Done done) {
+          scheduler_->submit(key, std::move(request), std::move(done));
+        });
   log_info("engine ready", {{"model", info_.model_name},
                             {"fingerprint", info_.fingerprint},
                             {"weights", info_.weights_format},
@@ -478,6 +486,14 @@ void EngineImpl::prefill(PrefillRequest request, std::function<void(Result<Prefi
   }
   const ContextKey key = facts.names.context_key(request.token_ids, request.tenant,
                                                  request.salt_digest, request.left_context);
+  if (recall_ && !store_.peek_segment(key)) {
+    RecallRequest wanted = recall_request(facts, meter_.speeds(), key, count_of(request.token_ids),
+                                          count_of(request.left_context), request.tenant);
+    // Nobody waits for ingest, so it has at least the time of an exchange.
+    wanted.worth_ms = std::max(wanted.worth_ms,
+                               static_cast<double>(store_.options().remote.timeout.count()));
+    return recall_->start(std::move(wanted), std::move(request), std::move(done));
+  }
   scheduler_->submit(key, std::move(request), std::move(done));
 }
 
@@ -521,6 +537,7 @@ Result<Plan> EngineImpl::plan(const QueryRequest& request) {
 }
 
 void EngineImpl::stop(std::chrono::milliseconds grace) {
+  if (recall_) recall_->stop();
   if (scheduler_) scheduler_->stop(grace);
   if (draft_) draft_->stop();
   if (writer_) writer_->stop();

@@ -43,9 +43,10 @@ void StoreCatalog::fill_cache(const DocumentManifest& m, DocumentInfo::Cache& ca
   cache.blocks = count_blocks(m);
   std::uint64_t found = 0;
   for (const DocumentChunk& c : m.chunks) {
+    const std::uint64_t n = blocks_of(c);
+    if (store_.is_shared(c.key)) cache.remote += n;
     const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);
     if (!segment) continue;
-    const std::uint64_t n = blocks_of(c);
     found += n;
     cache.disk += n;
     cache.bytes += (*segment)->value_bytes + (*segment)->sketch_bytes;

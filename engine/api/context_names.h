@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,8 @@ class ContextNames {
         layers_per_value_(layers_per_value) {}
 
   const Digest& fingerprint() const { return fingerprint_; }
+  /// Returns the fingerprint as it is recorded with each segment and shown to users.
+  std::string fingerprint_text() const { return "m-" + fingerprint_.hex().substr(0, 8); }
   std::int32_t layers_per_value() const { return layers_per_value_; }
   /// Returns the block size, in tokens, for a context of `num_tokens` tokens: 16 up to 575 tokens,
   /// 32 up to 1151, then 64. This keeps three anchor blocks near an eighth of the context.

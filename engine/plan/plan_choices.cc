@@ -34,7 +34,7 @@ double predicted_ms(const EngineFacts& facts, const Speeds& speeds, const QueryR
                   static_cast<double>(c.num_tokens);
     const double bytes = cache.keep_ratio.value_or(strategy.typical_load) *
                          static_cast<double>(qp.execution.work[i].layout.total_bytes());
-    (c.blocks.front().tier == Tier::kDram ? dram : disk) += bytes;
+    (c.blocks.front().tier == Tier::kDisk ? disk : dram) += bytes;
   }
   if ((dram > 0 && speeds.dram_bytes_per_ms <= 0) || (disk > 0 && speeds.disk_bytes_per_ms <= 0))
     return 0;

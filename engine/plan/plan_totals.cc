@@ -28,7 +28,7 @@ void predict(const EngineFacts& facts, const Speeds& speeds, QueryPlan& qp) {
       if (c.blocks[b].kept_layers == 0) continue;
       const auto bytes = static_cast<double>(w.layout.layer_bytes(static_cast<std::int32_t>(b)) *
                                              facts.shape.num_layers);
-      (c.blocks[b].tier == Tier::kDram ? dram : disk) += bytes;
+      (c.blocks[b].tier == Tier::kDisk ? disk : dram) += bytes;
     }
   }
   plan.predicted_load_ms = (speeds.dram_bytes_per_ms > 0 ? dram / speeds.dram_bytes_per_ms : 0) +

@@ -31,6 +31,8 @@ struct QueryRun : QueryPlan {
   QueryRequest request;
   const Clock::time_point received;
   QueryStats stats;
+  /// Contexts whose KV came from a shared tier for this query; kept here until it ends.
+  std::vector<SegmentHandle> recalled;
   std::unique_ptr<Selector> selector;
   std::unique_ptr<Recomputer> recomputer;
   std::unique_ptr<Compressor> compressor;

@@ -1,5 +1,6 @@
 #include "engine/stages/plan_stage.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -96,6 +97,11 @@ Status PlanStage::plan() {
   planned->plan.spans = std::move(run.plan.spans);
   run.plan = std::move(planned->plan);
   run.execution = std::move(planned->execution);
+  for (std::size_t i = 0; i < run.execution.work.size(); ++i) {
+    const auto is_it = [&](const SegmentHandle& s) { return s->key == run.execution.work[i].key; };
+    if (!run.plan.contexts[i].cached || std::ranges::none_of(run.recalled, is_it)) continue;
+    for (PlannedBlock& block : run.plan.contexts[i].blocks) block.tier = Tier::kRemote;
+  }
   if (cut_) enter_cut(core.facts, core.meter->speeds(), std::move(cut_->cut), cut_->contexts, run);
   run.add_span("lookup", started, Clock::now());
   return {};

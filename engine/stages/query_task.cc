@@ -5,8 +5,7 @@
 #include "engine/api/query_stats.h"
 #include "engine/plan/plan_builder.h"
 #include "engine/stages/decode_stage.h"
-#include "engine/stages/plan_stage.h"
-#include "engine/stages/prompt_stage.h"
+#include "engine/stages/recall_stage.h"
 
 namespace quire {
 
@@ -52,12 +51,9 @@ void QueryTask::start() {
 }
 
 void QueryTask::prepare() {
-  const std::string& cut = run_.request.cache.prompt_compression;
-  run_.plan.prompt_compression = cut;
-  if (cut == "none")
-    stage_ = std::make_unique<PlanStage>(shared_, std::nullopt);
-  else
-    stage_ = std::make_unique<PromptStage>(shared_);
+  run_.plan.prompt_compression = run_.request.cache.prompt_compression;
+  stage_ = run_.core.store->recalls() ? std::make_unique<RecallStage>(shared_)
+                                      : make_first_stage(shared_);
   proceed(stage_->begin());
 }
 
@@ -112,6 +108,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   }
   run_.cache.reset();
   run_.execution.work.clear();
+  run_.recalled.clear();
   if (running_ != nullptr) running_->fetch_sub(1);
   if (before_end_) before_end_();
   sink_->on_done(status, run_.plan, stats, reason);

@@ -20,9 +20,9 @@
 
 namespace quire {
 
-/// Runs these stages, each a class of this folder: [PromptStage ->] PlanStage [-> RecordStage]
-/// [-> QueryPassStage] [-> SelectStage] -> AssembleStage [-> RecomputeStage] -> QuestionStage ->
-/// CompressStage -> DecodeStage [-> AttributeStage].
+/// Runs these stages, each a class of this folder: [RecallStage ->] [PromptStage ->] PlanStage
+/// [-> RecordStage] [-> QueryPassStage] [-> SelectStage] -> AssembleStage [-> RecomputeStage] ->
+/// QuestionStage -> CompressStage -> DecodeStage [-> AttributeStage].
 ///
 /// A stage names its successor; those in brackets run only if the request or its plugs want them.
 /// Threads: the engine thread, which must call finish() before it destroys a task that is not done.

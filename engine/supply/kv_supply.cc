@@ -166,6 +166,7 @@ void KvSupply::take_value(const Fetch::Arrived& arrived) {
   e.values[at(item.block * layout.num_groups() + item.group)] = arrived.bytes.bytes();
   e.owners.push_back(arrived.bytes);
   PlannedBlock& block = run_.planned(item.context).blocks[at(item.block)];
+  if (block.tier == Tier::kRemote) recalled_bytes_[at(arrived.tier)] += count_of(arrived.bytes);
   block.tier = std::max(block.tier, arrived.tier);
   block.load_ms = std::max(block.load_ms, arrived.ms);
 }
@@ -348,6 +349,10 @@ void KvSupply::report() {
     }
   }
   std::copy(std::begin(read_bytes_), std::end(read_bytes_), std::begin(stats.tier_bytes));
+  for (const Tier tier : {Tier::kDram, Tier::kDisk}) {
+    stats.tier_bytes[at(tier)] -= recalled_bytes_[at(tier)];
+    stats.tier_bytes[at(Tier::kRemote)] += recalled_bytes_[at(tier)];
+  }
   double wait = 0;
   for (const Round& r : rounds_) {
     if (r.end_ms <= r.start_ms) continue;

@@ -115,7 +115,8 @@ class KvSupply final : public StoredKv {
   std::unique_ptr<ContextPrefill> missing_;  ///< context that is being computed alone
   std::unique_ptr<PrefilledRows> rows_;      ///< of the one before, while another is missing
   std::int32_t missing_context_ = -1;
-  std::int64_t read_bytes_[5] = {};
+  std::int64_t read_bytes_[5] = {};      ///< by the tier that they were read from
+  std::int64_t recalled_bytes_[5] = {};  ///< of those, what a shared tier had sent for this query
 };
 
 }  // namespace quire

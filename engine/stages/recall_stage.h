@@ -1,0 +1,38 @@
+/// This file waits for KV that another replica has shared, before a query is planned.
+#pragma once
+
+#include <memory>
+
+#include "engine/stages/query_stage.h"
+#include "engine/stages/stage_resources.h"
+
+namespace quire {
+
+/// Returns the first stage of a query whose documents' KV is where it can be: PromptStage if the
+/// request wants its prompt cut, else PlanStage.
+std::unique_ptr<QueryStage> make_first_stage(StageResources& shared);
+
+/// Asks the shared tiers for those stored documents of the query whose KV is not here, all at once.
+/// It waits no longer than computing what is still outstanding would take, so a slow tier costs no
+/// query more than its own recompute. Threads: the engine thread.
+class RecallStage final : public QueryStage {
+ public:
+  explicit RecallStage(StageResources& shared);
+  ~RecallStage() override;
+
+  Status begin() override;
+  bool ready() override;
+  Status step() override;
+  bool done() const override;
+  AfterStage next() override;
+  bool runs_model() const override { return false; }
+
+ private:
+  struct Replies;
+  StageResources& shared_;
+  std::shared_ptr<Replies> replies_;  ///< outlives the stage, as the store may reply after it
+  Clock::time_point started_;
+  bool gave_up_ = false;
+};
+
+}  // namespace quire
