@@ -59,6 +59,13 @@ StoreOptions store_options(const Config& c) {
   o.on_damage = c.disk.on_damage == "salvage"     ? OnDamage::kSalvage
                 : c.disk.on_damage == "text_only" ? OnDamage::kTextOnly
                                                   : OnDamage::kRefuse;
+  o.remote.url = c.remote.url;
+  o.remote.mode = c.remote.mode == "read"    ? RemoteMode::kRead
+                  : c.remote.mode == "write" ? RemoteMode::kWrite
+                                             : RemoteMode::kReadWrite;
+  o.remote.timeout = std::chrono::milliseconds(c.remote.timeout_ms);
+  o.remote.write_through = c.remote.write == "through";
+  o.remote.ttl_seconds = c.remote.ttl_seconds;
   return o;
 }
 

@@ -1,5 +1,6 @@
 #include "server/config/config.h"
 #include "base/index.h"
+#include "cachestore/remote/remote_url.h"
 #include "server/config/byte_size.h"
 
 #include <unistd.h>
@@ -387,10 +388,7 @@ Status check_config(const Config& c) {
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " +
                                                      std::to_string(c.cache.block_tokens) +
                                                      "; use 16, 32, 64, or 0 for the length's own");
-  if (!c.remote.url.empty())
-    return Status::unimplemented(
-               "remote.url is set, but this build has no remote tier; leave it empty")
-        .with_field("remote.url");
+  QUIRE_RETURN_IF_ERROR(parse_remote_url(c.remote.url).status());
   const std::string& collector = c.trace.endpoint;
   if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
     return Status::invalid("trace.endpoint",

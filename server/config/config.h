@@ -62,8 +62,8 @@ struct Config {
     bool direct_io = true;
   } disk;
   struct Remote {
-    std::string url, mode = "read_write";
-    std::int64_t timeout_ms = 200;
+    std::string url, mode = "read_write", write = "behind";
+    std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600;
   } remote;
   struct Policy {
     std::string strategy = "auto", compress = "auto", decode = "auto";

@@ -161,10 +161,20 @@ std::vector<Setting> make_table() {
                     "refuse", "salvage", "text_only"),
       QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
       QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
-      QUIRE_SETTING(remote, "url", url, 0, 0, "shared tier; empty: none"),
-      QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000, "of one remote call"),
+      QUIRE_SETTING(remote, "url", url, 0, 0,
+                    "tiers that replicas share: redis://host,host (rediss: over TLS), "
+                    "s3://bucket/prefix?endpoint=, or both with a space between; empty: none"),
+      QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000,
+                    "to connect, and to ask what there is; a transfer may take as long as "
+                    "computing its KV would"),
       QUIRE_SETTING(remote, "mode", mode, 0, 0, "use of the shared tier", "read_write", "read",
                     "write"),
+      QUIRE_SETTING(remote, "write", write, 0, 0,
+                    "when documents are written there: behind their commit, or through, which "
+                    "waits for it",
+                    "behind", "through"),
+      QUIRE_SETTING(remote, "ttl_seconds", ttl_seconds, 0, 1e9,
+                    "after which Redis forgets KV; 0: never. A bucket has lifecycle rules"),
       QUIRE_SETTING(policy, "strategy", strategy, 0, 0, "default cache.strategy of queries"),
       QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
       QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
@@ -13,6 +15,10 @@ json::object checks(const Services& s, bool& ok) {
   o["model"] = ready ? "ok" : "loading";
   o["disk"] = ready ? "ok" : "loading";
   o["service"] = draining ? "draining" : "ok";
+  // Without a shared tier everything works, so it never makes the service unready.
+  if (const RemoteStats remote = ready ? s.store->remote_stats() : RemoteStats();
+      !remote.tiers.empty())
+    o["remote"] = std::ranges::all_of(remote.tiers, &RemoteTierStats::up) ? "ok" : "degraded";
   if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
   if (ready && !s.repaired.empty()) o["repaired"] = s.repaired;
   ok = ready && !draining;

@@ -156,6 +156,47 @@ void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& a
                   {{"tier", "disk"}, {"op", op}});
 }
 
+void remote_metrics(FamilyList& out, const RemoteStats& remote) {
+  if (remote.tiers.empty()) return;
+  using T = RemoteTierStats;
+  const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
+  const auto counter = [&](const char* name, const char* help, auto&& value) {
+    for (const T& t : remote.tiers) out.counter(name, help, number(value(t)), {{"tier", t.kind}});
+  };
+  for (const T& t : remote.tiers)
+    out.gauge("quire_remote_up", "1: the shared tier answers; 0: it is left alone for a while",
+              t.up ? 1 : 0, {{"tier", t.kind}});
+  for (const T& t : remote.tiers)
+    out.gauge("quire_remote_read_bytes_per_second", "Moving average of transfers; 0: none yet",
+              t.read_bytes_per_second, {{"tier", t.kind}});
+  struct Outcome {
+    const char* name;
+    std::uint64_t T::*count;
+  };
+  const Outcome outcomes[] = {{"hit", &T::hits},
+                              {"miss", &T::misses},
+                              {"bad", &T::bad},
+                              {"too_slow", &T::too_slow},
+                              {"failed", &T::failures}};
+  for (const Outcome& o : outcomes)
+    for (const T& t : remote.tiers)
+      out.counter("quire_remote_contexts_total", "Contexts that the shared tier was asked for",
+                  number(t.*o.count), {{"tier", t.kind}, {"outcome", o.name}});
+  counter("quire_remote_timeouts_total", "Calls that found no answer in time",
+          [](const T& t) { return t.timeouts; });
+  counter("quire_remote_read_bytes_total", "Bytes read", [](const T& t) { return t.read_bytes; });
+  counter("quire_remote_write_bytes_total", "Bytes written",
+          [](const T& t) { return t.written_bytes; });
+  counter("quire_remote_written_contexts_total", "Contexts written",
+          [](const T& t) { return t.written; });
+  counter("quire_remote_write_failures_total", "Contexts that could not be written",
+          [](const T& t) { return t.write_failures; });
+  out.gauge("quire_remote_queued_writes", "Contexts that wait to be written",
+            number(remote.queued_writes));
+  out.counter("quire_remote_dropped_writes_total", "Contexts that found the queue full",
+              number(remote.dropped_writes));
+}
+
 void index_metrics(FamilyList& out, const RetrievalStats& words) {
   struct Index {
     const char* name;
@@ -237,6 +278,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
       out.gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit",
                 static_cast<double>(p.limit_bytes), {{"pool", std::string(p.pool)}});
     tier_metrics(out, s.store, s.admin);
+    remote_metrics(out, s.store.remote);
     for (const auto& [status, n] : s.documents_by_status)
       out.gauge("quire_documents", "Documents by status", static_cast<double>(n),
                 {{"status", status}});

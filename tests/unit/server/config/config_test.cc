@@ -117,7 +117,7 @@ TEST(Config, OriginsAreChecked) {
 
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   for (const auto* flag :
-       {"remote.url=redis://x", "cache.block_tokens=48", "retrieve.language=klingon",
+       {"remote.url=http://x", "cache.block_tokens=48", "retrieve.language=klingon",
         "trace.endpoint=127.0.0.1:4318", "trace.service_name="}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
