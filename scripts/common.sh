@@ -48,8 +48,8 @@ make_python_environment() {
   note "not made: the tests python_client and openai_client skip"
 }
 
-# Makes build/s3-server, an S3 server for the tests of the shared tier, from the package index. Where
-# that cannot be reached the test cachestore_s3_test skips and says so.
+# Makes build/s3-server, an S3 server for the tests of the shared tier, from the package index.
+# Where that cannot be reached the test cachestore_s3_test skips and says so.
 make_s3_server() {
   local folder="$ROOT/build/s3-server"
   say "S3 server of the tests"

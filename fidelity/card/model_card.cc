@@ -124,8 +124,8 @@ Result<bool> adopt_model_card(Store& store, const fs::path& model_path) {
     log_warning("the model's card counts as none", {{"path", path.string()}, {"reason", reason}});
     return false;
   };
-  if (bytes > kMostBytes) return refuse("it is longer than " + std::to_string(kMostBytes >> 20) +
-                                        " MiB");
+  if (bytes > kMostBytes)
+    return refuse("it is longer than " + std::to_string(kMostBytes >> 20) + " MiB");
   std::ifstream in(path, std::ios::binary);
   const std::string text(std::istreambuf_iterator<char>(in), {});
   if (!in) return refuse("it cannot be read");

@@ -1,10 +1,11 @@
 /// A model card holds what Quire has measured of a model, so that it travels with the model's
 /// files: retrieval heads, stable layers and fidelity certificates.
 ///
-/// A card is the file `quire-card.json` beside the model. A service that has not seen a card takes it
-/// into its store when it starts. What the store holds already stays: a calibration or certificate
-/// of one's own outweighs the card's. Everything in a card is named by the digest of the model,
-/// weights and KV dtype it was measured with, so a card beside other weights changes nothing.
+/// A card is the file `quire-card.json` beside the model. A service that has not seen a card takes
+/// it into its store when it starts. What the store holds already stays: a calibration or
+/// certificate of one's own outweighs the card's. Everything in a card is named by the digest of
+/// the model, weights and KV dtype it was measured with, so a card beside other weights changes
+/// nothing.
 #pragma once
 
 #include <filesystem>
@@ -23,9 +24,9 @@ inline constexpr std::string_view kModelCardFile = "quire-card.json";
 
 /// What was measured of one model with one kind of weights and KV.
 struct ModelCardEntry {
-  Digest fingerprint;           ///< of everything that changes KV
-  std::string selection_heads;  ///< encode_selection_heads(); empty: none
-  std::string stable_layers;    ///< encode_stable_layers(); empty: none
+  Digest fingerprint;                     ///< of everything that changes KV
+  std::string selection_heads;            ///< encode_selection_heads(); empty: none
+  std::string stable_layers;              ///< encode_stable_layers(); empty: none
   std::vector<Certificate> certificates;  ///< each names the model with its heads
 };
 

@@ -36,9 +36,8 @@ Result<ModelCardEntry> collect(const CardFlags& f, const std::string& model_path
   const auto heads = load_selection_heads(*store, fingerprint, facts.shape.num_layers,
                                           facts.num_heads);
   if (!heads.ok() && heads.status().code() != Code::kNotFound) return heads.status();
-  return collect_model_card(
-      *store, fingerprint,
-      fingerprint_hex(fingerprint, heads.ok() ? *heads : SelectionHeads()));
+  return collect_model_card(*store, fingerprint,
+                            fingerprint_hex(fingerprint, heads.ok() ? *heads : SelectionHeads()));
 }
 
 int card(const CardFlags& f) {
@@ -47,9 +46,9 @@ int card(const CardFlags& f) {
   if (!path.ok()) return complain(path.status());
   const auto entry = collect(f, *path);
   if (!entry.ok()) return complain(entry.status());
-  if (entry->selection_heads.empty() && entry->stable_layers.empty() &&
-      entry->certificates.empty())
-    return complain(f.store + " holds nothing of this model with these weights: run 'quire model "
+  if (entry->selection_heads.empty() && entry->stable_layers.empty() && entry->certificates.empty())
+    return complain(f.store +
+                    " holds nothing of this model with these weights: run 'quire model "
                     "calibrate' or 'quire fidelity --certify' first");
   const std::string text = model_card_json({*entry}) + "\n";
   if (f.out == "-") return std::fputs(text.c_str(), stdout) < 0 ? complain("cannot write") : 0;

@@ -145,6 +145,27 @@ TEST(Lifecycle, TheShippedConfigurationsAreValid) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
+TEST(Lifecycle, AStartTakesTheModelsCardOnce) {
+  namespace fs = std::filesystem;
+  TempFolder folder;
+  const fs::path model = folder.path() / "model";
+  fs::create_directory(model);
+  for (const auto& e : fs::directory_iterator(fs::path(QUIRE_SOURCE_DIR) / "models" / "demo"))
+    fs::create_symlink(e.path(), model / e.path().filename());
+  std::ofstream(model / "quire-card.json")
+      << R"({"format":"quire-model-card-1","models":[{"fingerprint_sha256":")"
+      << std::string(64, '0') << R"(","selection_heads":"1 words 1.0"}]})";
+  const std::string path = "--model.path=" + model.string();
+  const std::string taken = "took the model's card into the store";
+  for (const auto& [flag, times] : {std::pair{"--policy.model_card=false", 0}, {"", 1}, {"", 0}}) {
+    ServiceProcess service;
+    service.start(folder.path() / "store", *flag == '\0' ? std::vector<std::string>{path}
+                                                         : std::vector<std::string>{path, flag});
+    EXPECT_EQ(service.stop(), 0);
+    EXPECT_EQ(service.log().find(taken) != std::string::npos, times == 1) << service.log();
+  }
+}
+
 TEST(Lifecycle, ASecondServiceOnTheSameStoreIsRefused) {
   TempFolder folder;
   ServiceProcess service;

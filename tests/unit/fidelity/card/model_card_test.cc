@@ -58,7 +58,9 @@ class ModelCardTest : public ::testing::Test {
 };
 
 TEST_F(ModelCardTest, WhatOneStoreMeasuredAnotherHas) {
-  write(model_card_json({{model_, "1 words 3.1 4.0", "1 3 4 17",
+  write(model_card_json({{model_,
+                          "1 words 3.1 4.0",
+                          "1 3 4 17",
                           {certificate(with_heads_, "prophetkv:r=0.4", true),
                            certificate(with_heads_, "reuse", false)}}}));
   EXPECT_TRUE(adopt());
@@ -83,9 +85,11 @@ TEST_F(ModelCardTest, WhatTheStoreMeasuredItselfStays) {
   const auto own = decode_selection_heads("1 words 1.1", 5, 2);
   ASSERT_TRUE(save_selection_heads(*store_, model_, *own).ok());
   ASSERT_TRUE(save_certificates(*store_, {certificate(with_heads_, "reuse", true)}).ok());
-  write(model_card_json({{model_, "1 words 3.1", "",
-                          {certificate(with_heads_, "reuse", false),
-                           certificate(with_heads_, "epic", false)}}}));
+  write(model_card_json(
+      {{model_,
+        "1 words 3.1",
+        "",
+        {certificate(with_heads_, "reuse", false), certificate(with_heads_, "epic", false)}}}));
   EXPECT_TRUE(adopt());
   EXPECT_EQ(encode_selection_heads(*load_selection_heads(*store_, model_, 5, 2)), "1 words 1.1");
   const auto certificates = load_certificates(*store_, with_heads_);
