@@ -128,7 +128,7 @@ TEST(Cli, ChatIsAConversationAndExplainSaysWhy) {
   EXPECT_NE(r.err.find("/clear"), std::string::npos) << "the help: " << r.err;
 
   // At a terminal the arrow key brings the line before back.
-  r = run_process({"script", "--quiet", "--return", "--command",
+  r = run_process({"/usr/bin/script", "--quiet", "--return", "--command",
                    std::string(QUIRE_BINARY) + " chat --server " + server, "/dev/null"},
                   "/nonsense\n\x1b[A\n/exit\n");
   EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
