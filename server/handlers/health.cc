@@ -16,7 +16,7 @@ json::object checks(const Services& s, bool& ok) {
   o["disk"] = ready ? "ok" : "loading";
   o["service"] = draining ? "draining" : "ok";
   // Without a shared tier everything works, so it never makes the service unready.
-  if (const RemoteStats remote = ready ? s.store->remote_stats() : RemoteStats();
+  if (const RemoteStats remote = ready && s.store ? s.store->remote_stats() : RemoteStats();
       !remote.tiers.empty())
     o["remote"] = std::ranges::all_of(remote.tiers, &RemoteTierStats::up) ? "ok" : "degraded";
   if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
