@@ -192,12 +192,18 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
 
 void JobTable::Cancelled::release() {
   if (held_.empty()) return;
-  {
-    const std::lock_guard lock(table_.mu_);
-    for (const JobPtr& job : held_) --job->save_holds;
-    held_.clear();
+  // The oldest job is saved first. A crash in between then repeats the newest item at most, which
+  // sets the document to what it was before the deletion, and never to something older.
+  for (const JobPtr& job : held_) {
+    {
+      const std::lock_guard lock(table_.mu_);
+      --job->save_holds;
+    }
+    table_.changed_.notify_all();
+    // An error leaves the job to be saved by the next flush, which reports it.
+    (void)table_.save(job);
   }
-  table_.changed_.notify_all();
+  held_.clear();
   table_.conclude(ended_);
 }
 

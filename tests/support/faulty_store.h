@@ -38,6 +38,9 @@ class FaultyStore final : public Store {
   /// Sets a function that is called after every deletion of a document, before the call returns.
   void on_deleted(std::function<void()> hook) { on_deleted_ = std::move(hook); }
 
+  /// Sets a function that is called after every save of a job, before the call returns.
+  void on_job_saved(std::function<void()> hook) { on_job_saved_ = std::move(hook); }
+
   /// Returns the status of a read by its index within the call of fetch_async; OK forwards it.
   std::function<Status(std::size_t index)> read_fault;
   /// The status that fetch_async itself returns; OK forwards the call.
@@ -207,7 +210,10 @@ class FaultyStore final : public Store {
     return behind_->tier_of(s, b, g);
   }
   Status put_job(std::string_view n, std::string_view v) override {
-    return fault() ? status_ : behind_->put_job(n, v);
+    if (fault()) return status_;
+    const Status s = behind_->put_job(n, v);
+    if (on_job_saved_) on_job_saved_();
+    return s;
   }
   Result<std::string> get_job(std::string_view n) override { return behind_->get_job(n); }
   Status delete_job(std::string_view n) override {
@@ -283,6 +289,7 @@ class FaultyStore final : public Store {
   std::vector<std::function<void()>> held_;  // guarded by mu_
   std::atomic<int> begun_{0};
   std::function<void()> on_read_head_, on_deleted_;
+  std::function<void()> on_job_saved_;
   std::atomic<int> countdown_{kOff}, length_{1}, writes_{0};
   std::atomic<bool> failed_{false};
   Status status_;  // set before the calls that return it

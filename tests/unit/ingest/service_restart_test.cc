@@ -165,6 +165,30 @@ TEST_F(RestartTest, AnUnsavedOlderVersionDoesNotFollowADelete) {
   EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
 }
 
+TEST_F(RestartTest, ADeletionThatIsCutShortBringsNoOlderVersionBack) {
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  batch.push_back(doc("a", "older"));
+  batch.push_back(doc("b", "other"));
+  const auto older = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(older);
+  engine_->wait_for_one();
+  const auto newer = service_->submit("default", one(doc("a", "newer")), {});
+  ASSERT_OK(newer);
+  std::vector<NamedRecord> saved;  // after the first of the two jobs was saved
+  faulty_->on_job_saved([&] {
+    if (saved.empty()) saved = records();
+  });
+  ASSERT_OK(service_->documents().remove("default", "a"));
+  faulty_->on_job_saved({});
+  ASSERT_FALSE(saved.empty());
+  crash_to(saved);
+  wait_id(older->id);
+  wait_id(newer->id);
+  const auto text = service_->documents().content("default", "a");
+  EXPECT_TRUE(!text.ok() || *text == "newer") << *text;
+}
+
 TEST_F(RestartTest, ACancelledJobStaysCancelled) {
   engine_->close();
   std::vector<DocumentInput> batch;
