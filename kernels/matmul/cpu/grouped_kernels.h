@@ -44,17 +44,27 @@ constexpr std::int64_t group_offset(GroupKind kind, std::int64_t column, std::in
 /// Returns by how many bits the byte of a four-bit number is shifted right for this input.
 constexpr int group_shift(std::int64_t input) { return input % 8 < 4 ? 0 : 4; }
 
-/// Rows of inputs rounded to int8. The rows of a group are contiguous.
+/// The number of rows that use a record while it is in L1. Products begin at a multiple of it.
+inline constexpr std::int64_t kGroupedRoundRows = 32;
+
+/// Rows of inputs rounded to int8, in blocks of kGroupedRoundRows rows (the last may have fewer);
+/// [block][group][row of the block]. What a round of rows reads of neighbouring groups lies side by
+/// side. Were the groups as far apart as all rows, they would take turns in few sets of the caches.
 struct GroupedRows {
   std::int64_t rows, groups;
-  std::int8_t* q;      ///< [groups][rows][32], zero past the last input
-  float* scales;       ///< [groups][rows]; NaN where an input is not finite
-  std::int32_t* sums;  ///< [groups][rows] sum of q
-  /// [groups][rows] two int16: -8 * sum of q over inputs 0 and 1 of every quad (low half), and over
-  /// inputs 2 and 3 (high half)
+  std::int8_t* q;      ///< [..][32], zero past the last input
+  float* scales;       ///< [..]; NaN where an input is not finite
+  std::int32_t* sums;  ///< [..] sum of q
+  /// [..] two int16: -8 * sum of q over inputs 0 and 1 of every quad (low half), and over inputs 2
+  /// and 3 (high half)
   std::int32_t* half_sums;
 
-  std::int64_t at(std::int64_t row, std::int64_t group) const { return group * rows + row; }
+  /// Returns the index of a row's group. The rows of a block follow each other.
+  std::int64_t at(std::int64_t row, std::int64_t group) const {
+    const std::int64_t first = row / kGroupedRoundRows * kGroupedRoundRows;
+    const std::int64_t height = rows - first < kGroupedRoundRows ? rows - first : kGroupedRoundRows;
+    return first * groups + group * height + (row - first);
+  }
   static constexpr std::int64_t bytes_per_group() { return kGroupInputs + 12; }
 };
 

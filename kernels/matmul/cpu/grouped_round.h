@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/matmul/cpu/matmul_kernels.h"
+#include "kernels/matmul/cpu/grouped_kernels.h"
 
 namespace quire::cpu {
-
-inline constexpr std::int64_t kGroupedRoundRows = 32;  ///< rows that use a record while it is in L1
 
 /// Sums [row][output] of one round of rows. Outputs past the last are zero.
 struct GroupedRoundSums {

@@ -1,6 +1,7 @@
 // Products with 4-bit and 8-bit weights in groups of 32. Every instruction set gives the bits of
 // the plain version, and packed blocks match their expansion.
 #include <cstring>
+#include <set>
 #include <string>
 #include <tuple>
 
@@ -55,7 +56,8 @@ class GroupedProductTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(GroupedProductTest, EveryInstructionSetGivesTheBitsOfThePlainVersion) {
   const auto [kind, rows, groups, columns] = GetParam();
-  const std::int64_t k = groups * kGroupInputs - 5, ldy = columns + 3, skipped = 2;
+  const std::int64_t k = groups * kGroupInputs - 5, ldy = columns + 3,
+                     skipped = kGroupedRoundRows;
   const auto x = random_floats((rows + skipped) * k, 7);
   const auto records = random_records(kind, groups, 8);
   std::vector<float> bias = random_floats(32, 9);
@@ -95,7 +97,7 @@ TEST_P(GroupedProductTest, EveryInstructionSetGivesTheBitsOfThePlainVersion) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, GroupedProductTest,
     ::testing::Combine(::testing::Values(GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight),
-                       ::testing::Values(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33),
+                       ::testing::Values(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 70),
                        ::testing::Values(1, 3), ::testing::Values(1, 16, 31, 32)));
 
 TEST(GroupedProductTest, LargestNumbersDoNotOverflow) {
@@ -126,6 +128,24 @@ TEST(GroupedProductTest, LargestNumbersDoNotOverflow) {
         }
       }
     }
+  }
+}
+
+TEST(GroupedRowsTest, EveryRowAndGroupHasAPlaceOfItsOwn) {
+  for (const std::int64_t rows : {1, 5, 31, 32, 33, 64, 95}) {
+    const GroupedRows x{rows, 3, nullptr, nullptr, nullptr, nullptr};
+    std::set<std::int64_t> places;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t group = 0; group < 3; ++group) {
+        places.insert(x.at(row, group));
+        if (row % kGroupedRoundRows > 0) {
+          EXPECT_EQ(x.at(row, group), x.at(row - 1, group) + 1);
+        }
+      }
+    }
+    EXPECT_EQ(static_cast<std::int64_t>(places.size()), rows * 3);
+    EXPECT_EQ(*places.begin(), 0);
+    EXPECT_EQ(*places.rbegin(), rows * 3 - 1);
   }
 }
 
