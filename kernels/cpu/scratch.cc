@@ -9,7 +9,7 @@ namespace quire::cpu {
 
 AlignedBuffer::AlignedBuffer(std::size_t bytes) : bytes_(bytes) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
-  const std::size_t align = bytes >= 2 * kHuge ? kHuge : 64;
+  const std::size_t align = bytes >= kHuge ? kHuge : 64;
   const std::size_t rounded = (bytes + align - 1) / align * align;
   if (rounded == 0) return;
   auto* p = static_cast<std::byte*>(std::aligned_alloc(align, rounded));
