@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cachestore/disk/manifest_end.h"
 #include "cachestore/disk/store_folder.h"
 
 namespace quire {
@@ -85,6 +86,29 @@ Status mend_current(const std::string& db, const std::vector<std::string>& manif
   return write_private_file(path, right + "\n");
 }
 
+/// Cuts what a power failure left of an edit that was being written; RocksDB had not acted on it, as
+/// it syncs a manifest first. A record that was closed has a seal and no such end.
+Status mend_manifest(const std::string& root) {
+  std::error_code ec;
+  if (fs::exists(root + "/SEAL", ec)) return {};
+  std::string name = beginning(root + "/db/CURRENT").value_or("");
+  name.resize(std::min(name.size(), name.find('\n')));
+  const std::string path = root + "/db/" + name;
+  if (!name.starts_with("MANIFEST-") || !fs::is_regular_file(path, ec)) return {};
+  std::ifstream in(path, std::ios::binary);
+  const std::string manifest{std::istreambuf_iterator<char>(in), {}};
+  const auto whole = torn_manifest_end(manifest);
+  if (!whole) return {};
+  const std::string kept = root + "/" + name + ".torn";
+  QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
+  QUIRE_RETURN_IF_ERROR(write_private_file(path, std::string_view(manifest).substr(0, *whole)));
+  log_warning("the end of the manifest is torn, as after a power failure, and cut",
+              {{"path", path},
+               {"bytes", std::to_string(manifest.size() - *whole)},
+               {"kept", kept}});
+  return {};
+}
+
 Status end_replacement(const std::string& root) {
   const std::string file = root + std::string(kNewRecordName);
   auto from = beginning(file);
@@ -121,7 +145,8 @@ Status mend_folder(const std::string& root, int layout) {
     if (e.path().filename().string().starts_with("OPTIONS-"))
       QUIRE_RETURN_IF_ERROR(only_a_file(e.path().string()));
   }
-  return mend_current(db, found);
+  QUIRE_RETURN_IF_ERROR(mend_current(db, found));
+  return mend_manifest(root);
 }
 
 }  // namespace quire

@@ -184,6 +184,52 @@ TEST_F(StoreDamage, ATornWriteThatMayHaveBeenAcknowledgedIsSaidOrRefused) {
   EXPECT_EQ((*store)->stats().lost.last_ms, 0) << "it may not have been acknowledged";
 }
 
+TEST_F(StoreDamage, ATornEndOfTheManifestIsCut) {
+  write_documents(/*crash=*/false, 0, 4);
+  write_documents(/*crash=*/true, 4, 8);
+  const auto manifest = [this] {
+    std::string name = read(options.path + "/db/CURRENT");
+    name.pop_back();
+    return options.path + "/db/" + name;
+  };
+  // An edit of 700 bytes that was being written: the disk has its first sector, not the second.
+  const std::string head = std::string("abcd") + "\xBC\x02" + '\x01';
+  write(manifest(), read(manifest()) + head + std::string(505, 'x') + std::string(195, '\0'));
+  auto store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+  EXPECT_EQ((*store)->stats().lost.count, 0u);
+  bool kept = false;
+  for (const auto& e : fs::directory_iterator(options.path))
+    kept = kept || e.path().extension() == ".torn";
+  EXPECT_TRUE(kept);
+  store->reset();
+  store = open();
+  ASSERT_OK(store);
+  EXPECT_EQ(documents(**store).size(), kDocuments);
+}
+
+TEST_F(StoreDamage, AManifestThatLostAnEditIsNeverSilent) {
+  // Whatever the last edit was, what it named is there, or refused.
+  for (const int cut : {1, 20, 60}) {
+    SCOPED_TRACE(cut);
+    fs::remove_all(options.path);
+    write_documents(/*crash=*/false, 0, 4);
+    write_documents(/*crash=*/false, 4, 4);
+    fs::remove(options.path + "/SEAL");
+    for (const auto& e : fs::directory_iterator(options.path + "/db")) {
+      if (e.path().filename().string().starts_with("MANIFEST-"))
+        fs::resize_file(e.path(), e.file_size() - static_cast<std::uintmax_t>(cut));
+    }
+    auto store = open();
+    if (!store.ok()) {
+      EXPECT_EQ(store.code(), Code::kCorruption);
+      continue;
+    }
+    EXPECT_EQ(documents(**store).size() + (*store)->stats().lost.count, 8u);
+  }
+}
+
 TEST_F(StoreDamage, ACrashLosesNothing) {
   for (int round = 0; round < 3; ++round)
     write_documents(/*crash=*/true, static_cast<std::uint64_t>(round) * 4, 4);
