@@ -117,6 +117,27 @@ TEST_F(WriteLedgerTest, WhatCannotBeReadIsNotCalledLost) {
   EXPECT_EQ(ledger.next().number, 11u);
 }
 
+TEST_F(WriteLedgerTest, NumbersAreFoundInALogThatCannotBeRead) {
+  // A put of a batch: length of the key, key, length of the value, value.
+  const auto put = [](std::uint64_t number, std::size_t slot) {
+    return '\2' + WriteLedger::slot_key(slot) + '\x08' + WriteLedger::slot_value(number);
+  };
+  const auto in_slot = [&](std::uint64_t number) {
+    return put(number, number % WriteLedger::kSlots);
+  };
+  const std::string other = std::string("text \2 of a document") + '\0' + "\2";
+  EXPECT_EQ(WriteLedger::last_in_log("", 7), 7u);
+  EXPECT_EQ(WriteLedger::last_in_log(other, 7), 7u);
+  EXPECT_EQ(WriteLedger::last_in_log(other + in_slot(9) + other + in_slot(8) + other, 7), 9u);
+  EXPECT_EQ(WriteLedger::last_in_log(in_slot(300) + in_slot(511), 7), 511u);
+  EXPECT_EQ(WriteLedger::last_in_log(in_slot(5) + in_slot(7), 7), 7u) << "the database has them";
+  EXPECT_EQ(WriteLedger::last_in_log(put(9, 10), 7), 7u) << "no write puts it there";
+  EXPECT_EQ(WriteLedger::last_in_log(in_slot(7 + (2u << 20)), 7), 7u) << "no number is so far";
+  const std::string cut = in_slot(9);
+  for (std::size_t size = 0; size < cut.size(); ++size)
+    EXPECT_EQ(WriteLedger::last_in_log(cut.substr(0, size), 7), 7u) << size;
+}
+
 TEST_F(WriteLedgerTest, ASlowWriteIsNotOvertakenInItsSlot) {
   WriteLedger ledger;
   ASSERT_OK(ledger.open(folder.path("ledger")));
