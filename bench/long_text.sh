@@ -1,26 +1,34 @@
 #!/usr/bin/env bash
 # What it is worth that a document's chunks see those before them: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on questions over whole articles of XQuAD.
-#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE]
+#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--choices]
 # FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and two
 # others, cut into chunks of 512 tokens: once with the chunks read behind each other
-# (context_tokens 4096), once with each alone. --work keeps the state, so that the same command goes
-# on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire fidelity',
-# each with its context_tokens.
+# (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
+# only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
+# chance, beside 'epic' and 'cacheblend' over all of it. --work keeps the state, so that the same
+# command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire
+# fidelity', each with its context_tokens.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=60; work=; quire=
+data=; questions=60; work=; quire=; contexts="4096 0"
+strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
+    --choices)
+      contexts=4096
+      keys=samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
+      strategies="recompute,reuse,samkv,samkv:keep_ratio=0.16,$keys,random:keep_ratio=0.2"
+      strategies+=,epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15 ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$data" ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
 if [ -z "$quire" ]; then
   cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
@@ -31,8 +39,9 @@ mkdir -p "$work"
 model="$ROOT/models/smollm2"
 python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" >"$work/questions.jsonl"
 [ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
-strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv
-for context in 4096 0; do
+results=()
+for context in $contexts; do
+  results+=("$work/$context.json")
   [ -d "$work/store.$context" ] || cp -r "$work/store" "$work/store.$context"
   "$quire" fidelity -m "$model" --suite "$work/questions.jsonl" --limit 0 \
     --work "$work/store.$context" --context-tokens "$context" --strategies "$strategies" \
@@ -42,4 +51,4 @@ jq -s '{
   settings: (.[0].settings + {model: .[0].model, suite: .[0].suite} | del(.context_tokens)),
   rows: [.[] | .settings.context_tokens as $context | range(.rows | length) as $i
     | {context_tokens: $context} + .rows[$i] + (.details[$i] | del(.strategy, .task))]
-}' "$work/4096.json" "$work/0.json"
+}' "${results[@]}"
