@@ -1,6 +1,7 @@
 #include "ingest/prepared_text.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/free_memory.h"
 #include "base/index.h"
@@ -10,6 +11,19 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kKvSetting = " kv=";
+
+/// Returns the line of settings, without the title behind it.
+std::string_view settings_line(const DocumentManifest& manifest) {
+  return std::string_view(manifest.chunking).substr(0, manifest.chunking.find('\n'));
+}
+
+/// Reads the number behind a name of the line. Returns false where there is none.
+bool read_number(std::string_view line, std::string_view name, std::int32_t& out) {
+  const std::size_t at = line.find(name);
+  if (at == std::string_view::npos) return false;
+  const std::string_view text = line.substr(at + name.size());
+  return std::from_chars(text.data(), text.data() + text.size(), out).ec == std::errc();
+}
 
 }  // namespace
 
@@ -43,11 +57,22 @@ std::string settings_text(const ChunkingOptions& options, bool given_chunks, std
 
 KvPolicy kv_policy(const DocumentManifest& manifest) {
   // It is the last setting of the line.
-  const std::string_view line = std::string_view(manifest.chunking)
-                                    .substr(0, manifest.chunking.find('\n'));
+  const std::string_view line = settings_line(manifest);
   const std::size_t at = line.rfind(kKvSetting);
   if (at == std::string_view::npos) return KvPolicy::kEager;
   return parse_kv_policy(line.substr(at + kKvSetting.size())).value_or(KvPolicy::kEager);
+}
+
+std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest) {
+  const std::string_view line = settings_line(manifest);
+  if (!line.starts_with(chunk_strategy_name(ChunkStrategy::kTokens))) return std::nullopt;
+  ChunkingOptions out;
+  if (!read_number(line, " max=", out.max_tokens) ||
+      !read_number(line, " overlap=", out.overlap_tokens))
+    return std::nullopt;
+  out.context_tokens = 0;
+  (void)read_number(line, " context=", out.context_tokens);
+  return out;
 }
 
 std::string_view header_title(const DocumentManifest& manifest) {

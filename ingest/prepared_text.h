@@ -2,6 +2,7 @@
 /// can be cut identically again.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,9 @@ std::string settings_text(const ChunkingOptions& options, bool given_chunks, std
 std::string_view header_title(const DocumentManifest& manifest);
 /// Returns the policy that the document was committed with.
 KvPolicy kv_policy(const DocumentManifest& manifest);
+/// Returns the size and the overlap of the chunks of a document that was cut by tokens; none: it
+/// was cut otherwise.
+std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest);
 
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options);
 /// Counts the blocks of all chunks.

@@ -122,7 +122,10 @@ class Cutter {
       return std::min(end, code_point_floor(text_, byte_at(first + to_size(n))));
     };
     const std::size_t high = std::max(at(limit), next_code_point(begin));
-    const std::size_t low = std::max(at(limit / 2), begin);
+    // A chunk that ends within the overlap would repeat the one before and add nothing.
+    const std::int64_t least = overlap() == 0 ? limit / 2
+                                              : std::clamp(overlap() + limit / 8, limit / 2, limit);
+    const std::size_t low = std::max(at(least), begin);
     return high >= end ? end : best_cut(text_, low, high);
   }
 
@@ -158,11 +161,17 @@ class Cutter {
     return {};
   }
 
+  /// Returns how many tokens of text chunks share; at most half of those that a chunk has besides
+  /// its header.
+  std::int64_t overlap() const {
+    return std::clamp<std::int64_t>((budget_ - overhead_) / 2, 0, options_.overlap_tokens);
+  }
+
   std::size_t next_begin(std::size_t begin, std::size_t end) const {
-    if (options_.overlap_tokens <= 0) return end;
+    if (overlap() == 0) return end;
     const std::size_t cut = token_at(end);
-    const auto overlap = to_size(options_.overlap_tokens);
-    std::size_t back = code_point_floor(text_, byte_at(cut > overlap ? cut - overlap : 0));
+    const std::size_t most = to_size(overlap());
+    std::size_t back = code_point_floor(text_, byte_at(cut > most ? cut - most : 0));
     // The chunk moves forward to the next word, if there is one.
     if (back > 0 && back < end && !is_space(text_[back - 1])) {
       std::size_t word = back;
@@ -363,11 +372,11 @@ Status validate(const ChunkingOptions& options) {
                                                       std::to_string(kMinMaxTokens) + ", not " +
                                                       std::to_string(options.max_tokens));
   }
-  if (options.overlap_tokens < 0 || options.overlap_tokens >= (options.max_tokens + 1) / 2) {
-    return Status::invalid("chunking.overlap_tokens",
-                           "must be from 0 to less than half of max_tokens (" +
-                               std::to_string(options.max_tokens) + "), not " +
-                               std::to_string(options.overlap_tokens));
+  if (options.overlap_tokens < 0 || options.overlap_tokens > options.max_tokens / 2) {
+    return Status::invalid("chunking.overlap_tokens", "must be from 0 to half of max_tokens (" +
+                                                          std::to_string(options.max_tokens) +
+                                                          "), not " +
+                                                          std::to_string(options.overlap_tokens));
   }
   if (options.overlap_tokens > 0 && options.strategy != ChunkStrategy::kTokens) {
     return Status::invalid("chunking.overlap_tokens", "only strategy tokens overlaps; use 0");

@@ -35,7 +35,7 @@ enum class ChunkStrategy : std::uint8_t { kTokens, kMarkdown, kSeparator, kNone 
 struct ChunkingOptions {
   ChunkStrategy strategy = ChunkStrategy::kTokens;
   std::int32_t max_tokens = 512;    ///< per chunk with its header; capped by the model's window
-  std::int32_t overlap_tokens = 0;  ///< < max_tokens / 2; only kTokens repeats text between chunks
+  std::int32_t overlap_tokens = 0;  ///< <= max_tokens / 2; only kTokens repeats text between chunks
   std::string separator;            ///< for kSeparator: 1 to 64 bytes
   /// Chunks are prefilled in windows of this many tokens, each behind those before it in its
   /// window; capped by the model's window. 0: each chunk alone.

@@ -2,6 +2,7 @@
 #include "ingest/document/utf8.h"
 #include "ingest/job_record.h"
 #include "ingest/names.h"
+#include "ingest/prepared_text.h"
 #include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {
@@ -240,6 +241,30 @@ TEST(JobRecordTest, InputsOfEarlierVersionsHoldTheirTexts) {
   const auto input = attach_text(*saved, "not looked at");
   EXPECT_EQ(input->text, "the text");
   EXPECT_EQ(input->id, "a");
+}
+
+TEST(PreparedText, SizesOfTokenChunksAreReadBackFromTheSettings) {
+  ChunkingOptions options;
+  options.max_tokens = 800;
+  options.overlap_tokens = 400;
+  const TextMark mark{.offset = 0, .page = 1, .heading = "One"};
+  DocumentManifest m;
+  m.title = "max=1 overlap=2";
+  for (const auto kv : {KvPolicy::kEager, KvPolicy::kLazy}) {
+    m.chunking = settings_text(options, false, m.title, {&mark, 1}, kv);
+    EXPECT_EQ(token_chunking(m), options) << m.chunking;
+    EXPECT_EQ(kv_policy(m), kv);
+  }
+  options.context_tokens = 0;
+  m.chunking = settings_text(options, false, m.title, {}, KvPolicy::kEager);
+  EXPECT_EQ(token_chunking(m), options);
+  m.chunking = settings_text(options, true, m.title, {}, KvPolicy::kEager);
+  EXPECT_FALSE(token_chunking(m)) << "cut by the caller";
+  options.strategy = ChunkStrategy::kMarkdown;
+  m.chunking = settings_text(options, false, m.title, {}, KvPolicy::kEager);
+  EXPECT_FALSE(token_chunking(m)) << "cut at headings";
+  m.chunking.clear();
+  EXPECT_FALSE(token_chunking(m));
 }
 
 }  // namespace

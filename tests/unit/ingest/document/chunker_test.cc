@@ -117,6 +117,22 @@ TEST_F(ChunkerTest, OverlapRepeatsTheEndOfTheChunkBefore) {
   }
 }
 
+TEST_F(ChunkerTest, AnOverlapOfHalfAChunkStillMovesOn) {
+  // A place to cut right behind the overlap must not be taken twice.
+  std::string text = prose(60, 4) + "\n\n" + prose(300, 5);
+  for (const char* title : {"", "A title of many words for a header that takes its part"})
+    for (const std::int32_t max : {64, 100, 101, 200}) {
+      ChunkingOptions o;
+      o.max_tokens = max;
+      o.overlap_tokens = max / 2;
+      SCOPED_TRACE(describe(o) + " " + title);
+      check(text, o, title);
+      auto chunks = cut(text, o, title);
+      ASSERT_GT(chunks->size(), 2u);
+      EXPECT_LT((*chunks)[1].range.begin, (*chunks)[0].range.end);
+    }
+}
+
 TEST_F(ChunkerTest, MarkdownChunksBeginAtHeadings) {
   const std::string text = "Intro line.\n\n# One\n" + prose(60, 1) +
                            "\n\n## One a\nshort\n\n# Two\n```\n# not a heading\n```\n" +
@@ -232,7 +248,7 @@ TEST_F(ChunkerTest, SaysWhichLimitIsBroken) {
   EXPECT_EQ(field("x", small), "chunking.max_tokens");
   small.max_tokens = 32;
   EXPECT_EQ(field("x", small, prose(40, 1)), "title");
-  small.overlap_tokens = 16;
+  small.overlap_tokens = 17;
   EXPECT_EQ(field("x", small), "chunking.overlap_tokens");
   ChunkingOptions sep;
   sep.strategy = ChunkStrategy::kSeparator;
