@@ -38,6 +38,7 @@
 #include "server/service/tracer.h"
 #include "server/support/log_sink.h"
 #include "server/support/version.h"
+#include "server/vector_stores/file_batches.h"
 
 namespace quire {
 namespace {
@@ -250,6 +251,8 @@ class Service {
     start_shadow(services_);
     if (config->policy.evidence) start_evidence(services_, fingerprint);
     restore_replies();
+    services_.file_batches = std::make_shared<FileBatches>(services_);
+    services_.file_batches->resume();
     services_.ready = true;
     const EngineInfo& info = engine_->info();
     log_info("ready", {{"version", std::string(version())},
@@ -306,6 +309,7 @@ class Service {
     services_.stopping = true;
     if (services_.shadow) services_.shadow->stop();
     if (services_.evidence) services_.evidence->stop();
+    if (services_.file_batches) services_.file_batches->stop();
     if (ingest_) ingest_->stop();
     if (retrieval_) retrieval_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));

@@ -39,6 +39,10 @@ void get_vector_store_file(std::shared_ptr<Call> call);
 void modify_vector_store_file(std::shared_ptr<Call> call);
 void detach_file(std::shared_ptr<Call> call);
 void search_vector_store(std::shared_ptr<Call> call);
+void create_file_batch(std::shared_ptr<Call> call);
+void get_file_batch(std::shared_ptr<Call> call);
+void cancel_file_batch(std::shared_ptr<Call> call);
+void list_file_batch_files(std::shared_ptr<Call> call);
 
 void list_jobs(std::shared_ptr<Call> call);
 void get_job(std::shared_ptr<Call> call);

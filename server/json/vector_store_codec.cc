@@ -51,23 +51,6 @@ void read_scalars(JsonReader& r, std::string_view member, bool numbers, json::ob
   }
 }
 
-/// Files are cut when they are uploaded, so only OpenAI's `auto` is possible later.
-void read_chunking(JsonReader& r) {
-  const json::object* given = r.object("chunking_strategy");
-  if (!given) return;
-  JsonReader inner(*given, r.path_of("chunking_strategy"));
-  std::string type;
-  inner.string("type", type, 64, JsonNeed::kRequired);
-  if (inner.ok() && type != "auto")
-    inner.fail("type",
-               inner.path_of("type") +
-                   " must be 'auto': a file is cut when it is uploaded; POST /v1/documents takes "
-                   "the sizes of chunks, and its documents are files, too",
-               "unsupported_parameter");
-  inner.finish();
-  r.adopt(inner.error());
-}
-
 void refuse_expiry(JsonReader& r) {
   if (r.has("expires_after"))
     r.fail("expires_after",
@@ -146,6 +129,37 @@ void read_filter(const json::value& value, const std::string& path, int level, J
 
 }  // namespace
 
+void read_attributes(JsonReader& r, json::object& out) { read_scalars(r, "attributes", true, out); }
+
+void read_chunking(JsonReader& r, std::optional<StaticChunking>& out) {
+  const json::object* given = r.object("chunking_strategy");
+  if (!given) return;
+  JsonReader inner(*given, r.path_of("chunking_strategy"));
+  std::string type;
+  inner.string("type", type, 64, JsonNeed::kRequired);
+  if (inner.ok() && type != "auto" && type != "static")
+    inner.fail("type", inner.path_of("type") + " is '" + type + "'; use auto or static",
+               "unsupported_parameter");
+  const JsonNeed need = type == "static" ? JsonNeed::kRequired : JsonNeed::kOptional;
+  if (const json::object* sizes = inner.object("static", need)) {
+    if (type == "auto") inner.fail("static", inner.path_of("static") + " goes with type static");
+    JsonReader size(*sizes, inner.path_of("static"));
+    std::int64_t max = 0, overlap = 0;
+    size.integer("max_chunk_size_tokens", max, 100, 4096, JsonNeed::kRequired);
+    size.integer("chunk_overlap_tokens", overlap, 0, 2048, JsonNeed::kRequired);
+    if (size.ok() && overlap > max / 2)
+      size.fail("chunk_overlap_tokens", size.path_of("chunk_overlap_tokens") + " is " +
+                                            std::to_string(overlap) +
+                                            "; it must be at most half of max_chunk_size_tokens (" +
+                                            std::to_string(max) + ")");
+    size.finish();
+    inner.adopt(size.error());
+    out = {static_cast<std::int32_t>(max), static_cast<std::int32_t>(overlap)};
+  }
+  inner.finish();
+  r.adopt(inner.error());
+}
+
 std::string vector_stores_text(const std::vector<VectorStore>& stores) {
   json::array list;
   for (const VectorStore& s : stores)
@@ -153,8 +167,9 @@ std::string vector_stores_text(const std::vector<VectorStore>& stores) {
                                 {"name", s.name},
                                 {"description", s.description},
                                 {"metadata", s.metadata},
-                                {"created_ms", s.created_ms}});
-  return to_text(json::object{{"version", 1}, {"stores", std::move(list)}});
+                                {"created_ms", s.created_ms},
+                                {"batches", json::array(s.batches.begin(), s.batches.end())}});
+  return to_text(json::object{{"version", 2}, {"stores", std::move(list)}});
 }
 
 Result<std::vector<VectorStore>> read_vector_stores(std::string_view text) {
@@ -166,7 +181,7 @@ Result<std::vector<VectorStore>> read_vector_stores(std::string_view text) {
   std::vector<VectorStore> out;
   JsonReader r(*value, "");
   std::int64_t version = 0;
-  r.integer("version", version, 1, 1, JsonNeed::kRequired);
+  r.integer("version", version, 1, 2, JsonNeed::kRequired);
   const json::array* list = r.array("stores", 0, SIZE_MAX, JsonNeed::kRequired);
   for (std::size_t i = 0; list && i < list->size(); ++i) {
     JsonReader item((*list)[i], "stores[" + std::to_string(i) + "]");
@@ -176,6 +191,7 @@ Result<std::vector<VectorStore>> read_vector_stores(std::string_view text) {
     item.string("description", s.description);
     if (const json::object* metadata = item.object("metadata")) s.metadata = *metadata;
     item.integer("created_ms", s.created_ms, 0, INT64_MAX, JsonNeed::kRequired);
+    if (version > 1) s.batches = item.strings("batches", SIZE_MAX, JsonNeed::kRequired);
     r.adopt(item.error());
     out.push_back(std::move(s));
   }
@@ -241,8 +257,12 @@ std::optional<JsonError> read_vector_store(const json::value& body, VectorStoreC
   refuse_expiry(r);
   if (change == VectorStoreChange::kCreate) {
     if (r.has("description")) r.string("description", out.description.emplace(), kMostValueBytes);
-    read_chunking(r);
+    read_chunking(r, out.chunking);
     out.file_ids = r.strings("file_ids", kMostFileIds);
+    if (out.chunking && out.file_ids.empty())
+      r.fail("chunking_strategy",
+             "chunking_strategy cuts the files of file_ids, and there are none; give it when files "
+             "are attached");
   }
   r.finish();
   return r.error();
@@ -251,10 +271,10 @@ std::optional<JsonError> read_vector_store(const json::value& body, VectorStoreC
 std::optional<JsonError> read_vector_store_file(const json::value& body, VectorStoreChange change,
                                                 VectorStoreFileBody& out) {
   JsonReader r(body, "");
-  read_scalars(r, "attributes", true, out.attributes);
+  read_attributes(r, out.attributes);
   if (change == VectorStoreChange::kCreate) {
     r.string("file_id", out.file_id, 256, JsonNeed::kRequired);
-    read_chunking(r);
+    read_chunking(r, out.chunking);
   }
   r.finish();
   return r.error();

@@ -24,10 +24,11 @@ struct VectorStore {
   std::string id, name, description;
   boost::json::object metadata;
   std::int64_t created_ms = 0;
+  std::vector<std::string> batches;  ///< ids of its file batches, oldest first
 };
 
 /// Returns the record of a namespace's vector stores in order of creation:
-/// {"version":1,"stores":[{"id","name","description","metadata","created_ms"}]}.
+/// {"version":2,"stores":[{"id","name","description","metadata","created_ms","batches"}]}.
 std::string vector_stores_text(const std::vector<VectorStore>& stores);
 /// Reads the record. Errors: kCorruption.
 Result<std::vector<VectorStore>> read_vector_stores(std::string_view text);
@@ -37,11 +38,22 @@ Result<std::vector<VectorStore>> read_vector_stores(std::string_view text);
 std::optional<JsonError> read_file_form(std::string_view body, const std::string& boundary,
                                         const std::string& id, DocumentBatch& out);
 
+/// OpenAI's `static` chunking: sizes in tokens.
+struct StaticChunking {
+  std::int32_t max_tokens = 800, overlap_tokens = 400;
+  friend bool operator==(const StaticChunking&, const StaticChunking&) = default;
+};
+/// Reads `chunking_strategy`. `auto` leaves `out` empty: a file stays as it was cut.
+void read_chunking(JsonReader& r, std::optional<StaticChunking>& out);
+/// Reads `attributes`: up to 16 texts, numbers or truth values.
+void read_attributes(JsonReader& r, boost::json::object& out);
+
 /// What the body of a new or changed vector store sets.
 struct VectorStoreBody {
   std::optional<std::string> name, description;
   std::optional<boost::json::object> metadata;
-  std::vector<std::string> file_ids;  ///< of a new one
+  std::vector<std::string> file_ids;       ///< of a new one
+  std::optional<StaticChunking> chunking;  ///< of those files
 };
 enum class VectorStoreChange : std::uint8_t { kCreate, kModify };
 std::optional<JsonError> read_vector_store(const boost::json::value& body, VectorStoreChange change,
@@ -51,6 +63,7 @@ std::optional<JsonError> read_vector_store(const boost::json::value& body, Vecto
 struct VectorStoreFileBody {
   std::string file_id;             ///< of a file to attach
   boost::json::object attributes;  ///< become members of the document's metadata
+  std::optional<StaticChunking> chunking;
 };
 std::optional<JsonError> read_vector_store_file(const boost::json::value& body,
                                                 VectorStoreChange change, VectorStoreFileBody& out);

@@ -30,6 +30,7 @@ const std::vector<ProblemKind>& problem_kinds() {
       {"document_not_found", 404, "No such document", "not_found_error", kNone},
       {"job_not_found", 404, "No such job", "not_found_error", kNone},
       {"vector_store_not_found", 404, "No such vector store", "not_found_error", kNone},
+      {"file_batch_not_found", 404, "No such file batch", "not_found_error", kNone},
       {"model_not_found", 404, "No such model", "not_found_error", kNone},
       {"query_expired", 404, "The query is no longer remembered", "not_found_error", kNone},
       {"route_not_found", 404, "No such path", "not_found_error", kNone},

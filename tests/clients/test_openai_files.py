@@ -95,6 +95,92 @@ class OpenAiFilesTest(unittest.TestCase):
         self.assertEqual(second.status, "completed")
         self.assertEqual(stores.retrieve(store.id).file_counts.completed, 2)
 
+    def test_a_batch_is_made_polled_and_listed(self):
+        batches = self.client.vector_stores.file_batches
+        store = self.client.vector_stores.create(name="batched")
+        files = [self.upload("halden.txt", HALDEN), self.upload("varo.txt", VARO)]
+        batch = batches.create_and_poll(
+            store.id, file_ids=[f.id for f in files], attributes={"kind": "tower"}
+        )
+        self.assertEqual((batch.status, batch.file_counts.completed), ("completed", 2))
+        self.assertEqual(batch.file_counts.total, 2)
+        self.assertEqual(batches.retrieve(batch.id, vector_store_id=store.id), batch)
+        listed = batches.list_files(batch.id, vector_store_id=store.id, order="asc")
+        self.assertEqual([f.id for f in listed], [f.id for f in files])
+        self.assertEqual({f.status for f in listed}, {"completed"})
+        self.assertEqual(listed.data[0].attributes["kind"], "tower")
+        pages = batches.list_files(batch.id, vector_store_id=store.id, limit=1)
+        self.assertEqual([f.id for f in pages], [f.id for f in reversed(files)])
+        before = batches.list_files(
+            batch.id, vector_store_id=store.id, order="asc", before=files[1].id
+        )
+        self.assertEqual([f.id for f in before], [files[0].id])
+        none = batches.list_files(batch.id, vector_store_id=store.id, filter="failed")
+        self.assertEqual(none.data, [])
+        cancelled = batches.cancel(batch.id, vector_store_id=store.id)
+        self.assertEqual(cancelled.status, "completed")
+        found = self.client.vector_stores.search(store.id, query="Which lighthouse is of brick?")
+        self.assertEqual(found.data[0].filename, "varo.txt")
+
+    def test_a_batch_uploads_files_and_cuts_them(self):
+        batches = self.client.vector_stores.file_batches
+        store = self.client.vector_stores.create(name="uploaded")
+        static = {
+            "type": "static",
+            "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 50},
+        }
+        first = self.upload("first.txt", HALDEN)
+        batch = batches.upload_and_poll(
+            store.id,
+            files=[("long.txt", (VARO + " ").encode() * 40), ("short.txt", VARO.encode())],
+            file_ids=[first.id],
+            chunking_strategy=static,
+        )
+        self.assertEqual((batch.status, batch.file_counts.completed), ("completed", 3))
+        for file in batches.list_files(batch.id, vector_store_id=store.id):
+            self.assertEqual(file.chunking_strategy.type, "static")
+            self.assertEqual(file.chunking_strategy.static.max_chunk_size_tokens, 100)
+            self.assertEqual(file.chunking_strategy.static.chunk_overlap_tokens, 50)
+        self.assertEqual(self.client.vector_stores.retrieve(store.id).file_counts.completed, 3)
+
+    def test_files_of_a_batch_have_attributes_and_chunking_of_their_own(self):
+        store = self.client.vector_stores.create(name="own")
+        files = [self.upload("halden.txt", HALDEN), self.upload("varo.txt", VARO)]
+        static = {"max_chunk_size_tokens": 200, "chunk_overlap_tokens": 0}
+        self.client.vector_stores.file_batches.create_and_poll(
+            store.id,
+            files=[
+                {"file_id": files[0].id, "attributes": {"year": 1802}},
+                {
+                    "file_id": files[1].id,
+                    "chunking_strategy": {"type": "static", "static": static},
+                },
+            ],
+        )
+        retrieve = self.client.vector_stores.files.retrieve
+        one, two = (retrieve(f.id, vector_store_id=store.id) for f in files)
+        self.assertEqual(one.attributes["year"], 1802)
+        self.assertNotIn("year", two.attributes)
+        self.assertEqual(two.chunking_strategy.static.model_dump(), static)
+
+    def test_a_batch_names_what_is_wrong(self):
+        batches = self.client.vector_stores.file_batches
+        store = self.client.vector_stores.create(name="strict")
+        file = self.upload("halden.txt", HALDEN)
+        for wrong, param in (
+            ({"file_ids": []}, "file_ids"),
+            ({"file_ids": [file.id], "files": [{"file_id": file.id}]}, "file_ids"),
+            ({"file_ids": [file.id, file.id]}, "file_ids"),
+        ):
+            with self.assertRaises(openai.BadRequestError) as raised:
+                batches.create(store.id, **wrong)
+            self.assertEqual(raised.exception.param, param)
+        with self.assertRaises(openai.NotFoundError) as raised:
+            batches.create(store.id, file_ids=["file-none"])
+        self.assertEqual(raised.exception.param, "file_ids")
+        with self.assertRaises(openai.NotFoundError):
+            batches.retrieve("vsfb_none", vector_store_id=store.id)
+
     def test_responses_search_files(self):
         facts = "The Varo company is led by Mira Tolen. It was founded in 1931. "
         file = self.upload("company.txt", facts * 8)
@@ -144,10 +230,11 @@ class OpenAiFilesTest(unittest.TestCase):
         store = stores.create(name="strict")
         static = {
             "type": "static",
-            "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0},
+            "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51},
         }
+        overlap = "chunking_strategy.static.chunk_overlap_tokens"
         cases = [
-            (lambda: stores.create(chunking_strategy=static), "chunking_strategy.type"),
+            (lambda: stores.create(chunking_strategy=static), overlap),
             (
                 lambda: stores.create(expires_after={"anchor": "last_active_at", "days": 1}),
                 "expires_after",

@@ -13,6 +13,7 @@
 #include "server/json/retrieve_codec.h"
 #include "server/json/text.h"
 #include "server/json/vector_store_codec.h"
+#include "server/vector_stores/file_batch_codec.h"
 
 using namespace quire;
 
@@ -68,6 +69,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::abort();
       if (const auto stores = read_vector_stores(text);
           stores.ok() && !read_vector_stores(vector_stores_text(*stores)).ok())
+        std::abort();
+      FileBatch files;
+      if (!read_file_batch(*value, files) &&
+          (files.files.empty() || files.files.size() > kMostBatchFiles || files.ended()))
+        std::abort();
+      if (const auto saved = read_file_batch_record(text);
+          saved.ok() && !read_file_batch_record(file_batch_text(*saved)).ok())
+        std::abort();
+      if (const auto unfinished = read_unfinished_batches(text);
+          unfinished.ok() && !read_unfinished_batches(unfinished_batches_text(*unfinished)).ok())
         std::abort();
       EvictBody evict;
       if (!read_evict(*value, evict) && evict.older_than_seconds.value_or(0) < 0) std::abort();

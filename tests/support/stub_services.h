@@ -105,7 +105,7 @@ class StubEngine : public Engine {
 };
 
 /// Every call fails with `error` or returns something small.
-class StubIngest final : public IngestService, public DocumentCatalog, public JobBoard {
+class StubIngest : public IngestService, public DocumentCatalog, public JobBoard {
  public:
   Status error;
   std::vector<NotReadyDocument> not_ready;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ingest/document/document_types.h"
+#include "server/json/vector_store_codec.h"
 #include "server/service/call.h"
 
 namespace quire {
@@ -19,5 +21,13 @@ std::string file_name(const boost::json::object& metadata, const std::string& ti
 bool has_vector_stores(Call& call, const std::vector<std::string>& ids);
 /// Returns a document as OpenAI's file object.
 boost::json::object file_json(const DocumentInfo& document);
+
+/// Fails the call for an error of the record of vector stores.
+void fail_store(Call& call, const Status& status, const std::string& id);
+/// Returns the vector store of the path; none: the call was failed. (disk)
+std::optional<VectorStore> store_of_path(Call& call);
+/// Returns a document as OpenAI's file of a vector store. (disk)
+boost::json::object file_of_store_json(const Services& services, const DocumentInfo& document,
+                                       const std::string& store_id);
 
 }  // namespace quire

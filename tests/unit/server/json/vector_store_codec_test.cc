@@ -34,7 +34,7 @@ std::string filter_error(const std::string& text) {
 
 TEST(VectorStoreCodec, TheRecordKeepsStoresAndDamageIsFound) {
   std::vector<VectorStore> stores(2);
-  stores[0] = {"vs_a", "facts", "what is known", {{"team", "a"}}, 17};
+  stores[0] = {"vs_a", "facts", "what is known", {{"team", "a"}}, 17, {"vsfb_1", "vsfb_2"}};
   stores[1].id = "vs_b";
   const std::string text = vector_stores_text(stores);
   const auto back = read_vector_stores(text);
@@ -44,12 +44,58 @@ TEST(VectorStoreCodec, TheRecordKeepsStoresAndDamageIsFound) {
   EXPECT_EQ(back->front().description, "what is known");
   EXPECT_EQ(back->front().metadata.at("team"), "a");
   EXPECT_EQ(back->front().created_ms, 17);
+  EXPECT_EQ(back->front().batches, stores[0].batches);
   EXPECT_EQ(vector_stores_text(*back), text);
   for (std::size_t n = 0; n < text.size(); ++n)
     EXPECT_EQ(read_vector_stores(text.substr(0, n)).code(), Code::kCorruption) << n;
-  EXPECT_EQ(read_vector_stores(R"({"version":2,"stores":[]})").code(), Code::kCorruption);
+  EXPECT_EQ(read_vector_stores(R"({"version":3,"stores":[]})").code(), Code::kCorruption);
   EXPECT_EQ(read_vector_stores(R"({"version":1,"stores":[{"name":"x"}]})").code(),
             Code::kCorruption);
+}
+
+TEST(VectorStoreCodec, ARecordFromBeforeBatchesIsRead) {
+  const auto back = read_vector_stores(
+      R"({"version":1,"stores":[{"id":"vs_a","name":"","description":"","metadata":{},"created_ms":1}]})");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  ASSERT_EQ(back->size(), 1u);
+  EXPECT_TRUE(back->front().batches.empty());
+}
+
+TEST(VectorStoreCodec, ChunkingIsAutoOrStaticWithBothSizes) {
+  const auto read = [](const std::string& strategy, VectorStoreFileBody& out) {
+    const auto e = read_vector_store_file(
+        parse(R"({"file_id":"a","chunking_strategy":)" + strategy + "}"),
+        VectorStoreChange::kCreate, out);
+    return e ? e->path : "";
+  };
+  VectorStoreFileBody out;
+  EXPECT_EQ(read(R"({"type":"auto"})", out), "");
+  EXPECT_FALSE(out.chunking);
+  EXPECT_EQ(read("null", out), "");
+  EXPECT_EQ(read(R"({"type":"static","static":{"max_chunk_size_tokens":800,
+                     "chunk_overlap_tokens":400}})",
+                 out),
+            "");
+  EXPECT_EQ(out.chunking, (StaticChunking{800, 400}));
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({})", "type"},
+      {R"({"type":"semantic"})", "type"},
+      {R"({"type":"static"})", "static"},
+      {R"({"type":"auto","static":{"max_chunk_size_tokens":100,"chunk_overlap_tokens":0}})",
+       "static"},
+      {R"({"type":"static","static":{"max_chunk_size_tokens":99,"chunk_overlap_tokens":0}})",
+       "static.max_chunk_size_tokens"},
+      {R"({"type":"static","static":{"max_chunk_size_tokens":4097,"chunk_overlap_tokens":0}})",
+       "static.max_chunk_size_tokens"},
+      {R"({"type":"static","static":{"max_chunk_size_tokens":101,"chunk_overlap_tokens":51}})",
+       "static.chunk_overlap_tokens"},
+      {R"({"type":"static","static":{"max_chunk_size_tokens":100}})",
+       "static.chunk_overlap_tokens"},
+      {R"({"type":"static","static":{"max_chunk_size_tokens":100,"chunk_overlap_tokens":0,
+          "by":"words"}})",
+       "static.by"}};
+  for (const auto& [strategy, path] : wrong)
+    EXPECT_EQ(read(strategy, out), std::string("chunking_strategy.") + path) << strategy;
 }
 
 TEST(VectorStoreCodec, AFileIsOneDocumentWithNameAndPurpose) {
@@ -137,7 +183,10 @@ TEST(VectorStoreCodec, BodiesAreCheckedMemberByMember) {
   using enum VectorStoreChange;
   EXPECT_EQ(path(R"({"name":"a","file_ids":["x"],"metadata":{"k":"v"}})", kCreate), "");
   EXPECT_EQ(path(R"({"chunking_strategy":{"type":"auto"}})", kCreate), "");
-  EXPECT_EQ(path(R"({"chunking_strategy":{"type":"static"}})", kCreate), "chunking_strategy.type");
+  const std::string cut = R"("chunking_strategy":{"type":"static","static":
+      {"max_chunk_size_tokens":100,"chunk_overlap_tokens":0}}})";
+  EXPECT_EQ(path("{" + cut, kCreate), "chunking_strategy");  // it would cut nothing
+  EXPECT_EQ(path(R"({"file_ids":["a"],)" + cut, kCreate), "");
   EXPECT_EQ(path(R"({"expires_after":{"anchor":"last_active_at","days":1}})", kModify),
             "expires_after");
   EXPECT_EQ(path(R"({"file_ids":["x"]})", kModify), "file_ids");

@@ -1,0 +1,382 @@
+#include "server/vector_stores/file_batches.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "cachestore/store_admin.h"
+#include "ingest/ingest_service.h"
+#include "server/service/services.h"
+#include "server/support/problem.h"
+#include "server/vector_stores/vector_stores.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kUnfinishedRecord = "server/file_batches";
+constexpr std::size_t kFilesOfAStep = 16;  // then other calls have their turn on the worker
+constexpr std::size_t kMostCutting = 8;    // files of a batch that are cut again at once
+constexpr std::chrono::milliseconds kFullQueue{200};
+
+std::string record_name(const std::string& ns, const std::string& id) {
+  return "server/file_batches/" + ns + "/" + id;
+}
+
+/// Returns the code that OpenAI has for one of ours.
+std::string_view openai_code(std::string_view code) {
+  if (code == "unsupported_media_type") return "unsupported_file";
+  return problem_kind(code).status >= 500 ? "server_error" : "invalid_file";
+}
+
+}  // namespace
+
+/// A batch that has not ended.
+struct FileBatches::Run {
+  explicit Run(std::string name_space) : ns(std::move(name_space)) {}
+  const std::string ns;
+  std::mutex mu;
+  FileBatch batch;                  // guarded by mu
+  std::vector<bool> begun;          // by file; guarded by mu
+  bool changed = false;             // since it was saved; guarded by mu
+  bool gone = false;                // its vector store was deleted; guarded by mu
+  Subscription waiting;             // guarded by mu
+  std::uint64_t turn = 0;           // number of the step; guarded by mu
+  std::vector<FileToAttach> files;  // of the one step that runs
+  std::size_t next = 0;             // the same, as all that follow
+  std::size_t cutting = 0;          // files that are being cut again
+  std::string wait_for;             // the first file that is not done
+
+  /// Cancels a file, or lets it be. The caller holds mu.
+  void cancel(std::size_t i) {
+    if (batch.files[i].state != BatchFileState::kInProgress || begun[i]) return;
+    batch.files[i].state = BatchFileState::kCancelled;
+    changed = true;
+  }
+};
+
+FileBatches::FileBatches(Services& services) : services_(services) {}
+
+FileBatches::~FileBatches() { stop(); }
+
+void FileBatches::stop() {
+  std::vector<Subscription> dropped;
+  std::unique_lock lock(mu_);
+  stopping_ = true;
+  idle_.wait(lock, [this] { return stepping_ == 0; });
+  for (auto& [_, run] : runs_) {
+    const std::lock_guard run_lock(run->mu);
+    dropped.push_back(std::move(run->waiting));
+  }
+  lock.unlock();  // a listener that runs now may want it
+}
+
+// -------------------------------------------------------------------------------------------------
+// Records
+
+Status FileBatches::save(Run& run) const {
+  // The lock is held while it is written, so that a deletion comes after it or prevents it.
+  const std::lock_guard lock(run.mu);
+  if (run.gone || !run.changed) return {};
+  QUIRE_RETURN_IF_ERROR(
+      services_.store->put_meta(record_name(run.ns, run.batch.id), file_batch_text(run.batch)));
+  run.changed = false;
+  return {};
+}
+
+/// Writes which batches have not ended. A batch too many is read again at the next start and found
+/// to have ended; so a failure is no loss.
+void FileBatches::save_unfinished() {
+  const std::lock_guard writing(unfinished_mu_);
+  std::vector<UnfinishedBatch> batches;
+  {
+    const std::lock_guard lock(mu_);
+    if (stopping_) return;
+    for (const auto& [key, _] : runs_) batches.push_back({key.first, key.second});
+  }
+  const std::string name(kUnfinishedRecord);
+  const Status s = batches.empty()
+                       ? services_.store->delete_meta(name)
+                       : services_.store->put_meta(name, unfinished_batches_text(batches));
+  if (!s.ok())
+    log_warning("the list of unfinished file batches could not be written",
+                {{"reason", s.to_string()}});
+}
+
+void FileBatches::resume() {
+  const auto text = services_.store->get_meta(std::string(kUnfinishedRecord));
+  if (text.code() == Code::kNotFound) return;
+  auto listed = text.ok() ? read_unfinished_batches(*text)
+                          : Result<std::vector<UnfinishedBatch>>(text.status());
+  if (!listed.ok()) {
+    log_error("file batches that had not ended go on only once they are asked for",
+              {{"reason", listed.status().to_string()}});
+    return;
+  }
+  for (const UnfinishedBatch& b : *listed) {
+    const auto record = services_.store->get_meta(record_name(b.ns, b.id));
+    if (record.code() == Code::kNotFound) continue;  // it ended, or its vector store is gone
+    auto batch = record.ok() ? read_file_batch_record(*record) : Result<FileBatch>(record.status());
+    if (batch.ok() && !batch->ended())
+      adopt(b.ns, std::move(*batch));
+    else if (!batch.ok())
+      log_error("a file batch cannot go on",
+                {{"namespace", b.ns}, {"batch", b.id}, {"reason", batch.status().to_string()}});
+  }
+  save_unfinished();
+}
+
+// -------------------------------------------------------------------------------------------------
+// What callers ask for
+
+/// Makes a run of a saved batch and begins it, unless there is one.
+std::shared_ptr<FileBatches::Run> FileBatches::adopt(const std::string& ns, FileBatch batch) {
+  auto run = std::make_shared<Run>(ns);
+  for (const BatchFile& f : batch.files)
+    run->files.push_back({.id = f.id,
+                          .attributes = f.attributes.empty() ? batch.attributes : f.attributes,
+                          .chunking = f.chunking ? f.chunking : batch.chunking});
+  run->begun.resize(batch.files.size());
+  const Key key{ns, batch.id};
+  run->batch = std::move(batch);
+  {
+    const std::lock_guard lock(mu_);
+    const auto [it, fresh] = runs_.emplace(key, run);
+    if (!fresh) return it->second;
+  }
+  post(run);
+  return run;
+}
+
+Status FileBatches::begin(const std::string& ns, FileBatch batch) {
+  QUIRE_RETURN_IF_ERROR(
+      services_.store->put_meta(record_name(ns, batch.id), file_batch_text(batch)));
+  std::string forgotten;
+  const Status entered = change_vector_stores(
+      services_, ns, [&](std::vector<VectorStore>& stores) -> Status {
+        const auto it = std::ranges::find(stores, batch.store_id, &VectorStore::id);
+        if (it == stores.end()) return Status::not_found("no such vector store");
+        if (it->batches.size() >= kMostOfAStore) {
+          const std::lock_guard lock(mu_);
+          const auto old = std::ranges::find_if(it->batches, [&](const std::string& id) {
+            return !runs_.contains({ns, id});
+          });
+          if (old == it->batches.end())
+            return Status::exhausted("the vector store has " + std::to_string(kMostOfAStore) +
+                                     " file batches that have not ended; wait for one")
+                .with_field("file_batches");
+          forgotten = *old;
+          it->batches.erase(old);
+        }
+        it->batches.push_back(batch.id);
+        return Status();
+      });
+  if (!entered.ok()) {
+    (void)services_.store->delete_meta(record_name(ns, batch.id));
+    return entered;
+  }
+  if (!forgotten.empty()) (void)services_.store->delete_meta(record_name(ns, forgotten));
+  adopt(ns, std::move(batch));
+  save_unfinished();
+  return {};
+}
+
+/// Returns the run of a batch; null: it has ended and is in `ended`.
+Result<std::shared_ptr<FileBatches::Run>> FileBatches::find(const std::string& ns,
+                                                            const std::string& store_id,
+                                                            const std::string& id,
+                                                            FileBatch& ended) {
+  std::shared_ptr<Run> run;
+  {
+    const std::lock_guard lock(mu_);
+    if (const auto it = runs_.find({ns, id}); it != runs_.end()) run = it->second;
+  }
+  if (!run) {
+    QUIRE_ASSIGN_OR_RETURN(const std::string text, services_.store->get_meta(record_name(ns, id)));
+    QUIRE_ASSIGN_OR_RETURN(ended, read_file_batch_record(text));
+    if (ended.store_id != store_id) return Status::not_found("no such file batch");
+    // A crash may have left it out of the record of unfinished ones.
+    if (!ended.ended()) run = adopt(ns, ended);
+  }
+  if (run) {
+    const std::lock_guard lock(run->mu);
+    if (run->batch.store_id != store_id) return Status::not_found("no such file batch");
+  }
+  return run;
+}
+
+Result<FileBatch> FileBatches::get(const std::string& ns, const std::string& store_id,
+                                   const std::string& id) {
+  FileBatch batch;
+  QUIRE_ASSIGN_OR_RETURN(const auto run, find(ns, store_id, id, batch));
+  if (!run) return batch;
+  const std::lock_guard lock(run->mu);
+  return run->batch;
+}
+
+Result<FileBatch> FileBatches::cancel(const std::string& ns, const std::string& store_id,
+                                      const std::string& id) {
+  FileBatch batch;
+  QUIRE_ASSIGN_OR_RETURN(const auto run, find(ns, store_id, id, batch));
+  if (!run) return batch;
+  {
+    const std::lock_guard lock(run->mu);
+    if (!run->batch.ended()) {
+      run->batch.cancelled = run->changed = true;
+      for (std::size_t i = 0; i < run->batch.files.size(); ++i) run->cancel(i);
+    }
+    batch = run->batch;
+  }
+  QUIRE_RETURN_IF_ERROR(save(*run));
+  // A run that waits for documents has nothing to wait for any more.
+  if (batch.ended()) end(run);
+  return batch;
+}
+
+void FileBatches::forget(const std::string& ns, const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) {
+    std::shared_ptr<Run> run;
+    {
+      const std::lock_guard lock(mu_);
+      if (const auto it = runs_.find({ns, id}); it != runs_.end()) run = it->second;
+    }
+    if (run) {
+      {
+        const std::lock_guard lock(run->mu);
+        run->gone = true;
+        for (std::size_t i = 0; i < run->batch.files.size(); ++i) run->cancel(i);
+      }
+      end(run);
+    }
+    if (const Status s = services_.store->delete_meta(record_name(ns, id)); !s.ok())
+      log_warning("the record of a file batch could not be deleted",
+                  {{"namespace", ns}, {"batch", id}, {"reason", s.to_string()}});
+  }
+}
+
+std::vector<std::string> FileBatches::waiting(const std::string& ns,
+                                              const std::string& store_id) const {
+  std::vector<std::string> out;
+  const std::lock_guard lock(mu_);
+  for (auto it = runs_.lower_bound({ns, ""}); it != runs_.end() && it->first.first == ns; ++it) {
+    Run& run = *it->second;
+    const std::lock_guard run_lock(run.mu);
+    if (run.batch.store_id != store_id) continue;
+    for (const BatchFile& f : run.batch.files)
+      if (f.state == BatchFileState::kInProgress) out.push_back(f.id);
+  }
+  return out;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Steps
+
+void FileBatches::post(const std::shared_ptr<Run>& run) {
+  if (services_.workers->post([this, run] { step(run); })) return;
+  {
+    const std::lock_guard lock(mu_);
+    if (stopping_) return;
+  }
+  services_.timers->at(TimerQueue::Clock::now() + kFullQueue, [this, run] { post(run); });
+}
+
+/// Takes a file one step further. Returns whether the batch must wait for it.
+bool FileBatches::attach_next(Run& run, std::size_t i) {
+  std::string store_id;
+  {
+    const std::lock_guard lock(run.mu);
+    if (run.batch.files[i].state != BatchFileState::kInProgress) return false;
+    run.begun[i] = true;
+    store_id = run.batch.store_id;
+  }
+  FileToAttach& file = run.files[i];
+  const auto may_cut = run.cutting < kMostCutting ? MayCut::kYes : MayCut::kNo;
+  const AttachStep s = attach_file_to(services_, run.ns, store_id, file, may_cut);
+  const bool cutting = s.at == AttachStep::At::kWorking && !file.cut_job.empty();
+  run.cutting += cutting;
+  const std::lock_guard lock(run.mu);
+  BatchFile& state = run.batch.files[i];
+  switch (s.at) {
+    case AttachStep::At::kAttached:
+      state.state = BatchFileState::kCompleted;
+      run.changed = true;
+      return false;
+    case AttachStep::At::kFailed:
+      state.state = BatchFileState::kFailed;
+      state.error_code = openai_code(s.code);
+      state.error_message = s.message;
+      run.changed = true;
+      return false;
+    case AttachStep::At::kWorking:
+    case AttachStep::At::kLater:
+      break;
+  }
+  run.begun[i] = cutting;
+  if (run.batch.cancelled || run.gone) run.cancel(i);
+  return state.state == BatchFileState::kInProgress;
+}
+
+void FileBatches::step(const std::shared_ptr<Run>& run) {
+  {
+    const std::lock_guard lock(mu_);
+    if (stopping_) return;
+    ++stepping_;
+  }
+  std::uint64_t turn = 0;
+  {
+    const std::lock_guard lock(run->mu);
+    turn = ++run->turn;
+  }
+  struct Leaving {
+    FileBatches& all;
+    ~Leaving() {
+      const std::lock_guard lock(all.mu_);
+      --all.stepping_;
+      all.idle_.notify_all();
+    }
+  } const leaving{*this};
+
+  for (std::size_t done = 0; run->next < run->files.size(); ++run->next, ++done) {
+    if (done == kFilesOfAStep) return post(run);
+    if (attach_next(*run, run->next) && run->wait_for.empty())
+      run->wait_for = run->files[run->next].id;
+  }
+  run->next = run->cutting = 0;
+  const std::string wait_for = std::exchange(run->wait_for, {});
+  if (const Status s = save(*run); !s.ok())
+    log_error("a file batch could not be saved; a restart repeats a part of it",
+              {{"namespace", run->ns}, {"reason", s.to_string()}});
+  bool ended = wait_for.empty();
+  {
+    const std::lock_guard lock(run->mu);
+    ended = ended || run->batch.ended();  // the rest was cancelled
+  }
+  if (ended) return end(run);
+  // From here on the next step may run, and wait in its turn.
+  Subscription waiting = services_.ingest->jobs().when_synchronized(
+      run->ns, std::array{wait_for}, [this, weak = std::weak_ptr(run)] {
+        if (const auto again = weak.lock()) post(again);
+      });
+  const std::lock_guard lock(run->mu);
+  if (run->turn == turn) std::swap(run->waiting, waiting);
+}
+
+void FileBatches::end(const std::shared_ptr<Run>& run) {
+  Subscription dropped;
+  std::string id;
+  {
+    const std::lock_guard lock(run->mu);
+    id = run->batch.id;
+    dropped = std::exchange(run->waiting, Subscription());
+  }
+  {
+    const std::lock_guard lock(mu_);
+    const auto it = runs_.find({run->ns, id});
+    if (it == runs_.end() || it->second != run) return;
+    runs_.erase(it);
+  }
+  save_unfinished();
+}
+
+}  // namespace quire
