@@ -168,6 +168,7 @@ std::vector<Route> all_routes() {
                        "Cancel what a batch has not begun", BodyUse::kNone)),
       openai(get("/v1/vector_stores/{id}/file_batches/{batch}/files", "file_batch_files",
                  h::list_file_batch_files, kRead, "List the documents of a batch")),
+      with_body("POST", "/mcp", "mcp", h::mcp, kQuery, "A message of the Model Context Protocol"),
       anthropic(with_body("POST", "/v1/messages", "messages", h::anthropic_messages, kQuery,
                           "Anthropic's Messages API")),
       anthropic(with_body("POST", "/v1/messages/count_tokens", "messages_count_tokens",

@@ -15,18 +15,21 @@ namespace {
 /// Reads messages from standard input and writes replies to standard output, a line each.
 int serve(const ClientFlags& flags) {
   McpServer server(
-      [&flags](const std::string& path, const boost::json::object& body) {
+      [&flags](const std::string& path, const boost::json::object& body,
+               const McpServer::Reply& done) {
         ClientRequest request;
         request.method = "POST";
         request.target = path;
         request.content_type = "application/json";
         request.body = to_text(body);
-        return client_json(flags, std::move(request));
+        done(client_json(flags, std::move(request)));
       },
       std::string(version()));
   for (std::string line; std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (const auto reply = server.handle(line)) std::cout << *reply << std::endl;
+    server.handle(line, [](const std::optional<std::string>& reply) {
+      if (reply) std::cout << *reply << std::endl;
+    });
   }
   return 0;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
-#include <stdexcept>
+#include <functional>
 #include <utility>
 
 #include "base/json_parse.h"
@@ -90,9 +90,14 @@ std::string text_at(const json::object& o, std::string_view member) {
   return v && v->is_string() ? std::string(v->get_string()) : std::string();
 }
 
-}  // namespace
+/// What a call of a tool asks of the service, and how the reply is shown.
+struct ToolCall {
+  std::string path;
+  json::object body;
+  std::function<std::string(const json::value& reply)> show;
+};
 
-Result<std::string> McpServer::search(const json::object& arguments) {
+Result<ToolCall> search(const json::object& arguments) {
   JsonReader r(arguments, "");
   std::string query;
   std::int64_t k = 5;
@@ -105,18 +110,19 @@ Result<std::string> McpServer::search(const json::object& arguments) {
   body["query"] = query;
   body["k"] = k;
   body["unit"] = "chunk";
-  QUIRE_ASSIGN_OR_RETURN(const json::value reply, post_("/v1/retrieve", body));
-  std::string out;
-  for (const json::value& item : reply.at("data").as_array()) {
-    const json::object& p = item.as_object();
-    const std::string title = text_at(p, "title");
-    out += (out.empty() ? "" : "\n\n") + ("[" + text_at(p, "document_id") + "]") +
-           (title.empty() ? "" : " " + title) + "\n" + text_at(p, "text");
-  }
-  return out.empty() ? std::string("No passage was found.") : out;
+  return ToolCall{"/v1/retrieve", std::move(body), [](const json::value& reply) {
+                    std::string out;
+                    for (const json::value& item : reply.at("data").as_array()) {
+                      const json::object& p = item.as_object();
+                      const std::string title = text_at(p, "title");
+                      out += (out.empty() ? "" : "\n\n") + ("[" + text_at(p, "document_id") + "]") +
+                             (title.empty() ? "" : " " + title) + "\n" + text_at(p, "text");
+                    }
+                    return out.empty() ? std::string("No passage was found.") : out;
+                  }};
 }
 
-Result<std::string> McpServer::ask(const json::object& arguments) {
+Result<ToolCall> ask(const json::object& arguments) {
   JsonReader r(arguments, "");
   std::string question;
   std::int64_t length = 256;
@@ -128,20 +134,21 @@ Result<std::string> McpServer::ask(const json::object& arguments) {
   QUIRE_RETURN_IF_ERROR(status_of(r));
   body["query"] = question;
   body["max_tokens"] = length;
-  QUIRE_ASSIGN_OR_RETURN(const json::value reply, post_("/v1/query", body));
-  const json::object& answer = reply.as_object();
-  std::string out = text_at(answer, "answer");
-  const auto* citations = answer.if_contains("citations");
-  if (!citations || citations->as_array().empty()) return out;
-  out += "\n\nSupported by:";
-  for (const json::value& item : citations->as_array()) {
-    const json::object& c = item.as_object();
-    out += "\n[" + text_at(c, "document_id") + "] " + text_at(c, "quote");
-  }
-  return out;
+  return ToolCall{"/v1/query", std::move(body), [](const json::value& reply) {
+                    const json::object& answer = reply.as_object();
+                    std::string out = text_at(answer, "answer");
+                    const auto* citations = answer.if_contains("citations");
+                    if (!citations || citations->as_array().empty()) return out;
+                    out += "\n\nSupported by:";
+                    for (const json::value& item : citations->as_array()) {
+                      const json::object& c = item.as_object();
+                      out += "\n[" + text_at(c, "document_id") + "] " + text_at(c, "quote");
+                    }
+                    return out;
+                  }};
 }
 
-Result<std::string> McpServer::ingest(const json::object& arguments) {
+Result<ToolCall> ingest(const json::object& arguments) {
   JsonReader r(arguments, "");
   json::object body;
   for (const char* member : {"text", "id", "title"}) {
@@ -152,11 +159,12 @@ Result<std::string> McpServer::ingest(const json::object& arguments) {
   }
   r.finish();
   QUIRE_RETURN_IF_ERROR(status_of(r));
-  QUIRE_ASSIGN_OR_RETURN(const json::value reply, post_("/v1/documents?wait=true", body));
-  return to_text(reply);
+  return ToolCall{"/v1/documents?wait=true", std::move(body),
+                  [](const json::value& reply) { return to_text(reply); }};
 }
 
-json::object McpServer::call_tool(const json::object& params) {
+/// Throws for what is no call of a tool; wrong arguments are a failure of the tool.
+Result<ToolCall> tool_call(const json::object& params) {
   JsonReader r(params, "params");
   std::string name;
   r.string("name", name, 64, JsonNeed::kRequired);
@@ -164,43 +172,39 @@ json::object McpServer::call_tool(const json::object& params) {
   if (!r.ok()) throw RpcError{kInvalidParams, r.error()->message};
   const json::object none;
   const json::object& arguments = given ? *given : none;
-  Result<std::string> text = Status::invalid("name", "there is no tool '" + name + "'");
-  if (name == "search")
-    text = search(arguments);
-  else if (name == "ask")
-    text = ask(arguments);
-  else if (name == "ingest")
-    text = ingest(arguments);
-  else
-    throw RpcError{kInvalidParams, text.status().message()};
+  if (name == "search") return search(arguments);
+  if (name == "ask") return ask(arguments);
+  if (name == "ingest") return ingest(arguments);
+  throw RpcError{kInvalidParams, "there is no tool '" + name + "'"};
+}
+
+json::object tool_result(const Result<std::string>& text) {
   const std::string shown = text.ok() ? *text : text.status().message();
   return {{"content", json::array{json::object{{"type", "text"}, {"text", shown}}}},
           {"isError", !text.ok()}};
 }
 
-json::value McpServer::result_of(std::string_view method, const json::object& params) {
-  if (method == "ping") return json::object();
-  if (method == "tools/list") return json::object{{"tools", tools()}};
-  if (method == "tools/call") return call_tool(params);
-  if (method != "initialize")
-    throw RpcError{kMethodNotFound,
-                   "there is no method '" + std::string(method.substr(0, 64)) + "'"};
-  const std::string asked = text_at(params, "protocolVersion");
-  const bool known = std::find(kVersions.begin(), kVersions.end(), asked) != kVersions.end();
-  return json::object{
-      {"protocolVersion", known ? std::string_view(asked) : kVersions.front()},
-      {"capabilities", {{"tools", json::object()}}},
-      {"serverInfo", {{"name", "quire"}, {"title", "Quire"}, {"version", version_}}},
-      {"instructions",
-       "search finds passages of the stored documents, ask answers from them, ingest stores a "
-       "text."}};
+}  // namespace
+
+bool McpServer::speaks(std::string_view version) {
+  return std::find(kVersions.begin(), kVersions.end(), version) != kVersions.end();
 }
 
-std::optional<std::string> McpServer::handle(std::string_view line) {
+json::object McpServer::initialize(const json::object& params) const {
+  const std::string asked = text_at(params, "protocolVersion");
+  return {{"protocolVersion", speaks(asked) ? std::string_view(asked) : kVersions.front()},
+          {"capabilities", {{"tools", json::object()}}},
+          {"serverInfo", {{"name", "quire"}, {"title", "Quire"}, {"version", version_}}},
+          {"instructions",
+           "search finds passages of the stored documents, ask answers from them, ingest stores a "
+           "text."}};
+}
+
+void McpServer::handle(std::string_view text, Done done) const {
   json::object reply{{"jsonrpc", "2.0"}, {"id", nullptr}};
   json::value message;
   try {
-    if (const auto wrong = parse_json(line, message))
+    if (const auto wrong = parse_json(text, message))
       throw RpcError{kParseError, "the message is no JSON: " + wrong->reason};
     const json::object* o = message.if_object();
     if (!o) throw RpcError{kInvalidRequest, "a message must be one object"};
@@ -208,17 +212,37 @@ std::optional<std::string> McpServer::handle(std::string_view line) {
     if (id && (id->is_string() || id->is_number())) reply["id"] = *id;
     const std::string method = text_at(*o, "method");
     // What has no method is a reply to a request, of which this server makes none.
-    if (method.empty() && (o->contains("result") || o->contains("error"))) return std::nullopt;
+    if (method.empty() && (o->contains("result") || o->contains("error")))
+      return done(std::nullopt);
     if (text_at(*o, "jsonrpc") != "2.0" || method.empty())
       throw RpcError{kInvalidRequest, "a message needs \"jsonrpc\": \"2.0\" and a method"};
-    if (!id) return std::nullopt;
-    const json::value* params = o->if_contains("params");
-    if (params && !params->is_object()) throw RpcError{kInvalidParams, "params must be an object"};
-    reply["result"] = result_of(method, params ? params->get_object() : json::object());
+    if (!id) return done(std::nullopt);
+    const json::value* given = o->if_contains("params");
+    if (given && !given->is_object()) throw RpcError{kInvalidParams, "params must be an object"};
+    const json::object params = given ? given->get_object() : json::object();
+    if (method == "ping") {
+      reply["result"] = json::object();
+    } else if (method == "tools/list") {
+      reply["result"] = json::object{{"tools", tools()}};
+    } else if (method == "initialize") {
+      reply["result"] = initialize(params);
+    } else if (method == "tools/call") {
+      auto call = tool_call(params);
+      if (call.ok())
+        return post_(call->path, call->body,
+                     [reply, show = call->show, done](const Result<json::value>& body) mutable {
+                       reply["result"] = tool_result(body.ok() ? Result<std::string>(show(*body))
+                                                               : body.status());
+                       done(to_text(reply));
+                     });
+      reply["result"] = tool_result(call.status());
+    } else {
+      throw RpcError{kMethodNotFound, "there is no method '" + method.substr(0, 64) + "'"};
+    }
   } catch (const RpcError& e) {
     reply["error"] = json::object{{"code", e.code}, {"message", e.message}};
   }
-  return to_text(reply);
+  done(to_text(reply));
 }
 
 }  // namespace quire

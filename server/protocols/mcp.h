@@ -7,33 +7,36 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
 namespace quire {
 
-/// McpServer answers JSON-RPC messages, one a line, as the stdio transport has them. Its tools are
-/// `search`, `ask` and `ingest`.
+/// McpServer answers JSON-RPC messages. Its tools are `search`, `ask` and `ingest`.
 ///
-/// Threads: one at a time.
+/// Threads: any, if `post` may be called from any.
 class McpServer {
  public:
-  /// Posts a body to a path of the service and returns the reply's body.
-  using Post = std::function<Result<boost::json::value>(const std::string& path,
-                                                        const boost::json::object& body)>;
+  using Reply = std::function<void(const Result<boost::json::value>& body)>;
+  /// Posts a body to a path of the service and calls `done` once with the reply's body, at once or
+  /// later, on any thread.
+  using Post =
+      std::function<void(const std::string& path, const boost::json::object& body, Reply done)>;
 
   McpServer(Post post, std::string version)
       : post_(std::move(post)), version_(std::move(version)) {}
 
-  /// Takes one message. Returns the reply as one line without its end; nothing: a notification.
-  std::optional<std::string> handle(std::string_view line);
+  /// Takes one message. Calls `done` once with the reply as one line without its end; nothing: the
+  /// message wants none.
+  using Done = std::function<void(std::optional<std::string> reply)>;
+  void handle(std::string_view message, Done done) const;
+
+  /// Returns whether this is a version of the protocol whose messages it reads and writes.
+  static bool speaks(std::string_view version);
 
  private:
-  boost::json::value result_of(std::string_view method, const boost::json::object& params);
-  boost::json::object call_tool(const boost::json::object& params);
-  Result<std::string> search(const boost::json::object& arguments);
-  Result<std::string> ask(const boost::json::object& arguments);
-  Result<std::string> ingest(const boost::json::object& arguments);
+  boost::json::object initialize(const boost::json::object& params) const;
 
   const Post post_;
   const std::string version_;

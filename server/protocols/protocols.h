@@ -19,6 +19,8 @@ void ollama_pull(std::shared_ptr<Call> call);
 void ollama_show(std::shared_ptr<Call> call);
 void ollama_version(std::shared_ptr<Call> call);
 
+void mcp(std::shared_ptr<Call> call);
+
 void openai_responses(std::shared_ptr<Call> call);
 
 }  // namespace quire::handlers

@@ -29,12 +29,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   if (data[0] % 5 == 0) {
     McpServer server(
-        [](const std::string&, const boost::json::object&) -> Result<boost::json::value> {
-          return Status::unimplemented("no service");
+        [](const std::string&, const boost::json::object&, const McpServer::Reply& done) {
+          done(Status::unimplemented("no service"));
         },
         "0");
-    const auto reply = server.handle(text);
-    if (reply && !parse_json(*reply, JsonLimits{64}).ok()) std::abort();
+    int calls = 0;
+    server.handle(text, [&](const std::optional<std::string>& reply) {
+      if (reply && !parse_json(*reply, JsonLimits{64}).ok()) std::abort();
+      ++calls;
+    });
+    if (calls != 1) std::abort();
     return 0;
   }
   const auto value = parse_json(text);

@@ -20,6 +20,7 @@ class StubAppTest : public ::testing::Test {
   StubAppTest() : services(Config()), table(all_routes()) {
     services.engine = &engine;
     services.ingest = &ingest;
+    services.routes = &table;
     services.ready = true;
     app = make_app(services, table);
     HttpServerOptions options;

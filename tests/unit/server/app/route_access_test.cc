@@ -83,6 +83,7 @@ const std::map<std::string, Expectation>& expectations() {
       {"GET /v1/vector_stores/{id}/file_batches/{batch}", {kRead}},
       {"POST /v1/vector_stores/{id}/file_batches/{batch}/cancel", {kWrite}},
       {"GET /v1/vector_stores/{id}/file_batches/{batch}/files", {kRead}},
+      {"POST /mcp", {kQuery}},
       {"POST /v1/messages", {kQuery}},
       {"POST /v1/messages/count_tokens", {kQuery}},
       {"POST /api/chat", {kQuery}},

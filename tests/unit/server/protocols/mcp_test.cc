@@ -16,14 +16,19 @@ class McpTest : public ::testing::Test {
  protected:
   json::object ask(const std::string& message) {
     McpServer server(
-        [this](const std::string& path, const json::object& body) -> Result<json::value> {
+        [this](const std::string& path, const json::object& body, const McpServer::Reply& done) {
           path_ = path;
           body_ = body;
-          if (!failure_.ok()) return failure_;
-          return reply_;
+          done(failure_.ok() ? Result<json::value>(reply_) : failure_);
         },
         "1.2.3");
-    const auto line = server.handle(message);
+    std::optional<std::string> line;
+    int calls = 0;
+    server.handle(message, [&](std::optional<std::string> reply) {
+      line = std::move(reply);
+      ++calls;
+    });
+    EXPECT_EQ(calls, 1);
     if (!line) return {};
     EXPECT_EQ(line->find('\n'), std::string::npos);
     auto value = parse_json(*line);
