@@ -79,26 +79,30 @@ json::object problem_content(ErrorStyle style) {
 
 /// Adds the error statuses that follow from the kind of route.
 void add_errors(const Route& route, json::object& responses) {
-  const auto add = [&](const char* status, const char* description) {
+  const json::object own = problem_content(route.style);
+  // What cannot be read as a request has no route, whose style its reply could have.
+  json::object any = own;
+  for (const auto& [type, schema] : problem_content(ErrorStyle::kNative)) any.emplace(type, schema);
+  const auto add = [&](const char* status, const char* description, const json::object& content) {
     if (!responses.contains(status))
-      responses[status] = json::object{{"description", description},
-                                       {"content", problem_content(route.style)}};
+      responses[status] = json::object{{"description", description}, {"content", content}};
   };
-  add("400", "A value, a field or the request itself is not valid");
+  add("400", "A value, a field or the request itself is not valid", any);
   if (!route.public_path) {
-    add("401", "No API key, or one that is not known");
-    add("403", "The key may not do this, or not in this namespace");
-    add("429", "The key's limit is used up; Retry-After says when to come back");
+    add("401", "No API key, or one that is not known", own);
+    add("403", "The key may not do this, or not in this namespace", own);
+    add("429", "The key's limit is used up; Retry-After says when to come back", own);
   }
   if (route.pattern.find('{') != std::string_view::npos)
-    add("404", "There is nothing of that name in the namespace");
+    add("404", "There is nothing of that name in the namespace", own);
   if (route.body != BodyUse::kNone) {
-    add("413", "The body is larger than server.max_body_bytes");
-    add("415", "The body's media type is not one of those listed, or its encoding is not gzip");
+    add("413", "The body is larger than server.max_body_bytes", own);
+    add("415", "The body's media type is not one of those listed, or its encoding is not gzip",
+        own);
   }
   if (route.needs_ready)
-    add("503", "Loading, draining or overloaded; Retry-After says when to come back");
-  add("default", "Any other error");
+    add("503", "Loading, draining or overloaded; Retry-After says when to come back", own);
+  add("default", "Any other error", any);
 }
 
 json::object operation(const Route& route, json::object described) {

@@ -89,6 +89,10 @@ TEST(OpenApi, ErrorsFollowFromTheRoute) {
                   .at("content")
                   .as_object()
                   .contains("application/json"));
+  // The connection refuses what it cannot read before it knows the route.
+  const auto& wrong = models.at("responses").as_object().at("400").as_object().at("content");
+  EXPECT_TRUE(wrong.as_object().contains("application/json"));
+  EXPECT_TRUE(wrong.as_object().contains("application/problem+json"));
 }
 
 json::value value_of(const std::string& text) {
