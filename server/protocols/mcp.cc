@@ -8,6 +8,7 @@
 
 #include "base/json_parse.h"
 #include "base/json_reader.h"
+#include "base/utf8.h"
 #include "server/json/text.h"
 
 namespace quire {
@@ -237,7 +238,11 @@ void McpServer::handle(std::string_view text, Done done) const {
                      });
       reply["result"] = tool_result(call.status());
     } else {
-      throw RpcError{kMethodNotFound, "there is no method '" + method.substr(0, 64) + "'"};
+      const std::string_view shown = std::string_view(method).substr(0, 64);
+      throw RpcError{
+          kMethodNotFound,
+          "there is no method '" +
+              std::string(shown.substr(0, tokenizer_internal::valid_utf8_prefix(shown))) + "'"};
     }
   } catch (const RpcError& e) {
     reply["error"] = json::object{{"code", e.code}, {"message", e.message}};

@@ -80,11 +80,21 @@ const ProblemKind& problem_kind(std::string_view code) {
   return *internal;
 }
 
+namespace {
+
+/// Removes what is left of a character where a name was cut inside it, since JSON is UTF-8.
+std::string whole_characters(std::string text) {
+  while (const auto at = invalid_utf8_at(text)) text.erase(*at, 1);
+  return text;
+}
+
+}  // namespace
+
 Problem make_problem(std::string code, std::string detail, std::string param) {
   Problem p;
   p.code = std::move(code);
-  p.detail = std::move(detail);
-  p.param = std::move(param);
+  p.detail = whole_characters(std::move(detail));
+  p.param = whole_characters(std::move(param));
   return p;
 }
 
@@ -102,14 +112,13 @@ Problem problem_of(const JsonError& error) {
 }
 
 Problem problem_of(const Status& status, std::string_view code) {
-  Problem p;
-  p.code = code.empty() ? std::string(http_error_of(status.code()).code) : std::string(code);
-  p.detail =
-      p.code == "internal"
+  if (code.empty()) code = http_error_of(status.code()).code;
+  return make_problem(
+      std::string(code),
+      code == "internal"
           ? "the request failed inside the service; the log has the reason under this request id"
-          : with_subject(status.message(), status.field());
-  p.param = status.field();
-  return p;
+          : with_subject(status.message(), status.field()),
+      status.field());
 }
 
 json::object problem_body(const Problem& problem, std::string_view instance,

@@ -92,6 +92,14 @@ TEST_F(McpTest, ToolsCallTheService) {
   EXPECT_EQ(json::serialize(body_), R"({"text":"t","id":"d"})");
 }
 
+TEST_F(McpTest, ALongNameIsNotCutInsideACharacter) {
+  std::string name(63, 'a');
+  name += "\xC3\xA9";
+  const auto o = ask(R"({"jsonrpc":"2.0","id":1,"method":")" + name + R"("})");
+  EXPECT_EQ(std::string(o.at("error").at("message").as_string()),
+            "there is no method '" + std::string(63, 'a') + "'");
+}
+
 TEST_F(McpTest, FailuresOfToolsAreResults) {
   failure_ = Status::not_found("there is no document 'x'");
   auto o = call("ask", R"({"question":"q"})");

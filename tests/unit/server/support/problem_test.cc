@@ -58,6 +58,19 @@ TEST(Problem, EveryCodeOfTheStatusTableExists) {
   for (const auto& k : problem_kinds()) EXPECT_TRUE(seen.insert(k.code).second) << k.code;
 }
 
+TEST(Problem, ANameThatWasCutInsideACharacterIsStillText) {
+  const std::string name = "caf\xC3\xA9";
+  const std::string cut = name.substr(0, 4);
+  const std::string wrong = "there is no '" + cut + "' here, \xE2\x82";
+  for (const Problem& p :
+       {make_problem("job_not_found", wrong, cut), problem_of(Status(Code::kNotFound, wrong, cut)),
+        problem_of(JsonError{"invalid_value", wrong, cut})}) {
+    EXPECT_EQ(p.detail, "there is no 'caf' here, ");
+    EXPECT_EQ(p.param, "caf");
+  }
+  EXPECT_EQ(make_problem("job_not_found", name).detail, name);
+}
+
 TEST(Problem, DetailsHaveTheirSubject) {
   const auto detail = [](const char* field, const char* message) {
     return problem_of(Status::invalid(field, message)).detail;
