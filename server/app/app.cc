@@ -94,7 +94,7 @@ HttpResponse App::preflight(Call& call, const RouteMatch& match, const HttpReque
         "Access-Control-Allow-Headers",
         wanted.empty()
             ? "Authorization, Content-Type, X-Namespace, X-Request-Id, Idempotency-Key, Prefer, "
-              "If-Match, If-None-Match"
+              "If-Match, If-None-Match, X-Quire-Affinity"
             : std::string(wanted));
     r.headers.set("Access-Control-Max-Age", "600");
   }

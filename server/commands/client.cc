@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/json_parse.h"
+#include "server/support/affinity.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -38,6 +39,12 @@ Status error_of(const HttpResponse& response) {
   }
   return Status(response.status == 404 ? Code::kNotFound : Code::kFailedPrecondition, message,
                 param);
+}
+
+void add_affinity(const ClientFlags& flags, std::span<const std::string> document_ids,
+                  ClientRequest& request) {
+  const std::string affinity = affinity_of(flags.ns.empty() ? "default" : flags.ns, document_ids);
+  if (!affinity.empty()) request.headers.emplace_back(kAffinityHeader, affinity);
 }
 
 Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,

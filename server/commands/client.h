@@ -3,6 +3,7 @@
 
 #include <boost/json/value.hpp>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,11 +17,17 @@ class App;
 
 namespace quire {
 
+/// Where the service is, and as whom it is called.
 struct ClientFlags {
   std::string server = "http://127.0.0.1:8080", key, ns, ca_file;
 };
 /// Adds --server (QUIRE_SERVER), --key (QUIRE_API_KEY), --namespace and --ca-file.
 void add_client_flags(CLI::App& command, ClientFlags& flags);
+
+/// Adds what a load balancer routes a question about these documents by. Without a namespace it is
+/// that of `default`.
+void add_affinity(const ClientFlags& flags, std::span<const std::string> document_ids,
+                  ClientRequest& request);
 
 /// Makes one call. A reply of 400 or above is an error with the service's message.
 Result<HttpResponse> client_call(const ClientFlags& flags, ClientRequest request,

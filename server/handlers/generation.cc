@@ -18,6 +18,7 @@
 #include "server/json/logprobs_json.h"
 #include "server/service/citations.h"
 #include "server/service/tracer.h"
+#include "server/support/affinity.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -538,7 +539,13 @@ void prepare(std::shared_ptr<Generation> g) {
   record->created_ms = unix_ms_now();
   if (config->explain.keep_text || config->log.texts) record->question = question_text(g->body);
   g->records.push_back(std::move(record));
-  if (choose(*g)) resolve(std::move(g), false);
+  // A balancer routes by the documents that a request names; of a request that names none, the
+  // reply tells what the service chose, for the questions that follow.
+  const std::string named = affinity_of(call.ns, g->body.document_ids);
+  call.set_affinity(named);
+  if (!choose(*g)) return;
+  if (named.empty()) call.set_affinity(affinity_of(call.ns, g->body.document_ids));
+  resolve(std::move(g), false);
 }
 
 void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {

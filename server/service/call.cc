@@ -8,6 +8,7 @@
 #include "base/nearest_name.h"
 #include "server/json/text.h"
 #include "server/service/services.h"
+#include "server/support/affinity.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -35,6 +36,7 @@ void Call::add_standard_headers(Headers& headers) const {
       std::snprintf(text, sizeof text, ", %s;dur=%.1f", name.c_str(), ms);
       timing += text;
     }
+    if (!affinity_.empty()) headers.set(kAffinityHeader, affinity_);
   }
   headers.set("Server-Timing", timing);
   const auto limit_headers = [&](const char* what, const RateState& s) {
@@ -50,7 +52,8 @@ void Call::add_standard_headers(Headers& headers) const {
   if (!cors_origin.empty()) {
     headers.set("Access-Control-Allow-Origin", cors_origin);
     headers.set("Access-Control-Expose-Headers",
-                "X-Request-Id, X-Cache, Server-Timing, Location, Retry-After, ETag");
+                "X-Request-Id, X-Cache, X-Quire-Affinity, Server-Timing, Location, Retry-After, "
+                "ETag");
     const std::string vary(headers.get("Vary"));
     if (vary.find("Origin") == std::string::npos)
       headers.set("Vary", vary.empty() ? "Origin" : vary + ", Origin");
@@ -120,6 +123,11 @@ bool Call::data(std::string_view text) {
 }
 
 void Call::end_events() { exchange->finish(); }
+
+void Call::set_affinity(std::string affinity) {
+  std::lock_guard lock(mu_);
+  affinity_ = std::move(affinity);
+}
 
 void Call::add_timing(std::string_view name, double ms) {
   std::lock_guard lock(mu_);

@@ -69,6 +69,9 @@ class Call {
   bool data(std::string_view text);
   void end_events();
 
+  /// Says which documents the request is about; every reply from now on tells it
+  /// (support/affinity.h). An empty text says nothing.
+  void set_affinity(std::string affinity);
   /// Adds a value for Server-Timing or the log line.
   void add_timing(std::string_view name, double ms);
   void add_log(std::string_view name, std::string value);
@@ -83,6 +86,7 @@ class Call {
   mutable std::mutex mu_;
   std::vector<std::pair<std::string, double>> timings_;          // guarded by mu_
   std::vector<std::pair<std::string, std::string>> log_fields_;  // guarded by mu_
+  std::string affinity_;                                         // guarded by mu_
 };
 
 /// Media types of a JSON body that a route takes.

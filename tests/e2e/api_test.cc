@@ -4,7 +4,9 @@
 #include <set>
 #include <thread>
 
+#include "base/json_parse.h"
 #include "server/service/route_table.h"
+#include "server/support/affinity.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {
@@ -38,6 +40,39 @@ class ApiTest : public ServiceTest {
     EXPECT_GT(sum, 0);
   }
 };
+
+TEST_F(ApiTest, EveryAnswerTellsTheAffinityOfItsDocuments) {
+  const std::vector<std::string> both{"affine-1", "affine-2"};
+  for (unsigned i = 0; i < 2; ++i) post(both[i], sample_text(40 + i, 200));
+  const auto told = [&](const std::string& target, const std::string& body,
+                        const std::vector<std::string>& headers = {}) {
+    return service->call("POST", target, body, headers).header("x-quire-affinity").value_or("");
+  };
+  const std::string affinity = affinity_of("default", both);
+  const std::string question = R"("query":"Who?","max_tokens":1,)";
+  const std::string ids = R"("document_ids":["affine-2","affine-1"])";
+  EXPECT_EQ(told("/v1/query", "{" + question + ids + "}"), affinity);
+  EXPECT_EQ(told("/v1/query", "{" + question + R"("stream":true,)" + ids + "}"), affinity);
+  EXPECT_EQ(told("/v1/query/plan", "{" + question + ids + "}"), affinity);
+  const std::string messages = R"("messages":[{"role":"user","content":"Who?"}],"max_tokens":1,)";
+  EXPECT_EQ(told("/v1/chat/completions", R"({"model":"default",)" + messages + ids + "}"),
+            affinity);
+  EXPECT_EQ(
+      told("/v1/chat/completions", R"({"model":"default","stream":true,)" + messages + ids + "}"),
+      affinity);
+  // A refusal tells it, too: the documents may be on the replica that the affinity leads to.
+  EXPECT_EQ(told("/v1/query", "{" + question + ids + "}", {"X-Namespace: elsewhere"}),
+            affinity_of("elsewhere", both));
+  EXPECT_EQ(told("/v1/query", "{" + question + R"("document_ids":[]})"), "");
+  const auto chosen = service->call("POST", "/v1/query",
+                                    R"({"query":"What was built by the guild?","max_tokens":1})");
+  const auto reply = parse_json(chosen.body);
+  ASSERT_TRUE(reply.ok()) << chosen.body;
+  std::vector<std::string> names;
+  for (const auto& d : at(*reply, "documents").as_array()) names.push_back(text_at(d, "id"));
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(chosen.header("x-quire-affinity"), affinity_of("default", names));
+}
 
 TEST_F(ApiTest, DocumentLifecycle) {
   EXPECT_EQ(post("life", sample_text(1, 300),

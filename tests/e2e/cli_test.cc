@@ -1,11 +1,69 @@
 // The command line works against a running service, and some commands need none.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <boost/json/serialize.hpp>
 #include <fstream>
+#include <thread>
 
+#include "server/support/affinity.h"
 #include "tests/support/service_process.h"
 
 namespace quire::testing {
 namespace {
+
+/// Returns the head of the request that a command sends, given the arguments behind --server. The
+/// reply is a refusal.
+std::string head_sent_by(std::vector<std::string> command,
+                         const std::vector<std::string>& arguments) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener, 1), 0);
+  EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::string head;
+  std::thread server([&] {
+    const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    char piece[4096];
+    while (head.find("\r\n\r\n") == std::string::npos) {
+      const ssize_t n = ::recv(fd, piece, sizeof piece, 0);
+      if (n <= 0) break;
+      head.append(piece, static_cast<std::size_t>(n));
+    }
+    const std::string_view refusal = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
+    (void)::send(fd, refusal.data(), refusal.size(), MSG_NOSIGNAL);
+    ::close(fd);
+  });
+  command.push_back("--server=http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  EXPECT_EQ(run_process(command).exit_code, 1);
+  ::shutdown(listener, SHUT_RDWR);  // for a command that has sent nothing
+  server.join();
+  ::close(listener);
+  return head;
+}
+
+TEST(Cli, AQuestionAboutDocumentsCarriesTheirAffinity) {
+  const std::vector<std::string> query{QUIRE_BINARY, "query", "Who?"}, ids{"a", "b"};
+  const std::string named = std::string(kAffinityHeader) + ": ";
+  for (const auto& more : std::vector<std::vector<std::string>>{{}, {"--json"}, {"--plan"}}) {
+    std::vector<std::string> arguments = more;
+    arguments.insert(arguments.end(), {"-d", "b,a"});
+    EXPECT_NE(head_sent_by(query, arguments).find(named + affinity_of("default", ids)),
+              std::string::npos);
+    arguments.insert(arguments.end(), {"--namespace", "team-a"});
+    EXPECT_NE(head_sent_by(query, arguments).find(named + affinity_of("team-a", ids)),
+              std::string::npos);
+  }
+  const std::string without = head_sent_by(query, {});
+  EXPECT_NE(without.find("POST /v1/query"), std::string::npos);
+  EXPECT_EQ(without.find(named), std::string::npos);
+}
 
 TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
   for (const std::vector<std::string>& args :

@@ -56,6 +56,10 @@ Result<json::object> stream_answer(const ClientFlags& flags, json::object body,
   request.target = "/v1/query";
   request.content_type = "application/json";
   request.body = to_text(body);
+  std::vector<std::string> ids;
+  if (const auto* named = body.if_contains("document_ids"); named && named->is_array())
+    for (const auto& id : named->as_array()) ids.emplace_back(id.as_string());
+  add_affinity(flags, ids, request);
   SseReader reader;
   std::string text;
   Result<json::object> answer = Status::io("the server ended the answer early");

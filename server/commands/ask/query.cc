@@ -125,6 +125,7 @@ int query(const QueryFlags& flags) {
   json::object body = body_of(flags);
   if (!flags.plan && !flags.as_json) return stream(flags, std::move(body));
   request.body = to_text(body);
+  add_affinity(flags.client, flags.asked.documents, request);
   const auto reply = client_call(flags.client, std::move(request));
   if (!reply.ok()) return complain(reply.status());
   std::printf("%s\n", reply->body.c_str());
