@@ -7,6 +7,7 @@ with QuireClient() as quire:
     print(quire.query("How many days carry over?", document_ids=["leave"]).answer)
 """
 
+from ._affinity import affinity
 from ._exchange import RetryPolicy
 from .async_client import AsyncQuireClient
 from .client import QuireClient
@@ -128,4 +129,5 @@ __all__ = [
     "StreamInterruptedError",
     "Usage",
     "__version__",
+    "affinity",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -111,6 +111,8 @@ class Call(Generic[T]):
     by its nature or by its Idempotency-Key."""
     timeout: float | None = None
     """Seconds without a byte after which the reply counts as lost; None: the client's own."""
+    document_ids: Sequence[str] = ()
+    """The documents it is about, by which a load balancer routes it."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def json_call(
     idempotency_key: str | None = None,
     repeatable: bool | None = None,
     timeout: float | None = None,
+    document_ids: Sequence[str] | None = None,
 ) -> Call[T]:
     """A call with a JSON body. `repeatable`: None gives a POST an Idempotency-Key; other methods
     are repeatable by nature."""
@@ -170,6 +173,7 @@ def json_call(
         content,
         repeatable is not False,
         timeout,
+        tuple(document_ids or ()),
     )
 
 

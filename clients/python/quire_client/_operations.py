@@ -330,6 +330,7 @@ def query(
         body,
         idempotency_key=idempotency_key,
         timeout=timeout,
+        document_ids=body.get("document_ids"),
     )
 
 
@@ -343,12 +344,19 @@ def stream_query(body: Mapping[str, Any], timeout: float | None) -> Call[Any]:
         headers={"Accept": "text/event-stream"},
         repeatable=False,
         timeout=timeout,
+        document_ids=body.get("document_ids"),
     )
 
 
 def plan(body: Mapping[str, Any], timeout: float | None) -> Call[QueryPlan]:
     return json_call(
-        "POST", "/v1/query/plan", model(QueryPlan), body, repeatable=True, timeout=timeout
+        "POST",
+        "/v1/query/plan",
+        model(QueryPlan),
+        body,
+        repeatable=True,
+        timeout=timeout,
+        document_ids=body.get("document_ids"),
     )
 
 
@@ -365,12 +373,15 @@ def get_query(id: str) -> Call[m.QueryResult]:
     return json_call("GET", f"/v1/queries/{segment(id)}", model(m.QueryResult))
 
 
-def explain(id: str, text: bool) -> Call[Explanation]:
+def explain(query: str | m.QueryResult, text: bool) -> Call[Explanation]:
+    # Only the replica that answered remembers the query.
+    result = None if isinstance(query, str) else query
     return json_call(
         "GET",
-        f"/v1/queries/{segment(id)}/explain",
+        f"/v1/queries/{segment(query if isinstance(query, str) else query.id)}/explain",
         model(Explanation),
         params={"include": "text"} if text else None,
+        document_ids=[d.id for d in result.documents if d.id is not None] if result else None,
     )
 
 

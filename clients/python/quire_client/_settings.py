@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ._affinity import HEADER, affinity
 from ._exchange import Attempt, FailedBeforeSendingError, Reply, RetryPolicy
 from .errors import ConfigurationError, ConnectionFailedError, QuireError, RequestTimeoutError
 from .version import __version__
@@ -82,6 +83,8 @@ class Settings:
             headers["Authorization"] = f"Bearer {self.api_key}"
         if self.namespace is not None:
             headers["X-Namespace"] = self.namespace
+        if call.document_ids:
+            headers[HEADER] = affinity(call.document_ids, self.namespace or "default")
         headers.update(call.headers)
         read = self.timeout if call.timeout is None else max(self.timeout, call.timeout)
         timeout = httpx.Timeout(read, connect=self.connect_timeout)

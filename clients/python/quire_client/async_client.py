@@ -159,7 +159,7 @@ class AsyncQuireClient:
     async def explain(self, query: str | m.QueryResult, *, text: bool = False) -> Explanation:
         """The fate of every block of one of the last queries, by its result or id;
         with `text` also their texts."""
-        return await self._call(ops.explain(query if isinstance(query, str) else query.id, text))
+        return await self._call(ops.explain(query, text))
 
     async def retrieve(
         self,

@@ -153,7 +153,7 @@ class QuireClient:
     def explain(self, query: str | m.QueryResult, *, text: bool = False) -> Explanation:
         """The fate of every block of one of the last queries, by its result or id;
         with `text` also their texts."""
-        return self._call(ops.explain(query if isinstance(query, str) else query.id, text))
+        return self._call(ops.explain(query, text))
 
     def retrieve(
         self,

@@ -18,6 +18,7 @@ from quire_client import (
     QuireError,
     RequestTimeoutError,
     RetryPolicy,
+    affinity,
 )
 from quire_client._exchange import (
     Attempt,
@@ -269,6 +270,15 @@ def test_ids_of_files_are_those_of_the_shared_table(tmp_path: Path) -> None:
         "text": "Hello",
         "metadata": {"source": "bom.txt"},
     }
+
+
+def test_affinities_are_those_of_the_shared_table() -> None:
+    table = Path(__file__).parents[3] / "tests" / "data" / "affinity.json"
+    rows = json.loads(table.read_text(encoding="utf-8"))
+    assert len(rows) >= 20
+    for row in rows:
+        assert affinity(row["document_ids"], row["namespace"]) == row["affinity"]
+    assert affinity(["b", "a"]) == affinity(["a", "b"], "default") != affinity(["a"])
 
 
 def test_two_files_with_one_id_are_refused(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import httpx
 import pytest
+from service import Service
 
 from quire_client import (
     AsyncQuireClient,
@@ -17,6 +19,7 @@ from quire_client import (
     NotFoundError,
     PlanEvent,
     QuireClient,
+    affinity,
 )
 from quire_client.async_client import Admin as AsyncAdmin
 from quire_client.async_client import Documents as AsyncDocuments
@@ -55,6 +58,36 @@ def test_the_sample_is_answered_right_from_the_cache(
         assert [d.id for d in result.documents] == q["document_ids"]
         assert result.cache.strategy == "reuse"
         assert result.cache.misses == []
+
+
+def test_the_affinity_that_is_sent_is_the_one_that_the_service_tells(
+    service: Service, client: QuireClient, corpus: list[Any], questions: list[Any]
+) -> None:
+    client.documents.add_many(corpus)
+    sent: list[str | None] = []
+    told: list[str | None] = []
+    hooks: dict[str, list[Any]] = {
+        "request": [lambda request: sent.append(request.headers.get("x-quire-affinity"))],
+        "response": [lambda response: told.append(response.headers.get("x-quire-affinity"))],
+    }
+    ids = [corpus[1]["id"], corpus[0]["id"]]
+    expected = affinity(reversed(ids), client.namespace or "")
+    assert len(expected) == 16
+    with (
+        httpx.Client(event_hooks=hooks) as http,
+        QuireClient(service.url, namespace=client.namespace, http_client=http) as hooked,
+    ):
+        result = hooked.query("Who?", document_ids=ids, max_tokens=1)
+        hooked.stream("Who?", document_ids=ids, max_tokens=1).until_done()
+        hooked.plan("Who?", document_ids=ids)
+        assert sent == told == [expected] * 3
+        hooked.explain(result)
+        assert sent[3] == expected
+        # The service chooses, so only the reply can tell.
+        chosen = hooked.query(questions[0]["question"], max_tokens=1)
+        assert sent[4] is None
+        names = [d.id for d in chosen.documents if d.id is not None]
+        assert told[4] == affinity(names, client.namespace or "")
 
 
 def test_messages_and_inline_documents_are_taken(
