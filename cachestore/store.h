@@ -70,6 +70,11 @@ struct RecallRequest {
   std::string tenant, fingerprint;
   /// Milliseconds after which computing the context would have been as quick
   double worth_ms = 0;
+  /// Not zero: the caller computes the context if it is not found, and then calls end_turn(). While
+  /// another replica computes it, the answer waits for that one: for twice that time and the time
+  /// of a lease at most. Contexts that go on from one another have one turn, so that one replica
+  /// computes them all.
+  Digest turn;
 };
 
 struct ListOptions {
@@ -217,6 +222,10 @@ class Store {
     (void)request;
     done(Status::not_found("this store has no shared tier"));
   }
+  /// Says that the caller has computed the context of a request with a turn, or will not compute
+  /// it. Its KV, if it is here, is written to the shared tiers, where other replicas wait for it.
+  /// It does not wait.
+  virtual void end_turn(const RecallRequest& request) { (void)request; }
   /// Returns whether a shared tier has, or had when it was asked last, KV of this context.
   virtual bool is_shared(const ContextKey& key) const {
     (void)key;

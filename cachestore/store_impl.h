@@ -100,6 +100,7 @@ class StoreImpl final : public AdminStore {
   Tier tier_of(const SegmentHandle& segment, std::uint32_t block, std::uint32_t group) override;
   bool recalls() const override { return remote_ && remote_->reads(); }
   void recall_async(RecallRequest request, RecallDone done) override;
+  void end_turn(const RecallRequest& request) override;
   bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
   RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
@@ -255,6 +256,8 @@ class StoreImpl final : public AdminStore {
   void quarantine(const SegmentHandle& segment, const Status& why);
 
   /// Stores a segment of a shared tier here.
+  void recall(RecallRequest request, RecallDone done);
+  void queue_write(const SegmentHandle& segment);
   Result<SegmentHandle> take_recalled(const RecallRequest& request, RecalledSegment recalled);
   /// Passes those of the contexts that this store has to the shared tiers.
   void share(std::span<const ContextKey> keys);

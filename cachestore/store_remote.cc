@@ -13,9 +13,47 @@ namespace {
 /// The longest wait for one context, whatever it would cost to compute.
 constexpr double kLongestWaitMs = 600'000;
 
+Clock::time_point after_ms(double ms) {
+  return Clock::now() + std::chrono::microseconds(
+                            static_cast<std::int64_t>(std::clamp(ms, 0.0, kLongestWaitMs) * 1000));
+}
+
+RemoteCache::Turn turn_of(const RecallRequest& request) {
+  return {remote_name(request.turn, request.fingerprint),
+          remote_name(request.key, request.fingerprint)};
+}
+
 }  // namespace
 
 void StoreImpl::recall_async(RecallRequest request, RecallDone done) {
+  if (request.turn.is_zero() || !remote_ || !remote_->takes_turns())
+    return recall(std::move(request), std::move(done));
+  RecallRequest first = request;
+  recall(std::move(first),
+         [this, request = std::move(request), done = std::move(done)](Result<SegmentHandle> found) {
+           // A tier that lacks the context has answered; without an answer there is no lease.
+           if (found.code() != Code::kNotFound && found.code() != Code::kCorruption)
+             return done(std::move(found));
+           // Who computes may have begun late, and may compute something else first.
+           const double ms = std::isfinite(request.worth_ms) ? 2 * request.worth_ms : 0;
+           const auto until = after_ms(ms + static_cast<double>(options_.remote.lease.count()));
+           remote_->take_turn(turn_of(request), until, [this, request, done](RemoteTurn turn) {
+             if (turn == RemoteTurn::kStored) return recall(request, done);
+             done(Status::not_found("no shared tier has this context"));
+           });
+         });
+}
+
+void StoreImpl::end_turn(const RecallRequest& request) {
+  if (request.turn.is_zero() || !remote_) return;
+  const RemoteCache::Turn turn = turn_of(request);
+  if (!remote_->has_turn(turn)) return;
+  // The document's commit may be far; who waits for the turn need not wait for that.
+  if (const auto segment = segments_->find(request.key, std::nullopt)) queue_write(*segment);
+  remote_->end_turn(turn);
+}
+
+void StoreImpl::recall(RecallRequest request, RecallDone done) {
   if (auto found = segments_->find(request.key, std::nullopt)) return done(std::move(*found));
   if (!recalls()) return done(Status::not_found("this store has no shared tier to read"));
   {
@@ -29,10 +67,7 @@ void StoreImpl::recall_async(RecallRequest request, RecallDone done) {
   wanted.fingerprint = request.fingerprint;
   wanted.layout = request.layout;
   wanted.value_bytes = request.value_bytes;
-  const double ms = std::isfinite(request.worth_ms)
-                        ? std::clamp(request.worth_ms, 0.0, kLongestWaitMs)
-                        : kLongestWaitMs;
-  wanted.deadline = Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(ms * 1000));
+  wanted.deadline = after_ms(std::isfinite(request.worth_ms) ? request.worth_ms : kLongestWaitMs);
   remote_->recall(std::move(wanted), [this, request](Result<RecalledSegment> recalled) {
     const auto segment = recalled.ok() ? take_recalled(request, std::move(*recalled))
                                        : Result<SegmentHandle>(recalled.status());
@@ -73,16 +108,17 @@ Result<SegmentHandle> StoreImpl::take_recalled(const RecallRequest& request,
 
 void StoreImpl::share(std::span<const ContextKey> keys) {
   if (!remote_ || !remote_->writes()) return;
-  for (const ContextKey& key : keys) {
-    auto segment = segments_->find(key, std::nullopt);
-    if (!segment) continue;
-    remote_->write(*segment, [this, held = *segment](const record::ValueName& name) {
-      ReadRequest read{held, name.block, name.group, ReadKind::kValue};
-      if (name.part == record::Part::kSketch) read.kind = ReadKind::kSketch;
-      return peek_value(read);
-    });
-  }
+  for (const ContextKey& key : keys)
+    if (const auto segment = segments_->find(key, std::nullopt)) queue_write(*segment);
   if (options_.remote.write_through) remote_->wait_written();
+}
+
+void StoreImpl::queue_write(const SegmentHandle& segment) {
+  remote_->write(segment, [this, held = segment](const record::ValueName& name) {
+    ReadRequest read{held, name.block, name.group, ReadKind::kValue};
+    if (name.part == record::Part::kSketch) read.kind = ReadKind::kSketch;
+    return peek_value(read);
+  });
 }
 
 }  // namespace quire

@@ -15,6 +15,14 @@ constexpr std::size_t kMaxInFlight = 64;
 constexpr std::string_view kRecordField = "r";
 
 std::string key_of(const std::string& name) { return "quire:1:{" + name + "}"; }
+std::string lease_key_of(const std::string& name) { return "quire:1:lease:{" + name + "}"; }
+
+/// Another replica may have got the lease since, so each looks whose it is within one command.
+constexpr std::string_view kRenew =
+    "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end "
+    "return 0";
+constexpr std::string_view kEnd =
+    "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('UNLINK',KEYS[1]) end return 0";
 
 class RedisTier final : public RemoteTier {
  public:
@@ -84,6 +92,46 @@ class RedisTier final : public RemoteTier {
   Status remove(const std::string& name, Deadline deadline) override {
     return run(
         name, {command({"UNLINK", key_of(name)})}, 1, deadline,
+        [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
+  }
+
+  bool has_leases() const override { return true; }
+
+  Result<bool> take_lease(const std::string& name, std::string_view token,
+                          std::chrono::milliseconds time, Deadline deadline) override {
+    const std::string key = lease_key_of(name);
+    // A command that was sent twice over a broken connection finds the lease taken, by itself. So
+    // what counts is whose it is.
+    bool mine = false;
+    QUIRE_RETURN_IF_ERROR(
+        run(name,
+            {command({"SET", key, token, "NX", "PX", std::to_string(time.count())}),
+             command({"GET", key})},
+            2, deadline, [&](std::size_t i, RedisReply reply) {
+              if (reply.is_error()) return odd(reply);
+              if (i == 1) mine = reply.kind == RedisReply::Kind::kString && reply.text == token;
+              return Status();
+            }));
+    return mine;
+  }
+
+  Result<bool> renew_lease(const std::string& name, std::string_view token,
+                           std::chrono::milliseconds time, Deadline deadline) override {
+    bool mine = false;
+    QUIRE_RETURN_IF_ERROR(run(
+        name,
+        {command({"EVAL", kRenew, "1", lease_key_of(name), token, std::to_string(time.count())})},
+        1, deadline, [&](std::size_t, RedisReply reply) {
+          if (reply.kind != RedisReply::Kind::kInteger) return odd(reply);
+          mine = reply.integer == 1;
+          return Status();
+        }));
+    return mine;
+  }
+
+  Status end_lease(const std::string& name, std::string_view token, Deadline deadline) override {
+    return run(
+        name, {command({"EVAL", kEnd, "1", lease_key_of(name), token})}, 1, deadline,
         [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
   }
 

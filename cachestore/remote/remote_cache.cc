@@ -36,6 +36,12 @@ std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
 RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers) : options_(options) {
   for (auto& t : tiers) tiers_.push_back(std::unique_ptr<Tier>(new Tier{.tier = std::move(t)}));
+  const auto with_leases = std::ranges::find_if(
+      tiers_, [](const auto& t) { return t->tier->has_leases(); });
+  // Others would wait in vain for a replica that writes nothing.
+  if (options_.mode == RemoteMode::kReadWrite && options_.lease.count() > 0 &&
+      with_leases != tiers_.end())
+    leases_ = std::make_unique<RemoteLeases>(options_, *(*with_leases)->tier);
   readers_ = std::make_unique<IoPool>(kReaders, kMaxRecalls);
   if (writes()) writer_ = std::thread([this] { run_writer(); });
 }
@@ -46,6 +52,7 @@ void RemoteCache::stop() {
     stopping_ = true;
   }
   changed_.notify_all();
+  if (leases_) leases_->stop();
   for (const auto& tier : tiers_) tier->tier->stop();
   if (writer_.joinable()) writer_.join();
   readers_->stop();
@@ -245,7 +252,11 @@ void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
       return;
     }
     std::string fingerprint = segment->fingerprint;
-    queue_.push_back({std::move(segment), std::move(read), key, std::move(fingerprint)});
+    queue_.push_back({.kind = Write::Kind::kPut,
+                      .segment = std::move(segment),
+                      .read = std::move(read),
+                      .key = key,
+                      .fingerprint = std::move(fingerprint)});
     ++queued_;
   }
   changed_.notify_all();
@@ -258,10 +269,32 @@ void RemoteCache::remove(const ContextKey& key, const std::string& fingerprint) 
   {
     const std::lock_guard lock(mu_);
     if (stopping_ || queue_.size() >= 2 * kMaxWrites) return;
-    queue_.push_back({{}, {}, key, fingerprint});
+    queue_.push_back({.kind = Write::Kind::kRemove, .key = key, .fingerprint = fingerprint});
     ++queued_;
   }
   changed_.notify_all();
+}
+
+void RemoteCache::take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done) {
+  leases_->take(std::move(turn.lease), std::move(turn.segment), until, std::move(done));
+}
+
+bool RemoteCache::has_turn(const Turn& turn) const {
+  return leases_ && leases_->holds(turn.lease, turn.segment);
+}
+
+void RemoteCache::end_turn(Turn turn) {
+  if (!leases_) return;
+  {
+    const std::lock_guard lock(mu_);
+    if (!stopping_ && queue_.size() < 2 * kMaxWrites) {
+      queue_.push_back({.kind = Write::Kind::kEndTurn, .turn = std::move(turn)});
+      ++queued_;
+      changed_.notify_all();
+      return;
+    }
+  }
+  leases_->end(turn.lease, turn.segment);
 }
 
 void RemoteCache::wait_written() {
@@ -279,8 +312,11 @@ void RemoteCache::run_writer() {
       const Write write = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      for (const auto& tier : tiers_)
-        write.segment ? write_to(*tier, write) : remove_from(*tier, write);
+      if (write.kind == Write::Kind::kEndTurn) leases_->end(write.turn.lease, write.turn.segment);
+      for (const auto& tier : tiers_) {
+        if (write.kind == Write::Kind::kPut) write_to(*tier, write);
+        if (write.kind == Write::Kind::kRemove) remove_from(*tier, write);
+      }
     }
     lock.lock();
     ++settled_;
@@ -371,6 +407,7 @@ RemoteStats RemoteCache::stats() const {
     }
     out.tiers.push_back(std::move(s));
   }
+  if (leases_) out.leases = leases_->stats();
   const std::lock_guard lock(mu_);
   out.queued_writes = queue_.size();
   out.dropped_writes = dropped_;

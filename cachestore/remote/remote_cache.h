@@ -17,6 +17,7 @@
 #include "cachestore/disk/io_pool.h"
 #include "cachestore/format/value_buffer.h"
 #include "cachestore/remote/circuit_breaker.h"
+#include "cachestore/remote/remote_leases.h"
 #include "cachestore/remote/remote_options.h"
 #include "cachestore/remote/remote_tier.h"
 
@@ -63,6 +64,18 @@ class RemoteCache {
   /// there. When the queue is full the segment is left out, and counted. A segment that the tiers
   /// are known to have is not written again.
   void write(SegmentHandle segment, ReadPayload read);
+  /// Returns whether replicas take turns at computing contexts: this one reads and writes, and a
+  /// tier has leases.
+  bool takes_turns() const { return leases_ != nullptr; }
+  /// Names a lease, and a segment that is computed under it (remote_leases.h).
+  struct Turn {
+    std::string lease, segment;
+  };
+  /// Takes a turn; it needs takes_turns().
+  void take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done);
+  bool has_turn(const Turn& turn) const;
+  /// Ends the turn once all that was queued before is written or given up.
+  void end_turn(Turn turn);
   /// Waits until all that was queued before is written or given up.
   void wait_written();
   /// Queues a segment for deletion.
@@ -86,10 +99,13 @@ class RemoteCache {
         read_bytes{0}, written{0}, written_bytes{0}, write_failures{0};
   };
   struct Write {
-    SegmentHandle segment;  ///< invalid: delete instead
-    ReadPayload read;
-    ContextKey key;
-    std::string fingerprint;
+    enum class Kind : std::uint8_t { kPut, kRemove, kEndTurn };
+    Kind kind = Kind::kPut;
+    SegmentHandle segment{};  ///< for kPut, with `read`
+    ReadPayload read{};
+    ContextKey key{};  ///< for kPut and kRemove
+    std::string fingerprint{};
+    Turn turn{};  ///< for kEndTurn
   };
 
   Result<RecalledSegment> read(const RemoteWanted& wanted);
@@ -104,6 +120,7 @@ class RemoteCache {
 
   const RemoteOptions options_;
   std::vector<std::unique_ptr<Tier>> tiers_;
+  std::unique_ptr<RemoteLeases> leases_;  // null: replicas do not take turns
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> dropped_{0};
   mutable std::mutex mu_;

@@ -22,6 +22,9 @@ struct RemoteOptions {
   bool write_through = false;
   /// Seconds after which Redis forgets KV; 0: never. A bucket has rules of its own.
   std::int64_t ttl_seconds = 7 * 24 * 3600;
+  /// How long a lease lasts that says who computes a context; its holder renews it. 0: none, every
+  /// replica computes for itself.
+  std::chrono::milliseconds lease{10'000};
 };
 
 /// Counts of one shared tier since start.
@@ -37,10 +40,23 @@ struct RemoteTierStats {
   double read_bytes_per_second = 0;               ///< moving average; 0: not measured
 };
 
+/// Counts of the turns in which replicas compute contexts, since start.
+struct RemoteLeaseStats {
+  bool enabled = false;           ///< false: there are no leases, and all counts are 0
+  std::uint64_t own = 0;          ///< contexts that were this replica's to compute
+  std::uint64_t spared = 0;       ///< contexts that another replica computed meanwhile
+  std::uint64_t given_up = 0;     ///< contexts whose lease another held for too long
+  std::uint64_t unavailable = 0;  ///< contexts without a lease: the tier gave no answer
+  std::uint64_t lost = 0;         ///< leases that ended before their holder did
+  std::uint64_t held = 0;         ///< leases of this replica, now
+  std::uint64_t waiting = 0;      ///< contexts that wait for another replica, now
+};
+
 struct RemoteStats {
   std::vector<RemoteTierStats> tiers;  ///< empty: there is no shared tier
   std::uint64_t queued_writes = 0;     ///< segments that wait to be written, now
   std::uint64_t dropped_writes = 0;    ///< segments that found the queue full
+  RemoteLeaseStats leases;
 };
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 /// and with faults.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,8 +47,32 @@ class RemoteTier {
                      Deadline deadline, const ReadValue& value, const ReadRecord& record) = 0;
   /// Deletes a segment; a missing one is no error.
   virtual Status remove(const std::string& name, Deadline deadline) = 0;
+  // Leases say which replica computes a segment. The tier ends one by itself after its time.
+  /// Returns whether the tier has leases; without them the other three fail.
+  virtual bool has_leases() const { return false; }
+  /// Takes the lease of a segment under a token that no other replica has. Returns whether it is
+  /// this token's now.
+  virtual Result<bool> take_lease(const std::string& name, std::string_view token,
+                                  std::chrono::milliseconds time, Deadline deadline);
+  /// Lets the lease begin anew. Returns false if it is not this token's any more.
+  virtual Result<bool> renew_lease(const std::string& name, std::string_view token,
+                                   std::chrono::milliseconds time, Deadline deadline);
+  /// Ends the lease if it is still this token's.
+  virtual Status end_lease(const std::string& name, std::string_view token, Deadline deadline);
   /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
   virtual void stop() = 0;
 };
+
+inline Result<bool> RemoteTier::take_lease(const std::string&, std::string_view,
+                                           std::chrono::milliseconds, Deadline) {
+  return Status::unimplemented("this tier has no leases");
+}
+inline Result<bool> RemoteTier::renew_lease(const std::string&, std::string_view,
+                                            std::chrono::milliseconds, Deadline) {
+  return Status::unimplemented("this tier has no leases");
+}
+inline Status RemoteTier::end_lease(const std::string&, std::string_view, Deadline) {
+  return Status::unimplemented("this tier has no leases");
+}
 
 }  // namespace quire

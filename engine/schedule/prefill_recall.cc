@@ -1,10 +1,38 @@
 #include "engine/schedule/prefill_recall.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <span>
 #include <utility>
 
+#include "base/sha256.h"
+
 namespace quire {
+
+namespace {
+
+/// Tokens that tell one run of contexts from another.
+constexpr std::size_t kTurnTokens = 128;
+
+/// Returns the turn of a context: that of the first one in its run. A context goes on from the rows
+/// of the one before, so a run that two replicas share out costs more than one that each computes.
+/// Runs that begin alike have one turn, and then wait for each other without need, but not for
+/// long.
+Digest turn_of(const RecallRequest& wanted, const PrefillRequest& request) {
+  Sha256 hash;
+  hash.update_field("quire-turn").update_field(wanted.tenant);
+  hash.update(std::as_bytes(std::span(request.salt_digest)));
+  std::size_t left = kTurnTokens;
+  for (const auto* ids : {&request.left_context, &request.token_ids}) {
+    const std::size_t count = std::min(left, ids->size());
+    hash.update(std::as_bytes(std::span(*ids).first(count)));
+    left -= count;
+  }
+  return hash.finish();
+}
+
+}  // namespace
 
 /// State that outlives the object, as the store may reply after it.
 struct PrefillRecall::Shared {
@@ -26,6 +54,8 @@ PrefillRecall::PrefillRecall(Store& store, Submit submit)
 
 void PrefillRecall::start(RecallRequest wanted, PrefillRequest request, PrefillTask::Done done) {
   const ContextKey key = wanted.key;
+  wanted.turn = turn_of(wanted, request);
+  const auto end_turn = [store = &store_, wanted] { store->end_turn(wanted); };
   std::uint64_t id = 0;
   bool stopped = false;
   {
@@ -35,18 +65,23 @@ void PrefillRecall::start(RecallRequest wanted, PrefillRequest request, PrefillT
     if (!stopped) shared_->waiting.emplace(id, Shared::Waiting{key, std::move(request), done});
   }
   if (stopped) return done(Status::unavailable("the engine is stopping"));
-  store_.recall_async(std::move(wanted), [shared = shared_, id](Result<SegmentHandle> recalled) {
-    const std::lock_guard lock(shared->mu);
-    const auto it = shared->waiting.find(id);
-    if (it == shared->waiting.end()) return;
-    Shared::Waiting w = std::move(it->second);
-    shared->waiting.erase(it);
-    // The segment stays pinned until the prefill has found it.
-    SegmentHandle segment = recalled.ok() ? std::move(*recalled) : SegmentHandle();
-    shared->submit(w.key, std::move(w.request),
-                   [segment = std::move(segment), done = std::move(w.done)](
-                       Result<PrefillResult> result) { done(std::move(result)); });
-  });
+  store_.recall_async(
+      std::move(wanted), [shared = shared_, id, end_turn](Result<SegmentHandle> recalled) {
+        const std::lock_guard lock(shared->mu);
+        const auto it = shared->waiting.find(id);
+        if (it == shared->waiting.end()) return end_turn();
+        Shared::Waiting w = std::move(it->second);
+        shared->waiting.erase(it);
+        // The segment stays pinned until the prefill has found it.
+        SegmentHandle segment = recalled.ok() ? std::move(*recalled) : SegmentHandle();
+        shared->submit(w.key, std::move(w.request),
+                       [segment = std::move(segment), done = std::move(w.done),
+                        end_turn](Result<PrefillResult> result) {
+                         // The result holds what was computed, so the store still has it.
+                         end_turn();
+                         done(std::move(result));
+                       });
+      });
 }
 
 void PrefillRecall::stop() {

@@ -10,8 +10,9 @@
 
 namespace quire {
 
-/// Holds prefills back while the shared tiers are asked for their KV. What was found is in the
-/// store when the prefill gets its turn, which then computes nothing. Threads: any for all methods.
+/// Holds prefills back while the shared tiers are asked for their KV, and while another replica
+/// computes it. What was found is in the store when the prefill gets its turn, which then computes
+/// nothing. Threads: any for all methods.
 class PrefillRecall {
  public:
   /// Queues a prefill to be computed, or taken from the store.

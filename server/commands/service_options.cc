@@ -66,6 +66,7 @@ StoreOptions store_options(const Config& c) {
   o.remote.timeout = std::chrono::milliseconds(c.remote.timeout_ms);
   o.remote.write_through = c.remote.write == "through";
   o.remote.ttl_seconds = c.remote.ttl_seconds;
+  o.remote.lease = std::chrono::milliseconds(c.remote.lease_ms);
   return o;
 }
 

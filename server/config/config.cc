@@ -389,6 +389,12 @@ Status check_config(const Config& c) {
                                                      std::to_string(c.cache.block_tokens) +
                                                      "; use 16, 32, 64, or 0 for the length's own");
   QUIRE_RETURN_IF_ERROR(parse_remote_url(c.remote.url).status());
+  // A shorter one could end while its holder waits for a renewal.
+  if (constexpr std::int64_t kShortestMs = 1000;
+      c.remote.lease_ms != 0 && c.remote.lease_ms < kShortestMs)
+    return Status::invalid("remote.lease_ms", "remote.lease_ms is " +
+                                                  std::to_string(c.remote.lease_ms) +
+                                                  "; use 1000 or more, or 0 for no leases");
   const std::string& collector = c.trace.endpoint;
   if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
     return Status::invalid("trace.endpoint",

@@ -63,7 +63,7 @@ struct Config {
   } disk;
   struct Remote {
     std::string url, mode = "read_write", write = "behind";
-    std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600;
+    std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600, lease_ms = 10'000;
   } remote;
   struct Policy {
     std::string strategy = "auto", compress = "auto", decode = "auto";

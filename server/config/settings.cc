@@ -175,6 +175,9 @@ std::vector<Setting> make_table() {
                     "behind", "through"),
       QUIRE_SETTING(remote, "ttl_seconds", ttl_seconds, 0, 1e9,
                     "after which Redis forgets KV; 0: never. A bucket has lifecycle rules"),
+      QUIRE_SETTING(remote, "lease_ms", lease_ms, 0, 600000,
+                    "lease in Redis by which replicas that get one document at once compute it "
+                    "once; 0: none, else 1000 at least"),
       QUIRE_SETTING(policy, "strategy", strategy, 0, 0, "default cache.strategy of queries"),
       QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
       QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),

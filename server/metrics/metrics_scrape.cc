@@ -191,6 +191,23 @@ void remote_metrics(FamilyList& out, const RemoteStats& remote) {
           [](const T& t) { return t.written; });
   counter("quire_remote_write_failures_total", "Contexts that could not be written",
           [](const T& t) { return t.write_failures; });
+  const RemoteLeaseStats& leases = remote.leases;
+  if (leases.enabled) {
+    const std::pair<const char*, std::uint64_t> turns[] = {{"own", leases.own},
+                                                           {"spared", leases.spared},
+                                                           {"given_up", leases.given_up},
+                                                           {"unavailable", leases.unavailable}};
+    for (const auto& [outcome, count] : turns)
+      out.counter("quire_remote_turns_total",
+                  "Contexts to be computed: own turn, spared as another replica computed them, or "
+                  "computed without a turn",
+                  number(count), {{"outcome", outcome}});
+    out.counter("quire_remote_leases_lost_total", "Leases that ended before their holder did",
+                number(leases.lost));
+    out.gauge("quire_remote_leases_held", "Leases of this replica", number(leases.held));
+    out.gauge("quire_remote_turns_waiting", "Contexts that another replica computes",
+              number(leases.waiting));
+  }
   out.gauge("quire_remote_queued_writes", "Contexts that wait to be written",
             number(remote.queued_writes));
   out.counter("quire_remote_dropped_writes_total", "Contexts that found the queue full",

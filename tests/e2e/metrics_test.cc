@@ -48,7 +48,9 @@ struct Scrape {
 class MetricsTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
-    start({"--metrics.vllm_names=true", "--metrics.per_namespace=true"});
+    // Nobody listens there, which is enough for the metrics of shared tiers to be there.
+    start({"--metrics.vllm_names=true", "--metrics.per_namespace=true",
+           "--remote.url=redis://127.0.0.1:1"});
     EXPECT_EQ(service
                   ->call("POST", "/v1/documents?wait=true",
                          R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}")
@@ -133,6 +135,20 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"tier_errors_total", {"counter", {"tier", "op"}}},
       {"integrity_failures_total", {"counter", {"tier"}}},
       {"tier_io_seconds", {"histogram", {"tier", "op"}}},
+      {"remote_up", {"gauge", {"tier"}}},
+      {"remote_contexts_total", {"counter", {"tier", "outcome"}}},
+      {"remote_timeouts_total", {"counter", {"tier"}}},
+      {"remote_read_bytes_total", {"counter", {"tier"}}},
+      {"remote_write_bytes_total", {"counter", {"tier"}}},
+      {"remote_read_bytes_per_second", {"gauge", {"tier"}}},
+      {"remote_written_contexts_total", {"counter", {"tier"}}},
+      {"remote_write_failures_total", {"counter", {"tier"}}},
+      {"remote_queued_writes", {"gauge", {}}},
+      {"remote_dropped_writes_total", {"counter", {}}},
+      {"remote_turns_total", {"counter", {"outcome"}}},
+      {"remote_leases_lost_total", {"counter", {}}},
+      {"remote_leases_held", {"gauge", {}}},
+      {"remote_turns_waiting", {"gauge", {}}},
       {"documents", {"gauge", {"status"}}},
       {"ingest_jobs", {"gauge", {"status"}}},
       {"ingest_tokens_total", {"counter", {}}},

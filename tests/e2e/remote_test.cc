@@ -1,7 +1,9 @@
 // Services that share KV through Redis: what one has computed, another does not compute. Skipped
 // where there is no redis-server (Debian's package of that name).
 #include <boost/json/serialize.hpp>
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "tests/support/harness/redis_process.h"
 #include "tests/support/service_process.h"
@@ -12,10 +14,10 @@ namespace {
 namespace json = boost::json;
 
 void post(const ServiceProcess& service, const std::string& id, unsigned seed,
-          const std::string& kv = "eager") {
+          const std::string& kv = "eager", int words = 1500) {
   const auto r = service.call("POST", "/v1/documents?wait=true",
                               R"({"id":")" + id + R"(","kv":")" + kv + R"(","text":)" +
-                                  quoted(sample_text(seed, 1500)) + "}");
+                                  quoted(sample_text(seed, words)) + "}");
   ASSERT_EQ(r.status, 200) << r.body;
 }
 
@@ -40,7 +42,8 @@ class Remote : public ::testing::Test {
   void SetUp() override {
     if (test::redis_program().empty()) GTEST_SKIP() << "there is no redis-server in PATH";
     redis = std::make_unique<test::RedisProcess>();
-    flags = {"--remote.url=" + redis->url(), "--remote.write=through", "--remote.timeout_ms=20000"};
+    flags = {"--remote.url=" + redis->url(), "--remote.write=through", "--remote.timeout_ms=20000",
+             "--remote.lease_ms=120000"};
     a.start(folder.path() / "a", flags);
     b.start(folder.path() / "b", flags);
   }
@@ -67,6 +70,54 @@ TEST_F(Remote, ADocumentThatAnotherServiceHasIsNotComputed) {
   EXPECT_EQ(text_at(here, "answer"), text_at(there, "answer"));
   EXPECT_EQ(text_at(here, "answer"), text_at(anew, "answer"));
   EXPECT_EQ(text_at(b.json("GET", "/health"), "checks.remote"), "ok");
+}
+
+/// Returns the tokens that a service has computed for documents.
+double computed_tokens(const ServiceProcess& service) {
+  return metric(service, "quire_ingest_tokens_total") -
+         metric(service, "quire_deduplicated_tokens_total");
+}
+
+TEST_F(Remote, ADocumentPostedToBothServicesAtOnceIsComputedOnce) {
+  std::thread at_a([&] { post(a, "d", 3, "eager", 6000); });
+  post(b, "d", 3, "eager", 6000);
+  at_a.join();
+  const auto document = b.json("GET", "/v1/documents/d");
+  EXPECT_GT(int_at(document, "chunks"), 3);
+  EXPECT_EQ(text_at(document, "cache.state"), "resident");
+  EXPECT_EQ(text_at(a.json("GET", "/v1/documents/d"), "cache.state"), "resident");
+  EXPECT_EQ(computed_tokens(a) + computed_tokens(b),
+            static_cast<double>(int_at(document, "tokens")));
+  double own = 0, spared = 0;
+  for (const ServiceProcess* service : {&a, &b}) {
+    own += metric(*service, R"(quire_remote_turns_total{outcome="own"})");
+    spared += metric(*service, R"(quire_remote_turns_total{outcome="spared"})");
+    EXPECT_EQ(metric(*service, R"(quire_remote_turns_total{outcome="given_up"})"), 0);
+    EXPECT_EQ(metric(*service, "quire_remote_turns_waiting"), 0);
+  }
+  EXPECT_EQ(own, static_cast<double>(int_at(document, "chunks")));
+  EXPECT_GT(spared, 0);
+  const auto here = ask(a, "d", "exact"), there = ask(b, "d", "exact"),
+             anew = ask(b, "d", "recompute");
+  EXPECT_EQ(text_at(here, "answer"), text_at(anew, "answer"));
+  EXPECT_EQ(text_at(there, "answer"), text_at(anew, "answer"));
+}
+
+TEST_F(Remote, WhoWaitsForAServiceThatIsKilledComputesItself) {
+  ServiceProcess c, d;
+  flags.back() = "--remote.lease_ms=1000";
+  c.start(folder.path() / "c", flags);
+  d.start(folder.path() / "d", flags);
+  const std::string body = R"({"id":"d","text":)" + quoted(sample_text(4, 30'000)) + "}";
+  ASSERT_EQ(c.call("POST", "/v1/documents", body).status, 202);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (metric(c, "quire_remote_leases_held") < 1 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_GE(metric(c, "quire_remote_leases_held"), 1);
+  c.kill();
+  EXPECT_EQ(d.call("POST", "/v1/documents?wait=true", body).status, 200);
+  EXPECT_EQ(text_at(d.json("GET", "/v1/documents/d"), "cache.state"), "resident");
+  EXPECT_GT(metric(d, R"(quire_remote_turns_total{outcome="own"})"), 0);
 }
 
 TEST_F(Remote, AQueryTakesItFromTheSharedTierWhereItHasTime) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <set>
+#include <thread>
 
 #include "cachestore/remote/redis_cluster.h"
 #include "tests/support/harness/redis_process.h"
@@ -16,6 +18,7 @@ namespace {
 
 using test::recall_of;
 using test::Replica;
+using test::turn_for;
 
 std::string redis_key(std::uint64_t key) {
   return "quire:1:{" + remote_name(test::key_of(key), "m-test") + "}";
@@ -36,6 +39,72 @@ TEST(StoreRedis, WhatOneReplicaCommitsAnotherRecalls) {
   const auto ttl = redis.ask({"TTL", redis_key(1)});
   ASSERT_TRUE(ttl);
   EXPECT_GT(ttl->integer, 6 * 24 * 3600);
+}
+
+TEST(StoreRedis, TwoReplicasThatWantOneContextTakeTurns) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url()), b(redis.url());
+  const RecallRequest turn = turn_for(1);
+  EXPECT_EQ(a.recall(turn).code(), Code::kNotFound);
+  const std::string lease = "quire:1:lease:{" + remote_name(turn.turn, "m-test") + "}";
+  const auto ttl = redis.ask({"PTTL", lease});
+  ASSERT_TRUE(ttl);
+  EXPECT_GT(ttl->integer, 0);
+  EXPECT_LE(ttl->integer, 10'000);
+  std::promise<Result<SegmentHandle>> at_b;
+  b.store->recall_async(turn, [&](Result<SegmentHandle> r) { at_b.set_value(std::move(r)); });
+  while (b.store->remote_stats().leases.waiting == 0) std::this_thread::yield();
+  {
+    const auto segment = test::put_segment(*a.store, 1);
+    ASSERT_OK(segment);
+    a.store->end_turn(turn);
+  }
+  const auto recalled = at_b.get_future().get();
+  ASSERT_OK(recalled);
+  EXPECT_OK(test::check_segment(*b.store, *recalled, 1));
+  EXPECT_TRUE(test::RedisClusterProcess::wait_until([&] {
+    return redis.ask({"EXISTS", lease}).value().integer == 0;
+  }));
+  EXPECT_EQ(a.store->remote_stats().leases.own, 1u);
+  EXPECT_EQ(b.store->remote_stats().leases.spared, 1u);
+}
+
+TEST(StoreRedis, ALeaseOfADeadReplicaEndsAndOneOfAnotherIsLeftAlone) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica b(redis.url());
+  const RecallRequest turn = turn_for(1);
+  const std::string lease = "quire:1:lease:{" + remote_name(turn.turn, "m-test") + "}";
+  ASSERT_TRUE(redis.ask({"SET", lease, "of a dead one", "PX", "300"}));
+  EXPECT_EQ(b.recall(turn).code(), Code::kNotFound);
+  EXPECT_EQ(b.store->remote_stats().leases.own, 1u);
+  ASSERT_TRUE(redis.ask({"SET", lease, "of another"}));
+  b.store->end_turn(turn);
+  EXPECT_TRUE(test::RedisClusterProcess::wait_until(
+      [&] { return b.store->remote_stats().leases.held == 0; }));
+  EXPECT_EQ(redis.ask({"GET", lease}).value().text, "of another");
+}
+
+TEST(StoreRedis, WithoutRightsForLeasesEveryReplicaComputesAndTheTierStaysUp) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  ASSERT_TRUE(redis.ask({"ACL", "SETUSER", "quire", "on", ">s3cr3t", "~quire:*", "-@all", "+hget",
+                         "+hset", "+expire", "+unlink", "+cluster|slots", "+auth"}));
+  Replica a("redis://quire:s3cr3t@127.0.0.1:" + std::to_string(redis.host().port));
+  for (std::uint64_t key = 1; key <= 10; ++key) {
+    EXPECT_EQ(a.recall(turn_for(key, key)).code(), Code::kNotFound);
+  }
+  EXPECT_EQ(a.store->remote_stats().leases.unavailable, 10u);
+  EXPECT_TRUE(a.counts().up);
+  ASSERT_TRUE(redis.ask({"ACL", "SETUSER", "quire", "+set", "+get", "+eval", "+pexpire"}));
+  Replica b("redis://quire:s3cr3t@127.0.0.1:" + std::to_string(redis.host().port));
+  const RecallRequest turn = turn_for(11);
+  EXPECT_EQ(b.recall(turn).code(), Code::kNotFound);
+  b.store->end_turn(turn);
+  EXPECT_TRUE(test::RedisClusterProcess::wait_until(
+      [&] { return b.store->remote_stats().leases.held == 0; }));
+  EXPECT_EQ(b.store->remote_stats().leases.unavailable, 0u);
 }
 
 TEST(StoreRedis, LargeValuesAndManyOfThemPass) {

@@ -15,6 +15,7 @@ namespace {
 using test::MemoryRemote;
 using test::MemoryShared;
 using test::recall_of;
+using test::turn_for;
 
 class StoreRemoteTest : public ::testing::Test {
  protected:
@@ -114,6 +115,70 @@ TEST_F(StoreRemoteTest, SeveralWhoWantOneContextShareOneRead) {
   go.set_value();
   for (auto& reply : replies) EXPECT_OK(reply.get_future().get());
   EXPECT_EQ(shared->gets, 1);
+}
+
+TEST_F(StoreRemoteTest, AContextThatTwoStoresWantAtOnceIsTheFirstOnesToCompute) {
+  shared->leases = true;
+  open_both();
+  const RecallRequest turn = turn_for(1);
+  EXPECT_EQ(recall(*a, turn).code(), Code::kNotFound);
+  EXPECT_EQ(a->remote_stats().leases.held, 1u);
+  std::promise<Result<SegmentHandle>> at_b;
+  b->recall_async(turn, [&](Result<SegmentHandle> r) { at_b.set_value(std::move(r)); });
+  while (shared->takes < 3) std::this_thread::yield();
+  // A query computes for itself: it does not wait for a turn.
+  EXPECT_EQ(recall(*b, 1).code(), Code::kNotFound);
+  EXPECT_EQ(b->remote_stats().leases.waiting, 1u);
+  const auto segment = test::put_segment(*a, 1);
+  ASSERT_OK(segment);
+  a->end_turn(turn);
+  const auto recalled = at_b.get_future().get();
+  ASSERT_OK(recalled);
+  EXPECT_OK(test::check_segment(*b, *recalled, 1));
+  EXPECT_EQ(b->remote_stats().leases.spared, 1u);
+  EXPECT_EQ(counts(a).written, 1u) << "before its document is committed";
+}
+
+TEST_F(StoreRemoteTest, ATurnWithoutAResultIsTheNextOnes) {
+  shared->leases = true;
+  open_both();
+  const RecallRequest turn = turn_for(1);
+  EXPECT_EQ(recall(*a, turn).code(), Code::kNotFound);
+  std::promise<Result<SegmentHandle>> at_b;
+  b->recall_async(turn, [&](Result<SegmentHandle> r) { at_b.set_value(std::move(r)); });
+  a->end_turn(turn);
+  EXPECT_EQ(at_b.get_future().get().code(), Code::kNotFound);
+  EXPECT_EQ(b->remote_stats().leases.own, 1u);
+  EXPECT_EQ(counts(a).written, 0u);
+}
+
+TEST_F(StoreRemoteTest, WhoWritesNothingOrHasNoLeasesTakesNoTurns) {
+  shared->leases = true;
+  RemoteOptions read;
+  read.mode = RemoteMode::kRead;
+  open_both(read);
+  EXPECT_FALSE(a->remote_stats().leases.enabled);
+  RemoteOptions off;
+  off.lease = std::chrono::milliseconds(0);
+  open_both(off);
+  EXPECT_FALSE(a->remote_stats().leases.enabled);
+  const RecallRequest turn = turn_for(1);
+  EXPECT_EQ(recall(*a, turn).code(), Code::kNotFound);
+  EXPECT_EQ(shared->takes, 0);
+}
+
+TEST_F(StoreRemoteTest, AClosedStoreLeavesNoTurnBehind) {
+  shared->leases = true;
+  open_both();
+  const RecallRequest turn = turn_for(1);
+  EXPECT_EQ(recall(*a, turn).code(), Code::kNotFound);
+  std::promise<Result<SegmentHandle>> at_b;
+  b->recall_async(turn, [&](Result<SegmentHandle> r) { at_b.set_value(std::move(r)); });
+  while (shared->takes < 2) std::this_thread::yield();
+  b.reset();
+  EXPECT_EQ(at_b.get_future().get().code(), Code::kNotFound);
+  a.reset();
+  EXPECT_TRUE(shared->held.empty());
 }
 
 /// One way to spoil a stored segment.

@@ -24,6 +24,14 @@ struct MemoryShared {
   std::mutex mu;
   std::map<std::string, Segment> segments;  // guarded by mu
   std::atomic<int> gets{0}, puts{0}, removes{0};
+  /// Leases of segments: whose each is, and when it ends. Without `leases` there are none.
+  struct Lease {
+    std::string token;
+    Clock::time_point ends;
+  };
+  std::atomic<bool> leases{false};
+  std::map<std::string, Lease> held;  // guarded by mu
+  std::atomic<int> takes{0}, renewals{0};
   /// Called before each operation; an error is its result. Empty: no fault. Set it while idle.
   std::function<Status(std::string_view operation)> fault;
 
@@ -82,6 +90,34 @@ class MemoryRemote final : public RemoteTier {
     ++shared_->removes;
     const std::lock_guard lock(shared_->mu);
     shared_->segments.erase(name);
+    return {};
+  }
+  bool has_leases() const override { return shared_->leases; }
+  Result<bool> take_lease(const std::string& name, std::string_view token,
+                          std::chrono::milliseconds time, Deadline) override {
+    QUIRE_RETURN_IF_ERROR(begin("take_lease"));
+    const std::lock_guard lock(shared_->mu);
+    ++shared_->takes;
+    MemoryShared::Lease& lease = shared_->held[name];
+    const bool is_free = lease.token.empty() || lease.ends <= Clock::now();
+    if (is_free) lease = {std::string(token), Clock::now() + time};
+    return lease.token == token;
+  }
+  Result<bool> renew_lease(const std::string& name, std::string_view token,
+                           std::chrono::milliseconds time, Deadline) override {
+    QUIRE_RETURN_IF_ERROR(begin("renew_lease"));
+    const std::lock_guard lock(shared_->mu);
+    ++shared_->renewals;
+    const auto it = shared_->held.find(name);
+    if (it == shared_->held.end() || it->second.token != token) return false;
+    it->second.ends = Clock::now() + time;
+    return true;
+  }
+  Status end_lease(const std::string& name, std::string_view token, Deadline) override {
+    QUIRE_RETURN_IF_ERROR(begin("end_lease"));
+    const std::lock_guard lock(shared_->mu);
+    const auto it = shared_->held.find(name);
+    if (it != shared_->held.end() && it->second.token == token) shared_->held.erase(it);
     return {};
   }
   void stop() override {}

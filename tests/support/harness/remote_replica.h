@@ -26,6 +26,13 @@ inline RecallRequest recall_of(std::uint64_t key, const SegmentShape& shape = {}
   return r;
 }
 
+/// The same with a turn, which all contexts of a run have in common.
+inline RecallRequest turn_for(std::uint64_t key, std::uint64_t run = 0) {
+  RecallRequest r = recall_of(key);
+  r.turn = sha256("run " + std::to_string(run));
+  return r;
+}
+
 /// Commits write through, so that their order is certain.
 struct Replica {
   explicit Replica(const std::string& url,

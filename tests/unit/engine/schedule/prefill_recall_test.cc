@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "tests/support/harness/memory_remote.h"
 #include "tests/support/harness/remote_replica.h"
@@ -64,6 +66,87 @@ TEST_F(PrefillRecallTest, AMissIsSubmittedToo) {
   recall.start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
   submitted.get_future().wait();
   EXPECT_FALSE(b->peek_segment(test::key_of(1)));
+}
+
+TEST_F(PrefillRecallTest, WhatAnotherReplicaComputesIsSubmittedOnceItIsThere) {
+  shared->leases = true;
+  a = open();
+  b = open();
+  std::promise<PrefillTask::Done> at_a, at_b;
+  PrefillRecall first(*a, [&](const ContextKey&, PrefillRequest, PrefillTask::Done done) {
+    at_a.set_value(std::move(done));
+  });
+  PrefillRecall second(*b, [&](const ContextKey&, PrefillRequest, PrefillTask::Done done) {
+    at_b.set_value(std::move(done));
+  });
+  first.start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
+  PrefillTask::Done computed = at_a.get_future().get();
+  second.start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
+  while (shared->takes < 3) std::this_thread::yield();
+  auto submitted = at_b.get_future();
+  EXPECT_EQ(submitted.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  PrefillResult result;
+  auto segment = test::put_segment(*a, 1);
+  ASSERT_OK(segment);
+  result.segment = *segment;
+  computed(std::move(result));
+  const PrefillTask::Done done = submitted.get();
+  EXPECT_TRUE(b->peek_segment(test::key_of(1)));
+  EXPECT_EQ(b->remote_stats().leases.spared, 1u);
+}
+
+TEST_F(PrefillRecallTest, ContextsThatGoOnFromOneAnotherHaveOneTurn) {
+  shared->leases = true;
+  a = open();
+  std::atomic<int> submitted{0};
+  std::vector<PrefillTask::Done> running(3);
+  PrefillRecall recall(*a, [&](const ContextKey&, PrefillRequest, PrefillTask::Done done) {
+    running[static_cast<std::size_t>(submitted.load())] = std::move(done);
+    ++submitted;
+  });
+  PrefillRequest first, second, other;
+  for (std::int32_t t = 0; t < 200; ++t) {
+    first.token_ids.push_back(t);
+    other.token_ids.push_back(t + 1);
+  }
+  second.left_context = first.token_ids;
+  second.token_ids = {7, 8, 9};
+  const auto leases = [&] {
+    const std::lock_guard lock(shared->mu);
+    return shared->held.size();
+  };
+  const auto run = [&](std::uint64_t key, const PrefillRequest& r) {
+    const int before = submitted;
+    recall.start(test::recall_of(key), r, [](const Result<PrefillResult>&) {});
+    while (submitted == before) std::this_thread::yield();
+  };
+  run(1, first);
+  run(2, second);
+  EXPECT_EQ(leases(), 1u);
+  run(3, other);
+  EXPECT_EQ(leases(), 2u);
+  EXPECT_EQ(a->remote_stats().leases.own, 3u);
+}
+
+TEST_F(PrefillRecallTest, AFailedPrefillEndsItsTurn) {
+  shared->leases = true;
+  a = open();
+  b = open();
+  std::promise<PrefillTask::Done> at_a;
+  auto first = std::make_unique<PrefillRecall>(
+      *a, [&](const ContextKey&, PrefillRequest, PrefillTask::Done done) {
+        at_a.set_value(std::move(done));
+      });
+  first->start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
+  const PrefillTask::Done failing = at_a.get_future().get();
+  std::promise<void> at_b;
+  PrefillRecall second(*b, [&](const ContextKey&, const PrefillRequest&, const PrefillTask::Done&) {
+    at_b.set_value();
+  });
+  second.start(test::recall_of(1), request(), [](const Result<PrefillResult>&) {});
+  failing(Status::exhausted("no memory"));
+  at_b.get_future().wait();
+  EXPECT_EQ(b->remote_stats().leases.own, 1u);
 }
 
 TEST_F(PrefillRecallTest, StoppingEndsWhatWaitsAndSubmitsNothing) {
