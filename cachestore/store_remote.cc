@@ -64,6 +64,7 @@ void StoreImpl::recall(RecallRequest request, RecallDone done) {
   }
   RemoteWanted wanted;
   wanted.key = request.key;
+  wanted.tenant = request.tenant;
   wanted.fingerprint = request.fingerprint;
   wanted.layout = request.layout;
   wanted.value_bytes = request.value_bytes;

@@ -7,6 +7,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/remote/remote_keys.h"
 
 namespace quire {
 namespace {
@@ -178,6 +179,13 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
       r.layout.values_per_block != wanted.layout.values_per_block ||
       r.value_bytes() != wanted.value_bytes || r.sketch_bytes() > kMaxSketchBytes)
     return bad(Status::corruption("the record has another layout than its context"));
+  // A value without the encryption that its namespace asks for may be anybody's.
+  const RemoteKeys::Key* const key = options_.keys ? options_.keys->find(wanted.tenant) : nullptr;
+  if (r.key_id != (key ? key->id : 0))
+    return bad(Status::corruption(
+        r.key_id == 0 ? "the segment is not encrypted, but its namespace has a key"
+        : key         ? "the segment is encrypted with another key than that of its namespace"
+                      : "the segment is encrypted, but its namespace has no key"));
   if (!worth_reading(tier, r.stored_bytes(), wanted.deadline)) {
     ++tier.too_slow;
     return Status::not_found("computing the context is faster than reading it");
@@ -191,16 +199,20 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
         if (!slot || out.values[position] != nullptr)
           return Status::corruption("the tier sent value " + std::to_string(position) +
                                     " that nobody asked for");
-        if (stored.size() != record::kValueHeaderBytes + slot->payload_bytes)
-          return Status::corruption(
-              "value " + std::to_string(position) + " has " + std::to_string(stored.size()) +
-              " bytes in place of " +
-              std::to_string(record::kValueHeaderBytes + slot->payload_bytes));
+        if (stored.size() != r.bytes_beside() + slot->payload_bytes)
+          return Status::corruption("value " + std::to_string(position) + " has " +
+                                    std::to_string(stored.size()) + " bytes in place of " +
+                                    std::to_string(r.bytes_beside() + slot->payload_bytes));
+        tier.read_bytes += stored.size();
+        const record::ValueName value = remote_value_name(r.key, r.fingerprint, r.layout, position);
+        std::string opened;
+        if (key) {
+          QUIRE_ASSIGN_OR_RETURN(opened, open_value(*key, r.key, value, stored));
+          stored = opened;
+        }
         auto buffer = std::make_shared<ValueBuffer>(slot->payload_bytes);
         std::memcpy(buffer->stored().data(), stored.data(), stored.size());
-        QUIRE_RETURN_IF_ERROR(record::check_value(
-            remote_value_name(r.key, r.fingerprint, r.layout, position), buffer->stored()));
-        tier.read_bytes += stored.size();
+        QUIRE_RETURN_IF_ERROR(record::check_value(value, buffer->stored()));
         out.values[position] = std::move(buffer);
         return Status();
       });
@@ -344,7 +356,8 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
     return;
   }
   const SegmentInfo& info = write.segment.info();
-  RemoteRecord record{info.key, info.fingerprint, info.layout, {}};
+  const RemoteKeys::Key* const key = options_.keys ? options_.keys->find(info.tenant) : nullptr;
+  RemoteRecord record{info.key, info.fingerprint, info.layout, {}, key ? key->id : 0};
   Status local;  // an error of this store, which says nothing of the tier
   const auto value = [&](std::uint64_t position) -> Result<std::string> {
     if (stopping_) return local = Status::unavailable("the store is closing");
@@ -358,10 +371,11 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
     std::memcpy(stored.data() + record::kValueHeaderBytes, payload->data(), payload->size());
     record::write_value_header(name, payload->bytes(), reinterpret_cast<std::byte*>(stored.data()));
     record.sizes.add(static_cast<std::uint32_t>(payload->size()));
+    if (key) return seal_value(*key, record.key, name, stored);
     return stored;
   };
   const std::uint64_t bytes = info.value_bytes + info.sketch_bytes +
-                              record.num_stored() * record::kValueHeaderBytes;
+                              record.num_stored() * record.bytes_beside();
   Status s = Status::exhausted("not enough memory to write a shared segment");
   try {
     s = tier.tier->put(remote_name(info.key, info.fingerprint), record.num_stored(), bytes,

@@ -32,7 +32,7 @@ struct RecalledSegment {
 /// Which segment is wanted, and until when it is of use.
 struct RemoteWanted {
   ContextKey key;
-  std::string fingerprint;
+  std::string tenant, fingerprint;
   SegmentLayout layout;           ///< of the values; any number of sketches is taken
   std::uint64_t value_bytes = 0;  ///< payload bytes of all values
   Clock::time_point deadline;

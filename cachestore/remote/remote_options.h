@@ -4,10 +4,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace quire {
+
+class RemoteKeys;
 
 /// Which way KV goes.
 enum class RemoteMode : std::uint8_t { kReadWrite, kRead, kWrite };
@@ -25,6 +28,8 @@ struct RemoteOptions {
   /// How long a lease lasts that says who computes a context; its holder renews it. 0: none, every
   /// replica computes for itself.
   std::chrono::milliseconds lease{10'000};
+  /// Keys that values are encrypted with, by namespace; null: values are not encrypted.
+  std::shared_ptr<const RemoteKeys> keys;
 };
 
 /// Counts of one shared tier since start.

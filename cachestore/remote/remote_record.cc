@@ -6,11 +6,13 @@
 
 #include "base/sha256.h"
 #include "cachestore/format/byte_io.h"
+#include "cachestore/remote/remote_keys.h"
 
 namespace quire {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+/// Version 2 names the key of its values; a record without a key has version 1.
+constexpr std::uint8_t kVersion = 1, kSealedVersion = 2;
 constexpr std::size_t kMaxFingerprintBytes = 256;
 constexpr std::uint64_t kMaxStored = 1u << 25;
 
@@ -33,13 +35,17 @@ std::uint64_t RemoteRecord::value_bytes() const { return sum_of(sizes, 0, num_va
 std::uint64_t RemoteRecord::sketch_bytes() const {
   return sum_of(sizes, num_values(), num_stored());
 }
+std::uint64_t RemoteRecord::bytes_beside() const {
+  return record::kValueHeaderBytes + (key_id == 0 ? 0 : kSealBytes);
+}
 std::uint64_t RemoteRecord::stored_bytes() const {
-  return value_bytes() + sketch_bytes() + num_stored() * record::kValueHeaderBytes;
+  return value_bytes() + sketch_bytes() + num_stored() * bytes_beside();
 }
 
 std::string encode_remote_record(const RemoteRecord& r) {
   ByteWriter w;
-  w.number(kVersion);
+  w.number(r.key_id == 0 ? kVersion : kSealedVersion);
+  if (r.key_id != 0) w.number(r.key_id);
   w.digest(r.key);
   w.text(r.fingerprint);
   w.number(r.layout.num_blocks);
@@ -56,8 +62,10 @@ std::string encode_remote_record(const RemoteRecord& r) {
 Result<RemoteRecord> decode_remote_record(std::string_view bytes) {
   QUIRE_ASSIGN_OR_RETURN(const std::string payload, record::decode_opaque(bytes));
   ByteReader r(payload);
-  if (r.number<std::uint8_t>() != kVersion) return damaged();
   RemoteRecord out;
+  const auto version = r.number<std::uint8_t>();
+  if (version == kSealedVersion) out.key_id = r.number<std::uint64_t>();
+  if (version != kVersion && out.key_id == 0) return damaged();
   out.key = r.digest();
   out.fingerprint = r.text(kMaxFingerprintBytes);
   out.layout.num_blocks = r.number<std::uint32_t>();

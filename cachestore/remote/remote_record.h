@@ -20,6 +20,8 @@ struct RemoteRecord {
   std::string fingerprint;  ///< as in SegmentInfo
   SegmentLayout layout;
   ValueSlots sizes;  ///< payload bytes of values and sketches, in order of position
+  /// Names the key that the values are encrypted with (remote_keys.h); 0: they are not.
+  std::uint64_t key_id = 0;
 
   std::uint64_t num_values() const {
     return std::uint64_t{layout.num_blocks} * layout.values_per_block;
@@ -28,7 +30,9 @@ struct RemoteRecord {
   /// Returns the payload bytes of the values, without sketches.
   std::uint64_t value_bytes() const;
   std::uint64_t sketch_bytes() const;
-  /// Returns the bytes of all values and sketches with their headers.
+  /// Returns the bytes that a value has in the tier besides its payload: its header, nonce and tag.
+  std::uint64_t bytes_beside() const;
+  /// Returns the bytes that all values and sketches have in the tier.
   std::uint64_t stored_bytes() const;
 };
 

@@ -246,7 +246,7 @@ Status S3Tier::get_values(const std::string& name, const RemoteRecord& record, D
   std::uint64_t next = 0, offset = 0;  // the first value that no range has, and its place
   const std::uint64_t num = record.num_stored();
   const auto size_of = [&](std::uint64_t position) {
-    return record::kValueHeaderBytes + record.sizes.find(position)->payload_bytes;
+    return record.bytes_beside() + record.sizes.find(position)->payload_bytes;
   };
   const auto begin_range = [&]() -> Status {
     Range range{std::make_unique<Exchange>(), {}, take_handle()};

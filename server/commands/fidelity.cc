@@ -274,7 +274,7 @@ Status take_calibration(const std::string& from, const EngineFacts& facts, Store
 Status open_bench(const FidelityFlags& f, const Config& config, const cuda::BackendChoice& backend,
                   const std::string& model_path, Bench& b) {
   QUIRE_ASSIGN_OR_RETURN(b.folder, WorkFolder::make(f.work));
-  StoreOptions store = store_options(config);
+  QUIRE_ASSIGN_OR_RETURN(StoreOptions store, store_options(config));
   store.path = b.folder->path();
   store.max_bytes = 0;
   QUIRE_ASSIGN_OR_RETURN(b.store, open_store(store));
@@ -300,7 +300,7 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
 /// Opens the store that receives certificates. The call comes before the long run, so that a wrong
 /// folder or a running service is found at once.
 Result<std::unique_ptr<Store>> open_certificate_store(const Config& config) {
-  StoreOptions options = store_options(config);
+  QUIRE_ASSIGN_OR_RETURN(StoreOptions options, store_options(config));
   options.dram_bytes = 0;
   auto store = open_store(options);
   if (!store.ok())

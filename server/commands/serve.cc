@@ -212,7 +212,8 @@ class Service {
     QUIRE_ASSIGN_OR_RETURN(services_.encoder, load_encoder(*config));
     QUIRE_ASSIGN_OR_RETURN(services_.reranker, load_reranker(*config));
     services_.encoder_threads = encoder_threads(*config);
-    QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(store_options(*config)));
+    QUIRE_ASSIGN_OR_RETURN(StoreOptions options, store_options(*config));
+    QUIRE_ASSIGN_OR_RETURN(store_, open_admin_store(std::move(options)));
     const StoreStats found = store_->stats();
     services_.repaired = found.salvaged;
     if (const LostWrites& lost = found.lost; lost.count > 0 && lost.last_ms == 0)
@@ -422,6 +423,7 @@ int serve(const ServeFlags& flags) {
       if (const auto headers = configured_trace_headers(); !headers.ok())
         return complain(headers.status());
     }
+    if (const auto store = store_options(*config); !store.ok()) return complain(store.status());
     const auto words = load_namespace_wordings(config->prompt.namespaces_file);
     if (!words.ok()) return complain(words.status());
     if (const auto styles = configured_citations(*config, *words); !styles.ok())

@@ -10,6 +10,7 @@
 #include "kernels/cuda/backend/watched_ops.h"
 #include "kernels/parallel.h"
 #include "server/commands/model_path.h"
+#include "server/config/remote_keys_file.h"
 #include "server/hub/remote_embedder.h"
 
 namespace quire {
@@ -45,7 +46,7 @@ std::int64_t prompt_file_bytes(const Config& c) {
   return part < kLeast ? 0 : std::min(c.disk.prompt_bytes, part);
 }
 
-StoreOptions store_options(const Config& c) {
+Result<StoreOptions> store_options(const Config& c) {
   StoreOptions o;
   o.path = c.disk.path;
   // The store does not count the prompts in its folder.
@@ -67,6 +68,7 @@ StoreOptions store_options(const Config& c) {
   o.remote.write_through = c.remote.write == "through";
   o.remote.ttl_seconds = c.remote.ttl_seconds;
   o.remote.lease = std::chrono::milliseconds(c.remote.lease_ms);
+  QUIRE_ASSIGN_OR_RETURN(o.remote.keys, load_remote_keys(c.remote.keys_file));
   return o;
 }
 

@@ -21,7 +21,8 @@ namespace quire {
 /// Returns the most bytes of the file of kept prompts: disk.prompt_bytes, but at most an eighth of
 /// disk.max_bytes, and 0 where that is less than 64 MiB.
 std::int64_t prompt_file_bytes(const Config& config);
-StoreOptions store_options(const Config& config);
+/// Errors: those of load_remote_keys().
+Result<StoreOptions> store_options(const Config& config);
 EngineOptions engine_options(const Config& config, const std::string& model_path);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);

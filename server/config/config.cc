@@ -395,6 +395,10 @@ Status check_config(const Config& c) {
     return Status::invalid("remote.lease_ms", "remote.lease_ms is " +
                                                   std::to_string(c.remote.lease_ms) +
                                                   "; use 1000 or more, or 0 for no leases");
+  if (!c.remote.keys_file.empty() && c.cache.share_across_namespaces)
+    return Status::invalid("remote.keys_file",
+                           "remote.keys_file gives namespaces keys of their own, but "
+                           "cache.share_across_namespaces lets them share KV; leave one out");
   const std::string& collector = c.trace.endpoint;
   if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
     return Status::invalid("trace.endpoint",

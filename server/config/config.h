@@ -62,7 +62,7 @@ struct Config {
     bool direct_io = true;
   } disk;
   struct Remote {
-    std::string url, mode = "read_write", write = "behind";
+    std::string url, mode = "read_write", write = "behind", keys_file;
     std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600, lease_ms = 10'000;
   } remote;
   struct Policy {

@@ -178,6 +178,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(remote, "lease_ms", lease_ms, 0, 600000,
                     "lease in Redis by which replicas that get one document at once compute it "
                     "once; 0: none, else 1000 at least"),
+      QUIRE_SETTING(remote, "keys_file", keys_file, 0, 0,
+                    "TOML file that names the encryption key of each namespace: [team] with file "
+                    "or variable; empty: shared KV is not encrypted"),
       QUIRE_SETTING(policy, "strategy", strategy, 0, 0, "default cache.strategy of queries"),
       QUIRE_SETTING(policy, "compress", compress, 0, 0, "default cache.compress of queries"),
       QUIRE_SETTING(policy, "decode", decode, 0, 0, "default cache.decode of queries"),

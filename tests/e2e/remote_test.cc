@@ -2,6 +2,7 @@
 // where there is no redis-server (Debian's package of that name).
 #include <boost/json/serialize.hpp>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -138,6 +139,31 @@ TEST_F(Remote, AQueryTakesItFromTheSharedTierWhereItHasTime) {
     EXPECT_EQ(text_at(again, "answer"), text_at(reply, "answer"));
   }
   EXPECT_TRUE(found);
+}
+
+TEST_F(Remote, EncryptedKvIsSharedByThoseWhoHaveTheKey) {
+  ServiceProcess c, d, stranger;
+  for (const std::string name : {"team", "other"}) {
+    std::ofstream(folder.path() / (name + ".key")) << std::string(64, name[0] == 't' ? '1' : '2');
+    std::ofstream(folder.path() / (name + ".toml"))
+        << "[\"*\"]\nfile = '" << (folder.path() / (name + ".key")).string() << "'\n";
+  }
+  const auto with_keys = [&](const std::string& name) {
+    std::vector<std::string> out = flags;
+    out.push_back("--remote.keys_file=" + (folder.path() / (name + ".toml")).string());
+    return out;
+  };
+  c.start(folder.path() / "c", with_keys("team"));
+  d.start(folder.path() / "d", with_keys("team"));
+  stranger.start(folder.path() / "s", with_keys("other"));
+  post(c, "d", 5);
+  post(d, "d", 5);
+  EXPECT_EQ(computed_tokens(d), 0);
+  EXPECT_EQ(text_at(ask(d, "d", "exact"), "answer"), text_at(ask(d, "d", "recompute"), "answer"));
+  post(stranger, "d", 5);
+  EXPECT_GT(computed_tokens(stranger), 0);
+  EXPECT_GT(metric(stranger, R"(quire_remote_contexts_total{tier="redis",outcome="bad"})"), 0);
+  EXPECT_TRUE(stranger.wait_for_log("encrypted with another key"));
 }
 
 TEST_F(Remote, ALostServerIsADegradedCheckAndNothingElse) {

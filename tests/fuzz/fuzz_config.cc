@@ -2,10 +2,13 @@
 // reads back to the same.
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "server/access/auth.h"
 #include "server/config/config.h"
 #include "server/config/namespace_wordings.h"
+#include "server/config/remote_keys_file.h"
 
 using namespace quire;
 
@@ -24,5 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)KeyRing::parse(text, "fuzz-keys.toml");
   const auto wordings = parse_namespace_wordings(text, "fuzz-namespaces.toml");
   if (!wordings.ok() && wordings.status().field() != "prompt.namespaces_file") std::abort();
+  const auto keys = parse_remote_keys(text, "fuzz-kv-keys.toml", [](const std::string&) {
+    return std::optional<std::string>(std::string(64, '7'));
+  });
+  if (!keys.ok() && keys.status().field() != "remote.keys_file") std::abort();
   return 0;
 }

@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)decoded->stored_bytes();
     const auto again = quire::decode_remote_record(quire::encode_remote_record(*decoded));
     if (!again.ok() || again->key != decoded->key || again->layout != decoded->layout ||
-        again->sizes.runs() != decoded->sizes.runs() || again->fingerprint != decoded->fingerprint)
+        again->sizes.runs() != decoded->sizes.runs() || again->key_id != decoded->key_id ||
+        again->fingerprint != decoded->fingerprint)
       std::abort();
   }
   return 0;

@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "cachestore/remote/remote_keys.h"
 #include "tests/support/harness/memory_remote.h"
 #include "tests/support/harness/remote_replica.h"
 
@@ -179,6 +180,74 @@ TEST_F(StoreRemoteTest, AClosedStoreLeavesNoTurnBehind) {
   EXPECT_EQ(at_b.get_future().get().code(), Code::kNotFound);
   a.reset();
   EXPECT_TRUE(shared->held.empty());
+}
+
+/// Returns options with a key for the namespace of the tests' segments.
+RemoteOptions with_key(char digit) {
+  auto keys = std::make_shared<RemoteKeys>();
+  QUIRE_CHECK(keys->add("default", std::string(64, digit)).ok(), "a good key");
+  RemoteOptions options;
+  options.keys = std::move(keys);
+  return options;
+}
+
+TEST_F(StoreRemoteTest, EncryptedValuesComeBackAndShowNothingInTheTier) {
+  open_both(with_key('1'));
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  const auto segment = recall(*b, 1);
+  ASSERT_OK(segment);
+  EXPECT_OK(test::check_segment(*b, *segment, 1));
+  const MemoryShared::Segment& stored = shared->segments.at(name_of(1));
+  const auto value = test::value_of(1, 0, 0, test::SegmentShape().value_bytes);
+  const std::string_view plain(reinterpret_cast<const char*>(value.data()), 64);
+  EXPECT_EQ(stored.values.at(0).size(), 32 + value.size() + kSealBytes);
+  EXPECT_EQ(stored.values.at(0).find(plain), std::string::npos);
+}
+
+TEST_F(StoreRemoteTest, AnotherKeyNoKeyOrNoEncryptionIsAMissThatIsDeletedAndCounted) {
+  const auto missed = [&](const char* what) {
+    SCOPED_TRACE(what);
+    EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
+    EXPECT_EQ(counts(b).bad, 1u);
+    EXPECT_FALSE(shared->has(name_of(1)));
+  };
+  struct Case {
+    const char* what;
+    RemoteOptions writer, reader;
+  };
+  for (const Case& c :
+       {Case{"another key", with_key('1'), with_key('2')}, Case{"no key", with_key('1'), {}},
+        Case{"not encrypted", {}, with_key('1')}}) {
+    disk_a = std::make_shared<test::MemoryDisk>();
+    disk_b = std::make_shared<test::MemoryDisk>();
+    open_both(c.writer);
+    ASSERT_OK(test::put_document(*a, "d", {1}));
+    RemoteOptions reader = c.reader;
+    reader.write_through = true;
+    b.reset();
+    b = open(disk_b, reader);
+    missed(c.what);
+  }
+}
+
+TEST_F(StoreRemoteTest, TamperedEncryptedValuesAreMisses) {
+  // The checksum of a value is inside of what is encrypted, so only the tag can tell.
+  for (const std::size_t at : {std::size_t{0}, std::size_t{12}, std::size_t{60}}) {
+    SCOPED_TRACE(at);
+    disk_a = std::make_shared<test::MemoryDisk>();
+    disk_b = std::make_shared<test::MemoryDisk>();
+    open_both(with_key('1'));
+    ASSERT_OK(test::put_document(*a, "d", {1}));
+    shared->segments.at(name_of(1)).values.at(2)[at] ^= 1;
+    EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
+    EXPECT_EQ(counts(b).bad, 1u);
+    EXPECT_FALSE(shared->has(name_of(1)));
+  }
+  open_both(with_key('1'));
+  ASSERT_OK(test::put_document(*a, "e", {5}));
+  auto& values = shared->segments.at(name_of(5)).values;
+  std::swap(values.at(0), values.at(1));
+  EXPECT_EQ(recall(*b, 5).code(), Code::kCorruption);
 }
 
 /// One way to spoil a stored segment.

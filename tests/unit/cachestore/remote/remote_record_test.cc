@@ -34,6 +34,20 @@ TEST(RemoteRecord, ComesBackAsItWent) {
   EXPECT_EQ(back->sizes.runs(), r.sizes.runs());
 }
 
+TEST(RemoteRecord, ARecordOfEncryptedValuesNamesTheirKey) {
+  RemoteRecord r = some_record();
+  const std::string plain = encode_remote_record(r);
+  r.key_id = 0x1234567890abcdefu;
+  EXPECT_EQ(r.stored_bytes(), 5628u + 8 * (32 + 28));
+  const std::string sealed = encode_remote_record(r);
+  EXPECT_EQ(sealed.size(), plain.size() + 8);
+  const auto back = decode_remote_record(sealed);
+  ASSERT_OK(back);
+  EXPECT_EQ(back->key_id, r.key_id);
+  EXPECT_EQ(back->sizes.runs(), r.sizes.runs());
+  EXPECT_EQ(decode_remote_record(plain)->key_id, 0u);
+}
+
 TEST(RemoteRecord, AnyChangedByteOrLengthIsRefused) {
   const std::string bytes = encode_remote_record(some_record());
   for (std::size_t i = 0; i < bytes.size(); ++i) {

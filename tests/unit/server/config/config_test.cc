@@ -128,6 +128,17 @@ TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   EXPECT_TRUE(check_config(Config()).ok());
 }
 
+TEST(Config, NamespacesWithKeysOfTheirOwnDoNotShareKv) {
+  Config c;
+  ASSERT_TRUE(
+      apply_flags({"remote.keys_file=/etc/quire/kv-keys.toml", "remote.lease_ms=0"}, c).ok());
+  EXPECT_TRUE(check_config(c).ok());
+  c.cache.share_across_namespaces = true;
+  const auto s = check_config(c);
+  EXPECT_EQ(s.field(), "remote.keys_file");
+  EXPECT_NE(s.message().find("cache.share_across_namespaces"), std::string::npos);
+}
+
 TEST(Config, AliasesAreNamesOfTheirOwn) {
   for (const auto& [aliases, good] : {std::pair{"gpt-4o,llama3:latest", true},
                                       {"a b", false},
