@@ -117,6 +117,19 @@ TEST(StoreRedis, LargeValuesAndManyOfThemPass) {
   EXPECT_GT(b.counts().read_bytes_per_second, 0);
 }
 
+TEST(StoreRedis, EncryptedValuesComeBackWithTheirKeyAlone) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  const auto timeout = std::chrono::seconds(5);
+  Replica a(redis.url(), timeout, test::keys_of('1')), b(redis.url(), timeout, test::keys_of('1')),
+      c(redis.url(), timeout, test::keys_of('2'));
+  const test::SegmentShape large{{20, 4, 2}, 100'000};
+  ASSERT_OK(test::put_document(*a.store, "d", {1}, large));
+  EXPECT_OK(b.check(1, large));
+  EXPECT_EQ(c.check(1, large).code(), Code::kCorruption);
+  EXPECT_EQ(redis.ask({"EXISTS", redis_key(1)}).value().integer, 0);
+}
+
 TEST(StoreRedis, DamageInRedisIsAMissThatIsDeletedAndCounted) {
   SKIP_WITHOUT_REDIS();
   test::RedisProcess redis;

@@ -182,12 +182,9 @@ TEST_F(StoreRemoteTest, AClosedStoreLeavesNoTurnBehind) {
   EXPECT_TRUE(shared->held.empty());
 }
 
-/// Returns options with a key for the namespace of the tests' segments.
 RemoteOptions with_key(char digit) {
-  auto keys = std::make_shared<RemoteKeys>();
-  QUIRE_CHECK(keys->add("default", std::string(64, digit)).ok(), "a good key");
   RemoteOptions options;
-  options.keys = std::move(keys);
+  options.keys = test::keys_of(digit);
   return options;
 }
 

@@ -88,6 +88,17 @@ TEST_F(StoreS3, WhatOneReplicaCommitsAnotherRecalls) {
   EXPECT_EQ(b.counts().misses, 1u);
 }
 
+TEST_F(StoreS3, EncryptedValuesComeBackWithTheirKeyAlone) {
+  const auto timeout = std::chrono::seconds(5);
+  Replica a(url, timeout, test::keys_of('1')), b(url, timeout, test::keys_of('1')),
+      c(url, timeout, test::keys_of('2'));
+  const test::SegmentShape large{{20, 4, 2}, 100'000};
+  ASSERT_OK(test::put_document(*a.store, "d", {1}, large));
+  EXPECT_OK(b.check(1, large)) << "each range begins and ends with a value";
+  EXPECT_EQ(c.check(1, large).code(), Code::kCorruption);
+  EXPECT_EQ(c.check(1, large).code(), Code::kNotFound);
+}
+
 TEST_F(StoreS3, ValuesOfSeveralRangesComeWhole) {
   Replica a(url), b(url);
   const test::SegmentShape large{{20, 4, 2}, 700'000};

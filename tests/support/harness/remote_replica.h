@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "cachestore/remote/remote_keys.h"
 #include "cachestore/remote/remote_tiers.h"
 #include "tests/support/harness/test_store.h"
 
@@ -33,14 +34,23 @@ inline RecallRequest turn_for(std::uint64_t key, std::uint64_t run = 0) {
   return r;
 }
 
+/// Returns keys with one for the namespace of test segments, of this digit.
+inline std::shared_ptr<const RemoteKeys> keys_of(char digit) {
+  auto keys = std::make_shared<RemoteKeys>();
+  QUIRE_CHECK(keys->add("default", std::string(64, digit)).ok(), "a good key");
+  return keys;
+}
+
 /// Commits write through, so that their order is certain.
 struct Replica {
   explicit Replica(const std::string& url,
-                   std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
+                   std::chrono::milliseconds timeout = std::chrono::seconds(5),
+                   std::shared_ptr<const RemoteKeys> keys = nullptr) {
     StoreOptions options;
     options.remote.url = url;
     options.remote.timeout = timeout;
     options.remote.write_through = true;
+    options.remote.keys = std::move(keys);
     auto tiers = open_remote_tiers(options.remote);
     QUIRE_CHECK(tiers.ok(), tiers.status().to_string());
     auto opened = open_store_on(
