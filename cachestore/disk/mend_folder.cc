@@ -86,8 +86,8 @@ Status mend_current(const std::string& db, const std::vector<std::string>& manif
   return write_private_file(path, right + "\n");
 }
 
-/// Cuts what a power failure left of an edit that was being written; RocksDB had not acted on it, as
-/// it syncs a manifest first. A record that was closed has a seal and no such end.
+/// Cuts what a power failure left of an edit that was being written. RocksDB had not acted on it,
+/// as it syncs a manifest first. A record that was closed has a seal and no such end.
 Status mend_manifest(const std::string& root) {
   std::error_code ec;
   if (fs::exists(root + "/SEAL", ec)) return {};
@@ -102,10 +102,9 @@ Status mend_manifest(const std::string& root) {
   const std::string kept = root + "/" + name + ".torn";
   QUIRE_RETURN_IF_ERROR(write_private_file(kept, manifest));
   QUIRE_RETURN_IF_ERROR(write_private_file(path, std::string_view(manifest).substr(0, *whole)));
-  log_warning("the end of the manifest is torn, as after a power failure, and cut",
-              {{"path", path},
-               {"bytes", std::to_string(manifest.size() - *whole)},
-               {"kept", kept}});
+  log_warning(
+      "the end of the manifest is torn, as after a power failure, and cut",
+      {{"path", path}, {"bytes", std::to_string(manifest.size() - *whole)}, {"kept", kept}});
   return {};
 }
 

@@ -16,9 +16,9 @@ inline constexpr std::string_view kNewRecordName = "/NEW_RECORD";
 
 /// Sets aside what lies in the place of a lock, a seal, a ledger, a marker or an identity and is
 /// not a file; writes a damaged or lost marker of a folder with a record again, as `layout`; ends
-/// CURRENT as RocksDB does, and points it to the manifest where that is the only one; cuts the
-/// torn end of a manifest; ends an interrupted StoreFolder::replace_record(). Each is said in the log. A folder that holds no store
-/// stays as it is. Errors: kIo.
+/// CURRENT as RocksDB does, and points it to the manifest where that is the only one; cuts the torn
+/// end of a manifest; ends an interrupted StoreFolder::replace_record(). Each is said in the log. A
+/// folder that holds no store stays as it is. Errors: kIo.
 Status mend_folder(const std::string& root, int layout);
 
 }  // namespace quire

@@ -56,8 +56,7 @@ class GroupedProductTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(GroupedProductTest, EveryInstructionSetGivesTheBitsOfThePlainVersion) {
   const auto [kind, rows, groups, columns] = GetParam();
-  const std::int64_t k = groups * kGroupInputs - 5, ldy = columns + 3,
-                     skipped = kGroupedRoundRows;
+  const std::int64_t k = groups * kGroupInputs - 5, ldy = columns + 3, skipped = kGroupedRoundRows;
   const auto x = random_floats((rows + skipped) * k, 7);
   const auto records = random_records(kind, groups, 8);
   std::vector<float> bias = random_floats(32, 9);
