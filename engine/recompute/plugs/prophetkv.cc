@@ -15,7 +15,7 @@ namespace {
 
 struct ProphetOptions {
   std::optional<double> share;
-  std::int32_t layers = 3;
+  std::int32_t layers = 0;
 };
 constexpr double kDefaultShare = 0.2;
 
@@ -23,8 +23,9 @@ OptionTable<ProphetOptions> option_table() {
   return {
       number_option("r", &ProphetOptions::share, {0, 1}, number_text(kDefaultShare),
                     "share of the document tokens computed again; published: 0.2"),
-      number_option("layers", &ProphetOptions::layers, {0, 1024},
-                    "first layers in which the question's attention ranks tokens; 0: all"),
+      number_option(
+          "layers", &ProphetOptions::layers, {0, 1024},
+          "first layers in which the question's attention ranks tokens; 0: all, as published"),
   };
 }
 
@@ -152,9 +153,9 @@ class ProphetPass final : public RecomputePass {
 /// Implements ProphetKV (Wang et al., arXiv 2602.02579): tokens that the question attends to most
 /// are computed again in all layers, so that the budget goes to what the answer needs. Their share
 /// of all document tokens is option `r`, else the requested recompute ratio, else 0.2. The
-/// publication fuses the attention of all layers; `layers` limits it to the first ones, which cost
-/// less. Documents with exact KV are skipped, and so are blocks that some layer lacks. Without a
-/// question nothing is computed again.
+/// attention of all layers is fused, as published; `layers` limits it to the first ones, which cost
+/// less and rank worse. Documents with exact KV are skipped, and so are blocks that some layer
+/// lacks. Without a question nothing is computed again.
 class ProphetRecomputer final : public Recomputer {
  public:
   explicit ProphetRecomputer(const ProphetOptions& options) : options_(options) {}
