@@ -83,9 +83,13 @@ const ProblemKind& problem_kind(std::string_view code) {
 namespace {
 
 /// Removes what is left of a character where a name was cut inside it, since JSON is UTF-8.
-std::string whole_characters(std::string text) {
-  while (const auto at = invalid_utf8_at(text)) text.erase(*at, 1);
-  return text;
+std::string whole_characters(std::string_view text) {
+  std::string out;
+  while (const auto at = invalid_utf8_at(text)) {
+    out += text.substr(0, *at);
+    text.remove_prefix(*at + 1);
+  }
+  return out.append(text);
 }
 
 }  // namespace
@@ -93,8 +97,8 @@ std::string whole_characters(std::string text) {
 Problem make_problem(std::string code, std::string detail, std::string param) {
   Problem p;
   p.code = std::move(code);
-  p.detail = whole_characters(std::move(detail));
-  p.param = whole_characters(std::move(param));
+  p.detail = whole_characters(detail);
+  p.param = whole_characters(param);
   return p;
 }
 

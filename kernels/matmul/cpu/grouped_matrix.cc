@@ -15,7 +15,8 @@ namespace quire::cpu {
 namespace {
 
 constexpr std::int64_t kBlockGroups = 64;  // 2,048 inputs of a block of rows stay in L2
-constexpr double kLeastWork = 1e7;         // below this, waking a thread costs more than it saves
+static_assert(kBlockRows % kGroupedRoundRows == 0, "products begin at a round");
+constexpr double kLeastWork = 1e7;  // below this, waking a thread costs more than it saves
 
 /// A panel of up to 32 outputs in one layout.
 struct Panel {
