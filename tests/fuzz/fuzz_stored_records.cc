@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "cachestore/disk/manifest_end.h"
 #include "cachestore/disk/write_ledger.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/record.h"
@@ -48,6 +49,11 @@ void decode_all(std::string_view bytes) {
     check(record::encode_opaque(*opaque) == bytes);
   (void)record::check_envelope(bytes).ok();
   check(WriteLedger::parse(bytes).size() <= bytes.size() / 32);
+  check(WriteLedger::last_in_log(bytes, 7) >= 7);
+  if (const auto end = torn_manifest_end(bytes)) {
+    check(*end > 0 && *end < bytes.size());
+    check(!torn_manifest_end(bytes.substr(0, *end)));
+  }
 
   // Tokens need their manifest, so the input gives the counts of two chunks.
   DocumentManifest m;
