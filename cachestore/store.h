@@ -140,8 +140,9 @@ class Store {
   virtual Result<std::string> get_text(std::string_view ns, std::string_view id) = 0;
   virtual Result<DocumentList> list_documents(std::string_view ns, const ListOptions& options) = 0;
   /// Reads the document, lets `edit` change it and writes it back synced. `edit` may change title,
-  /// metadata, status, error, pin, ttl, expiry or job; chunks and names stay. It runs without locks
-  /// and may fail with a Status, which is returned. Errors: kNotFound, kFailedPrecondition.
+  /// metadata, status, error, pin, ttl and its start, expiry or job; chunks and names stay. It runs
+  /// without locks and may fail with a Status, which is returned. Errors: kNotFound,
+  /// kFailedPrecondition.
   virtual Result<DocumentManifest> update_document(
       std::string_view ns, std::string_view id,
       const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options = {}) = 0;

@@ -138,7 +138,7 @@ Result<DocumentManifest> StoreImpl::commit_document(
 
   m.version = old.ok() ? old->version + 1 : 1;
   m.created_ms = visible ? old->created_ms : now;
-  m.updated_ms = m.committed_ms = now;
+  m.updated_ms = m.ttl_start_ms = now;
   m.hits = visible ? old->hits : 0;
   m.last_used_ms = visible ? old->last_used_ms : 0;
   m.num_tokens = 0;
@@ -289,6 +289,7 @@ Result<DocumentManifest> StoreImpl::update_document(
   next.pinned = edited.pinned;
   next.ttl_seconds = edited.ttl_seconds;
   next.ttl_anchor = edited.ttl_anchor;
+  next.ttl_start_ms = edited.ttl_start_ms;
   next.expires_at_ms = edited.expires_at_ms;
   next.job_id = std::move(edited.job_id);
   QUIRE_RETURN_IF_ERROR(validate_manifest(next));

@@ -17,6 +17,12 @@ std::uint64_t bytes_per_token(const EngineInfo& info) {
   return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
 }
 
+/// Returns whether chunks that were made of one version are those of the other.
+bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b) {
+  return a.content_hash == b.content_hash && a.chunking == b.chunking &&
+         a.salt_digest == b.salt_digest && a.fingerprint == b.fingerprint;
+}
+
 }  // namespace
 
 void DocumentTask::begin() {
@@ -125,7 +131,13 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
                                       input.chunks.has_value() || saved.chunk_bytes.has_value(),
                                       input.title, input.marks, settings.kv);
   if (!same) return false;
-  QUIRE_RETURN_IF_ERROR(keep_existing(input));
+  const Status kept = keep_existing(input);
+  if (kept.code() == Code::kNotFound) {  // it expired meanwhile, so this is a new document
+    existing_.reset();
+    existing_ready_ = false;
+    return false;
+  }
+  QUIRE_RETURN_IF_ERROR(kept);
   return true;
 }
 
@@ -150,6 +162,7 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
                                                     m.pinned = s.pinned;
                                                     m.ttl_seconds = ttl;
                                                     m.ttl_anchor = s.ttl_anchor;
+                                                    m.ttl_start_ms = context_.options.now_ms();
                                                     m.expires_at_ms.reset();
                                                     return Status();
                                                   });
@@ -402,12 +415,13 @@ void DocumentTask::commit() {
   // A new version for another model keeps what was changed while it was made.
   for (int i = 0; warm && i < kMostTries && stored.code() == Code::kFailedPrecondition; ++i) {
     const auto now = context_.store.get_document_head(work_.ns, m.id);
-    if (!now.ok() || now->committed_ms != existing_->committed_ms) break;
+    if (!now.ok() || !has_same_chunks(*now, *existing_)) break;
     m.title = now->title;
     m.metadata_json = now->metadata_json;
     m.pinned = now->pinned;
     m.ttl_seconds = now->ttl_seconds;
     m.ttl_anchor = now->ttl_anchor;
+    m.ttl_start_ms = now->ttl_start_ms;
     m.expires_at_ms = now->expires_at_ms;
     options.expected_version = now->version;
     stored = store_document(m, segments, options);

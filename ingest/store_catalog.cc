@@ -359,6 +359,7 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
     if (patch.ttl_anchor) m.ttl_anchor = *patch.ttl_anchor;
     if (patch.ttl_seconds) {
       m.ttl_seconds = *patch.ttl_seconds;
+      if (m.ttl_seconds) m.ttl_start_ms = options_.now_ms();
       // The later setting takes precedence, including its removal of the end.
       m.expires_at_ms.reset();
     }

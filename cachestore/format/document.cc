@@ -46,7 +46,7 @@ std::optional<DocumentStatus> parse_document_status(std::string_view name) {
 std::optional<std::int64_t> DocumentManifest::effective_expiry_ms() const {
   if (expires_at_ms) return expires_at_ms;
   if (!ttl_seconds) return std::nullopt;
-  const std::int64_t made = std::max(created_ms, committed_ms);
+  const std::int64_t made = std::max(created_ms, ttl_start_ms);
   const std::int64_t anchor = ttl_anchor == TtlAnchor::kLastUsed ? std::max(made, last_used_ms)
                                                                  : made;
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();

@@ -64,8 +64,9 @@ struct DocumentManifest {
   TtlAnchor ttl_anchor = TtlAnchor::kCreated;
   std::optional<std::int64_t> expires_at_ms;    ///< an explicit end; overrides ttl_seconds
   std::int64_t created_ms = 0, updated_ms = 0;  ///< Unix milliseconds, set by the store
-  /// last commit of text or chunks, set by the store; the anchor of TTL kCreated
-  std::int64_t committed_ms = 0;
+  /// The last commit of text or chunks, set by the store, or the last time that a TTL was set.
+  /// A TTL of anchor kCreated starts here.
+  std::int64_t ttl_start_ms = 0;
   std::int64_t last_used_ms = 0;  ///< 0: never used by a query
   std::uint64_t hits = 0;         ///< queries that used it
   /// ingest settings as text: equal text and settings need no recomputation
@@ -84,8 +85,8 @@ struct DocumentManifest {
   /// another model
   std::vector<ContextKey> companions;
 
-  /// Returns when the document expires, by expires_at_ms or the TTL and its anchor (last commit or
-  /// last use); empty: never.
+  /// Returns when the document expires, by expires_at_ms or the TTL and its anchor (ttl_start_ms
+  /// or the last use after it); empty: never.
   std::optional<std::int64_t> effective_expiry_ms() const;
   friend bool operator==(const DocumentManifest&, const DocumentManifest&) = default;
 };

@@ -98,7 +98,7 @@ std::string encode_head(const DocumentManifest& m) {
                  static_cast<std::uint64_t>(m.expires_at_ms.value_or(0)));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.created_ms));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.updated_ms));
-  w.number<std::uint64_t>(static_cast<std::uint64_t>(m.committed_ms));
+  w.number<std::uint64_t>(static_cast<std::uint64_t>(m.ttl_start_ms));
   w.number<std::uint64_t>(static_cast<std::uint64_t>(m.last_used_ms));
   w.varint(m.hits);
   w.text(m.chunking);
@@ -153,7 +153,7 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
   if (has_expiry) m.expires_at_ms = r.number<std::int64_t>();
   m.created_ms = r.number<std::int64_t>();
   m.updated_ms = r.number<std::int64_t>();
-  m.committed_ms = r.number<std::int64_t>();
+  m.ttl_start_ms = r.number<std::int64_t>();
   m.last_used_ms = r.number<std::int64_t>();
   m.hits = r.varint(UINT64_MAX);
   m.chunking = r.text(kMaxTitleBytes);

@@ -245,6 +245,32 @@ TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
   EXPECT_EQ(service_->documents().counts("default")->total, 0u);
 }
 
+TEST_F(CatalogTest, ATtlStartsWhenItIsSet) {
+  put(one(doc("patched", "text one")));
+  put(one(doc("posted", "text two")));
+  clock_ms_ += 90'000;
+  DocumentPatch patch;
+  patch.ttl_seconds = 60;
+  const auto patched = service_->documents().patch("default", "patched", patch);
+  ASSERT_OK(patched);
+  EXPECT_EQ(*patched->expires_at_ms, clock_ms_ + 60'000);
+  BatchOptions options;
+  options.ttl_seconds = 60;
+  for (int i = 0; i < 3; ++i) {  // the same text again, and again before it ends
+    put(one(doc("posted", "text two")), options);
+    const auto posted = service_->documents().get("default", "posted");
+    ASSERT_OK(posted);
+    EXPECT_EQ(*posted->expires_at_ms, clock_ms_ + 60'000);
+    clock_ms_ += 50'000;
+  }
+  EXPECT_EQ(engine_->prefills(), 2);
+  patch = {};
+  patch.title = "Other";
+  const auto titled = service_->documents().patch("default", "posted", patch);
+  ASSERT_OK(titled);
+  EXPECT_EQ(*titled->expires_at_ms, clock_ms_ + 10'000) << "a title starts no TTL again";
+}
+
 TEST_F(CatalogTest, UsesAreCountedUnlessOnlyPlanned) {
   put(one(doc("a", "text")));
   const std::vector<std::string> a = {"a"};

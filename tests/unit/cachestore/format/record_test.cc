@@ -26,7 +26,7 @@ DocumentManifest full_manifest() {
   m.expires_at_ms = -5;
   m.created_ms = 1;
   m.updated_ms = 2;
-  m.committed_ms = 3;
+  m.ttl_start_ms = 3;
   m.last_used_ms = 4;
   m.hits = UINT64_MAX;
   m.salt_digest = sha256("salt");
@@ -237,7 +237,7 @@ TEST(Document, ExpiryFollowsItsAnchor) {
   EXPECT_FALSE(m.effective_expiry_ms());
   m.ttl_seconds = 10;
   m.created_ms = 100;
-  m.committed_ms = 5000;
+  m.ttl_start_ms = 5000;
   m.last_used_ms = 9000;
   EXPECT_EQ(m.effective_expiry_ms(), 15000);
   m.ttl_anchor = TtlAnchor::kLastUsed;
