@@ -106,9 +106,9 @@ class JobTable final : public JobBoard {
                                  std::function<void()> done) override;
 
   // ---- documents of unfinished jobs ----
-  /// Cancels every item that waits or works for this id, and waits for one that is being committed.
-  /// None of this is saved until the returned object is destroyed. So a crash before the document
-  /// itself is deleted leaves everything unchanged. (disk)
+  /// Cancels every item that waits or works for this id, and waits for one that is being committed,
+  /// which is not cancelled. None of this is saved until the returned object is destroyed. So a
+  /// crash before the document itself is deleted leaves everything unchanged. (disk)
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);

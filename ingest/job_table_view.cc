@@ -173,6 +173,9 @@ JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_v
   };
   for (const ItemRef& ref : refs_of()) {
     if (ref.job->record.items[ref.item].view.finished()) continue;
+    // A commit under way takes the item's text, so the item could not be repeated after a crash. It
+    // ends as what it did, and is saved before the deletion.
+    if (ref.job->states[ref.item].stage == Stage::kCommitting) continue;
     ++out.num_items_;
     ++ref.job->save_holds;
     out.held_.push_back(ref.job);

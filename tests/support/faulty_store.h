@@ -49,6 +49,8 @@ class FaultyStore final : public Store {
   Status refuse_writes;
   /// Runs before a segment is begun, on the writer's thread.
   std::function<void()> before_write;
+  /// Runs before a document is committed, on the worker's thread. Set it before the first commit.
+  std::function<void()> before_commit;
 
   /// Makes later reads wait until release(), which answers them on the calling thread.
   void hold() {
@@ -147,6 +149,7 @@ class FaultyStore final : public Store {
                                            std::span<const SegmentHandle> s,
                                            const CommitOptions& o) override {
     if (fault()) return status_;
+    if (before_commit) before_commit();
     return behind_->commit_document(std::move(m), text, s, o);
   }
   Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override {

@@ -1,5 +1,8 @@
 // After a restart, unfinished jobs go on, finished ones are reported, and deleted documents stay
 // deleted.
+#include <chrono>
+#include <thread>
+
 #include "ingest/job_record.h"
 #include "tests/support/harness/ingest_fixture.h"
 
@@ -187,6 +190,25 @@ TEST_F(RestartTest, ADeletionThatIsCutShortBringsNoOlderVersionBack) {
   wait_id(newer->id);
   const auto text = service_->documents().content("default", "a");
   EXPECT_TRUE(!text.ok() || *text == "newer") << *text;
+}
+
+TEST_F(RestartTest, ADeletionDuringACommitEndsTheJobAsItWas) {
+  std::vector<NamedRecord> saved;
+  faulty_->on_deleted([&] { saved = records(); });
+  std::jthread deleting;
+  faulty_->before_commit = [&] {
+    if (deleting.joinable()) return;
+    deleting = std::jthread([&] { EXPECT_OK(service_->documents().remove("default", "a")); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it now waits for the commit
+  };
+  const auto job = service_->submit("default", one(doc("a", "text")), {});
+  ASSERT_OK(job);
+  EXPECT_EQ(wait(job).status, JobStatus::kSucceeded);
+  deleting.join();
+  ASSERT_FALSE(saved.empty());
+  crash_to(saved);
+  EXPECT_EQ(wait_id(job->id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
 }
 
 TEST_F(RestartTest, ACancelledJobStaysCancelled) {
