@@ -370,7 +370,7 @@ std::size_t StoreImpl::reap() {
       ++freed_delete_;
       // What is deleted here must not stay readable elsewhere. A replica that still has the
       // document computes its KV again.
-      if (remote_ && item.committed) remote_->remove(item.info->key, item.info->fingerprint);
+      if (remote_ && item.committed) remote_->remove(*item.info);
     }
   }
   {

@@ -245,7 +245,7 @@ Status StoreImpl::discard_segment(const SegmentHandle& segment) {
   QUIRE_RETURN_IF_ERROR(check_writable());
   if (!segment) return Status::invalid("segment", "the handle is empty");
   segments_->discard(segment->id);
-  if (remote_) remote_->remove(segment->key, segment->fingerprint);
+  if (remote_) remote_->remove(segment.info());
   return {};
 }
 

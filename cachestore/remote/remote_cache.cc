@@ -142,6 +142,16 @@ void RemoteCache::remember(Tier& tier, const ContextKey& key, bool has) {
   tier.known.insert(key);
 }
 
+const RemoteKeys::Key* RemoteCache::key_for(std::string_view tenant) const {
+  return options_.keys ? options_.keys->find(tenant) : nullptr;
+}
+
+std::string RemoteCache::name_of(const ContextKey& key, std::string_view fingerprint,
+                                 std::string_view tenant) const {
+  const RemoteKeys::Key* const by = key_for(tenant);
+  return remote_name(key, fingerprint, by ? by->id : 0);
+}
+
 /// Counts and deletes a segment of which something is wrong.
 void RemoteCache::distrust(Tier& tier, const std::string& name, const Status& why) {
   ++tier.bad;
@@ -155,7 +165,7 @@ void RemoteCache::distrust(Tier& tier, const std::string& name, const Status& wh
 }
 
 Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& wanted) {
-  const std::string name = remote_name(wanted.key, wanted.fingerprint);
+  const std::string name = name_of(wanted.key, wanted.fingerprint, wanted.tenant);
   const auto bad = [&](const Status& why) {
     remember(tier, wanted.key, false);
     distrust(tier, name, why);
@@ -180,7 +190,7 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
       r.value_bytes() != wanted.value_bytes || r.sketch_bytes() > kMaxSketchBytes)
     return bad(Status::corruption("the record has another layout than its context"));
   // A value without the encryption that its namespace asks for may be anybody's.
-  const RemoteKeys::Key* const key = options_.keys ? options_.keys->find(wanted.tenant) : nullptr;
+  const RemoteKeys::Key* const key = key_for(wanted.tenant);
   if (r.key_id != (key ? key->id : 0))
     return bad(Status::corruption(
         r.key_id == 0 ? "the segment is not encrypted, but its namespace has a key"
@@ -263,25 +273,25 @@ void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
       ++dropped_;
       return;
     }
-    std::string fingerprint = segment->fingerprint;
     queue_.push_back({.kind = Write::Kind::kPut,
                       .segment = std::move(segment),
                       .read = std::move(read),
-                      .key = key,
-                      .fingerprint = std::move(fingerprint)});
+                      .key = key});
     ++queued_;
   }
   changed_.notify_all();
 }
 
-void RemoteCache::remove(const ContextKey& key, const std::string& fingerprint) {
+void RemoteCache::remove(const SegmentInfo& segment) {
   if (!writes()) return;
   // A write that is queued after this must not find that the tiers have it.
-  for (const auto& tier : tiers_) remember(*tier, key, false);
+  for (const auto& tier : tiers_) remember(*tier, segment.key, false);
   {
     const std::lock_guard lock(mu_);
     if (stopping_ || queue_.size() >= 2 * kMaxWrites) return;
-    queue_.push_back({.kind = Write::Kind::kRemove, .key = key, .fingerprint = fingerprint});
+    queue_.push_back({.kind = Write::Kind::kRemove,
+                      .key = segment.key,
+                      .name = name_of(segment.key, segment.fingerprint, segment.tenant)});
     ++queued_;
   }
   changed_.notify_all();
@@ -340,8 +350,7 @@ void RemoteCache::remove_from(Tier& tier, const Write& write) {
   remember(tier, write.key, false);
   const auto begun = Clock::now();
   if (!tier.breaker.allow(begun)) return;
-  const Status s = tier.tier->remove(remote_name(write.key, write.fingerprint),
-                                     begun + options_.timeout);
+  const Status s = tier.tier->remove(write.name, begun + options_.timeout);
   settle(tier, begun, s);
 }
 
@@ -356,7 +365,8 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
     return;
   }
   const SegmentInfo& info = write.segment.info();
-  const RemoteKeys::Key* const key = options_.keys ? options_.keys->find(info.tenant) : nullptr;
+  const RemoteKeys::Key* const key = key_for(info.tenant);
+  const std::string segment = name_of(info.key, info.fingerprint, info.tenant);
   RemoteRecord record{info.key, info.fingerprint, info.layout, {}, key ? key->id : 0};
   Status local;  // an error of this store, which says nothing of the tier
   const auto value = [&](std::uint64_t position) -> Result<std::string> {
@@ -378,8 +388,7 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
                               record.num_stored() * record.bytes_beside();
   Status s = Status::exhausted("not enough memory to write a shared segment");
   try {
-    s = tier.tier->put(remote_name(info.key, info.fingerprint), record.num_stored(), bytes,
-                       Clock::now() + kWriteTime, value,
+    s = tier.tier->put(segment, record.num_stored(), bytes, Clock::now() + kWriteTime, value,
                        [&] { return encode_remote_record(record); });
   } catch (const std::bad_alloc&) {  // it says so itself
     local = s;
@@ -388,10 +397,9 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
   if (!s.ok()) {
     ++tier.write_failures;
     if (!stopping_)
-      log_warning("KV was not written to a shared tier",
-                  {{"tier", std::string(tier.tier->kind())},
-                   {"segment", remote_name(info.key, info.fingerprint)},
-                   {"reason", quoted(s)}});
+      log_warning(
+          "KV was not written to a shared tier",
+          {{"tier", std::string(tier.tier->kind())}, {"segment", segment}, {"reason", quoted(s)}});
     return;
   }
   ++tier.written;

@@ -17,6 +17,7 @@
 #include "cachestore/disk/io_pool.h"
 #include "cachestore/format/value_buffer.h"
 #include "cachestore/remote/circuit_breaker.h"
+#include "cachestore/remote/remote_keys.h"
 #include "cachestore/remote/remote_leases.h"
 #include "cachestore/remote/remote_options.h"
 #include "cachestore/remote/remote_tier.h"
@@ -79,7 +80,7 @@ class RemoteCache {
   /// Waits until all that was queued before is written or given up.
   void wait_written();
   /// Queues a segment for deletion.
-  void remove(const ContextKey& key, const std::string& fingerprint);
+  void remove(const SegmentInfo& segment);
   /// Returns whether a tier has, or had when it was asked last, this segment.
   bool knows(const ContextKey& key) const;
   RemoteStats stats() const;
@@ -103,14 +104,18 @@ class RemoteCache {
     Kind kind = Kind::kPut;
     SegmentHandle segment{};  ///< for kPut, with `read`
     ReadPayload read{};
-    ContextKey key{};  ///< for kPut and kRemove
-    std::string fingerprint{};
-    Turn turn{};  ///< for kEndTurn
+    ContextKey key{};    ///< for kPut and kRemove
+    std::string name{};  ///< for kRemove
+    Turn turn{};         ///< for kEndTurn
   };
 
   Result<RecalledSegment> read(const RemoteWanted& wanted);
   Result<RecalledSegment> read_from(Tier& tier, const RemoteWanted& wanted);
   bool worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline);
+  /// Returns the key that encrypts the KV of a namespace; null: it is not encrypted.
+  const RemoteKeys::Key* key_for(std::string_view tenant) const;
+  std::string name_of(const ContextKey& key, std::string_view fingerprint,
+                      std::string_view tenant) const;
   void distrust(Tier& tier, const std::string& name, const Status& why);
   void settle(Tier& tier, Clock::time_point begun, const Status& status);
   void run_writer();

@@ -1,6 +1,8 @@
 #include "cachestore/remote/remote_record.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <span>
 
@@ -90,8 +92,12 @@ Result<RemoteRecord> decode_remote_record(std::string_view bytes) {
   return out;
 }
 
-std::string remote_name(const ContextKey& key, std::string_view fingerprint) {
-  return std::string(fingerprint) + "." + key.hex();
+std::string remote_name(const ContextKey& key, std::string_view fingerprint, std::uint64_t key_id) {
+  std::string out = std::string(fingerprint) + "." + key.hex();
+  if (key_id == 0) return out;
+  char hex[17];
+  std::snprintf(hex, sizeof hex, "%016" PRIx64, key_id);
+  return out + "." + hex;
 }
 
 record::ValueName remote_value_name(const ContextKey& key, std::string_view fingerprint,

@@ -41,8 +41,11 @@ std::string encode_remote_record(const RemoteRecord& record);
 /// Errors: kCorruption for anything that the encoder does not write.
 Result<RemoteRecord> decode_remote_record(std::string_view bytes);
 
-/// Returns the name of a segment in a shared tier: fingerprint and key. Two models never have one.
-std::string remote_name(const ContextKey& key, std::string_view fingerprint);
+/// Returns the name of a segment in a shared tier: fingerprint, key and, unless it is 0, the id of
+/// the key that encrypts it. Two models never have one, nor do two of these keys, so services with
+/// different keys do not delete each other's segments.
+std::string remote_name(const ContextKey& key, std::string_view fingerprint,
+                        std::uint64_t key_id = 0);
 /// Returns the name that the checksum of a value or sketch is bound to. In place of a segment's
 /// number, which only one store knows, it has a digest of key and fingerprint.
 record::ValueName remote_value_name(const ContextKey& key, std::string_view fingerprint,

@@ -182,6 +182,11 @@ TEST_F(StoreRemoteTest, AClosedStoreLeavesNoTurnBehind) {
   EXPECT_TRUE(shared->held.empty());
 }
 
+/// Returns the name of a segment that is encrypted with the key of test::keys_of(digit).
+std::string sealed_name(std::uint64_t key, char digit) {
+  return remote_name(test::key_of(key), "m-test", test::keys_of(digit)->find("default")->id);
+}
+
 RemoteOptions with_key(char digit) {
   RemoteOptions options;
   options.keys = test::keys_of(digit);
@@ -194,36 +199,58 @@ TEST_F(StoreRemoteTest, EncryptedValuesComeBackAndShowNothingInTheTier) {
   const auto segment = recall(*b, 1);
   ASSERT_OK(segment);
   EXPECT_OK(test::check_segment(*b, *segment, 1));
-  const MemoryShared::Segment& stored = shared->segments.at(name_of(1));
+  const MemoryShared::Segment& stored = shared->segments.at(sealed_name(1, '1'));
   const auto value = test::value_of(1, 0, 0, test::SegmentShape().value_bytes);
   const std::string_view plain(reinterpret_cast<const char*>(value.data()), 64);
   EXPECT_EQ(stored.values.at(0).size(), 32 + value.size() + kSealBytes);
   EXPECT_EQ(stored.values.at(0).find(plain), std::string::npos);
 }
 
-TEST_F(StoreRemoteTest, AnotherKeyNoKeyOrNoEncryptionIsAMissThatIsDeletedAndCounted) {
-  const auto missed = [&](const char* what) {
-    SCOPED_TRACE(what);
-    EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
-    EXPECT_EQ(counts(b).bad, 1u);
-    EXPECT_FALSE(shared->has(name_of(1)));
-  };
+TEST_F(StoreRemoteTest, ServicesWithDifferentKeysLeaveEachOthersSegmentsAlone) {
+  open_both(with_key('1'));
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  for (const bool sealed : {true, false}) {
+    const std::string own = sealed ? sealed_name(1, '2') : name_of(1);
+    disk_b = std::make_shared<test::MemoryDisk>();
+    RemoteOptions options = sealed ? with_key('2') : RemoteOptions();
+    options.write_through = true;
+    b.reset();
+    b = open(disk_b, options);
+    EXPECT_EQ(recall(*b, 1).code(), Code::kNotFound);
+    ASSERT_OK(test::put_document(*b, "d", {1}));
+    EXPECT_TRUE(shared->has(own));
+    ASSERT_OK(b->delete_document("default", "d"));
+    while (shared->has(own)) std::this_thread::yield();
+    EXPECT_TRUE(shared->has(sealed_name(1, '1')));
+  }
+}
+
+TEST_F(StoreRemoteTest, ASegmentUnderTheNameOfAnotherKeyIsAMissThatIsDeletedAndCounted) {
   struct Case {
     const char* what;
     RemoteOptions writer, reader;
+    std::string from, to;
   };
   for (const Case& c :
-       {Case{"another key", with_key('1'), with_key('2')}, Case{"no key", with_key('1'), {}},
-        Case{"not encrypted", {}, with_key('1')}}) {
+       {Case{"another key", with_key('1'), with_key('2'), sealed_name(1, '1'), sealed_name(1, '2')},
+        Case{"no key", with_key('1'), {}, sealed_name(1, '1'), name_of(1)},
+        Case{"not encrypted", {}, with_key('1'), name_of(1), sealed_name(1, '1')}}) {
+    SCOPED_TRACE(c.what);
     disk_a = std::make_shared<test::MemoryDisk>();
     disk_b = std::make_shared<test::MemoryDisk>();
     open_both(c.writer);
     ASSERT_OK(test::put_document(*a, "d", {1}));
+    auto segment = shared->segments.extract(c.from);
+    ASSERT_FALSE(segment.empty());
+    segment.key() = c.to;
+    shared->segments.insert(std::move(segment));
     RemoteOptions reader = c.reader;
     reader.write_through = true;
     b.reset();
     b = open(disk_b, reader);
-    missed(c.what);
+    EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
+    EXPECT_EQ(counts(b).bad, 1u);
+    EXPECT_FALSE(shared->has(c.to));
   }
 }
 
@@ -235,14 +262,14 @@ TEST_F(StoreRemoteTest, TamperedEncryptedValuesAreMisses) {
     disk_b = std::make_shared<test::MemoryDisk>();
     open_both(with_key('1'));
     ASSERT_OK(test::put_document(*a, "d", {1}));
-    shared->segments.at(name_of(1)).values.at(2)[at] ^= 1;
+    shared->segments.at(sealed_name(1, '1')).values.at(2)[at] ^= 1;
     EXPECT_EQ(recall(*b, 1).code(), Code::kCorruption);
     EXPECT_EQ(counts(b).bad, 1u);
-    EXPECT_FALSE(shared->has(name_of(1)));
+    EXPECT_FALSE(shared->has(sealed_name(1, '1')));
   }
   open_both(with_key('1'));
   ASSERT_OK(test::put_document(*a, "e", {5}));
-  auto& values = shared->segments.at(name_of(5)).values;
+  auto& values = shared->segments.at(sealed_name(5, '1')).values;
   std::swap(values.at(0), values.at(1));
   EXPECT_EQ(recall(*b, 5).code(), Code::kCorruption);
 }

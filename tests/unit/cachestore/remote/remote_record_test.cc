@@ -83,7 +83,9 @@ TEST(RemoteRecord, NamesOfValuesDifferByModelContextAndPlace) {
       }
     }
   }
-  EXPECT_NE(remote_name(test::key_of(1), "m-1"), remote_name(test::key_of(1), "m-2"));
+  const std::string plain = remote_name(test::key_of(1), "m-1");
+  EXPECT_NE(plain, remote_name(test::key_of(1), "m-2"));
+  EXPECT_EQ(remote_name(test::key_of(1), "m-1", 0xabc), plain + ".0000000000000abc");
 }
 
 }  // namespace
