@@ -338,13 +338,38 @@ class FoundFile:
     name: str
 
 
-def find_files(paths: Iterable[str | Path], root: str | Path | None) -> list[FoundFile]:
-    """The files with their names below `root`, or their own without one."""
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files of a folder and of those below it, without hidden ones and links to folders, as the
+    command line takes them."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_file():
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from _files_below(path)
+
+
+def _each_file(paths: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, Path]]:
+    """Every file with the folder that its name counts from."""
+    for one in [paths] if isinstance(paths, (str, Path)) else paths:
+        path = Path(one)
+        if path.is_dir():
+            for file in _files_below(path):
+                yield file, path
+        else:
+            yield path, path.parent
+
+
+def find_files(
+    paths: str | Path | Iterable[str | Path], root: str | Path | None
+) -> list[FoundFile]:
+    """The files, also those below folders, with their names below `root`, or without one below the
+    folder that was named."""
     found: list[FoundFile] = []
     file_of: dict[str, Path] = {}
-    for one in paths:
-        path = Path(one)
-        name = path.name
+    for path, folder in _each_file(paths):
+        name = path.relative_to(folder).as_posix()
         if root is not None:
             try:
                 name = path.resolve().relative_to(Path(root).resolve()).as_posix()

@@ -325,7 +325,7 @@ class Documents:
 
     def add_files(
         self,
-        paths: Iterable[str | Path],
+        paths: str | Path | Iterable[str | Path],
         *,
         root: str | Path | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -334,10 +334,10 @@ class Documents:
         timeout: float | None = None,
         **options: Unpack[DocumentOptions],
     ) -> m.IngestReport:
-        """Adds files, each with the id of its path below `root`, or of its name without one; adding
-        again replaces. Texts in UTF-8 are sent as they are; PDF, HTML, office files and other
-        encodings are read by the service. One that it cannot read is a failure in the report,
-        in which texts come first."""
+        """Adds files, and those of folders with all below them but hidden ones. The id of each is
+        its path below `root`, or below the folder that was named; adding again replaces. Texts in
+        UTF-8 are sent as they are; PDF, HTML, office files and other encodings are read by the
+        service. One that it cannot read is a failure in the report, in which texts come first."""
         flow = flows.add_files(
             flows.find_files(paths, root),
             metadata or {},

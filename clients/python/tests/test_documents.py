@@ -258,6 +258,20 @@ def test_files_of_other_formats_are_read_by_the_service(
     assert chunk.page is None
 
 
+def test_a_folder_stands_for_the_files_below_it(client: QuireClient, tmp_path: Path) -> None:
+    (tmp_path / "d1").mkdir()
+    (tmp_path / "d2").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    for folder in ("d1", "d2", ".hidden"):
+        (tmp_path / folder / "readme.md").write_text(f"{TEXT} In {folder}.")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    for given in (tmp_path, str(tmp_path), [tmp_path]):
+        assert client.documents.add_files(given).ids == ["d1:readme.md", "d2:readme.md"]
+    assert client.documents.add_files(tmp_path / "d1" / "readme.md").ids == ["readme.md"]
+    with pytest.raises(ConfigurationError, match="both have the id readme"):
+        client.documents.add_files([tmp_path / "d1", tmp_path / "d2"])
+
+
 def test_texts_are_ranked_for_a_query(client: QuireClient) -> None:
     texts = ["Glass is made in Corva.", "The mayor of Alba is Brun Karsten.", "Boats carry salt."]
     ranked = client.rerank("Who is mayor of Alba?", texts, top_n=2)
