@@ -44,10 +44,10 @@ class Chooser {
     return tokens;
   }
   void add(std::size_t context) {
-    const std::int64_t tokens = count_of(contexts_[context].token_ids);
-    if (keep_[context] || tokens > room_) return;
+    const auto& ids = contexts_[context].token_ids;
+    if (keep_[context] || count_of(ids) > room_ || is_copy(context)) return;
     keep_[context] = true;
-    room_ -= tokens;
+    room_ -= count_of(ids);
   }
   void add_all(const QueryDocument& document) {
     for (std::size_t i = 0; i < document.num_contexts; ++i) add(document.first_context + i);
@@ -58,6 +58,14 @@ class Chooser {
   const std::vector<bool>& kept() const { return keep_; }
 
  private:
+  /// Returns whether the same text stays already. Inline documents are wanted as they are.
+  bool is_copy(std::size_t context) const {
+    if (contexts_[context].document_id.empty()) return false;
+    for (std::size_t i = 0; i < contexts_.size(); ++i)
+      if (keep_[i] && contexts_[i].token_ids == contexts_[context].token_ids) return true;
+    return false;
+  }
+
   const std::span<const QueryContext> contexts_;
   const std::span<const QueryDocument> documents_;
   std::map<std::string, std::size_t> by_id_;  ///< the first document of each id

@@ -28,9 +28,9 @@ struct ChunkLimits {
 
 /// Keeps of a prompt's contexts, which are all chunks of its documents, those that serve the
 /// question: found chunks in the order of `ranked`, then their neighbours, each if it fits the
-/// limit. What stays is in its old order. Inline documents stay. If nothing was found, the first
-/// chunks stay. `documents` are the reply's entries; those without a chunk go, and the others say
-/// which of their chunks stay (QueryDocument::chunks).
+/// limit. What stays is in its old order, and no text twice. Inline documents stay. If nothing was
+/// found, the first chunks stay. `documents` are the reply's entries; those without a chunk go, and
+/// the others say which of their chunks stay (QueryDocument::chunks).
 void keep_chunks(std::span<const RankedChunk> ranked, const ChunkLimits& limits,
                  std::vector<QueryContext>& contexts, std::vector<QueryDocument>& documents);
 

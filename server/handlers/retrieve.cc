@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/index.h"
 #include "base/log.h"
@@ -105,16 +107,20 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   const std::size_t most = to_size(retrieval.k);
   const bool whole = retrieval.unit == QueryUnit::kDocument;
   const bool by_documents = retrieval.unit == QueryUnit::kAuto;
-  request.k = by_documents ? std::min(to_size(kMostPassages), kChunksADocument * most) : most;
+  // The others are copies of better ones at times, and those make room for what follows.
+  request.k = std::max(most, std::min(to_size(kMostPassages), kChunksADocument * most));
   request.unit = whole ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   request.scorer = retrieval.scorer;
   const auto found = search_texts(call, request, retrieval.rerank);
   if (!found.ok()) return search_problem(found.status(), "retrieve.");
+  std::unordered_set<std::string_view> texts;
   for (const Passage& p : found->passages) {
-    if (p.score <= retrieval.min_score) continue;
+    if (p.score <= retrieval.min_score || texts.contains(p.text)) continue;
     const bool known = std::ranges::any_of(
         out.documents, [&](const ChosenDocument& d) { return d.id == p.document_id; });
     if (!known && by_documents && out.documents.size() == most) continue;
+    if (!by_documents && texts.size() == most) break;
+    texts.insert(p.text);
     if (!known) out.documents.push_back({p.document_id, p.score});
     if (!whole) out.chunks.push_back({p.document_id, p.chunk});
   }
@@ -140,8 +146,9 @@ std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
                                   : rerank_passages(*s.reranker, s.encoder_threads, question,
                                                     std::span(found->passages).first(best));
   if (!ranked.ok()) log_warning("chunks are not ranked anew", {{"reason", ranked.to_string()}});
+  std::unordered_set<std::string_view> texts;
   for (const Passage& p : found->passages)
-    if (p.score > 0) out.push_back({p.document_id, p.chunk});
+    if (p.score > 0 && texts.insert(p.text).second) out.push_back({p.document_id, p.chunk});
   return out;
 }
 

@@ -34,7 +34,8 @@ Problem missing_documents(const std::string& ns, const std::vector<std::string>&
                           const std::string& param);
 
 /// Finds the best documents for a question, of all or of `among`; possibly none. With bm25, texts
-/// without a word of the question are left out. It may wait on disk. A problem: there is no index
+/// without a word of the question are left out. Of equal texts the best one counts, so that copies
+/// of a document do not crowd out others. It may wait on disk. A problem: there is no index
 /// (yet).
 std::optional<Problem> choose_documents(Call& call, const std::string& question,
                                         const QueryRetrieval& retrieval,
@@ -53,7 +54,8 @@ struct SearchedTexts {
 Result<SearchedTexts> search_texts(Call& call, RetrieveRequest request,
                                    std::optional<std::int64_t> rerank);
 
-/// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them. An error
+/// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them, and equal
+/// texts once. An error
 /// of the search, also where retrieval is switched off, gives none.
 std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
                                      const std::vector<std::string>& ids);

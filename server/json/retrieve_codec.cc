@@ -27,6 +27,12 @@ void read_scorer(JsonReader& r, RetrieveScorer& out) {
          "unsupported_parameter");
 }
 
+/// Reads a unit by its name, in the singular or the plural.
+void read_unit(JsonReader& r, std::string& unit, std::initializer_list<std::string_view> names) {
+  r.one_of("unit", unit, names);
+  if (unit.ends_with('s')) unit.pop_back();
+}
+
 void read_rerank(JsonReader& r, std::optional<std::int64_t>& out) {
   if (r.has("rerank")) r.integer("rerank", out.emplace(0), 0, kMostPassages);
 }
@@ -59,7 +65,7 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveBody& re
   r.integer("k", k, 1, kMostPassages);
   out.k = to_size(k);
   std::string unit = "chunk";
-  r.one_of("unit", unit, {"chunk", "document"});
+  read_unit(r, unit, {"chunk", "document", "chunks", "documents"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   r.number("min_score", read.min_score, 0, 1e9);
   read_scorer(r, out.scorer);
@@ -78,7 +84,7 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
   read.asked = true;
   r.integer("k", read.k, 1, static_cast<std::int64_t>(max_documents));
   std::string unit = "auto";
-  r.one_of("unit", unit, {"auto", "document", "chunk"});
+  read_unit(r, unit, {"auto", "document", "chunk", "documents", "chunks"});
   read.unit = unit == "document" ? QueryUnit::kDocument
               : unit == "chunk"  ? QueryUnit::kChunk
                                  : QueryUnit::kAuto;

@@ -18,7 +18,7 @@ class ChunkChoiceTest : public ::testing::Test {
       QueryContext c;
       c.document_id = id;
       c.chunk = static_cast<std::int32_t>(i);
-      c.token_ids.assign(chunk_tokens[i], 5);
+      c.token_ids.assign(chunk_tokens[i], next_token_++);  // no two texts are equal
       contexts.push_back(std::move(c));
     }
     documents.push_back(std::move(d));
@@ -43,6 +43,9 @@ class ChunkChoiceTest : public ::testing::Test {
   ChunkLimits limits{.tokens = 1000, .neighbours = 0, .whole_document_tokens = 0};
   std::vector<QueryContext> contexts;
   std::vector<QueryDocument> documents;
+
+ private:
+  std::int32_t next_token_ = 5;
 };
 
 TEST_F(ChunkChoiceTest, FoundChunksStayInTheOrderOfTheText) {
@@ -88,6 +91,17 @@ TEST_F(ChunkChoiceTest, WithoutAnyFoundChunkTheFirstStay) {
   add("a", {400, 400});
   add("b", {400});
   EXPECT_EQ(keep({}), "a:0 a:1");
+}
+
+TEST_F(ChunkChoiceTest, NoTextStaysTwiceUnlessItIsInline) {
+  add("a", {100, 100});
+  add("b", {100, 100, 100});
+  add("", {100});
+  add("", {100});
+  contexts[2].token_ids = contexts[1].token_ids;  // b:0 is a copy of a:1
+  contexts[6].token_ids = contexts[5].token_ids;
+  limits.neighbours = 1;
+  EXPECT_EQ(keep({{"a", 1}, {"b", 0}, {"b", 2}}), "a:0 a:1 b:1 b:2 :0 :0");
 }
 
 TEST_F(ChunkChoiceTest, AChunkThatNeverFitsIsLeftOut) {

@@ -37,6 +37,26 @@ TEST(RetrieveCodec, ReadsAllMembers) {
   EXPECT_EQ(body.rerank, 9);
 }
 
+TEST(RetrieveCodec, UnitsHaveNamesInTheSingularAndThePlural) {
+  const std::pair<std::string, QueryUnit> names[] = {{"auto", QueryUnit::kAuto},
+                                                     {"chunk", QueryUnit::kChunk},
+                                                     {"chunks", QueryUnit::kChunk},
+                                                     {"document", QueryUnit::kDocument},
+                                                     {"documents", QueryUnit::kDocument}};
+  for (const auto& [name, unit] : names) {
+    const std::string member = R"({"query":"q","unit":")" + name + R"("})";
+    RetrieveBody body;
+    EXPECT_EQ(!read_retrieve(*parse_json(member), body), name != "auto") << name;
+    EXPECT_EQ(body.request.unit == RetrieveUnit::kDocument, unit == QueryUnit::kDocument);
+    QueryBody query;
+    ASSERT_FALSE(read_query(*parse_json(R"({"query":"q","retrieve":{"unit":")" + name + R"("}})"),
+                            QueryDefaults{"auto", "auto", "auto", 3}, query));
+    ASSERT_TRUE(query.retrieve);
+    EXPECT_EQ(query.retrieve->unit, unit) << name;
+  }
+  EXPECT_NE(refused(R"({"query":"q","unit":"page"})"), "");
+}
+
 TEST(RetrieveCodec, ScorersHaveNamesInBothRequestsAndTheReply) {
   for (const RetrieveScorer scorer : {RetrieveScorer::kAuto, RetrieveScorer::kBm25,
                                       RetrieveScorer::kEmbedding, RetrieveScorer::kHybrid}) {
