@@ -176,6 +176,21 @@ TEST_F(RetrieveTest, AQueryWithoutDocumentsGetsTheBestOnes) {
   EXPECT_EQ(text_at(r, "documents.0.id"), "corva");
 }
 
+TEST_F(RetrieveTest, CopiesOfATextLeaveRoomForOthers) {
+  const std::string mayor = "The mayor of Alba is Brun Karsten, who was elected twice.";
+  for (int i = 0; i < 6; ++i) post("copy" + std::to_string(i), mayor);
+  post("other", "The mayor lives in a house by the river, far from the market and its noise.");
+  for (const std::string unit : {"auto", "chunk", "document"}) {
+    const auto r = service_.json("POST", "/v1/query",
+                                 R"({"query":"Who is the mayor of Alba?","max_tokens":4,)"
+                                 R"("retrieve":{"k":2,"unit":")" +
+                                     unit + R"("}})");
+    ASSERT_EQ(at(r, "documents").as_array().size(), 2u) << unit << json::serialize(r);
+    EXPECT_EQ(text_at(r, "documents.0.id"), "copy0") << unit;
+    EXPECT_EQ(text_at(r, "documents.1.id"), "other") << unit;
+  }
+}
+
 TEST(LongDocuments, AreAskedByTheirBestChunks) {
   TempFolder folder;
   ServiceProcess service;
@@ -254,6 +269,28 @@ TEST_F(RetrieveTest, TheCommandLineFindsAndAsksWithoutIds) {
   EXPECT_TRUE(at(parse(r.out), "documents").as_array().empty()) << r.out;
   EXPECT_EQ(
       run_process({QUIRE_BINARY, "retrieve", "--server", server, "-k", "1000", "x"}).exit_code, 1);
+  // What is found is told apart by place, and shown by its beginning.
+  post("guide", "Glass is blown.\n\n" + sample_text(3, 400),
+       R"(,"marks":[{"start":0,"page":7,"heading":"Crafts"}])");
+  const auto found = [&](std::vector<std::string> more) {
+    std::vector<std::string> line = {QUIRE_BINARY, "retrieve", "--server", server};
+    line.insert(line.end(), more.begin(), more.end());
+    return run_process(line);
+  };
+  r = found({"-d", "guide", "-k", "1", "Who blows glass?"});
+  EXPECT_NE(r.out.find("guide, page 7, Crafts"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("Glass is blown. "), std::string::npos) << r.out;
+  EXPECT_LT(r.out.size(), 500u) << r.out;
+  EXPECT_GT(found({"-d", "guide", "-k", "1", "--full", "Who blows glass?"}).out.size(), 1000u);
+  r = found({"--metadata", "year>=2025", "--metadata", "land=north", "Alba"});
+  EXPECT_NE(r.out.find("dern"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("alba,"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("  alba"), std::string::npos) << r.out;
+  for (const auto& r2 : {found({"Zzyzx?"}), found({"--min-score", "99", "Alba"})}) {
+    EXPECT_EQ(r2.exit_code, 0);
+    EXPECT_EQ(r2.out, "");
+    EXPECT_NE(r2.err.find("nothing was found"), std::string::npos) << r2.err;
+  }
 }
 
 TEST_F(RetrieveTest, TheIndexComesBackAfterARestart) {

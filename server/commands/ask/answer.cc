@@ -107,19 +107,25 @@ void print_citations(const json::object& done) {
   for (const auto& item : done.at("citations").as_array()) {
     const auto& c = item.as_object();
     const auto& id = c.at("document_id");
-    std::string where = id.is_string() ? std::string(id.as_string()) : "inline";
-    if (const auto* page = c.if_contains("page")) {
-      const auto* last = c.if_contains("last_page");
-      const bool several = last && *last != *page;
-      where += several ? ", pages " + to_text(*page) + "-" + to_text(*last)
-                       : ", page " + to_text(*page);
-    }
-    if (const auto* heading = c.if_contains("heading"))
-      where += ", " + std::string(heading->as_string());
+    const std::string where = (id.is_string() ? std::string(id.as_string()) : "inline") +
+                              place_text(c);
     std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
                  where.c_str(), 100 * c.at("weight").to_number<double>(),
                  std::string(c.at("quote").as_string()).c_str());
   }
+}
+
+std::string place_text(const json::object& text) {
+  std::string out;
+  if (const auto* page = text.if_contains("page")) {
+    const auto* last = text.if_contains("last_page");
+    const bool several = last && *last != *page;
+    out += several ? ", pages " + to_text(*page) + "-" + to_text(*last)
+                   : ", page " + to_text(*page);
+  }
+  if (const auto* heading = text.if_contains("heading"))
+    out += ", " + std::string(heading->as_string());
+  return out;
 }
 
 std::string member_text(const json::object& o, const char* key) {

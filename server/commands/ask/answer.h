@@ -37,6 +37,9 @@ Result<boost::json::object> stream_answer(const ClientFlags& flags, boost::json:
 /// Says first how many sentences have no support.
 void print_citations(const boost::json::object& done);
 
+/// Returns where a citation or passage stands, as far as it is known: ", page 3, Chapter 1".
+std::string place_text(const boost::json::object& text);
+
 /// Returns a member of a reply as text; "-" if it is missing.
 std::string member_text(const boost::json::object& o, const char* key);
 

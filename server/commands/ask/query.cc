@@ -1,11 +1,10 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <boost/json/array.hpp>
 #include <cstdio>
-#include <iterator>
 #include <utility>
 
 #include "server/commands/ask/answer.h"
+#include "server/commands/ask/conditions.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
 #include "server/json/text.h"
@@ -26,38 +25,6 @@ struct QueryFlags {
   std::int64_t k = 0, max_document_tokens = 0, neighbours = -1;
 };
 
-/// The operators of --metadata, the longer ones first, and their names in JSON.
-constexpr std::pair<std::string_view, std::string_view> kOperators[] = {
-    {">=", "gte"}, {"<=", "lte"}, {"!=", "not"}, {">", "gt"}, {"<", "lt"}, {"=", ""}};
-
-/// Returns where an operator of a condition begins, and which it is; null: there is none.
-const std::pair<std::string_view, std::string_view>* operator_of(std::string_view condition,
-                                                                 std::size_t& begin) {
-  begin = condition.find_first_of("=<>!");
-  if (begin == 0 || begin == std::string_view::npos) return nullptr;
-  const auto* found = std::ranges::find_if(
-      kOperators, [&](const auto& one) { return condition.substr(begin).starts_with(one.first); });
-  return found == std::end(kOperators) ? nullptr : found;
-}
-
-/// Adds a condition such as year>=2020 or lang=en. Two values for one key are alternatives.
-void add_condition(const std::string& condition, json::object& metadata) {
-  std::size_t begin = 0;
-  const auto* op = operator_of(condition, begin);
-  if (!op) return;
-  const std::string value = condition.substr(begin + op->first.size());
-  json::value& member = metadata[condition.substr(0, begin)];
-  if (!member.is_object()) member = json::object();
-  json::object& tests = member.get_object();
-  if (op->second.empty() || op->second == "not") {
-    json::value& values = tests[op->second.empty() ? "in" : "not"];
-    if (!values.is_array()) values = json::array();
-    values.get_array().emplace_back(value);
-  } else {
-    tests[op->second] = value;
-  }
-}
-
 /// Returns the member `retrieve`; empty: nothing of it was asked for.
 json::object retrieve_of(const QueryFlags& f) {
   json::object o;
@@ -67,9 +34,8 @@ json::object retrieve_of(const QueryFlags& f) {
   if (f.rerank >= 0) o["rerank"] = f.rerank;
   if (f.max_document_tokens > 0) o["max_tokens"] = f.max_document_tokens;
   if (f.neighbours >= 0) o["neighbours"] = f.neighbours;
-  json::object metadata;
-  for (const std::string& condition : f.metadata) add_condition(condition, metadata);
-  if (!metadata.empty()) o["metadata"] = std::move(metadata);
+  if (json::object metadata = metadata_of(f.metadata); !metadata.empty())
+    o["metadata"] = std::move(metadata);
   return o;
 }
 
@@ -148,21 +114,13 @@ void add_query_command(CLI::App& app, CommandRun& run) {
        "--unit", flags->unit,
        "What it takes: auto (best chunks with neighbours, short documents whole), document "
        "or chunk")
-      ->check(CLI::IsMember({"auto", "document", "chunk"}));
+      ->check(CLI::IsMember({"auto", "document", "chunk", "documents", "chunks"}));
   c->add_option("--neighbours", flags->neighbours, "Chunks beside each found one")
       ->check(CLI::Range(0, 64));
   c->add_option("--document-tokens", flags->max_document_tokens,
                 "Most tokens of documents that it takes")
       ->check(CLI::Range(1, 1 << 20));
-  c->add_option("--metadata", flags->metadata,
-                "Only documents with KEY=VALUE, or != > >= < <= (repeat: all must hold, but values "
-                "of one KEY= are alternatives)")
-      ->check([](const std::string& condition) {
-        std::size_t begin = 0;
-        return operator_of(condition, begin) ? std::string()
-                                             : "'" + condition + "' is not KEY=VALUE";
-      })
-      ->allow_extra_args(false);
+  add_metadata_flag(*c, flags->metadata);
   c->add_option("--scorer", flags->scorer, "How documents are ranked")
       ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}));
   c->add_option("--rerank", flags->rerank,

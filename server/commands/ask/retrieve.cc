@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/utf8.h"
+#include "server/commands/ask/answer.h"
+#include "server/commands/ask/conditions.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/model_path.h"
@@ -18,9 +21,37 @@ struct RetrieveFlags {
   std::vector<std::string> documents;
   std::string scorer = "auto";
   std::int64_t k = 4;
+  double min_score = 0;
+  std::vector<std::string> metadata;
   std::optional<std::int64_t> rerank;
-  bool whole_documents = false, as_json = false;
+  bool whole_documents = false, full = false, as_json = false;
 };
+
+/// Returns the beginning of a text on one line.
+std::string excerpt(std::string_view text) {
+  constexpr std::size_t kMostBytes = 300;
+  std::string out;
+  for (const char c : text) {
+    const bool space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    if (space && (out.empty() || out.back() == ' ')) continue;
+    if (out.size() == kMostBytes) {
+      out.resize(tokenizer_internal::valid_utf8_prefix(out));  // a character may be cut
+      return out + " ...";
+    }
+    out += space ? ' ' : c;
+  }
+  if (out.ends_with(' ')) out.pop_back();
+  return out;
+}
+
+void print(const json::object& p, bool full) {
+  const std::string_view text = p.at("text").as_string();
+  std::printf(
+      "%8.3f  %s%s  (chunk %s, characters %s-%s)\n%s\n\n", p.at("score").to_number<double>(),
+      std::string(p.at("document_id").as_string()).c_str(), place_text(p).c_str(),
+      member_text(p, "chunk").c_str(), member_text(p, "start").c_str(),
+      member_text(p, "end").c_str(), full ? std::string(text).c_str() : excerpt(text).c_str());
+}
 
 int retrieve(const RetrieveFlags& f) {
   json::object body;
@@ -28,6 +59,9 @@ int retrieve(const RetrieveFlags& f) {
   body["k"] = f.k;
   body["unit"] = f.whole_documents ? "document" : "chunk";
   body["scorer"] = f.scorer;
+  body["min_score"] = f.min_score;
+  if (json::object metadata = metadata_of(f.metadata); !metadata.empty())
+    body["metadata"] = std::move(metadata);
   if (f.rerank) body["rerank"] = *f.rerank;
   json::array ids;
   for (const auto& id : f.documents) ids.emplace_back(id);
@@ -43,15 +77,9 @@ int retrieve(const RetrieveFlags& f) {
     std::printf("%s\n", to_text(*reply).c_str());
     return 0;
   }
-  for (const auto& item : reply->at("data").as_array()) {
-    const auto& p = item.as_object();
-    std::printf("%8.3f  %s  chunk %lld  [%lld, %lld)\n%s\n\n", p.at("score").to_number<double>(),
-                std::string(p.at("document_id").as_string()).c_str(),
-                static_cast<long long>(p.at("chunk").to_number<std::int64_t>()),
-                static_cast<long long>(p.at("start").to_number<std::int64_t>()),
-                static_cast<long long>(p.at("end").to_number<std::int64_t>()),
-                std::string(p.at("text").as_string()).c_str());
-  }
+  const auto& found = reply->at("data").as_array();
+  for (const auto& item : found) print(item.as_object(), f.full);
+  if (found.empty()) std::fprintf(stderr, "nothing was found for the question\n");
   return 0;
 }
 
@@ -74,11 +102,16 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
        "retrieve.scorer says")
       ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}))
       ->capture_default_str();
+  c->add_option("--min-score", flags->min_score, "Only what scores above this")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_metadata_flag(*c, flags->metadata);
   c->add_option("--rerank", flags->rerank,
                 "How many of the best the service's cross-encoder ranks anew (retrieve.reranker); "
                 "0: none")
       ->check(CLI::Range(0, 100));
   add_client_flags(*c, flags->client);
+  c->add_flag("--full", flags->full, "Print the whole texts, not their beginnings");
   c->add_flag("--json", flags->as_json, "Print the whole reply as JSON");
   c->callback([flags, &run] { run = [flags] { return retrieve(*flags); }; });
 }
