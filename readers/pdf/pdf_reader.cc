@@ -142,9 +142,9 @@ Result<std::vector<ReadDocument>> read_pdf_pages(std::string_view bytes,
   }
   if (pages <= 0) return Status::invalid("", "is damaged: the PDF has no pages");
   if (out.text.empty())
-    return Status::invalid("", "has " + std::to_string(pages) +
-                                   " pages and no text, so they are probably scanned; make them "
-                                   "text first, for example with 'ocrmypdf'");
+    return Status::invalid("", "has " + std::to_string(pages) + (pages == 1 ? " page" : " pages") +
+                                   " and no text, so it is probably scanned; make it text first, "
+                                   "for example with 'ocrmypdf'");
   out.text += '\n';
   if (empty > 0)
     out.warnings.push_back(std::to_string(empty) + " of " + std::to_string(pages) +

@@ -65,23 +65,22 @@ std::string grouped(std::int64_t number) {
   return out;
 }
 
+std::string counted(std::int64_t number, const std::string& unit) {
+  return grouped(number) + " " + unit + (number == 1 ? "" : "s");
+}
+
 std::string duration_text(double seconds) {
-  const auto count = [](double n, const char* unit) {
-    const auto whole = static_cast<std::int64_t>(std::llround(n));
-    return std::to_string(whole) + " " + unit + (whole == 1 ? "" : "s");
-  };
+  const auto count = [](double n, const char* unit) { return counted(std::llround(n), unit); };
   if (seconds < 1) return "less than a second";
   if (seconds < 90) return count(seconds, "second");
   return seconds < 5400 ? count(seconds / 60, "minute") : count(seconds / 3600, "hour");
 }
 
 std::string to_text(const IngestEstimate& e) {
-  std::string out = grouped(e.files) + (e.files == 1 ? " file" : " files") + ", about " +
-                    grouped(e.tokens) + " tokens";
+  std::string out = counted(e.files, "file") + ", about " + counted(e.tokens, "token");
   if (e.kv_bytes > 0) out += ", " + bytes_text(static_cast<double>(e.kv_bytes)) + " of KV";
   if (e.seconds > 0) out += ", " + duration_text(e.seconds);
-  out += e.read > 0 ? " (estimated from " + grouped(e.read) +
-                          (e.read == 1 ? " file read" : " files read") + ", sizes"
+  out += e.read > 0 ? " (estimated from " + counted(e.read, "file") + " read, sizes"
                     : " (estimated from sizes";
   return out + " and the service's last speed)";
 }

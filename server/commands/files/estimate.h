@@ -42,5 +42,7 @@ std::string to_text(const IngestEstimate& estimate);
 std::string duration_text(double seconds);
 /// Returns the number with a comma between thousands.
 std::string grouped(std::int64_t number);
+/// Returns "1 block", "2 blocks".
+std::string counted(std::int64_t number, const std::string& unit);
 
 }  // namespace quire

@@ -5,6 +5,7 @@
 
 #include "base/index.h"
 #include "server/commands/commands.h"
+#include "server/commands/files/estimate.h"
 #include "server/commands/files/ingest_run.h"
 #include "server/commands/model_path.h"
 
@@ -105,14 +106,14 @@ int ingest(const IngestFlags& flags) {
   }
   run.summarize(sum);
   if (interrupt.requested()) {
-    std::fprintf(stderr,
-                 "stopped; %lld documents are in. The same command goes on where it stopped.\n",
-                 static_cast<long long>(sum.created + sum.updated + sum.unchanged));
+    std::fprintf(stderr, "stopped, with %s in. The same command goes on where it stopped.\n",
+                 counted(sum.created + sum.updated + sum.unchanged, "document").c_str());
     return 130;
   }
   if (flags.watch) return watch(flags, paths, run, interrupt, walk->files);
   if (sum.failed > 0)
-    return complain(std::to_string(sum.failed) + " files or documents were not cached");
+    return complain(sum.failed == 1 ? std::string("one file or document was not cached")
+                                    : grouped(sum.failed) + " files or documents were not cached");
   if (sum.created + sum.updated + sum.unchanged + sum.deleted + sum.skipped == 0)
     return complain("there is no file to read");
   return 0;

@@ -254,9 +254,11 @@ Status IngestRun::take(const FoundFile& file, Result<FileContent> content) {
       }
     }
     if (flags_.dry_run) {
-      const bool known = !ids.empty() && stored_.contains(ids.back());
-      say(known ? Fate::kUpdated : Fate::kCreated, ids.empty() ? file.path.string() : ids.back(),
-          "");
+      // The service names a document without an id by its text.
+      const auto* id = document.body.if_contains("id");
+      const bool named = id && id->is_string();
+      const bool known = named && stored_.contains(ids.back());
+      say(known ? Fate::kUpdated : Fate::kCreated, named ? ids.back() : file.path.string(), "");
       continue;
     }
     const bool markdown = flags_.chunking == "markdown" ||
@@ -365,8 +367,8 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
     const std::string result = text_of(o, "result");
     std::string name = text_of(o, "id");
     if (name.empty()) name = name_of(batch[index]);
-    const std::string size = std::to_string(number_of(o, "tokens")) + " tokens, " +
-                             std::to_string(number_of(o, "blocks")) + " blocks";
+    const std::string size = counted(number_of(o, "tokens"), "token") + ", " +
+                             counted(number_of(o, "blocks"), "block");
     if (result == "created")
       say(Fate::kCreated, name, size);
     else if (result == "updated")

@@ -32,7 +32,9 @@ TEST(PdfReader, MarksPagesAndSectionsOfTheOutline) {
 TEST(PdfReader, SaysWhyAFileHasNoText) {
   const auto scanned = read_pdf_pages(pdf_of({"", ""}), {});
   EXPECT_EQ(scanned.code(), Code::kInvalidArgument);
+  EXPECT_THAT(scanned.status().message(), HasSubstr("has 2 pages and no text"));
   EXPECT_THAT(scanned.status().message(), HasSubstr("scanned"));
+  EXPECT_THAT(read_pdf_pages(pdf_of({""}), {}).status().message(), HasSubstr("has 1 page and"));
   const auto broken = read_pdf_pages(pdf_of({"Text."}).substr(0, 120), {});
   EXPECT_THAT(broken.status().message(), HasSubstr("damaged"));
   std::ifstream in(QUIRE_SOURCE_DIR "/tests/fuzz/seeds/reader_pdf/locked.pdf", std::ios::binary);

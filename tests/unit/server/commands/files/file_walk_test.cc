@@ -109,8 +109,13 @@ TEST(Estimate, SaysWhatItKnows) {
             "service's last speed)");
   EXPECT_EQ(to_text({.files = 1, .tokens = 5}),
             "1 file, about 5 tokens (estimated from sizes and the service's last speed)");
+  EXPECT_EQ(to_text({.files = 2, .tokens = 1, .read = 1}),
+            "2 files, about 1 token (estimated from 1 file read, sizes and the service's last "
+            "speed)");
   EXPECT_EQ(grouped(-1'234'567), "-1,234,567");
   EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(counted(1, "block"), "1 block");
+  EXPECT_EQ(counted(1'200, "block"), "1,200 blocks");
 }
 
 }  // namespace
