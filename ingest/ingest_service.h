@@ -28,7 +28,7 @@ namespace quire {
 
 struct IngestOptions {
   std::int32_t max_documents_per_call = 256;
-  std::int64_t max_document_tokens = 131072;
+  std::int64_t max_document_tokens = 1 << 20;
   std::int64_t max_metadata_bytes = 16 << 10;
   std::uint64_t namespace_bytes = 0;  ///< limit of text and KV bytes in one namespace; 0: no limit
   std::uint64_t default_ttl_seconds = 0;  ///< 0: none

@@ -47,7 +47,7 @@ struct Config {
   } auth;
   struct Limits {
     std::int64_t requests_per_minute = 0, tokens_per_minute = 0, documents_per_call = 256,
-                 document_tokens = 131072, namespace_bytes = 0;
+                 document_tokens = 1 << 20, namespace_bytes = 0;
     std::int64_t documents_per_query = 64;
   } limits;
   struct Cache {

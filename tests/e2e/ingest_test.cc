@@ -1,7 +1,9 @@
 // `quire ingest` over the files that people have: every one gets its fate, and a second run touches
 // nothing.
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 #include <fstream>
 
 #include "server/http/http_message.h"
@@ -153,9 +155,24 @@ TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
   EXPECT_EQ(fates, good + skipped + failed) << "every file's fate is said";
   EXPECT_TRUE(has("a:readme.md") && has("b:readme.md"));
 
+  const auto stored = [] {
+    std::string out, after;
+    for (bool more = true; more;) {
+      const auto page = service->json("GET", "/v1/documents?limit=100&status=ready" + after);
+      for (const auto& document : at(page, "data").as_array())
+        out += text_at(document, "id") + " " + text_at(document, "etag") + " " +
+               text_at(document, "updated_at") + "\n";
+      more = at(page, "has_more").as_bool();
+      if (more) after = "&after=" + percent_encode(text_at(page, "last_id"));
+    }
+    return out;
+  };
+  const std::string before = stored();
   r = ingest({root_.string()});
   EXPECT_FALSE(says(r.out, "created") || says(r.out, "updated")) << r.out;
   EXPECT_TRUE(says(r.err, std::to_string(good) + " unchanged")) << r.err;
+  EXPECT_GE(std::count(before.begin(), before.end(), '\n'), good);
+  EXPECT_EQ(stored(), before) << "a second run touches nothing";
 
   const auto found = service->json("POST", "/v1/retrieve",
                                    R"({"query":"Item 7 weighs 28 kilograms","k":1})");
@@ -163,6 +180,43 @@ TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
       << text_at(found, "data.0.text");
   if (QUIRE_PDF) {
     EXPECT_EQ(int_at(found, "data.0.page"), 1);
+  }
+}
+
+TEST_F(Ingest, APdfOfThreeHundredPagesIsAskedByItsPages) {
+  if (!QUIRE_PDF) GTEST_SKIP() << "built without Poppler";
+  // As many words a page as a book has: together they are past the window many times.
+  std::vector<std::string> pages, outline;
+  for (int i = 1; i <= 300; ++i) {
+    std::string page;
+    if (i % 25 == 1) {
+      outline.push_back("Chapter " + std::to_string(i / 25 + 1));
+      page = outline.back() + "\n";
+    }
+    page += "The keeper of tower " + std::to_string(1000 + i) + " is called Oda" +
+            std::to_string(i) + ".\n";
+    const std::string other = sample_text(static_cast<unsigned>(i), 420);
+    for (std::size_t at = 0; at < other.size(); at += 90) page += other.substr(at, 90) + "\n";
+    pages.push_back(std::move(page));
+  }
+  write("book.pdf", pdf_of(pages, outline));
+  // Neither its KV nor what the model knows is what this is about: the answer is given.
+  const auto r = ingest({"--kv", "lazy", (root_ / "book.pdf").string()});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto document = service->json("GET", "/v1/documents/book.pdf");
+  EXPECT_EQ(text_at(document, "metadata.pages"), "300");
+  EXPECT_GT(int_at(document, "tokens"), 131'072);
+  for (const int page : {1, 77, 150, 299}) {
+    const auto reply = service->json(
+        "POST", "/v1/query",
+        R"({"document_ids":["book.pdf"],"max_tokens":32,"retrieve":{"unit":"chunks","k":2},)"
+        R"("guided_choice":["The keeper is called Oda)" +
+            std::to_string(page) + R"(."],)" + R"("query":"Who is the keeper of tower )" +
+            std::to_string(1000 + page) + R"(?"})");
+    ASSERT_FALSE(at(reply, "citations").as_array().empty()) << boost::json::serialize(reply);
+    EXPECT_EQ(int_at(reply, "citations.0.page"), page) << boost::json::serialize(reply);
+    EXPECT_EQ(text_at(reply, "citations.0.heading"), outline[(page - 1) / 25]);
+    EXPECT_TRUE(says(text_at(reply, "citations.0.quote"), "Oda" + std::to_string(page)));
   }
 }
 
@@ -222,6 +276,12 @@ TEST_F(Ingest, ABadFileCostsOnlyItself) {
   EXPECT_TRUE(says(r.out, "created   good.txt")) << r.out;
   EXPECT_TRUE(says(r.err, "odd.pdf: ")) << r.err;
   EXPECT_TRUE(says(r.err, "bad.jsonl, line 2: ")) << r.err;
+  EXPECT_TRUE(says(r.err, "quire: 2 files or documents were not cached")) << r.err;
+  const auto none = write("list.jsonl", "{\"id\":\"named\",\"text\":\"a\"}\n{\"text\":\"b\"}\n");
+  const auto would = ingest({"--dry-run", none.string()});
+  EXPECT_TRUE(says(would.out, "created   named\ncreated   " + none.string())) << would.out;
+  const auto did = ingest({none.string()});
+  EXPECT_TRUE(says(did.out, "created   named  ") && says(did.out, ", 1 block\n")) << did.out;
   EXPECT_EQ(ingest({(root_ / "none.txt").string()}).exit_code, 1);
 }
 
