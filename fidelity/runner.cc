@@ -286,8 +286,12 @@ class Runner {
     if (texts.size() != run.plan.contexts.size()) return;
     WordSupport all(run.plan, texts, record.question, kWordLanguage);
     WordSupport answer_only(run.plan, texts, "", kWordLanguage);
+    // What is measured is the order of documents, not when to say that none supports the answer.
+    CitationRule rule;
+    rule.least_confidence = rule.least_further = 0;
+    rule.least_found = 0;
     m.cited = supports_first(
-        record, run, cite(run.plan, run.attribution, run.text, run.token_ends, {}, &all).blocks);
+        record, run, cite(run.plan, run.attribution, run.text, run.token_ends, rule, &all).blocks);
     m.cited_attention = supports_first(
         record, run, cite(run.plan, run.attribution, run.text, run.token_ends).blocks);
     const std::vector<double> found = answer_only.of(run.text);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 
 #include "base/index.h"
@@ -49,11 +50,39 @@ std::vector<CitedBlocks> runs_of(std::span<const BlockPlace> places,
     if (weights[b] < threshold || weights[b] <= 0) continue;
     const bool joins = !runs.empty() && runs.back().context == places[b].context &&
                        runs.back().first_block + runs.back().num_blocks == places[b].block;
-    if (!joins) runs.push_back({0, 0, places[b].context, places[b].block, 0, 0});
+    if (!joins) runs.push_back({0, 0, places[b].context, places[b].block, 0, 0, std::nullopt});
     ++runs.back().num_blocks;
     runs.back().weight += weights[b];
   }
   return runs;
+}
+
+/// Returns each context of enough confidence once, with its strongest block and the neighbours.
+std::vector<CitedBlocks> trusted(std::span<const BlockPlace> places,
+                                 const std::vector<double>& weights,
+                                 const std::vector<ContextEvidence>& evidence,
+                                 const CitationRule& rule) {
+  std::vector<CitedBlocks> out;
+  for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {
+    const std::int32_t context = places[begin].context;
+    while (end < places.size() && places[end].context == context) ++end;
+    const double confidence = rule.confidence.of(evidence[at(context)]);
+    std::size_t first = begin;
+    for (std::size_t b = begin; b < end; ++b)
+      if (weights[b] > weights[first]) first = b;
+    const double least = rule.neighbour * weights[first];
+    if (confidence < rule.least_confidence || !(weights[first] > 0)) continue;
+    std::size_t last = first;
+    while (first > begin && weights[first - 1] >= least && weights[first - 1] > 0) --first;
+    while (last + 1 < end && weights[last + 1] >= least && weights[last + 1] > 0) ++last;
+    CitedBlocks& cited = out.emplace_back();
+    cited.context = context;
+    cited.first_block = places[first].block;
+    cited.num_blocks = static_cast<std::int32_t>(last - first + 1);
+    for (std::size_t b = first; b <= last; ++b) cited.weight += weights[b];
+    cited.confidence = confidence;
+  }
+  return out;
 }
 
 }  // namespace
@@ -132,13 +161,22 @@ CitedAnswer cite(const Plan& plan, const Attribution& attribution, std::string_v
       out.unsupported.push_back(sentences[s]);
       continue;
     }
-    const double best = *std::max_element(weights.begin(), weights.end());
-    std::vector<CitedBlocks> runs = runs_of(places, weights, std::min(rule.min_weight, best));
-    std::stable_sort(runs.begin(), runs.end(), [](const CitedBlocks& a, const CitedBlocks& b) {
-      return a.weight > b.weight;
+    std::vector<CitedBlocks> runs;
+    if (words) {
+      const auto [begin, end] = sentences[s];
+      runs = trusted(places, weights, words->evidence(answer.substr(begin, end - begin)), rule);
+    } else {
+      const double best = *std::max_element(weights.begin(), weights.end());
+      runs = runs_of(places, weights, std::min(rule.min_weight, best));
+    }
+    if (runs.empty()) out.unsupported.push_back(sentences[s]);
+    std::ranges::stable_sort(runs, std::greater(), [](const CitedBlocks& r) {
+      return std::pair(r.confidence.value_or(0), r.weight);
     });
     if (runs.size() > static_cast<std::size_t>(rule.most_per_sentence))
       runs.resize(to_size(rule.most_per_sentence));
+    while (runs.size() > 1 && runs.back().confidence.value_or(1) < rule.least_further)
+      runs.pop_back();
     for (CitedBlocks& r : runs) {
       r.answer_begin = sentences[s].first;
       r.answer_end = sentences[s].second;

@@ -32,7 +32,12 @@ WordSupport::WordSupport(const Plan& plan, const std::vector<CitedText>& context
     num_blocks_ += blocks.size();
     if (c >= contexts.size()) continue;
     const CitedText& text = contexts[c];
-    for (auto& word : split_words(text.title, stemmer_)) ++words.counts[word], ++words.length;
+    for (auto& word : split_words(text.title, stemmer_)) {
+      ++words.counts[word];
+      ++words.length;
+      words.title.push_back(std::move(word));
+    }
+    words.title = different(std::move(words.title));
     std::vector<std::vector<std::string>> of_block(blocks.size());
     for (Word& word : placed_words(text.text, stemmer_)) {
       ++words.counts[word.text];
@@ -75,6 +80,53 @@ std::optional<double> WordSupport::found(std::string_view part) {
   return most;
 }
 
+double WordSupport::bm25(const ContextWords& context, const Weights& wanted) const {
+  double score = 0;
+  const double norm = kSaturation * (1 - kLengthShare +
+                                     kLengthShare * static_cast<double>(context.length) /
+                                         std::max(mean_length_, 1.0));
+  for (const auto& [word, weight] : wanted) {
+    const auto found = context.counts.find(word);
+    if (found == context.counts.end()) continue;
+    const double count = found->second;
+    score += weight * count * (kSaturation + 1) / (count + norm);
+  }
+  return score;
+}
+
+std::vector<ContextEvidence> WordSupport::evidence(std::string_view part) {
+  Weights of_question, wanted;
+  for (const std::string& word : question_) of_question[word] = wanted[word] = rarity(word);
+  for (const std::string& word : split_words(part, stemmer_)) wanted[word] = rarity(word);
+  const auto held = [](const Weights& words, auto&& holds) {
+    double sum = 0, all = 0;
+    for (const auto& [word, weight] : words) {
+      all += weight;
+      if (holds(word)) sum += weight;
+    }
+    return all > 0 ? sum / all : 0;
+  };
+  double best = 0, second = 0;
+  std::vector<ContextEvidence> out;
+  for (const ContextWords& c : contexts_) {
+    ContextEvidence& e = out.emplace_back();
+    e.score = bm25(c, wanted);
+    second = std::max(second, std::min(best, e.score));
+    best = std::max(best, e.score);
+    e.question = held(of_question, [&c](const std::string& w) { return c.counts.contains(w); });
+    if (c.title.empty()) continue;
+    Weights title;
+    for (const std::string& word : c.title) title[word] = rarity(word);
+    e.title = held(title, [&wanted](const std::string& w) { return wanted.contains(w); });
+  }
+  for (ContextEvidence& e : out) {
+    if (best <= 0) break;
+    e.share = e.score / best;
+    e.lead = (e.score - (e.score < best ? best : second)) / best;
+  }
+  return out;
+}
+
 std::vector<double> WordSupport::of(std::string_view part) {
   std::vector<double> out(num_blocks_);
   std::map<std::string, double> wanted;
@@ -85,18 +137,8 @@ std::vector<double> WordSupport::of(std::string_view part) {
   std::vector<double> scores;
   double mean = 0;
   for (const ContextWords& c : contexts_) {
-    double score = 0;
-    const double norm = kSaturation * (1 - kLengthShare +
-                                       kLengthShare * static_cast<double>(c.length) /
-                                           std::max(mean_length_, 1.0));
-    for (const auto& [word, weight] : wanted) {
-      const auto found = c.counts.find(word);
-      if (found == c.counts.end()) continue;
-      const double count = found->second;
-      score += weight * count * (kSaturation + 1) / (count + norm);
-    }
-    scores.push_back(score);
-    mean += score / total;
+    scores.push_back(bm25(c, wanted));
+    mean += scores.back() / total;
   }
   // A lone context is not above the mean, and has all the support there is.
   if (scores.size() == 1) mean = 0;

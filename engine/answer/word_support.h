@@ -23,6 +23,18 @@ struct CitedText {
   std::vector<std::pair<std::size_t, std::size_t>> blocks;
 };
 
+/// ContextEvidence is what the words say about one context as the source of a part of an answer.
+struct ContextEvidence {
+  double score = 0;  ///< BM25 of question and part
+  double share = 0;  ///< that score over the prompt's best; 0 to 1
+  double lead = 0;   ///< that score less the best other context's, over the prompt's best; -1 to 1
+  /// Share of the question's stems that it holds, each weighted by its inverse document frequency
+  /// in the prompt; 0 to 1.
+  double question = 0;
+  /// Share of its title's stems that question or part hold, weighted likewise; none: no title.
+  std::optional<double> title;
+};
+
 /// WordSupport ranks contexts by Okapi BM25 (k1 = 1.2, b = 0.75) for the different stems of
 /// question and answer, with the statistics of the prompt itself. The question counts as much as
 /// the answer, because a small model's answer may be wrong. A context's support is what it has
@@ -40,6 +52,9 @@ class WordSupport {
   /// negative, of sum 1; all 0 where no word is found.
   std::vector<double> of(std::string_view part);
 
+  /// Returns the evidence for each context.
+  std::vector<ContextEvidence> evidence(std::string_view part);
+
   /// Returns how much of a part of the answer stands in one context: the largest share over all
   /// contexts of the stems that the question does not have, each weighted by its inverse document
   /// frequency in the prompt; 0 to 1. A stem that no context has weighs as one of a single context.
@@ -51,9 +66,14 @@ class WordSupport {
   /// has.
   double rarity(const std::string& word) const;
 
+  using Weights = std::map<std::string, double>;
+  struct ContextWords;
+  double bm25(const ContextWords& context, const Weights& wanted) const;
+
   struct ContextWords {
     std::map<std::string, int> counts;
     std::size_t length = 0;
+    std::vector<std::string> title;                ///< different words
     std::vector<std::vector<std::string>> blocks;  ///< different words of each kept block
   };
 

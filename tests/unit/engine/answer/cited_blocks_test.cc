@@ -105,6 +105,7 @@ TEST(Cite, WordsCorrectAttentionThatLooksAtTheFirstDocument) {
   ASSERT_FALSE(cited.empty());
   EXPECT_EQ(cited.front().context, 1);
   EXPECT_NEAR(cited.front().weight, 0.8 + 0.2 * 0.25, 1e-6);
+  EXPECT_GE(cited.front().confidence.value(), CitationRule().least_confidence);
   // Where no word is found attention decides, and where nothing was attributed the words do.
   EXPECT_EQ(cite(plan, attention, "42", ends, {}, nullptr).blocks.front().context, 0);
   EXPECT_EQ(cite(plan, attribution_of({{0, 0}}), "Brun", ends, {}, &words).blocks.front().context,
@@ -125,10 +126,34 @@ TEST(Cite, WhatNoDocumentSaysIsSaidToHaveNoSupport) {
   for (const CitedBlocks& b : cited.blocks) EXPECT_EQ(b.answer_end, 26u);
   ASSERT_EQ(cited.unsupported.size(), 1u);
   EXPECT_EQ(cited.unsupported[0], std::pair(std::size_t{27}, answer.size()));
-  // A sentence of the question's words alone goes by attention and the question.
+  // A sentence of the question's words alone goes by the question.
   EXPECT_TRUE(cite(plan, attribution_of({{0, .5f}}), "The mayor is who.",
                    std::vector<std::size_t>{17}, {}, &words)
                   .unsupported.empty());
+}
+
+TEST(Cite, DocumentsUnderTheLeastConfidenceAreNotNamed) {
+  const CitedText first{"", "Alba lies in the north, by the sea.", {{0, 35}}},
+      second{"", "The mayor of Alba is Brun Karsten.", {{0, 17}, {17, 34}}};
+  Plan plan = plan_of({1, 2});
+  for (auto& context : plan.contexts)
+    for (auto& block : context.blocks) block.kept_layers = 1;
+  WordSupport words(plan, {first, second}, "Who is mayor of Alba?", "english");
+  const std::vector<std::size_t> ends = {12};
+  const auto attention = attribution_of({{.4f, .1f, .1f}});
+  CitationRule rule;
+  rule.least_confidence = rule.least_further = 0;
+  const auto all = cite(plan, attention, "Brun Karsten", ends, rule, &words).blocks;
+  ASSERT_EQ(all.size(), 2u) << "each document once";
+  EXPECT_EQ(all[0].context, 1);
+  EXPECT_GT(all[0].confidence.value(), all[1].confidence.value());
+  rule.least_further = (*all[0].confidence + *all[1].confidence) / 2;
+  EXPECT_EQ(cite(plan, attention, "Brun Karsten", ends, rule, &words).blocks.size(), 1u);
+  rule.least_confidence = *all[0].confidence + 1e-6;
+  const CitedAnswer none = cite(plan, attention, "Brun Karsten", ends, rule, &words);
+  EXPECT_TRUE(none.blocks.empty());
+  ASSERT_EQ(none.unsupported.size(), 1u);
+  EXPECT_EQ(none.unsupported[0], std::pair(std::size_t{0}, std::size_t{12}));
 }
 
 TEST(Cite, NothingIsCitedWhereNothingWasLookedAt) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace quire {
 namespace {
@@ -65,6 +66,35 @@ TEST(WordSupport, RareWordsCountMostInWhatIsFound) {
   EXPECT_LT(*words.found("Brun salt"), 1);
   EXPECT_FALSE(words.found("the mayor of Alba is"));
   EXPECT_FALSE(words.found(""));
+}
+
+TEST(WordSupport, EvidenceTellsShareLeadQuestionAndTitle) {
+  std::vector<CitedText> texts = kTexts;
+  texts[2].title.clear();
+  WordSupport words(plan_of(texts), texts, "Who is the mayor of Alba?", "english");
+  const auto evidence = words.evidence("Brun Karsten");
+  ASSERT_EQ(evidence.size(), 3u);
+  EXPECT_DOUBLE_EQ(evidence[0].share, 1);
+  EXPECT_LT(evidence[1].share, evidence[0].share);
+  double second = 0;
+  for (const std::size_t i : {1u, 2u}) {
+    EXPECT_NEAR(evidence[i].lead, evidence[i].share - 1, 1e-12);
+    second = std::max(second, evidence[i].share);
+  }
+  EXPECT_NEAR(evidence[0].lead, 1 - second, 1e-12);
+  EXPECT_GT(evidence[0].question, evidence[1].question);
+  EXPECT_DOUBLE_EQ(evidence[0].title.value(), 1);
+  EXPECT_DOUBLE_EQ(evidence[1].title.value(), 0);
+  EXPECT_FALSE(evidence[2].title);
+  // Equal texts lead by nothing, a lone one by everything, one without a word has no part at all.
+  const std::vector<CitedText> twins = {kTexts[0], kTexts[0]};
+  for (const auto& e : WordSupport(plan_of(twins), twins, "mayor", "english").evidence("Brun"))
+    EXPECT_DOUBLE_EQ(e.lead, 0);
+  const std::vector<CitedText> one = {kTexts[0]};
+  EXPECT_DOUBLE_EQ(WordSupport(plan_of(one), one, "mayor", "english").evidence("Brun").front().lead,
+                   1);
+  EXPECT_DOUBLE_EQ(WordSupport(plan_of(texts), texts, "?", "english").evidence("Quartz")[0].share,
+                   0);
 }
 
 TEST(WordSupport, NothingIsSupportedWhereNoWordIsFound) {
