@@ -39,7 +39,9 @@ const Reply<NumberedCitation>& citation_reply() {
         [](const C& c) { return unless_empty(c.citation.place.heading); },
         "Path of headings where the quote begins"},
        {"weight", kind::ratio(), [](const C& c) { return c.citation.weight; },
-        "Share of the support of its part of the answer, by words and attention"}});
+        "Share of the support of its part of the answer, by words and attention"},
+       {"confidence", kind::ratio(), [](const C& c) { return c.citation.confidence; },
+        "Estimated probability that the document supports that part of the answer"}});
   return reply;
 }
 

@@ -20,9 +20,10 @@ struct Citation {
   std::int32_t chunk = 0;
   std::vector<std::string> block_ids;
   std::uint64_t start = 0, end = 0;
-  std::string quote;  ///< the document's text from start to end
-  TextPlace place;    ///< pages and heading of the quote
-  double weight = 0;  ///< share of the support, 0 .. 1
+  std::string quote;      ///< the document's text from start to end
+  TextPlace place;        ///< pages and heading of the quote
+  double weight = 0;      ///< share of the support, 0 .. 1
+  double confidence = 0;  ///< estimated probability that the document supports the answer
 };
 
 enum class QuoteUse : std::uint8_t { kShow, kHide };

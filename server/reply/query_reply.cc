@@ -90,8 +90,8 @@ Reply<A>::Fields rest(const Kind& url) {
                ranges.push_back(json::array{begin, end});
              return ranges;
            },
-           "Sentences of the answer of whose words too few stand in one document: no support was "
-           "found, and they have no citation. Unicode code points of the answer"},
+           "Sentences of the answer for which no document is likely enough to be the source: no "
+           "support was found, and they have no citation. Unicode code points of the answer"},
           {"usage", usage_reply().kind(), [](const A& a) { return usage_json(a.record); }},
           {"timings", timings_reply().kind(), [](const A& a) { return timings_json(a.record); }},
           {"cache", cache_reply().kind(), [](const A& a) { return cache_json(a.record); }},

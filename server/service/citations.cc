@@ -238,6 +238,7 @@ void CitationCollector::make(Services& services, QueryRecord& record) const {
     c.document_id = record.documents[d].id;
     c.document_index = d;
     if (!place(record.plan.contexts[at(cited.context)], cited, *texts[d], c)) continue;
+    c.confidence = cited.confidence.value_or(0);
     c.answer_start = answer.at(cited.answer_begin);
     c.answer_end = answer.at(cited.answer_end);
     out.push_back(std::move(c));

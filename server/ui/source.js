@@ -22,7 +22,7 @@ export const placeOf =
 // What is known of a citation's place.
 export const whereabouts =
     (c) => [...placeOf(c), `chunk ${c.chunk}`, `characters ${count(c.start)}–${count(c.end)}`,
-            `${percent(c.weight)} of the answer's support`]
+            `${percent(c.weight)} of the answer's support`, `${percent(c.confidence)} sure`]
                .join(' · ');
 
 // Fills `node` with the source of a citation. `document` is the reply's entry for it.

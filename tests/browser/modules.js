@@ -98,9 +98,12 @@ const cite = {
   chunk: 2,
   start: 10,
   end: 1500,
-  weight: 0.25
+  weight: 0.25,
+  confidence: 0.8
 };
-same('a place', whereabouts(cite), 'chunk 2 · characters 10–1,500 · 25 % of the answer\'s support');
+same(
+    'a place', whereabouts(cite),
+    'chunk 2 · characters 10–1,500 · 25 % of the answer\'s support · 80 % sure');
 same(
     'a place with a page',
     whereabouts({...cite, page: 3, last_page: 3, heading: 'Safety > Fire'})

@@ -426,6 +426,7 @@ class Citation(Model):
     end: int = 0
     quote: str = ""
     weight: float = 0.0
+    confidence: float = 0.0
     page: int | None = None
     last_page: int | None = None
     heading: str | None = None

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json/array.hpp>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -107,11 +108,12 @@ void print_citations(const json::object& done) {
   for (const auto& item : done.at("citations").as_array()) {
     const auto& c = item.as_object();
     const auto& id = c.at("document_id");
-    const std::string where = (id.is_string() ? std::string(id.as_string()) : "inline") +
-                              place_text(c);
-    std::fprintf(stderr, "[%s] %s (%.0f %%): %s\n", std::string(c.at("id").as_string()).c_str(),
-                 where.c_str(), 100 * c.at("weight").to_number<double>(),
-                 std::string(c.at("quote").as_string()).c_str());
+    std::string where = (id.is_string() ? std::string(id.as_string()) : "inline") + place_text(c);
+    if (const auto* confidence = c.if_contains("confidence"))
+      where += " (" + std::to_string(std::lround(100 * confidence->to_number<double>())) +
+               " % sure)";
+    std::fprintf(stderr, "[%s] %s: %s\n", std::string(c.at("id").as_string()).c_str(),
+                 where.c_str(), std::string(c.at("quote").as_string()).c_str());
   }
 }
 

@@ -52,9 +52,11 @@ TEST(CitationReply, SpellsCitationsAndHidesQuotes) {
   c.end = 9;
   c.quote = "text";
   c.weight = 0.123456;
+  c.confidence = 0.75;
   EXPECT_EQ(boost::json::serialize(citation_reply().json({c})),
             R"({"id":"1","answer_start":0,"answer_end":3,"document_id":null,"document_index":1,)"
-            R"("chunk":2,"block_ids":["b-1"],"start":5,"end":9,"quote":"text","weight":1.235E-1})");
+            R"("chunk":2,"block_ids":["b-1"],"start":5,"end":9,"quote":"text","weight":1.235E-1,)"
+            R"("confidence":7.5E-1})");
   c.document_id = "d";
   const auto hidden = citations_json({c, c}, QuoteUse::kHide);
   EXPECT_FALSE(hidden.at(0).as_object().contains("quote"));
