@@ -1,0 +1,52 @@
+/// A model's own answers to questions of a public set, with what citations are made from. They are
+/// kept in a file, so that rules can be compared without the model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/answer/word_support.h"
+#include "engine/api/plan.h"
+#include "engine/api/query_sink.h"
+#include "engine/engine.h"
+#include "fidelity/suite.h"
+
+namespace quire::bench {
+
+/// KeptAnswer is one answer. Contexts are the record's documents, in order.
+struct KeptAnswer {
+  std::string text;
+  std::vector<std::size_t> token_ends;
+  Attribution attention;
+  std::vector<CitedText> documents;
+  Plan plan;  ///< only contexts, with blocks that all layers kept
+};
+
+/// Asks the model that it opens with the first question that is not in the file. Threads: one.
+class CitedAnswers {
+ public:
+  /// Reads `file`, which may be missing. `model` is a model's folder.
+  CitedAnswers(std::string file, std::string model);
+  ~CitedAnswers();
+
+  /// Returns the answer to a record's question over its documents, which are part of the prompt as
+  /// text. A new answer is appended to the file. An error ends the program.
+  KeptAnswer answer(const SuiteRecord& record);
+  /// Returns the number of answers that the model gave now, not the file.
+  std::size_t asked() const { return asked_; }
+
+ private:
+  struct Opened;
+
+  void open();
+  std::string ask(const SuiteRecord& record);
+  KeptAnswer parse(const SuiteRecord& record, const std::string& line) const;
+
+  const std::string file_, model_;
+  std::vector<std::pair<std::string, std::string>> known_;  ///< lines by record_hash(), sorted
+  std::unique_ptr<Opened> opened_;
+  std::size_t asked_ = 0;
+};
+
+}  // namespace quire::bench
