@@ -5,8 +5,10 @@ set(quire_generated "${CMAKE_BINARY_DIR}/packaging")
 add_custom_command(
   OUTPUT "${quire_generated}/quire.1" "${quire_generated}/quire"
   COMMAND ${CMAKE_COMMAND} -E make_directory "${quire_generated}"
-  COMMAND quire completion man >"${quire_generated}/quire.1"
-  COMMAND quire completion bash >"${quire_generated}/quire"
+  COMMAND sh -c "\"$0\" completion man >\"$1\"" "$<TARGET_FILE:quire>"
+    "${quire_generated}/quire.1"
+  COMMAND sh -c "\"$0\" completion bash >\"$1\"" "$<TARGET_FILE:quire>"
+    "${quire_generated}/quire"
   DEPENDS quire
   VERBATIM)
 add_custom_target(quire_package_files ALL
