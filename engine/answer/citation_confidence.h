@@ -20,9 +20,9 @@ struct CitationConfidence {
   double of(const ContextEvidence& evidence) const;
 };
 
-/// Returns the constants that `bench/run citations --fit --questions 100` found with SmolLM2's answers to one half
-/// of the questions of HotpotQA, MuSiQue and 2WikiMultihopQA. docs/retrieval.md tells how well they
-/// do on the other half.
+/// Returns the constants that `bench/run citations --fit --questions 100` found with SmolLM2's
+/// answers to one half of the questions of HotpotQA, MuSiQue and 2WikiMultihopQA.
+/// docs/retrieval.md tells how well they do on the other half.
 const CitationConfidence& fitted_confidence();
 
 }  // namespace quire
