@@ -218,8 +218,7 @@ std::vector<Named> best_citations(const std::vector<Question>& questions, By by,
     const Question& q = questions[i];
     const KeptAnswer& a = q.answer;
     WordSupport words(a.plan, a.documents,
-                      by == By::kQuestionAndAnswer ? q.record->question : std::string(),
-                      kLanguage);
+                      by == By::kQuestionAndAnswer ? q.record->question : std::string(), kLanguage);
     for (const auto& [begin, end] : answer_sentences(a.text, CitationRule().shortest_sentence)) {
       const std::string_view sentence = std::string_view(a.text).substr(begin, end - begin);
       std::vector<double> weights = words.of(sentence);

@@ -48,9 +48,8 @@ CitedAnswers::~CitedAnswers() = default;
 
 KeptAnswer CitedAnswers::answer(const SuiteRecord& record) {
   const std::string hash = record_hash(record).hex();
-  const auto found = std::ranges::lower_bound(known_, hash, {}, [](const auto& k) {
-    return k.first;
-  });
+  const auto found = std::ranges::lower_bound(known_, hash, {},
+                                              [](const auto& k) { return k.first; });
   if (found != known_.end() && found->first == hash) return parse(record, found->second);
   const std::string line = ask(record);
   ++asked_;
@@ -109,14 +108,14 @@ std::string CitedAnswers::ask(const SuiteRecord& record) {
   }
   for (const float share : sink->attribution.share)
     attention.push_back(std::llround(double{share} / kAttentionUnit));
-  return json::serialize(json::object{
-      {"record", record_hash(record).hex()},
-      {"question", record.question},
-      {"answer", sink->text},
-      {"token_ends", json::array(sink->token_ends.begin(), sink->token_ends.end())},
-      {"blocks", std::move(documents)},
-      {"attended_tokens", sink->attribution.num_tokens},
-      {"attention", std::move(attention)}});
+  return json::serialize(
+      json::object{{"record", record_hash(record).hex()},
+                   {"question", record.question},
+                   {"answer", sink->text},
+                   {"token_ends", json::array(sink->token_ends.begin(), sink->token_ends.end())},
+                   {"blocks", std::move(documents)},
+                   {"attended_tokens", sink->attribution.num_tokens},
+                   {"attention", std::move(attention)}});
 }
 
 KeptAnswer CitedAnswers::parse(const SuiteRecord& record, const std::string& line) const {

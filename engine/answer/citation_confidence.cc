@@ -15,9 +15,8 @@ double CitationConfidence::of(const ContextEvidence& e) const {
   const double words = logistic(by_words.constant + by_words.share * e.share +
                                 by_words.lead * e.lead + by_words.question * e.question);
   if (!e.title) return words;
-  return std::max(words,
-                  logistic(by_title.constant + by_title.share * e.share +
-                           by_title.question * e.question + by_title.title * *e.title));
+  return std::max(words, logistic(by_title.constant + by_title.share * e.share +
+                                  by_title.question * e.question + by_title.title * *e.title));
 }
 
 const CitationConfidence& fitted_confidence() {

@@ -27,8 +27,8 @@ TEST(CitationConfidence, MoreEvidenceIsMoreConfidence) {
   const CitationConfidence& c = fitted_confidence();
   const ContextEvidence weak{.score = 1, .share = .4, .lead = -.6, .question = .3, .title = .2};
   const double least = c.of(weak);
-  for (const auto better : {&ContextEvidence::share, &ContextEvidence::lead,
-                            &ContextEvidence::question}) {
+  for (const auto better :
+       {&ContextEvidence::share, &ContextEvidence::lead, &ContextEvidence::question}) {
     ContextEvidence e = weak;
     e.*better += .4;
     EXPECT_GT(c.of(e), least);
