@@ -468,7 +468,8 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
   for (const auto& d : g.body.documents) texts.push_back({d.title, d.text});
   auto format = prompt_format(g.body, *g.call->services.engine, g.call->ns);
   if (!format.ok()) return nullptr;  // the prompt was made with it, so it is fine
-  return std::make_shared<CitationCollector>(std::move(*format), std::move(texts));
+  return std::make_shared<CitationCollector>(std::move(*format), question_text(g.body),
+                                             std::move(texts));
 }
 
 }  // namespace

@@ -227,8 +227,7 @@ void CitationCollector::make(Services& services, QueryRecord& record) const {
             ? cited_text(record.plan.contexts[c], record.documents[d].title, *texts[d])
             : CitedText());
   }
-  WordSupport words(record.plan, cited_texts, record.question,
-                    services.config()->retrieve.language);
+  WordSupport words(record.plan, cited_texts, question_, services.config()->retrieve.language);
   CodePointCounter answer(record.answer);
   const CitedAnswer found = cite(record.plan, attribution_, record.answer, token_ends_, {}, &words);
   for (const CitedBlocks& cited : found.blocks) {

@@ -28,9 +28,11 @@ struct InlineText {
 class CitationCollector {
  public:
   /// `inline_texts` belong to the record's documents without an id, in their order; the prompt was
-  /// made with `format`.
-  CitationCollector(PromptFormat format, std::vector<InlineText> inline_texts)
-      : format_(std::move(format)), inline_texts_(std::move(inline_texts)) {}
+  /// made with `format`. The record keeps no question unless settings say so.
+  CitationCollector(PromptFormat format, std::string question, std::vector<InlineText> inline_texts)
+      : format_(std::move(format)),
+        question_(std::move(question)),
+        inline_texts_(std::move(inline_texts)) {}
 
   /// `answer_bytes` is the length of the answer including this token's text.
   void on_token(std::size_t answer_bytes) { token_ends_.push_back(answer_bytes); }
@@ -48,6 +50,7 @@ class CitationCollector {
                                                     const QueryRecord& record) const;
 
   const PromptFormat format_;
+  const std::string question_;
   const std::vector<InlineText> inline_texts_;
   std::vector<std::size_t> token_ends_;
   Attribution attribution_;

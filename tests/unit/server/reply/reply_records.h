@@ -194,6 +194,7 @@ inline QueryRecord full_record() {
   c.quote = "it is";
   c.place = {3, 4, "A > B"};
   c.weight = 0.123456;
+  c.confidence = 0.875;
   Citation inline_one;
   inline_one.document_index = 1;
   r.citations = {c, inline_one};
