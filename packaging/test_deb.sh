@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
 # Installs a package in a fresh Debian 12 and tries it: packaging/test_deb.sh PACKAGE [MIRROR].
 # Needs root and debootstrap. Checks that the service starts as its own user, that the page opens,
-# that a document is stored, asked about and found again after a restart, and what purging leaves.
+# that a document is stored, asked about and found again after a restart, and what purging leaves;
+# where systemd-analyze is, that the unit's exposure is under 3.
 set -euo pipefail
-[ -f "${1:-}" ] || { sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -f "${1:-}" ] || { sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2; }
 package="$(realpath "$1")"
 root="$(mktemp -d)"
+chmod 755 "$root"  # the service's user reads the new root as well
 trap 'umount -q "$root/proc" || true; rm -rf "$root"' EXIT
+if command -v systemd-analyze >/dev/null; then
+  dpkg-deb --fsys-tarfile "$package" | tar -xO ./lib/systemd/system/quire.service \
+    >"$root/quire.service"
+  systemd-analyze security --offline=true --threshold=29 "$root/quire.service" | tail -n 1
+  rm "$root/quire.service"
+fi
 debootstrap --variant=minbase --include=ca-certificates,curl bookworm "$root" ${2:+"$2"} >&2
 mount -t proc proc "$root/proc"
 cp "$package" "$root/quire.deb"
