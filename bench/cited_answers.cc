@@ -39,6 +39,7 @@ CitedAnswers::CitedAnswers(std::string file, std::string model)
   std::ifstream in(file_);
   for (std::string line; std::getline(in, line);) {
     const auto value = take(parse_json(line));
+    if (json::value_to<std::string>(value.at("model")) != model_) continue;
     known_.emplace_back(json::value_to<std::string>(value.at("record")), line);
   }
   std::ranges::sort(known_);
@@ -109,7 +110,8 @@ std::string CitedAnswers::ask(const SuiteRecord& record) {
   for (const float share : sink->attribution.share)
     attention.push_back(std::llround(double{share} / kAttentionUnit));
   return json::serialize(
-      json::object{{"record", record_hash(record).hex()},
+      json::object{{"model", model_},
+                   {"record", record_hash(record).hex()},
                    {"question", record.question},
                    {"answer", sink->text},
                    {"token_ends", json::array(sink->token_ends.begin(), sink->token_ends.end())},

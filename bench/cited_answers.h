@@ -26,7 +26,7 @@ struct KeptAnswer {
 /// Asks the model that it opens with the first question that is not in the file. Threads: one.
 class CitedAnswers {
  public:
-  /// Reads `file`, which may be missing. `model` is a model's folder.
+  /// Reads the answers of `model`, a model's folder, from `file`, which may be missing.
   CitedAnswers(std::string file, std::string model);
   ~CitedAnswers();
 
