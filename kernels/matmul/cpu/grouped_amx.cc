@@ -58,9 +58,9 @@ struct alignas(64) WholeSums {
   std::int32_t of[4][kTileSums];
 };
 
-/// Multiplies one group of `rows` rows (at most 32) with 32 outputs.
+/// Begins the product of one group of `rows` rows (at most 32) with 32 outputs.
 QUIRE_TARGET_512 inline void multiply_group(const std::int8_t* inputs, std::int64_t rows,
-                                            const GroupNumbers& numbers, WholeSums& whole) {
+                                            const GroupNumbers& numbers) {
   GroupedTiles::zero_all();
   GroupedTiles::load_weights<6>(numbers.of[0]);
   GroupedTiles::load_weights<7>(numbers.of[1]);
@@ -72,12 +72,14 @@ QUIRE_TARGET_512 inline void multiply_group(const std::int8_t* inputs, std::int6
     GroupedTiles::multiply<2, 5, 6>();
     GroupedTiles::multiply<3, 5, 7>();
   }
-  GroupedTiles::store<0>(whole.of[0]);
-  GroupedTiles::store<1>(whole.of[1]);
-  if (rows > 16) {
-    GroupedTiles::store<2>(whole.of[2]);
-    GroupedTiles::store<3>(whole.of[3]);
-  }
+}
+
+/// Stores the sums of rows 0..15, or 16..31, that multiply_group() began.
+template <bool kUpper>
+QUIRE_TARGET_512 inline void store_sums(WholeSums& whole) {
+  constexpr int kTile = kUpper ? 0 : 2;
+  GroupedTiles::store<kTile>(whole.of[kTile]);
+  GroupedTiles::store<kTile + 1>(whole.of[kTile + 1]);
 }
 
 /// One round of rows times up to kStepGroups neighbouring groups.
@@ -110,25 +112,40 @@ QUIRE_INLINE_512 void add_rows(const GroupedRows& x, const Step& step, std::int6
   }
 }
 
+/// Adds the scaled sums of a quarter of a round's rows, from `begin`.
+template <GroupKind kKind>
+QUIRE_INLINE_512 void add_some(const GroupedRows& x, const Step& step, std::int64_t begin,
+                               const WholeSums* whole, GroupedRoundSums& sums) {
+  const std::int64_t end = std::min(begin + kGroupedRoundRows / 4, step.rows);
+  if (step.groups == kStepGroups)
+    add_rows<kKind, kStepGroups>(x, step, begin, end, whole, sums);
+  else if (step.groups == 1)
+    add_rows<kKind, 1>(x, step, begin, end, whole, sums);
+}
+
 /// Adds the sums of `step`, which the tiles have computed. The tiles compute those of `next`
-/// meanwhile: its instructions stand between two halves of the rows, so that tiles and vector units
-/// work at the same time.
+/// meanwhile: its instructions stand between quarters of the rows, so that tiles and vector units
+/// work at the same time. A quarter lies between a product and its store, which would wait for it.
 template <GroupKind kKind>
 QUIRE_TARGET_512 void add_and_multiply(const GroupedRows& x, const Step& step,
                                        const WholeSums* whole, GroupedRoundSums& sums,
                                        const Step& next, WholeSums* next_whole) {
   constexpr std::int64_t kHalf = kGroupedRoundRows / kStepGroups;
   for (std::int64_t part = 0; part < kStepGroups; ++part) {
+    const bool more = part < next.groups;
     tile_barrier();
-    if (part < next.groups)
+    if (more)
       multiply_group(x.q + x.at(next.row, next.group + part) * kGroupInputs, next.rows,
-                     next.numbers[part], next_whole[part]);
+                     next.numbers[part]);
     tile_barrier();
-    const std::int64_t begin = part * kHalf, end = std::min(begin + kHalf, step.rows);
-    if (step.groups == kStepGroups)
-      add_rows<kKind, kStepGroups>(x, step, begin, end, whole, sums);
-    else if (step.groups == 1)
-      add_rows<kKind, 1>(x, step, begin, end, whole, sums);
+    add_some<kKind>(x, step, part * kHalf, whole, sums);
+    tile_barrier();
+    if (more) store_sums<true>(next_whole[part]);
+    tile_barrier();
+    add_some<kKind>(x, step, part * kHalf + kHalf / 2, whole, sums);
+    tile_barrier();
+    if (more && next.rows > 16) store_sums<false>(next_whole[part]);
+    tile_barrier();
   }
 }
 
