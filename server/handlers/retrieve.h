@@ -55,8 +55,7 @@ Result<SearchedTexts> search_texts(Call& call, RetrieveRequest request,
                                    std::optional<std::int64_t> rerank);
 
 /// Ranks all chunks of the documents `ids` for a question, at most kMostPassages of them, and equal
-/// texts once. An error
-/// of the search, also where retrieval is switched off, gives none.
+/// texts once. An error of the search, also where retrieval is switched off, gives none.
 std::vector<RankedChunk> rank_chunks(Call& call, const std::string& question,
                                      const std::vector<std::string>& ids);
 

@@ -437,8 +437,8 @@ class Documents:
         anchor: str | None = None,
         expires_at: str | None = None,
     ) -> m.Document:
-        """The document goes after `seconds`, or at a time (RFC 3339);
-        with neither it stays for ever."""
+        """The document goes `seconds` from now (anchor "last_used": from its last use), or at
+        a time (RFC 3339); with neither it stays for ever."""
         return await self._client._call(ops.set_ttl(id, seconds, anchor, expires_at))
 
     async def pin(self, id: str) -> m.Document:
