@@ -32,6 +32,7 @@ namespace quire::cpu {
 #if defined(QUIRE_EMULATE_AVX512)
 GroupedPanelProduct grouped_multiply_vnni_emulated;
 GroupedPanelProduct grouped_multiply_amx_emulated;
+GroupedPairProduct grouped_multiply_pair_vnni_emulated;
 #endif
 
 // A program may contain both versions, so inline functions need different names in each.

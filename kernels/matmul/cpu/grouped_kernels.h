@@ -82,6 +82,13 @@ GroupedPanelProduct grouped_multiply_avx2;  ///< AVX2, FMA and F16C
 GroupedPanelProduct grouped_multiply_vnni;  ///< AVX-512 with VNNI
 GroupedPanelProduct grouped_multiply_amx;   ///< AMX with int8, inside a grouped TileScope
 
+/// Multiplies one row (x.rows is 1) with two neighbouring panels of one kind, which hold `groups`
+/// records each. It adds to sums [2 panels][32]. Two streams of weights keep more reads of memory
+/// in flight than one.
+using GroupedPairProduct = void(const GroupedRows& x, const std::byte* records, std::int64_t groups,
+                                GroupKind kind, float* sums);
+GroupedPairProduct grouped_multiply_pair_vnni;  ///< AVX-512 with VNNI
+
 void quantise_grouped_rows_scalar(const float* x, std::int64_t ldx, std::int64_t k,
                                   std::int64_t begin, std::int64_t end, const GroupedRows& out);
 void quantise_grouped_rows_avx2(const float* x, std::int64_t ldx, std::int64_t k,

@@ -63,6 +63,8 @@ class GroupedMatrix final : public PanelMatrix {
   void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
            std::int64_t ldy) const override {
     const GroupedRows rows = rounded(x, m, ldx);
+    GroupedPairProduct* const pair = m == 1 ? pair_product() : nullptr;
+    if (pair != nullptr) return run_row(rows, *pair, bias, y);
     GroupedPanelProduct* const product = product_for(m);
     // With few rows each panel is read whole, in memory order.
     const std::int64_t cut = m <= kFewRows ? groups_ : kBlockGroups;
@@ -84,6 +86,37 @@ class GroupedMatrix final : public PanelMatrix {
  private:
   std::byte* record(const Panel& p, std::int64_t group) const {
     return data_.as<std::byte>() + p.offset + group * group_bytes(p.kind);
+  }
+
+  /// Multiplies one row, two panels at a time where two neighbours are of one kind.
+  void run_row(const GroupedRows& rows, GroupedPairProduct& pair, const float* bias,
+               float* y) const {
+    GroupedPanelProduct* const product = product_for(1);
+    over_panels(1, kLeastWork, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) float sums[2 * kPanelColumns];
+      for (std::int64_t i = begin; i < end; ++i) {
+        const Panel& p = list_[static_cast<std::size_t>(i)];
+        const Panel& last = list_[static_cast<std::size_t>(std::min(i + 1, end - 1))];
+        if (i + 1 < end && last.kind == p.kind && p.columns == kPanelColumns) {
+          const auto bytes = static_cast<std::size_t>(p.columns + last.columns) * sizeof(float);
+          std::memset(sums, 0, sizeof sums);
+          if (bias != nullptr) std::memcpy(sums, bias + p.column, bytes);
+          pair(rows, record(p, 0), groups_, p.kind, sums);
+          std::memcpy(y + p.column, sums, bytes);
+          ++i;
+        } else {
+          product(rows, 0, 0, record(p, 0), groups_, p.kind,
+                  output(p.column, p.columns, 0, 1, bias, sums, y, n_, true));
+        }
+      }
+    });
+  }
+
+  static GroupedPairProduct* pair_product() {
+#if defined(__x86_64__)
+    if (isa() >= Isa::kAvx512Bf16) return grouped_multiply_pair_vnni;
+#endif
+    return nullptr;
   }
 
   static GroupedPanelProduct* product_for([[maybe_unused]] std::int64_t m) {

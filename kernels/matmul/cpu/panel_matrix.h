@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/matmul/cpu/matmul_kernels.h"
@@ -36,6 +37,31 @@ struct StackedRows {
   }
 };
 
+/// Cuts [0, items) into pieces, each half of a thread's share of what is left. The last ones have
+/// two items, or one where items are few.
+class ShrinkingPieces {
+ public:
+  ShrinkingPieces(std::int64_t items, std::int64_t threads)
+      : items_(items), divisor_(2 * threads), least_(items >= 4 * threads ? 2 : 1) {
+    for (std::int64_t begin = 0; begin < items_; begin += size(begin)) ++count_;
+  }
+  std::int64_t count() const { return count_; }
+  /// Returns first and end of piece i.
+  std::pair<std::int64_t, std::int64_t> range(std::int64_t i) const {
+    std::int64_t begin = 0;
+    for (; i > 0; --i) begin += size(begin);
+    return {begin, begin + size(begin)};
+  }
+
+ private:
+  std::int64_t size(std::int64_t begin) const {
+    const std::int64_t left = items_ - begin;
+    return std::min(left, ceil_div(ceil_div(left, divisor_), least_) * least_);
+  }
+
+  std::int64_t items_, divisor_, least_, count_ = 0;
+};
+
 /// Implements shape, argument checks and distribution of panels over threads.
 class PanelMatrix : public PackedMatrix {
  public:
@@ -64,18 +90,18 @@ class PanelMatrix : public PackedMatrix {
   virtual void run(const float* x, std::int64_t m, std::int64_t ldx, const float* bias, float* y,
                    std::int64_t ldy) const = 0;
 
-  /// Calls fn(first panel, last panel), inline below `least_work` operations. Large work is split
-  /// into several pieces per thread, so that other cores can take over from a slow one.
+  /// Calls fn(first panel, last panel), inline below `least_work` operations. Pieces become smaller
+  /// towards the end: a thread that is slower than others then delays them by a small piece only.
   template <class F>
   void over_panels(std::int64_t m, double least_work, F&& fn) const {
     const double work = 2.0 * static_cast<double>(std::max<std::int64_t>(m, 16)) *
                         static_cast<double>(k_) * static_cast<double>(n_);
     const std::int64_t threads = num_threads();
     if (threads == 1 || work < least_work) return fn(std::int64_t{0}, panels_);
-    const std::int64_t pieces = std::min<std::int64_t>(panels_, threads * (work > 1e8 ? 4 : 1));
-    parallel_tasks(pieces, [&](std::int64_t i) {
-      const std::int64_t begin = panels_ * i / pieces, end = panels_ * (i + 1) / pieces;
-      if (begin < end) fn(begin, end);
+    const ShrinkingPieces pieces(panels_, threads);
+    parallel_tasks(pieces.count(), [&](std::int64_t i) {
+      const auto [begin, end] = pieces.range(i);
+      fn(begin, end);
     });
   }
 

@@ -15,6 +15,7 @@ namespace quire::cpu {
 // The AVX-512 and AMX versions over emulated instructions (grouped_vnni.cc, grouped_amx.cc).
 GroupedPanelProduct grouped_multiply_vnni_emulated;
 GroupedPanelProduct grouped_multiply_amx_emulated;
+GroupedPairProduct grouped_multiply_pair_vnni_emulated;
 
 namespace {
 
@@ -98,6 +99,34 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight),
                        ::testing::Values(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 70),
                        ::testing::Values(1, 3), ::testing::Values(1, 16, 31, 32)));
+
+TEST(GroupedProductTest, TwoPanelsAtOnceGiveTheBitsOfEachAlone) {
+  for (const GroupKind kind : {GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight}) {
+    for (const int groups : {1, 2, 7}) {
+      const std::int64_t k = groups * kGroupInputs - 5;
+      const auto x = random_floats(k, 7);
+      RowsMemory memory(1, groups);
+      quantise_grouped_rows_scalar(x.data(), k, k, 0, 1, memory.view);
+      const auto records = random_records(kind, 2 * groups, 8);
+      const std::vector<float> start = random_floats(64, 9);
+      std::vector<float> expected = start;
+      for (int panel = 0; panel < 2; ++panel) {
+        grouped_multiply_scalar(memory.view, 0, 0,
+                                records.data() + panel * groups * group_bytes(kind), groups, kind,
+                                {expected.data() + 32 * panel, 32, 1, 32, nullptr, false});
+      }
+      std::vector<GroupedPairProduct*> versions = {grouped_multiply_pair_vnni_emulated};
+      if (std::string(cpu_isa()) == "avx512_bf16" || std::string(cpu_isa()) == "amx")
+        versions.push_back(grouped_multiply_pair_vnni);
+      for (GroupedPairProduct* const product : versions) {
+        std::vector<float> sums = start;
+        product(memory.view, records.data(), groups, kind, sums.data());
+        ASSERT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * sizeof(float)), 0)
+            << groups << " groups of kind " << static_cast<int>(kind);
+      }
+    }
+  }
+}
 
 TEST(GroupedProductTest, LargestNumbersDoNotOverflow) {
   for (const GroupKind kind : {GroupKind::kFour, GroupKind::kFourMin, GroupKind::kEight}) {
@@ -289,6 +318,11 @@ TEST(GroupedPackTest, PartsOfSeveralLayoutsAreOneMatrix) {
   ASSERT_EQ((*whole)->n(), 79);
   std::vector<float> y(kRows * 79);
   ASSERT_OK((*whole)->multiply(x.data(), kRows, kK, bias.data(), y.data(), 79));
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    std::vector<float> one_row(79);
+    ASSERT_OK((*whole)->multiply(x.data() + r * kK, 1, kK, bias.data(), one_row.data(), 79));
+    EXPECT_EQ(std::memcmp(one_row.data(), y.data() + r * 79, 79 * sizeof(float)), 0) << "row " << r;
+  }
   std::int64_t column = 0;
   for (const WeightPart& part : parts) {
     auto one = pack_weights({&part, 1}, kK, DType::kF32, WeightFormat::kW4);
