@@ -1,8 +1,8 @@
 // Measures cold block reads through the store against raw O_DIRECT reads of a flat file: same
 // bytes, same order, same two threads, same run, in alternating rounds. Also measures writing a
-// segment (checksum, file, sync) against a flat O_DIRECT write with fsync, and reads from the DRAM
-// tier. Values are read in random order, and as a query reads them: contexts in random order, each
-// from its first block to its last.
+// segment (checksum, file, sync) against a flat O_DIRECT write with fsync, in turns to new files of
+// each, and reads from the DRAM tier. Values are read in random order, and as a query reads them:
+// contexts in random order, each from its first block to its last.
 //   quire_store_bench [--quick] [--dir FOLDER] [--mib N] [--threads N] [--value-kib N]
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -37,7 +37,7 @@ double seconds_since(Clock::time_point t) {
 struct Settings {
   std::string dir = std::filesystem::temp_directory_path();
   std::size_t mib = 2048;
-  int threads = 2, rounds = 7;
+  int threads = 2, rounds = 7, write_rounds = 5;
   std::vector<std::size_t> value_kib = {1024, 512, 256, 64};
 };
 
@@ -187,6 +187,45 @@ std::vector<std::size_t> contexts_in_random_order(std::size_t num_values, std::m
   return order;
 }
 
+struct WriteTimes {
+  std::vector<double> flat_s, store_s, ratios;
+};
+
+/// Writes new flat files and new stores in turns.
+WriteTimes write_in_turns(const Settings& set, const std::string& path,
+                          const std::vector<std::byte>& source, std::size_t value_bytes,
+                          std::size_t num_values) {
+  WriteTimes times;
+  for (int round = 0; round < set.write_rounds; ++round) {
+    double flat_s = 0, store_s = 0;
+    for (int step = 0; step < 2; ++step) {
+      if ((round + step) % 2 != 0) {
+        FlatFile flat(path + ".flat", value_bytes, num_values);
+        flat_s = flat.write(source);
+      } else {
+        StoreOptions options;
+        options.path = path;
+        options.dram_bytes = 0;
+        options.io_threads = set.threads;
+        std::vector<SegmentHandle> handles;
+        {
+          auto store = open_store(options);
+          must(store.status());
+          store_s = write_store(**store, source, value_bytes, num_values, &handles);
+          handles.clear();
+        }
+        std::error_code ignored;
+        std::filesystem::remove_all(path, ignored);
+      }
+      ::sync();  // the freed space of one is not the other's time
+    }
+    times.flat_s.push_back(flat_s);
+    times.store_s.push_back(store_s);
+    times.ratios.push_back(flat_s / store_s);
+  }
+  return times;
+}
+
 std::string run(const Settings& set, std::size_t value_bytes) {
   const std::size_t num_values = std::max<std::size_t>(
       kBlocksPerSegment, (set.mib << 20) / value_bytes / kBlocksPerSegment * kBlocksPerSegment);
@@ -199,13 +238,13 @@ std::string run(const Settings& set, std::size_t value_bytes) {
   options.dram_bytes = 0;
   options.io_threads = set.threads;
   std::vector<double> ratios, context_ratios, flat_s, store_s, warm_s, flat_cpu, store_cpu;
-  double flat_write = 0, store_write = 0;
+  const WriteTimes writes = write_in_turns(set, path + ".writes", source, value_bytes, num_values);
   {
     auto store = open_store(options);
     must(store.status());
     std::vector<SegmentHandle> handles;
-    flat_write = flat.write(source);
-    store_write = write_store(**store, source, value_bytes, num_values, &handles);
+    flat.write(source);
+    write_store(**store, source, value_bytes, num_values, &handles);
     std::vector<std::size_t> order(num_values);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 rng(7);
@@ -259,11 +298,14 @@ std::string run(const Settings& set, std::size_t value_bytes) {
                 "\"cold_read_ratio\": %.3f, \"cold_read_ratio_worst\": %.3f, "
                 "\"cold_read_ratio_by_context\": %.3f, "
                 "\"flat_cpu_s_per_gb\": %.3f, \"store_cpu_s_per_gb\": %.3f, "
-                "\"flat_write_gb_s\": %.3f, \"store_write_gb_s\": %.3f, \"dram_hit_us\": %.2f}",
+                "\"flat_write_gb_s\": %.3f, \"store_write_gb_s\": %.3f, \"write_ratio\": %.3f, "
+                "\"write_ratio_worst\": %.3f, \"dram_hit_us\": %.2f}",
                 value_bytes, num_values, set.threads, gb / median(flat_s), gb / median(store_s),
                 median(ratios), *std::min_element(ratios.begin(), ratios.end()),
-                median(context_ratios), median(flat_cpu), median(store_cpu), gb / flat_write,
-                gb / store_write, median(warm_s) * 1e6);
+                median(context_ratios), median(flat_cpu), median(store_cpu),
+                gb / median(writes.flat_s), gb / median(writes.store_s), median(writes.ratios),
+                *std::min_element(writes.ratios.begin(), writes.ratios.end()),
+                median(warm_s) * 1e6);
   return row;
 }
 
@@ -277,7 +319,7 @@ int main(int argc, char** argv) {
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
     if (a == "--quick") {
       set.mib = 256;
-      set.rounds = 3;
+      set.rounds = set.write_rounds = 3;
     } else if (a == "--dir") {
       set.dir = value();
     } else if (a == "--mib") {

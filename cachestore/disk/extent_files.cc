@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -241,7 +242,11 @@ ExtentFiles::Pages ExtentFiles::take_buffer() {
       return buffer;
     }
   }
-  return Pages(static_cast<std::byte*>(std::aligned_alloc(kExtentPage, kWriteBytes)));
+  try {
+    return allocate_value_memory(kWriteBytes);
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
 }
 
 void ExtentFiles::give_buffer(Pages buffer) {

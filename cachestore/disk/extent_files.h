@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <future>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "base/status.h"
 #include "cachestore/format/placement.h"
 #include "cachestore/format/value_buffer.h"
+#include "cachestore/format/value_memory.h"
 
 namespace quire {
 
@@ -52,11 +52,8 @@ class ExtentFiles {
   /// Returns whether the range lies inside its file.
   bool contains(const ExtentRange& range) const;
 
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  using Pages = std::unique_ptr<std::byte, Free>;       ///< kWriteBytes bytes, aligned to a page
-  static constexpr std::size_t kWriteBytes = 1u << 20;  ///< bytes of one write
+  using Pages = ValueMemory;                            ///< kWriteBytes bytes, aligned to a page
+  static constexpr std::size_t kWriteBytes = 2u << 20;  ///< bytes of one write
 
   /// Writes one range from front to back. Without finish() the range is freed. A full buffer is
   /// written by another thread while the next one is filled. Threads: one.

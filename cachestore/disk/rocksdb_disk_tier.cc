@@ -111,8 +111,8 @@ std::uint64_t slot_number(::rocksdb::DB& db, ::rocksdb::ColumnFamilyHandle* hand
 }
 
 /// Values are read with one call while they are at most this far apart and this long in all.
-constexpr std::uint64_t kGapBytes = ExtentFiles::kWriteBytes / 256,
-                        kRunBytes = ExtentFiles::kWriteBytes / 2;
+constexpr std::uint64_t kGapBytes = 4 << 10, kRunBytes = 512 << 10;
+static_assert(kRunBytes < ExtentFiles::kWriteBytes);
 
 /// Writes one value as ValueSlots lays it out.
 Status write_slot(ExtentFiles::Writer& writer, const ValueBuffer& value) {

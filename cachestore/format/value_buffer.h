@@ -4,12 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <span>
 
 #include "cachestore/format/record.h"
+#include "cachestore/format/value_memory.h"
 
 namespace quire {
 
@@ -51,15 +50,11 @@ class ValueBuffer {
       : lead_(lead), size_(payload_bytes), allocated_(rounded(total, align) + align) {
     // Aligned by hand: memory of aligned_alloc() that comes and goes beside small allocations that
     // stay leaves gaps which later ones do not fit into (glibc before 2.38).
-    block_.reset(static_cast<std::byte*>(std::malloc(allocated_)));
-    if (!block_) throw std::bad_alloc();
+    block_ = allocate_value_memory(allocated_);
     const auto address = reinterpret_cast<std::uintptr_t>(block_.get());
     data_ = block_.get() + ((align - address % align) % align);
   }
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> block_;
+  ValueMemory block_;
   std::byte* data_ = nullptr;  // within block_, aligned
   std::size_t lead_, size_, allocated_;
 };

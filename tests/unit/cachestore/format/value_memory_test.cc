@@ -1,0 +1,97 @@
+#include "cachestore/format/value_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace quire {
+namespace {
+
+std::uintptr_t address(const ValueMemory& memory) {
+  return reinterpret_cast<std::uintptr_t>(memory.get());
+}
+
+TEST(ValueMemory, LargeMemoryBeginsAtAPage) {
+  for (const std::size_t bytes : {std::size_t{128} << 10, (std::size_t{1} << 20) + 4160,
+                                  std::size_t{8} << 20, (std::size_t{8} << 20) + 1}) {
+    std::vector<ValueMemory> held;
+    for (int i = 0; i < 3; ++i) {
+      held.push_back(allocate_value_memory(bytes));
+      EXPECT_EQ(address(held.back()) % 4096, 0u) << bytes;
+    }
+  }
+}
+
+TEST(ValueMemory, ValuesNeverOverlap) {
+  std::mt19937 generator(3);
+  struct Held {
+    ValueMemory memory;
+    std::size_t bytes;
+    std::uint8_t mark;
+  };
+  std::vector<Held> held;
+  const std::size_t sizes[] = {100,     64 << 10,          (128 << 10) - 1,  128 << 10,
+                               200'000, (1 << 20) + 4'160, (3 << 20) + 7777, 9 << 20};
+  const auto still_marked = [](const Held& h) {
+    return std::all_of(h.memory.get(), h.memory.get() + h.bytes,
+                       [&](std::byte b) { return b == std::byte{h.mark}; });
+  };
+  for (int step = 0; step < 400; ++step) {
+    if (held.size() > 40 || (!held.empty() && generator() % 3 == 0)) {
+      const std::size_t i = generator() % held.size();
+      ASSERT_TRUE(still_marked(held[i])) << "step " << step;
+      std::swap(held[i], held.back());
+      held.pop_back();
+    } else {
+      const std::size_t bytes = sizes[generator() % std::size(sizes)];
+      const auto mark = static_cast<std::uint8_t>(generator());
+      held.push_back({allocate_value_memory(bytes), bytes, mark});
+      std::memset(held.back().memory.get(), mark, bytes);
+    }
+  }
+  for (const Held& h : held) ASSERT_TRUE(still_marked(h));
+}
+
+TEST(ValueMemory, ThreadsMayFreeWhatOthersAllocated) {
+  std::vector<std::vector<ValueMemory>> all(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        all[t].push_back(allocate_value_memory(256 << 10));
+        std::memset(all[t].back().get(), static_cast<int>(t), 256 << 10);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  threads.clear();
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    threads.emplace_back([&, t] {
+      auto& others = all[(t + 1) % all.size()];
+      for (const ValueMemory& m : others) {
+        EXPECT_EQ(m.get()[1000], std::byte((t + 1) % all.size()));
+      }
+      others.clear();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(ValueMemory, HugePagesAreAlignedAndWritable) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{2} << 20, std::size_t{5} << 20}) {
+    std::byte* const memory = allocate_huge_pages(bytes);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % (2 << 20), 0u);
+    std::memset(memory, 1, bytes);
+    free_huge_pages(memory, bytes);
+  }
+}
+
+}  // namespace
+}  // namespace quire
