@@ -17,11 +17,10 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = 2 << 20;
-constexpr std::size_t kUnit = 64 << 10;   // sizes within a unit share slabs
-constexpr std::size_t kLeast = 128 << 10;
+constexpr std::size_t kLeast = 48 << 10;
 constexpr std::size_t kMost = 8 << 20;
 constexpr std::size_t kMostKept = 64 << 20;
-constexpr std::size_t kMostValues = 16;  // a slab is freed when the last of them is
+constexpr std::size_t kMostValues = 32;  // a slab is freed when the last of them is
 
 std::size_t rounded(std::size_t n, std::size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -50,8 +49,8 @@ std::byte* allocate_huge_pages(std::size_t bytes) {
   if (at == MAP_FAILED) return nullptr;
   // Alignment by hand: what lies before and after is given back.
   auto* const first = static_cast<std::byte*>(at);
-  const std::size_t before =
-      (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) %
+                             kHugePage;
   if (before > 0) ::munmap(first, before);
   if (before < kHugePage) ::munmap(first + before + bytes, kHugePage - before);
   (void)::madvise(first + before, bytes, MADV_HUGEPAGE);  // a refusal costs only speed
@@ -154,7 +153,7 @@ void FreeValueMemory::operator()(std::byte* memory) const {
 
 ValueMemory allocate_value_memory(std::size_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__)  // which sees a use after the end only in memory of malloc()
-  if (bytes >= kLeast && bytes <= kMost) return slabs().take(rounded(bytes, kUnit));
+  if (bytes >= kLeast && bytes <= kMost) return slabs().take(rounded(bytes, kPage));
 #endif
   if (bytes > SIZE_MAX - kPage) throw std::bad_alloc();
   auto* const memory = static_cast<std::byte*>(

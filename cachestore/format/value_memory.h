@@ -19,9 +19,9 @@ struct FreeValueMemory {
 };
 using ValueMemory = std::unique_ptr<std::byte, FreeValueMemory>;
 
-/// Returns at least `bytes` of memory, whose content is undefined. From 128 KiB on it
-/// begins at a page of 4 KiB; up to 8 MiB it shares a slab with up to 15 others. Slabs without a
-/// value are kept up to 64 MiB in all. Threads: any. Throws std::bad_alloc.
+/// Returns at least `bytes` of memory, whose content is undefined. From 48 KiB on it begins at a
+/// page of 4 KiB; up to 8 MiB it shares a slab with up to 31 others of as many pages. Slabs without
+/// a value are kept up to 64 MiB in all. Threads: any. Throws std::bad_alloc.
 ValueMemory allocate_value_memory(std::size_t bytes);
 
 /// Returns memory of `bytes` that begins at a huge page and lies on huge pages where the system has

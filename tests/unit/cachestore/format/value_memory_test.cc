@@ -18,7 +18,7 @@ std::uintptr_t address(const ValueMemory& memory) {
 }
 
 TEST(ValueMemory, LargeMemoryBeginsAtAPage) {
-  for (const std::size_t bytes : {std::size_t{128} << 10, (std::size_t{1} << 20) + 4160,
+  for (const std::size_t bytes : {std::size_t{48} << 10, (std::size_t{1} << 20) + 4160,
                                   std::size_t{8} << 20, (std::size_t{8} << 20) + 1}) {
     std::vector<ValueMemory> held;
     for (int i = 0; i < 3; ++i) {
@@ -36,7 +36,7 @@ TEST(ValueMemory, ValuesNeverOverlap) {
     std::uint8_t mark;
   };
   std::vector<Held> held;
-  const std::size_t sizes[] = {100,     64 << 10,          (128 << 10) - 1,  128 << 10,
+  const std::size_t sizes[] = {100,     48 << 10,          (48 << 10) - 1,   128 << 10,
                                200'000, (1 << 20) + 4'160, (3 << 20) + 7777, 9 << 20};
   const auto still_marked = [](const Held& h) {
     return std::all_of(h.memory.get(), h.memory.get() + h.bytes,
