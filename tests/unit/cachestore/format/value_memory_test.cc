@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <thread>
 #include <utility>
@@ -83,15 +84,31 @@ TEST(ValueMemory, ThreadsMayFreeWhatOthersAllocated) {
   for (std::thread& t : threads) t.join();
 }
 
-TEST(ValueMemory, HugePagesAreAlignedAndWritable) {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{2} << 20, std::size_t{5} << 20}) {
-    std::byte* const memory = allocate_huge_pages(bytes);
-    ASSERT_NE(memory, nullptr);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % (2 << 20), 0u);
-    std::memset(memory, 1, bytes);
-    free_huge_pages(memory, bytes);
-  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+std::size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * 4096;
 }
+
+TEST(ValueMemory, ManySizesTakeLittleMoreThanTheirBytesAndGiveThemBack) {
+  std::mt19937 generator(5);
+  const std::size_t start = resident_bytes();
+  std::vector<ValueMemory> held;
+  std::size_t bytes = 0;
+  while (bytes < std::size_t{400} << 20) {
+    const std::size_t size = (64 << 10) + generator() % (1 << 20);
+    held.push_back(allocate_value_memory(size));
+    std::memset(held.back().get(), 1, size);
+    bytes += size;
+  }
+  EXPECT_LT(resident_bytes() - start, bytes + bytes / 10);
+  std::shuffle(held.begin(), held.end(), generator);
+  held.clear();
+  EXPECT_LT(resident_bytes(), start + (std::size_t{100} << 20));
+}
+#endif
 
 }  // namespace
 }  // namespace quire
