@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   quire::add_keys_command(app, run);
   quire::add_mcp_command(app, run);
   quire::add_bench_command(app, run);
+  quire::add_plan_capacity_command(app, run);
   quire::add_completion_command(app, run);
   app.add_subcommand("version", "Print version, build, and what computes")->callback([&run] {
     run = [] {

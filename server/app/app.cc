@@ -438,6 +438,8 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
             {"fates", fact("fates")},
             {"completion_tokens", fact("completion_tokens")},
             {"ttft_ms", fact("ttft_ms")},
+            {"contexts", fact("contexts")},
+            {"affinity", fact("affinity")},
             {"question", fact("question")}});
   // Probes come every second, so they are no spans.
   if (call->trace && !health) trace(*call, summary);

@@ -32,6 +32,8 @@ void add_admin_command(CLI::App& app, CommandRun& run);
 void add_keys_command(CLI::App& app, CommandRun& run);
 void add_mcp_command(CLI::App& app, CommandRun& run);
 void add_bench_command(CLI::App& app, CommandRun& run);
+void add_bench_rates_command(CLI::App& bench, CommandRun& run);  ///< under `quire bench`
+void add_plan_capacity_command(CLI::App& app, CommandRun& run);
 /// Added last, because it lists the others.
 void add_completion_command(CLI::App& app, CommandRun& run);
 

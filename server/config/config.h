@@ -104,7 +104,7 @@ struct Config {
   } trace;
   struct Log {
     std::string level = "info", format = "auto", audit;
-    bool texts = false;
+    bool texts = false, contexts = false;
   } log;
 };
 

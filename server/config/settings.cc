@@ -285,6 +285,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(log, "audit", audit, 0, 0,
                     "file of the audit log, a JSON line for each change and each refused access; "
                     "SIGHUP opens it again; empty: none"),
+      QUIRE_SETTING(log, "contexts", contexts, 0, 0,
+                    "log the digests and tokens of a question's contexts, which 'quire "
+                    "plan-capacity' reads as a trace"),
       QUIRE_SETTING(log, "texts", texts, 0, 0, "log questions and answers: for development only"),
   };
 }

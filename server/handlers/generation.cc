@@ -399,6 +399,32 @@ class ChoiceSink final : public QuerySink {
            plan.decode == "dense" && !(plan.prompt_cut && plan.prompt_cut->removed_tokens > 0);
   }
 
+  /// Returns a digest and the tokens of each context, as server/capacity/trace.h reads them. Equal
+  /// contexts of one namespace and salt have one digest; no text can be read from it.
+  static std::string contexts_text(const Plan& plan) {
+    constexpr std::size_t kDigestBytes = 8;
+    std::string out;
+    for (const PlannedContext& c : plan.contexts) {
+      if (c.duplicate || c.blocks.empty()) continue;
+      if (!out.empty()) out += ' ';
+      char two[3];
+      // The key of the last block covers all before it.
+      for (std::size_t i = 0; i < kDigestBytes; ++i) {
+        std::snprintf(two, sizeof two, "%02x", static_cast<unsigned>(c.blocks.back().id[i]));
+        out += two;
+      }
+      out += ':' + std::to_string(c.num_tokens);
+    }
+    return out.empty() ? "none" : out;
+  }
+
+  static std::vector<std::string> document_ids(const QueryRecord& r) {
+    std::vector<std::string> out;
+    for (const QueryDocument& d : r.documents)
+      if (!d.id.empty()) out.push_back(d.id);
+    return out;
+  }
+
   /// Adds log fields for the first choice, and metrics and the key's tokens for every one.
   static void account(Call& call, const QueryRecord& r, const Status& status, std::size_t choice) {
     if (status.ok()) call.services.metrics->query_finished(r);
@@ -413,6 +439,10 @@ class ChoiceSink final : public QuerySink {
     call.add_log("prompt_tokens", std::to_string(r.plan.prompt_tokens));
     call.add_log("completion_tokens", std::to_string(r.stats.completion_tokens));
     call.add_log("ttft_ms", std::to_string(std::llround(r.ttft_ms)));
+    if (call.services.config()->log.contexts) {
+      call.add_log("contexts", contexts_text(r.plan));
+      call.add_log("affinity", affinity_of(r.ns, document_ids(r)));
+    }
     if (call.services.config()->log.texts) call.add_log("question", r.question);
   }
 

@@ -6,6 +6,7 @@
 
 #include <boost/json/serialize.hpp>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "server/support/affinity.h"
@@ -258,6 +259,91 @@ TEST(Cli, BenchMeasuresEachWorkloadAndLeavesNothingBehind) {
   r = bench({"chat"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find(server.substr(7)), std::string::npos) << r.err;
+}
+
+/// Returns the last lines of a log that tell contexts.
+std::string last_with_contexts(const std::string& log, std::size_t number) {
+  std::vector<std::string> lines;
+  std::istringstream in(log);
+  for (std::string line; std::getline(in, line);)
+    if (line.find("\"contexts\":") != std::string::npos) lines.push_back(line);
+  std::string out;
+  for (std::size_t i = lines.size() - std::min(number, lines.size()); i < lines.size(); ++i)
+    out += lines[i] + "\n";
+  return out;
+}
+
+TEST(Cli, PlanCapacityFromMeasuredRatesAndTheLog) {
+  TempFolder folder;
+  const std::string rates = (folder.path() / "rates.json").string();
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--log.contexts=true", "--log.format=json"});
+  const std::string server = "http://127.0.0.1:" + std::to_string(service.port());
+  auto r = run_process({QUIRE_BINARY, "bench", "rates", "--server", server, "--words", "40,160",
+                        "--repeats", "2", "--answers", "1,2", "--answer-tokens", "4", "--beside",
+                        server, "--host-seconds", "1", "-o", rates});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(at(service.json("GET", "/v1/documents"), "data").as_array().empty());
+  for (const std::string id : {"a", "b"})
+    ASSERT_EQ(service
+                  .call("POST", "/v1/documents?wait=true",
+                        R"({"id":")" + id + R"(","text":)" +
+                            quoted(sample_text(static_cast<unsigned>(id[0]), 100)) + "}")
+                  .status,
+              200);
+  for (const std::string ids : {R"(["a"])", R"(["a","b"])", R"(["b"])"})
+    ASSERT_EQ(service
+                  .call("POST", "/v1/query",
+                        R"({"query":"What is it?","max_tokens":2,"document_ids":)" + ids + "}")
+                  .status,
+              200);
+  EXPECT_EQ(service.stop(), 0);
+  const std::string log = (folder.path() / "log").string(),
+                    trace = (folder.path() / "trace.jsonl").string();
+  // What was measured was logged too, so that the last lines are taken.
+  std::ofstream(log) << last_with_contexts(service.log(), 3);
+  r = run_process({QUIRE_BINARY, "plan-capacity", "--trace", log, "--convert", trace});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  std::ifstream lines(trace);
+  std::vector<boost::json::value> questions;
+  for (std::string line; std::getline(lines, line);) questions.push_back(parse(line));
+  ASSERT_EQ(questions.size(), 3u);
+  EXPECT_EQ(at(questions[0], "documents").as_array().size(), 1u);
+  ASSERT_EQ(at(questions[1], "documents").as_array().size(), 2u);
+  EXPECT_EQ(at(questions[0], "documents.0.key"), at(questions[1], "documents.0.key"));
+  EXPECT_EQ(text_at(questions[1], "affinity"),
+            affinity_of("default", std::vector<std::string>{"b", "a"}));
+  EXPECT_EQ(int_at(questions[1], "answer_tokens"), 2);
+
+  const std::vector<std::string> plan{QUIRE_BINARY, "plan-capacity", "--trace",
+                                      trace,        "--rates",       rates};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> line = plan;
+    line.insert(line.end(), more.begin(), more.end());
+    return run_process(line);
+  };
+  r = with({"--replicas", "1,2", "--ttft-p95", "1h", "--json"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("--ttft-p95 is '1h'"), std::string::npos) << r.err;
+  r = with({"--replicas", "2,1", "--ttft-p95", "100s", "--remote", "1GiB", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto report = parse(r.out);
+  EXPECT_EQ(int_at(report, "smallest"), 1);
+  EXPECT_EQ(int_at(report, "rows.0.replicas"), 1);
+  EXPECT_EQ(int_at(report, "rows.1.requests"), 3);
+  EXPECT_GT(at(report, "rows.0.hits.dram").to_number<double>(), 0.2) << r.out;
+  r = with({"--copies", "3"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("3 such tenants"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("ttft p50"), std::string::npos) << r.out;
+
+  std::ofstream(trace, std::ios::app) << "{\"time\":1}\n";
+  r = with({});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("trace.jsonl: line 4: documents"), std::string::npos) << r.err;
+  EXPECT_EQ(with({"--disk", "much"}).exit_code, 1);
+  EXPECT_EQ(with({"--replicas", "0"}).exit_code, 2);
+  EXPECT_EQ(run_process({QUIRE_BINARY, "plan-capacity", "--trace", log}).exit_code, 1);
 }
 
 TEST(Cli, ModelCalibrate) {

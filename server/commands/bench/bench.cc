@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/index.h"
 #include "base/json_parse.h"
+#include "server/commands/bench/ask.h"
 #include "server/commands/bench/report.h"
 #include "server/commands/bench/workload.h"
 #include "server/commands/client.h"
@@ -34,55 +35,6 @@ struct BenchFlags {
   std::string strategy = "auto";
   bool compare = false, keep = false, as_json = false;
 };
-
-std::int64_t int_of(const json::object& o, const char* key) {
-  const auto* v = o.if_contains(key);
-  return v && v->is_int64() ? v->as_int64() : 0;
-}
-
-/// Asks one question and reads the stream of its answer. No value: it was interrupted.
-Result<std::optional<BenchSample>> ask(const ClientFlags& flags, const json::object& body,
-                                       const Interrupt& interrupt, std::string& text) {
-  ClientRequest request;
-  request.method = "POST";
-  request.target = "/v1/query";
-  request.content_type = "application/json";
-  request.body = to_text(body);
-  BenchSample sample;
-  SseReader reader;
-  const auto begin = Clock::now();
-  bool finished = false;
-  Status failure;
-  const auto on_event = [&](const std::string& name, const std::string& data) {
-    const auto value = parse_json(data);
-    if (!value.ok() || !value->is_object()) return true;
-    const json::object& o = value->as_object();
-    if (name == "delta") {
-      if (sample.ttft_ms == 0) sample.ttft_ms = ms_between(begin, Clock::now());
-      text += o.at("text").as_string();
-    } else if (name == "error") {
-      failure = Status::precondition(std::string(o.at("detail").as_string()));
-    } else if (name == "done") {
-      sample.total_ms = ms_between(begin, Clock::now());
-      const json::object& usage = o.at("usage").as_object();
-      const json::object& details = usage.at("cache_details").as_object();
-      sample.prompt_tokens = int_of(usage, "prompt_tokens");
-      sample.answer_tokens = int_of(usage, "completion_tokens");
-      sample.cached_tokens = int_of(details, "reused_tokens") + int_of(details, "dropped_tokens");
-      finished = true;
-    }
-    return !finished && failure.ok();
-  };
-  const auto reply = client_call(flags, std::move(request), [&](std::string_view piece) {
-    return !interrupt.requested() && reader.feed(piece, on_event);
-  });
-  if (interrupt.requested()) return std::optional<BenchSample>();
-  if (!reply.ok()) return reply.status();
-  if (!failure.ok()) return failure;
-  if (!finished) return Status::io("the server ended the answer early");
-  if (sample.ttft_ms == 0) sample.ttft_ms = sample.total_ms;  // an answer without text
-  return std::optional<BenchSample>(sample);
-}
 
 /// Runs the sessions of a workload with one strategy.
 class Runner {
@@ -136,7 +88,7 @@ class Runner {
         body["document_ids"] = json::array(turn.document_ids.begin(), turn.document_ids.end());
       }
       std::string text;
-      const auto sample = ask(flags_.client, body, interrupt_, text);
+      const auto sample = ask_bench(flags_.client, body, interrupt_, text);
       if (!keep(sample)) return false;
       if (!sample.ok()) return true;  // the conversation cannot go on
       if (turn.document_ids.empty())
@@ -183,7 +135,7 @@ Status post_documents(const BenchFlags& f, const Workload& w, const Interrupt& i
     request.body = to_text(json::object{{"documents", std::move(list)}});
     QUIRE_ASSIGN_OR_RETURN(const json::value reply, client_json(f.client, std::move(request)));
     const json::object& counts = reply.at("counts").as_object();
-    if (int_of(counts, "failed") > 0)
+    if (bench_int(counts, "failed") > 0)
       return Status::precondition("the service could not cache the documents: " +
                                   to_text(reply).substr(0, 300));
   }
@@ -326,6 +278,7 @@ void add_bench_command(CLI::App& app, CommandRun& run) {
                "The same documents in another order for every question");
   add_workload(*c, run, BenchKind::kChat, "chat",
                "Conversations of several rounds that begin with one text");
+  add_bench_rates_command(*c, run);
 }
 
 }  // namespace quire
