@@ -20,8 +20,8 @@ constexpr double kBytesPerKey = 180;
 /// Memory holds a context in so many parts at most.
 constexpr std::uint32_t kMostParts = 32;
 constexpr double kPeakSeconds = 10;
-/// Outcomes that count towards those of contexts that are not simulated; older ones fade. More would
-/// lag behind tiers that fill, fewer are noise.
+/// Outcomes that count towards those of contexts that are not simulated; older ones fade. More
+/// would lag behind tiers that fill, fewer are noise.
 constexpr double kRecent = 1000;
 
 std::uint64_t threshold(double share) {
@@ -175,7 +175,7 @@ Fleet::Fleet(const Trace& trace, const Rates& rates, const FleetOptions& options
       remote_below_(threshold(options_.sample_remote)),
       arrivals_(trace, options.copies, options.speed),
       router_(options.routing, options.replicas),
-      bytes_{rates.bytes_per_token, rates.bytes_per_context},
+      bytes_{rates.bytes_per_token, rates.stored_bytes_per_token, rates.stored_bytes_per_context},
       remote_(scaled(options.remote_bytes, options_.sample_remote), options.policy),
       seen_(options_.sample_remote < 1 ? trace.distinct_contexts() * options.copies : 0),
       local_outcomes_(options_.sample),
@@ -246,11 +246,14 @@ Fleet::Place Fleet::look_up_remote(Replica& replica, std::uint64_t key, std::uin
     found = draw() < remote_outcomes_.sampled_first();
   }
   if (!found) return {0, 0, 0, all};
-  const auto kv = static_cast<double>(bytes_.kv(tokens));
-  network(kv);
-  double written = static_cast<double>(bytes_.on_disk(tokens));
+  const auto stored = static_cast<double>(bytes_.stored(tokens));
+  network(stored);
+  double written = stored;
   if (key <= local_below_) written = static_cast<double>(replica.store.write(key, tokens));
-  if (counted) result_.disk_written += written;
+  if (counted) {
+    result_.disk_written += written;
+    result_.remote_read += stored;
+  }
   return {0, 0, all, 0};
 }
 
@@ -314,7 +317,6 @@ void Fleet::arrive(const Arrivals::Arrival& arrival) {
     result_.computed_tokens += p.computed;
     result_.dram_read += p.dram * rates_.bytes_per_token;
     result_.disk_read += p.disk * rates_.bytes_per_token;
-    result_.remote_read += p.remote * rates_.bytes_per_token;
     if (p.computed == 0) result_.saved_prefill_seconds += rates_.prefill_ms(tokens) / 1000;
   }
   f.alone = transfer + f.work;
@@ -362,8 +364,8 @@ void Fleet::first_token(std::uint64_t flight) {
   Replica& replica = replicas_[f.replica];
   last_first_token_ = now_;
   for (const Computed& c : f.computed) {
-    const auto kv = static_cast<double>(bytes_.kv(c.tokens));
-    double written = static_cast<double>(bytes_.on_disk(c.tokens));
+    const auto stored = static_cast<double>(bytes_.stored(c.tokens));
+    double written = stored;
     if (c.key <= local_below_) written = static_cast<double>(replica.store.write(c.key, c.tokens));
     if (f.counted) result_.disk_written += written;
     if (c.key <= remote_below_) {
@@ -373,10 +375,10 @@ void Fleet::first_token(std::uint64_t flight) {
     if (!options_.remote) continue;
     if (c.key <= remote_below_) {
       if (remote_.contains(c.key)) continue;
-      remote_.insert(c.key, bytes_.kv(c.tokens));
+      remote_.insert(c.key, bytes_.stored(c.tokens));
     }
-    network(kv);
-    if (f.counted) result_.remote_written += kv;
+    network(stored);
+    if (f.counted) result_.remote_written += stored;
   }
   if (f.counted) {
     const double ttft = now_ - f.arrived;
@@ -455,7 +457,8 @@ void choose_samples(const Trace& trace, const Rates& rates, std::uint64_t memory
                           static_cast<double>(options.copies);
   const double tokens = static_cast<double>(trace.distinct_tokens()) /
                         std::max<double>(1, static_cast<double>(trace.distinct_contexts()));
-  const double bytes = std::max(1.0, tokens * rates.bytes_per_token);
+  const double bytes = std::max(
+      1.0, tokens * rates.stored_bytes_per_token + rates.stored_bytes_per_context);
   const auto held = [&](std::uint64_t budget) {
     return budget == 0 ? contexts : std::min(contexts, static_cast<double>(budget) / bytes);
   };

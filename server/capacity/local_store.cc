@@ -22,7 +22,7 @@ std::uint64_t LocalStore::part_bytes(std::uint32_t tokens, std::uint32_t part) c
 }
 
 void LocalStore::drop_parts(std::uint64_t key) {
-  for (std::uint32_t p = 0; p < options_.parts; ++p) dram_.erase(part_key(key, p));
+  for (std::uint32_t p = 0; p <= options_.parts; ++p) dram_.erase(part_key(key, p));
 }
 
 LocalStore::Found LocalStore::read(std::uint64_t key, std::uint32_t tokens) {
@@ -45,12 +45,14 @@ LocalStore::Found LocalStore::read(std::uint64_t key, std::uint32_t tokens) {
 
 std::uint64_t LocalStore::write(std::uint64_t key, std::uint32_t tokens) {
   if (disk_.contains(key)) return 0;
-  const std::uint64_t bytes = options_.bytes.on_disk(tokens);
+  const std::uint64_t bytes = options_.bytes.stored(tokens), kv = options_.bytes.kv(tokens);
   if (!disk_.insert(key, bytes, [this](std::uint64_t gone) { drop_parts(gone); })) return 0;
   for (std::uint32_t p = 0; p < options_.parts; ++p) {
     const std::uint64_t part = part_key(key, p);
     if (!dram_.contains(part)) dram_.insert(part, part_bytes(tokens, p));
   }
+  const std::uint64_t rest = part_key(key, options_.parts);
+  if (bytes > kv && !dram_.contains(rest)) dram_.insert(rest, bytes - kv);
   return bytes;
 }
 

@@ -9,18 +9,21 @@ namespace quire::capacity {
 
 /// Bytes of a context in the tiers.
 struct ContextBytes {
-  double per_token = 0;    ///< of KV
-  double per_context = 0;  ///< on disk besides
+  double per_token = 0;  ///< KV, which is read
+  /// All that is stored, sketches included.
+  double stored_per_token = 0, stored_per_context = 0;
   std::uint64_t kv(std::uint64_t tokens) const {
     return static_cast<std::uint64_t>(per_token * static_cast<double>(tokens));
   }
-  std::uint64_t on_disk(std::uint64_t tokens) const {
-    return kv(tokens) + static_cast<std::uint64_t>(per_context);
+  std::uint64_t stored(std::uint64_t tokens) const {
+    return static_cast<std::uint64_t>(stored_per_context +
+                                      stored_per_token * static_cast<double>(tokens));
   }
 };
 
 /// As in the service, a context lies on disk whole, and in memory by values, which are evicted one
-/// by one. What the disk loses, memory loses too. Threads: not shared.
+/// by one. What the disk loses, memory loses too. What is written is in memory with its sketches,
+/// which no question uses there. Threads: not shared.
 class LocalStore {
  public:
   struct Options {

@@ -83,7 +83,8 @@ std::string rates_json(const Rates& rates) {
                  {"model", rates.model},
                  {"strategy", rates.strategy},
                  {"bytes_per_token", rates.bytes_per_token},
-                 {"bytes_per_context", rates.bytes_per_context},
+                 {"stored_bytes_per_token", rates.stored_bytes_per_token},
+                 {"stored_bytes_per_context", rates.stored_bytes_per_context},
                  {"disk_bytes_beside", rates.disk_bytes_beside},
                  {"request_ms", rates.request_ms},
                  {"question_ms_per_token", rates.question_ms_per_token},
@@ -110,7 +111,12 @@ Result<Rates> parse_rates(std::string_view text) {
   r.string("model", out.model, kMostText);
   r.string("strategy", out.strategy, kMostText);
   r.number("bytes_per_token", out.bytes_per_token, 1, kMost, JsonNeed::kRequired);
-  r.number("bytes_per_context", out.bytes_per_context, 0, kMost);
+  out.stored_bytes_per_token = out.bytes_per_token;
+  r.number("stored_bytes_per_token", out.stored_bytes_per_token, 1, kMost);
+  r.number("stored_bytes_per_context", out.stored_bytes_per_context, 0, kMost);
+  if (r.ok() && out.stored_bytes_per_token < out.bytes_per_token)
+    r.fail("stored_bytes_per_token",
+           "stored_bytes_per_token must be bytes_per_token at least, as all KV is stored");
   r.number("disk_bytes_beside", out.disk_bytes_beside, 0, kMost);
   r.number("request_ms", out.request_ms, 0, kMost, JsonNeed::kRequired);
   r.number("question_ms_per_token", out.question_ms_per_token, 0, kMost, JsonNeed::kRequired);

@@ -29,9 +29,10 @@ struct PlaceRate {
 /// Rates of a replica that has its machine to itself.
 struct Rates {
   std::string model, strategy;
-  double bytes_per_token = 0;    ///< KV of a token of a document
-  double bytes_per_context = 0;  ///< what a context takes on disk besides
-  double disk_bytes_beside = 0;  ///< what the folder of a store takes besides its KV
+  double bytes_per_token = 0;  ///< KV of a token, which a question reads
+  /// What a context takes where it is stored whole, sketches included: for a token, and besides.
+  double stored_bytes_per_token = 0, stored_bytes_per_context = 0;
+  double disk_bytes_beside = 0;  ///< what the folder of a store takes besides contexts
   double request_ms = 0;         ///< of a question, whatever it is over
   double question_ms_per_token = 0;
   std::vector<RatePoint> prefill;  ///< computing a context of so many tokens

@@ -75,6 +75,15 @@ Row relative(std::vector<double> factors, double sum, double ttft_ms) {
 
 }  // namespace
 
+void fit_stored(const std::vector<StoredSample>& samples, capacity::Rates& rates) {
+  std::vector<Row> rows;
+  for (const StoredSample& s : samples)
+    if (s.bytes > 0) rows.push_back(relative({1, s.tokens}, s.bytes, s.bytes));
+  const auto bytes = rows.size() < 2 ? std::vector<double>() : fit(rows, 2);
+  rates.stored_bytes_per_context = bytes.empty() ? 0 : bytes[0];
+  rates.stored_bytes_per_token = std::max(rates.bytes_per_token, bytes.empty() ? 0 : bytes[1]);
+}
+
 Status fit_rates(const std::vector<RateSample>& samples, capacity::Rates& rates) {
   std::vector<Row> rows;
   for (const RateSample& s : samples)

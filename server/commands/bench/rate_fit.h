@@ -20,6 +20,15 @@ struct RateSample {
   double ttft_ms = 0;
 };
 
+/// StoredSample is what a context takes where it is stored.
+struct StoredSample {
+  double tokens = 0, bytes = 0;
+};
+
+/// Fills in the stored bytes, by least squares; bytes_per_token comes before. Without samples that
+/// tell more, what is stored is KV alone.
+void fit_stored(const std::vector<StoredSample>& samples, capacity::Rates& rates);
+
 /// Fills in request, question, prefill, dram, disk and remote. What a question costs besides its
 /// contexts, and what a context costs that is in memory, are the least squares of relative errors
 /// over samples from memory; the others are what is left. No cost is below 0. Errors:

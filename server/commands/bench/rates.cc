@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,7 +84,6 @@ class RateRun {
   Status measure_answers(capacity::Rates& rates);
   Status measure_host(capacity::Rates& rates);
   Result<double> full_prefills(int services);
-  Result<std::uint64_t> disk_bytes();
   json::object body(const std::vector<std::string>& ids, const std::string& question) const;
   std::string question(int words);
   void remember(RateTier tier, const std::vector<const Document*>& documents, double question,
@@ -98,6 +98,7 @@ class RateRun {
   std::int64_t asked_ = 0, posted_ = 0;
   double question_tokens_ = 0;  ///< of the last question
   std::vector<RateSample> samples_;
+  std::vector<StoredSample> stored_;
   std::vector<Document> all_;
 };
 
@@ -116,14 +117,6 @@ std::string RateRun::question(int words) {
   std::string text = "Number " + std::to_string(++asked_) + ": in which year was it founded?";
   for (int i = 0; i < words; ++i) text += " and then what";
   return text;
-}
-
-Result<std::uint64_t> RateRun::disk_bytes() {
-  QUIRE_ASSIGN_OR_RETURN(const json::value stats,
-                         call(flags_.client, "GET", "/v1/admin/cache/stats"));
-  for (const json::value& tier : stats.at("tiers").as_array())
-    if (tier.at("name").as_string() == "disk") return tier.at("bytes").to_number<std::uint64_t>();
-  return Status::precondition("the service has no disk tier");
 }
 
 Status RateRun::describe(capacity::Rates& rates) {
@@ -175,6 +168,8 @@ Status RateRun::wait_written(const Document& document, bool shared) {
                            call(flags_.client, "GET", "/v1/documents/" + document.id));
     const json::object& cache = d.at("cache").as_object();
     const bool resident = cache.at("state").as_string() == "resident";
+    if (resident && !shared)
+      stored_.push_back({document.tokens, cache.at("bytes").to_number<double>()});
     if (resident && (!shared || bench_int(cache.at("tiers").as_object(), "remote") ==
                                     bench_int(cache, "blocks")))
       return {};
@@ -230,26 +225,35 @@ Status RateRun::measure_length(std::int64_t words) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<Document> documents, post(words, number));
   std::vector<double> times[4], long_question, many;
   double tokens_short = 0, tokens_long = 0, tokens_many = 0;
-  for (const Document& d : documents) {
-    const std::vector<const Document*> one{&d};
-    const auto take = [&](RateTier tier) -> Status {
-      QUIRE_ASSIGN_OR_RETURN(const double ms, measure(tier, one, 0));
+  const auto each = [&](const std::function<Status(const Document&)>& step) -> Status {
+    for (const Document& d : documents) QUIRE_RETURN_IF_ERROR(step(d));
+    return {};
+  };
+  const auto ask_each = [&](RateTier tier) {
+    return each([&](const Document& d) -> Status {
+      QUIRE_ASSIGN_OR_RETURN(const double ms, measure(tier, {&d}, 0));
       times[static_cast<int>(tier)].push_back(ms);
       return {};
-    };
-    QUIRE_RETURN_IF_ERROR(take(RateTier::kComputed));
-    QUIRE_RETURN_IF_ERROR(wait_written(d, false));
-    QUIRE_RETURN_IF_ERROR(take(RateTier::kDram));
-    tokens_short = question_tokens_;
-    QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kDram, one, kLongQuestionWords));
+    });
+  };
+  // One after the other, so that what was computed or read is written beside the next question, as
+  // in a busy service.
+  QUIRE_RETURN_IF_ERROR(ask_each(RateTier::kComputed));
+  QUIRE_RETURN_IF_ERROR(each([&](const Document& d) { return wait_written(d, false); }));
+  QUIRE_RETURN_IF_ERROR(ask_each(RateTier::kDram));
+  tokens_short = question_tokens_;
+  QUIRE_RETURN_IF_ERROR(each([&](const Document& d) -> Status {
+    QUIRE_ASSIGN_OR_RETURN(const double ms, measure(RateTier::kDram, {&d}, kLongQuestionWords));
     long_question.push_back(ms);
-    tokens_long = question_tokens_;
-    QUIRE_RETURN_IF_ERROR(evict("dram", d));
-    QUIRE_RETURN_IF_ERROR(take(RateTier::kDisk));
-    if (!shared_) continue;
-    QUIRE_RETURN_IF_ERROR(wait_written(d, true));
-    QUIRE_RETURN_IF_ERROR(evict("disk", d));
-    QUIRE_RETURN_IF_ERROR(take(RateTier::kRemote));
+    return {};
+  }));
+  tokens_long = question_tokens_;
+  QUIRE_RETURN_IF_ERROR(each([&](const Document& d) { return evict("dram", d); }));
+  QUIRE_RETURN_IF_ERROR(ask_each(RateTier::kDisk));
+  if (shared_) {
+    QUIRE_RETURN_IF_ERROR(each([&](const Document& d) { return wait_written(d, true); }));
+    QUIRE_RETURN_IF_ERROR(each([&](const Document& d) { return evict("disk", d); }));
+    QUIRE_RETURN_IF_ERROR(ask_each(RateTier::kRemote));
   }
   std::vector<const Document*> several;
   double prompt = 0;
@@ -380,21 +384,8 @@ Result<capacity::Rates> RateRun::run() {
   capacity::Rates rates;
   const auto measured = [&]() -> Status {
     QUIRE_RETURN_IF_ERROR(describe(rates));
-    QUIRE_ASSIGN_OR_RETURN(const std::uint64_t before, disk_bytes());
     for (const std::int64_t words : flags_.words) QUIRE_RETURN_IF_ERROR(measure_length(words));
-    QUIRE_ASSIGN_OR_RETURN(const std::uint64_t after, disk_bytes());
-    double tokens = 0, contexts = 0;
-    for (const RateSample& s : samples_) {
-      if (s.tier != RateTier::kComputed) continue;
-      const auto number = static_cast<double>(
-          std::max<std::int64_t>(flags_.repeats, kManyContexts));
-      tokens += number * s.tokens;
-      contexts += number;
-    }
-    const double kv = tokens * rates.bytes_per_token;
-    if (after > before)
-      rates.bytes_per_context = std::max(0.0,
-                                         (static_cast<double>(after - before) - kv) / contexts);
+    fit_stored(stored_, rates);
     QUIRE_RETURN_IF_ERROR(measure_answers(rates));
     QUIRE_RETURN_IF_ERROR(measure_host(rates));
     return fit_rates(samples_, rates);

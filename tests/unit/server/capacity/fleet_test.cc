@@ -13,7 +13,7 @@ namespace {
 /// tier; a byte a token.
 Rates rates() {
   Rates r;
-  r.bytes_per_token = 1;
+  r.bytes_per_token = r.stored_bytes_per_token = 1;
   r.prefill = {{100, 10'000}};
   r.dram = {1000, 0};
   r.disk = {2000, 0};
@@ -161,21 +161,23 @@ TEST(Fleet, NothingIsLostOnTheWay) {
   const Trace trace = zipf(500, 5000);
   Rates r = rates();
   r.prefill = {{10, 10}};
-  r.bytes_per_context = 7;
+  r.stored_bytes_per_token = 2;
+  r.stored_bytes_per_context = 7;
   FleetOptions o;
   o.replicas = 3;
   o.dram_bytes = 3000;
-  o.disk_bytes = 9000;
+  o.disk_bytes = 20'000;
   o.remote = true;
   const FleetResult got = run(trace, r, o);
   EXPECT_DOUBLE_EQ(got.context_tokens(), static_cast<double>(trace.context_tokens()));
   EXPECT_EQ(got.requests, trace.entries().size());
-  EXPECT_DOUBLE_EQ(got.dram_read + got.disk_read + got.remote_read,
-                   got.dram_tokens + got.disk_tokens + got.remote_tokens);
+  EXPECT_DOUBLE_EQ(got.dram_read + got.disk_read, got.dram_tokens + got.disk_tokens);
+  EXPECT_GT(got.remote_read, 2 * got.remote_tokens);
   EXPECT_DOUBLE_EQ(got.remote_written, got.remote_used) << "nothing left the shared tier";
   EXPECT_EQ(got.remote_contexts, trace.distinct_contexts());
-  EXPECT_EQ(got.remote_used, static_cast<double>(trace.distinct_tokens()));
-  EXPECT_LE(got.disk_used, 3 * 9000.0);
+  EXPECT_EQ(got.remote_used,
+            static_cast<double>(2 * trace.distinct_tokens() + 7 * trace.distinct_contexts()));
+  EXPECT_LE(got.disk_used, 3 * 20'000.0);
   EXPECT_GT(got.evictions, 0u);
   EXPECT_NEAR(got.prefill_seconds + got.saved_prefill_seconds,
               static_cast<double>(trace.context_tokens()) / 1000, 1e-6);

@@ -6,7 +6,7 @@ namespace quire::capacity {
 namespace {
 
 LocalStore make(std::uint64_t dram, std::uint64_t disk, std::uint32_t parts = 1) {
-  return LocalStore({dram, disk, StorePolicy::kLru, {1, 0}, parts});
+  return LocalStore({dram, disk, StorePolicy::kLru, {1, 1, 0}, parts});
 }
 
 TEST(LocalStore, WhatMemoryLosesIsStillOnDisk) {
@@ -38,6 +38,18 @@ TEST(LocalStore, AContextLeavesMemoryByParts) {
   const auto found = s.read(1, 100);
   EXPECT_EQ(found.dram, 50);
   EXPECT_EQ(found.disk, 50);
+}
+
+TEST(LocalStore, SketchesTakeRoomUntilTheyAreEvicted) {
+  LocalStore s({200, 0, StorePolicy::kLru, {1, 1.2, 10}, 1});
+  EXPECT_EQ(s.write(1, 100), 130u);
+  EXPECT_EQ(s.dram().used_bytes(), 130u);
+  s.write(2, 50);  // 50 of KV and 20 of sketches
+  EXPECT_EQ(s.dram().used_bytes(), 200u);
+  s.read(1, 100);
+  s.write(3, 1);  // 1 and 10: the sketches of the first go, unused for longest
+  EXPECT_EQ(s.read(1, 100).dram, 100);
+  EXPECT_EQ(s.read(2, 50).dram, 50);
 }
 
 TEST(LocalStore, AContextAboveTheBudgetIsNotKept) {

@@ -17,7 +17,7 @@ Trace trace() {
 
 Rates rates() {
   Rates r;
-  r.bytes_per_token = 1;
+  r.bytes_per_token = r.stored_bytes_per_token = 1;
   r.request_ms = 250;
   r.prefill = {{100, 1000}};
   r.decode = {{1, 10}};

@@ -10,6 +10,7 @@ Rates example() {
   r.model = "m";
   r.strategy = "reuse";
   r.bytes_per_token = 1000;
+  r.stored_bytes_per_token = 1100;
   r.request_ms = 5;
   r.question_ms_per_token = 0.5;
   r.prefill = {{100, 50}, {1000, 700}};
@@ -62,6 +63,8 @@ TEST(Rates, ErrorsNameTheField) {
   EXPECT_EQ(field("\"request_ms\"", "\"request\""), "request_ms");
   EXPECT_EQ(field("\"answers\":4", "\"answers\":1"), "decode[1].answers");
   EXPECT_EQ(field("\"model\"", "\"modell\""), "modell");
+  EXPECT_EQ(field("\"stored_bytes_per_token\":1100.0", "\"stored_bytes_per_token\":5"),
+            "stored_bytes_per_token");
   EXPECT_EQ(field("\"disk\"", "\"disc\""), "disk");
   EXPECT_EQ(parse_rates("[").status().field(), "rates");
 }

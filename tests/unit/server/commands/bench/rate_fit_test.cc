@@ -38,6 +38,17 @@ TEST(RateFit, FindsTheCostsBehindTheTimes) {
   EXPECT_NEAR(r.prefill[1].ms, 560, 1e-4);
 }
 
+TEST(RateFit, TellsBytesOfAContextFromThoseOfItsTokens) {
+  capacity::Rates r;
+  r.bytes_per_token = 1000;
+  fit_stored({{100, 115'000}, {200, 225'000}, {400, 445'000}}, r);
+  EXPECT_NEAR(r.stored_bytes_per_token, 1100, 1e-6);
+  EXPECT_NEAR(r.stored_bytes_per_context, 5000, 1e-3);
+  fit_stored({}, r);
+  EXPECT_EQ(r.stored_bytes_per_token, 1000);
+  EXPECT_EQ(r.stored_bytes_per_context, 0);
+}
+
 TEST(RateFit, NoCostIsBelowZero) {
   capacity::Rates r;
   ASSERT_TRUE(fit_rates(samples(4, 0.3, -0.5, 0.01), r).ok());
