@@ -26,9 +26,12 @@ DRAM_DOCUMENTS = 6.5  # so many lie in memory, the last one in part
 DISK_DOCUMENTS = 20.5  # about so many lie on disk
 DISK_BESIDE = 32 << 20  # what a small store takes besides them, before it is measured
 LEAST_DISK = 96 << 20
+PROBES = 8  # documents that tell how fast the machine is before and after each run
+STEADY = 1.2  # a run counts if questions before it and after it differ by less than this
+WARMUP = 0.25  # this first part of the trace fills the tiers and is not compared
 QUESTION_TOKENS = 20  # about; the trace has what the replies say
 STRATEGY = "reuse"
-BUSY = 0.4  # of one replica that has the machine to itself
+BUSY = 0.25  # of one replica that has the machine to itself
 
 
 def mix(bits):
@@ -135,15 +138,23 @@ class Service:
         reply = connection.getresponse()
         text = reply.read()
         connection.close()
-        if reply.status not in (200, 201):
+        if reply.status not in (200, 201, 204):
             raise SystemExit(f"error: {path}: {reply.status} {text[:300]!r}")
-        return json.loads(text)
+        return json.loads(text) if text else None
 
     def post(self, name, text):
         """Stores a text without computing it; returns its tokens."""
         body = {"id": name, "text": text, "kv": "lazy", "chunking": {"strategy": "none"}}
         self.call("POST", "/v1/documents?wait=true", body)
         return self.call("GET", "/v1/documents/" + name)["tokens"]
+
+    def wait_stored(self, name):
+        """Waits until the KV that a question has computed is in the store."""
+        end = time.monotonic() + 60
+        while self.call("GET", "/v1/documents/" + name)["cache"]["state"] != "resident":
+            if time.monotonic() > end:
+                raise SystemExit(f"error: the KV of {name} is not stored")
+            time.sleep(0.01)
 
     def ask(self, names, question, tokens):
         """Returns seconds until the first token, and the reply's last event."""
@@ -242,8 +253,7 @@ class Bench:
                 service.ask([f"f{i}"], "What was built?", 1)
                 per = tokens * rates["stored_bytes_per_token"]
                 per += rates["stored_bytes_per_context"]
-                while service.call("GET", f"/v1/documents/f{i}")["cache"]["state"] != "resident":
-                    time.sleep(0.01)
+                service.wait_stored(f"f{i}")
                 segments = service.call("GET", "/v1/admin/cache/stats")["segments"]
                 if segments <= held:  # it is full, and one went for the last
                     return max(0, self.state["disk"] - per * (held + 0.5))
@@ -276,19 +286,42 @@ class Bench:
             )
         return texts, trace
 
-    def plan(self, trace, replicas, routing, speed):
+    def slower(self, service):
+        """How many times as long questions take now as by the rates, over other documents.
+
+        The machine may do other work. The documents are deleted, so that the tiers are as before.
+        """
+        rates, ratios = self.state["rates"], []
+        rng = random.Random(self.options.seed + 2)
+        for i in range(PROBES):
+            tokens = service.post("probe", text(rng, self.options.words))
+            for kind in ("computed", "dram", "dram"):
+                seconds, end = service.ask(["probe"], self.question(i), 1)
+                own = end["usage"]["prompt_tokens"] - tokens
+                ms = rates["request_ms"] + rates["question_ms_per_token"] * own
+                if kind == "dram":
+                    ms += rates["dram"]["ms_per_context"] + rates["dram"]["ms_per_token"] * tokens
+                else:
+                    ms += prefill_ms(rates, tokens)
+                    service.wait_stored("probe")
+                ratios.append(1000 * seconds / ms)
+            service.call("DELETE", "/v1/documents/probe")
+        return statistics.median(ratios)
+
+    def plan(self, trace, replicas, routing, speed, warmup_share=WARMUP, slower=1.0):
         o = self.options
+        warmup = warmup_share * (trace[-1]["time"] - trace[0]["time"]) / speed
         with tempfile.TemporaryDirectory() as folder:
             with open(folder + "/trace", "w", encoding="utf-8") as file:
                 for question in trace:
                     file.write(json.dumps(question) + "\n")
             with open(folder + "/rates", "w", encoding="utf-8") as file:
-                json.dump(self.state["rates"], file)
+                json.dump(scaled(self.state["rates"], slower), file)
             command = [o.binary, "plan-capacity", "--trace", folder + "/trace", "--json"]
             command += ["--rates", folder + "/rates", "--replicas", str(replicas)]
             command += ["--per-host", str(replicas), "--routing", routing, "--speed", repr(speed)]
             command += ["--dram", str(self.state["dram"]), "--disk", str(self.state["disk"])]
-            command += ["--remote", "unlimited"]
+            command += ["--remote", "unlimited", "--warmup", repr(warmup)]
             return json.loads(run(command))["rows"][0]
 
     def choose_speed(self, trace):
@@ -330,8 +363,7 @@ class Bench:
         o, trace = self.options, self.state["trace"]
         with Redis() as redis:
             services = [
-                Service(o, redis, self.state["dram"], self.state["disk"])
-                for _ in range(replicas)
+                Service(o, redis, self.state["dram"], self.state["disk"]) for _ in range(replicas)
             ]
             for s in services:
                 s.__enter__()
@@ -339,6 +371,7 @@ class Bench:
                 for s in services:
                     for i, t in enumerate(self.state["texts"]):
                         s.post(f"d{i}", t)
+                before = self.slower(services[0])
                 sent = redis.sent()
                 router = Router(routing, replicas)
                 began = time.perf_counter() + 0.5
@@ -354,55 +387,69 @@ class Bench:
 
                 with concurrent.futures.ThreadPoolExecutor(len(trace)) as pool:
                     picks = [router.pick(int(q["affinity"], 16)) for q in trace]
-                    answers = list(
-                        pool.map(ask, range(len(trace)), [services[p] for p in picks])
-                    )
+                    answers = list(pool.map(ask, range(len(trace)), [services[p] for p in picks]))
                 sent = redis.sent() - sent
+                after = self.slower(services[0])
             finally:
                 for s in services:
                     s.__exit__()
+        first = bisect.bisect_left(
+            [q["time"] - trace[0]["time"] for q in trace],
+            WARMUP * (trace[-1]["time"] - trace[0]["time"]),
+        )
+        trace, answers = trace[first:], answers[first:]
         total = sum(d["tokens"] for q in trace for d in q["documents"])
         found = {
             tier: sum(a[2].get(tier, {}).get("tokens", 0) for a in answers)
             for tier in ("dram", "disk", "remote")
         }
+        hits = {tier: n / total for tier, n in found.items()}
         return {
-            "hits": {**{t: n / total for t, n in found.items()},
-                     "computed": 1 - sum(found.values()) / total},
-            "remote_bytes": sent,
+            "hits": {**hits, "computed": 1 - sum(hits.values())},
             "ttft": sorted(a[0] for a in answers),
             "late_p95": percentile(sorted(a[1] for a in answers), 0.95),
+            "sent": sent,
+            "slower": [before, after],
         }
 
-    def row(self, replicas, routing, runs):
-        plan = self.plan(self.state["trace"], replicas, routing, self.state["speed"])
-
-        def median(of):
-            return statistics.median(of(r) for r in runs)
-
+    def compare(self, replicas, routing, run):
+        """Returns what was measured in a run and what is predicted for it."""
+        slower = statistics.mean(run["slower"])
+        args = (self.state["trace"], replicas, routing, self.state["speed"])
+        plan = self.plan(*args, slower=slower)
+        # Redis counts all that it sends, from the first question on.
+        whole = self.plan(*args, warmup_share=0, slower=slower)
         measured = {
-            "ttft_p50_ms": 1000 * median(lambda r: percentile(r["ttft"], 0.5)),
-            "ttft_p95_ms": 1000 * median(lambda r: percentile(r["ttft"], 0.95)),
-            "remote_read_bytes": median(lambda r: r["remote_bytes"]),
+            "ttft_p50_ms": 1000 * percentile(run["ttft"], 0.5),
+            "ttft_p95_ms": 1000 * percentile(run["ttft"], 0.95),
+            "remote_read_bytes": run["sent"],
         }
         predicted = {
             "ttft_p50_ms": 1000 * plan["ttft_seconds"]["p50"],
             "ttft_p95_ms": 1000 * plan["ttft_seconds"]["p95"],
-            "remote_read_bytes": plan["bytes"]["remote_read"],
+            "remote_read_bytes": whole["bytes"]["remote_read"],
+            "busy": plan["utilisation"]["mean"],
         }
         for tier in ("dram", "disk", "remote", "computed"):
-            measured["hit_" + tier] = median(lambda r, t=tier: r["hits"][t])
+            measured["hit_" + tier] = run["hits"][tier]
             predicted["hit_" + tier] = plan["hits"][tier]
+        return measured, predicted
+
+    def row(self, replicas, routing, runs):
         row = {"replicas": replicas, "routing": routing, "runs": len(runs)}
-        row["predicted_busy"] = plan["utilisation"]["mean"]
-        for name, value in measured.items():
-            ratio = predicted[name] / value if value else None
-            row[name] = round(value, 4)
-            row["predicted_" + name] = round(predicted[name], 4)
-            row["ratio_" + name] = None if ratio is None else round(ratio, 3)
-        spread = [percentile(r["ttft"], 0.95) for r in runs]
-        row["measured_p95_spread"] = round(max(spread) / min(spread), 3)
+        row["slower"] = [round(x, 3) for r in runs for x in r["slower"]]
+        steady = [r for r in runs if max(r["slower"]) <= STEADY * min(r["slower"])]
+        row["steady_runs"] = len(steady)
+        runs = steady or runs
+        pairs = [self.compare(replicas, routing, r) for r in runs]
         row["late_p95_ms"] = round(1000 * max(r["late_p95"] for r in runs), 1)
+        row["predicted_busy"] = round(statistics.median(p["busy"] for _, p in pairs), 3)
+        for name in pairs[0][0]:
+            row[name] = round(statistics.median(m[name] for m, _ in pairs), 4)
+            row["predicted_" + name] = round(statistics.median(p[name] for _, p in pairs), 4)
+            ratios = [p[name] / m[name] for m, p in pairs if m[name]]
+            row["ratio_" + name] = round(statistics.median(ratios), 3) if ratios else None
+            row["ratios_" + name] = [round(r, 3) for r in ratios]
         return row
 
     def rows(self):
@@ -433,6 +480,30 @@ def service_tokens(trace, name):
     return next(d["tokens"] for q in trace for d in q["documents"] if d["key"] == key)
 
 
+def prefill_ms(rates, tokens):
+    """As Rates::prefill_ms (server/capacity/rates.cc)."""
+    points = rates["prefill"]
+    if tokens <= points[0]["tokens"]:
+        return points[0]["ms"] * tokens / points[0]["tokens"]
+    for a, b in zip(points, points[1:]):
+        if tokens <= b["tokens"]:
+            break
+    return a["ms"] + (b["ms"] - a["ms"]) * (tokens - a["tokens"]) / (b["tokens"] - a["tokens"])
+
+
+def scaled(rates, slower):
+    """Returns the rates of a machine on which everything takes so many times as long."""
+    out = json.loads(json.dumps(rates))
+    for name in ("request_ms", "question_ms_per_token"):
+        out[name] *= slower
+    for point in out["prefill"] + out["decode"]:
+        point["ms"] *= slower
+    for tier in ("dram", "disk", "remote"):
+        for name in out[tier]:
+            out[tier][name] *= slower
+    return out
+
+
 def percentile(values, share):
     return values[max(0, math.ceil(share * len(values)) - 1)]
 
@@ -442,9 +513,9 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--replicas", default="1,2,4")
-    parser.add_argument("--requests", type=int, default=240)
+    parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--documents", type=int, default=60)
-    parser.add_argument("--words", type=int, default=800)
+    parser.add_argument("--words", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state")

@@ -11,7 +11,7 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 quire=; model="$ROOT/models/demo"; more=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --quick) more+=(--requests 60 --replicas 1,2 --repeats 1) ;;
+    --quick) more+=(--requests 60 --replicas "1,2" --repeats 1) ;;
     --quire) quire="$(realpath "${2:?--quire needs a program}")"; shift ;;
     --model) model="$(realpath "${2:?--model needs a path}")"; shift ;;
     --replicas|--requests|--documents|--words|--repeats|--seed|--state|--runs)
