@@ -146,6 +146,11 @@ class Store {
   virtual Result<DocumentManifest> update_document(
       std::string_view ns, std::string_view id,
       const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options = {}) = 0;
+  /// Has a document, given as it was read, name these segments as companions, too, so that their KV
+  /// is kept with it. Its version stays; where all are named already, nothing is written. Zero keys
+  /// are left out. Errors: kNotFound, kFailedPrecondition (the document is another or has changed).
+  virtual Status add_companions(const DocumentManifest& document,
+                                std::span<const ContextKey> keys) = 0;
   /// Deletes the document atomically and synced, and frees segments without references and readers.
   /// Of `options` only the version counts. Errors: kNotFound, kFailedPrecondition
   /// (expected_version).

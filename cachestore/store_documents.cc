@@ -1,6 +1,7 @@
 // This file implements the document half of StoreImpl.
 #include <algorithm>
 #include <cstdlib>
+#include <unordered_set>
 #include <utility>
 
 #include "base/log.h"
@@ -258,7 +259,7 @@ Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManife
     segments_->release_refs(keys, next.pinned);
     return s;
   }
-  segments_->release_refs(keys, old.pinned);
+  segments_->release_refs(segment_keys(old), old.pinned);
   count_document(old, -1);
   count_document(next, 1);
   expiries_.set(key, next.effective_expiry_ms());
@@ -296,6 +297,31 @@ Result<DocumentManifest> StoreImpl::update_document(
   QUIRE_RETURN_IF_ERROR(store_update(old, next));
   use.set_written();
   return next;
+}
+
+Status StoreImpl::add_companions(const DocumentManifest& document,
+                                 std::span<const ContextKey> keys) {
+  QUIRE_RETURN_IF_ERROR(check_writable());
+  const std::string &ns = document.ns, &id = document.id;
+  const DocumentLock lock(*this, ns, id);
+  TakenUse use(*this, catalog_key(kHeadKind, ns, id));
+  QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
+  use.add_to(&old);
+  if (is_expired(old, now_ms())) return no_document(ns, id);
+  // One that was deleted and posted anew begins at version 1 again.
+  if (old.version != document.version || old.created_ms != document.created_ms ||
+      old.content_hash != document.content_hash)
+    return Status::precondition("the document '" + id + "' has changed since it was read");
+  DocumentManifest next = old;
+  const auto named = segment_keys(old);
+  std::unordered_set<ContextKey, DigestHash> known(named.begin(), named.end());
+  for (const ContextKey& k : keys)
+    if (!k.is_zero() && known.insert(k).second) next.companions.push_back(k);
+  if (next.companions.size() == old.companions.size()) return {};
+  QUIRE_RETURN_IF_ERROR(validate_manifest(next));
+  QUIRE_RETURN_IF_ERROR(store_update(old, next));
+  use.set_written();
+  return {};
 }
 
 Status StoreImpl::remove_document(std::string_view ns, std::string_view id,

@@ -74,6 +74,8 @@ class StoreImpl final : public AdminStore {
   Result<DocumentManifest> update_document(std::string_view ns, std::string_view id,
                                            const std::function<Status(DocumentManifest&)>& edit,
                                            const CommitOptions& options) override;
+  Status add_companions(const DocumentManifest& document,
+                        std::span<const ContextKey> keys) override;
   Status delete_document(std::string_view ns, std::string_view id,
                          const CommitOptions& options) override;
   void touch_document(std::string_view ns, std::string_view id) override;

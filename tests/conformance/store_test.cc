@@ -411,6 +411,76 @@ TEST_P(StoreTest, RecomputedSegmentsOfKnownDocumentsAreKept) {
   found.reset();
 }
 
+TEST_P(StoreTest, CompanionsAreKeptWithTheirDocumentAndGoWithIt) {
+  const auto stored = store->commit_document(test::manifest_of("a", {1}), test::text_of("a"));
+  ASSERT_OK(stored);
+  const std::vector<ContextKey> named = {test::key_of(2), ContextKey(), test::key_of(1),
+                                         test::key_of(2)};
+  DocumentManifest other = *stored;
+  other.id = "b";
+  EXPECT_EQ(store->add_companions(other, named).code(), Code::kNotFound);
+  other = *stored;
+  ++other.version;
+  EXPECT_EQ(store->add_companions(other, named).code(), Code::kFailedPrecondition);
+  ASSERT_OK(store->add_companions(*stored, named));
+  const auto now = store->get_document("default", "a");
+  ASSERT_OK(now);
+  EXPECT_EQ(now->companions, std::vector<ContextKey>{test::key_of(2)})
+      << "neither a zero key, nor one that a chunk has, nor one twice";
+  EXPECT_EQ(now->version, stored->version) << "no condition of a client fails by it";
+  EXPECT_EQ(now->updated_ms, stored->updated_ms);
+  {
+    auto handle = test::put_segment(*store, 2);
+    ASSERT_OK(handle);
+    EXPECT_EQ(*store->commit_segments(std::span(&*handle, 1)), 1u);
+  }
+  reopen();
+  EXPECT_TRUE(store->find_segment(test::key_of(2)));
+  // Naming it once more leaves one reference, which a change of the document keeps.
+  ASSERT_OK(store->add_companions(*stored, named));
+  ASSERT_OK(store->update_document("default", "a", [](DocumentManifest& m) {
+    m.title = "other";
+    return Status();
+  }));
+  EXPECT_TRUE(store->find_segment(test::key_of(2)));
+  ASSERT_OK(store->delete_document("default", "a"));
+  ASSERT_OK(store->gc());
+  EXPECT_FALSE(store->find_segment(test::key_of(2)));
+  EXPECT_EQ(store->stats().segment_bytes, 0u);
+}
+
+TEST_P(StoreTest, ANewVersionOfADocumentLeavesItsCompanionsBehind) {
+  const auto stored = store->commit_document(test::manifest_of("a", {1}), test::text_of("a"));
+  ASSERT_OK(stored);
+  const ContextKey companion = test::key_of(2);
+  ASSERT_OK(store->add_companions(*stored, std::span(&companion, 1)));
+  {
+    auto handle = test::put_segment(*store, 2);
+    ASSERT_OK(handle);
+    EXPECT_EQ(*store->commit_segments(std::span(&*handle, 1)), 1u);
+  }
+  ASSERT_OK(store->commit_document(test::manifest_of("a", {3}), test::text_of("b")));
+  ASSERT_OK(store->gc());
+  EXPECT_FALSE(store->find_segment(test::key_of(2)));
+  EXPECT_TRUE(store->get_document_head("default", "a")->companions.empty());
+}
+
+TEST_P(StoreTest, ADocumentPostedAnewTakesNoCompanionsOfTheDeletedOne) {
+  DocumentManifest manifest = test::manifest_of("a", {1});
+  manifest.content_hash = "sha256:old";
+  const auto old = store->commit_document(manifest, test::text_of("a"));
+  ASSERT_OK(old);
+  ASSERT_OK(store->delete_document("default", "a"));
+  manifest.content_hash = "sha256:new";
+  const auto anew = store->commit_document(manifest, test::text_of("b"));
+  ASSERT_OK(anew);
+  ASSERT_EQ(anew->version, old->version);
+  const ContextKey companion = test::key_of(2);
+  EXPECT_EQ(store->add_companions(*old, std::span(&companion, 1)).code(),
+            Code::kFailedPrecondition);
+  EXPECT_OK(store->add_companions(*anew, std::span(&companion, 1)));
+}
+
 TEST_P(StoreTest, ADiscardedSegmentIsAMissUntilItIsWrittenAgain) {
   ASSERT_OK(test::put_document(*store, "a", {1, 2}));
   const std::uint64_t before = store->stats().segment_bytes;

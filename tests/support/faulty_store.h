@@ -171,6 +171,11 @@ class FaultyStore final : public Store {
     if (fault()) return status_;
     return behind_->update_document(ns, id, edit, o);
   }
+  Status add_companions(const DocumentManifest& document,
+                        std::span<const ContextKey> keys) override {
+    if (fault()) return status_;
+    return behind_->add_companions(document, keys);
+  }
   Status delete_document(std::string_view ns, std::string_view id,
                          const CommitOptions& o) override {
     if (fault()) return status_;
