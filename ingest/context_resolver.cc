@@ -12,10 +12,12 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
   Resolved out;
   out.tenant = options_.tenant(ns);
   out.salt_digest = to_bytes(salt);
+  Renditions::Grants grants;
   for (const std::string& id : ids) {
     // This is read before the store: once the job has ended, the store has the document.
     const auto pending = table_.pending(ns, id);
-    auto m = store_.get_document(ns, id);
+    auto m = renditions_ ? renditions_->get(ns, id, options.touch ? &grants : nullptr)
+                         : store_.get_document(ns, id);
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
     if (m.ok() && m->status == DocumentStatus::kReady) {
       QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));
@@ -85,7 +87,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     context.token_ids = c.token_ids;
     context.left_context = left_context(m, i);
     if (!c.key.is_zero()) context.key = c.key;
-    context.lazy = kv_policy(m) == KvPolicy::kLazy;
+    context.lazy = renditions_ != nullptr || kv_policy(m) == KvPolicy::kLazy;
     d.contexts.push_back(std::move(context));
     d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
   }

@@ -10,6 +10,7 @@
 #include "ingest/document/document_types.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_table.h"
+#include "ingest/renditions.h"
 
 namespace quire {
 
@@ -17,8 +18,11 @@ namespace quire {
 /// concurrently.
 class ContextResolver {
  public:
-  ContextResolver(Store& store, Engine& engine, JobTable& table, const IngestOptions& options)
-      : store_(store), engine_(engine), table_(table), options_(options) {}
+  /// `renditions` are those of the engine's model where it is not the one that documents are
+  /// ingested for; null: it is.
+  ContextResolver(Store& store, Engine& engine, JobTable& table, const IngestOptions& options,
+                  Renditions* renditions = nullptr)
+      : store_(store), engine_(engine), table_(table), options_(options), renditions_(renditions) {}
 
   /// Does the work of IngestService::resolve(), with its errors. (disk)
   Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
@@ -32,6 +36,7 @@ class ContextResolver {
   Engine& engine_;
   JobTable& table_;
   const IngestOptions& options_;
+  Renditions* const renditions_;
 };
 
 }  // namespace quire

@@ -17,12 +17,6 @@ std::uint64_t bytes_per_token(const EngineInfo& info) {
   return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
 }
 
-/// Returns whether chunks that were made of one version are those of the other.
-bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b) {
-  return a.content_hash == b.content_hash && a.chunking == b.chunking &&
-         a.salt_digest == b.salt_digest && a.fingerprint == b.fingerprint;
-}
-
 }  // namespace
 
 void DocumentTask::begin() {

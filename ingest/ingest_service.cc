@@ -10,6 +10,7 @@
 #include "ingest/context_resolver.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
+#include "ingest/model_view.h"
 #include "ingest/names.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
@@ -46,6 +47,9 @@ class IngestServiceImpl final : public IngestService {
   Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
                            const ResolveOptions& options) override {
     return resolver_.resolve(ns, ids, options);
+  }
+  std::unique_ptr<ModelDocuments> documents_of(Engine& engine) override {
+    return std::make_unique<ModelView>(store_, engine, table_, pins_, options_);
   }
   std::string tenant(std::string_view ns) const override { return options_.tenant(ns); }
   std::array<std::uint8_t, 32> salt_digest(std::string_view cache_salt) const override {

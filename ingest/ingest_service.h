@@ -22,6 +22,7 @@
 #include "ingest/document/job.h"
 #include "ingest/document_catalog.h"
 #include "ingest/job_board.h"
+#include "ingest/model_documents.h"
 #include "ingest/pin_gate.h"
 
 namespace quire {
@@ -101,6 +102,10 @@ class IngestService {
   /// kInvalidArgument (ids, salt), kIo.
   virtual Result<Resolved> resolve(std::string_view ns, std::span<const std::string> ids,
                                    const ResolveOptions& options) = 0;
+
+  /// Returns the same documents for another model, whose engine it is. Engine and service must
+  /// outlive it.
+  virtual std::unique_ptr<ModelDocuments> documents_of(Engine& engine) = 0;
 
   /// Returns tenant and salt digest for requests without stored documents; resolve() sets them
   /// itself.

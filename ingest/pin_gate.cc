@@ -15,6 +15,11 @@ PinBytes stored_bytes(Store& store, std::span<const DocumentManifest> documents)
       bytes.disk += (*segment)->disk_bytes;
       bytes.dram += (*segment)->value_bytes + (*segment)->sketch_bytes;
     }
+    // Companions are kept with the document as well, but nothing loads them into memory.
+    for (const ContextKey& key : document.companions) {
+      if (!seen.insert(key).second) continue;
+      if (const auto segment = store.peek_segment(key)) bytes.disk += (*segment)->disk_bytes;
+    }
   }
   return bytes;
 }

@@ -81,6 +81,11 @@ std::string_view header_title(const DocumentManifest& manifest) {
                                    : std::string_view(manifest.chunking).substr(line + 1);
 }
 
+bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b) {
+  return a.content_hash == b.content_hash && a.chunking == b.chunking &&
+         a.salt_digest == b.salt_digest && a.fingerprint == b.fingerprint;
+}
+
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options) {
   return {engine.info().max_model_len - 1, options.max_document_tokens};
 }

@@ -36,6 +36,9 @@ KvPolicy kv_policy(const DocumentManifest& manifest);
 /// was cut otherwise.
 std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest);
 
+/// Returns whether chunks that were made of one version are those of the other.
+bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b);
+
 ChunkLimits chunk_limits(const Engine& engine, const IngestOptions& options);
 /// Counts the blocks of all chunks.
 std::uint64_t count_blocks(const DocumentManifest& manifest);

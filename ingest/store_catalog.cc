@@ -6,6 +6,7 @@
 
 #include "base/index.h"
 #include "cachestore/format/metadata.h"
+#include "ingest/block_list.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/names.h"
@@ -14,22 +15,8 @@
 namespace quire {
 namespace {
 
-std::uint64_t blocks_of(const DocumentChunk& c) {
-  return c.block_tokens == 0 ? 0 : (c.num_tokens + c.block_tokens - 1) / c.block_tokens;
-}
-
 Status no_document(std::string_view id) {
   return Status::not_found("no document " + std::string(id));
-}
-
-std::string block_name(const std::array<std::uint8_t, 16>& id) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string name = "b-";
-  for (std::size_t i = 0; i < 6; ++i) {
-    name += kHex[id[i] >> 4];
-    name += kHex[id[i] & 15];
-  }
-  return name;
 }
 
 }  // namespace
@@ -276,38 +263,7 @@ Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::st
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
-  CodePointCounter begin(text), end(text);
-  std::vector<BlockInfo> out;
-  for (std::size_t i = 0; i < m->chunks.size(); ++i) {
-    const DocumentChunk& c = m->chunks[i];
-    if (c.block_tokens == 0 || c.byte_end > text.size() || c.byte_begin > c.byte_end) continue;
-    const auto names = engine_.names().block_ids(c.token_ids, options_.tenant(ns),
-                                                 to_bytes(m->salt_digest), left_context(*m, i));
-    const auto tokens = engine_.prompt_format_of(ns).document(
-        header_title(*m), std::string_view(text).substr(c.byte_begin, c.byte_end - c.byte_begin));
-    const bool known = tokens.ok() && tokens->ids == c.token_ids;
-    const auto segment = c.key.is_zero() ? std::nullopt : store_.peek_segment(c.key);
-    for (std::uint32_t b = 0; b < blocks_of(c); ++b) {
-      BlockInfo info;
-      info.index = static_cast<std::int32_t>(out.size());
-      info.chunk = static_cast<std::int32_t>(i);
-      info.token_begin = std::uint64_t{b} * c.block_tokens;
-      info.token_end = std::min<std::uint64_t>(c.num_tokens, info.token_begin + c.block_tokens);
-      if (b < names.size()) info.block_id = block_name(names[b]);
-      if (known) {
-        std::size_t first = SIZE_MAX, last = 0;
-        for (std::uint64_t t = info.token_begin; t < info.token_end; ++t) {
-          first = std::min<std::size_t>(first, tokens->spans[t].begin);
-          last = std::max<std::size_t>(last, tokens->spans[t].end);
-        }
-        info.char_begin = begin.at(code_point_floor(text, c.byte_begin + first));
-        info.char_end = end.at(code_point_floor(text, c.byte_begin + last));
-      }
-      if (segment) info.tier = store_.tier_of(*segment, b, 0);
-      out.push_back(std::move(info));
-    }
-  }
-  return out;
+  return list_blocks(store_, engine_, *m, text, options_.tenant(ns));
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ namespace quire::test {
 /// format.
 class StubEngine : public Engine {
  public:
-  StubEngine() {
+  explicit StubEngine(const std::string& name = "stub") {
     const std::string folder = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
     auto tokenizer = load_tokenizer(folder);
     QUIRE_CHECK(tokenizer.ok(), tokenizer.status().to_string());
@@ -27,7 +27,7 @@ class StubEngine : public Engine {
     auto format = PromptFormat::load(folder, tokenizer_);
     QUIRE_CHECK(format.ok(), format.status().to_string());
     format_ = std::make_unique<PromptFormat>(std::move(*format));
-    info_.model_name = "stub";
+    info_.model_name = name;
     info_.fingerprint = "m-00000000";
     info_.max_model_len = 2048;
   }
@@ -175,6 +175,7 @@ class StubIngest : public IngestService, public DocumentCatalog, public JobBoard
     r.missing = missing;
     return or_error(r);
   }
+  std::unique_ptr<ModelDocuments> documents_of(Engine&) override { return nullptr; }
   std::string tenant(std::string_view ns) const override { return std::string(ns); }
   std::array<std::uint8_t, 32> salt_digest(std::string_view) const override { return {}; }
   Status run_maintenance() override { return {}; }
