@@ -144,6 +144,12 @@ void add_admin_command(CLI::App& app, CommandRun& run) {
   const auto tier = [&](CLI::App* s, const char* help) {
     s->add_option("--tier", flags->tier, help)->check(CLI::IsMember({"dram", "disk"}));
   };
+  add("models", "The models of the service: the name that a request chooses each by, and its sizes",
+      [](const AdminFlags& f) {
+        ClientRequest request;
+        request.target = "/v1/models";
+        return show(f, client_json(f.client, std::move(request)));
+      });
   auto* stats = add("stats", "Tiers, bytes, hits, savings", [](const AdminFlags& f) {
     return get(f, "cache/stats" + (f.by.empty() ? "" : "?by=" + f.by));
   });

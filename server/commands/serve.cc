@@ -25,10 +25,12 @@
 #include "server/app/process_signals.h"
 #include "server/app/service_manager.h"
 #include "server/commands/commands.h"
+#include "server/commands/further_loader.h"
 #include "server/commands/model_path.h"
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"
+#include "server/config/further_models.h"
 #include "server/config/namespace_wordings.h"
 #include "server/http/http_server.h"
 #include "server/http/tls_certificate.h"
@@ -71,18 +73,19 @@ HttpServerOptions http_options(const Config& c) {
 }
 
 /// Prints the addresses for a user at a terminal, besides the log.
-void say_where(const Config& c, int port, const EngineInfo& info) {
+void say_where(const Config& c, int port, const EngineInfo& info, std::size_t further) {
   const bool any = c.server.host == "0.0.0.0" || c.server.host == "::";
   const std::string host = any ? "127.0.0.1"
                            : c.server.host.find(':') != std::string::npos
                                ? "[" + c.server.host + "]"
                                : c.server.host;
   std::fprintf(stderr,
-               "\nquire %s is ready at %s://%s:%d  (model %s, %s weights, window %ld; Ctrl-C "
+               "\nquire %s is ready at %s://%s:%d  (model %s, %s weights, window %ld%s; Ctrl-C "
                "stops it)\n\n",
                std::string(version()).c_str(), c.server.tls_key.empty() ? "http" : "https",
                host.c_str(), port, info.model_path.c_str(), info.weights_format.c_str(),
-               static_cast<long>(info.max_model_len));
+               static_cast<long>(info.max_model_len),
+               further > 0 ? (", and " + std::to_string(further) + " more").c_str() : "");
 }
 
 /// Returns the configured keys. Without keys only loopback is served.
@@ -199,12 +202,16 @@ class Service {
   /// Opens the store and loads the model. Until then requests get 503 `loading`.
   Status load() {
     const auto config = services_.config();
+    // What is wrong with the settings is said before a model is loaded.
+    QUIRE_ASSIGN_OR_RETURN(const std::vector<FurtherSettings> further,
+                           read_further_models(*config));
     QUIRE_ASSIGN_OR_RETURN(const std::string model_path, find_model_path(config->model.path));
     EngineOptions engine = engine_options(*config, model_path);
     QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
     QUIRE_RETURN_IF_ERROR(read_words(*config, engine));
     engine.prompt_file = config->disk.path + "/prompts/pages";
-    engine.prompt_file_bytes = prompt_file_bytes(*config);
+    engine.prompt_file_bytes = prompt_bytes_each(*config);
+    drop_prompts_of_others(*config);
     // The model's window is smaller than the setting.
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
     QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
@@ -249,7 +256,8 @@ class Service {
     const std::string fingerprint = fingerprint_hex(engine_->info());
     services_.fidelity->set_certificates(load_certificates(*store_, fingerprint), fingerprint,
                                          config->policy.fidelity_max_drop);
-    start_shadow(services_);
+    services_.shadow = make_shadow(services_, *engine_, *services_.fidelity);
+    QUIRE_RETURN_IF_ERROR(load_further(further, engine));
     if (config->policy.evidence) start_evidence(services_, fingerprint);
     restore_replies();
     services_.file_batches = std::make_shared<FileBatches>(services_);
@@ -264,7 +272,26 @@ class Service {
                        {"max_model_len", std::to_string(info.max_model_len)},
                        {"store", config->disk.path}});
     notify_service_manager("READY=1");
-    if (isatty(STDERR_FILENO) != 0) say_where(*config, http_->port(), info);
+    if (isatty(STDERR_FILENO) != 0)
+      say_where(*config, http_->port(), info, services_.further.size());
+    return {};
+  }
+
+  /// Loads the models besides the service's own, which has `own` and is loaded.
+  Status load_further(const std::vector<FurtherSettings>& further, const EngineOptions& own) {
+    if (further.empty()) return {};
+    log_model(*engine_, "model.path");
+    for (const FurtherSettings& settings : further) {
+      QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute,
+                             open_compute(services_.backend, on_lost_));
+      QUIRE_ASSIGN_OR_RETURN(
+          auto model, load_further_model(settings, own, std::move(compute), *store_, services_));
+      log_model(*model->engine, settings.source);
+      services_.further.push_back(std::move(model));
+    }
+    log_info("the models share one store and its budgets",
+             {{"dram_bytes", std::to_string(store_->options().dram_bytes)},
+              {"disk_bytes", std::to_string(store_->options().max_bytes)}});
     return {};
   }
 
@@ -309,11 +336,14 @@ class Service {
     if (http_) all = http_->stop(at_once ? std::chrono::milliseconds(0) : drain_time());
     services_.stopping = true;
     if (services_.shadow) services_.shadow->stop();
+    for (const auto& model : services_.further) model->shadow->stop();
     if (services_.evidence) services_.evidence->stop();
     if (services_.file_batches) services_.file_batches->stop();
     if (ingest_) ingest_->stop();
     if (retrieval_) retrieval_->stop();
     if (engine_) engine_->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
+    for (const auto& model : services_.further)
+      model->engine->stop(std::chrono::milliseconds(at_once ? 0 : 2000));
     services_.timers->stop();
     services_.maintenance->stop();
     services_.workers->stop();
@@ -323,6 +353,7 @@ class Service {
       if (const auto s = store_->flush(); !s.ok())
         log_error("the store could not be flushed", {{"reason", s.to_string()}});
     }
+    services_.further.clear();
     ingest_.reset();
     retrieval_.reset();
     engine_.reset();
@@ -367,12 +398,24 @@ class Service {
     config.policy.shadow_ratio = fresh.policy.shadow_ratio;
     config.explain = fresh.explain;
     config.metrics = fresh.metrics;
+    // The models themselves stay. What one may change is replaced below, once nothing can fail.
+    QUIRE_ASSIGN_OR_RETURN(const auto further, read_further_models(fresh));
     QUIRE_ASSIGN_OR_RETURN(auto keys, configured_keys(config));
     if (certificate_) QUIRE_RETURN_IF_ERROR(certificate_->reload());
     if (services_.tokens) services_.tokens->reload();
     if (services_.audit) QUIRE_RETURN_IF_ERROR(services_.audit->reopen());
     services_.explain->set_capacity(to_size(config.explain.retain));
     services_.metrics->set_per_namespace(config.metrics.per_namespace);
+    for (std::size_t i = 0; services_.ready && i < services_.further.size(); ++i) {
+      FurtherModel* const model = services_.further[i].get();
+      for (const FurtherSettings& settings : further) {
+        if (settings.config.model.name != model->engine->info().model_name) continue;
+        Config own = *model->config();
+        own.model.aliases = settings.config.model.aliases;
+        own.policy.strategy = settings.config.policy.strategy;
+        model->set_config(std::move(own));
+      }
+    }
     services_.set_keys(std::move(keys));
     services_.set_config(std::move(config));
     return {};
@@ -430,6 +473,13 @@ int serve(const ServeFlags& flags) {
       return complain(styles.status());
     if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok())
       return complain(model.status());
+    const auto further = read_further_models(*config);
+    if (!further.ok()) return complain(further.status());
+    for (const FurtherSettings& settings : *further) {
+      const auto model = find_model_path(settings.config.model.path, FromHub::kName);
+      if (!model.ok())
+        return complain(model.status().with_context("model.further, " + settings.source));
+    }
     std::printf("the configuration is valid\n");
     return 0;
   }

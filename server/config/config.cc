@@ -245,7 +245,8 @@ Status check_origins(const std::vector<std::string>& origins) {
 
 }  // namespace
 
-Status apply_toml(std::string_view text, const std::string& file_name, Config& config) {
+Status apply_toml(std::string_view text, const std::string& file_name, Config& config,
+                  const std::function<std::string(const Setting&)>& refused) {
   try {
     const toml::table root = toml::parse(text, file_name);
     for (const auto& [section, node] : root) {
@@ -264,6 +265,8 @@ Status apply_toml(std::string_view text, const std::string& file_name, Config& c
         const std::string at = file_name + ", line " + std::to_string(value.source().begin.line);
         const Setting* s = find(section.str(), key.str());
         if (!s) return unknown(section.str(), key.str(), at);
+        if (const std::string why = refused ? refused(*s) : std::string(); !why.empty())
+          return bad(*s, why, at);
         QUIRE_RETURN_IF_ERROR(set_from_node(*s, value, config, at));
       }
     }

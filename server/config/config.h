@@ -29,7 +29,7 @@ struct Config {
   struct Model {
     std::string path, name = "default", backend = "auto", kv_dtype = "f16", weights = "auto",
                       prompt_format = "auto", draft_path, retrieval_head_path;
-    std::vector<std::string> aliases;
+    std::vector<std::string> aliases, further;
     std::int64_t device = 0, max_model_len = 8192, threads = 0, working_cache_bytes = 0,
                  prefix_cache_bytes = -1;
     std::int64_t device_cache_bytes = -1, host_cache_bytes = -1, device_requests = 2,
@@ -123,7 +123,9 @@ const std::vector<Setting>& setting_table();
 
 /// Applies a TOML file. Errors name the setting (field "server.port"), the fault and its source. An
 /// error for an unknown name suggests the nearest known one.
-Status apply_toml(std::string_view text, const std::string& file_name, Config& config);
+/// `refused`, if given, says why a setting may not stand in this file; empty: it may.
+Status apply_toml(std::string_view text, const std::string& file_name, Config& config,
+                  const std::function<std::string(const Setting&)>& refused = {});
 /// Applies variables like QUIRE_SERVER__PORT; those without "__" are not settings. Lists are
 /// separated by commas.
 Status apply_environment(const std::vector<std::pair<std::string, std::string>>& variables,

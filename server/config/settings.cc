@@ -56,6 +56,9 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(model, "aliases", aliases, 0, 0,
                     "other names that requests may call the model by, for programs that name one "
                     "of their own; in flags and the environment with commas between"),
+      QUIRE_SETTING(model, "further", further, 0, 0,
+                    "models besides this one, each NAME=MODEL (as model.path) or NAME=FILE.toml "
+                    "with its settings; in flags and the environment with commas between"),
       QUIRE_SETTING(
           model, "backend", backend, 0, 0,
           "where to compute; cuda: the GPU of that number; auto: the CPU, naming a GPU that could",

@@ -163,7 +163,7 @@ json::object cache_stats_json(Services& services,
                       static_cast<double>(m.ingest.tokens);
   now.segments = m.store.segments;
   now.integrity_failures = m.store.integrity_failures;
-  now.fingerprint = m.fingerprint;
+  if (!m.models.empty()) now.fingerprint = m.models.front().fingerprint;
   now.queries_running = m.queries_running;
   now.queries_waiting = m.queries_waiting;
   now.namespaces = std::move(namespaces);

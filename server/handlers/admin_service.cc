@@ -154,21 +154,23 @@ void admin_requests(std::shared_ptr<Call> call) {
   const bool all = call->covers_all_namespaces();
   const std::string tenant = call->services.ingest->tenant(call->ns);
   json::array data;
-  for (const auto& r : call->services.engine->requests())
-    if (all || r.tenant == tenant) data.push_back(running_request_reply().json(r));
+  for (const ServedModel& m : served_models(call->services))
+    for (const auto& r : m.engine->requests())
+      if (all || r.tenant == tenant) data.push_back(running_request_reply().json(r));
   call->reply_json(200, list_json(std::move(data), false));
 }
 
 void admin_cancel_request(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  Engine& engine = *call->services.engine;
-  const auto running = engine.requests();
-  const auto found = std::find_if(running.begin(), running.end(),
-                                  [&](const auto& r) { return r.id == id; });
-  const bool mine = found != running.end() &&
-                    (call->covers_all_namespaces() ||
-                     found->tenant == call->services.ingest->tenant(call->ns));
-  if (!mine || !engine.cancel(id))
+  const bool any = call->covers_all_namespaces();
+  const std::string tenant = call->services.ingest->tenant(call->ns);
+  const auto cancel = [&](Engine& engine) {
+    const auto running = engine.requests();
+    const auto found = std::ranges::find(running, id, &RequestInfo::id);
+    return found != running.end() && (any || found->tenant == tenant) && engine.cancel(id);
+  };
+  const auto models = served_models(call->services);
+  if (std::ranges::none_of(models, [&](const ServedModel& m) { return cancel(*m.engine); }))
     return call->fail(make_problem(
         "query_expired", "no query '" + id.substr(0, 128) + "' is running or waiting", "id"));
   call->reply_json(200, json::object{{"id", id}, {"object", "request"}, {"cancelled", true}});

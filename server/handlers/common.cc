@@ -6,6 +6,30 @@
 #include "base/log.h"
 
 namespace quire {
+namespace json = boost::json;
+
+std::string named_model(const json::value& body) {
+  const auto* o = body.if_object();
+  const auto* name = o ? o->if_contains("model") : nullptr;
+  return name && name->is_string() ? std::string(name->get_string()) : std::string();
+}
+
+void peek_model(Call& call, const std::string& name) { (void)call.choose_model(name); }
+
+bool choose_model(Call& call, const std::string& name) {
+  if (call.choose_model(name)) return true;
+  call.fail(make_problem("model_not_found",
+                         "there is no model '" + name.substr(0, 256) + "'; this service has " +
+                             model_names(call.services),
+                         "model"));
+  return false;
+}
+
+QueryDefaults query_defaults(Call& call) {
+  const Config::Policy policy = call.model().config->policy;
+  return {policy.strategy, policy.compress, policy.decode,
+          to_size(call.services.config()->limits.documents_per_query)};
+}
 
 bool failed(Call& call, const std::optional<JsonError>& error) {
   if (error) call.fail(problem_of(*error));

@@ -13,6 +13,7 @@
 #include "engine/chat/text_bound.h"
 #include "ingest/ingest_service.h"
 #include "server/json/embedding_codec.h"
+#include "server/json/query_request.h"
 #include "server/reply/admin_reply.h"
 #include "server/service/call.h"
 #include "server/service/services.h"
@@ -36,6 +37,16 @@ std::optional<Problem> window_problem(const Status& status, std::string_view sub
 /// long, as the client knows it; `advice` what to do.
 Problem too_long_problem(const TextExcess& excess, std::string_view subject,
                          std::string_view advice, std::string param);
+/// Returns the model that a body names; empty: none, or something that is no name.
+std::string named_model(const boost::json::value& body);
+/// Chooses the model of this name before the rest of the body is read, as far as there is one;
+/// choose_model() tells the client if there is none.
+void peek_model(Call& call, const std::string& name);
+/// Chooses the model of this name; empty: the service's own. If there is none, fails the call and
+/// returns false.
+bool choose_model(Call& call, const std::string& name);
+/// Returns what applies to queries of the chosen model that name nothing themselves.
+QueryDefaults query_defaults(Call& call);
 /// Fails the call and returns true if there is an error.
 bool failed(Call& call, const std::optional<JsonError>& error);
 

@@ -33,10 +33,10 @@ struct Embedding : std::enable_shared_from_this<Embedding> {
     EmbedRequest request;
     request.token_ids = ids[vectors.size()];
     request.cancelled = cancelled;
-    call->services.engine->embed(std::move(request),
-                                 [self = shared_from_this()](Result<std::vector<float>> vector) {
-                                   self->done(std::move(vector));
-                                 });
+    call->model().engine->embed(std::move(request),
+                                [self = shared_from_this()](Result<std::vector<float>> vector) {
+                                  self->done(std::move(vector));
+                                });
   }
   /// Runs on the engine thread, so the reply is built on another one.
   void done(Result<std::vector<float>> vector) {
@@ -117,19 +117,19 @@ void embed_by_encoder(Call& call, const EmbeddingBody& body, LongTexts long_text
 void embed_inputs(std::shared_ptr<Call> call, const EmbeddingBody& body, LongTexts long_texts,
                   MakeEmbeddingsReply make) {
   auto e = std::make_shared<Embedding>();
-  const Engine& engine = *call->services.engine;
-  e->model = engine.info().model_name;
   const auto& encoder = call->services.encoder;
   const std::string& wanted = body.model;
-  // An alias may name what embeds, too: the encoder, where there is one.
-  const bool free = wanted.empty() || wanted == "default" ||
-                    (wanted != e->model && names_model(call->services, wanted));
+  const bool known = call->choose_model(wanted);
+  const Engine& engine = *call->model().engine;
+  e->model = engine.info().model_name;
+  // An alias of the service's own model may name what embeds, too: the encoder, where there is one.
+  const bool free = known && wanted != e->model && &engine == call->services.engine;
   if (encoder && (free || wanted == encoder->info().name))
     return embed_by_encoder(*call, body, long_texts, make);
-  if (!free && wanted != e->model) {
+  if (!known) {
     return call->fail(make_problem(
         "model_not_found",
-        "there is no model '" + wanted + "'; this service has '" + e->model + "'" +
+        "there is no model '" + wanted + "'; this service has " + model_names(call->services) +
             (encoder ? " and the encoder '" + encoder->info().name + "'" : std::string()),
         "model"));
   }

@@ -104,7 +104,7 @@ void fit_chunks(Generation& g, QueryRequest& q,
   std::int64_t longest = 0, tokens = 0;
   for (const auto& question : questions) longest = std::max(longest, count_of(question));
   for (const auto& c : q.contexts) tokens += count_of(c.token_ids);
-  const std::int64_t window = g.call->services.engine->info().max_model_len;
+  const std::int64_t window = g.call->model().engine->info().max_model_len;
   const std::int64_t beside = window - count_of(q.prefix_ids) - longest;
   const bool chosen = !g.chosen.chunks.empty();
   const bool too_long = tokens + 1 > beside && !leaves_out(q.cache);
@@ -130,6 +130,7 @@ void fit_chunks(Generation& g, QueryRequest& q,
 /// Builds the engine's requests; those of the other choices are copies of the first.
 Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   Services& services = g.call->services;
+  const ServedModel model = g.call->model();
   const auto begun = SteadyClock::now();
   QueryRequest& q = g.requests.emplace_back();
   QueryRecord& r = g.first();
@@ -143,14 +144,14 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
                              q.cache.prompt_compression == "none";
       q.cache.strategy == "auto" && untouched) {
     // Evidence covers its own settings only; a request with other ones stays exact.
-    FidelityGate::Verdict verdict = services.fidelity->verdict();
+    FidelityGate::Verdict verdict = model.fidelity->verdict();
     q.certified = std::move(verdict.certified);
     r.exact_note = std::move(verdict.note);
   }
   q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model
   q.deadline = g.deadline;
   QUIRE_ASSIGN_OR_RETURN(const PromptFormat format,
-                         prompt_format(g.body, *services.engine, g.call->ns));
+                         prompt_format(g.body, *model.engine, g.call->ns));
   r.wording = format.wording();
   r.citation_style = services.citation_styles.of(g.call->ns);
   if (g.body.citation_style) {
@@ -159,8 +160,8 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   if (!g.body.citations) r.citation_style = {};
   QUIRE_RETURN_IF_ERROR(add_documents(g.body, format, std::move(documents), q, r.documents));
   std::vector<std::vector<std::int32_t>> questions;
-  QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *services.engine, format, q, questions));
-  QUIRE_RETURN_IF_ERROR(constrain_calls(g.body, *services.engine, q.sampling));
+  QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *model.engine, format, q, questions));
+  QUIRE_RETURN_IF_ERROR(constrain_calls(g.body, *model.engine, q.sampling));
   if (!q.contexts.empty()) fit_chunks(g, q, questions);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
@@ -220,7 +221,7 @@ void resolve(std::shared_ptr<Generation> g, bool waited) {
   options.cache_salt = g->body.cache_salt;
   options.compute_pending = g->body.on_not_ready == OnNotReady::kCompute;
   options.touch = g->touches_documents;
-  auto resolved = call.services.ingest->resolve(call.ns, g->body.document_ids, options);
+  auto resolved = call.model().resolve(call.ns, g->body.document_ids, options);
   if (!resolved.ok()) return call.fail(ingest_problem(resolved.status()));
   g->first().resolve_ms += ms_since(begun);
   // If retrieval found a document that has gone since, the caller made no mistake.
@@ -287,9 +288,9 @@ class ChoiceSink final : public QuerySink {
         citations_(std::move(citations)),
         shadow_(std::move(shadow)),
         evidence_(std::move(evidence)),
-        logprobs_(call_->services.engine->tokenizer()) {
+        logprobs_(call_->model().engine->tokenizer()) {
     if (tools) {
-      style_ = call_->services.engine->prompt_format().tool_style();
+      style_ = call_->model().engine->prompt_format().tool_style();
       parser_.emplace(style_, tool_names(*tools), tools->parallel ? kMaxCalls : 1);
     }
   }
@@ -353,9 +354,9 @@ class ChoiceSink final : public QuerySink {
         all->cancel();
       account(*call, *record, status, choice);
       writer->finished(choice, status);
-      if (shadow) call->services.shadow->submit(shadow);
+      if (shadow) call->model().shadow->submit(shadow);
       if (evidence)
-        call->services.evidence->submit(std::move(evidence->request), std::move(evidence->answer));
+        call->model().evidence->submit(std::move(evidence->request), std::move(evidence->answer));
     };
     // The reply is built off the engine thread, which has other queries to serve.
     if (!call_->services.workers->post(finish)) finish();
@@ -468,11 +469,18 @@ bool is_greedy(const SamplingOptions& o) {
          o.min_tokens == 0 && !o.grammar;
 }
 
-std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& request) {
-  if (!services.shadow) return nullptr;
-  services.shadow->yield();
-  if (!is_greedy(request.sampling) ||
-      !services.shadow->draw(services.config()->policy.shadow_ratio))
+/// Cancels what runs while clients are quiet, on any model: they share the cores.
+void stop_idle_work(Services& services) {
+  for (const ServedModel& model : served_models(services)) {
+    if (model.shadow) model.shadow->yield();
+    if (model.evidence) model.evidence->yield();
+  }
+}
+
+std::shared_ptr<ShadowSample> shadow_of(const Call& call, const QueryRequest& request) {
+  ShadowChecker* const shadows = call.model().shadow;
+  if (!shadows || !is_greedy(request.sampling) ||
+      !shadows->draw(call.services.config()->policy.shadow_ratio))
     return nullptr;
   auto shadow = std::make_shared<ShadowSample>();
   shadow->request = request;
@@ -481,11 +489,10 @@ std::shared_ptr<ShadowSample> shadow_of(Services& services, const QueryRequest& 
 }
 
 /// Returns what an exact answer of this request is kept in as evidence; null: it is not wanted.
-std::shared_ptr<EvidenceSample> evidence_of(Services& services, const QueryRequest& request) {
-  if (!services.evidence) return nullptr;
-  services.evidence->yield();
-  if (request.contexts.empty() || request.cache.strategy != "auto" || request.plan_only ||
-      !is_greedy(request.sampling) || !services.evidence->wants_query())
+std::shared_ptr<EvidenceSample> evidence_of(const Call& call, const QueryRequest& request) {
+  EvidenceCollector* const collector = call.model().evidence;
+  if (!collector || request.contexts.empty() || request.cache.strategy != "auto" ||
+      request.plan_only || !is_greedy(request.sampling) || !collector->wants_query())
     return nullptr;
   auto evidence = std::make_shared<EvidenceSample>();
   evidence->request = request;
@@ -496,7 +503,7 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
   if (!request.attribute) return nullptr;
   std::vector<InlineText> texts;
   for (const auto& d : g.body.documents) texts.push_back({d.title, d.text});
-  auto format = prompt_format(g.body, *g.call->services.engine, g.call->ns);
+  auto format = prompt_format(g.body, *g.call->model().engine, g.call->ns);
   if (!format.ok()) return nullptr;  // the prompt was made with it, so it is fine
   return std::make_shared<CitationCollector>(std::move(*format), question_text(g.body),
                                              std::move(texts));
@@ -527,12 +534,13 @@ Problem engine_problem(const Status& status, const Engine& engine) {
 
 std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
   std::vector<BlockChars> out;
+  const ServedModel model = find_model(services, r.model).value_or(own_model(services));
   for (const auto& d : r.documents) {
     std::vector<BlockInfo> blocks;
     if (!d.id.empty()) {
       const auto now = services.ingest->documents().get(r.ns, d.id);
       if (now.ok() && now->content_hash == d.content_hash) {
-        auto found = services.ingest->documents().blocks(r.ns, d.id);
+        auto found = model.blocks(r.ns, d.id);
         if (found.ok()) blocks = std::move(*found);
       }
     }
@@ -556,17 +564,12 @@ std::vector<BlockChars> block_chars(Services& services, const QueryRecord& r) {
 void prepare(std::shared_ptr<Generation> g) {
   Call& call = *g->call;
   const auto config = call.services.config();
-  const std::string& served = call.services.engine->info().model_name;
-  if (!g->body.model.empty() && !names_model(call.services, g->body.model))
-    return call.fail(make_problem(
-        "model_not_found",
-        "there is no model '" + g->body.model + "'; this service has '" + served + "'", "model"));
-  if (const auto problem = check_lengths(g->body, *call.services.engine))
-    return call.fail(*problem);
+  if (!choose_model(call, g->body.model)) return;
+  if (const auto problem = check_lengths(g->body, *call.model().engine)) return call.fail(*problem);
   auto record = std::make_shared<QueryRecord>();
   record->id = make_id("qry_");
   record->ns = call.ns;
-  record->model = served;
+  record->model = call.model().name();
   record->created_ms = unix_ms_now();
   if (config->explain.keep_text || config->log.texts) record->question = question_text(g->body);
   g->records.push_back(std::move(record));
@@ -580,16 +583,16 @@ void prepare(std::shared_ptr<Generation> g) {
 }
 
 void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
-  Services& services = g.call->services;
+  stop_idle_work(g.call->services);
   auto all = std::make_shared<Choices>();
   g.call->exchange->on_disconnect([all] { all->cancel(); });
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
-    auto shadow = i == 0 ? shadow_of(services, g.requests[i]) : nullptr;
-    auto evidence = i == 0 ? evidence_of(services, g.requests[i]) : nullptr;
+    auto shadow = i == 0 ? shadow_of(*g.call, g.requests[i]) : nullptr;
+    auto evidence = i == 0 ? evidence_of(*g.call, g.requests[i]) : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
                                              collector_of(g, g.requests[i]), std::move(shadow),
                                              std::move(evidence), g.body.tools);
-    auto handle = services.engine->query(std::move(g.requests[i]), std::move(sink));
+    auto handle = g.call->model().engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));
       continue;

@@ -9,10 +9,16 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
-json::object checks(const Services& s, bool& ok) {
+json::object checks(Services& s, bool& ok) {
   const bool ready = s.ready, draining = s.draining;
   json::object o;
   o["model"] = ready ? "ok" : "loading";
+  // All models are loaded before the service is ready.
+  if (ready && !s.further.empty()) {
+    json::object models;
+    for (const ServedModel& m : served_models(s)) models[m.name()] = "ok";
+    o["models"] = std::move(models);
+  }
   o["disk"] = ready ? "ok" : "loading";
   o["service"] = draining ? "draining" : "ok";
   // Without a shared tier everything works, so it never makes the service unready.

@@ -22,8 +22,8 @@ namespace {
 constexpr std::int64_t kMostWindows = 16;
 
 /// `id` is the name that it is asked for by; empty: its own.
-json::object model_json(const Services& services, const std::string& id = {}) {
-  const EngineInfo& info = services.engine->info();
+json::object model_json(const Services& services, const EngineInfo& info,
+                        const std::string& id = {}) {
   json::object o;
   o["id"] = id.empty() ? info.model_name : id;
   o["object"] = "model";
@@ -51,6 +51,20 @@ json::object model_json(const Services& services, const std::string& id = {}) {
     heads.emplace_back(std::to_string(h.layer) + "." + std::to_string(h.head));
   meta["selection_heads"] = std::move(heads);
   o["meta"] = std::move(meta);
+  return o;
+}
+
+/// A further model, and what of the service's information it has of its own.
+json::object further_json(const Services& services, const ServedModel& model) {
+  const EngineLoad load = model.engine->load();
+  json::object o;
+  o["model"] = model_json(services, model.engine->info());
+  o["prompt_format"] = prompt_family_name(model.engine->prompt_format().family());
+  o["tokenizer"] = model.engine->tokenizer().description();
+  o["fidelity"] = model.fidelity->info(services.config()->policy.shadow_ratio);
+  o["measured"] = json::object{
+      {"prefill_tokens_per_second", rounded(load.prefill_tokens_per_second, 1)},
+      {"decode_tokens_per_second", rounded(load.decode_tokens_per_second, 1)}};
   return o;
 }
 
@@ -129,6 +143,15 @@ json::array prompt_compressors_json() {
   return out;
 }
 
+/// Chooses the model that a body names. A service with one model knows its tokens by any name, as
+/// clients of other servers send theirs. Returns false if the call was failed.
+bool choose_named(Call& call, const json::value& body) {
+  const std::string name = named_model(body);
+  if (!call.services.further.empty()) return choose_model(call, name);
+  peek_model(call, name);
+  return true;
+}
+
 }  // namespace
 
 namespace handlers {
@@ -136,26 +159,26 @@ namespace handlers {
 void list_models(std::shared_ptr<Call> call) {
   json::object o;
   o["object"] = "list";
-  json::array data{model_json(call->services)};
-  for (const std::string& alias : call->services.config()->model.aliases)
-    data.push_back(model_json(call->services, alias));
+  json::array data;
+  for (const ServedModel& m : served_models(call->services)) {
+    data.push_back(model_json(call->services, m.engine->info()));
+    for (const std::string& alias : m.config->model.aliases)
+      data.push_back(model_json(call->services, m.engine->info(), alias));
+  }
   o["data"] = std::move(data);
   call->reply_json(200, o);
 }
 
 void get_model(std::shared_ptr<Call> call) {
   const std::string id = call->path_param("id");
-  const std::string& served = call->services.engine->info().model_name;
-  if (!names_model(call->services, id))
-    return call->fail(make_problem(
-        "model_not_found",
-        "there is no model '" + id.substr(0, 256) + "'; this service has '" + served + "'",
-        "model"));
-  call->reply_json(200, model_json(call->services, id == "default" ? served : id));
+  if (!choose_model(*call, id)) return;
+  const ServedModel model = call->model();
+  call->reply_json(
+      200, model_json(call->services, model.engine->info(), id == "default" ? std::string() : id));
 }
 
 void info(std::shared_ptr<Call> call) {
-  const Services& s = call->services;
+  Services& s = call->services;
   const auto config = s.config();
   json::object o;
   o["object"] = "info";
@@ -163,7 +186,11 @@ void info(std::shared_ptr<Call> call) {
   o["build"] = build_description();
   o["started_at"] = rfc3339(s.started_ms);
   o["namespace"] = call->ns;
-  o["model"] = model_json(s);
+  o["model"] = model_json(s, s.engine->info());
+  json::array further;
+  for (const ServedModel& m : served_models(s))
+    if (m.engine != s.engine) further.push_back(further_json(s, m));
+  o["further_models"] = std::move(further);
   o["prompt_format"] = prompt_family_name(s.engine->prompt_format().family());
   o["tokenizer"] = s.engine->tokenizer().description();
   o["isa"] = s.engine->info().isa;
@@ -240,7 +267,8 @@ void version_info(std::shared_ptr<Call> call) {
 void tokenize(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
-  const auto& engine = *call->services.engine;
+  if (!choose_named(*call, *body)) return;
+  const auto& engine = *call->model().engine;
   JsonReader r(*body, "");
   std::string prompt, content;
   bool add_special = true;
@@ -295,7 +323,8 @@ void tokenize(std::shared_ptr<Call> call) {
 void detokenize(std::shared_ptr<Call> call) {
   const auto body = body_json(*call);
   if (!body) return;
-  const Tokenizer& t = call->services.engine->tokenizer();
+  if (!choose_named(*call, *body)) return;
+  const Tokenizer& t = call->model().engine->tokenizer();
   JsonReader r(*body, "");
   std::vector<std::int32_t> ids;
   const auto* list = r.ok() ? r.array("tokens", 0, 1 << 20) : nullptr;

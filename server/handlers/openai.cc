@@ -33,8 +33,8 @@ struct ReplyParts {
         include_usage(usage),
         explain(g.body.explain),
         wants_logprobs(g.body.sampling.top_logprobs.has_value()),
-        format(kind, g.first(), g.call->services.engine->info().fingerprint,
-               g.call->services.engine->tokenizer()) {}
+        format(kind, g.first(), g.call->model().engine->info().fingerprint,
+               g.call->model().engine->tokenizer()) {}
 
   /// Adds the members that concern the whole request, besides its choices.
   void add_extensions(json::object& o) const {
@@ -81,7 +81,7 @@ class WholeReply final : public ReplyWriter {
       failed_ = !status.ok();
       if (!failed_ && --left_ > 0) return;
     }
-    if (!status.ok()) return p_.call->fail(engine_problem(status, *p_.call->services.engine));
+    if (!status.ok()) return p_.call->fail(engine_problem(status, *p_.call->model().engine));
     json::array choices;
     for (std::size_t i = 0; i < p_.records.size(); ++i)
       choices.push_back(
@@ -146,7 +146,7 @@ class StreamedReply final : public ReplyWriter {
   void finished(std::size_t choice, const Status& status) override {
     std::lock_guard lock(mu_);
     if (failed_) return;
-    if (!status.ok()) return fail(engine_problem(status, *p_.call->services.engine));
+    if (!status.ok()) return fail(engine_problem(status, *p_.call->model().engine));
     const QueryRecord& r = *p_.records[choice];
     json::object chunk = p_.format.chunk({p_.format.closing_choice(choice, r)});
     chunk["timings"] = timings_json(r);
@@ -185,11 +185,10 @@ class StreamedReply final : public ReplyWriter {
 void generate(std::shared_ptr<Call> call, OpenAiKind kind) {
   const auto parsed = body_json(*call);
   if (!parsed) return;
-  const auto config = call->services.config();
-  const QueryDefaults defaults{config->policy.strategy, config->policy.compress,
-                               config->policy.decode, to_size(config->limits.documents_per_query)};
+  peek_model(*call, named_model(*parsed));
+  const QueryDefaults defaults = query_defaults(*call);
   OpenAiBody body;
-  const std::int64_t window = call->services.engine->info().max_model_len;
+  const std::int64_t window = call->model().engine->info().max_model_len;
   const auto error = kind == OpenAiKind::kChat
                          ? read_chat_completion(*parsed, defaults, window, body)
                          : read_completion(*parsed, defaults, window, body);

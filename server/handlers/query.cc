@@ -61,7 +61,7 @@ class NativeReply final : public ReplyWriter {
     Call& call = *call_;
     const QueryRecord& r = *record_;
     if (!status.ok()) {
-      const Problem p = engine_problem(status, *call.services.engine);
+      const Problem p = engine_problem(status, *call.model().engine);
       if (!started_) return call.fail(p);
       call.add_log("error_code", p.code);
       (void)call.event("error", problem_body(p, call.instance, call.request_id));
@@ -86,7 +86,7 @@ class NativeReply final : public ReplyWriter {
 
  private:
   json::object logprobs_object(const std::vector<TokenLogprobs>& logprobs) const {
-    return json::object{{"content", logprobs_json(call_->services.engine->tokenizer(), logprobs)}};
+    return json::object{{"content", logprobs_json(call_->model().engine->tokenizer(), logprobs)}};
   }
 
   const std::shared_ptr<Call> call_;
@@ -109,7 +109,7 @@ class PlanSink final : public QuerySink {
     g_->first().plan = plan;
     g_->first().stats = stats;
     auto reply = [g = g_, status] {
-      if (!status.ok()) return g->call->fail(engine_problem(status, *g->call->services.engine));
+      if (!status.ok()) return g->call->fail(engine_problem(status, *g->call->model().engine));
       g->call->reply_json(200, plan_result_json(g->first()),
                           {{"X-Cache", std::string(cache_header(g->first().plan))}});
     };
@@ -125,15 +125,14 @@ class PlanSink final : public QuerySink {
 void complete_plan(const std::shared_ptr<Generation>& g) {
   QueryRequest request = g->requests.front();
   request.plan_only = true;
-  auto handle = g->call->services.engine->query(std::move(request), std::make_shared<PlanSink>(g));
-  if (!handle.ok())
-    return g->call->fail(engine_problem(handle.status(), *g->call->services.engine));
+  auto handle = g->call->model().engine->query(std::move(request), std::make_shared<PlanSink>(g));
+  if (!handle.ok()) return g->call->fail(engine_problem(handle.status(), *g->call->model().engine));
   g->call->exchange->on_disconnect([h = *handle]() mutable { h.cancel(); });
 }
 
 void plan(std::shared_ptr<Generation> g) {
   Call& call = *g->call;
-  auto planned = call.services.engine->plan(g->requests.front());
+  auto planned = call.model().engine->plan(g->requests.front());
   if (!planned.ok()) return call.fail(engine_problem(planned.status()));
   g->first().plan = std::move(*planned);
   if (g->first().plan.selection_pending || g->first().plan.prompt_pending) return complete_plan(g);
@@ -144,12 +143,10 @@ void plan(std::shared_ptr<Generation> g) {
 void begin(std::shared_ptr<Call> call, void (*on_prepared)(std::shared_ptr<Generation>)) {
   const auto body = body_json(*call);
   if (!body) return;
-  const auto config = call->services.config();
+  peek_model(*call, named_model(*body));
   auto g = std::make_shared<Generation>();
   g->call = call;
-  QueryDefaults defaults{config->policy.strategy, config->policy.compress, config->policy.decode,
-                         to_size(config->limits.documents_per_query)};
-  if (failed(*call, read_query(*body, defaults, g->body))) return;
+  if (failed(*call, read_query(*body, query_defaults(*call), g->body))) return;
   g->ready_by = g->deadline = call->start + std::chrono::milliseconds(g->body.timeout_ms);
   g->touches_documents = on_prepared != plan;
   g->on_prepared = on_prepared;

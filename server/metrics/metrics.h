@@ -24,6 +24,12 @@ struct SpanCounts {
   std::uint64_t sent = 0, dropped = 0;
 };
 
+/// What a scrape tells of one model.
+struct ModelMetrics {
+  std::string name, fingerprint;
+  std::vector<PoolUse> memory;
+};
+
 /// MetricsSnapshot holds values that other components keep, read at the moment of a scrape.
 struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
@@ -34,9 +40,9 @@ struct MetricsSnapshot {
   StoreAdminStats admin;
   IngestStats ingest;
   std::optional<RetrievalStats> retrieval;  ///< none: switched off
-  std::vector<PoolUse> memory;
+  std::vector<ModelMetrics> models;         ///< the service's own first; empty before it is ready
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
-  std::string version, backend, model, fingerprint;
+  std::string version, backend;
   std::string device;  ///< the computing device; for the CPU, its instruction set
 };
 

@@ -235,6 +235,22 @@ void index_metrics(FamilyList& out, const RetrievalStats& words) {
               static_cast<double>(i.left_out), {{"index", i.name}});
 }
 
+/// Pools have a label for their model only where there are several.
+void memory_metrics(FamilyList& out, const std::vector<ModelMetrics>& models) {
+  const auto gauge = [&](const char* name, const char* help, std::int64_t PoolUse::*value) {
+    for (const ModelMetrics& m : models) {
+      for (const PoolUse& p : m.memory) {
+        Labels labels{{"pool", std::string(p.pool)}};
+        if (models.size() > 1) labels.push_back({"model", m.name});
+        out.gauge(name, help, static_cast<double>(p.*value), std::move(labels));
+      }
+    }
+  };
+  gauge("quire_memory_bytes", "Held by the queries at work, and by what is kept of earlier prompts",
+        &PoolUse::bytes);
+  gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit", &PoolUse::limit_bytes);
+}
+
 /// Maps metrics of quire_ to vLLM's names. Labels with different names are renamed, the others
 /// stay.
 struct VllmName {
@@ -285,15 +301,10 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
               s.auto_fallback ? 1 : 0);
     out.gauge("quire_device_info", "What computes", 1,
               {{"backend", s.backend}, {"device", s.device}});
-    out.gauge("quire_model_info", "The model served", 1,
-              {{"model", s.model}, {"fingerprint", s.fingerprint}});
-    for (const PoolUse& p : s.memory)
-      out.gauge("quire_memory_bytes",
-                "Held by the queries at work, and by what is kept of earlier prompts",
-                static_cast<double>(p.bytes), {{"pool", std::string(p.pool)}});
-    for (const PoolUse& p : s.memory)
-      out.gauge("quire_memory_limit_bytes", "Most that they may hold; 0: no limit",
-                static_cast<double>(p.limit_bytes), {{"pool", std::string(p.pool)}});
+    for (const ModelMetrics& m : s.models)
+      out.gauge("quire_model_info", "The models served", 1,
+                {{"model", m.name}, {"fingerprint", m.fingerprint}});
+    memory_metrics(out, s.models);
     tier_metrics(out, s.store, s.admin);
     remote_metrics(out, s.store.remote);
     for (const auto& [status, n] : s.documents_by_status)
@@ -316,6 +327,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
 std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& families,
                                         const MetricsSnapshot& snapshot) {
   std::vector<MetricFamily> out;
+  const std::string model = snapshot.models.empty() ? std::string() : snapshot.models.front().name;
   for (const auto& name : kVllmNames) {
     for (const auto& family : families) {
       if (family.name != name.ours) continue;
@@ -324,7 +336,7 @@ std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& familie
       for (auto& metric : copy.metric) {
         for (auto& label : metric.label)
           if (name.our_label && label.name == name.our_label) label.name = name.their_label;
-        metric.label.push_back({"model_name", snapshot.model});
+        metric.label.push_back({"model_name", model});
       }
       out.push_back(std::move(copy));
     }
@@ -335,7 +347,7 @@ std::vector<MetricFamily> vllm_families(const std::vector<MetricFamily>& familie
               dram.capacity_bytes > 0
                   ? static_cast<double>(dram.used_bytes) / static_cast<double>(dram.capacity_bytes)
                   : 0,
-              {{"model_name", snapshot.model}});
+              {{"model_name", model}});
   for (auto& family : usage.take()) out.push_back(std::move(family));
   return out;
 }

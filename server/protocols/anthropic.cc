@@ -85,7 +85,7 @@ class AnthropicReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->services.engine));
+    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
     const QueryRecord& r = *record_;
     const json::object usage = usage_of(r, made_, r.stats.completion_tokens);
     json::value sequence;
@@ -207,6 +207,7 @@ std::optional<AnthropicBody> read(Call& call, bool count) {
   const auto parsed = body_json(call);
   if (!parsed) return std::nullopt;
   AnthropicBody body;
+  peek_model(call, named_model(*parsed));
   body.query = chat_query(call);
   if (failed(call, read_anthropic(*parsed, count, query_defaults(call).max_documents, body)))
     return std::nullopt;

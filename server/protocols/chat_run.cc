@@ -6,6 +6,7 @@
 #include "base/index.h"
 #include "base/json_parse.h"
 #include "engine/engine.h"
+#include "server/handlers/common.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -26,12 +27,6 @@ std::shared_ptr<Generation> generation_of(std::shared_ptr<Call> call, QueryBody 
 
 }  // namespace
 
-QueryDefaults query_defaults(Call& call) {
-  const auto config = call.services.config();
-  return {config->policy.strategy, config->policy.compress, config->policy.decode,
-          to_size(config->limits.documents_per_query)};
-}
-
 QueryBody chat_query(Call& call) {
   const QueryDefaults defaults = query_defaults(call);
   QueryBody q;
@@ -41,7 +36,7 @@ QueryBody chat_query(Call& call) {
   q.chat_template = true;
   q.citations = false;
   q.sampling.temperature = 1;
-  q.sampling.max_tokens = static_cast<std::int32_t>(call.services.engine->info().max_model_len);
+  q.sampling.max_tokens = static_cast<std::int32_t>(call.model().engine->info().max_model_len);
   return q;
 }
 

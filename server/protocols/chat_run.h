@@ -15,7 +15,6 @@ namespace quire {
 
 /// Sets the defaults of a chat: the model's template, no citations, the policy of the service.
 QueryBody chat_query(Call& call);
-QueryDefaults query_defaults(Call& call);
 
 using MakeWriter = std::function<std::shared_ptr<ReplyWriter>(const Generation&)>;
 /// Runs the conversation; `make` gets the prepared request.

@@ -68,6 +68,7 @@ json::array tools() {
                   {"minimum", 1},
                   {"maximum", 4096},
                   {"description", "Longest answer (256)"}}},
+                {"model", string_of("The model that answers; without it the service's own")},
                 {"document_ids", ids}},
                {"question"}, true),
           tool("ingest", "Stores a text as a document, which is then read from the cache.",
@@ -125,11 +126,13 @@ Result<ToolCall> search(const json::object& arguments) {
 
 Result<ToolCall> ask(const json::object& arguments) {
   JsonReader r(arguments, "");
-  std::string question;
+  std::string question, model;
   std::int64_t length = 256;
   json::object body;
   r.string("question", question, 64 << 10, JsonNeed::kRequired);
   r.integer("max_tokens", length, 1, 4096);
+  r.string("model", model, 256);
+  if (!model.empty()) body["model"] = model;
   read_ids(r, body);
   r.finish();
   QUIRE_RETURN_IF_ERROR(status_of(r));

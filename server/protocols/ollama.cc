@@ -50,7 +50,7 @@ class OllamaReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->services.engine));
+    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
     const QueryRecord& r = *record_;
     json::object last = object(stream_ ? std::string_view() : r.answer, calls(), true);
     last["done_reason"] = r.finish_reason == "length" ? "length" : "stop";
@@ -113,6 +113,7 @@ std::optional<json::value> body_of(Call& call) {
 void generate(std::shared_ptr<Call> call, OllamaKind kind) {
   const auto parsed = body_of(*call);
   if (!parsed) return;
+  peek_model(*call, untagged(named_model(*parsed)));
   QueryBody query = chat_query(*call);
   query.sampling.temperature = 0.8f;  // the protocol's default
   const auto error = kind == OllamaKind::kChat ? read_ollama_chat(*parsed, query)
@@ -132,8 +133,7 @@ json::object details(const EngineInfo& info) {
           {"quantization_level", info.weights_format}};
 }
 
-json::object listed(const Services& s) {
-  const EngineInfo& info = s.engine->info();
+json::object listed(const Services& s, const EngineInfo& info) {
   return {{"name", info.model_name},
           {"model", info.model_name},
           {"modified_at", rfc3339(s.started_ms)},
@@ -143,11 +143,11 @@ json::object listed(const Services& s) {
 }
 
 bool is_served(Call& call, const std::string& model) {
-  const std::string& served = call.services.engine->info().model_name;
-  if (names_model(call.services, model)) return true;
+  if (call.choose_model(model)) return true;
   call.fail(make_problem("model_not_found",
-                         "there is no model '" + model + "'; this service has '" + served +
-                             "', and 'quire serve -m hf:ORG/REPO' fetches and serves another",
+                         "there is no model '" + model + "'; this service has " +
+                             model_names(call.services) +
+                             ", and 'quire serve -m hf:ORG/REPO' fetches and serves another",
                          "model"));
   return false;
 }
@@ -162,16 +162,24 @@ void ollama_generate(std::shared_ptr<Call> call) {
 }
 
 void ollama_tags(std::shared_ptr<Call> call) {
-  call->reply_json(200, json::object{{"models", json::array{listed(call->services)}}});
+  json::array models;
+  for (const ServedModel& m : served_models(call->services))
+    models.push_back(listed(call->services, m.engine->info()));
+  call->reply_json(200, json::object{{"models", std::move(models)}});
 }
 
 void ollama_ps(std::shared_ptr<Call> call) {
-  json::object model = listed(call->services);
-  model.erase("modified_at");
-  model["size_vram"] = 0;
-  model["expires_at"] = "9999-12-31T00:00:00.000Z";  // it is never unloaded
-  model["context_length"] = call->services.engine->info().max_model_len;
-  call->reply_json(200, json::object{{"models", json::array{std::move(model)}}});
+  json::array models;
+  for (const ServedModel& m : served_models(call->services)) {
+    const EngineInfo& info = m.engine->info();
+    json::object model = listed(call->services, info);
+    model.erase("modified_at");
+    model["size_vram"] = 0;
+    model["expires_at"] = "9999-12-31T00:00:00.000Z";  // it is never unloaded
+    model["context_length"] = info.max_model_len;
+    models.push_back(std::move(model));
+  }
+  call->reply_json(200, json::object{{"models", std::move(models)}});
 }
 
 void ollama_show(std::shared_ptr<Call> call) {
@@ -179,7 +187,8 @@ void ollama_show(std::shared_ptr<Call> call) {
   if (!parsed) return;
   std::string model;
   if (failed(*call, read_ollama_show(*parsed, model)) || !is_served(*call, model)) return;
-  const EngineInfo& info = call->services.engine->info();
+  const ServedModel served = call->model();
+  const EngineInfo& info = served.engine->info();
   const std::string& type = info.model_type;
   json::object facts{{"general.architecture", type},
                      {"general.parameter_count", info.num_parameters},
@@ -198,7 +207,7 @@ void ollama_show(std::shared_ptr<Call> call) {
                                      {"modified_at", rfc3339(call->services.started_ms)}});
 }
 
-/// The model that is served is there already; another one takes another service.
+/// A model that is served is there already; another one takes another service.
 void ollama_pull(std::shared_ptr<Call> call) {
   const auto parsed = body_of(*call);
   if (!parsed) return;

@@ -82,7 +82,7 @@ class ResponsesReply final : public ReplyWriter {
 
   void finished(std::size_t, const Status& status) override {
     std::lock_guard lock(mu_);
-    if (!status.ok()) return fail(engine_problem(status, *call_->services.engine));
+    if (!status.ok()) return fail(engine_problem(status, *call_->model().engine));
     if (items_.empty() || items_.back().searches) open_text();
     cite();
     close_item();
@@ -280,6 +280,7 @@ void openai_responses(std::shared_ptr<Call> call) {
   const auto parsed = body_json(*call);
   if (!parsed) return;
   ResponsesBody body;
+  peek_model(*call, named_model(*parsed));
   body.query = chat_query(*call);
   if (failed(*call, read_responses(*parsed, body))) return;
   if (!has_vector_stores(*call, body.vector_store_ids)) return;

@@ -19,6 +19,15 @@ std::string Call::path_param(std::string_view name) const {
   return {};
 }
 
+bool Call::choose_model(std::string_view name) {
+  auto found = name.empty() ? std::optional(own_model(services)) : find_model(services, name);
+  if (!found) return false;
+  model_ = std::move(found);
+  return true;
+}
+
+ServedModel Call::model() const { return model_ ? *model_ : own_model(services); }
+
 double Call::elapsed_ms() const {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();

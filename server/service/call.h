@@ -16,6 +16,7 @@
 #include "server/http/exchange.h"
 #include "server/http/gzip_reader.h"
 #include "server/service/route_table.h"
+#include "server/service/served_model.h"
 
 namespace quire {
 
@@ -48,6 +49,13 @@ class Call {
   std::string idempotency_slot;            ///< empty: no idempotency requested
   std::shared_ptr<void> body_state;        ///< data that a body sink collected
   std::shared_ptr<const GzipReader> gzip;  ///< what expanded the body; null: it came as it is
+
+  /// Chooses the model that the request asks for by this name; an empty one means the service's
+  /// own. Returns false, and changes nothing, where there is no such model. It belongs before the
+  /// call is handed on to other threads.
+  bool choose_model(std::string_view name);
+  /// Returns the chosen model, or the service's own.
+  ServedModel model() const;
 
   const HttpRequest& request() const { return exchange->request; }
   std::string path_param(std::string_view name) const;
@@ -83,6 +91,7 @@ class Call {
   void add_standard_headers(Headers& headers) const;
 
  private:
+  std::optional<ServedModel> model_;
   mutable std::mutex mu_;
   std::vector<std::pair<std::string, double>> timings_;          // guarded by mu_
   std::vector<std::pair<std::string, std::string>> log_fields_;  // guarded by mu_

@@ -80,7 +80,9 @@ std::optional<DocumentText> stored_text(Services& services, const QueryRecord& r
   const auto now = services.ingest->documents().get(record.ns, document.id);
   if (!now.ok() || now->content_hash != document.content_hash) return std::nullopt;
   auto text = services.ingest->documents().content(record.ns, document.id);
-  const auto blocks = services.ingest->documents().blocks(record.ns, document.id);
+  const auto blocks = find_model(services, record.model)
+                          .value_or(own_model(services))
+                          .blocks(record.ns, document.id);
   if (!text.ok() || !blocks.ok()) return std::nullopt;
   DocumentText out;
   out.text = std::move(*text);

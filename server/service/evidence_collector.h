@@ -44,6 +44,7 @@ class EvidenceCollector {
     std::int64_t prompt_tokens = 1536;
     double least_agreement = 0.9;  ///< policy.shadow_min_agreement
     std::uint64_t seed = std::random_device{}();
+    std::function<bool()> others_idle;  ///< as of IdleRunner
   };
   /// Receives the verdicts after each probe, and once at the start.
   using Report = std::function<void(std::vector<EvidenceVerdict>)>;

@@ -47,7 +47,7 @@ class WaitingSink final : public QuerySink {
 
 bool IdleRunner::idle() const {
   const EngineLoad load = engine_.load();
-  return load.queries_running + load.queries_waiting == 0;
+  return load.queries_running + load.queries_waiting == 0 && (!others_idle_ || others_idle_());
 }
 
 Status IdleRunner::run(QueryRequest request, const std::shared_ptr<QuerySink>& sink) {

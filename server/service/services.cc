@@ -1,7 +1,5 @@
 #include "server/service/services.h"
 
-#include <algorithm>
-
 #include "base/index.h"
 #include "base/log.h"
 #include "cachestore/store_admin.h"
@@ -29,16 +27,6 @@ std::int64_t unix_ms_now() {
       .count();
 }
 
-bool names_model(const Services& services, std::string_view name) {
-  if (name == "default" || name == services.engine->info().model_name) return true;
-  // Ollama's clients leave out the tag "latest".
-  const auto config = services.config();
-  return std::ranges::any_of(config->model.aliases, [name](std::string_view alias) {
-    return alias == name ||
-           (alias.ends_with(":latest") && alias.substr(0, alias.size() - 7) == name);
-  });
-}
-
 Services::Services(Config initial)
     : started_ms(unix_ms_now()),
       rate_limiter(std::make_unique<RateLimiter>()),
@@ -54,25 +42,28 @@ Services::Services(Config initial)
   set_config(std::move(initial));
 }
 
-void start_shadow(Services& s) {
-  s.shadow = std::make_unique<ShadowChecker>(
-      *s.engine, [&s](ShadowChecker::Outcome outcome, const ShadowResult& result) {
+std::unique_ptr<ShadowChecker> make_shadow(Services& s, Engine& engine, FidelityGate& fidelity) {
+  ShadowChecker::Options options;
+  options.others_idle = [&s] { return models_idle(s); };
+  return std::make_unique<ShadowChecker>(
+      engine, options, [&s, &fidelity](ShadowChecker::Outcome outcome, const ShadowResult& result) {
         using Outcome = ShadowChecker::Outcome;
         s.metrics->shadow_check(outcome == Outcome::kChecked   ? "checked"
                                 : outcome == Outcome::kDropped ? "dropped"
                                                                : "failed");
         if (outcome == Outcome::kDropped)
-          return s.fidelity->count_dropped(FidelityGate::Dropped::kBusy);
+          return fidelity.count_dropped(FidelityGate::Dropped::kBusy);
         if (outcome == Outcome::kFailed)
-          return s.fidelity->count_dropped(FidelityGate::Dropped::kFailed);
+          return fidelity.count_dropped(FidelityGate::Dropped::kFailed);
         s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
-        (void)s.fidelity->record(result.strategy, result.agreement);
+        (void)fidelity.record(result.strategy, result.agreement);
       });
 }
 
 void start_evidence(Services& s, const std::string& fingerprint_hex) {
   EvidenceCollector::Options options;
   options.least_agreement = s.config()->policy.shadow_min_agreement;
+  options.others_idle = [&s] { return models_idle(s); };
   s.evidence = std::make_unique<EvidenceCollector>(
       *s.engine, *s.ingest, *s.store, fingerprint_hex, evidence_candidates(s.engine->info()),
       options, [&s](std::vector<EvidenceVerdict> verdicts) {
@@ -89,17 +80,20 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   MetricsSnapshot m;
   m.ready = s.ready;
   m.vllm_names = s.config()->metrics.vllm_names;
-  m.auto_fallback = s.fidelity->in_fallback();
   m.requests_running = s.requests_running;
   if (s.tracer) m.spans = s.tracer->counts();
   if (s.audit) m.audit_lines_lost = s.audit->lost();
   m.version = version();
   m.backend = s.backend.name;
   if (!m.ready) return m;
-  const EngineLoad load = s.engine->load();
-  m.queries_running = load.queries_running;
-  m.queries_waiting = load.queries_waiting;
-  m.memory = s.engine->memory();
+  for (const ServedModel& model : served_models(s)) {
+    const EngineInfo& info = model.engine->info();
+    const EngineLoad load = model.engine->load();
+    m.queries_running += load.queries_running;
+    m.queries_waiting += load.queries_waiting;
+    m.auto_fallback = m.auto_fallback || model.fidelity->in_fallback();
+    m.models.push_back({info.model_name, info.fingerprint, model.engine->memory()});
+  }
   m.store = s.store->stats();
   m.admin = s.store->admin_stats();
   m.ingest = s.ingest->stats();
@@ -114,8 +108,6 @@ MetricsSnapshot metrics_snapshot(Services& s) {
     busy += counts->in_progress;
   }
   m.documents_by_status = {{"ready", ready}, {"failed", failed}, {"in_progress", busy}};
-  m.model = s.engine->info().model_name;
-  m.fingerprint = s.engine->info().fingerprint;
   m.device = s.engine->info().isa;
   return m;
 }

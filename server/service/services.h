@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/backend/loader.h"
 #include "readers/reader_process.h"
@@ -21,6 +22,7 @@
 #include "server/service/evidence_collector.h"
 #include "server/service/explain_ring.h"
 #include "server/service/fidelity_gate.h"
+#include "server/service/served_model.h"
 #include "server/service/shadow.h"
 #include "server/service/timer_queue.h"
 #include "server/support/worker_pool.h"
@@ -39,7 +41,8 @@ class TokenIssuer;
 class Tracer;
 
 /// Threads: any. engine, store and ingest are set before `ready` becomes true and stay until all
-/// requests are gone.
+/// requests are gone. The engine, and what is not in `further`, is that of the service's own model
+/// (server/service/served_model.h).
 struct Services {
   explicit Services(Config initial);
 
@@ -54,12 +57,13 @@ struct Services {
   Engine* engine = nullptr;
   AdminStore* store = nullptr;
   IngestService* ingest = nullptr;
-  Retrieval* retrieval = nullptr;                ///< null: switched off
-  std::shared_ptr<const TextEncoder> encoder;    ///< null: there is none
-  std::shared_ptr<const CrossEncoder> reranker;  ///< null: there is none
-  int encoder_threads = 1;                       ///< of a call of either
-  CitationStyles citation_styles;                ///< set before `ready`
-  std::unique_ptr<const ReaderProcess> reader;   ///< of files; null: only texts are taken
+  std::vector<std::unique_ptr<FurtherModel>> further;  ///< set before `ready`
+  Retrieval* retrieval = nullptr;                      ///< null: switched off
+  std::shared_ptr<const TextEncoder> encoder;          ///< null: there is none
+  std::shared_ptr<const CrossEncoder> reranker;        ///< null: there is none
+  int encoder_threads = 1;                             ///< of a call of either
+  CitationStyles citation_styles;                      ///< set before `ready`
+  std::unique_ptr<const ReaderProcess> reader;         ///< of files; null: only texts are taken
   std::atomic<bool> ready{false}, draining{false};
   std::atomic<bool> stopping{false};  ///< running requests are being cancelled
   std::atomic<std::int64_t> requests_running{0};
@@ -96,12 +100,10 @@ struct Services {
 
 std::int64_t unix_ms_now();
 
-/// Returns whether requests may call the served model so: `default`, its name, or one of
-/// model.aliases. The engine must be set.
-bool names_model(const Services& services, std::string_view name);
-
-/// Starts the checker; the engine must be set. The caller must stop() it before the engine ends.
-void start_shadow(Services& services);
+/// Makes the checker of a model's approximate answers. The caller must stop() it before the engine
+/// ends.
+std::unique_ptr<ShadowChecker> make_shadow(Services& services, Engine& engine,
+                                           FidelityGate& fidelity);
 
 /// Starts gathering evidence for `auto`; engine, store and ingest must be set. The caller must
 /// stop() it before their end.

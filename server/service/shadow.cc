@@ -42,10 +42,10 @@ void ShadowSample::add(std::span<const float> logits) {
 }
 
 ShadowChecker::ShadowChecker(Engine& engine, Options options, Report report)
-    : runner_(engine),
-      options_(options),
+    : runner_(engine, options.others_idle),
+      options_(std::move(options)),
       report_(std::move(report)),
-      random_(options.seed),
+      random_(options_.seed),
       thread_([this] { run(); }) {}
 
 bool ShadowChecker::draw(double ratio) {

@@ -55,6 +55,7 @@ class ShadowChecker {
     /// Interval of checks whether the engine is idle, while samples wait.
     std::chrono::milliseconds look{20};
     std::uint64_t seed = std::random_device{}();
+    std::function<bool()> others_idle;  ///< as of IdleRunner
   };
   /// `engine` must outlive the checker, or stop() must come before the engine's end.
   ShadowChecker(Engine& engine, Options options, Report report);

@@ -1,7 +1,7 @@
 // Ask: a question over documents, its answer as it comes, and the sources of the answer.
 import {cited, cost} from './answer.js';
-import {stream} from './api.js';
-import {announce, check, errorBox, field, h, replace} from './dom.js';
+import {info, stream} from './api.js';
+import {announce, check, errorBox, field, h, replace, select} from './dom.js';
 import {points} from './format.js';
 import {StrategyControls} from './options.js';
 import {Scope} from './scope.js';
@@ -12,10 +12,23 @@ export const about = 'Ask over cached documents; click a number in the answer to
 
 let last = null;  // {question, result, text}: shown again when the person comes back
 
+// Shows the choice where the service has several models.
+async function offerModels(control, node) {
+  const of = await info();
+  if (!of.further_models.length) return;
+  const names = [of.model, ...of.further_models.map((m) => m.model)].map((m) => m.id);
+  replace(control, names.map((name) => h('option', {value: name}, name)));
+  node.hidden = false;
+}
+
 export function render(root, [documentId]) {
   const question =
       h('textarea', {rows: 3, required: true, placeholder: 'What do you want to know?'});
   const scope = new Scope(documentId ? [documentId] : []);
+  const model = select([], '');
+  const modelField = field('Model', model, 'Each model keeps its own cache of the documents.');
+  modelField.hidden = true;
+  void offerModels(model, modelField);
   const strategy = new StrategyControls();
   const maxTokens = h('input', {type: 'number', min: 1, max: 1048576, value: '256'});
   const temperature =
@@ -34,7 +47,8 @@ export function render(root, [documentId]) {
   const spent =
       h('section', {class: 'card', 'aria-label': 'What it took', hidden: true}, numbers, used);
   const form =
-      h('form', {class: 'card ask'}, field('Question', question, 'Ctrl+Enter asks.'), scope.node,
+      h('form', {class: 'card ask'}, field('Question', question, 'Ctrl+Enter asks.'), modelField,
+        scope.node,
         h('details', {}, h('summary', {}, 'Strategy and budget'), strategy.node,
           h('div', {class: 'grid2'}, field('Most tokens of the answer', maxTokens),
             field('Temperature', temperature)),
@@ -77,6 +91,7 @@ export function render(root, [documentId]) {
         cache: strategy.request(),
         ...scope.request()
       };
+      if (!modelField.hidden) body.model = model.value;
       if (temperature.value) body.temperature = Number(temperature.value);
       if (system.value.trim()) body.system = system.value;
     } catch (e) {

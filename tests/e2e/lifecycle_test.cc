@@ -137,6 +137,11 @@ TEST(Lifecycle, TheShippedConfigurationsAreValid) {
          "--check-config", std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo"});
     EXPECT_EQ(r.exit_code, 0) << name << r.err;
   }
+  const auto two = run_process(
+      {QUIRE_BINARY, "serve", "--check-config",
+       std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo",
+       std::string("--model.further=big=") + QUIRE_SOURCE_DIR + "/configs/further-model.toml"});
+  EXPECT_EQ(two.exit_code, 0) << two.err;
   const auto r = run_process(
       {QUIRE_BINARY, "serve", "--config", std::string(QUIRE_SOURCE_DIR) + "/configs/replica.toml",
        "--check-config",

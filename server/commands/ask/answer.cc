@@ -22,6 +22,8 @@ void add_question_flags(CLI::App& command, QuestionFlags& flags) {
       ->allow_extra_args(false);
   command.add_flag("--no-documents", flags.no_documents, "Ask without any document")
       ->excludes("--document");
+  command.add_option("--model", flags.model,
+                     "Which of the service's models answers ('quire admin models' lists them)");
   command
       .add_option("-s,--strategy", flags.strategy, "How cached documents are used (see /v1/info)")
       ->capture_default_str();
@@ -39,6 +41,7 @@ json::object question_body(const QuestionFlags& flags) {
   json::array ids;
   for (const auto& id : flags.documents) ids.emplace_back(id);
   if (!ids.empty() || flags.no_documents) o["document_ids"] = std::move(ids);
+  if (!flags.model.empty()) o["model"] = flags.model;
   o["max_tokens"] = flags.max_tokens;
   o["temperature"] = flags.temperature;
   if (!flags.system.empty()) o["system"] = flags.system;

@@ -16,12 +16,13 @@ namespace quire {
 struct QuestionFlags {
   std::vector<std::string> documents;  ///< ids, in prompt order; empty: the service takes the best
   bool no_documents = false;           ///< ask without any
+  std::string model;                   ///< one of the service's by name; empty: its own
   std::string system, strategy = "auto";
   std::string citation;  ///< style of the citations in the answer; empty: none are in it
   std::int64_t max_tokens = 128;
   double temperature = 0;
 };
-/// Adds -d, --no-documents, -s, --max-tokens, --temperature, --system and --citation.
+/// Adds -d, --no-documents, --model, -s, --max-tokens, --temperature, --system and --citation.
 void add_question_flags(CLI::App& command, QuestionFlags& flags);
 /// Returns the body of POST /v1/query, to which the question itself is added.
 boost::json::object question_body(const QuestionFlags& flags);

@@ -21,6 +21,19 @@ TEST(MetricsTest, SaysWhatAuditLogAndTracesLost) {
   EXPECT_TRUE(has_line(snapshot, "quire_trace_spans_total{outcome=\"dropped\"} 2"));
 }
 
+TEST(MetricsTest, PoolsNameTheirModelWhereThereAreSeveral) {
+  MetricsSnapshot snapshot;
+  snapshot.ready = true;
+  snapshot.models = {{"own", "m-1", {{"working_cache", 5, 9}}}};
+  EXPECT_TRUE(has_line(snapshot, R"(quire_model_info{model="own",fingerprint="m-1"} 1)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_memory_bytes{pool="working_cache"} 5)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_memory_limit_bytes{pool="working_cache"} 9)"));
+  snapshot.models.push_back({"small", "m-2", {{"working_cache", 6, 7}}});
+  EXPECT_TRUE(has_line(snapshot, R"(quire_model_info{model="small",fingerprint="m-2"} 1)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_memory_bytes{pool="working_cache",model="own"} 5)"));
+  EXPECT_TRUE(has_line(snapshot, R"(quire_memory_bytes{pool="working_cache",model="small"} 6)"));
+}
+
 TEST(MetricsTest, SaysWhatTheIndexesForRetrievalTake) {
   MetricsSnapshot snapshot;
   snapshot.ready = true;

@@ -87,6 +87,9 @@ TEST_F(McpTest, ToolsCallTheService) {
   reply_ = *parse_json(R"({"answer":"A.","citations":[{"document_id":"d","quote":"q"}]})");
   EXPECT_EQ(text(call("ask", R"({"question":"q"})")), "A.\n\nSupported by:\n[d] q");
   EXPECT_EQ(path_, "/v1/query");
+  EXPECT_FALSE(body_.contains("model"));
+  (void)call("ask", R"({"question":"q","model":"small"})");
+  EXPECT_EQ(body_.at("model").as_string(), "small");
   reply_ = *parse_json(R"({"id":"job"})");
   EXPECT_EQ(text(call("ingest", R"({"text":"t","id":"d"})")), R"({"id":"job"})");
   EXPECT_EQ(json::serialize(body_), R"({"text":"t","id":"d"})");
