@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <numeric>
 
+#include "base/available_memory.h"
 #include "base/clock.h"
 #include "base/index.h"
 #include "base/log.h"
@@ -45,18 +45,6 @@ namespace {
 constexpr std::int32_t kCopyStreams = 2;
 /// Prompt tokens of a piece: as many rows as weights have to be read for on a CPU
 constexpr std::int32_t kCpuChunk = 512;
-
-/// MemAvailable of the system; 0 if unknown.
-std::int64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kib = 0;
-  while (in >> key >> kib) {
-    std::getline(in, unit);
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
 
 class EngineImpl final : public Engine {
  public:

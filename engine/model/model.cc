@@ -1,8 +1,8 @@
 #include "engine/model/model.h"
 
-#include <fstream>
 #include <string>
 
+#include "base/available_memory.h"
 #include "engine/model/benchmark_model.h"
 #include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"
@@ -41,17 +41,6 @@ Status keep_first_layers(ModelConfig& config, const ModelOptions& options) {
   config.left_out_layers = config.num_layers - options.first_layers;
   config.num_layers = options.first_layers;
   return {};
-}
-
-/// Returns the bytes free for a new allocation, page cache included; 0 if the system does not say.
-std::int64_t available_memory() {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kib = 0;
-  while (info >> key >> kib && std::getline(info, unit)) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
 }
 
 /// Returns the approximate bytes of a weight, scales and a head of more bits included.

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/available_memory.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "engine/engine_parts.h"
@@ -38,6 +39,7 @@ Result<std::unique_ptr<FurtherModel>> load(const FurtherSettings& settings,
   options.namespace_wordings = own.namespace_wordings;
   options.prompt_file = prompts_folder(config) + prompts_name(config.model.name);
   options.prompt_file_bytes = prompt_bytes_each(*services.config());
+  share_free_memory(*services.config(), services.backend, options);
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(path));
   // The model's window is smaller than the setting.
   if (options.max_model_len > model.max_position_embeddings) options.max_model_len = 0;
@@ -59,6 +61,13 @@ Result<std::unique_ptr<FurtherModel>> load(const FurtherSettings& settings,
 
 std::int64_t prompt_bytes_each(const Config& config) {
   return prompt_file_bytes(config) / static_cast<std::int64_t>(1 + config.model.further.size());
+}
+
+void share_free_memory(const Config& config, const cuda::BackendChoice& backend,
+                       EngineOptions& options) {
+  const auto further = static_cast<std::int64_t>(config.model.further.size());
+  if (further == 0 || options.working_cache_bytes > 0 || backend.library != nullptr) return;
+  options.working_cache_bytes = available_memory() / 4 / (1 + further);
 }
 
 void drop_prompts_of_others(const Config& config) {

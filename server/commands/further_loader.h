@@ -8,6 +8,7 @@
 #include "cachestore/store_admin.h"
 #include "engine/compute/compute.h"
 #include "engine/engine.h"
+#include "kernels/cuda/backend/loader.h"
 #include "server/config/further_models.h"
 #include "server/service/services.h"
 
@@ -16,6 +17,11 @@ namespace quire {
 /// Returns how many bytes each model may keep prompts in: prompt_file_bytes() of the service,
 /// divided among its models.
 std::int64_t prompt_bytes_each(const Config& config);
+
+/// Sets the memory for running requests where neither the settings nor a device do: the quarter of
+/// what is free that one model would have, divided among the service's models.
+void share_free_memory(const Config& config, const cuda::BackendChoice& backend,
+                       EngineOptions& options);
 
 /// Deletes the kept prompts of further models that the service no longer has.
 void drop_prompts_of_others(const Config& config);

@@ -211,6 +211,7 @@ class Service {
     QUIRE_RETURN_IF_ERROR(read_words(*config, engine));
     engine.prompt_file = config->disk.path + "/prompts/pages";
     engine.prompt_file_bytes = prompt_bytes_each(*config);
+    share_free_memory(*config, services_.backend, engine);
     drop_prompts_of_others(*config);
     // The model's window is smaller than the setting.
     if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
