@@ -1,10 +1,12 @@
-/// Memory that was freed, and goes back to the system.
+/// Memory that is free: how much there is, and how what was freed goes back to the system.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -12,14 +14,24 @@
 
 namespace quire {
 
+/// Returns the bytes free for new allocations, page cache included; 0 if the system does not say.
+inline std::int64_t available_memory() {
+  std::ifstream info("/proc/meminfo");
+  std::string key, unit;
+  std::int64_t kib = 0;
+  while (info >> key >> kib && std::getline(info, unit)) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
 /// Gives the memory that the process has freed back to the system, at most once a second: further
 /// calls return at once. It takes some milliseconds, in which other threads may wait for memory.
 /// For the end of work that needed much. Threads: any.
 inline void return_free_memory() {
-  using Clock = std::chrono::steady_clock;
   static std::atomic<std::int64_t> next_ms{0};
   const std::int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
-                               Clock::now().time_since_epoch())
+                               std::chrono::steady_clock::now().time_since_epoch())
                                .count();
   std::int64_t due = next_ms.load();
   if (now < due || !next_ms.compare_exchange_strong(due, now + 1000)) return;

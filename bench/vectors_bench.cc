@@ -26,7 +26,7 @@
 
 #include "base/dtype.h"
 #include "cachestore/store.h"
-#include "ingest/embedding_index.h"
+#include "ingest/search/embedding_index.h"
 
 namespace quire {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/available_memory.h"
 #include "base/clock.h"
+#include "base/free_memory.h"
 #include "base/index.h"
 #include "base/log.h"
 #include "engine/api/speed_meter.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/available_memory.h"
+#include "base/free_memory.h"
 #include "engine/model/benchmark_model.h"
 #include "engine/model/four_bit_folder.h"
 #include "engine/model/gguf_model.h"

@@ -15,7 +15,7 @@ namespace quire {
 /// Holds one vector per chunk as f16. The index gets the same bits from the record as were entered
 /// when the vectors were computed.
 struct EmbeddingRecord {
-  Digest made_of;  ///< embedding_source() (ingest/embed_text.h)
+  Digest made_of;  ///< embedding_source() (ingest/search/embed_text.h)
   std::uint32_t dimension = 0;
   /// [num_chunks, dimension]; a chunk that could not be embedded is all zero.
   std::vector<std::uint16_t> values;

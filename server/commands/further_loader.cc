@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/available_memory.h"
+#include "base/free_memory.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "engine/engine_parts.h"

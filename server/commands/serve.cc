@@ -19,7 +19,7 @@
 #include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/access/token_issuer.h"
 #include "server/app/app.h"
 #include "server/app/process_signals.h"

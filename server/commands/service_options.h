@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "ingest/embed/embedder.h"
 #include "ingest/ingest_service.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "kernels/cuda/backend/loader.h"
 #include "server/config/config.h"
 

@@ -7,7 +7,7 @@
 #include "engine/plan/strategy.h"
 #include "engine/prompt/prompt_compressor.h"
 #include "engine/retrieve/retriever.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/json/openai_codec.h"

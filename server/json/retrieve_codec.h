@@ -10,7 +10,7 @@
 
 #include "base/json_reader.h"
 #include "cachestore/format/metadata.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 
 namespace quire {
 

@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "fidelity/evidence/evidence.h"
 #include "ingest/ingest_service.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/reply/query_record.h"
 
 namespace quire {

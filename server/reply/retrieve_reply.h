@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/reply/reply.h"
 
 namespace quire {

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "engine/encoder/text_encoder.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 
 namespace quire {
 

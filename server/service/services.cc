@@ -5,7 +5,7 @@
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "ingest/ingest_service.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/service/tracer.h"
 #include "server/support/version.h"
 

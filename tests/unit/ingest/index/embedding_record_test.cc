@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ingest/embed_text.h"
+#include "ingest/search/embed_text.h"
 
 namespace quire {
 namespace {

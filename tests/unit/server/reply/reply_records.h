@@ -8,7 +8,7 @@
 
 #include "cachestore/store_admin.h"
 #include "ingest/document/job.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "server/reply/query_record.h"
 
 namespace quire::testing {

@@ -9,7 +9,7 @@
 #include "ingest/embed/encoder_embedder.h"
 #include "ingest/embed/engine_embedder.h"
 #include "ingest/index/embedding_record.h"
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/scratch_files.h"

@@ -1,4 +1,4 @@
-#include "ingest/embed_text.h"
+#include "ingest/search/embed_text.h"
 
 #include <span>
 

@@ -1,4 +1,4 @@
-#include "ingest/embedding_index.h"
+#include "ingest/search/embedding_index.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/index.h"
 #include "base/log.h"
-#include "ingest/embed_text.h"
+#include "ingest/search/embed_text.h"
 
 namespace quire {
 namespace {

@@ -1,4 +1,4 @@
-#include "ingest/retrieval.h"
+#include "ingest/search/retrieval.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "cachestore/store.h"
-#include "ingest/embedding_index.h"
+#include "ingest/search/embedding_index.h"
 
 namespace quire {
 
