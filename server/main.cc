@@ -11,7 +11,7 @@
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul/matmul.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/support/version.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include "base/index.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/json/text.h"
 #include "server/json/text_table.h"
 

@@ -23,7 +23,7 @@
 #include "fidelity/calibrate/head_examples.h"
 #include "fidelity/suite_reader.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/config/config.h"
 
 namespace quire {

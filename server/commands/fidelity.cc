@@ -30,7 +30,7 @@
 #include "ingest/ingest_service.h"
 #include "server/commands/commands.h"
 #include "server/commands/fidelity_identity.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"

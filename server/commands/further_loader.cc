@@ -12,7 +12,7 @@
 #include "engine/model/config.h"
 #include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/commands/service_options.h"
 
 namespace quire {

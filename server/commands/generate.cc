@@ -15,7 +15,7 @@
 #include "cachestore/store.h"
 #include "engine/engine.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/json/text.h"
 
 namespace quire {

@@ -3,7 +3,7 @@
 
 #include "server/access/auth.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 
 namespace quire {
 

@@ -6,8 +6,8 @@
 #include "engine/model/config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_fetch.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_fetch.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/hub/model_cache.h"
 
 namespace quire {

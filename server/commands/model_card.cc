@@ -10,7 +10,7 @@
 #include "engine/engine_parts.h"
 #include "fidelity/card/model_card.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/config/config.h"
 
 namespace quire {

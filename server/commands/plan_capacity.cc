@@ -13,7 +13,7 @@
 #include "server/capacity/rates.h"
 #include "server/capacity/trace.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/config/byte_size.h"
 #include "server/json/text.h"
 

@@ -26,7 +26,7 @@
 #include "server/app/service_manager.h"
 #include "server/commands/commands.h"
 #include "server/commands/further_loader.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/commands/service_options.h"
 #include "server/commands/settings_flags.h"
 #include "server/config/config.h"

@@ -9,7 +9,7 @@
 #include "ingest/embed/engine_embedder.h"
 #include "kernels/cuda/backend/watched_ops.h"
 #include "kernels/parallel.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/config/remote_keys_file.h"
 #include "server/hub/remote_embedder.h"
 

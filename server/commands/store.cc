@@ -7,7 +7,7 @@
 #include "cachestore/disk/repair.h"
 #include "cachestore/store_admin.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 
 namespace quire {
 namespace {

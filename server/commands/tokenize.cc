@@ -5,7 +5,7 @@
 
 #include "engine/tokenizer/tokenizer.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 
 namespace quire {
 namespace {

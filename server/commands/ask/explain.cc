@@ -12,7 +12,7 @@
 #include "base/index.h"
 #include "server/commands/ask/answer.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/json/text.h"
 
 namespace quire {

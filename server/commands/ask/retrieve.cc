@@ -8,7 +8,7 @@
 #include "server/commands/ask/conditions.h"
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/json/text.h"
 
 namespace quire {

@@ -18,7 +18,7 @@
 #include "server/commands/client.h"
 #include "server/commands/commands.h"
 #include "server/commands/files/interrupt.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 #include "server/json/text.h"
 
 namespace quire {

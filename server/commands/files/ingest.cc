@@ -7,7 +7,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/files/estimate.h"
 #include "server/commands/files/ingest_run.h"
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 
 namespace quire {
 namespace {

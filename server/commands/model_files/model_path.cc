@@ -1,4 +1,4 @@
-#include "server/commands/model_path.h"
+#include "server/commands/model_files/model_path.h"
 
 #include <sys/stat.h>
 
@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "engine/gguf/gguf.h"
-#include "server/commands/embedded_model.h"
-#include "server/commands/model_fetch.h"
+#include "server/commands/model_files/embedded_model.h"
+#include "server/commands/model_files/model_fetch.h"
 #include "server/hub/model_reference.h"
 
 namespace quire {

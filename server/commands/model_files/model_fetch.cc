@@ -1,4 +1,4 @@
-#include "server/commands/model_fetch.h"
+#include "server/commands/model_files/model_fetch.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "server/commands/embedded_model.h"
+#include "server/commands/model_files/embedded_model.h"
 
 #include <openssl/evp.h>
 #include <sys/stat.h>
