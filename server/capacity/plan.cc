@@ -111,15 +111,14 @@ Result<CapacityPlan> make_plan(const Trace& trace, const Rates& rates, const Pla
                                const std::function<void(std::uint32_t replicas)>& on_row) {
   std::vector<std::uint32_t> replicas = options.replicas;
   std::ranges::sort(replicas);
-  const auto [first, last] = std::ranges::unique(replicas);
-  replicas.erase(first, last);
+  replicas.erase(std::unique(replicas.begin(), replicas.end()), replicas.end());
   if (replicas.empty()) return Status::invalid("replicas", "name one number of replicas at least");
   CapacityPlan plan;
   const auto add = [&](std::uint32_t n) -> Result<bool> {
     if (on_row) on_row(n);
     QUIRE_ASSIGN_OR_RETURN(PlanRow row, simulate_row(trace, rates, options, n));
     const bool reached = options.target_ttft_p95 && row.result.ttft_p95 <= *options.target_ttft_p95;
-    plan.rows.push_back(std::move(row));
+    plan.rows.push_back(row);
     return reached;
   };
   std::uint32_t below = 0;  // does not reach the target
