@@ -63,8 +63,7 @@ std::uint64_t set_affinity(const std::vector<TraceContext>& contexts) {
   std::vector<std::uint64_t> keys;
   for (const TraceContext& c : contexts) keys.push_back(c.key);
   std::ranges::sort(keys);
-  const auto [first, last] = std::ranges::unique(keys);
-  keys.erase(first, last);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   std::uint64_t hash = 0;
   for (const std::uint64_t key : keys) hash = mix(hash ^ key);
   return hash == 0 ? 1 : hash;
@@ -282,13 +281,15 @@ Trace::Trace(std::vector<TraceRequest> requests) {
 }
 
 Result<std::vector<TraceRequest>> read_trace(const std::string& path) {
-  QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<LineSource> lines, open_lines(path));
+  const auto lines = open_lines(path);
+  if (!lines.ok()) return lines.status().with_field("trace");
   TraceParser parser;
   std::vector<TraceRequest> out;
   for (;;) {
-    QUIRE_ASSIGN_OR_RETURN(const std::optional<std::string> line, lines->next());
-    if (!line) break;
-    auto request = parser.parse(*line);
+    const auto line = (*lines)->next();
+    if (!line.ok()) return line.status().with_context(path).with_field("trace");
+    if (!*line) break;
+    auto request = parser.parse(**line);
     if (!request.ok()) return request.status().with_context(path);
     if (*request) out.push_back(std::move(**request));
     if (out.size() > kMaxRequests)

@@ -178,5 +178,11 @@ TEST(Trace, AFileWithoutQuestionsIsRefused) {
   EXPECT_NE(read_trace(path).status().message().find("log: line 2: "), std::string::npos);
 }
 
+TEST(CapacityTrace, AMissingFileIsSaidToBeTheTrace) {
+  const auto read = read_trace("/nonexistent/trace.jsonl");
+  ASSERT_EQ(read.code(), Code::kNotFound);
+  EXPECT_EQ(read.status().field(), "trace");
+}
+
 }  // namespace
 }  // namespace quire::capacity
