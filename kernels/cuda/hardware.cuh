@@ -69,6 +69,8 @@ class HardwareDevice {
     return atomicAdd(array + i, value);
   }
 
+  __device__ void atomic_add(double* p, double value) { atomicAdd(p, value); }
+
   template <class T>
   __device__ void copy_async(T* array, std::int64_t i, const T* from) {
     static_assert(sizeof(T) == 16);

@@ -2,8 +2,11 @@
 /// (kernels/attention/attention_mass.h, attention_stats.h).
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/attention_mass.h"
 #include "kernels/attention/attention_stats.h"
+#include "kernels/cuda/attention/attention_stats_mma.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/rows/kv_checks.h"
 
@@ -122,6 +125,7 @@ Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
   });
 }
 
+/// For f32 KV; attention_stats_mma.cuh has the other types.
 /// One thread block handles kColumns columns over all query rows, in tiles of kRows. The attention
 /// of a tile is summed over heads in registers. Then one thread per column adds its rows in order,
 /// so a column's bits do not depend on how rows are split into calls.
@@ -262,7 +266,10 @@ Status launch_attention_stats(Launcher& launcher, const AttentionStatsArgs& a) {
     return Status::invalid("first_column", "the columns are not all in the cache");
   if (a.rows > 0 && (a.ldq < std::int64_t{a.num_heads} * a.kv.head_dim || a.ld_lse < a.num_heads))
     return Status::invalid("ldq", "row strides must be at least as long as a row");
+  if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
+    return Status::invalid("kv", "strides must be multiples of 16 bytes");
   return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
+    if constexpr (!std::is_same_v<E, float>) return launch_attention_stats_mma<E>(launcher, a);
     using Kernel = AttentionStatsKernel<E>;
     return launcher.launch({{(a.num_columns + Kernel::kColumns - 1) / Kernel::kColumns, 1, 1},
                             Kernel::kThreads,

@@ -119,6 +119,11 @@ class Device {
   template <class T>
   T shared_atomic_add(SharedArray<T> array, std::int64_t i, T value);
 
+  void atomic_add(double* p, double value, Location at = Location::current()) {
+    touch(p, sizeof *p, Access::kReadWrite, at);
+    *p += value;
+  }
+
   /// The bytes arrive when the copy is waited for, not before.
   template <class T>
   void copy_async(SharedArray<T> array, std::int64_t i, const T* from,

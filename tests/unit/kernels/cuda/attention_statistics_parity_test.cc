@@ -182,18 +182,26 @@ TEST(CudaParity, AttentionStatistics) {
   };
   for (const Case& c :
        {Case{{1, 1, 1, 1, 8, DType::kF32}, 0, 1}, Case{{70, 70, 1, 3, 16, DType::kF16}, 1, 1},
-        Case{{83, 83, 2, 1, 24, DType::kBF16}, 3, 4},
-        Case{{19, 19, 1, 2, 128, DType::kF32}, 0, 1}}) {
+        Case{{83, 83, 2, 1, 24, DType::kBF16}, 3, 4}, Case{{19, 19, 1, 2, 128, DType::kF32}, 0, 1},
+        Case{{150, 150, 1, 4, 128, DType::kBF16}, 0, 1},
+        Case{{131, 131, 1, 2, 96, DType::kF16}, 2, 3},
+        Case{{66, 66, 1, 1, 256, DType::kBF16}, 0, 1}}) {
     const Statistics s(c.shape, c.first_column, c.step);
     Sums expected(s.columns()), cpu(s.columns());
     ASSERT_OK(attention_stats_reference(s.arguments(expected, 0, s.rows())));
     ASSERT_OK(attention_stats(s.arguments(cpu, 0, s.rows())));
     const Sums actual = s.on_device({0, s.rows()});
-    for (const Sums* one : {&actual, static_cast<const Sums*>(&cpu)}) {
-      expect_near(one->log, expected.log, 1e-5, "sum_log");
-      expect_near(one->x_log, expected.x_log, 1e-5, "sum_x_log");
-      expect_near(one->late, expected.late, 2e-5, "sum_late");
-    }
+    expect_near(cpu.log, expected.log, 1e-5, "sum_log");
+    expect_near(cpu.x_log, expected.x_log, 1e-5, "sum_x_log");
+    expect_near(cpu.late, expected.late, 2e-5, "sum_late");
+    // A device rounds queries to the type of 16-bit KV. Scores, of which a row has standard
+    // deviation 1/3 here, are off by as much, and logarithms of attention by that.
+    const double rounded = c.shape.dtype == DType::kBF16  ? 4e-3
+                           : c.shape.dtype == DType::kF16 ? 5e-4
+                                                          : 1e-5;
+    expect_near(actual.log, expected.log, rounded, "sum_log");
+    expect_near(actual.x_log, expected.x_log, rounded, "sum_x_log");
+    expect_near(actual.late, expected.late, 2 * rounded, "sum_late");
   }
 }
 
