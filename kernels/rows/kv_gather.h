@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "kernels/rows/kv.h"
+#include "kernels/rows/kv_checks.h"
 
 namespace quire {
 
@@ -32,8 +33,24 @@ Status kv_gather(const KvGatherArgs& args);
 Status kv_gather_reference(const KvGatherArgs& args);
 
 namespace internal {
-/// Checks everything except the moves, which lie in device memory on a device.
-Status check_gather(const KvGatherArgs& args);
+/// Checks everything except the moves, which lie in device memory on a device. It is inline because
+/// libquire_cuda.so, which links none of the host's kernels, checks too.
+inline Status check_gather(const KvGatherArgs& a) {
+  QUIRE_RETURN_IF_ERROR(check_head_shape(a.src.num_kv_heads, a.src.head_dim));
+  if (a.src.num_kv_heads != a.dst.num_kv_heads || a.src.head_dim != a.dst.head_dim)
+    return Status::invalid("dst", "both sides must have the same KV heads of the same size");
+  if (!is_kv_dtype(a.src.dtype) || a.src.dtype != a.dst.dtype)
+    return Status::invalid("dst.dtype", "both sides must be f32, f16 or bf16, and the same");
+  if (a.num_moves < 0) return Status::invalid("num_moves", "must not be negative");
+  if (a.num_moves > 0 && (a.moves == nullptr || a.src.pages == nullptr || a.dst.pages == nullptr))
+    return Status::invalid("moves", "kv_gather needs moves and pages");
+  if (a.num_moves > 0 && a.most_rows < 1) return Status::invalid("most_rows", "must be at least 1");
+  for (const std::int64_t stride : {a.src.kv_stride, a.src.head_stride, a.src.token_stride,
+                                    a.dst.kv_stride, a.dst.head_stride, a.dst.token_stride}) {
+    if (stride % 16 != 0) return Status::invalid("strides", "strides are multiples of 16 bytes");
+  }
+  return {};
+}
 }  // namespace internal
 
 }  // namespace quire
