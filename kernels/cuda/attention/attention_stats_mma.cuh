@@ -39,6 +39,7 @@ struct AttentionStatsMmaKernel {
       kSharedBytes = kTermsAt + 3 * 4 * kColumns * 8;
   static constexpr int kPacks = kDim / 8, kColumnBlocks = kColumns / 8, kSteps = kDim / 16;
   static constexpr float kLog2E = 1.4426950408889634f;
+  static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
   AttentionStatsArgs a;
 
   template <class Device>
@@ -175,7 +176,7 @@ struct AttentionStatsMmaKernel {
         const int own = own_column(device, n) + i;
         const std::int64_t column = first_column + own;
         const std::int32_t late = column < a.num_columns ? device.load(a.late_distance + column)
-                                                         : std::numeric_limits<std::int32_t>::max();
+                                                         : kNever;
         double log = 0, x_log = 0, sum_late = 0;
         QUIRE_UNROLL
         for (int half = 0; half < 2; ++half) {

@@ -90,8 +90,11 @@ struct TopKKernel {
   std::int32_t count;  // min(k, n), at least 1
 
   static constexpr int kOrdered = SelectScratch::kBytes;
+  /// Whole words of 16 bytes: nvcc reads keys four at a time, also where fewer are left.
   static int shared_bytes(TopKOrder order, std::int64_t count) {
-    return kOrdered + (order == TopKOrder::kDescendingScore ? static_cast<int>(count) * 8 : 0);
+    return kOrdered + (order == TopKOrder::kDescendingScore
+                           ? (static_cast<int>(count) * 8 + 15) / 16 * 16
+                           : 0);
   }
 
   template <class Device>
