@@ -62,11 +62,9 @@ class HardwareOps final : public EmulatedOps {
                         (code == OpCode::kGatherRows &&
                          static_cast<const GatherRowsArgs*>(args)->lane == Lane::kCopies);
     if (beside && copies_until_failure_.fetch_sub(1) == 0) return Status::internal("a copy failed");
-    if (code == OpCode::kStep) {
+    ++runs_.at(static_cast<std::size_t>(code));
+    if (code == OpCode::kStep)
       QUIRE_RETURN_IF_ERROR(look_at_step(*static_cast<const StepArgs*>(args)));
-    } else {
-      ++runs_.at(static_cast<std::size_t>(code));
-    }
     enqueued_ = true;
     return session_->enqueue(code, args, bytes);
   }
@@ -97,7 +95,6 @@ class HardwareOps final : public EmulatedOps {
       version = step.version;
       ++recordings_;
     }
-    ++runs_.at(static_cast<std::size_t>(OpCode::kStep));
     for (const StepOp* op = step.ops; op != step.ops + step.num_ops; ++op)
       ++runs_.at(static_cast<std::size_t>(op->code));
     return {};

@@ -148,9 +148,23 @@ TEST(DeviceDemoTest, AStepOfSeveralSequencesWaitsOnceAndEachIsAsAlone) {
   (void)model->compute().synchronize();
   std::vector<std::unique_ptr<WorkingCache>> again;
   for (const std::int32_t n : lengths) again.push_back(filled(n));
-  EXPECT_EQ(step(all, 0), alone);  // buffers grow in this step
+    // cuBLASLt may add in another order for another number of rows; the emulation does not.
+#ifdef QUIRE_ON_HARDWARE
+  const float tolerance = 1e-4f;
+#else
+  const float tolerance = 0;
+#endif
+  const auto expect_alone = [&](const std::vector<std::vector<float>>& logits) {
+    ASSERT_EQ(logits.size(), alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      ASSERT_EQ(logits[i].size(), alone[i].size());
+      for (std::size_t j = 0; j < alone[i].size(); ++j)
+        ASSERT_NEAR(logits[i][j], alone[i][j], tolerance) << "row " << i << ", logit " << j;
+    }
+  };
+  expect_alone(step(all, 0));  // buffers grow in this step
   const std::int64_t waits = ops->waits();
-  EXPECT_EQ(step(again, 0), alone);
+  expect_alone(step(again, 0));
   EXPECT_EQ(ops->waits() - waits, 1);
 }
 

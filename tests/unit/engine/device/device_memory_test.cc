@@ -119,9 +119,12 @@ TEST(DeviceMemoryTest, EventsBelongToOneOwnerAndAreRefusedWhenAllAreTaken) {
     for (int i = 0; i < cuda::kEvents; ++i) numbers.insert(events.emplace_back(memory).number());
     EXPECT_EQ(numbers.size(), static_cast<std::size_t>(cuda::kEvents));
     const DeviceEvent none(memory);
-    EXPECT_EQ(memory->run(cuda::RecordEventArgs{none.number(), cuda::Lane::kCompute}).field(),
-              "event");
-    EXPECT_EQ(memory->run(cuda::WaitEventArgs{none.number()}).field(), "event");
+    for (const Status& refused :
+         {memory->run(cuda::RecordEventArgs{none.number(), cuda::Lane::kCompute}),
+          memory->run(cuda::WaitEventArgs{none.number()})}) {
+      EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+      EXPECT_NE(refused.to_string().find("event"), std::string::npos) << refused.to_string();
+    }
   }
   const DeviceEvent again(memory);
   EXPECT_TRUE(numbers.contains(again.number()));
