@@ -10,7 +10,13 @@
 #include "kernels/parallel.h"
 
 namespace quire {
-namespace {}  // namespace
+namespace {
+
+/// KV bytes of a call of a device: a fraction of a millisecond to pack and to copy, so that both
+/// overlap well.
+constexpr std::int64_t kPlacedBytes = 8 << 20;
+
+}  // namespace
 
 bool Placement::Part::done() const {
   return std::all_of(placed.begin(), placed.end(), [](std::uint8_t p) { return p != 0; });
@@ -76,41 +82,50 @@ bool Placement::ready() const {
                      [this](const Part& p) { return !groups_ready(p).empty(); });
 }
 
-Status Placement::step() {
-  for (Part& part : parts_) {
-    const std::vector<std::int32_t> groups = groups_ready(part);
-    if (groups.empty()) continue;
-    const auto started = Clock::now();
-    if (part.generation != supply_.generation(part.context)) {
-      part.generation = supply_.generation(part.context);
-      std::fill(part.placed.begin(), part.placed.end(), std::uint8_t{0});
-    }
-    const KvLayout& layout = run_.work(part.context).layout;
-    std::vector<std::int32_t> layers;
-    for (const std::int32_t g : groups) {
-      part.placed[at(g)] = 1;
-      for (std::int32_t l = 0; l < layout.layers_in(g); ++l)
-        layers.push_back(g * layout.layers_per_group() + l);
-    }
-    const Status status = run_.core.model->compute().memory() == nullptr
-                              ? place_by_threads(part, layers)
-                              : place_in_order(part, layers);
-    if (values_ == Values::kRelease && part.done()) supply_.release(part.context);
-    const auto now = Clock::now();
-    run_.place_ms += ms_between(started, now);
-    run_.add_span("place", started, now);
-    return status;
+std::vector<std::int32_t> Placement::take_layers(Part& part) {
+  std::vector<std::int32_t> layers;
+  const std::vector<std::int32_t> groups = groups_ready(part);
+  if (groups.empty()) return layers;
+  if (part.generation != supply_.generation(part.context)) {
+    part.generation = supply_.generation(part.context);
+    std::fill(part.placed.begin(), part.placed.end(), std::uint8_t{0});
   }
-  return {};
+  const KvLayout& layout = run_.work(part.context).layout;
+  for (const std::int32_t g : groups) {
+    part.placed[at(g)] = 1;
+    for (std::int32_t l = 0; l < layout.layers_in(g); ++l)
+      layers.push_back(g * layout.layers_per_group() + l);
+  }
+  return layers;
 }
 
-Status Placement::place_by_threads(const Part& part, std::span<const std::int32_t> layers) {
+Status Placement::step() {
+  const bool on_device = run_.core.model->compute().memory() != nullptr;
+  const auto started = Clock::now();
+  std::vector<Ready> all;
+  for (Part& part : parts_) {
+    if (std::vector<std::int32_t> layers = take_layers(part); !layers.empty())
+      all.push_back({&part, std::move(layers)});
+    if (!all.empty() && !on_device) break;
+  }
+  if (all.empty()) return {};
+  const Status status = on_device ? place_in_order(all) : place_by_threads(all.front());
+  for (const Ready& ready : all) {
+    if (values_ == Values::kRelease && ready.part->done()) supply_.release(ready.part->context);
+  }
+  const auto now = Clock::now();
+  run_.place_ms += ms_between(started, now);
+  run_.add_span("place", started, now);
+  return status;
+}
+
+Status Placement::place_by_threads(const Ready& ready) {
   // Layers write different pages, and nobody changes the page tables meanwhile.
   std::mutex mu;
   Status status;
-  parallel_for(count_of(layers), 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(count_of(ready.layers), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      Status placed = place_layer(part, layers[at(i)]);
+      Status placed = place_layer(*ready.part, ready.layers[at(i)]);
       if (placed.ok()) continue;
       std::lock_guard lock(mu);
       status = std::move(placed);
@@ -120,33 +135,58 @@ Status Placement::place_by_threads(const Part& part, std::span<const std::int32_
   return status;
 }
 
-/// Places layer by layer, lowest first, so that a device copies one layer while the previous one is
-/// placed.
-Status Placement::place_in_order(const Part& part, std::span<const std::int32_t> layers) {
-  const KvLayout& layout = run_.work(part.context).layout;
+/// Places layer by layer, lowest first, the blocks of all contexts together. A device copies one
+/// call's blocks while the next ones are packed, and a call costs it a few operations whatever it
+/// holds.
+Status Placement::place_in_order(std::span<const Ready> all) {
+  struct Kept {
+    const Part* part;
+    std::int32_t block;
+    std::int64_t first, rows;  ///< of `rows` below
+  };
+  std::vector<std::pair<std::int32_t, const Part*>> order;
+  for (const Ready& ready : all) {
+    for (const std::int32_t layer : ready.layers) order.emplace_back(layer, ready.part);
+  }
+  std::ranges::stable_sort(order, {}, &std::pair<std::int32_t, const Part*>::first);
+  std::vector<Kept> kept;
   std::vector<std::int32_t> rows;
-  std::vector<StoredRows> stored;
-  for (const std::int32_t layer : layers) {
-    stored.clear();
-    const std::span<const std::int32_t> blocks = run_.execution.selection.kept(layer, part.context);
-    std::int64_t count = 0;
-    for (const std::int32_t block : blocks) count += layout.tokens_in(block);
-    rows.resize(at(static_cast<std::int32_t>(count)));
-    std::iota(rows.begin(), rows.end(), static_cast<std::int32_t>(part.first_row[at(layer)]));
-    const std::span<const std::int32_t> positions = run_.cache->positions(layer).subspan(
-        at(static_cast<std::int32_t>(part.first_row[at(layer)])));
-    std::size_t done = 0;
-    for (const std::int32_t block : blocks) {
-      const auto bytes = supply_.value(part.context, block, layout.group_of(layer));
-      if (bytes.empty()) return Status::internal("a kept block was not loaded");
-      const std::size_t n = at(layout.tokens_in(block));
-      stored.push_back({layout.view(bytes, block, layer), positions.subspan(done, n),
-                        std::span<const std::int32_t>(rows).subspan(done, n)});
-      done += n;
+  std::int64_t bytes = 0;
+  const auto place = [&](std::int32_t layer) -> Status {
+    if (kept.empty()) return {};
+    std::vector<StoredRows> stored;
+    const std::span<const std::int32_t> positions = run_.cache->positions(layer);
+    std::vector<std::int32_t> at_rows(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) at_rows[i] = positions[at(rows[i])];
+    for (const Kept& k : kept) {
+      const KvLayout& layout = run_.work(k.part->context).layout;
+      const auto value = supply_.value(k.part->context, k.block, layout.group_of(layer));
+      if (value.empty()) return Status::internal("a kept block was not loaded");
+      stored.push_back({layout.view(value, k.block, layer),
+                        std::span<const std::int32_t>(at_rows).subspan(at(k.first), at(k.rows)),
+                        std::span<const std::int32_t>(rows).subspan(at(k.first), at(k.rows))});
     }
     QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(layer, rows));
     QUIRE_RETURN_IF_ERROR(
         run_.core.model->compute().kv().place(run_.core.model->rope(), pages, stored));
+    kept.clear();
+    rows.clear();
+    bytes = 0;
+    return {};
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto [layer, part] = order[i];
+    const KvLayout& layout = run_.work(part->context).layout;
+    std::int64_t row = part->first_row[at(layer)];
+    for (const std::int32_t block : run_.execution.selection.kept(layer, part->context)) {
+      const std::int64_t n = layout.tokens_in(block), block_bytes = layout.layer_bytes(block);
+      if (bytes + block_bytes > kPlacedBytes) QUIRE_RETURN_IF_ERROR(place(layer));
+      kept.push_back({part, block, count_of(rows), n});
+      bytes += block_bytes;
+      for (std::int64_t r = 0; r < n; ++r) rows.push_back(static_cast<std::int32_t>(row + r));
+      row += n;
+    }
+    if (i + 1 == order.size() || order[i + 1].first != layer) QUIRE_RETURN_IF_ERROR(place(layer));
   }
   return {};
 }

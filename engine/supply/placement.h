@@ -31,7 +31,7 @@ class Placement final : public LayerGate {
   bool all_placed() const override { return done(); }
   /// Returns whether values have arrived that are not placed yet.
   bool ready() const;
-  /// Places the values of one context that have arrived.
+  /// Places values that have arrived: of one context, or of all contexts on a device.
   Status step();
 
  private:
@@ -43,9 +43,16 @@ class Placement final : public LayerGate {
   };
   void add_positions(std::int32_t context, std::int32_t layer,
                      std::vector<std::int32_t>& out) const;
+  /// Layers of one context whose values are there.
+  struct Ready {
+    Part* part;
+    std::vector<std::int32_t> layers;
+  };
   std::vector<std::int32_t> groups_ready(const Part& part) const;
-  Status place_by_threads(const Part& part, std::span<const std::int32_t> layers);
-  Status place_in_order(const Part& part, std::span<const std::int32_t> layers);
+  /// Takes what may be placed now of a part, and counts it as placed.
+  std::vector<std::int32_t> take_layers(Part& part);
+  Status place_by_threads(const Ready& ready);
+  Status place_in_order(std::span<const Ready> all);
   Status place_layer(const Part& part, std::int32_t layer);
 
   QueryRun& run_;
