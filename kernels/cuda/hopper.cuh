@@ -145,13 +145,13 @@ __device__ __forceinline__ void pin(std::uint32_t (&x)[kCount]) {
 __device__ __forceinline__ void pin(const char*& x) { asm volatile("" : "+l"(x)::"memory"); }
 __device__ __forceinline__ void pin(std::int32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
 
-#define QUIRE_SUMS_8(d, i)                                                                        \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),     \
+#define QUIRE_SUMS_8(d, i)                                                                    \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QUIRE_SUMS_32(d, i) \
   QUIRE_SUMS_8(d, i), QUIRE_SUMS_8(d, i + 8), QUIRE_SUMS_8(d, i + 16), QUIRE_SUMS_8(d, i + 24)
-#define QUIRE_NAMES_32                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
+#define QUIRE_NAMES_32                                                                         \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64                                                                           \
   QUIRE_NAMES_32                                                                                 \
@@ -165,13 +165,14 @@ __device__ __forceinline__ void pin(std::int32_t& x) { asm volatile("" : "+r"(x)
 
 /// d = a * b^T, or d += with `accumulate`, over 16 columns of 64 rows at `a` and 128 rows at `b`.
 #define QUIRE_ROWS_TIMES_ROWS(E, type)                                                           \
-  __device__ __forceinline__ void multiply_rows(float (&d)[64], std::uint64_t a,                 \
-                                                std::uint64_t b, int accumulate, E) {            \
+  __device__ __forceinline__ void multiply_rows(float(&d)[64], std::uint64_t a, std::uint64_t b, \
+                                                int accumulate, E) {                             \
     asm volatile(                                                                                \
         "{\n"                                                                                    \
         ".reg .pred p;\n"                                                                        \
         "setp.ne.b32 p, %66, 0;\n"                                                               \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_NAMES_64 "}, "   \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_NAMES_64         \
+        "}, "                                                                                    \
         "%64, %65, p, 1, 1, 0, 0;\n"                                                             \
         "}"                                                                                      \
         : QUIRE_SUMS_32(d, 0), QUIRE_SUMS_32(d, 32)                                              \
@@ -182,24 +183,24 @@ QUIRE_ROWS_TIMES_ROWS(BF16, "bf16")
 #undef QUIRE_ROWS_TIMES_ROWS
 
 /// d += a * b, of 16 columns of 64 rows in registers and 16 rows at `b` of 128 columns, or of 64.
-#define QUIRE_ADD_ROWS(E, type)                                                                  \
-  __device__ __forceinline__ void add_rows(float (&d)[64], std::uint32_t a0, std::uint32_t a1,   \
-                                           std::uint32_t a2, std::uint32_t a3, std::uint64_t b,  \
-                                           E) {                                                  \
-    asm volatile(                                                                                \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_NAMES_64 "}, "   \
-        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                                 \
-        : QUIRE_SUMS_32(d, 0), QUIRE_SUMS_32(d, 32)                                              \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                           \
-  }                                                                                              \
-  __device__ __forceinline__ void add_rows(float (&d)[32], std::uint32_t a0, std::uint32_t a1,   \
-                                           std::uint32_t a2, std::uint32_t a3, std::uint64_t b,  \
-                                           E) {                                                  \
-    asm volatile(                                                                                \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" QUIRE_NAMES_32 "}, "    \
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                 \
-        : QUIRE_SUMS_32(d, 0)                                                                    \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                           \
+#define QUIRE_ADD_ROWS(E, type)                                                                   \
+  __device__ __forceinline__ void add_rows(float(&d)[64], std::uint32_t a0, std::uint32_t a1,     \
+                                           std::uint32_t a2, std::uint32_t a3, std::uint64_t b,   \
+                                           E) {                                                   \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" QUIRE_NAMES_64 \
+                 "}, "                                                                            \
+                 "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                                         \
+                 : QUIRE_SUMS_32(d, 0), QUIRE_SUMS_32(d, 32)                                      \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                   \
+  }                                                                                               \
+  __device__ __forceinline__ void add_rows(float(&d)[32], std::uint32_t a0, std::uint32_t a1,     \
+                                           std::uint32_t a2, std::uint32_t a3, std::uint64_t b,   \
+                                           E) {                                                   \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" QUIRE_NAMES_32  \
+                 "}, "                                                                            \
+                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                         \
+                 : QUIRE_SUMS_32(d, 0)                                                            \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));                                   \
   }
 QUIRE_ADD_ROWS(F16, "f16")
 QUIRE_ADD_ROWS(BF16, "bf16")

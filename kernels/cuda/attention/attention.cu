@@ -1,10 +1,35 @@
 #include "kernels/cuda/attention/attention_by_dtype.h"
 #include "kernels/cuda/attention/attention_decode.cuh"
+#include "kernels/cuda/attention/attention_prefill_sm90.h"
 #include "kernels/cuda/attention/attention_scores.cuh"
 #include "kernels/cuda/hardware.cuh"
 #include "kernels/cuda/kernels.h"
 
 namespace quire::cuda {
+
+#ifdef QUIRE_CUDA_SM90
+namespace {
+
+/// Returns how many workers the blocks of prefill_attention_sm90() shall have on the current
+/// device; 0 where it does not apply. That it applies depends on neither rows nor keys, because its
+/// bits differ from those of the portable kernel.
+int prefill_workers(const AttentionArgs& a) {
+  int device = 0, major = 0, minor = 0, multiprocessors = 0;
+  if (!has_prefill_sm90(a.kv.dtype, a.kv.head_dim) || cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess ||
+      major != 9 || minor != 0)
+    return 0;
+  // A multiprocessor holds one block. Two workers share keys and overlap their work; one worker
+  // spreads few lanes over the device
+  const std::int64_t small_blocks = (a.rows * a.num_heads + 63) / 64;
+  return small_blocks <= multiprocessors ? 1 : 2;
+}
+
+}  // namespace
+#endif
 
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream) {
   switch (args.attention.kv.dtype) {
@@ -25,6 +50,10 @@ std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAtten
 }
 
 Status prefill_attention(const AttentionArgs& args, StreamHandle stream) {
+#ifdef QUIRE_CUDA_SM90
+  if (const int workers = prefill_workers(args); workers != 0)
+    return prefill_attention_sm90(args, workers, stream);
+#endif
   switch (args.kv.dtype) {
     case DType::kF16:
       return prefill_attention_f16(args, stream);

@@ -37,22 +37,23 @@ namespace quire::cuda {
 /// and softmax weights are rounded to E. A lane's bits do not depend on kWorkers, because tiles of
 /// keys start at row 0 and a tile of which a lane sees nothing leaves the lane as it is.
 ///
-/// Tiles pass through two rings of kStages buffers, of keys and of values. Number i of the copied
-/// tiles, which is the i-th of which some lane of the block sees a key, uses buffer i % kStages of
-/// both; call i / kStages its turn there. Each buffer has two barriers in shared memory:
-///   full   ends phase `turn` when tile i is there: each of the 128 copier threads arrives as its
+/// Tiles pass through two rings of kStages buffers, of keys and of values. Copied tile i, which is
+/// the i-th of which some lane of the block sees a key, uses buffer i % kStages of both, in lap i /
+/// kStages. Each buffer has two barriers in shared memory:
+///   full   ends phase `lap` when tile i is there: each of the 128 copier threads arrives as its
 ///          copies arrive, and for keys once more after it wrote positions and mark of the tile
-///   empty  ends phase `turn` when all warps of the workers have arrived, which have read tile i
-/// Before it fills a buffer for turn u, the copier waits for phase u - 1 of `empty` (parity (u & 1)
-/// ^ 1; on a new barrier this returns at once). Workers wait for phase u of `full` (parity u & 1)
-/// before they read and before they arrive at `empty`. So a barrier is never two phases ahead of
-/// one that waits for it: `full` of turn u + 1 needs `empty` of turn u, to which each warp arrives
-/// after it passed `full` of turn u, and likewise the other way round.
+///   empty  ends phase `lap` when all warps of the workers have arrived, which have read tile i
+/// Before it fills a buffer in lap n, the copier waits for phase n - 1 of `empty` (parity (n & 1) ^
+/// 1; on a new barrier this returns at once). Workers wait for phase n of `full` (parity n & 1)
+/// before they read and before they arrive at `empty`. So no barrier is two phases ahead of one
+/// that waits for it, and parity is enough: `full` of lap n + 1 needs `empty` of lap n, to which
+/// each warp arrives after it passed `full` of lap n, and likewise the other way round.
+///
 /// Nobody waits in a circle. The copier waits only for buffers, in the order keys 0, keys 1, values
 /// 0, keys 2, values 1, ... Workers read in the same order, and a worker in round i has given up
-/// keys up to i - 1 and values up to i - 2. So with two buffers the copier reaches keys i and
-/// values i - 1 whatever workers in round i do, and the last mark follows as keys of their own.
-/// Workers also wait for their turn to multiply (see multiply_in_turn()).
+/// keys up to i - 1 and values up to i - 2. So the copier reaches keys i and values i - 1 when no
+/// worker is in a round before i, and two buffers are enough. The mark kEnd comes as keys after the
+/// last. Workers also wait for each other, see begin_turn().
 template <class E, int kDim, int kWorkers>
 struct PrefillAttentionSm90 {
   static_assert(kDim == 64 || kDim == 128);
@@ -114,7 +115,7 @@ struct PrefillAttentionSm90 {
   static constexpr int kWhole = 0, kMasked = 1, kEnd = 2;  // marks of tiles
 
   QUIRE_DEVICE static int stage_of(std::uint32_t i) { return static_cast<int>(i % kStages); }
-  QUIRE_DEVICE static std::uint32_t turn_of(std::uint32_t i) { return i / kStages % 2; }
+  QUIRE_DEVICE static std::uint32_t lap_parity(std::uint32_t i) { return i / kStages % 2; }
 
   struct Shared {
     char* start;
@@ -187,8 +188,8 @@ struct PrefillAttentionSm90 {
   };
   static constexpr int kPacks = kDim / 8, kPassRows = 32 / kPacks, kPasses = 32 / kPassRows;
   static constexpr int kPagePasses = kPageTokens / kPassRows, kPlaces = 8 / kPassRows;
-  /// Where a copier thread reads and writes: in a page, and in the first tile of a ring at byte 0 of
-  /// shared memory. It copies kPassRows rows at a time together with its warp.
+  /// Where a copier thread reads and writes: in a page, and in the first tile of a ring at byte 0
+  /// of shared memory. It copies kPassRows rows at a time together with its warp.
   struct Places {
     int from;
     std::uint32_t to[kPlaces];
@@ -228,10 +229,12 @@ struct PrefillAttentionSm90 {
       const auto& p = ahead.positions;
       const bool some = __any_sync(
                      ~0u, p[0] <= latest || p[1] <= latest || p[2] <= latest || p[3] <= latest),
-                 masked = __any_sync(~0u, p[0] > earliest || p[1] > earliest || p[2] > earliest ||
-                                              p[3] > earliest);
+                 masked = __any_sync(
+                     ~0u, p[0] > earliest || p[1] > earliest || p[2] > earliest || p[3] > earliest);
       const std::int32_t low = warp % 2 == 0 ? p[0] : p[1], high = warp % 2 == 0 ? p[2] : p[3];
-      Chosen chosen{ahead.index, masked ? kMasked : kWhole, warp < 2 ? low : high,
+      Chosen chosen{ahead.index,
+                    masked ? kMasked : kWhole,
+                    warp < 2 ? low : high,
                     {ahead.pages[0], ahead.pages[1]}};
       // What was loaded has been used: the next loads may arrive in the same registers, so that
       // nothing waits for them before the next call
@@ -254,9 +257,9 @@ struct PrefillAttentionSm90 {
     }
     // Packs change places with the row, which repeats after eight rows
     const int row = device.lane() / kPacks, pack = device.lane() % kPacks;
-    const std::uint32_t start = shared.address + static_cast<std::uint32_t>(
-                                                     warp * 32 * hopper::kRowBytes +
-                                                     pack / 8 * kBlockBytes);
+    const std::uint32_t start = shared.address +
+                                static_cast<std::uint32_t>(warp * 32 * hopper::kRowBytes +
+                                                           pack / 8 * kBlockBytes);
     Places places;
     places.from = static_cast<int>(kv_head * a.kv.head_stride + row * a.kv.token_stride +
                                    pack * 16);
@@ -273,7 +276,7 @@ struct PrefillAttentionSm90 {
       next = next_tile(device, warp, earliest, latest, ahead);
       copy_keys(device, warp, i + 1, next, places, shared);
       const int stage = stage_of(i);
-      hopper::barrier_wait(shared.empty_values(stage), turn_of(i) ^ 1);
+      hopper::barrier_wait(shared.empty_values(stage), lap_parity(i) ^ 1);
       copy_rows(device, warp, current, places, static_cast<int>(a.kv.kv_stride),
                 kValuesAt + stage * kTileBytes);
       hopper::barrier_arrive_after_copies(shared.full_values(stage));
@@ -284,12 +287,15 @@ struct PrefillAttentionSm90 {
   QUIRE_DEVICE void copy_keys(HardwareDevice& device, int warp, std::uint32_t i, const Chosen& tile,
                               const Places& places, const Shared& shared) const {
     const int stage = stage_of(i);
-    hopper::barrier_wait(shared.empty_keys(stage), turn_of(i) ^ 1);
+    hopper::barrier_wait(shared.empty_keys(stage), lap_parity(i) ^ 1);
     if (tile.mark == kMasked) shared.key_positions(stage)[threadIdx.x] = tile.position;
     if (threadIdx.x == 0) shared.marks()[stage] = tile.mark;
     hopper::barrier_arrive(shared.full_keys(stage));
-    if (tile.mark != kEnd)
-      copy_rows(device, warp, tile, places, 0, kKeysAt + stage * kTileBytes);
+    if (tile.mark == kEnd) {
+      hopper::barrier_arrive(shared.full_keys(stage));
+      return;
+    }
+    copy_rows(device, warp, tile, places, 0, kKeysAt + stage * kTileBytes);
     hopper::barrier_arrive_after_copies(shared.full_keys(stage));
   }
 
@@ -319,8 +325,8 @@ struct PrefillAttentionSm90 {
       QUIRE_UNROLL
       for (int pass = 0; pass < kPagePasses; ++pass) {
         const int row = page * kPageTokens + pass * kPassRows;
-        copy(places.to[pass % kPlaces] + static_cast<std::uint32_t>(to + row / 8 *
-                                                                        hopper::kEightRows),
+        copy(places.to[pass % kPlaces] +
+                 static_cast<std::uint32_t>(to + row / 8 * hopper::kEightRows),
              source, row);
         source += stride;
         hopper::pin(source);  // else all sources would be kept in registers
@@ -377,7 +383,7 @@ struct PrefillAttentionSm90 {
       // Round i: scores of tile i, and values of tile i - 1
       for (i = 1;; ++i) {
         mark = wait_keys(i, shared);
-        hopper::barrier_wait(shared.full_values(stage_of(i - 1)), turn_of(i - 1));
+        hopper::barrier_wait(shared.full_values(stage_of(i - 1)), lap_parity(i - 1));
         hopper::show_to_products();
         if (mark == kEnd) break;
         begin_turn(worker);
@@ -394,8 +400,8 @@ struct PrefillAttentionSm90 {
         hopper::pin(scores);
         finish_keys(device, i, mark, positions, scores, shared);
         weigh(device, scores, sums);
-        // This never holds, but depends on all weights: without it the compiler puts the wait before
-        // softmax, which would then not run while values are added
+        // This never holds, but depends on all weights: without it the compiler puts the wait
+        // before softmax, which would then not run while values are added
         if (__any_sync(~0u, sums.total[0] + sums.total[1] < 0)) __trap();
         hopper::wait_products<0>();
         hopper::pin(sums.out);
@@ -441,8 +447,7 @@ struct PrefillAttentionSm90 {
           for (int c = 0; c < 8; ++c) x[c] = device.load(q + c);
         }
         QUIRE_UNROLL
-        for (int c = 0; c < 8; ++c)
-          rounded.e[c] = device.template from_float<E>(x[c] * scale);
+        for (int c = 0; c < 8; ++c) rounded.e[c] = device.template from_float<E>(x[c] * scale);
       }
       device.store(reinterpret_cast<Pack<E>*>(queries + pack / 8 * kQueryBlockBytes +
                                               hopper::swizzled(row, pack % 8)),
@@ -451,7 +456,7 @@ struct PrefillAttentionSm90 {
   }
 
   QUIRE_DEVICE static int wait_keys(std::uint32_t i, const Shared& shared) {
-    hopper::barrier_wait(shared.full_keys(stage_of(i)), turn_of(i));
+    hopper::barrier_wait(shared.full_keys(stage_of(i)), lap_parity(i));
     return shared.marks()[stage_of(i)];
   }
   /// Tells the copier that the warp has read a buffer.
@@ -460,12 +465,15 @@ struct PrefillAttentionSm90 {
     if (device.lane() == 0) hopper::barrier_arrive(empty);
   }
 
-  // With two workers each issues a round's products in its turn: then one worker's products are not
-  // spread among the other's, and while they run the other has scores to turn into weights.
-  // Worker w waits at hardware barrier kTurnId + w, where the other worker arrives when it has
-  // issued its own. Worker 1 arrives once at the start, for worker 0's first turn; both take the
-  // same number n of turns, which the copier's marks say. So worker 0's barrier has n + 1 arrivals
-  // of worker 1 and n waits and the last in work(); worker 1's has n of both.
+  // Two workers issue a round's products in turn: then one worker's products are not spread among
+  // the other's, and while they run the other has scores to turn into weights. Worker w waits at
+  // hardware barrier kTurnId + w, where the other worker arrives when it has issued its own. Worker
+  // 1 arrives once at the start, for worker 0's first turn. Both take the same number n of turns,
+  // because both read the copier's marks. So at worker 0's barrier worker 1 arrives n + 1 times and
+  // worker 0 waits n times and once more at the end of work(); at worker 1's both come n times. A
+  // worker that waits in round i has the buffers that it needs, and the other worker is in a round
+  // that has them too or needs no turn to give them up: worker 1 waits for worker 0 in round i,
+  // worker 0 for worker 1 in round i - 1, never for a later one.
   static constexpr int kTurnId = 3;
   QUIRE_DEVICE static void begin_turn(int worker) {
     if constexpr (kWorkers == 2) hopper::meet<256>(kTurnId + worker);
@@ -474,8 +482,8 @@ struct PrefillAttentionSm90 {
     if constexpr (kWorkers == 2) hopper::meet_later<256>(kTurnId + 1 - worker);
   }
 
-  QUIRE_DEVICE static void multiply_keys(std::uint64_t queries, const Shared& shared, std::uint32_t i,
-                                         float (&scores)[kKeys / 2]) {
+  QUIRE_DEVICE static void multiply_keys(std::uint64_t queries, const Shared& shared,
+                                         std::uint32_t i, float (&scores)[kKeys / 2]) {
     const std::uint64_t keys = hopper::describe_operand(shared.keys(stage_of(i)), 16);
     QUIRE_UNROLL
     for (int step = 0; step < kDim / 16; ++step) {
@@ -487,8 +495,8 @@ struct PrefillAttentionSm90 {
 
   QUIRE_DEVICE static void add_values(const Weights& weights, const Shared& shared, std::uint32_t i,
                                       float (&out)[kDim / 2]) {
-    const std::uint64_t values = hopper::describe_operand(
-        shared.values(stage_of(i)), static_cast<std::uint32_t>(kBlockBytes));
+    const std::uint64_t values = hopper::describe_operand(shared.values(stage_of(i)),
+                                                          static_cast<std::uint32_t>(kBlockBytes));
     QUIRE_UNROLL
     for (int step = 0; step < kKeys / 16; ++step) {
       hopper::add_rows(out, weights[4 * step], weights[4 * step + 1], weights[4 * step + 2],
@@ -593,9 +601,8 @@ struct PrefillAttentionSm90 {
   }
 };
 
-/// Computes attention() for KV of element type E, F16 or BF16, and head_dim 64 or 128, with
-/// kWorkers times 64 query lanes a block, whose bits are the same for every kWorkers. Errors: as
-/// launch_prefill_attention().
+/// Computes attention() for KV of element type E, F16 or BF16, and head_dim 64 or 128, which the
+/// caller has checked. Errors: as launch_prefill_attention().
 template <class E, int kWorkers>
 Status launch_prefill_sm90(HardwareLauncher& launcher, const AttentionArgs& a) {
   QUIRE_RETURN_IF_ERROR(check_prefill(a));
@@ -611,9 +618,7 @@ Status launch_prefill_sm90(HardwareLauncher& launcher, const AttentionArgs& a) {
         {{lane_tiles * a.kv.num_kv_heads, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes},
         Kernel{a, wide});
   };
-  if (a.kv.head_dim == 64) return attend.template operator()<64>();
-  if (a.kv.head_dim == 128) return attend.template operator()<128>();
-  return Status::invalid("head_dim", "the kernel for sm_90a takes 64 or 128");
+  return a.kv.head_dim == 64 ? attend.template operator()<64>() : attend.template operator()<128>();
 }
 
 }  // namespace quire::cuda
