@@ -15,8 +15,8 @@
 ///   shared      products read 2 * (16 + 32) KiB and 2 * 32 KiB, copies write 64 KiB, of 128 bytes
 ///               a clock: 1,792 clocks
 ///   powers      128 * 128 at 16 a clock: 1,024 clocks, while the other worker multiplies
-///   scheduler   490 instructions of each of two workers' warps (150 more where masks apply) and 290
-///               of a copier's, counted for a tile: 1,270 clocks
+///   scheduler   490 instructions of each of two workers' warps (150 more under masks) and 290 of a
+///               copier's, counted for a tile: 1,270 clocks
 ///   L2          128 operations a byte: 4.7 TB/s at 600 TFLOP/s
 /// A block begins with 64 KiB of queries and ends with 64 KiB of sums, which nothing hides: about
 /// 4,000 clocks. 60 to 70 percent of the rate of products over contexts of 8,192 rows and more. At
