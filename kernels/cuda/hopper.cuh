@@ -63,15 +63,10 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   } while (done == 0);
   __syncwarp();  // products are for whole warps
 }
-/// Meets `threads` threads at hardware barrier `id`, or arrives there without waiting. Reached by
-/// whole warps.
+/// Meets `kMeeting` threads at hardware barrier `id`. Reached by whole warps.
 template <int kMeeting>
 __device__ __forceinline__ void meet(int id) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "n"(kMeeting) : "memory");
-}
-template <int kMeeting>
-__device__ __forceinline__ void meet_later(int id) {
-  asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id), "n"(kMeeting) : "memory");
 }
 /// Makes writes to shared memory that the thread made, or has learnt of, visible to wgmma.
 __device__ __forceinline__ void show_to_products() {
