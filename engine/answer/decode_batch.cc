@@ -86,6 +86,9 @@ Status DecodeBatch::step(std::span<DecodeRow> rows) {
   const Status settled = compute_.synchronize();
   if (status.ok()) status = settled;
   if (status.ok()) hand_out_hidden();
+  if (!status.ok()) {
+    for (DecodeRow* row : active) row->cache->forget_tables();
+  }
   for (DecodeRow* row : active) {
     if (!status.ok() || !row->status.ok()) drop_row(*row->cache);
   }
@@ -188,6 +191,7 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   if (most > 0)
     QUIRE_RETURN_IF_ERROR(
         hidden_.reserve(memory_, static_cast<std::int64_t>(most) * config.hidden_size));
+  QUIRE_RETURN_IF_ERROR(refresh_tables(rows));
   compute_.begin_step(static_cast<std::int64_t>(n));
   Status run = run_layers(rows);
   if (run.ok() && !rules_.empty())
@@ -196,6 +200,17 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   QUIRE_RETURN_IF_ERROR(run);
   QUIRE_RETURN_IF_ERROR(ended);
   return read_results(rows);
+}
+
+/// Tells a device the pages and positions that the caches have got since the last step.
+Status DecodeBatch::refresh_tables(std::span<DecodeRow*> rows) {
+  if (memory_ == nullptr) return {};
+  views_.clear();
+  for (const DecodeRow* row : rows) {
+    for (std::int32_t layer = 0; layer < row->cache->num_layers(); ++layer)
+      views_.push_back(row->cache->view(layer));
+  }
+  return compute_.attention().refresh(views_);
 }
 
 /// Reads the sampled tokens, and the logits of the other rows.

@@ -48,6 +48,7 @@ class DecodeBatch {
   void project_heads(std::span<DecodeRow> rows);
   Status run(std::span<DecodeRow*> rows);
   Status run_layers(std::span<DecodeRow*> rows);
+  Status refresh_tables(std::span<DecodeRow*> rows);
   Status read_results(std::span<DecodeRow*> rows);
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
@@ -77,6 +78,7 @@ class DecodeBatch {
   std::vector<SampleRule> rules_;       ///< rules of all rows; empty: no token is sampled
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
   std::vector<void*> pages_;
+  std::vector<KvView> views_;
   std::vector<float> read_;  ///< host copy of a device's logits
   std::vector<SequenceAttention> sequences_;
   std::vector<std::vector<std::int32_t>> head_rows_;

@@ -46,7 +46,16 @@ KvView as_source(const MutableKvView& v) {
 }  // namespace
 
 WorkingCache::WorkingCache(PagePool& pool, std::int32_t num_layers)
-    : pool_(&pool), layers_(to_size(num_layers)) {}
+    : pool_(&pool), layers_(to_size(num_layers)) {
+  if (pool.memory() == nullptr) return;
+  for (Layer& layer : layers_) layer.table = std::make_unique<KvTable>(*pool.memory());
+}
+
+void WorkingCache::forget_tables() {
+  for (Layer& layer : layers_) {
+    if (layer.table != nullptr) layer.table->forget();
+  }
+}
 
 WorkingCache::WorkingCache(WorkingCache&& other) noexcept
     : pool_(other.pool_),
@@ -112,6 +121,10 @@ void WorkingCache::truncate(std::int32_t layer_idx, std::int64_t num_rows) {
   if (num_rows >= count_of(layer.positions)) return;
   layer.positions.resize(to_size(num_rows));
   const auto keep = to_size(pages_for(num_rows));
+  if (layer.table != nullptr) {
+    layer.table->forget_rows(num_rows);
+    layer.table->forget_pages(pages_for(num_rows));
+  }
   for (; layer.pages.size() > keep; layer.pages.pop_back()) pool_->release(layer.pages.back());
   layer.shared = std::min(layer.shared, keep);
   if (!layer.sorted) layer.sorted = ascends_strictly(layer.positions);
@@ -132,6 +145,7 @@ Status WorkingCache::own_page(Layer& layer, std::size_t page) {
   }
   pool_->release(layer.pages[page]);
   layer.pages[page] = copy;
+  if (layer.table != nullptr) layer.table->forget_pages(static_cast<std::int64_t>(page));
   return {};
 }
 
@@ -182,6 +196,7 @@ void WorkingCache::move_out() {
   for (void* page : pages) pool_->release(page);
   for (Layer& layer : layers_) {
     layer.pages.clear();
+    if (layer.table != nullptr) layer.table->forget_pages(0);
     layer.shared = 0;
   }
   moved_ = std::move(moved);
@@ -377,6 +392,7 @@ Status WorkingCache::keep_rows(std::int32_t layer_idx,
   }
   truncate(layer_idx, static_cast<std::int64_t>(most));
   layer.positions = std::move(positions);
+  if (layer.table != nullptr) layer.table->forget();
   layer.sorted = ascends_strictly(layer.positions);
   if (std::all_of(rows.begin(), rows.end(),
                   [most](const auto& list) { return list.size() == most; }))
@@ -413,7 +429,8 @@ KvView WorkingCache::view(std::int32_t layer_idx) const {
                 .kv_stride = strides.kv,
                 .head_stride = strides.head,
                 .token_stride = strides.token,
-                .sorted = layer.sorted};
+                .sorted = layer.sorted,
+                .table = layer.table.get()};
 }
 
 MutableKvView WorkingCache::mutable_view(std::int32_t layer_idx) {
@@ -459,6 +476,7 @@ Status WorkingCache::leave_device(std::int32_t layer_idx, PageLayout layout, con
     return copied;
   }
   std::swap(layer.pages, pages);
+  if (layer.table != nullptr) layer.table->forget_pages(0);
   drop(pages);
   layer.shared = 0;
   layer.on_host = true;
@@ -483,6 +501,7 @@ Result<KvView> WorkingCache::host_view(std::int32_t layer_idx, HostRows& room) c
     room.pages_.push_back(room.bytes_.data() + page * bytes);
   KvView out = kv;
   out.pages = room.pages_.data();
+  out.table = nullptr;
   return out;
 }
 

@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/index.h"
 #include "base/status.h"
+#include "engine/cache/kv_table.h"
 #include "engine/cache/page_pool.h"
 #include "kernels/rows/kv.h"
 #include "kernels/rows/rope.h"
@@ -116,6 +118,9 @@ class WorkingCache {
   bool shareable() const;
 
   KvView view(std::int32_t layer) const;
+  /// Makes a device send pages and positions again, because work that should have done so may not
+  /// have run.
+  void forget_tables();
   /// Returns a view that the host may read, valid until the layer or `room` changes: that of the
   /// pages if they lie in host memory, and nothing enqueued may write to them, else a copy in
   /// `room`. Rows that `room` holds from an earlier call, and that have not changed since, are not
@@ -137,6 +142,7 @@ class WorkingCache {
     /// holds every row.
     std::vector<std::int64_t> head_rows;
     std::int64_t ragged_rows = 0;
+    std::unique_ptr<KvTable> table;  ///< of pages and positions; null: ordinary memory
   };
   MutableKvView mutable_view(std::int32_t layer);
   MutableKvView mutable_view(std::span<void* const> pages, std::int64_t rows,

@@ -33,6 +33,9 @@ struct SequenceAttention {
 class AttentionOps {
  public:
   virtual ~AttentionOps() = default;
+  /// Sends what the views' tables (KvView::table) lack, in few operations for all of them, before a
+  /// step that attends to them. Without it each call sends what it needs.
+  virtual Status refresh(std::span<const KvView>) { return {}; }
   /// The table is one that the Compute registered.
   virtual Status rotate(const RopeTable& table, const RopeRotateArgs& args) = 0;
   /// Computes attention for the rows of a pass (kernels/attention/attention.h).

@@ -14,6 +14,40 @@ constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
 
 }  // namespace
 
+Status DeviceAttention::refresh(std::span<const KvView> views) {
+  // Both now: they begin anew only while nothing is enqueued.
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  QUIRE_RETURN_IF_ERROR(table_stage_.begin());
+  std::vector<cuda::WriteTablesArgs::Page> pages;
+  std::vector<cuda::WriteTablesArgs::Position> positions;
+  for (const KvView& kv : views) {
+    if (kv.table == nullptr) continue;
+    KvTable& table = *kv.table;
+    QUIRE_RETURN_IF_ERROR(table.reserve(kv.num_rows));
+    const std::int64_t num_pages = (kv.num_rows + kPageTokens - 1) / kPageTokens,
+                       page = table.known_pages(), row = table.known_rows();
+    if (num_pages - page > 1 || kv.num_rows - row > 1) {
+      QUIRE_RETURN_IF_ERROR(send_table(table_stage_, kv));
+      continue;
+    }
+    if (page < num_pages) pages.push_back({table.pages() + page, kv.pages[page]});
+    if (row < kv.num_rows) positions.push_back({table.positions() + row, kv.positions[row]});
+    table.know(kv.num_rows);
+  }
+  if (pages.empty() && positions.empty()) return {};
+  cuda::WriteTablesArgs writes{.pages = nullptr,
+                               .positions = nullptr,
+                               .num_pages = count_of(pages),
+                               .num_positions = count_of(positions)};
+  QUIRE_ASSIGN_OR_RETURN(writes.pages,
+                         table_stage_.put(std::span<const cuda::WriteTablesArgs::Page>(pages)));
+  QUIRE_ASSIGN_OR_RETURN(
+      writes.positions,
+      table_stage_.put(std::span<const cuda::WriteTablesArgs::Position>(positions)));
+  QUIRE_RETURN_IF_ERROR(table_stage_.send());
+  return memory_->run(writes);
+}
+
 Status DeviceAttention::rotate(const RopeTable& table, const RopeRotateArgs& args) {
   if (args.rows == 0) return {};
   RopeRotateArgs rows = args;
@@ -87,8 +121,9 @@ Status DeviceAttention::attend_each(const AttentionArgs& args,
   cuda::DecodeAttentionArgs decode{
       .attention = args, .lists = nullptr, .longest_list = longest, .scratch = nullptr};
   decode.attention.kv = sequences.front().kv;  // kernels use only its shape
-  decode.attention.kv.pages = each.front().pages;
-  decode.attention.kv.positions = each.front().positions;
+  decode.attention.kv.pages = nullptr;         // they differ from step to step, arguments shall not
+  decode.attention.kv.positions = nullptr;
+  decode.attention.kv.table = nullptr;
   decode.attention.kv.num_rows = longest;
   decode.attention.kv.sorted = false;
   decode.attention.lse = nullptr;

@@ -18,8 +18,10 @@ class DeviceAttention final : public AttentionOps {
       : memory_(memory),
         tables_(std::move(tables)),
         stage_(stage),
+        table_stage_(memory),
         scratch_(memory, cuda::MemoryKind::kDevice) {}
 
+  Status refresh(std::span<const KvView> views) override;
   Status rotate(const RopeTable& table, const RopeRotateArgs& args) override;
   Status attend(const AttentionArgs& args) override;
   Status attend_each(const AttentionArgs& args,
@@ -32,7 +34,8 @@ class DeviceAttention final : public AttentionOps {
   const std::shared_ptr<DeviceMemory> memory_;
   const std::shared_ptr<DeviceTables> tables_;
   ArgumentStage& stage_;
-  DeviceBuffer scratch_;  ///< partial attention
+  ArgumentStage table_stage_;  // apart, so that steps find their arguments in the same places
+  DeviceBuffer scratch_;       ///< partial attention
 };
 
 }  // namespace quire

@@ -124,6 +124,13 @@ Status DeviceMemory::end_step() {
   return status;
 }
 
+Status DeviceMemory::upload(const cuda::CopyArgs& arguments) {
+  if (!within_step()) return run(arguments);
+  recorded_.store(true, std::memory_order_release);
+  step_.add_upload(arguments);
+  return {};
+}
+
 Status DeviceMemory::leave_step() {
   if (!within_step()) return {};
   const Status status = step_.interrupt(*ops_);
@@ -200,12 +207,21 @@ Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, s
   return at;
 }
 
+Status ArgumentStage::write_bytes(void* to, const void* values, std::int64_t bytes) {
+  if (bytes == 0) return {};
+  // The arrays keep their places in both kinds of memory; only the pinned one is read.
+  QUIRE_ASSIGN_OR_RETURN([[maybe_unused]] const void* unused, put_bytes(values, bytes, kAlignment));
+  Chunk& chunk = *chunks_.back();
+  const std::int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return memory_->run(cuda::CopyArgs{to, chunk.pinned.data() + chunk.used - rounded, bytes});
+}
+
 Status ArgumentStage::send() {
   for (const auto& chunk : chunks_) {
     if (chunk->sent == chunk->used) continue;
-    QUIRE_RETURN_IF_ERROR(memory_->run(cuda::CopyArgs{chunk->device.data() + chunk->sent,
-                                                      chunk->pinned.data() + chunk->sent,
-                                                      chunk->used - chunk->sent}));
+    QUIRE_RETURN_IF_ERROR(
+        memory_->upload({chunk->device.data() + chunk->sent, chunk->pinned.data() + chunk->sent,
+                         chunk->used - chunk->sent}));
     chunk->sent = chunk->used;
   }
   return {};

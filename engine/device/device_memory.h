@@ -70,6 +70,9 @@ class DeviceMemory final : public ComputeMemory {
     step_.add(cuda::op_code(&args), &whole, static_cast<std::int64_t>(sizeof whole));
     return {};
   }
+  /// Copies arguments from pinned memory; within a step before all of its operations, none of which
+  /// may have read their place before this call.
+  Status upload(const cuda::CopyArgs& arguments);
   /// Begins a step (Compute::begin_step()). Only one thread at a time has a step; another thread's
   /// operations run as they come.
   void begin_step(std::int64_t rows);
@@ -164,6 +167,12 @@ class ArgumentStage {
   }
   /// Enqueues the copies of the arrays. Call it before the operation that reads them.
   Status send();
+  /// Enqueues a copy of the values to memory of the device that earlier operations may use. Call it
+  /// after begin(). Errors: kResourceExhausted, kDeviceLost.
+  template <class T>
+  Status write(T* to, std::span<const T> values) {
+    return write_bytes(to, values.data(), static_cast<std::int64_t>(values.size_bytes()));
+  }
 
  private:
   struct Chunk {
@@ -174,6 +183,7 @@ class ArgumentStage {
   };
   static constexpr std::int64_t kAlignment = 64;
   Result<void*> put_bytes(const void* values, std::int64_t bytes, std::int64_t room);
+  Status write_bytes(void* to, const void* values, std::int64_t bytes);
   Status add_chunk(std::int64_t bytes);
 
   const std::shared_ptr<DeviceMemory> memory_;

@@ -1,5 +1,6 @@
 #include "engine/device/step_recording.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -18,14 +19,36 @@ void OpList::add(cuda::OpCode code, const void* args, std::int64_t bytes) {
   ops_.push_back({code, begin, bytes});
 }
 
+void OpList::add_upload(const cuda::CopyArgs& upload) {
+  for (cuda::CopyArgs& before : uploads_) {
+    if (static_cast<std::byte*>(before.to) + before.bytes != upload.to ||
+        static_cast<const std::byte*>(before.from) + before.bytes != upload.from)
+      continue;
+    before.bytes += upload.bytes;
+    return;
+  }
+  uploads_.push_back(upload);
+}
+
+bool OpList::operator==(const OpList& other) const {
+  const auto same = [](const cuda::CopyArgs& a, const cuda::CopyArgs& b) {
+    return a.to == b.to && a.from == b.from && a.bytes == b.bytes;
+  };
+  return std::ranges::equal(uploads_, other.uploads_, same) && ops_ == other.ops_ &&
+         args_ == other.args_;
+}
+
 void OpList::clear() {
+  uploads_.clear();
   ops_.clear();
   args_.clear();
 }
 
 std::vector<cuda::StepOp> OpList::view() const {
   std::vector<cuda::StepOp> out;
-  out.reserve(ops_.size());
+  out.reserve(uploads_.size() + ops_.size());
+  for (const cuda::CopyArgs& upload : uploads_)
+    out.push_back({cuda::OpCode::kCopy, &upload, static_cast<std::int64_t>(sizeof upload)});
   for (const Op& op : ops_) out.push_back({op.code, args_.data() + op.begin, op.bytes});
   return out;
 }

@@ -17,10 +17,13 @@ class OpList {
   /// Appends an operation. `args` must have no undefined padding bytes, so that equal operations
   /// have equal bytes.
   void add(cuda::OpCode code, const void* args, std::int64_t bytes);
+  /// Adds a copy of pinned memory that comes before all operations. One that continues an earlier
+  /// one on both sides becomes part of it.
+  void add_upload(const cuda::CopyArgs& upload);
   void clear();
-  bool empty() const { return ops_.empty(); }
-  bool operator==(const OpList& other) const = default;
-  /// Returns the operations; valid until the list changes.
+  bool empty() const { return ops_.empty() && uploads_.empty(); }
+  bool operator==(const OpList& other) const;
+  /// Returns uploads and operations; valid until the list changes.
   std::vector<cuda::StepOp> view() const;
 
  private:
@@ -30,6 +33,7 @@ class OpList {
     std::int64_t bytes;
     bool operator==(const Op&) const = default;
   };
+  std::vector<cuda::CopyArgs> uploads_;
   std::vector<Op> ops_;
   std::vector<std::byte> args_;
 };
@@ -55,6 +59,9 @@ class StepRecording {
   void add(cuda::OpCode code, const void* args, std::int64_t bytes) {
     list_.add(code, args, bytes);
   }
+  /// Records a copy of arguments, which nothing of the step reads before it is recorded, so that
+  /// the copies of a step are few and come first.
+  void add_upload(const cuda::CopyArgs& upload) { list_.add_upload(upload); }
   /// Enqueues the recorded operations. Errors: those of the operations.
   Status end(cuda::DeviceOps& ops);
   /// Enqueues the recorded operations now and the rest of the step as it comes. It is for steps

@@ -96,6 +96,22 @@ struct ArgmaxArgs {
   std::int32_t* out;  ///< [rows]
 };
 
+/// Writes single elements of tables of pages and positions, which lie anywhere in device memory.
+/// Each element is written once.
+struct WriteTablesArgs {
+  struct Page {
+    const void** to;
+    const void* page;
+  };
+  struct Position {
+    std::int32_t* to;
+    std::int64_t position;
+  };
+  const Page* pages;          ///< [num_pages] in device memory
+  const Position* positions;  ///< [num_positions] in device memory
+  std::int64_t num_pages, num_positions;
+};
+
 /// The cache of one query row in a batch of decode steps, as in KvView and RowList. All pointers
 /// are device memory.
 struct SequenceKv {

@@ -48,7 +48,8 @@
   OTHER(kGatherRows, GatherRowsArgs)                                   \
   PLAIN(kListUnion, ListUnionArgs, list_union)                         \
   OTHER(kGroupedGemv, GroupedGemvArgs)                                 \
-  PLAIN(kGroupedExpand, GroupedExpandArgs, grouped_expand)
+  PLAIN(kGroupedExpand, GroupedExpandArgs, grouped_expand)             \
+  PLAIN(kWriteTables, WriteTablesArgs, write_tables)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

@@ -17,6 +17,7 @@ inline constexpr std::int32_t kPageTokens = 16;
 /// + head * head_stride + slot * token_stride + c * dtype size. kv is 0 for keys (post-RoPE) and 1
 /// for values; strides are in bytes. Elements of one head row are contiguous. positions[row] is the
 /// token's position; rows have no particular order unless `sorted`.
+class KvTable;
 struct KvView {
   const void* const* pages;       ///< [ceil(num_rows / kPageTokens)]
   const std::int32_t* positions;  ///< [num_rows]
@@ -25,6 +26,9 @@ struct KvView {
   DType dtype;  ///< f32, f16 or bf16
   std::int64_t kv_stride, head_stride, token_stride;
   bool sorted;  ///< positions ascend strictly, so kernels may skip and split ranges
+  /// What a device keeps of pages and positions (engine/cache/kv_table.h), or null. Kernels do not
+  /// use it.
+  KvTable* table = nullptr;
 };
 
 /// A writable KvView without positions.

@@ -148,6 +148,26 @@ TEST_F(DeviceStepsTest, AStepInWhichSomebodyWaitsIsNoGraph) {
   EXPECT_EQ(ops_->runs(OpCode::kStep), 0);
 }
 
+TEST(StepRecordingTest, UploadsComeFirstAndNeighboursAreOne) {
+  std::vector<std::byte> device(100), pinned(100);
+  OpList list;
+  const std::int64_t x = 1;
+  list.add_upload({device.data(), pinned.data(), 16});
+  list.add(OpCode::kAddBias, &x, 8);
+  list.add_upload({device.data() + 16, pinned.data() + 16, 8});
+  list.add_upload({device.data() + 50, pinned.data() + 24, 8});  // elsewhere on the device
+  const auto ops = list.view();
+  ASSERT_EQ(ops.size(), 3U);
+  ASSERT_EQ(ops[0].code, OpCode::kCopy);
+  EXPECT_EQ(static_cast<const cuda::CopyArgs*>(ops[0].args)->bytes, 24);
+  EXPECT_EQ(static_cast<const cuda::CopyArgs*>(ops[1].args)->to, device.data() + 50);
+  EXPECT_EQ(ops[2].code, OpCode::kAddBias);
+  OpList other = list;
+  EXPECT_TRUE(other == list);
+  other.add_upload({device.data() + 24, pinned.data() + 24, 8});
+  EXPECT_FALSE(other == list);
+}
+
 TEST(StepRecordingTest, AListIsAnotherWhenAnyByteOfItIs) {
   OpList a, b;
   const std::int64_t x = 1, y = 2;

@@ -21,6 +21,7 @@
 #include "kernels/cuda/matmul/projections.cuh"
 #include "kernels/cuda/rows/kv.cuh"
 #include "kernels/cuda/rows/kv_gather.cuh"
+#include "kernels/cuda/rows/kv_tables.cuh"
 #include "kernels/cuda/rows/rows.cuh"
 #include "kernels/cuda/rows/samkv.cuh"
 #include "tests/support/simt/arena.h"

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "engine/cache/working_cache.h"
+#include "engine/compute/compute.h"
+#include "engine/device/device_compute.h"
 #include "engine/device/device_memory.h"
 #include "tests/support/simt/emulated_ops.h"
 
@@ -151,6 +153,63 @@ TEST_F(DeviceCacheTest, TheHostSeesACopyThatGrows) {
       device.pool.write_pages(ones.data(), std::span<void* const>(device.pages(0)).subspan(2))
           .ok());
   EXPECT_EQ(seen(device), device.bytes(0));
+}
+
+/// What the device keeps of pages and positions is what the cache has, whatever happened to it.
+TEST_F(DeviceCacheTest, TablesFollowTheCache) {
+  const auto compute = make_device_compute(ops_);
+  Filled f(compute->memory(), 100);
+  const auto expect_known = [&](const char* after) {
+    std::vector<KvView> views;
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) views.push_back(f.cache.view(layer));
+    ASSERT_TRUE(compute->attention().refresh(views).ok());
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      const KvView& kv = views[static_cast<std::size_t>(layer)];
+      const std::int64_t rows = kv.num_rows, pages = (rows + kPageTokens - 1) / kPageTokens;
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
+      std::vector<const void*> there(static_cast<std::size_t>(pages));
+      ASSERT_GE(kv.table->known_rows(), rows);
+      ASSERT_TRUE(compute->memory()->read(kv.table->positions(), rows * 4, positions.data()).ok());
+      ASSERT_TRUE(compute->memory()->read(kv.table->pages(), pages * 8, there.data()).ok());
+      EXPECT_TRUE(std::ranges::equal(positions, std::span(kv.positions, positions.size())))
+          << "after " << after << ", layer " << layer;
+      EXPECT_TRUE(std::ranges::equal(there, std::span(kv.pages, there.size())))
+          << "after " << after << ", layer " << layer;
+    }
+  };
+  const auto add = [&](std::int32_t position, std::int32_t rows = 1) {
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
+    std::iota(positions.begin(), positions.end(), position);
+    for (std::int32_t layer = 0; layer < kLayers; ++layer)
+      ASSERT_TRUE(f.cache.add_rows(layer, positions).ok());
+  };
+  expect_known("a prefill");
+  for (std::int32_t i = 0; i < 40; ++i) {
+    add(200 + i);
+    expect_known("a step");
+  }
+  f.cache.truncate_all(75);
+  add(500, 3);
+  expect_known("other rows in place of removed ones");
+  add(600, 2000);
+  expect_known("growth past the room");
+  // Another holder of the last whole page makes a write take a copy.
+  const std::vector<void*> held = f.cache.share_page(2);
+  const std::int32_t row = 40;
+  ASSERT_TRUE(f.cache.writable(0, std::span(&row, 1)).ok());
+  expect_known("a copy of a shared page");
+  for (void* page : held) f.pool.release(page);
+  std::vector<std::int32_t> kept;
+  for (std::int32_t r = 0; r < 900; r += 3) kept.push_back(r);
+  ASSERT_TRUE(f.cache.keep_rows(1, std::vector{kept, kept}).ok());
+  expect_known("rows that were dropped");
+  f.cache.move_out();
+  // Other pages are taken first, so that rows come back to other places.
+  Filled other(compute->memory(), 3);
+  ASSERT_TRUE(f.cache.move_in().ok());
+  expect_known("rows that came back");
+  f.cache.forget_tables();
+  expect_known("a step that failed");
 }
 
 }  // namespace

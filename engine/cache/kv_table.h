@@ -1,0 +1,54 @@
+/// KvTable is a device's copy of the pages and positions of one layer of a WorkingCache. A decode
+/// step thus sends one position per layer and sequence, and not all of them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/cache/compute_memory.h"
+#include "kernels/rows/kv.h"
+
+namespace quire {
+
+/// The owner says what changed, at once; the device's Compute sends what is not known and says so.
+/// Threads: the engine thread.
+class KvTable {
+ public:
+  /// `memory` must outlive the table.
+  explicit KvTable(ComputeMemory& memory) : memory_(memory) {}
+  ~KvTable() { drop(); }
+  KvTable(const KvTable&) = delete;
+  KvTable& operator=(const KvTable&) = delete;
+
+  /// Forgets positions of rows from `row` on, or pages from `page` on: they were removed or others
+  /// came in their place. Rows that are appended need no call.
+  void forget_rows(std::int64_t row) { rows_ = std::min(rows_, row); }
+  void forget_pages(std::int64_t page) { num_pages_ = std::min(num_pages_, page); }
+  void forget() { rows_ = num_pages_ = 0; }
+
+  /// Makes room for so many rows; what was known is forgotten if the table must move. Errors:
+  /// kResourceExhausted, kDeviceLost (the table is empty then).
+  Status reserve(std::int64_t rows);
+  /// Says that work was enqueued which writes what was not known of the first `rows` rows and
+  /// their pages.
+  void know(std::int64_t rows) {
+    rows_ = std::max(rows_, rows);
+    num_pages_ = std::max(num_pages_, (rows + kPageTokens - 1) / kPageTokens);
+  }
+
+  std::int64_t known_rows() const { return rows_; }
+  std::int64_t known_pages() const { return num_pages_; }
+  /// Device memory, [room].
+  const void** pages() { return pages_; }
+  std::int32_t* positions() { return positions_; }
+
+ private:
+  void drop();
+  ComputeMemory& memory_;
+  const void** pages_ = nullptr;       // the start of one allocation of both
+  std::int32_t* positions_ = nullptr;  // behind the pages
+  std::int64_t room_ = 0, rows_ = 0, num_pages_ = 0;
+};
+
+}  // namespace quire
