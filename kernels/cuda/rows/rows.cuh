@@ -8,7 +8,13 @@
 
 namespace quire::cuda {
 
-/// One thread block per row.
+/// Returns whether rows that start at p, ld floats apart, allow accesses of 16 bytes.
+inline bool wide_rows(const void* p, std::int64_t ld) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
+}
+
+/// One thread block per row, which it reads twice. It serves rows that allow no wide accesses or
+/// are longer than RmsNormWideKernel keeps.
 struct RmsNormKernel {
   static constexpr int kThreads = 256;
   float* x;
@@ -39,6 +45,70 @@ struct RmsNormKernel {
   }
 };
 
+/// One thread block per row, which stays in registers: a thread has kEach packs of four values, a
+/// block apart. All loads, those of weights too, are under way together, because a single row is
+/// bound by latency: row, sum over the block, result.
+///
+/// Threads and packs follow from the length of a row alone, and so does the order of its sum: the
+/// bits of a row do not depend on how many rows there are.
+template <int kEach>
+struct RmsNormWideKernel {
+  static constexpr int kThreads = 512, kMost = kThreads * kEach * 4;  ///< kMost: the longest row
+  RmsNormKernel a;
+
+  /// The fewest whole warps whose threads have kEach packs each.
+  static int threads(std::int64_t dim) {
+    return static_cast<int>((dim / 4 + 32 * kEach - 1) / (32 * kEach)) * 32;
+  }
+
+  template <class Device>
+  QUIRE_DEVICE void operator()(Device& device) const {
+    const std::int64_t row = device.block_idx().x * a.dim;
+    const int packs = static_cast<int>(a.dim / 4), stride = device.block_dim(),
+              first = device.thread_idx();
+    auto* x = reinterpret_cast<Pack<float>*>(a.x + row);
+    const bool adds = a.residual != nullptr;
+    const auto *residual = reinterpret_cast<const Pack<float>*>(adds ? a.residual + row : nullptr),
+               *weight = reinterpret_cast<const Pack<float>*>(a.weight);
+    Pack<float> v[kEach] = {}, r[kEach] = {}, w[kEach] = {};
+    QUIRE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int at = first + i * stride;
+      if (at >= packs) continue;
+      v[i] = device.load(x + at);
+      w[i] = device.load(weight + at);
+      if (adds) r[i] = device.load(residual + at);
+    }
+    float squares = 0;
+    QUIRE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      QUIRE_UNROLL
+      for (int c = 0; c < 4; ++c) {
+        if (adds) v[i].e[c] += r[i].e[c];
+        squares += v[i].e[c] * v[i].e[c];
+      }
+    }
+    if (adds) {
+      QUIRE_UNROLL
+      for (int i = 0; i < kEach; ++i) {
+        if (first + i * stride < packs) device.store(x + first + i * stride, v[i]);
+      }
+    }
+    auto scratch = device.template shared<float>(0, device.block_dim() / 32);
+    const float inverse = 1.0f /
+                          sqrtf(block_sum(device, squares, scratch) / static_cast<float>(a.dim) +
+                                a.eps);
+    auto* out = reinterpret_cast<Pack<float>*>(a.out + row);
+    QUIRE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      if (first + i * stride >= packs) continue;
+      QUIRE_UNROLL
+      for (int c = 0; c < 4; ++c) v[i].e[c] = v[i].e[c] * inverse * w[i].e[c];
+      device.store(out + first + i * stride, v[i]);
+    }
+  }
+};
+
 template <class Launcher>
 Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
   const RmsNormArgs& a = args.norm;
@@ -48,6 +118,16 @@ Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
     return Status::invalid("out", "must not be x when there is a residual, whose sum x keeps");
   // The kernel writes x only with a residual.
   const RmsNormKernel kernel{const_cast<float*>(a.x), args.residual, a.weight, a.out, a.dim, a.eps};
+  const auto in_registers = [&]<int kEach>() {
+    using Kernel = RmsNormWideKernel<kEach>;
+    const int threads = Kernel::threads(a.dim);
+    return launcher.launch({{a.rows, 1, 1}, threads, threads / 32 * 4}, Kernel{kernel});
+  };
+  const bool wide = wide_rows(a.x, a.dim) && wide_rows(args.residual, a.dim) &&
+                    wide_rows(a.weight, a.dim) && wide_rows(a.out, a.dim);
+  if (wide && a.dim <= RmsNormWideKernel<1>::kMost) return in_registers.template operator()<1>();
+  if (wide && a.dim <= RmsNormWideKernel<2>::kMost) return in_registers.template operator()<2>();
+  if (wide && a.dim <= RmsNormWideKernel<4>::kMost) return in_registers.template operator()<4>();
   return launcher.launch(
       {{a.rows, 1, 1}, RmsNormKernel::kThreads, RmsNormKernel::kThreads / 32 * 4}, kernel);
 }
@@ -59,10 +139,6 @@ inline constexpr int kPieceThreads = 128, kPieceEach = 8, kPiece = kPieceThreads
 /// Returns a launch with a block for each piece of each row.
 inline LaunchShape pieces_of(std::int64_t rows, std::int64_t dim) {
   return {{rows, (dim + kPiece - 1) / kPiece, 1}, kPieceThreads, 0};
-}
-/// Returns whether rows that start at p, ld floats apart, allow accesses of 16 bytes.
-inline bool wide_rows(const void* p, std::int64_t ld) {
-  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
 /// Stores elements [0, 8) at p, which is aligned to 16 bytes.

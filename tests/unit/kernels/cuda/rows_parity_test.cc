@@ -15,7 +15,8 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(CudaParity, RmsNorm) {
-  for (const std::int64_t dim : {1, 7, 33, 256, 896}) {
+  // Rows of whole packs stay in registers, up to four packs of a thread (8,192 values)
+  for (const std::int64_t dim : {1, 7, 33, 256, 896, 2052, 4096, 6148, 8196}) {
     for (const std::int64_t rows : {0, 1, 5}) {
       const auto x = random_floats(rows * dim, 1, 3.0f), weight = random_floats(dim, 2);
       std::vector<float> expected(x.size()), cpu(x.size());
@@ -55,6 +56,32 @@ TEST(CudaParity, RmsNormInPlaceAndWithAResidual) {
   expect_close(device.download(out, rows * dim), of_sum, 1e-7, 2e-6, "with residual");
   EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, summed, rows, dim, 1e-5f}, r}).field(), "out");
   EXPECT_EQ(launch_rms_norm(launcher, {{summed, w, out, rows, 0, 1e-5f}, nullptr}).field(), "dim");
+}
+
+TEST(CudaParity, BitsOfARmsNormDoNotDependOnOtherRows) {
+  for (const std::int64_t dim : {129, 896, 4096}) {
+    const std::int64_t rows = 3;
+    const auto x = random_floats(rows * dim, 1), residual = random_floats(rows * dim, 2),
+               weight = random_floats(dim, 3);
+    auto sums = x;
+    add_inplace(sums.data(), residual.data(), rows * dim);
+    TestDevice device;
+    auto launcher = device.launcher();
+    const float *w = device.upload(weight, "weight"), *r = device.upload(residual, "residual");
+    float *together = device.output(x, "x"), *out = device.output(rows * dim, "out");
+    ASSERT_OK(launch_rms_norm(launcher, {{together, w, out, rows, dim, 1e-5f}, r}));
+    EXPECT_EQ(device.download(together, rows * dim), sums);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      float *alone = device.output(
+                std::vector<float>(x.begin() + row * dim, x.begin() + (row + 1) * dim), "a row"),
+            *own = device.output(dim, "its result");
+      const float* own_residual = device.upload(
+          std::vector<float>(residual.begin() + row * dim, residual.begin() + (row + 1) * dim),
+          "its residual");
+      ASSERT_OK(launch_rms_norm(launcher, {{alone, w, own, 1, dim, 1e-5f}, own_residual}));
+      EXPECT_EQ(device.download(own, dim), device.download(out + row * dim, dim)) << "dim " << dim;
+    }
+  }
 }
 
 TEST(CudaParity, SumsOfColumnsHaveTheBitsOfTheCpu) {
