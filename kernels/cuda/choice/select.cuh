@@ -162,48 +162,112 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
       TopKKernel{a, static_cast<std::int32_t>(count)});
 }
 
-/// One thread block per row.
+/// One thread block per row. A thread takes units of four scores, or of one where rows allow no
+/// wide accesses, with the loads of kAhead units under way. It keeps only the largest value and the
+/// batch of units where that came first, about an instruction for a score, so that a single row is
+/// bound by what one multiprocessor reads. Threads that have the row's largest value then look for
+/// it in their batch.
+template <bool kWide>
 struct ArgmaxKernel {
-  static constexpr int kThreads = 256, kSharedBytes = kThreads / 32 * 8;
+  static constexpr int kThreads = 1024, kWarps = kThreads / 32, kSharedBytes = kWarps * 8;
+  static constexpr int kCount = kWide ? 4 : 1, kAhead = 8;
+  static constexpr std::int32_t kNone = 0x7fffffff;
   ArgmaxArgs a;
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    constexpr int kWarps = kThreads / 32;
-    auto keys = device.template shared<std::uint32_t>(0, kWarps);
-    auto indices = device.template shared<std::int32_t>(kWarps * 4, kWarps);
     const float* x = a.x + device.block_idx().x * a.n;
-    std::uint32_t key = 0;
-    std::int32_t index = 0x7fffffff;  // marks no element
-    for (std::int64_t i = device.thread_idx(); i < a.n; i += kThreads) {
-      keep_better(score_key(device.load(x + i)), static_cast<std::int32_t>(i), key, index);
+    const auto units = static_cast<std::int32_t>(a.n / kCount);
+    float best = -kInfinity;
+    std::int32_t batch = kNone;
+    for (std::int64_t first = device.thread_idx(); first < units; first += kThreads * kAhead) {
+      float values[kAhead][kCount];
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i) load_unit(device, x, first + i * kThreads, units, values[i]);
+      float largest = -kInfinity;  // NaN is never the larger one
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        QUIRE_UNROLL
+        for (int c = 0; c < kCount; ++c) largest = fmaxf(largest, values[i][c]);
+      }
+      if (largest > best) {
+        best = largest;
+        batch = static_cast<std::int32_t>(first);
+      }
     }
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const std::uint32_t other_key = device.shuffle_xor(key, mask);
-      const std::int32_t other_index = device.shuffle_xor(index, mask);
-      keep_better(other_key, other_index, key, index);
+    const float top = largest_of_block(device, best);
+    std::int32_t index = kNone;
+    if (top == -kInfinity) {
+      index = first_of_the_least(device, x);
+    } else if (best == top) {
+      for (int i = kAhead - 1; i >= 0; --i) {
+        const std::int64_t unit = std::int64_t{batch} + i * kThreads;
+        float values[kCount];
+        load_unit(device, x, unit, units, values);
+        for (int c = kCount - 1; c >= 0; --c) {
+          if (values[c] == top) index = static_cast<std::int32_t>(unit * kCount + c);
+        }
+      }
     }
-    if (device.lane() == 0) {
-      keys[device.warp()] = key;
-      indices[device.warp()] = index;
-    }
-    device.sync_threads();
-    if (device.thread_idx() != 0) return;
-    for (int w = 1; w < kWarps; ++w) {
-      const std::uint32_t other_key = keys[w];
-      const std::int32_t other_index = indices[w];
-      keep_better(other_key, other_index, key, index);
-    }
-    device.store(a.out + device.block_idx().x, index);
+    index = least_of_block(device, index);
+    if (device.thread_idx() == 0) device.store(a.out + device.block_idx().x, index);
   }
 
  private:
-  QUIRE_DEVICE static void keep_better(std::uint32_t other_key, std::int32_t other_index,
-                                       std::uint32_t& key, std::int32_t& index) {
-    if (other_key > key || (other_key == key && other_index < index)) {
-      key = other_key;
-      index = other_index;
+  /// Loads a unit of scores; one past the end has -inf.
+  template <class Device>
+  QUIRE_DEVICE static void load_unit(Device& device, const float* x, std::int64_t unit,
+                                     std::int32_t units, float (&values)[kCount]) {
+    if (unit >= units) {
+      QUIRE_UNROLL
+      for (int c = 0; c < kCount; ++c) values[c] = -kInfinity;
+    } else if constexpr (kWide) {
+      const Pack<float> pack = device.load(reinterpret_cast<const Pack<float>*>(x) + unit);
+      QUIRE_UNROLL
+      for (int c = 0; c < kCount; ++c) values[c] = pack.e[c];
+    } else {
+      values[0] = device.load(x + unit);
     }
+  }
+
+  /// Returns the first index of -inf in a row of -inf and NaN, which ranks last; 0 if all are NaN.
+  template <class Device>
+  QUIRE_DEVICE std::int32_t first_of_the_least(Device& device, const float* x) const {
+    std::int32_t index = kNone;
+    for (std::int64_t i = device.thread_idx(); i < a.n && index == kNone; i += kThreads) {
+      if (device.load(x + i) == -kInfinity) index = static_cast<std::int32_t>(i);
+    }
+    const std::int32_t least = least_of_block(device, index);
+    device.sync_threads();  // nobody reads the scratch memory
+    return least == kNone ? 0 : least;
+  }
+
+  template <class Device>
+  QUIRE_DEVICE static float largest_of_block(Device& device, float x) {
+    auto scratch = device.template shared<float>(0, kWarps);
+    for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, device.shuffle_xor(x, mask));
+    if (device.lane() == 0) scratch[device.warp()] = x;
+    device.sync_threads();
+    x = scratch[device.lane()];  // as many warps as lanes
+    for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, device.shuffle_xor(x, mask));
+    return x;
+  }
+
+  template <class Device>
+  QUIRE_DEVICE static std::int32_t least_of_block(Device& device, std::int32_t x) {
+    auto scratch = device.template shared<std::int32_t>(kWarps * 4, kWarps);
+    x = least_of_warp(device, x);
+    if (device.lane() == 0) scratch[device.warp()] = x;
+    device.sync_threads();
+    return least_of_warp(device, scratch[device.lane()]);
+  }
+  template <class Device>
+  QUIRE_DEVICE static std::int32_t least_of_warp(Device& device, std::int32_t x) {
+    for (int mask = 16; mask > 0; mask /= 2) {
+      const std::int32_t other = device.shuffle_xor(x, mask);
+      if (other < x) x = other;
+    }
+    return x;
   }
 };
 
@@ -211,8 +275,12 @@ template <class Launcher>
 Status launch_argmax(Launcher& launcher, const ArgmaxArgs& a) {
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
   if (a.n < 1 || a.n > 0x7fffffff) return Status::invalid("n", "must be 1 or more, below 2^31");
-  return launcher.launch({{a.rows, 1, 1}, ArgmaxKernel::kThreads, ArgmaxKernel::kSharedBytes},
-                         ArgmaxKernel{a});
+  const auto find = [&]<bool kWide>() {
+    using Kernel = ArgmaxKernel<kWide>;
+    return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{a});
+  };
+  const bool wide = a.n % 4 == 0 && reinterpret_cast<std::uintptr_t>(a.x) % 16 == 0;
+  return wide ? find.template operator()<true>() : find.template operator()<false>();
 }
 
 }  // namespace quire::cuda

@@ -121,7 +121,7 @@ Status launch_rms_norm(Launcher& launcher, const ResidualRmsNormArgs& args) {
   const auto in_registers = [&]<int kEach>() {
     using Kernel = RmsNormWideKernel<kEach>;
     const int threads = Kernel::threads(a.dim);
-    return launcher.launch({{a.rows, 1, 1}, threads, threads / 32 * 4}, Kernel{kernel});
+    return launcher.launch({{a.rows, 1, 1}, threads, Kernel::kThreads / 32 * 4}, Kernel{kernel});
   };
   const bool wide = wide_rows(a.x, a.dim) && wide_rows(args.residual, a.dim) &&
                     wide_rows(a.weight, a.dim) && wide_rows(a.out, a.dim);

@@ -279,7 +279,8 @@ TEST(CudaParity, TopKWithTiesAndNan) {
 }
 
 TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
-  for (const std::int64_t n : {1, 5, 33, 1000}) {
+  // A thread has batches of eight units: 32,768 scores of a row of whole packs, or 8,192
+  for (const std::int64_t n : {1, 5, 33, 1000, 9001, 33000}) {
     auto x = random_floats(4 * n, 6);
     x[static_cast<std::size_t>(n + n / 2)] = x[static_cast<std::size_t>(2 * n - 1)] = 100.0f;
     if (n > 1) x[static_cast<std::size_t>(2 * n)] = kNan;
@@ -292,6 +293,33 @@ TEST(CudaParity, ArgmaxTakesTheFirstOfTheLargest) {
     for (std::int64_t r = 0; r < 4; ++r)
       EXPECT_EQ(actual[static_cast<std::size_t>(r)], argmax(x.data() + r * n, n))
           << "n " << n << " row " << r;
+  }
+}
+
+TEST(CudaParity, ArgmaxOfInfinitiesNanAndZeros) {
+  constexpr std::int64_t kRows = 5;
+  for (const std::int64_t n : {6, 40, 2001, 2048}) {
+    std::vector<float> x(static_cast<std::size_t>(kRows * n), kNan);
+    const auto at = [&](std::int64_t row, std::int64_t i) -> float& {
+      return x[static_cast<std::size_t>(row * n + i)];
+    };
+    at(0, n - 2) = at(0, n - 1) = -kInfinity;  // before NaN, and after every number
+    for (std::int64_t i = 0; i < n; ++i) {
+      at(1, i) = -kInfinity;
+      at(2, i) = i % 2 == 0 ? -1.0f : kNan;
+      at(3, i) = i < 3 ? -kInfinity : 0.0f;
+    }
+    at(2, n / 2) = at(2, n - 1) = kInfinity;
+    at(3, 3) = -0.0f;  // equal to the zeros that follow
+    TestDevice device;
+    std::int32_t* out = device.output(std::vector<std::int32_t>(kRows, -1), "out");
+    auto launcher = device.launcher();
+    ASSERT_OK(launch_argmax(launcher, {device.upload(x, "x"), kRows, n, out}));
+    const std::vector<std::int32_t> expected = {static_cast<std::int32_t>(n - 2), 0,
+                                                static_cast<std::int32_t>(n / 2), 3, 0};
+    for (std::int64_t r = 0; r < kRows; ++r)
+      ASSERT_EQ(argmax(x.data() + r * n, n), expected[static_cast<std::size_t>(r)]) << r;
+    EXPECT_EQ(device.download(out, kRows), expected) << "n " << n;
   }
 }
 
