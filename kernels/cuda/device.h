@@ -122,6 +122,11 @@ QUIRE_DEVICE float block_sum(Device& device, float x, SharedFloats scratch) {
   return sum;
 }
 
+/// Returns whether rows that start at p, ld floats apart, allow accesses of 16 bytes.
+inline bool wide_rows(const void* p, std::int64_t ld) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
+}
+
 /// Loads elements [0, 8) at p, which is aligned to 16 bytes.
 template <class E, class Device>
 QUIRE_DEVICE void load8(Device& device, const void* p, float (&out)[8]) {

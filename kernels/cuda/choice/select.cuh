@@ -279,8 +279,7 @@ Status launch_argmax(Launcher& launcher, const ArgmaxArgs& a) {
     using Kernel = ArgmaxKernel<kWide>;
     return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{a});
   };
-  const bool wide = a.n % 4 == 0 && reinterpret_cast<std::uintptr_t>(a.x) % 16 == 0;
-  return wide ? find.template operator()<true>() : find.template operator()<false>();
+  return wide_rows(a.x, a.n) ? find.template operator()<true>() : find.template operator()<false>();
 }
 
 }  // namespace quire::cuda

@@ -8,11 +8,6 @@
 
 namespace quire::cuda {
 
-/// Returns whether rows that start at p, ld floats apart, allow accesses of 16 bytes.
-inline bool wide_rows(const void* p, std::int64_t ld) {
-  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
-}
-
 /// One thread block per row, which it reads twice. It serves rows that allow no wide accesses or
 /// are longer than RmsNormWideKernel keeps.
 struct RmsNormKernel {

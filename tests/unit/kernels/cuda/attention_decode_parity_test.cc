@@ -379,6 +379,26 @@ TEST(CudaParity, EmptyPartsAtTheEndDoNotChangeBits) {
   EXPECT_EQ(shorter_lse, longer_lse);
 }
 
+TEST(CudaParity, MergedRowsHaveTheSameBitsHoweverManyThereAre) {
+  for (const auto& [count, dim] : {std::pair{30, 132}, {100, 36}}) {
+    const std::int64_t few = 5;
+    const Parts many(count, 520, dim);  // each by a warp, and the few below by a block each
+    Parts first(count, few, dim);
+    for (std::int64_t p = 0; p < count; ++p) {
+      std::copy_n(many.out.begin() + p * many.rows * dim, few * dim,
+                  first.out.begin() + p * few * dim);
+      std::copy_n(many.lse.begin() + p * many.rows, few, first.lse.begin() + p * few);
+    }
+    std::vector<float> out, lse, few_out, few_lse;
+    ASSERT_OK(many.merge(out, lse));
+    ASSERT_OK(first.merge(few_out, few_lse));
+    out.resize(few_out.size());
+    lse.resize(few_lse.size());
+    EXPECT_EQ(out, few_out) << count;
+    EXPECT_EQ(lse, few_lse) << count;
+  }
+}
+
 TEST(CudaParity, DecodeAttentionRefusesBadShapes) {
   const Scene scene(kShapes[1]);
   std::vector<float> out, lse;
