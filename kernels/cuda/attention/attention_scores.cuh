@@ -1,12 +1,16 @@
 /// This file holds attention_scores() on the GPU, by which compressors rank cached rows.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/attention_scores.h"
+#include "kernels/cuda/attention/attention_scores_mma.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/rows/kv_checks.h"
 
 namespace quire::cuda {
 
+/// For f32 KV; attention_scores_mma.cuh has the other types.
 /// A sub-warp (team) of kLanes lanes holds kKeys keys, eight channels per lane; query rows pass
 /// through shared memory in order. One thread reduces a score over rows, then heads, in order. Its
 /// bits therefore do not depend on how rows are split into calls.
@@ -114,15 +118,20 @@ Status launch_attention_scores(Launcher& launcher, const AttentionScoresArgs& a)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
   if (a.rows == 0) return {};
   return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
-    const auto score = [&]<int kLanes>() {
-      using Kernel = AttentionScoresKernel<E, kLanes>;
-      return launcher.launch({{Kernel::num_blocks(a.kv.num_rows), a.kv.num_kv_heads, 1},
-                              Kernel::kThreads,
-                              Kernel::shared_bytes(a.num_heads / a.kv.num_kv_heads)},
-                             Kernel{a});
-    };
-    if (a.kv.head_dim <= 64) return score.template operator()<8>();
-    return a.kv.head_dim <= 128 ? score.template operator()<16>() : score.template operator()<32>();
+    if constexpr (!std::is_same_v<E, float>) {
+      return launch_attention_scores_mma<E>(launcher, a);
+    } else {
+      const auto score = [&]<int kLanes>() {
+        using Kernel = AttentionScoresKernel<E, kLanes>;
+        return launcher.launch({{Kernel::num_blocks(a.kv.num_rows), a.kv.num_kv_heads, 1},
+                                Kernel::kThreads,
+                                Kernel::shared_bytes(a.num_heads / a.kv.num_kv_heads)},
+                               Kernel{a});
+      };
+      if (a.kv.head_dim <= 64) return score.template operator()<8>();
+      return a.kv.head_dim <= 128 ? score.template operator()<16>()
+                                  : score.template operator()<32>();
+    }
   });
 }
 
