@@ -2,9 +2,10 @@
 ///
 /// A kernel is a struct of plain values with `static constexpr int kThreads` and
 ///   template <class Device> QUIRE_DEVICE void operator()(Device& device) const;
-/// which every thread of a launch runs. nvcc compiles it with the Device of hardware.cuh. Any C++
-/// compiler compiles it with the Device of tests/support/simt, which runs threads as fibers and
-/// checks what a GPU does not. A Device offers to each thread:
+/// which every thread of a launch runs. A `static constexpr int kResident` says for how many blocks
+/// a multiprocessor shall have registers; without it the compiler chooses. nvcc compiles it with
+/// the Device of hardware.cuh. Any C++ compiler compiles it with the Device of tests/support/simt,
+/// which runs threads as fibers and checks what a GPU does not. A Device offers to each thread:
 ///   int thread_idx(), block_dim()          one-dimensional blocks, a multiple of 32 threads
 ///   Dim3 block_idx(), grid_dim()
 ///   int lane(), warp()                     thread_idx % 32 and thread_idx / 32

@@ -161,8 +161,17 @@ class HardwareDevice {
   static constexpr unsigned kAllLanes = 0xffffffffu;
 };
 
+/// Returns Kernel::kResident, or 0: the compiler chooses.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads)
+constexpr int resident_blocks_wanted() {
+  if constexpr (requires { Kernel::kResident; })
+    return Kernel::kResident;
+  else
+    return 0;
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, resident_blocks_wanted<Kernel>())
     run_kernel(const __grid_constant__ Kernel kernel) {
   HardwareDevice device;
   kernel(device);

@@ -8,27 +8,28 @@
 #pragma once
 
 #include "kernels/attention/attention_scores.h"
+#include "kernels/cuda/attention/attention_tiles.cuh"
 #include "kernels/cuda/device.h"
 
 namespace quire::cuda {
 
-/// One thread block handles kKeys keys of one KV head over all query rows, kRows at a time, where a
-/// row is one query head of one row of the call, in the order of the reduction. Queries are rounded
-/// to E exactly as attention_prefill.cuh rounds them, which lse comes from. Of eight warps four
-/// have 16 rows each, with one half of the keys, and four the same rows with the other half.
+/// One thread block handles kKeys keys of one KV head over all query rows, kRows at a time, in the
+/// order of the reduction. Of eight warps four have 16 rows each, with one half of the keys, and
+/// four the same rows with the other half.
 ///
 /// One thread reduces a key's weights in order, from shared memory; so a score's bits do not depend
 /// on how rows are split into calls.
 template <class E, int kDim>
 struct AttentionScoresMmaKernel {
-  static constexpr int kThreads = 256, kRows = 64, kKeys = kDim <= 128 ? 128 : 64, kRow = kDim + 8,
+  static constexpr int kThreads = 256, kRows = 64, kKeys = kDim <= 128 ? 128 : 64,
+                       kRow = kTileRow<kDim>,
                        kLine = kKeys + 8;  ///< of weights; kRow of queries and keys
   static constexpr int kPositionsAt = kKeys * kRow * 2, kQueriesAt = kPositionsAt + kKeys * 4,
                        kQueryBytes = kRows * kRow * 2, kWeightBytes = kRows * kLine * 4;
   /// Weights lie where queries were.
   static constexpr int kSharedBytes = kQueriesAt +
                                       (kQueryBytes > kWeightBytes ? kQueryBytes : kWeightBytes);
-  static constexpr int kPacks = kDim / 8, kSteps = kDim / 16, kTile = 16, kHalf = kKeys / 2,
+  static constexpr int kSteps = kDim / 16, kTile = QueryRows::kTile, kHalf = kKeys / 2,
                        kBlocks = kHalf / 8, kAtOnce = 8;
   static constexpr float kLog2E = 1.4426950408889634f;
   AttentionScoresArgs a;
@@ -39,15 +40,16 @@ struct AttentionScoresMmaKernel {
     const std::int64_t first_key = device.block_idx().x * kKeys;
     const int group = a.num_heads / a.kv.num_kv_heads,
               kv_head = static_cast<int>(device.block_idx().y);
-    load_keys(device, first_key, kv_head);
+    copy_tile_keys<E, kDim, kKeys, kThreads>(device, a.kv, first_key, a.kv.num_rows, kv_head, 0);
     device.commit_copies();
+    load_positions(device, first_key);
     const std::int64_t key = first_key + device.thread_idx();
     const bool owns = device.thread_idx() < kKeys && key < a.kv.num_rows;
     float score = owns ? device.load(a.scores + kv_head * a.ld_scores + key) : 0.0f;
-    Rows rows{0, 0, group, 0};
-    for (std::int64_t left = a.rows * group; left > 0; left -= kRows, rows.advance()) {
+    QueryRows rows{0, 0, group, 0};
+    for (std::int64_t left = a.rows * group; left > 0; left -= kRows, rows.advance(kRows)) {
       rows.count = static_cast<int>(left < kRows ? left : kRows);
-      load_queries(device, rows, kv_head);
+      load_tile_queries<E, kDim, kRows, kThreads>(device, a, rows, kv_head, wide, kQueriesAt);
       device.template wait_copies<0>();
       device.sync_threads();
       const int tile = device.warp() % (kRows / kTile) * kTile;
@@ -63,78 +65,16 @@ struct AttentionScoresMmaKernel {
   }
 
  private:
-  /// The rows at hand: row i is query head (head + i) % group of the KV head and row
-  /// row + (head + i) / group of the call.
-  struct Rows {
-    std::int64_t row;
-    int head, group, count;
-    QUIRE_DEVICE std::int64_t row_of(int i) const { return row + (head + i) / group; }
-    QUIRE_DEVICE int head_of(int i) const { return (head + i) % group; }
-    QUIRE_DEVICE void advance() {
-      row = row_of(kRows);  // before head, on which it depends
-      head = head_of(kRows);
-    }
-    QUIRE_DEVICE int whole_tiles() const { return (count + kTile - 1) / kTile * kTile; }
-  };
   struct alignas(8) Two {
     float e[2];
   };
 
-  /// Starts copies of the keys, zeros past the last key and channel, and loads their positions.
   template <class Device>
-  QUIRE_DEVICE void load_keys(Device& device, std::int64_t first, int kv_head) const {
-    constexpr int kEach = kKeys * kPacks / kThreads;
-    auto packs = device.template shared<Pack<E>>(0, kKeys * (kRow / 8));
-    // Pointers of pages first, so that no copy waits for the next one's
-    const Pack<E>* from[kEach];
-    bool present[kEach];
-    QUIRE_UNROLL
-    for (int n = 0; n < kEach; ++n) {
-      const int i = n * kThreads + device.thread_idx(), pack = i % kPacks;
-      const std::int64_t key = first + i / kPacks;
-      present[n] = key < a.kv.num_rows && pack * 8 < a.kv.head_dim;
-      const std::int64_t row = present[n] ? key : 0;
-      const char* at = static_cast<const char*>(device.load(a.kv.pages + row / kPageTokens)) +
-                       kv_head * a.kv.head_stride + row % kPageTokens * a.kv.token_stride;
-      from[n] = reinterpret_cast<const Pack<E>*>(at) + (present[n] ? pack : 0);
-    }
-    QUIRE_UNROLL
-    for (int n = 0; n < kEach; ++n) {
-      const int i = n * kThreads + device.thread_idx();
-      device.copy_async_or_zero(packs, i / kPacks * (kRow / 8) + i % kPacks, from[n], present[n]);
-    }
+  QUIRE_DEVICE void load_positions(Device& device, std::int64_t first) const {
     auto positions = device.template shared<std::int32_t>(kPositionsAt, kKeys);
     const int i = device.thread_idx();
     if (i < kKeys)
       positions[i] = first + i < a.kv.num_rows ? device.load(a.kv.positions + first + i) : 0;
-  }
-
-  /// Rounds the queries of whole tiles of rows; zeros past the last row and channel.
-  template <class Device>
-  QUIRE_DEVICE void load_queries(Device& device, const Rows& rows, int kv_head) const {
-    auto packs = device.template shared<Pack<E>>(kQueriesAt, kRows * (kRow / 8));
-    const float scale = a.scale * kLog2E;
-    QUIRE_UNROLL
-    for (int n = 0; n < kRows * kPacks / kThreads; ++n) {
-      const int i = n * kThreads + device.thread_idx(), pack = i % kPacks, row = i / kPacks;
-      if (row >= rows.whole_tiles()) continue;
-      float query[8] = {};
-      if (row < rows.count && pack * 8 < a.kv.head_dim) {
-        const float* q = a.q + rows.row_of(row) * a.ldq +
-                         std::int64_t{kv_head * rows.group + rows.head_of(row)} * a.kv.head_dim +
-                         pack * 8;
-        if (wide) {
-          load8<float>(device, q, query);
-        } else {
-          QUIRE_UNROLL
-          for (int c = 0; c < 8; ++c) query[c] = device.load(q + c);
-        }
-      }
-      Pack<E> rounded;
-      QUIRE_UNROLL
-      for (int c = 0; c < 8; ++c) rounded.e[c] = device.template from_float<E>(query[c] * scale);
-      packs[row * (kRow / 8) + pack] = rounded;
-    }
   }
 
   template <class Device>
@@ -167,7 +107,7 @@ struct AttentionScoresMmaKernel {
 
   /// Turns a tile's scores into weights; what a row does not see leaves a reduction as it is.
   template <class Device>
-  QUIRE_DEVICE void store_weights(Device& device, const Rows& rows, int tile, int kv_head,
+  QUIRE_DEVICE void store_weights(Device& device, const QueryRows& rows, int tile, int kv_head,
                                   const float (&scores)[kBlocks][4]) const {
     auto weights = device.template shared<Two>(kQueriesAt, kRows * (kLine / 2));
     auto positions = device.template shared<std::int32_t>(kPositionsAt, kKeys);

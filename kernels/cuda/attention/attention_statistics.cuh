@@ -6,12 +6,14 @@
 
 #include "kernels/attention/attention_mass.h"
 #include "kernels/attention/attention_stats.h"
+#include "kernels/cuda/attention/attention_mass_mma.cuh"
 #include "kernels/cuda/attention/attention_stats_mma.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/rows/kv_checks.h"
 
 namespace quire::cuda {
 
+/// For f32 KV; attention_mass_mma.cuh has the other types.
 /// One thread block per (range, up to kHeads query heads of one KV head, query row). A sub-warp
 /// (team) of kLanes lanes holds a key, eight channels per lane, for all heads of the block. Teams
 /// take keys in turn, and their sums are added in order.
@@ -107,21 +109,25 @@ Status launch_attention_mass(Launcher& launcher, const AttentionMassArgs& a) {
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
   const std::int64_t group = a.num_heads / a.kv.num_kv_heads;
   return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
-    const auto measure = [&]<int kLanes, int kHeads>() {
-      using Kernel = AttentionMassKernel<E, kLanes, kHeads>;
-      const std::int64_t tiles = (group + kHeads - 1) / kHeads;
-      return launcher.launch({{a.num_ranges, a.kv.num_kv_heads * tiles, a.rows},
-                              Kernel::kThreads,
-                              Kernel::kSharedBytes},
-                             Kernel{a});
-    };
-    const auto with_heads = [&]<int kLanes>() {
-      return group == 1 ? measure.template operator()<kLanes, 1>()
-                        : measure.template operator()<kLanes, 4>();
-    };
-    if (a.kv.head_dim <= 64) return with_heads.template operator()<8>();
-    return a.kv.head_dim <= 128 ? with_heads.template operator()<16>()
-                                : with_heads.template operator()<32>();
+    if constexpr (!std::is_same_v<E, float>) {
+      return launch_attention_mass_mma<E>(launcher, a);
+    } else {
+      const auto measure = [&]<int kLanes, int kHeads>() {
+        using Kernel = AttentionMassKernel<E, kLanes, kHeads>;
+        const std::int64_t tiles = (group + kHeads - 1) / kHeads;
+        return launcher.launch({{a.num_ranges, a.kv.num_kv_heads * tiles, a.rows},
+                                Kernel::kThreads,
+                                Kernel::kSharedBytes},
+                               Kernel{a});
+      };
+      const auto with_heads = [&]<int kLanes>() {
+        return group == 1 ? measure.template operator()<kLanes, 1>()
+                          : measure.template operator()<kLanes, 4>();
+      };
+      if (a.kv.head_dim <= 64) return with_heads.template operator()<8>();
+      return a.kv.head_dim <= 128 ? with_heads.template operator()<16>()
+                                  : with_heads.template operator()<32>();
+    }
   });
 }
 

@@ -30,6 +30,15 @@ struct Window {
                                      kv.view(true), out.data(), width, lse.data()})
                     .ok());
   }
+  /// Makes queries that a device, which rounds them to the type of 16-bit KV once they are scaled,
+  /// leaves as they are.
+  void round_queries() {
+    if (s.dtype == DType::kF32) return;
+    const float log2_scale = scale() * 1.4426950408889634f;
+    for (float& x : q) x *= log2_scale;
+    q = rounded(q, s.dtype);
+    for (float& x : q) x /= log2_scale;
+  }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(s.dim)); }
   Shape s;
   std::int32_t heads;
@@ -43,8 +52,10 @@ TEST(CudaParity, AttentionMass) {
   for (const Shape& s :
        {Shape{1, 1, 1, 1, 8, DType::kF32}, Shape{35, 5, 2, 3, 24, DType::kF16},
         Shape{70, 3, 1, 16, 64, DType::kBF16}, Shape{33, 4, 3, 1, 128, DType::kF32},
-        Shape{40, 2, 1, 5, 256, DType::kF16}}) {
+        Shape{40, 2, 1, 5, 256, DType::kF16}, Shape{210, 18, 2, 4, 128, DType::kBF16},
+        Shape{129, 3, 1, 2, 96, DType::kF16}}) {
     Window w(s);
+    w.round_queries();
     if (s.queries > 2) w.positions[1] = -1;  // a row that sees nothing
     w.attend();
     const std::vector<RowRange> ranges = {
@@ -88,6 +99,48 @@ TEST(CudaParity, AttentionMass) {
     }
     a.ld_lse = 0;
     EXPECT_EQ(launch_attention_mass(launcher, a).field(), "ldq");
+  }
+}
+
+/// Returns the mass of ranges for `rows` query rows of the window from `first` on.
+std::vector<float> mass_on_device(const Window& w, std::int64_t first, std::int64_t rows,
+                                  const std::vector<RowRange>& ranges) {
+  TestDevice device;
+  auto launcher = device.launcher();
+  const auto n = static_cast<std::int64_t>(ranges.size());
+  const std::int64_t width = std::int64_t{w.heads} * w.s.dim;
+  float* mass = device.output(rows * w.heads * n, "mass");
+  const Status status = launch_attention_mass(
+      launcher,
+      {device.upload(w.q, "q") + first * width,
+       device.upload(w.positions, "query positions") + first,
+       device.upload(w.lse, "lse") + first * w.heads, rows, width, w.heads, w.heads, w.scale(),
+       device.upload(w.kv.view(true)), device.upload(ranges, "ranges"), n, mass});
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  return TestDevice::download(mass, rows * w.heads * n);
+}
+
+TEST(CudaParity, BitsOfAttentionMassDependNeitherOnOtherRowsNorOnOtherRanges) {
+  for (const Shape& s :
+       {Shape{140, 19, 1, 5, 24, DType::kBF16}, Shape{70, 3, 2, 2, 16, DType::kF32}}) {
+    Window w(s);
+    w.attend();
+    // So many ranges that a block has several
+    std::vector<RowRange> ranges;
+    for (std::int64_t i = 0; i < 300; ++i)
+      ranges.push_back({i % 50, i % 50 + (i < 5 ? 60 + i : i % 9)});
+    const auto n = static_cast<std::int64_t>(ranges.size());
+    const auto all = mass_on_device(w, 0, s.queries, ranges);
+    for (const std::int64_t row : {std::int64_t{0}, s.queries - 1}) {
+      const auto begin = all.begin() + row * w.heads * n;
+      EXPECT_EQ(mass_on_device(w, row, 1, ranges), std::vector<float>(begin, begin + w.heads * n));
+    }
+    for (const std::size_t range : {0u, 4u, 8u, 299u}) {
+      std::vector<float> expected;
+      for (std::int64_t head = 0; head < s.queries * w.heads; ++head)
+        expected.push_back(all[static_cast<std::size_t>(head * n) + range]);
+      EXPECT_EQ(mass_on_device(w, 0, s.queries, {ranges[range]}), expected) << range;
+    }
   }
 }
 
