@@ -41,99 +41,234 @@ QUIRE_DEVICE Int block_prefix_sum(Device& device, Int x, SharedInts scratch, Int
   return before + sum - x;
 }
 
-/// Returns the `need`-th largest key of scores [n], found digit by digit from the top by a block of
-/// kSelectThreads threads. `need` becomes the number of keys equal to it among those `need`
-/// largest. It uses the shared memory of SelectScratch at byte 0 and ends with a barrier.
-inline constexpr int kSelectThreads = 256;  // one per digit
-struct SelectScratch {
-  static constexpr int kHistogram = 0, kPrefix = kSelectThreads * 4,
-                       kChosen = kPrefix + kSelectThreads / 32 * 4, kBytes = kChosen + 16;
-};
+/// Returns the sum over the warp.
 template <class Device>
-QUIRE_DEVICE std::uint32_t radix_least_key(Device& device, const float* scores, std::int64_t n,
-                                           std::int32_t& need) {
-  auto histogram = device.template shared<std::int32_t>(SelectScratch::kHistogram, kSelectThreads);
-  auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kSelectThreads / 32);
-  auto chosen = device.template shared<std::int32_t>(SelectScratch::kChosen, 2);
-  std::uint32_t found = 0, mask = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    histogram[device.thread_idx()] = 0;
-    device.sync_threads();
-    for (std::int64_t i = device.thread_idx(); i < n; i += kSelectThreads) {
-      const std::uint32_t key = score_key(device.load(scores + i));
-      if ((key & mask) == found) device.shared_atomic_add(histogram, key >> shift & 255u, 1);
-    }
-    device.sync_threads();
-    const int digit = kSelectThreads - 1 - device.thread_idx();
-    const std::int32_t here = histogram[digit];
-    std::int32_t total;
-    const std::int32_t above = block_prefix_sum(device, here, prefix, total);
-    if (above < need && need <= above + here) {
-      chosen[0] = digit;
-      chosen[1] = need - above;
-    }
-    device.sync_threads();
-    const std::int32_t chosen_digit = chosen[0];
-    need = chosen[1];
-    found |= static_cast<std::uint32_t>(chosen_digit) << shift;
-    mask |= 255u << shift;
-  }
-  device.sync_threads();
-  return found;
+QUIRE_DEVICE std::int32_t warp_total(Device& device, std::int32_t x) {
+  for (int mask = 16; mask > 0; mask /= 2) x += device.shuffle_xor(x, mask);
+  return x;
 }
 
-/// One thread block per row finds the k-th largest key by radix selection. It then collects the
-/// scores that reach it in index order, and ranks them if requested.
+/// Scores of one access: four where rows allow wide accesses, else one.
+template <bool kWide>
+inline constexpr int kScoreUnit = kWide ? 4 : 1;
+template <bool kWide, class Device>
+QUIRE_DEVICE void load_score_unit(Device& device, const float* x, std::int64_t unit,
+                                  float (&values)[kScoreUnit<kWide>]) {
+  if constexpr (kWide) {
+    const Pack<float> pack = device.load(reinterpret_cast<const Pack<float>*>(x) + unit);
+    QUIRE_UNROLL
+    for (int c = 0; c < 4; ++c) values[c] = pack.e[c];
+  } else {
+    values[0] = device.load(x + unit);
+  }
+}
+
+/// One thread block per row finds the k-th largest key by radix selection, digit by digit from the
+/// top. It then collects the scores that reach it in index order, and ranks them if requested.
+///
+/// A row is read six times, with the loads of kAhead units under way.
+template <bool kWide>
 struct TopKKernel {
-  static constexpr int kThreads = kSelectThreads;
+  static constexpr int kThreads = 1024, kAhead = 4, kCount = kScoreUnit<kWide>;
   TopKArgs a;
   std::int32_t count;  // min(k, n), at least 1
 
-  static constexpr int kOrdered = SelectScratch::kBytes;
-  /// Whole words of 16 bytes: nvcc reads keys four at a time, also where fewer are left.
-  static int shared_bytes(TopKOrder order, std::int64_t count) {
-    return kOrdered + (order == TopKOrder::kDescendingScore
-                           ? (static_cast<int>(count) * 8 + 15) / 16 * 16
-                           : 0);
-  }
+  static constexpr int kDigits = 256, kMostWarps = kThreads / 32;
+  static constexpr int kHistogram = 0, kPrefix = kDigits * 4, kLarger = kPrefix + kMostWarps * 4,
+                       kEqual = kLarger + kMostWarps * 4, kChosen = kEqual + kMostWarps * 4,
+                       kKeys = kChosen + 16;
+  /// Keys, and then indices, of an ordered result; whole words of 16 bytes, because nvcc reads four
+  /// at a time, also where fewer are left.
+  int shared_bytes() const { return kKeys + (a.order == TopKOrder::kDescendingScore ? kept() : 0); }
+
+  /// Threads for a row of n: at least one for each digit.
+  static int threads(std::int64_t n) { return n <= kDigits * 16 ? kDigits : kThreads; }
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     const float* scores = a.scores + device.block_idx().x * a.n;
     std::int32_t ties = count;  // how many scores with the least key are taken
-    const std::uint32_t least = radix_least_key(device, scores, a.n, ties);
-    auto prefix = device.template shared<std::int32_t>(SelectScratch::kPrefix, kThreads / 32);
-    const bool ordered = a.order == TopKOrder::kDescendingScore;
-    auto keys = device.template shared<std::uint32_t>(kOrdered, ordered ? count : 0);
-    auto indices = device.template shared<std::int32_t>(kOrdered + (ordered ? count * 4 : 0),
-                                                        ordered ? count : 0);
-    std::int32_t* out = a.out + device.block_idx().x * count;
-    std::int32_t larger = 0, equal = 0;  // counts over earlier strides
-    for (std::int64_t begin = 0; begin < a.n; begin += kThreads) {
-      const std::int64_t i = begin + device.thread_idx();
-      const std::uint32_t key = i < a.n ? score_key(device.load(scores + i)) : 0;
-      const std::int32_t is_larger = i < a.n && key > least, is_equal = i < a.n && key == least;
-      std::int32_t total;
-      // Both counts are at most 256 and share one word
-      const std::int32_t before = block_prefix_sum(device, is_larger + (is_equal << 16), prefix,
-                                                   total);
-      const std::int32_t larger_before = larger + (before & 0xffff),
-                         equal_before = equal + (before >> 16);
-      if (is_larger != 0 || (is_equal != 0 && equal_before < ties)) {
-        const std::int32_t at = larger_before + (equal_before < ties ? equal_before : ties);
-        if (ordered) {
-          keys[at] = key;
-          indices[at] = static_cast<std::int32_t>(i);
-        } else {
-          device.store(out + at, static_cast<std::int32_t>(i));
+    const std::uint32_t least = least_key(device, scores, ties);
+    collect(device, scores, least, ties);
+    if (a.order != TopKOrder::kDescendingScore) return;
+    device.sync_threads();
+    rank(device);
+  }
+
+ private:
+  /// Bytes of the keys and indices.
+  QUIRE_HOST_DEVICE int kept() const { return (count + 3) / 4 * 32; }
+
+  /// Returns the `need`-th largest key. `need` becomes the number of keys equal to it among those
+  /// `need` largest.
+  template <class Device>
+  QUIRE_DEVICE std::uint32_t least_key(Device& device, const float* scores,
+                                       std::int32_t& need) const {
+    auto histogram = device.template shared<std::int32_t>(kHistogram, kDigits);
+    auto prefix = device.template shared<std::int32_t>(kPrefix, kMostWarps);
+    auto chosen = device.template shared<std::int32_t>(kChosen, 2);
+    const int digit = kDigits - 1 - device.thread_idx();
+    std::uint32_t found = 0, mask = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      if (digit >= 0) histogram[digit] = 0;
+      device.sync_threads();
+      count_digits(device, scores, shift, found, mask);
+      device.sync_threads();
+      std::int32_t here = 0, total;
+      if (digit >= 0) here = histogram[digit];
+      const std::int32_t above = block_prefix_sum(device, here, prefix, total);
+      if (above < need && need <= above + here) {
+        chosen[0] = digit;
+        chosen[1] = need - above;
+      }
+      device.sync_threads();
+      const std::int32_t chosen_digit = chosen[0];
+      need = chosen[1];
+      found |= static_cast<std::uint32_t>(chosen_digit) << shift;
+      mask |= 255u << shift;
+    }
+    return found;
+  }
+
+  /// Counts the digits at `shift` of keys that have the digits `found` where `mask` is set.
+  template <class Device>
+  QUIRE_DEVICE void count_digits(Device& device, const float* scores, int shift,
+                                 std::uint32_t found, std::uint32_t mask) const {
+    auto histogram = device.template shared<std::int32_t>(kHistogram, kDigits);
+    const int threads = device.block_dim();
+    const std::int64_t units = a.n / kCount;
+    for (std::int64_t first = device.thread_idx(); first < units; first += threads * kAhead) {
+      float values[kAhead][kCount];
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i * threads < units)
+          load_score_unit<kWide>(device, scores, first + i * threads, values[i]);
+      }
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i * threads >= units) continue;
+        QUIRE_UNROLL
+        for (int c = 0; c < kCount; ++c) {
+          const std::uint32_t key = score_key(values[i][c]);
+          if ((key & mask) == found) device.shared_atomic_add(histogram, key >> shift & 255u, 1);
         }
       }
-      larger += total & 0xffff;
-      equal += total >> 16;
-      device.sync_threads();
     }
-    if (!ordered) return;
-    for (std::int32_t at = device.thread_idx(); at < count; at += kThreads) {
+  }
+
+  /// Puts the indices of all larger keys and of the first `ties` equal ones into the result, or
+  /// with their keys into shared memory, in order. Every warp has a piece of the row: it counts,
+  /// and once it knows what lies before its piece, it goes through it again.
+  template <class Device>
+  QUIRE_DEVICE void collect(Device& device, const float* scores, std::uint32_t least,
+                            std::int32_t ties) const {
+    auto all_larger = device.template shared<std::int32_t>(kLarger, kMostWarps);
+    auto all_equal = device.template shared<std::int32_t>(kEqual, kMostWarps);
+    const int warps = device.block_dim() / 32;
+    const std::int64_t units = a.n / kCount, piece = (units + warps * 32 - 1) / (warps * 32) * 32,
+                       begin = device.warp() * piece,
+                       end = begin + piece < units ? begin + piece : units;
+    std::int32_t larger = 0, equal = 0;
+    for (std::int64_t first = begin; first < end; first += 32 * kAhead) {
+      std::uint32_t keys[kAhead][kCount];
+      load_keys(device, scores, first, end, keys);
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        QUIRE_UNROLL
+        for (int c = 0; c < kCount; ++c) {
+          if (first + i * 32 + device.lane() >= end) continue;
+          larger += keys[i][c] > least;
+          equal += keys[i][c] == least;
+        }
+      }
+    }
+    larger = warp_total(device, larger);
+    equal = warp_total(device, equal);
+    if (device.lane() == 0) {
+      all_larger[device.warp()] = larger;
+      all_equal[device.warp()] = equal;
+    }
+    device.sync_threads();
+    if (larger + equal == 0) return;
+    larger = equal = 0;
+    for (int w = 0; w < device.warp(); ++w) {
+      const std::int32_t one = all_larger[w], other = all_equal[w];
+      larger += one;
+      equal += other;
+    }
+    for (std::int64_t first = begin; first < end; first += 32 * kAhead) {
+      std::uint32_t keys[kAhead][kCount];
+      load_keys(device, scores, first, end, keys);
+      QUIRE_UNROLL
+      for (int i = 0; i < kAhead; ++i)
+        take(device, keys[i], first + i * 32 + device.lane(), end, least, ties, larger, equal);
+    }
+  }
+
+  template <class Device>
+  QUIRE_DEVICE static void load_keys(Device& device, const float* scores, std::int64_t first,
+                                     std::int64_t end, std::uint32_t (&keys)[kAhead][kCount]) {
+    QUIRE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const std::int64_t unit = first + i * 32 + device.lane();
+      float values[kCount] = {};
+      if (unit < end) load_score_unit<kWide>(device, scores, unit, values);
+      QUIRE_UNROLL
+      for (int c = 0; c < kCount; ++c) keys[i][c] = score_key(values[c]);
+    }
+  }
+
+  /// Takes what is to be taken of a warp's units, of which this lane has `unit`. `larger` and
+  /// `equal` count what lies before them, and then what lies before the next ones.
+  template <class Device>
+  QUIRE_DEVICE void take(Device& device, const std::uint32_t (&keys)[kCount], std::int64_t unit,
+                         std::int64_t end, std::uint32_t least, std::int32_t ties,
+                         std::int32_t& larger, std::int32_t& equal) const {
+    std::int32_t own = 0;  // both counts are at most 128 in a warp and share one word
+    if (unit < end) {
+      QUIRE_UNROLL
+      for (int c = 0; c < kCount; ++c)
+        own += (keys[c] > least ? 1 : 0) + (keys[c] == least ? 1 << 16 : 0);
+    }
+    if (device.ballot(own != 0) == 0) return;
+    std::int32_t sum = own;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const std::int32_t other = device.shuffle(sum, device.lane() - distance);
+      if (device.lane() >= distance) sum += other;
+    }
+    std::int32_t larger_before = larger + ((sum - own) & 0xffff),
+                 equal_before = equal + ((sum - own) >> 16);
+    const std::int32_t total = device.shuffle(sum, 31);
+    larger += total & 0xffff;
+    equal += total >> 16;
+    if (own == 0) return;
+    QUIRE_UNROLL
+    for (int c = 0; c < kCount; ++c) {
+      const bool is_equal = keys[c] == least;
+      if (keys[c] < least) continue;
+      if (!is_equal || equal_before < ties)
+        put(device, larger_before + (equal_before < ties ? equal_before : ties), keys[c],
+            static_cast<std::int32_t>(unit * kCount + c));
+      (is_equal ? equal_before : larger_before) += 1;
+    }
+  }
+
+  template <class Device>
+  QUIRE_DEVICE void put(Device& device, std::int32_t at, std::uint32_t key,
+                        std::int32_t index) const {
+    if (a.order == TopKOrder::kDescendingScore) {
+      device.template shared<std::uint32_t>(kKeys, count)[at] = key;
+      device.template shared<std::int32_t>(kKeys + kept() / 2, count)[at] = index;
+    } else {
+      device.store(a.out + device.block_idx().x * count + at, index);
+    }
+  }
+
+  template <class Device>
+  QUIRE_DEVICE void rank(Device& device) const {
+    auto keys = device.template shared<std::uint32_t>(kKeys, count);
+    auto indices = device.template shared<std::int32_t>(kKeys + kept() / 2, count);
+    for (std::int32_t at = device.thread_idx(); at < count; at += device.block_dim()) {
       const std::uint32_t key = keys[at];
       std::int32_t rank = 0;
       for (std::int32_t other = 0; other < count; ++other) {
@@ -141,7 +276,7 @@ struct TopKKernel {
         rank += other_key > key || (other_key == key && other < at);
       }
       const std::int32_t index = indices[at];
-      device.store(out + rank, index);
+      device.store(a.out + device.block_idx().x * count + rank, index);
     }
   }
 };
@@ -157,9 +292,13 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
                                     " in order of score; ask for ascending indices");
   }
   if (count == 0) return {};
-  return launcher.launch(
-      {{a.rows, 1, 1}, TopKKernel::kThreads, TopKKernel::shared_bytes(a.order, count)},
-      TopKKernel{a, static_cast<std::int32_t>(count)});
+  const auto choose = [&]<bool kWide>() {
+    using Kernel = TopKKernel<kWide>;
+    const Kernel kernel{a, static_cast<std::int32_t>(count)};
+    return launcher.launch({{a.rows, 1, 1}, Kernel::threads(a.n), kernel.shared_bytes()}, kernel);
+  };
+  return wide_rows(a.scores, a.n) ? choose.template operator()<true>()
+                                  : choose.template operator()<false>();
 }
 
 /// One thread block per row. A thread takes units of four scores, or of one where rows allow no
@@ -170,7 +309,7 @@ Status launch_top_k(Launcher& launcher, const TopKArgs& a) {
 template <bool kWide>
 struct ArgmaxKernel {
   static constexpr int kThreads = 1024, kWarps = kThreads / 32, kSharedBytes = kWarps * 8;
-  static constexpr int kCount = kWide ? 4 : 1, kAhead = 8;
+  static constexpr int kCount = kScoreUnit<kWide>, kAhead = 8;
   static constexpr std::int32_t kNone = 0x7fffffff;
   ArgmaxArgs a;
 
@@ -221,12 +360,8 @@ struct ArgmaxKernel {
     if (unit >= units) {
       QUIRE_UNROLL
       for (int c = 0; c < kCount; ++c) values[c] = -kInfinity;
-    } else if constexpr (kWide) {
-      const Pack<float> pack = device.load(reinterpret_cast<const Pack<float>*>(x) + unit);
-      QUIRE_UNROLL
-      for (int c = 0; c < kCount; ++c) values[c] = pack.e[c];
     } else {
-      values[0] = device.load(x + unit);
+      load_score_unit<kWide>(device, x, unit, values);
     }
   }
 
