@@ -168,7 +168,7 @@ TEST_F(DeviceCacheTest, TablesFollowTheCache) {
       const std::int64_t rows = kv.num_rows, pages = (rows + kPageTokens - 1) / kPageTokens;
       std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
       std::vector<const void*> there(static_cast<std::size_t>(pages));
-      ASSERT_GE(kv.table->known_rows(), rows);
+      EXPECT_GE(kv.table->known_rows(), rows);
       ASSERT_TRUE(compute->memory()->read(kv.table->positions(), rows * 4, positions.data()).ok());
       ASSERT_TRUE(compute->memory()->read(kv.table->pages(), pages * 8, there.data()).ok());
       EXPECT_TRUE(std::ranges::equal(positions, std::span(kv.positions, positions.size())))
