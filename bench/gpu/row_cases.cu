@@ -173,6 +173,19 @@ std::vector<Row> projections(Bench& bench) {
                                    return Status();
                                  }));
     bench.release();
+    std::vector<MatmulArgs> products;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      products.push_back({bench.elements(inputs, DType::kBF16),
+                          bench.elements(n * inputs, DType::kBF16), DType::kBF16, 1, n, inputs,
+                          bench.floats(n), n, false});
+    }
+    rows.push_back(bench.measure("bf16_gemv", std::to_string(kLayers) + " of " + rows_of(n, inputs),
+                                 kLayers * 2.0 * static_cast<double>(n * inputs), 0, [&] {
+                                   for (const MatmulArgs& args : products)
+                                     QUIRE_RETURN_IF_ERROR(bf16_gemv(args, bench.stream()));
+                                   return Status();
+                                 }));
+    bench.release();
     for (const auto& [kind, name] : {std::pair{GroupKind::kFour, "four_bits_gemv"},
                                      std::pair{GroupKind::kFourMin, "four_bits_gemv minimum"},
                                      std::pair{GroupKind::kEight, "eight_bits_gemv"}}) {

@@ -13,6 +13,8 @@
 ///   T shuffle(T, int lane), shuffle_xor(T, int mask); std::uint32_t ballot(bool)
 ///                                          reached by all lanes of the warp; T of 4 or 8 bytes
 ///   T load(const T*), void store(T*, T)    global memory, aligned to sizeof(T), at most 16 bytes
+///   T load_once(const T*)                  the same load of 16 bytes that nobody writes meanwhile
+///                                          and that is not needed again
 ///   shared<T>(byte_offset, count)          part of the launch's shared memory as an array; x[i] is
 ///                                          read and assigned. Name the type of a value read from
 ///                                          it (never auto)

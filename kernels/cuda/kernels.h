@@ -32,6 +32,8 @@ Status kv_place(const DeviceRopeTable& table, const KvPlaceArgs& args, StreamHan
 Status kv_gather(const KvGatherArgs& args, StreamHandle stream);
 Status block_summaries(const DeviceRopeTable& table, const BlockSummariesArgs& args,
                        StreamHandle stream);
+/// Computes a product that bf16_gemv_takes() (matmul/bf16_gemv.cuh).
+Status bf16_gemv(const MatmulArgs& args, StreamHandle stream);
 Status decode_attention(const DecodeAttentionArgs& args, StreamHandle stream);
 /// Returns the best DecodeAttentionArgs::run_chunks for this call on this device.
 std::int32_t decode_run_chunks(const DeviceProperties& device, const DecodeAttentionArgs& args);

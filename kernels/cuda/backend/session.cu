@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/hardware.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/matmul/bf16_gemv.cuh"
 
 namespace quire::cuda {
 namespace {
@@ -54,7 +55,9 @@ struct Execute {
     });
   }
   Status operator()(const CopyArgs& a) const { return driver.copy(a.to, a.from, a.bytes, stream); }
-  Status operator()(const MatmulArgs& a) const { return matmul.run(a, stream); }
+  Status operator()(const MatmulArgs& a) const {
+    return bf16_gemv_takes(a) && a.rows > 0 ? bf16_gemv(a, stream) : matmul.run(a, stream);
+  }
   Status operator()(const Int8GemvArgs& a) const {
     Int8GemvArgs chosen = a;
     if (a.warps == 0) chosen.warps = int8_gemv_warps(device, a.n, a.k);

@@ -104,6 +104,11 @@ class Device {
     return *p;
   }
   template <class T>
+  T load_once(const T* p, Location at = Location::current()) {
+    static_assert(sizeof(T) == 16);
+    return load(p, at);
+  }
+  template <class T>
   void store(T* p, std::type_identity_t<T> value, Location at = Location::current()) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
     touch(p, sizeof(T), Access::kReadWrite, at);
