@@ -380,9 +380,9 @@ TEST(CudaParity, EmptyPartsAtTheEndDoNotChangeBits) {
 }
 
 TEST(CudaParity, MergedRowsHaveTheSameBitsHoweverManyThereAre) {
-  for (const auto& [count, dim] : {std::pair{30, 132}, {100, 36}}) {
+  for (const auto& [count, dim] : {std::pair{12, 132}, {30, 36}}) {  // by warps, and by blocks
     const std::int64_t few = 5;
-    const Parts many(count, 520, dim);  // each by a warp, and the few below by a block each
+    const Parts many(count, 520, dim);
     Parts first(count, few, dim);
     for (std::int64_t p = 0; p < count; ++p) {
       std::copy_n(many.out.begin() + p * many.rows * dim, few * dim,
