@@ -65,6 +65,10 @@ TEST_F(DecodeChoiceTest, ADeviceOfItsOwnHoldsOnlyWhatFits) {
   expect("freekv", "do not fit the device");
   input_.device.cache_bytes = std::int64_t{4} << 30;
   EXPECT_EQ(choose().decode, "dense");
+  input_.rows = 65536;
+  input_.device.cache_bytes = std::int64_t{80} << 30;
+  input_.head = true;
+  expect("dense", "65536 tokens fit the device");
 }
 
 TEST_F(DecodeChoiceTest, ASlowBusLeavesRowsWhereTheyAre) {
