@@ -3,7 +3,8 @@
 /// Cost: 2 * n * k bytes of weights, 2 * rows * n * k operations. A warp has at least four accesses
 /// of 16 bytes a lane under way, so that a multiprocessor with 24 warps has 48 KiB: more than what
 /// its share of the memory's bandwidth and latency asks for. Inputs come from the first-level
-/// cache, which the weights pass by.
+/// cache, which the weights pass by. Measured on an H100, one row: 0.98 of copy bandwidth for
+/// 28,672 outputs of 4,096 inputs, 0.88 for 4,096 of 14,336, 0.75 for 4,096 of 4,096.
 #pragma once
 
 #include <algorithm>
