@@ -164,8 +164,19 @@ class ForwardPass::Impl {
   }
   Status bring_projections(LayerPass& pass) {
     const QkvRows& there = pass.qkv;
-    QUIRE_ASSIGN_OR_RETURN(const float* q, on_host(there.q, there.rows * there.ld, w_.host_rows));
-    pass.host_qkv = {q, q + (there.k - there.q), q + (there.v - there.q), there.rows, there.ld};
+    if (memory_ == nullptr) {
+      pass.host_qkv = {nullptr, there.k, there.v, there.rows, there.ld};
+      return {};
+    }
+    // Queries, of which there are several for each key, stay on the device.
+    const std::int64_t dim = std::int64_t{c_.num_kv_heads} * c_.head_dim, each = there.rows * dim;
+    QUIRE_RETURN_IF_ERROR(w_.kept.reserve(memory_, std::max<std::int64_t>(1, 2 * each)));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.linear().copy_rows(there.k, there.rows, dim, there.ld, w_.kept.data()));
+    QUIRE_RETURN_IF_ERROR(
+        compute_.linear().copy_rows(there.v, there.rows, dim, there.ld, w_.kept.data() + each));
+    QUIRE_ASSIGN_OR_RETURN(const float* k, on_host(w_.kept.data(), 2 * each, w_.host_rows));
+    pass.host_qkv = {nullptr, k, k + each, there.rows, dim};
     return {};
   }
   /// Lets the hook attend on the host: to copies on a device.

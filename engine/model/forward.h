@@ -44,7 +44,8 @@ struct LayerPass {
   /// Per active row: the destination row in this layer, of the same position; -1: none.
   std::vector<std::int64_t>* cache_rows;
   Compute* compute;  ///< its memory holds qkv and lse
-  /// The projections and log-sum-exps in host memory, where the hook needs the host at that point.
+  /// The projections (keys and values; q is null) and log-sum-exps in host memory, where the hook
+  /// needs the host at that point.
   QkvRows host_qkv{};
   const float* host_lse = nullptr;
 };

@@ -1,6 +1,7 @@
 #include "engine/recompute/row_pass.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "engine/recompute/fused_rows.h"
 #include "engine/recompute/row_chunk.h"
 #include "engine/recompute/stored_row.h"
+#include "kernels/parallel.h"
 #include "kernels/rows/kv.h"
 #include "kernels/rows/raw_rows.h"
 
@@ -207,18 +209,30 @@ Result<RawKvView> stored_block(const StoredKv& stored, const RecomputeRow& row,
 
 Result<std::int64_t> find_wrong_row(const RecomputeInput& input, const RowSet& rows,
                                     std::size_t first, const QkvRows& qkv) {
+  constexpr std::int64_t kRowsEach = 16;  // of one core
   const std::int64_t kv_dim = std::int64_t{input.num_kv_heads} * input.head_dim;
-  std::vector<float> old(at(2 * kv_dim));
+  std::vector<RawKvView> blocks;
+  blocks.reserve(at(qkv.rows));
   for (std::int64_t i = 0; i < qkv.rows; ++i) {
-    const RecomputeRow& row = rows[first + at(i)];
-    QUIRE_ASSIGN_OR_RETURN(const RawKvView block, stored_block(*input.stored, row, 0));
-    load_raw_row(block, row.block_row, input.num_kv_heads, input.head_dim, old.data(),
-                 old.data() + kv_dim);
-    if (!same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim,
-                     kv_dim))
-      return i;
+    QUIRE_ASSIGN_OR_RETURN(const RawKvView block,
+                           stored_block(*input.stored, rows[first + at(i)], 0));
+    blocks.push_back(block);
   }
-  return std::int64_t{-1};
+  std::atomic<std::int64_t> wrong{qkv.rows};
+  parallel_for(qkv.rows, kRowsEach, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> old(at(2 * kv_dim));
+    for (std::int64_t i = begin; i < end && i < wrong.load(std::memory_order_relaxed); ++i) {
+      load_raw_row(blocks[at(i)], rows[first + at(i)].block_row, input.num_kv_heads, input.head_dim,
+                   old.data(), old.data() + kv_dim);
+      if (same_layer0(qkv.k + i * qkv.ld, qkv.v + i * qkv.ld, old.data(), old.data() + kv_dim,
+                      kv_dim))
+        continue;
+      for (std::int64_t least = wrong.load();
+           i < least && !wrong.compare_exchange_weak(least, i);) {
+      }
+    }
+  });
+  return wrong == qkv.rows ? -1 : wrong.load();
 }
 
 Status wrong_context_status(std::int32_t context) {
