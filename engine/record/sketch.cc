@@ -321,9 +321,11 @@ void SketchView::local_query(std::int32_t layer, std::span<float> out) const {
   const std::size_t n = to_size(num_heads_) * dim, first = to_size(layer) * n;
   QUIRE_CHECK(has(kSketchLocalQuery) && layer >= 0 && layer < num_layers_ && out.size() == n,
               "sketch local query");
-  for (std::size_t i = 0; i < n; ++i)
-    out[i] = static_cast<float>(get<std::int8_t>(queries_, first + i)) *
-             get_bf16(query_scales_, (first + i) / dim);
+  for (std::size_t head = 0; head < n; head += dim) {
+    const float scale = get_bf16(query_scales_, (first + head) / dim);
+    for (std::size_t i = head; i < head + dim; ++i)
+      out[i] = static_cast<float>(get<std::int8_t>(queries_, first + i)) * scale;
+  }
 }
 
 BlockStats SketchView::stats(std::int32_t layer, std::int32_t block) const {
