@@ -53,8 +53,8 @@ class HardwareDevice {
     static_assert(sizeof(T) == 16);
     uint4 bits;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(__cvta_generic_to_global(p)));
+        : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+        : "l"(__cvta_generic_to_global(p)));
     T out;
     memcpy(&out, &bits, sizeof out);
     return out;

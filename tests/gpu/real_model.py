@@ -476,9 +476,7 @@ def ask_all(services, options, report, clock, until):
 def ask_together(service, options, report):
     """The questions of one strategy at once: batches have to change no answer."""
     answers = report.data["answers"]
-    numbers = [
-        n for n in range(len(QUESTIONS)) if service.name in answers.get(f"{n}/reuse", {})
-    ]
+    numbers = [n for n in range(len(QUESTIONS)) if service.name in answers.get(f"{n}/reuse", {})]
     replies, errors = {}, []
 
     def one(n):
