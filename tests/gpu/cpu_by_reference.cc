@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -201,6 +202,17 @@ Status row_values(const RowValuesArgs& args) { return row_values_reference(args)
 Status row_votes(const RowVotesArgs& args) { return row_votes_reference(args); }
 std::int64_t argmax(const float* x, std::int64_t n) {
   return top_k_reference(std::span(x, static_cast<std::size_t>(n)), 1)[0];
+}
+
+float largest(const float* x, std::int64_t n) {
+  float most = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, x[i]);
+  return most;
+}
+float sum_of_values(const float* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i];
+  return static_cast<float>(sum);
 }
 
 }  // namespace quire
