@@ -29,8 +29,8 @@ struct AttentionScoresMmaKernel {
   /// Weights lie where queries were.
   static constexpr int kSharedBytes = kQueriesAt +
                                       (kQueryBytes > kWeightBytes ? kQueryBytes : kWeightBytes);
-  static constexpr int kSteps = kDim / 16, kTile = QueryRows::kTile, kHalf = kKeys / 2,
-                       kBlocks = kHalf / 8, kAtOnce = 8;
+  static constexpr int kTile = QueryRows::kTile, kHalf = kKeys / 2, kBlocks = kHalf / 8,
+                       kAtOnce = 8;
   static constexpr float kLog2E = 1.4426950408889634f;
   AttentionScoresArgs a;
   bool wide;  ///< whether rows of queries allow accesses of 16 bytes
@@ -84,25 +84,9 @@ struct AttentionScoresMmaKernel {
 
   template <class Device>
   QUIRE_DEVICE void multiply(Device& device, int tile, float (&scores)[kBlocks][4]) const {
-    auto keys = device.template shared<E>(0, kKeys * kRow);
-    auto queries = device.template shared<E>(kQueriesAt, kRows * kRow);
-    const int lane = device.lane();
-    const int query = (tile + lane % 16) * kRow + lane / 16 * 8;
-    const int key = (first_key_of_warp(device) + lane / 16 * 8 + lane % 8) * kRow +
-                    lane / 8 % 2 * 8;
-    QUIRE_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t q[4];
-      device.load_matrices(q, queries, query + step * 16);
-      QUIRE_UNROLL
-      for (int n = 0; n < kBlocks; n += 2) {
-        std::uint32_t k[4];
-        device.load_matrices(k, keys, key + n * 8 * kRow + step * 16);
-        const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
-        device.mma(scores[n], q, even, E{});
-        device.mma(scores[n + 1], q, odd, E{});
-      }
-    }
+    multiply_tile<E, kDim>(device, device.template shared<E>(kQueriesAt, kRows * kRow), tile,
+                           device.template shared<E>(0, kKeys * kRow), first_key_of_warp(device),
+                           scores);
   }
 
   /// Turns a tile's scores into weights; what a row does not see leaves a reduction as it is.

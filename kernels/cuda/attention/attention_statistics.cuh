@@ -275,12 +275,15 @@ Status launch_attention_stats(Launcher& launcher, const AttentionStatsArgs& a) {
   if (a.kv.head_stride % 16 != 0 || a.kv.token_stride % 16 != 0)
     return Status::invalid("kv", "strides must be multiples of 16 bytes");
   return with_element(a.kv.dtype, "kv.dtype", [&]<class E>(E) {
-    if constexpr (!std::is_same_v<E, float>) return launch_attention_stats_mma<E>(launcher, a);
-    using Kernel = AttentionStatsKernel<E>;
-    return launcher.launch({{(a.num_columns + Kernel::kColumns - 1) / Kernel::kColumns, 1, 1},
-                            Kernel::kThreads,
-                            Kernel::shared_bytes(a.kv.head_dim)},
-                           Kernel{a});
+    if constexpr (!std::is_same_v<E, float>) {
+      return launch_attention_stats_mma<E>(launcher, a);
+    } else {
+      using Kernel = AttentionStatsKernel<float>;
+      return launcher.launch({{(a.num_columns + Kernel::kColumns - 1) / Kernel::kColumns, 1, 1},
+                              Kernel::kThreads,
+                              Kernel::shared_bytes(a.kv.head_dim)},
+                             Kernel{a});
+    }
   });
 }
 

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/attention/attention_stats.h"
+#include "kernels/cuda/attention/attention_tiles.cuh"
 #include "kernels/cuda/device.h"
 
 namespace quire::cuda {
@@ -34,11 +35,11 @@ QUIRE_DEVICE double fixed_term(double x) {
 /// order of blocks.
 template <class E, int kDim>
 struct AttentionStatsMmaKernel {
-  static constexpr int kThreads = 128, kColumns = 64, kRows = 64, kRow = kDim + 8,
+  static constexpr int kThreads = 128, kColumns = 64, kRows = 64, kRow = kTileRow<kDim>,
                        kQueriesAt = kColumns * kRow * 2,
                        kTermsAt = kQueriesAt + kRows * kRow * 2,  // [3][4 warps][kColumns] f64
       kSharedBytes = kTermsAt + 3 * 4 * kColumns * 8;
-  static constexpr int kPacks = kDim / 8, kColumnBlocks = kColumns / 8, kSteps = kDim / 16;
+  static constexpr int kPacks = kDim / 8, kColumnBlocks = kColumns / 8;
   static constexpr float kLog2E = 1.4426950408889634f;
   static constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
   AttentionStatsArgs a;
@@ -84,7 +85,8 @@ struct AttentionStatsMmaKernel {
     return block * 8 + device.lane() % 4 * 2;
   }
 
-  /// Starts copies of the keys of a KV head; zeros past the last column and channel.
+  /// Starts copies of the keys of a KV head; zeros past the last column and channel. It is no
+  /// copy_tile_keys(), whose pointers do not fit the registers beside the sums.
   template <class Device>
   QUIRE_DEVICE void load_keys(Device& device, std::int64_t first, int kv_head) const {
     auto packs = device.template shared<Pack<E>>(0, kColumns * (kRow / 8));
@@ -122,24 +124,9 @@ struct AttentionStatsMmaKernel {
 
   template <class Device>
   QUIRE_DEVICE void multiply(Device& device, float (&scores)[kColumnBlocks][4]) const {
-    auto keys = device.template shared<E>(0, kColumns * kRow);
-    auto queries = device.template shared<E>(kQueriesAt, kRows * kRow);
-    const int lane = device.lane();
-    const int query = (device.warp() * 16 + lane % 16) * kRow + lane / 16 * 8;
-    const int key = (lane / 16 * 8 + lane % 8) * kRow + lane / 8 % 2 * 8;
-    QUIRE_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      std::uint32_t q[4];
-      device.load_matrices(q, queries, query + step * 16);
-      QUIRE_UNROLL
-      for (int n = 0; n < kColumnBlocks; n += 2) {
-        std::uint32_t k[4];
-        device.load_matrices(k, keys, key + n * 8 * kRow + step * 16);
-        const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
-        device.mma(scores[n], q, even, E{});
-        device.mma(scores[n + 1], q, odd, E{});
-      }
-    }
+    multiply_tile<E, kDim>(device, device.template shared<E>(kQueriesAt, kRows * kRow),
+                           device.warp() * 16, device.template shared<E>(0, kColumns * kRow), 0,
+                           scores);
   }
 
   /// Adds a head's attention; `all_seen` says that every row is behind every column.

@@ -56,6 +56,32 @@ QUIRE_DEVICE void copy_tile_keys(Device& device, const KvView& kv, std::int64_t 
   }
 }
 
+/// Adds the products of 16 query rows and kBlocks * 8 keys, which lie in shared memory from these
+/// rows on, to a warp's scores, in the fragment layout of mma(). kBlocks is even.
+template <class E, int kDim, int kBlocks, class Device, class Elements>
+QUIRE_DEVICE void multiply_tile(Device& device, Elements queries, int query_row, Elements keys,
+                                int key_row, float (&scores)[kBlocks][4]) {
+  constexpr int kRow = kTileRow<kDim>;
+  const int lane = device.lane();
+  // Rows of a left operand: lanes 0 to 15 its 16 rows, lanes 16 to 31 the same, 8 channels on
+  const int query = (query_row + lane % 16) * kRow + lane / 16 * 8;
+  // Of a right operand: keys 0 to 7, the same 8 channels on, and keys 8 to 15 likewise
+  const int key = (key_row + lane / 16 * 8 + lane % 8) * kRow + lane / 8 % 2 * 8;
+  QUIRE_UNROLL
+  for (int step = 0; step < kDim / 16; ++step) {
+    std::uint32_t q[4];
+    device.load_matrices(q, queries, query + step * 16);
+    QUIRE_UNROLL
+    for (int n = 0; n < kBlocks; n += 2) {
+      std::uint32_t k[4];
+      device.load_matrices(k, keys, key + n * 8 * kRow + step * 16);
+      const std::uint32_t even[2] = {k[0], k[1]}, odd[2] = {k[2], k[3]};
+      device.mma(scores[n], q, even, E{});
+      device.mma(scores[n + 1], q, odd, E{});
+    }
+  }
+}
+
 /// Puts whole tiles of query rows into shared memory at `offset`; zeros past the last row and
 /// channel. They are scaled for powers of two and rounded to E exactly as attention_prefill.cuh
 /// does it, which lse comes from. `wide` says whether rows allow accesses of 16 bytes. Args are
