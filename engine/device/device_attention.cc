@@ -20,6 +20,7 @@ Status DeviceAttention::refresh(std::span<const KvView> views) {
   QUIRE_RETURN_IF_ERROR(table_stage_.begin());
   std::vector<cuda::WriteTablesArgs::Page> pages;
   std::vector<cuda::WriteTablesArgs::Position> positions;
+  std::vector<const KvView*> written;
   for (const KvView& kv : views) {
     if (kv.table == nullptr) continue;
     KvTable& table = *kv.table;
@@ -32,7 +33,7 @@ Status DeviceAttention::refresh(std::span<const KvView> views) {
     }
     if (page < num_pages) pages.push_back({table.pages() + page, kv.pages[page]});
     if (row < kv.num_rows) positions.push_back({table.positions() + row, kv.positions[row]});
-    table.know(kv.num_rows);
+    written.push_back(&kv);
   }
   if (pages.empty() && positions.empty()) return {};
   cuda::WriteTablesArgs writes{.pages = nullptr,
@@ -45,7 +46,10 @@ Status DeviceAttention::refresh(std::span<const KvView> views) {
       writes.positions,
       table_stage_.put(std::span<const cuda::WriteTablesArgs::Position>(positions)));
   QUIRE_RETURN_IF_ERROR(table_stage_.send());
-  return memory_->run(writes);
+  QUIRE_RETURN_IF_ERROR(memory_->run(writes));
+  // Not before: a table that knew what was never sent would give wrong answers.
+  for (const KvView* kv : written) kv->table->know(kv->num_rows);
+  return {};
 }
 
 Status DeviceAttention::rotate(const RopeTable& table, const RopeRotateArgs& args) {
