@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/index.h"
+#include "kernels/matmul/group_of_blocks.h"
 #include "kernels/parallel.h"
 
 namespace quire {
@@ -278,7 +279,9 @@ Status WeightsDigest::add(std::span<const WeightTensor> tensors) {
                                          " holds a value that is not a finite number (element " +
                                          std::to_string(bad[i]) + "); the weights are damaged");
     }
-    add_text(t.name + " " + std::string(t.type_name()) + " " + shape_text(t.shape) + "\n");
+    const int version = t.blocks ? group_version(*t.blocks) : 1;
+    add_text(t.name + " " + std::string(t.type_name()) +
+             (version > 1 ? "/" + std::to_string(version) : "") + " " + shape_text(t.shape) + "\n");
     state_->update(digests[i].data(), digests[i].size());
   }
   return {};

@@ -80,7 +80,8 @@ std::unique_ptr<WeightSource> random_weights(std::uint64_t seed);
 /// Their bytes are not hashed, so models of equal shape have equal digests.
 std::unique_ptr<WeightSource> repeating_weights(std::uint64_t seed);
 
-/// WeightsDigest hashes tensors in the order they are added, over names, shapes, dtypes and bytes.
+/// WeightsDigest hashes tensors in the order they are added, over names, shapes, dtypes, bytes
+/// and the version of how blocks are packed (kernels/matmul/group_of_blocks.h).
 class WeightsDigest {
  public:
   WeightsDigest();

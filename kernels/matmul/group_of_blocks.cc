@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/index.h"
 #include "kernels/matmul/round_weights.h"
 
 namespace quire {
@@ -55,6 +56,18 @@ GroupKind group_kind(const WeightPart& part, WeightFormat format) {
   }
 }
 
+int group_version(BlockType type) {
+  switch (type) {
+    case BlockType::kQ3_K:
+    case BlockType::kQ5_0:
+    case BlockType::kQ6_K:
+    case BlockType::kIQ4_NL:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
 Result<std::int64_t> count_weight_rows(std::span<const WeightPart> parts, std::int64_t k) {
   if (k <= 0) return Status::invalid("k", "must be at least 1, is " + std::to_string(k));
   std::int64_t n = 0;
@@ -92,8 +105,18 @@ void read_weight_row(const WeightPart& part, std::int64_t row, std::int64_t k, D
 namespace internal {
 
 bool kept_as_is(const WeightPart& part) {
-  return part.blocks && (*part.blocks == BlockType::kQ4_0 || *part.blocks == BlockType::kQ4_1 ||
-                         *part.blocks == BlockType::kQ4_K || *part.blocks == BlockType::kQ8_0);
+  if (!part.blocks) return false;
+  switch (*part.blocks) {
+    case BlockType::kQ4_0:
+    case BlockType::kQ4_1:
+    case BlockType::kQ4_K:
+    case BlockType::kQ5_0:
+    case BlockType::kQ8_0:
+    case BlockType::kIQ4_NL:
+      return true;
+    default:
+      return false;
+  }
 }
 
 bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::int64_t group,
@@ -103,15 +126,14 @@ bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::i
   const std::byte* block = row_blocks(part, row, k) + group / per_block * block_bytes(type);
   out = {};
   out.scale = read_u16(block);
-  if (type == BlockType::kQ4_0) {
-    take_nibbles(block + 2, out);
+  std::int8_t numbers[kGroupInputs];
+  if (block_numbers(type, block, numbers)) {
+    const int zero = type == BlockType::kQ4_0 ? 8 : 128;
+    for (std::int64_t i = 0; i < kGroupInputs; ++i)
+      out.q[i] = static_cast<std::uint8_t>(numbers[i] + zero);
   } else if (type == BlockType::kQ4_1) {
     out.minimum = read_u16(block + 2);
     take_nibbles(block + 4, out);
-  } else if (type == BlockType::kQ8_0) {
-    for (std::int64_t i = 0; i < kGroupInputs; ++i) {
-      out.q[i] = static_cast<std::uint8_t>(byte_of(block, 2 + i) ^ 0x80);
-    }
   } else {  // kQ4_K
     const std::int64_t i = group % per_block;
     int scale = 0, minimum = 0;
@@ -119,19 +141,36 @@ bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::i
     const float least = f16_to_f32(read_u16(block + 2)) * static_cast<float>(minimum);
     out.scale = f32_to_f16(f16_to_f32(out.scale) * static_cast<float>(scale));
     out.minimum = f32_to_f16(-least);
-    const std::byte* numbers = block + 16 + i / 2 * kGroupInputs;
+    const std::byte* nibbles = block + 16 + i / 2 * kGroupInputs;
     for (std::int64_t j = 0; j < kGroupInputs; ++j) {
-      out.q[j] = static_cast<std::uint8_t>(byte_of(numbers, j) >> (i % 2 * 4) & 15);
+      out.q[j] = static_cast<std::uint8_t>(byte_of(nibbles, j) >> (i % 2 * 4) & 15);
     }
   }
   constexpr std::uint16_t kExponent = 0x7c00;
   return (out.scale & kExponent) != kExponent && (out.minimum & kExponent) != kExponent;
 }
 
-bool round_group(const float* w, GroupKind kind, WeightGroup& out) {
+bool take_steps(const WeightPart& part, std::int64_t row, std::int64_t k,
+                std::vector<float>& steps) {
+  constexpr std::int64_t kHalf = kGroupInputs / 2;
+  if (!part.blocks) return false;
+  const std::int64_t per_block = block_weights(*part.blocks), bytes = block_bytes(*part.blocks);
+  steps.resize(to_size(k / kHalf));
+  const std::byte* blocks = row_blocks(part, row, k);
+  for (std::int64_t b = 0; b < k / per_block; ++b) {
+    if (!block_steps(*part.blocks, blocks + b * bytes, steps.data() + b * per_block / kHalf))
+      return false;
+  }
+  return true;
+}
+
+bool round_group(const float* w, GroupKind kind, const float* steps, WeightGroup& out) {
   RoundedGroup rounded;
   const bool four = kind == GroupKind::kFour;
-  if (!(four ? round_to_four_bits(w, rounded) : round_to_eight_bits(w, rounded))) return false;
+  const bool fits = four               ? round_to_four_bits(w, rounded)
+                    : steps == nullptr ? round_to_eight_bits(w, rounded)
+                                       : round_multiples_to_eight_bits(w, steps, rounded);
+  if (!fits) return false;
   out.scale = rounded.scale;
   out.minimum = 0;
   for (std::int64_t i = 0; i < kGroupInputs; ++i) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/matmul/matmul.h"
 
@@ -25,10 +26,14 @@ struct WeightGroup {
   std::uint8_t q[kGroupInputs] = {};     ///< stored numbers, see GroupKind
 };
 
-/// Returns how kW4 and kW8 store a part. Blocks of four bits and of Q8_0 stay as they are (Q4_K's
-/// scales are rounded to f16) and other blocks become kEight. Values become kFour with kW4 and
-/// kEight with kW8.
+/// Returns how kW4 and kW8 store a part. Blocks of four bits stay as they are (Q4_K's scales are
+/// rounded to f16), and so do the numbers of Q5_0, Q8_0 and IQ4_NL, as kEight. Other blocks are
+/// rounded to kEight. Values become kFour with kW4 and kEight with kW8.
 GroupKind group_kind(const WeightPart& part, WeightFormat format);
+
+/// Returns the version of how groups of such blocks are stored. It is part of the digest of a
+/// model's weights, so that KV of another rounding is never taken for its own.
+int group_version(BlockType type);
 
 /// Returns the number of rows of all parts of a matrix with k inputs. Errors: kInvalidArgument
 /// (field k: less than 1, or not a multiple of a part's block; parts: there are none, or one has no
@@ -56,8 +61,11 @@ bool kept_as_is(const WeightPart& part);
 /// Reads group `group` of a row of such blocks.
 bool take_group(const WeightPart& part, std::int64_t row, std::int64_t k, std::int64_t group,
                 WeightGroup& out);
-/// Rounds 32 values to a group.
-bool round_group(const float* w, GroupKind kind, WeightGroup& out);
+/// Rounds 32 values to a group. With `steps`, each half is a whole multiple of one of two steps.
+bool round_group(const float* w, GroupKind kind, const float* steps, WeightGroup& out);
+/// Writes the steps of all halves of groups of a row, [k / 16]. Returns false if the part has none.
+bool take_steps(const WeightPart& part, std::int64_t row, std::int64_t k,
+                std::vector<float>& steps);
 
 }  // namespace internal
 
@@ -65,12 +73,18 @@ template <class Put>
 bool each_group(const WeightPart& part, std::int64_t row, std::int64_t k, DType dtype,
                 GroupKind kind, float* values, Put put) {
   const bool as_is = internal::kept_as_is(part);
-  if (!as_is) read_weight_row(part, row, k, dtype, values);
+  std::vector<float> steps;
+  bool stepped = false;
+  if (!as_is) {
+    read_weight_row(part, row, k, dtype, values);
+    stepped = internal::take_steps(part, row, k, steps);
+  }
   bool all = true;
   WeightGroup group;
   for (std::int64_t g = 0; g * kGroupInputs < k; ++g) {
     const bool ok = as_is ? internal::take_group(part, row, k, g, group)
-                          : internal::round_group(values + g * kGroupInputs, kind, group);
+                          : internal::round_group(values + g * kGroupInputs, kind,
+                                                  stepped ? steps.data() + 2 * g : nullptr, group);
     if (ok) put(g, static_cast<const WeightGroup&>(group));
     all = all && ok;
   }

@@ -29,9 +29,9 @@ enum class WeightFormat : std::uint8_t {
   kW8A8,
   /// Four bits: groups of 32 inputs, each output with an f16 scale per group and, where the source
   /// has one, an f16 minimum. Inputs are rounded to int8 in the same groups. Blocks of four bits
-  /// are stored as they are (Q4_0, Q4_1; scales of Q4_K are rounded to f16). Q8_0 is stored in
-  /// eight bits, and other blocks are rounded to eight bits. f32, f16 and bf16 are rounded to four,
-  /// with the scale that fits a group best.
+  /// are stored as they are (Q4_0, Q4_1; scales of Q4_K are rounded to f16). Q5_0, Q8_0 and IQ4_NL
+  /// are stored in eight bits as they are, and other blocks are rounded to eight bits. f32, f16 and
+  /// bf16 are rounded to four, with the scale that fits a group best.
   kW4,
   /// Like kW4, but anything with more than four bits is stored in eight. It is for matrices that
   /// lose too much in four bits, such as the head.

@@ -1,6 +1,7 @@
 #include "kernels/matmul/quant_blocks.h"
 
 #include <array>
+#include <cstring>
 
 #include "base/dtype.h"
 #include "base/index.h"
@@ -35,8 +36,8 @@ constexpr std::array<Layout, kNumBlockTypes> kLayouts = {{
 
 const Layout& layout(BlockType type) { return kLayouts[at(type)]; }
 
-constexpr std::array<float, 16> kUnevenValues = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                 1,    13,   25,  38,  53,  69,  89,  113};
+constexpr std::array<std::int8_t, 16> kUnevenValues = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                       1,    13,   25,  38,  53,  69,  89,  113};
 
 std::uint16_t half_bits(const Byte* at) { return static_cast<std::uint16_t>(at[0] | at[1] << 8); }
 float half(const Byte* at) { return f16_to_f32(half_bits(at)); }
@@ -47,12 +48,37 @@ int high_bit(const Byte* high, int i) { return high[i / 8] >> (i % 8) & 1; }
 
 // Layouts of 32 weights: byte j of the nibbles holds weights j (low) and j + 16 (high).
 
-void expand_q4_0(const Byte* b, float* out) {
-  const float d = half(b);
+void numbers_q4_0(const Byte* b, std::int8_t* out) {
   for (int j = 0; j < 16; ++j) {
-    out[j] = d * static_cast<float>((b[2 + j] & 15) - 8);
-    out[j + 16] = d * static_cast<float>((b[2 + j] >> 4) - 8);
+    out[j] = static_cast<std::int8_t>((b[2 + j] & 15) - 8);
+    out[j + 16] = static_cast<std::int8_t>((b[2 + j] >> 4) - 8);
   }
+}
+
+void numbers_q5_0(const Byte* b, std::int8_t* out) {
+  const Byte *high = b + 2, *low = b + 6;
+  for (int j = 0; j < 16; ++j) {
+    out[j] = static_cast<std::int8_t>(((low[j] & 15) | high_bit(high, j) << 4) - 16);
+    out[j + 16] = static_cast<std::int8_t>((low[j] >> 4 | high_bit(high, j + 16) << 4) - 16);
+  }
+}
+
+void numbers_q8_0(const Byte* b, std::int8_t* out) { std::memcpy(out, b + 2, 32); }
+
+void numbers_iq4_nl(const Byte* b, std::int8_t* out) {
+  for (int j = 0; j < 16; ++j) {
+    out[j] = kUnevenValues[b[2 + j] & 15];
+    out[j + 16] = kUnevenValues[b[2 + j] >> 4];
+  }
+}
+
+/// Expands a block of whole numbers times one scale.
+template <void (*numbers)(const Byte*, std::int8_t*)>
+void expand_numbers(const Byte* b, float* out) {
+  const float d = half(b);
+  std::int8_t q[32];
+  numbers(b, q);
+  for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(q[j]);
 }
 
 void expand_q4_1(const Byte* b, float* out) {
@@ -63,34 +89,12 @@ void expand_q4_1(const Byte* b, float* out) {
   }
 }
 
-void expand_q5_0(const Byte* b, float* out) {
-  const float d = half(b);
-  const Byte *high = b + 2, *low = b + 6;
-  for (int j = 0; j < 16; ++j) {
-    out[j] = d * static_cast<float>(((low[j] & 15) | high_bit(high, j) << 4) - 16);
-    out[j + 16] = d * static_cast<float>((low[j] >> 4 | high_bit(high, j + 16) << 4) - 16);
-  }
-}
-
 void expand_q5_1(const Byte* b, float* out) {
   const float d = half(b), m = half(b + 2);
   const Byte *high = b + 4, *low = b + 8;
   for (int j = 0; j < 16; ++j) {
     out[j] = d * static_cast<float>((low[j] & 15) | high_bit(high, j) << 4) + m;
     out[j + 16] = d * static_cast<float>(low[j] >> 4 | high_bit(high, j + 16) << 4) + m;
-  }
-}
-
-void expand_q8_0(const Byte* b, float* out) {
-  const float d = half(b);
-  for (int j = 0; j < 32; ++j) out[j] = d * static_cast<float>(static_cast<std::int8_t>(b[2 + j]));
-}
-
-void expand_iq4_nl(const Byte* b, float* out) {
-  const float d = half(b);
-  for (int j = 0; j < 16; ++j) {
-    out[j] = d * kUnevenValues[b[2 + j] & 15];
-    out[j + 16] = d * kUnevenValues[b[2 + j] >> 4];
   }
 }
 
@@ -109,15 +113,19 @@ void expand_q2_k(const Byte* b, float* out) {
   }
 }
 
+/// Returns the step of one of the 16 groups of Q3_K.
+float step_q3_k(const Byte* b, int group) {
+  const Byte* scales = b + 96;
+  const int low = group < 8 ? scales[group] & 15 : scales[group - 8] >> 4;
+  const int high = scales[8 + group % 4] >> (group / 4 * 2) & 3;
+  return half(b + 108) * static_cast<float>((low | high << 4) - 32);
+}
+
 /// Layout: 32 bytes with the third bit of each weight (set: nothing is subtracted), 64 bytes as in
 /// Q2_K, 12 bytes of 6-bit scales, d.
 void expand_q3_k(const Byte* b, float* out) {
-  const float d = half(b + 108);
-  const Byte* scales = b + 96;
   for (int group = 0; group < 16; ++group) {
-    const int low = group < 8 ? scales[group] & 15 : scales[group - 8] >> 4;
-    const int high = scales[8 + group % 4] >> (group / 4 * 2) & 3;
-    const float scale = d * static_cast<float>((low | high << 4) - 32);
+    const float scale = step_q3_k(b, group);
     const Byte* q = b + 32 + group / 8 * 32 + group % 2 * 16;
     const Byte* third = b + group % 2 * 16;
     const int shift = group % 8 / 2 * 2, bit = group / 2;
@@ -172,16 +180,19 @@ void expand_q5_k(const Byte* b, float* out) {
   }
 }
 
+/// Returns the step of one of the 16 groups of Q6_K.
+float step_q6_k(const Byte* b, int group) {
+  return half(b + 208) * static_cast<float>(static_cast<std::int8_t>(b[192 + group]));
+}
+
 /// Layout: 128 bytes of low nibbles, 64 bytes of high pairs of bits, 16 signed scales, d.
 void expand_q6_k(const Byte* b, float* out) {
-  const float d = half(b + 208);
   for (int run = 0; run < 8; ++run) {  // 32 weights in two groups
     const Byte* low = b + run / 4 * 64 + run % 2 * 32;
     const Byte* high = b + 128 + run / 4 * 32;
     const int low_shift = run % 4 / 2 * 4, high_shift = run % 4 * 2;
     for (int j = 0; j < 32; ++j) {
-      const float scale = d *
-                          static_cast<float>(static_cast<std::int8_t>(b[192 + run * 2 + j / 16]));
+      const float scale = step_q6_k(b, run * 2 + j / 16);
       *out++ = scale * static_cast<float>(
                            ((low[j] >> low_shift & 15) | (high[j] >> high_shift & 3) << 4) - 32);
     }
@@ -193,15 +204,15 @@ using Expand = void (*)(const Byte*, float*);
 Expand expand_of(BlockType type) {
   switch (type) {
     case BlockType::kQ4_0:
-      return expand_q4_0;
+      return expand_numbers<numbers_q4_0>;
     case BlockType::kQ4_1:
       return expand_q4_1;
     case BlockType::kQ5_0:
-      return expand_q5_0;
+      return expand_numbers<numbers_q5_0>;
     case BlockType::kQ5_1:
       return expand_q5_1;
     case BlockType::kQ8_0:
-      return expand_q8_0;
+      return expand_numbers<numbers_q8_0>;
     case BlockType::kQ2_K:
       return expand_q2_k;
     case BlockType::kQ3_K:
@@ -213,9 +224,9 @@ Expand expand_of(BlockType type) {
     case BlockType::kQ6_K:
       return expand_q6_k;
     case BlockType::kIQ4_NL:
-      return expand_iq4_nl;
+      return expand_numbers<numbers_iq4_nl>;
   }
-  return expand_q4_0;  // not reached: every enumerator returned above
+  return expand_numbers<numbers_q4_0>;  // not reached: every enumerator returned above
 }
 
 }  // namespace
@@ -229,6 +240,34 @@ void dequantise_blocks(BlockType type, const void* blocks, std::int64_t num_bloc
   const Expand expand = expand_of(type);
   const auto* b = static_cast<const Byte*>(blocks);
   for (std::int64_t i = 0; i < num_blocks; ++i) expand(b + i * l.bytes, out + i * l.weights);
+}
+
+bool block_numbers(BlockType type, const void* block, std::int8_t* numbers) {
+  const auto* b = static_cast<const Byte*>(block);
+  switch (type) {
+    case BlockType::kQ4_0:
+      numbers_q4_0(b, numbers);
+      return true;
+    case BlockType::kQ5_0:
+      numbers_q5_0(b, numbers);
+      return true;
+    case BlockType::kQ8_0:
+      numbers_q8_0(b, numbers);
+      return true;
+    case BlockType::kIQ4_NL:
+      numbers_iq4_nl(b, numbers);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool block_steps(BlockType type, const void* block, float* steps) {
+  if (type != BlockType::kQ3_K && type != BlockType::kQ6_K) return false;
+  const auto* b = static_cast<const Byte*>(block);
+  for (int group = 0; group < 16; ++group)
+    steps[group] = type == BlockType::kQ3_K ? step_q3_k(b, group) : step_q6_k(b, group);
+  return true;
 }
 
 bool blocks_are_finite(BlockType type, const void* blocks, std::int64_t num_blocks) {

@@ -37,6 +37,14 @@ std::string_view block_type_name(BlockType type);
 /// are valid; a scale that is not a number gives values that are not numbers. Threads: any.
 void dequantise_blocks(BlockType type, const void* blocks, std::int64_t num_blocks, float* out);
 
+/// Reads a block whose 32 weights are whole numbers times the f16 in its first two bytes: Q4_0,
+/// Q5_0, Q8_0, IQ4_NL. Returns false, with `numbers` unchanged, for other types.
+bool block_numbers(BlockType type, const void* block, std::int8_t* numbers);
+
+/// Writes the steps of the 16 groups of a Q3_K or Q6_K block: each of the 16 weights of a group is
+/// a whole multiple of its step. Returns false, with `steps` unchanged, for other types.
+bool block_steps(BlockType type, const void* block, float* steps);
+
 /// Returns whether the scales of all blocks are finite, which makes all weights finite.
 bool blocks_are_finite(BlockType type, const void* blocks, std::int64_t num_blocks);
 

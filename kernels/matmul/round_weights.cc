@@ -83,6 +83,17 @@ bool round_with(const float* w, float scale, float low, float high, RoundedGroup
   return true;
 }
 
+/// Returns the sum of squared errors of a group.
+float squared_error(const float* w, const RoundedGroup& g) {
+  const float scale = f16_to_f32(g.scale);
+  float sum = 0;
+  for (int i = 0; i < kRoundGroup; ++i) {
+    const float error = w[i] - scale * static_cast<float>(g.q[i]);
+    sum += error * error;
+  }
+  return sum;
+}
+
 }  // namespace
 
 bool round_to_four_bits(const float* w, RoundedGroup& out) {
@@ -97,6 +108,21 @@ bool round_to_eight_bits(const float* w, RoundedGroup& out) {
   const float largest = largest_weight(w);
   if (std::isnan(largest)) return false;
   return round_with(w, std::fabs(largest) / 127.0f, -127, 127, out);
+}
+
+bool round_multiples_to_eight_bits(const float* w, const float steps[2], RoundedGroup& out) {
+  if (!round_to_eight_bits(w, out)) return false;
+  const float largest = std::fabs(largest_weight(w));
+  if (largest == 0) return true;
+  float least = squared_error(w, out);
+  for (int half = 0; half < 2; ++half) {
+    const float step = std::fabs(steps[half]);
+    const float parts = std::floor(127.0f * step / largest);
+    RoundedGroup rounded;
+    if (!(parts >= 1) || !round_with(w, step / parts, -127, 127, rounded)) continue;
+    if (const float error = squared_error(w, rounded); error < least) least = error, out = rounded;
+  }
+  return true;
 }
 
 }  // namespace quire

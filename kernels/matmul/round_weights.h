@@ -23,4 +23,10 @@ bool round_to_four_bits(const float* w, RoundedGroup& out);
 /// in round_to_four_bits().
 bool round_to_eight_bits(const float* w, RoundedGroup& out);
 
+/// Rounds w[0..31] to q in [-127, 127], where w[0..15] are whole multiples of steps[0] and
+/// w[16..31] of steps[1]. A scale that divides one of the steps keeps that half but for the
+/// rounding of the scale itself; the scale with the least sum of squared errors is taken, that of
+/// round_to_eight_bits() included. Failures and threads are as in round_to_four_bits().
+bool round_multiples_to_eight_bits(const float* w, const float steps[2], RoundedGroup& out);
+
 }  // namespace quire
