@@ -453,8 +453,13 @@ int serve(const ServeFlags& flags) {
     std::fputs(config_to_toml(*config, true).c_str(), stdout);
     return 0;
   }
+  const Config::Log log = config->log;
+  if (!flags.check) {
+    if (const auto s = install_log_sink(log.level, log.format); !s.ok()) return complain(s);
+  }
   auto backend = backend_choice(*config);
-  if (!backend.ok()) return complain(backend.status());
+  if (!backend.ok())
+    return flags.check ? complain(backend.status()) : cannot_start(log, backend.status());
   if (flags.check) {
     if (const auto keys = configured_keys(*config); !keys.ok()) return complain(keys.status());
     if (const auto issuer = configured_issuer(*config); !issuer.ok())
@@ -484,12 +489,9 @@ int serve(const ServeFlags& flags) {
     std::printf("the configuration is valid\n");
     return 0;
   }
-  if (const auto s = install_log_sink(config->log.level, config->log.format); !s.ok())
-    return complain(s);
   log_line(backend->idle_gpu ? LogLevel::kWarning : LogLevel::kInfo,
            backend->library == nullptr ? "computing on the CPU" : "computing on the GPU",
            {{"backend", backend->name}, {"cuda", backend->cuda}});
-  const Config::Log log = config->log;
   ProcessSignals signals;
   std::atomic<bool> failed{false}, loaded{false};
   Service service(std::move(*config), std::move(*backend), flags, [&failed](const Status& lost) {
