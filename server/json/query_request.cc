@@ -54,6 +54,11 @@ void read_inline_documents(JsonReader& parent, std::size_t max_documents, QueryB
     if (r.ok()) {
       r.string("title", d.title, 64 << 10);
       r.string("text", d.text);
+      if (r.ok() && d.text.empty() && r.has("id")) {
+        r.fail("id", r.path_of("id") +
+                         " is no field of an inline document; name stored documents "
+                         "in document_ids");
+      }
       if (r.ok() && d.text.empty()) r.fail("text", r.path_of("text") + " is missing or empty");
       r.finish();
     }

@@ -104,6 +104,7 @@ TEST(QueryRequest, ErrorsNameThePath) {
       {R"({"query":"q","document_ids":["1","2","3"],"documents":[{"text":"a"},{"text":"b"}]})",
        "invalid_value", "documents"},
       {R"({"query":"q","documents":[{"title":"a"}]})", "invalid_value", "documents[0].text"},
+      {R"({"query":"q","documents":[{"id":"a"}]})", "invalid_value", "documents[0].id"},
       {R"({"query":"q","frequency_penalty":2.5})", "invalid_value", "frequency_penalty"},
       {R"({"query":"q","presence_penalty":"1"})", "invalid_value", "presence_penalty"},
       {R"({"query":"q","logit_bias":[]})", "invalid_value", "logit_bias"},
