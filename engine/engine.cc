@@ -9,6 +9,7 @@
 #include "base/free_memory.h"
 #include "base/index.h"
 #include "base/log.h"
+#include "base/title_words.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/head_calibration.h"
@@ -143,6 +144,10 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   facts.words = [tokenizer = tokenizer_,
                  language = options.language](std::span<const std::int32_t> ids) {
     return token_words(*tokenizer, ids, language);
+  };
+  facts.title_words = [language = options.language](std::string_view title) {
+    Stemmer stemmer(language);
+    return title_words(title, stemmer);
   };
   // The prompts a model with a small window is made for are to be answered from the cache too.
   facts.small_context_tokens = std::min(options.small_context_tokens, facts.window / 4);

@@ -83,6 +83,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     const DocumentChunk& c = m.chunks[i];
     QueryContext context;
     context.document_id = m.id;
+    context.title = m.title;
     context.chunk = static_cast<std::int32_t>(i);
     context.token_ids = c.token_ids;
     context.left_context = left_context(m, i);
@@ -111,6 +112,7 @@ Result<ResolvedDocument> ContextResolver::resolve_pending(std::string_view ns,
     d.tokens += chunks[i].token_ids.size();
     QueryContext context;
     context.document_id = d.id;
+    context.title = d.title;
     context.chunk = static_cast<std::int32_t>(i);
     context.token_ids = chunks[i].token_ids;
     context.left_context = left_context(chunks, i);

@@ -61,6 +61,7 @@ struct CertifiedStrategy {
 /// One document part of a query's prompt, in prompt order.
 struct QueryContext {
   std::string document_id;  ///< id shown in replies; empty for inline text
+  std::string title;  ///< of the document; a choice of blocks follows titles that documents name
   std::int32_t chunk = 0;
   std::vector<std::int32_t> token_ids;
   std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text

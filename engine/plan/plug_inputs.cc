@@ -38,6 +38,7 @@ PlugInputs::PlugInputs(const EngineFacts& facts, const QueryRequest& request, co
       s.continues = !own.document_id.empty() && own.document_id == before.document_id &&
                     own.chunk == before.chunk + 1;
     }
+    s.title = request.contexts[i].title;
     selectable_.push_back(s);
   }
 }
@@ -51,6 +52,7 @@ SelectionInput PlugInputs::selection() const {
     input.question_words = input.question.subspan(begin, end - begin);
   if (!facts_.selection_heads.empty()) input.heads = &facts_.selection_heads;
   input.words = facts_.words;
+  input.title_words = facts_.title_words;
   input.num_layers = facts_.shape.num_layers;
   input.num_heads = facts_.num_heads;
   input.num_kv_heads = facts_.shape.num_kv_heads;

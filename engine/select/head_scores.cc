@@ -156,9 +156,11 @@ BlockScores smooth(std::span<const SelectableContext> contexts, const BlockScore
   return out;
 }
 
-BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores) {
+BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores, float links) {
   constexpr float kLeast = 0.1f;
-  const std::vector<float> words = context_matches(lexical_text(input));
+  const LexicalText text = lexical_text(input);
+  std::vector<float> words = context_matches(text);
+  if (links > 0) words = follow_titles(text, words, links);
   for (std::size_t i = 0; i < scores.size(); ++i)
     for (float& s : scores[i]) s *= (words[i] + kLeast) * (words[i] + kLeast);
   return scores;

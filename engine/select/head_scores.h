@@ -48,8 +48,9 @@ BlockScores smooth(std::span<const SelectableContext> contexts, const BlockScore
 
 /// Multiplies the scores of each context's blocks by the square of the context's BM25 score for the
 /// question's words (Robertson and Zaragoza 2009), plus a little, so that none is left out: the
-/// words find the text, and the heads find the place in it.
-BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores);
+/// words find the text, and the heads find the place in it. `links` is the share of a context's
+/// score that goes on to contexts whose titles it names (follow_titles()).
+BlockScores weigh_by_words(const SelectionInput& input, BlockScores scores, float links = 0);
 
 /// Returns the best blocks of all contexts within `budget` tokens, the same in all layers; ties in
 /// prompt order. Blocks are chosen in runs of `unit` tokens, whose score is the mean of theirs. The

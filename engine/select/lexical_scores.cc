@@ -117,6 +117,14 @@ LexicalText lexical_text(const SelectionInput& input) {
   const auto question = input.question_words.empty() ? input.question : input.question_words;
   for (const LexicalText::Word& word : read(question)) text.question.push_back(word.id);
   for (const SelectableContext& c : input.contexts) text.contexts.push_back(read(c.token_ids));
+  for (const SelectableContext& c : input.contexts) {
+    std::vector<std::int32_t>& title = text.titles.emplace_back();
+    if (!input.title_words || c.title.empty()) continue;
+    for (std::string& word : input.title_words(c.title)) {
+      const auto id = static_cast<std::int32_t>(ids.size());
+      title.push_back(ids.try_emplace(std::move(word), id).first->second);
+    }
+  }
   return text;
 }
 
@@ -156,6 +164,33 @@ std::vector<float> context_matches(const LexicalText& text) {
                 (found->second + kSaturation * (1 - kLengthShare + kLengthShare * length));
     }
   }
+  return out;
+}
+
+std::vector<float> follow_titles(const LexicalText& text, std::span<const float> matches,
+                                 float share) {
+  std::unordered_map<std::int32_t, std::vector<std::size_t>> beginning;  // titles by first word
+  for (std::size_t i = 0; i < text.titles.size(); ++i)
+    if (!text.titles[i].empty()) beginning[text.titles[i].front()].push_back(i);
+  std::vector<float> best(matches.size());
+  for (std::size_t from = 0; from < text.contexts.size() && !beginning.empty(); ++from) {
+    const std::vector<LexicalText::Word>& words = text.contexts[from];
+    for (std::size_t w = 0; w < words.size(); ++w) {
+      const auto named = beginning.find(words[w].id);
+      if (named == beginning.end()) continue;
+      for (const std::size_t i : named->second) {
+        const std::vector<std::int32_t>& title = text.titles[i];
+        // A document names itself in its header, and in each of its chunks.
+        if (title == text.titles[from] || words.size() - w < title.size()) continue;
+        const bool here = std::equal(
+            title.begin(), title.end(), words.begin() + static_cast<std::ptrdiff_t>(w),
+            [](std::int32_t id, const LexicalText::Word& word) { return id == word.id; });
+        if (here) best[i] = std::max(best[i], matches[from]);
+      }
+    }
+  }
+  std::vector<float> out(matches.begin(), matches.end());
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] += share * best[i];
   return out;
 }
 

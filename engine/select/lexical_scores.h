@@ -22,6 +22,8 @@ struct LexicalText {
   };
   std::vector<std::vector<Word>> contexts;  ///< [context]; empty: its text is unknown
   std::vector<std::int32_t> question;       ///< without template and instruction where known
+  /// [context] words by which a text names the document (base/title_words.h); empty: none
+  std::vector<std::vector<std::int32_t>> titles;
 };
 /// Reads the words of all contexts and of the question.
 LexicalText lexical_text(const SelectionInput& input);
@@ -33,6 +35,12 @@ BlockScores lexical_matches(std::span<const SelectableContext> contexts, const L
 
 /// Returns the BM25 score of each context, treated as a document, over the question's words.
 std::vector<float> context_matches(const LexicalText& text);
+
+/// Adds to each context's match `share` of the best match among contexts of other titles whose text
+/// holds its title, word by word: what answers a question in two steps stands in a document that
+/// the question does not name, but the one that it names does.
+std::vector<float> follow_titles(const LexicalText& text, std::span<const float> matches,
+                                 float share);
 
 /// Adds neighbouring matches of the same context to each block's own: those before it, decaying by
 /// `fade` per block, and half of the next one's. Facts often follow the name they are about, under

@@ -31,6 +31,7 @@ struct SelectableContext {
   std::span<const std::int32_t> token_ids = {};  ///< [num_tokens]; empty if unknown
   /// It is the next chunk of the document that the context before it belongs to.
   bool continues = false;
+  std::string_view title = {};  ///< of its document; empty: it has none
 };
 
 /// The question's words in the calibrated heads, after a pass over the prompt without documents.
@@ -82,6 +83,8 @@ struct SelectionInput {
   /// Returns the words of a text that is given as tokens. Null: there is no vocabulary, and each
   /// token counts as a word.
   std::function<std::vector<TokenWord>(std::span<const std::int32_t> ids)> words;
+  /// Returns the words by which texts name a document of this title. Null: titles are not read.
+  std::function<std::vector<std::string>(std::string_view title)> title_words;
   std::optional<double> keep_ratio;  ///< as requested, if any
   const RopeTable* rope = nullptr;
   const SelectionHeads* heads = nullptr;  ///< null: the model is not calibrated

@@ -26,6 +26,7 @@ Status add_inline(const InlineDocument& d, std::size_t index, const PromptFormat
   entry.num_contexts = 1;
   shown.push_back(std::move(entry));
   QueryContext context;
+  context.title = d.title;
   context.token_ids = std::move(tokens->ids);
   request.contexts.push_back(std::move(context));
   return {};

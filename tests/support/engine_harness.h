@@ -211,7 +211,7 @@ inline QueryRequest make_request(const Engine& engine, const std::vector<Doc>& d
   auto prefix = engine.prompt_format().prefix();
   EXPECT_TRUE(prefix.ok());
   r.prefix_ids = *prefix;
-  for (const Doc& d : docs) r.contexts.push_back({d.id, 0, d.ids, d.key});
+  for (const Doc& d : docs) r.contexts.push_back({d.id, "", 0, d.ids, d.key});
   r.suffix_ids = std::move(question);
   r.tenant = "t";
   r.cache.strategy = strategy;

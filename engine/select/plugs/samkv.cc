@@ -40,6 +40,7 @@ struct SamkvOptions {
   float boost = 0;
   std::int64_t unit = 32;
   float neighbours = 0.5f;
+  float links = 0.5f;
 
   /// Returns whether an option is set that only the published form reads.
   bool published() const {
@@ -53,7 +54,7 @@ struct SamkvOptions {
   /// Returns whether an option is set that only the heads' form reads.
   bool of_heads() const {
     const SamkvOptions usual;
-    return unit != usual.unit || neighbours != usual.neighbours;
+    return unit != usual.unit || neighbours != usual.neighbours || links != usual.links;
   }
 };
 
@@ -110,6 +111,9 @@ OptionTable<SamkvOptions> option_table() {
                     "tokens that heads choose or leave together; at least a block"),
       number_option("neighbours", &SamkvOptions::neighbours, {0, 1},
                     "part of the scores of the blocks beside it that heads add to a block's"),
+      number_option("links", &SamkvOptions::links, {0, 1},
+                    "part of a document's match with the question's words that goes on to "
+                    "documents whose titles it names; 0: none"),
       words_option("score_frame", &SamkvOptions::frame,
                    {{"rotated", Frame::kRotated}, {"raw", Frame::kRaw}},
                    "compare query and blocks at their distance, or without positions"),
@@ -327,9 +331,10 @@ class SamkvSelector final : public Selector {
   Result<Selection> select(const SelectionInput& input) const override {
     if (by_heads(input)) return select_by_heads(input);
     if (options_.of_heads())
-      return Status::invalid("cache.options",
-                             "unit and neighbours belong to score heads or heads_words; this "
-                             "query is ranked by score keys");
+      return Status::invalid(
+          "cache.options",
+          "unit, neighbours and links belong to score heads or heads_words; this "
+          "query is ranked by score keys");
     if (keeps_all(input)) return everything(input);
     if (!decides(input)) return anchors(input);
     if (input.query_pass == nullptr) return select_static(input);
@@ -407,7 +412,7 @@ class SamkvSelector final : public Selector {
       return Status::invalid(
           "cache.options",
           "score " + std::string(options_.ranking == Ranking::kHeads ? "heads" : "heads_words") +
-              " takes keep_ratio, token_budget, unit and neighbours; the "
+              " takes keep_ratio, token_budget, unit, neighbours and links; the "
               "other options belong to score keys");
     if (input.heads == nullptr)
       return Status::invalid("cache.options.score",
@@ -417,7 +422,9 @@ class SamkvSelector final : public Selector {
     if (budget >= total_tokens(input) || input.query_pass == nullptr) return everything(input);
     QUIRE_ASSIGN_OR_RETURN(BlockScores scores, head_scores(input));
     scores = smooth(input.contexts, scores, options_.neighbours);
-    if (options_.ranking != Ranking::kHeads) scores = weigh_by_words(input, std::move(scores));
+    if (options_.ranking != Ranking::kHeads) {
+      scores = weigh_by_words(input, std::move(scores), options_.links);
+    }
     return best_blocks(input, std::move(scores), budget, options_.unit);
   }
 

@@ -117,8 +117,40 @@ TEST_F(HeadQueryTest, ByDefaultRunsOfBlocksAndWordsOfTheQuestionCount) {
     }
   }
   EXPECT_GT(2 * there, all);
-  const auto refused = run_query(*engine_, request({{"score", "keys"}, {"unit", "64"}}));
-  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
+  for (const char* const option : {"unit", "links"}) {
+    const auto refused = run_query(*engine_, request({{"score", "keys"}, {option, "1"}}));
+    EXPECT_EQ(refused.status.code(), Code::kInvalidArgument) << option;
+  }
+}
+
+TEST_F(HeadQueryTest, ADocumentWhoseTitleAGoodMatchNamesScoresMore) {
+  calibrate();
+  // The question is in the words of document 2, which names document 1.
+  const auto asked = [this](std::string_view links) {
+    QueryRequest r = request({{"links", std::string(links)}});
+    std::copy_n(docs_[2].ids.begin() + 100, 5, r.suffix_ids.begin() + 2);
+    std::string title;
+    for (std::size_t i = 20; i < 32; ++i)
+      title += engine_->tokenizer().token_bytes(docs_[2].ids[i]);
+    // It begins and ends within a word of the text, which a name may not.
+    const std::size_t begin = title.find(' '), end = title.rfind(' ');
+    EXPECT_LT(begin, end);
+    r.contexts[1].title = title.substr(begin + 1, end - begin - 1);
+    return r;
+  };
+  const auto sums = [](const Outcome& o) {
+    std::vector<double> out;
+    for (const PlannedContext& c : o.plan.contexts) {
+      out.push_back(0);
+      for (const PlannedBlock& b : c.blocks) out.back() += b.score;
+    }
+    return out;
+  };
+  const auto none = sums(run(asked("0"))), half = sums(run(asked("0.5"))),
+             all = sums(run(asked("1")));
+  EXPECT_GT(half[1], none[1]);
+  EXPECT_GT(all[1], half[1]);
+  for (const std::size_t other : {0u, 2u, 3u}) EXPECT_FLOAT_EQ(half[other], none[other]);
 }
 
 TEST_F(HeadQueryTest, ContextsFromBeforeTheCalibrationAreComputedAnewOnce) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/title_words.h"
+
 namespace quire {
 namespace {
 
@@ -28,6 +30,18 @@ TEST(SplitWords, KeepsNumbersAndCutsAtPunctuation) {
 TEST(SplitWords, GivesPairsWhereWordsAreNotSetApart) {
   EXPECT_EQ(split_words("\xE6\x9D\xB1\xE4\xBA\xAC\xE9\x83\xBD in \xE6\xB0\xB4"),
             (Words{"\xE6\x9D\xB1\xE4\xBA\xAC", "\xE4\xBA\xAC\xE9\x83\xBD", "in", "\xE6\xB0\xB4"}));
+}
+
+TEST(TitleWords, AreWhatATextNamesADocumentBy) {
+  Stemmer english("english");
+  EXPECT_EQ(title_words("Get Low (Dillon Francis and DJ Snake song)", english),
+            (Words{"get", "low"}));
+  EXPECT_EQ(title_words("Songs ((a) b) of Cats", english), (Words{"song", "of", "cat"}));
+  EXPECT_EQ(title_words("It", english), Words{}) << "too short to be a name";
+  EXPECT_EQ(title_words("(film)", english), Words{});
+  EXPECT_EQ(title_words("Open (bracket", english), Words{"open"});
+  EXPECT_EQ(title_words("closed) Bracket", english), (Words{"close", "bracket"}));
+  EXPECT_EQ(title_words("", english), Words{});
 }
 
 TEST(SplitWords, LongWordsAreCutAndBadBytesHaveNone) {

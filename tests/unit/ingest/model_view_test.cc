@@ -72,6 +72,7 @@ TEST_F(ModelViewTest, ADocumentHasTheKeysOfTheModelAndKeepsItsKv) {
   EXPECT_FALSE(d.stale);
   ASSERT_EQ(d.contexts.size(), 1u);
   const QueryContext& c = d.contexts[0];
+  EXPECT_EQ(c.title, "Bridge") << "a choice of blocks follows titles";
   ASSERT_TRUE(c.key.has_value());
   EXPECT_EQ(*c.key, other_->names().context_key(c.token_ids, "default", SaltDigest{}));
   EXPECT_NE(*c.key, before.chunks[0].key);

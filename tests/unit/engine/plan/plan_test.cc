@@ -55,7 +55,7 @@ class PlanTest : public ::testing::Test {
   }
   void add(std::vector<std::int32_t> tokens, bool stored) {
     const ContextKey key = facts.names.context_key(tokens, "t", {});
-    request.contexts.push_back({"d" + std::to_string(request.contexts.size()), 0, tokens, key});
+    request.contexts.push_back({"d" + std::to_string(request.contexts.size()), "", 0, tokens, key});
     if (stored) stored_.insert(key);
   }
   Result<QueryPlan> build(const std::string& strategy, const Speeds& speeds = {}) {
@@ -360,8 +360,8 @@ TEST_F(PlanTest, AChoiceThatExceedsTheWindowLosesItsWorstBlocks) {
 
 TEST_F(PlanTest, MissReasonsTellWhy) {
   add(ids(20, 10), false);
-  request.contexts.push_back({"", 0, ids(20, 40), std::nullopt});
-  request.contexts.push_back({"m", 0, ids(20, 70), ContextKey{{std::byte{1}}}});
+  request.contexts.push_back({"", "", 0, ids(20, 40), std::nullopt});
+  request.contexts.push_back({"m", "", 0, ids(20, 70), ContextKey{{std::byte{1}}}});
   Plan p = plan("reuse");
   EXPECT_EQ(p.contexts[0].miss, MissReason::kEvicted);
   EXPECT_EQ(p.contexts[1].miss, MissReason::kNotCached);
@@ -469,11 +469,11 @@ TEST_F(PlanTest, BadRequestsNameTheField) {
   EXPECT_EQ(field([](auto& r) { r.suffix_ids = {1000}; }), "query");
   EXPECT_EQ(field([](auto& r) { r.prefix_ids = {-1}; }), "system");
   EXPECT_EQ(field([](auto& r) {
-              r.contexts.push_back({"", 0, {5, 1000}, std::nullopt});
+              r.contexts.push_back({"", "", 0, {5, 1000}, std::nullopt});
             }),
             "documents[0]");
   EXPECT_EQ(field([](auto& r) {
-              r.contexts.push_back({"", 0, ids(2000, 0), std::nullopt});
+              r.contexts.push_back({"", "", 0, ids(2000, 0), std::nullopt});
             }),
             "documents[0]");
   EXPECT_EQ(field([](auto& r) { r.suffix_ids.assign(1999, 5); }), "query");

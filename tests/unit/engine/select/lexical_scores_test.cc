@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "base/title_words.h"
+
 namespace quire::testing {
 namespace {
 
@@ -144,6 +146,41 @@ TEST(LexicalTextTest, EqualWordsMatchWhateverTheirTokensAre) {
   // Without a vocabulary each token is a word.
   input.words = nullptr;
   EXPECT_EQ(lexical_text(input).contexts[0].size(), 8u);
+}
+
+TEST(FollowTitlesTest, ADocumentGetsAShareOfTheBestThatNamesIt) {
+  Pieces pieces;
+  const std::vector<Ids> documents = {
+      pieces.ids({"_get", "_low", "_is", "_a", "_song", "_by", "_dillon", "_francis"}),
+      pieces.ids({"_dillon", "_francis", "_is", "_born"}),
+      pieces.ids({"_dillon", "_francis", "_lives"}),          // names itself alone
+      pieces.ids({"_francis", "_dillon", "_sang", "_it"}),    // another order
+      pieces.ids({"_of", "_get", "_low", "_no", "_dillon"}),  // ends within the name
+      pieces.ids({"_nothing", "_here"})};
+  std::vector<SelectableContext> contexts = contexts_of(documents);
+  const char* const titles[] = {"get low (song)", "dillon francis", "Dillon Francis", "ab", "",
+                                "unnamed"};
+  for (std::size_t i = 0; i < contexts.size(); ++i) contexts[i].title = titles[i];
+  SelectionInput input;
+  input.contexts = contexts;
+  const Ids question = pieces.ids({"_get", "_low"});
+  input.question = question;
+  input.words = [&](std::span<const std::int32_t> ids) { return pieces.words(ids); };
+  const auto plain = lexical_text(input);
+  const std::vector<float> matches = {2, 0, 0.25f, 0.5f, 1, 0};
+  EXPECT_EQ(follow_titles(plain, matches, 0.5f), matches) << "without titles nothing is named";
+  input.title_words = [](std::string_view title) {
+    Stemmer stemmer("none");
+    return title_words(title, stemmer);
+  };
+  const LexicalText text = lexical_text(input);
+  EXPECT_EQ(text.titles[0].size(), 2u);
+  EXPECT_TRUE(text.titles[3].empty()) << "two letters are no name";
+  EXPECT_TRUE(text.titles[4].empty());
+  // The song names the singer, in both of his chunks; these do not name one another, as they share
+  // their title. The fifth document names the song.
+  EXPECT_EQ(follow_titles(text, matches, 0.5f), (std::vector<float>{2.5f, 1, 1.25f, 0.5f, 1, 0}));
+  EXPECT_EQ(follow_titles(text, matches, 0), matches);
 }
 
 /// Computes the definition in double, block by block and term by term.
