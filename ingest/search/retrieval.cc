@@ -13,11 +13,13 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "base/title_words.h"
 #include "base/words.h"
 #include "cachestore/format/metadata.h"
 #include "ingest/document/utf8.h"
 #include "ingest/index/embedding_record.h"
 #include "ingest/index/lexical_index.h"
+#include "ingest/index/title_index.h"
 
 namespace quire {
 namespace {
@@ -27,6 +29,8 @@ constexpr int kMostAttempts = 4;    // attempts of a search whose documents chan
 constexpr std::size_t kMostResults = 1000;
 /// How many places of each ranking are fused.
 constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
+/// How many of the best chunks name documents, and how many they may name.
+constexpr std::size_t kNamingResults = 10, kMostNamed = 64;
 
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
 
@@ -95,10 +99,17 @@ class RetrievalImpl final : public Retrieval {
   Status build();
   void catch_up();
   Status refresh(const DocumentName& name);
-  void put(const std::string& ns, const IndexedDocument& document);
+  void put(const std::string& ns, const IndexedDocument& document,
+           const std::vector<std::string>& title);
   void drop(const DocumentName& name);
   Status make_room();
   void enter_again(const std::string& ns, LexicalIndex& index);
+  Result<std::map<std::string, double>> named_by(std::string_view ns,
+                                                 std::span<const ChunkHit> hits,
+                                                 const TitleIndex& titles) const;
+  Status follow_titles(std::string_view ns, const LexicalIndex& index,
+                       const std::vector<std::string>& words, const LexicalIndex::Filter& filter,
+                       RetrieveUnit unit, std::vector<ChunkHit>& ranking) const;
   Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request,
                                        const std::vector<std::string>& words,
                                        std::span<const float> vector) const;
@@ -116,6 +127,7 @@ class RetrievalImpl final : public Retrieval {
   std::mutex apply_mu_;  // held while changes are read and entered, by one thread at a time
   mutable std::shared_mutex index_mu_;
   std::map<std::string, LexicalIndex, std::less<>> indexes_;  // guarded by index_mu_
+  std::map<std::string, TitleIndex, std::less<>> titles_;     // guarded by index_mu_
   std::set<DocumentName> left_out_;                           // guarded by index_mu_
   /// Null: off. Called under index_mu_, never the other way round.
   std::unique_ptr<EmbeddingIndex> vectors_;
@@ -242,17 +254,20 @@ Status RetrievalImpl::refresh(const DocumentName& name) {
     // The document was replaced in between.
     if (!again.ok() || indexed_version(*again) != indexed_version(*head)) continue;
     if (!text.ok()) return text.status();
-    put(ns, indexed(*head, *text, options_.language));
+    Stemmer stemmer(options_.language);
+    put(ns, indexed(*head, *text, options_.language), title_words(head->title, stemmer));
     return {};
   }
   return Status::unavailable("it changes faster than it can be read");
 }
 
-void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document) {
+void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document,
+                        const std::vector<std::string>& title) {
   const std::unique_lock lock(index_mu_);
   const DocumentName name(ns, document.id);
   LexicalIndex& index = indexes_[ns];
   index.remove(document.id);
+  titles_[ns].remove(document.id);
   left_out_.erase(name);
   enter_again(ns, index);
   if (const Status room = make_room(); !room.ok()) {
@@ -266,6 +281,7 @@ void RetrievalImpl::put(const std::string& ns, const IndexedDocument& document) 
     return;
   }
   index.put(document);
+  titles_[ns].put(document.id, title);
 }
 
 /// Moves the index that takes most memory to disk if all together take too much. index_mu_ is held.
@@ -273,7 +289,7 @@ Status RetrievalImpl::make_room() {
   std::int64_t memory = 0, disk = 0;
   LexicalIndex* largest = nullptr;
   for (auto& [ns, index] : indexes_) {
-    memory += index.memory_bytes();
+    memory += index.memory_bytes() + titles_[ns].memory_bytes();
     disk += index.disk_bytes();
     if (!largest || index.spillable_bytes() > largest->spillable_bytes()) largest = &index;
   }
@@ -306,8 +322,11 @@ void RetrievalImpl::drop(const DocumentName& name) {
   const auto at = indexes_.find(name.first);
   if (at == indexes_.end()) return;
   at->second.remove(name.second);
+  titles_[name.first].remove(name.second);
   enter_again(name.first, at->second);
-  if (at->second.num_documents() == 0) indexes_.erase(at);
+  if (at->second.num_documents() > 0) return;
+  indexes_.erase(at);
+  titles_.erase(name.first);
 }
 
 RetrievalStats RetrievalImpl::stats() const {
@@ -319,6 +338,8 @@ RetrievalStats RetrievalImpl::stats() const {
     out.documents += index.num_documents();
     out.chunks += index.num_chunks();
     out.memory_bytes += index.memory_bytes();
+    if (const auto titles = titles_.find(ns); titles != titles_.end())
+      out.memory_bytes += titles->second.memory_bytes();
     out.disk_bytes += index.disk_bytes();
   }
   out.left_out = left_out_.size();
@@ -327,6 +348,71 @@ RetrievalStats RetrievalImpl::stats() const {
 
 // -------------------------------------------------------------------------------------------------
 // Searching
+
+/// Returns the documents that the hits name by their titles, each with the best score of a hit that
+/// does; the best of them if there are many.
+Result<std::map<std::string, double>> RetrievalImpl::named_by(std::string_view ns,
+                                                              std::span<const ChunkHit> hits,
+                                                              const TitleIndex& titles) const {
+  std::map<std::string, double> out;
+  Stemmer stemmer(options_.language);
+  for (const ChunkHit& hit : hits) {
+    const auto head = store_.get_document_head(ns, hit.id);
+    const auto text = store_.get_text(ns, hit.id);
+    if (head.code() == Code::kNotFound || text.code() == Code::kNotFound) continue;
+    if (!head.ok()) return head.status();
+    if (!text.ok()) return text.status();
+    // A document that was replaced meanwhile is found anew by passage().
+    if (indexed_version(*head) != hit.version || at(hit.chunk) >= head->chunks.size()) continue;
+    const DocumentChunk& c = head->chunks[at(hit.chunk)];
+    if (c.byte_begin > c.byte_end || c.byte_end > text->size()) continue;
+    const auto words = split_words(
+        std::string_view(*text).substr(c.byte_begin, c.byte_end - c.byte_begin), stemmer);
+    for (std::string& id : titles.named_in(words, hit.id)) {
+      if (out.size() == kMostNamed && !out.contains(id)) return out;
+      double& best = out.try_emplace(std::move(id), 0).first->second;
+      best = std::max(best, hit.score);
+    }
+  }
+  return out;
+}
+
+/// Adds to the best chunk of each document that the best hits name a part of their scores.
+Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& index,
+                                    const std::vector<std::string>& words,
+                                    const LexicalIndex::Filter& filter, RetrieveUnit unit,
+                                    std::vector<ChunkHit>& ranking) const {
+  const auto titles = titles_.find(ns);
+  if (options_.links <= 0 || titles == titles_.end()) return {};
+  const auto naming = std::span(ranking).first(std::min(ranking.size(), kNamingResults));
+  const auto matching = std::ranges::find_if(naming,
+                                             [](const ChunkHit& h) { return h.score <= 0; });
+  QUIRE_ASSIGN_OR_RETURN(
+      const auto named,
+      named_by(ns, naming.first(to_size(matching - naming.begin())), titles->second));
+  if (named.empty()) return {};
+  const auto is_named = [&](const std::string& id, const std::string& metadata) {
+    return named.contains(id) && (!filter || filter(id, metadata));
+  };
+  QUIRE_ASSIGN_OR_RETURN(
+      const std::vector<ChunkHit> best,
+      index.search(words, named.size(), LexicalIndex::Unit::kBestChunkOfDocument, is_named));
+  const std::size_t limit = ranking.size();
+  for (const ChunkHit& hit : best) {
+    const auto same = [&](const ChunkHit& other) {
+      return other.id == hit.id && (unit == RetrieveUnit::kDocument || other.chunk == hit.chunk);
+    };
+    auto at = std::ranges::find_if(ranking, same);
+    if (at == ranking.end()) at = ranking.insert(ranking.end(), hit);
+    at->score += options_.links * named.at(hit.id);
+  }
+  std::ranges::stable_sort(ranking, [](const ChunkHit& a, const ChunkHit& b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.id != b.id ? a.id < b.id : a.chunk < b.chunk;
+  });
+  ranking.resize(limit);
+  return {};
+}
 
 /// `vector` is that of the question, if the scorer needs one.
 Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
@@ -342,18 +428,21 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   const std::size_t limit = request.scorer == RetrieveScorer::kHybrid
                                 ? std::max(kFusedResults, kFusedPerResult * request.k)
                                 : request.k;
+  const LexicalIndex::Filter filter = filtered ? LexicalIndex::Filter(wanted)
+                                               : LexicalIndex::Filter();
   const std::shared_lock lock(index_mu_);
   const auto at = indexes_.find(ns);
   if (at == indexes_.end()) return std::vector<ChunkHit>();
   const LexicalIndex& index = at->second;
   std::vector<ChunkHit> rankings[2];
   if (request.scorer != RetrieveScorer::kEmbedding) {
-    QUIRE_ASSIGN_OR_RETURN(
-        rankings[0],
-        index.search(
-            words, limit,
-            by_chunk ? LexicalIndex::Unit::kChunk : LexicalIndex::Unit::kBestChunkOfDocument,
-            filtered ? LexicalIndex::Filter(wanted) : LexicalIndex::Filter()));
+    QUIRE_ASSIGN_OR_RETURN(rankings[0],
+                           index.search(words, std::max(limit, kNamingResults),
+                                        by_chunk ? LexicalIndex::Unit::kChunk
+                                                 : LexicalIndex::Unit::kBestChunkOfDocument,
+                                        filter));
+    QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request.unit, rankings[0]));
+    rankings[0].resize(std::min(rankings[0].size(), limit));
     if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
     std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });
   }

@@ -46,6 +46,10 @@ struct RetrievalOptions {
   std::optional<EmbeddingOptions> embeddings = {};  ///< none: RetrieveScorer::kBm25 only
   RetrieveScorer scorer = RetrieveScorer::kBm25;    ///< of requests that name none; not kAuto
   Fusion fusion = {};                               ///< of RetrieveScorer::kHybrid
+  /// Part of a chunk's BM25 score that goes on to the best chunk of each document whose title it
+  /// names, from the best chunks; the largest such part counts. 0: none. Chosen on questions of
+  /// even rank (docs/retrieval.md).
+  double links = 0.4;
 };
 
 struct RetrieveRequest {

@@ -93,6 +93,7 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
   o.language = c.retrieve.language;
+  o.links = c.retrieve.links;
   o.layers_per_value = static_cast<std::int32_t>(c.cache.layers_per_value);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
   o.small_context_tokens = c.policy.small_ctx;

@@ -23,8 +23,9 @@ class RetrievalTest : public ::testing::Test {
 
   /// Commits a document of the given chunks, which are separated by bars.
   void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
-              const std::string& ns = "n") {
+              const std::string& ns = "n", const std::string& title = "") {
     DocumentManifest m;
+    m.title = title;
     m.ns = ns;
     m.id = id;
     m.metadata_json = metadata;
@@ -101,6 +102,58 @@ TEST_F(RetrievalTest, TheStoreTellsItsWatcherWhatCanBeRead) {
   store_->watch_documents({});
   commit("c", "four");
   EXPECT_EQ(heard.size(), 6u);
+}
+
+TEST_F(RetrievalTest, ADocumentThatAGoodTextNamesIsFound) {
+  const auto score = [this](const RetrieveRequest& request, const std::string& name) {
+    for (const Passage& p : search(request))
+      if (p.document_id + "#" + std::to_string(p.chunk) == name) return p.score;
+    return -1.0;
+  };
+  const auto ids = [this](const RetrieveRequest& request) {
+    std::vector<std::string> out;
+    for (const Passage& p : search(request))
+      out.push_back(p.document_id + "#" + std::to_string(p.chunk));
+    return out;
+  };
+  using Ids = std::vector<std::string>;
+  commit("song", "get low is a song by dillon francis", "{}", "n", "Get Low (song)");
+  commit("man", "he likes tea|he was born in 1987|a singer", "{}", "n", "Dillon Francis");
+  commit("tide", "a low tide", "{}", "n", "Tide");
+  commit("other", "nothing here", "{}", "n", "Elsewhere");
+  const RetrieveRequest born = ask("get low born", 6), low = ask("get low", 6);
+  start();
+  EXPECT_EQ(ids(born)[0], "song#0");
+  EXPECT_EQ(ids(born)[1], "man#1") << "the chunk that matches best gets the part";
+  const double best = score(born, "song#0"), linked = score(born, "man#1");
+  EXPECT_NEAR(score(low, "man#0"), 0.4 * score(low, "song#0"), 1e-9)
+      << "also without a word of the question";
+  RetrieveRequest whole = born;
+  whole.unit = RetrieveUnit::kDocument;
+  EXPECT_NEAR(score(whole, "man#1"), linked, 1e-9);
+  RetrieveRequest some = born;
+  some.k = 1;
+  EXPECT_EQ(ids(some), Ids{"song#0"});
+  some.k = 6;
+  some.document_ids = {"song", "tide"};
+  EXPECT_EQ(ids(some), (Ids{"song#0", "tide#0"})) << "what is not asked for stays out";
+  EXPECT_NEAR(score(some, "song#0"), best, 1e-9);
+  retrieval_->stop();
+
+  start({.links = 0});
+  EXPECT_NEAR(score(born, "song#0"), best, 1e-9);
+  EXPECT_NEAR(score(born, "man#1") + 0.4 * best, linked, 1e-9);
+  EXPECT_EQ(score(low, "man#0"), 0);
+  retrieval_->stop();
+
+  // With another title, and without the document, nothing is named.
+  start();
+  commit("man", "he likes tea|he was born in 1987|a singer", "{}", "n", "Another Man");
+  EXPECT_EQ(score(low, "man#0"), 0);
+  commit("man", "he likes tea", "{}", "n", "Dillon Francis");
+  EXPECT_GT(score(low, "man#0"), 0);
+  ASSERT_TRUE(store_->delete_document("n", "man").ok());
+  EXPECT_EQ(ids(low), (Ids{"song#0", "tide#0", "other#0"}));
 }
 
 TEST_F(RetrievalTest, FindsWhatTheStoreHeldAndWhatComesLater) {
