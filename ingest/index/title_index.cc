@@ -13,9 +13,7 @@ std::int64_t bytes_of(std::string_view id, std::string_view name) {
   return kNodeBytes + static_cast<std::int64_t>(2 * (id.size() + name.size()));
 }
 
-void append(std::string& name, std::string_view word) {
-  name.append(word).push_back(' ');
-}
+void append(std::string& name, std::string_view word) { name.append(word).push_back(' '); }
 
 }  // namespace
 
