@@ -49,7 +49,8 @@
   PLAIN(kListUnion, ListUnionArgs, list_union)                         \
   OTHER(kGroupedGemv, GroupedGemvArgs)                                 \
   PLAIN(kGroupedExpand, GroupedExpandArgs, grouped_expand)             \
-  PLAIN(kWriteTables, WriteTablesArgs, write_tables)
+  PLAIN(kWriteTables, WriteTablesArgs, write_tables)                   \
+  PLAIN(kChoosePages, ChoosePagesArgs, choose_pages)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

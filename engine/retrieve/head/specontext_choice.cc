@@ -5,7 +5,7 @@
 
 #include "base/index.h"
 #include "engine/retrieve/head/specontext.h"
-#include "engine/retrieve/query_turn.h"
+#include "kernels/choice/query_turn.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/rope.h"
 

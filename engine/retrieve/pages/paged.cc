@@ -9,8 +9,8 @@
 
 #include "base/index.h"
 #include "base/stopwatch.h"
-#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
+#include "kernels/choice/query_turn.h"
 #include "kernels/parallel.h"
 
 namespace quire {

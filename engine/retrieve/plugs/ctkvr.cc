@@ -7,7 +7,7 @@
 #include "base/index.h"
 #include "base/stopwatch.h"
 #include "engine/compute/compute.h"
-#include "engine/retrieve/query_turn.h"
+#include "kernels/choice/query_turn.h"
 
 namespace quire {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/pages/paged.h"
-#include "engine/retrieve/query_turn.h"
 #include "engine/retrieve/step_attention.h"
 #include "kernels/attention/attention_rows.h"
+#include "kernels/choice/query_turn.h"
 #include "tests/support/harness/random_row.h"
 #include "tests/support/host_compute.h"
 
