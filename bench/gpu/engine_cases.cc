@@ -106,22 +106,34 @@ class ModelBench {
     return row;
   }
 
-  /// Measures dense steps, a budget of pages read in place, and the same with every layer in host
-  /// memory. The last ones show the cost of copying pages.
+  /// Measures dense steps, a budget of pages read in place, chosen by a look at keys and by their
+  /// bounds alone, and the same with every layer in host memory. The last ones show the cost of
+  /// copying pages.
   void retrieve(std::int64_t sequences, std::int64_t context, const SectionOutput& out) {
     const Caches caches = filled(sequences, context, Lengths::kEqual);
-    double in_place = 0, freekv = 0;
-    for (const auto& [name, resident] : std::vector<std::pair<std::string, std::string>>{
-             {"dense", ""}, {"freekv", "auto"}, {"freekv", "none"}, {"arkvale", "none"}}) {
+    struct Way {
+      std::string name, resident;
+      std::map<std::string, std::string, std::less<>> options;
+    };
+    double dense = 0, in_place = 0, freekv = 0;
+    for (const auto& [name, resident, options] :
+         std::vector<Way>{{"dense", "", {}},
+                          {"freekv", "auto", {}},
+                          {"freekv by bounds", "auto", {{"decode_rerank", "1"}}},
+                          {"freekv", "none", {}},
+                          {"arkvale", "none", {}}}) {
       DevicePool slots(0, model_->compute().memory());
       std::vector<std::unique_ptr<Retriever>> made;
       std::vector<Retriever*> each;
       for (const auto& cache : caches) {
         cache->truncate_all(context);
         const ContextRows whole{0, context};
-        std::map<std::string, std::string, std::less<>> given;
-        if (!resident.empty()) given = {{"decode_budget", "2048"}, {"decode_resident", resident}};
-        made.push_back(take(retrievers().make(name, PlugOptions(given))));
+        std::map<std::string, std::string, std::less<>> given = options;
+        if (!resident.empty()) {
+          given["decode_budget"] = "2048";
+          given["decode_resident"] = resident;
+        }
+        made.push_back(take(retrievers().make(name.substr(0, name.find(' ')), PlugOptions(given))));
         each.push_back(made.back().get());
         SequenceContext all;
         AssembledPrompt assembled;
@@ -137,10 +149,14 @@ class ModelBench {
         check(each.back()->prepare(all, assembled));
       }
       std::vector<double> us = steps(caches, each, cases_.retrieve_steps);
-      std::int64_t moved = 0;
+      std::int64_t moved = 0, selections = 0;
+      double corrected = 0;
       for (Retriever* one : each) {
         one->synchronize();
-        moved += one->stats().bytes_copied;
+        const RetrieveStats stats = one->stats();
+        moved += stats.bytes_copied;
+        selections += stats.selections;
+        corrected += stats.corrected_share().value_or(0) / static_cast<double>(sequences);
       }
       const std::string where = resident == "none"   ? " in slots"
                                 : resident == "auto" ? " in place"
@@ -152,8 +168,12 @@ class ModelBench {
                            " tokens, budget 2048",
                        static_cast<double>(model_->decode_weight_bytes()) + rows, 0, std::move(us));
       row.more = {{"tokens_per_s", static_cast<double>(sequences) / row.median_us * 1e6},
-                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.retrieve_steps}};
-      if (resident == "auto") in_place = row.median_us;
+                  {"moved_bytes_per_step", static_cast<double>(moved) / cases_.retrieve_steps},
+                  {"selections_per_step", static_cast<double>(selections) / cases_.retrieve_steps},
+                  {"corrected_share", corrected}};
+      if (name == "dense") dense = row.median_us;
+      if (resident == "auto" && dense > 0) row.more.emplace_back("of_dense", row.median_us / dense);
+      if (name == "freekv" && resident == "auto") in_place = row.median_us;
       if (name == "freekv" && resident == "none") freekv = row.median_us;
       if (resident == "none" && in_place > 0)
         row.more.emplace_back("of_in_place", row.median_us / in_place);

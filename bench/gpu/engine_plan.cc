@@ -83,10 +83,10 @@ std::vector<PlannedCase> planned_engine_cases(bool quick) {
   plan.push_back({"retrieve",
                   std::to_string(cases.retrieve_sequences) + " sequences of " +
                       std::to_string(cases.retrieve_tokens) +
-                      " tokens, filled, dense and in place, " +
+                      " tokens, filled, dense and in place by keys and by bounds, " +
                       std::to_string(cases.retrieve_steps) + " steps each",
                   retrieving * prefill_flops(c, cases.retrieve_tokens),
-                  cases.retrieve_steps * (2 * weights + rows), 0});
+                  cases.retrieve_steps * (3 * weights + rows), 0});
   // New pages of a step are a part of the budget and cross a bus of 25 GB/s. The rows leave the
   // device once.
   plan.push_back({"retrieve", "the same with all KV in the host's memory, freekv and arkvale", 0,

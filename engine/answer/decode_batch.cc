@@ -183,7 +183,11 @@ Status DecodeBatch::run(std::span<DecodeRow*> rows) {
   }
   shown_.clear();
   driven_.clear();
-  for (const DecodeRow* row : rows) driven_.push_back(capability<HeadDriven>(*row->retriever));
+  joining_.clear();
+  for (const DecodeRow* row : rows) {
+    driven_.push_back(capability<HeadDriven>(*row->retriever));
+    joining_.push_back(capability<AttendsTogether>(*row->retriever));
+  }
   std::size_t most = 0;
   for (const HeadDriven* driven : driven_) {
     if (driven != nullptr) most += driven->hidden_layers().size();
@@ -353,11 +357,13 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
       i = end;
       continue;
     }
-    if (compute_.on_host())
-      beside.push_back(i);
-    else
-      QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[at(i)], i, nullptr));
-    ++i;
+    if (compute_.on_host()) {
+      beside.push_back(i++);
+      continue;
+    }
+    QUIRE_ASSIGN_OR_RETURN(end, attend_together(layer, rows, i));
+    if (end == i) QUIRE_RETURN_IF_ERROR(attend_to_some(layer, *rows[at(end++)], i, nullptr));
+    i = end;
   }
   std::vector<double> choose_ms(beside.size());
   std::vector<Status> status(beside.size());
@@ -373,24 +379,53 @@ Status DecodeBatch::attend(std::int32_t layer, std::span<DecodeRow*> rows) {
   return {};
 }
 
-/// Attends by the row's retriever; `index` is the row's index in the step. Errors: those of the
-/// Compute; the retriever's are set in the row.
-Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index,
-                                   double* choose_ms) {
+RetrieveStep DecodeBatch::step_of(std::int32_t layer, const DecodeRow& row, std::int64_t index) {
   const ModelConfig& config = model_.config();
   const std::int64_t heads = std::int64_t{config.num_heads} * config.head_dim;
   RetrieveStep step;
   step.layer = layer;
+  step.query = query_.data() + index * heads;
   step.position = row.position;
   step.cache = row.cache;
   step.num_heads = config.num_heads;
   step.head_dim = config.head_dim;
+  step.out = attention_.data() + index * heads;
   step.compute = &compute_;
+  return step;
+}
+
+/// Attends by the retrievers of the rows from `first` on that attend in one call, and returns the
+/// row behind them. Errors: those of the Compute; a retriever's are set in its row, which then is
+/// that row.
+Result<std::int64_t> DecodeBatch::attend_together(std::int32_t layer, std::span<DecodeRow*> rows,
+                                                  std::int64_t first) {
+  steps_.clear();
+  std::int64_t end = first;
+  for (; end < count_of(rows); ++end) {
+    DecodeRow& row = *rows[at(end)];
+    AttendsTogether* const one = joining_[at(end)];
+    if (!row.status.ok() || one == nullptr) break;
+    const RetrieveStep step = step_of(layer, row, end);
+    if (!one->joins(step, *joining_[at(first)])) break;
+    row.status = caught([one, &step] { return one->ready(step); });
+    if (!row.status.ok()) break;
+    steps_.push_back(step);
+  }
+  if (end > first)
+    QUIRE_RETURN_IF_ERROR(joining_[at(first)]->attend_together(
+        steps_, std::span(joining_).subspan(at(first), at(end - first))));
+  return end;
+}
+
+/// Attends by the row's retriever; `index` is the row's index in the step. Errors: those of the
+/// Compute; the retriever's are set in the row.
+Status DecodeBatch::attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index,
+                                   double* choose_ms) {
+  const std::int64_t heads = std::int64_t{model_.config().num_heads} * model_.config().head_dim;
+  RetrieveStep step = step_of(layer, row, index);
   step.choose_ms = choose_ms;
+  float* const out = step.out;
   const bool by_host = memory_ != nullptr && row.status.ok() && row.retriever->needs_host(step);
-  float* const out = attention_.data() + index * heads;
-  step.query = query_.data() + index * heads;
-  step.out = out;
   std::vector<float> host(by_host ? to_size(2 * heads) : 0);
   if (by_host) {
     QUIRE_RETURN_IF_ERROR(compute_.read(step.query, heads, host.data()));

@@ -32,9 +32,10 @@ struct DecodeRow {
 /// CPU a row's results do not depend on other rows: they equal those of forward() on its sequence
 /// alone.
 ///
-/// Rows with dense retrievers attend in one call of the Compute; on a device, a step of only such
-/// rows synchronizes once, for its tokens or logits. Other retrievers compute on the host, which
-/// synchronizes per layer. Threads: the engine thread.
+/// Rows with dense retrievers attend in one call of the Compute, and on a device so do rows whose
+/// retrievers attend together. A step of only such rows synchronizes once, for its tokens or
+/// logits. Other retrievers compute on the host, which synchronizes per layer. Threads: the engine
+/// thread.
 class DecodeBatch {
  public:
   explicit DecodeBatch(Model& model)
@@ -53,6 +54,9 @@ class DecodeBatch {
   Status run_layer(std::int32_t layer, std::span<DecodeRow*> rows);
   Status write_rows(std::int32_t layer, std::span<DecodeRow*> rows, const QkvRows& qkv);
   Status attend(std::int32_t layer, std::span<DecodeRow*> rows);
+  RetrieveStep step_of(std::int32_t layer, const DecodeRow& row, std::int64_t index);
+  Result<std::int64_t> attend_together(std::int32_t layer, std::span<DecodeRow*> rows,
+                                       std::int64_t first);
   Status attend_to_some(std::int32_t layer, DecodeRow& row, std::int64_t index, double* choose_ms);
   Status attend_to_all(std::int32_t layer, std::span<DecodeRow*> rows, std::int64_t first);
   Status show_hidden(std::int32_t layer, std::span<DecodeRow*> rows);
@@ -72,10 +76,12 @@ class DecodeBatch {
   ComputeBuffer<float> x_, query_, attention_, logits_;
   /// [shown_.size(), hidden_size]; pinned on a device, for the host reads it.
   ComputeBuffer<float> hidden_{MemoryPlace::kPinned};
-  std::vector<HeadDriven*> driven_;     ///< of the step's rows; null: it chooses otherwise
-  std::vector<Hidden> shown_;           ///< in the order of hidden_
-  ComputeBuffer<std::int32_t> tokens_;  ///< sampled tokens
-  std::vector<SampleRule> rules_;       ///< rules of all rows; empty: no token is sampled
+  std::vector<HeadDriven*> driven_;        ///< of the step's rows; null: it chooses otherwise
+  std::vector<AttendsTogether*> joining_;  ///< of the step's rows; null: it attends by itself
+  std::vector<RetrieveStep> steps_;        ///< of the rows that attend together
+  std::vector<Hidden> shown_;              ///< in the order of hidden_
+  ComputeBuffer<std::int32_t> tokens_;     ///< sampled tokens
+  std::vector<SampleRule> rules_;          ///< rules of all rows; empty: no token is sampled
   std::vector<std::int32_t> ids_, positions_, from_, dst_rows_, write_positions_;
   std::vector<void*> pages_;
   std::vector<KvView> views_;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "kernels/choice/candidates.h"
 #include "kernels/choice/page_bounds.h"
+#include "kernels/choice/page_choice.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/rows/rope.h"
 
@@ -21,6 +22,13 @@ struct ScoredBlocks {
   const float* query;         ///< [num_heads * head_dim] raw
   std::int32_t distance;      ///< from the document's start to the query
   float *score, *comparable;  ///< [num_blocks], written before the call returns
+};
+
+/// SequencePages is one sequence of ChoiceOps::choose_pages(). The cache and its array of pages
+/// stand for `heads.kv_pages`; all other pointers in `heads` are memory of the Compute.
+struct SequencePages {
+  KvView kv;  ///< the same shape in all sequences of a call
+  ChoosingSequence heads;
 };
 
 /// Memory, order, threads and errors: as Compute. Queries, bounds, scores, votes, choices, bitmaps,
@@ -39,6 +47,13 @@ class ChoiceOps {
                                  std::int64_t k, std::int32_t* chosen) = 0;
   virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
   virtual Status list_union(const ListUnionArgs& args) = 0;
+  /// Chooses pages for all KV heads of the sequences in one layer of a decode step
+  /// (kernels/choice/page_choice.h) and waits for nothing. The call ignores the sequences of
+  /// `args`, the shape of their keys, most_candidates and scratch memory; with fewer candidates
+  /// than `near` it looks at all of them. Errors: also kUnimplemented (the host computes:
+  /// retrievers choose in ordinary memory).
+  virtual Status choose_pages(const ChoosePagesArgs& args,
+                              std::span<const SequencePages> sequences) = 0;
   /// Scores all blocks of all documents and synchronizes once. Errors: also kUnimplemented (the
   /// host computes: selectors score in ordinary memory).
   virtual Status score_blocks(const RopeTable& table, std::int32_t num_heads,

@@ -16,6 +16,9 @@ class CpuChoice final : public ChoiceOps {
                          std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return quire::list_union(args); }
+  Status choose_pages(const ChoosePagesArgs&, std::span<const SequencePages>) override {
+    return Status::unimplemented("pages are chosen in ordinary memory");
+  }
   Status score_blocks(const RopeTable&, std::int32_t, std::int32_t,
                       std::span<const ScoredBlocks>) override {
     return Status::unimplemented("blocks are scored in ordinary memory");

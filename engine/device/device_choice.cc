@@ -1,5 +1,8 @@
 #include "engine/device/device_choice.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/index.h"
 #include "engine/device/staged_view.h"
 
@@ -8,6 +11,24 @@ namespace {
 
 // Pages are added one by one; the room keeps most steps' arrays at the previous step's addresses.
 constexpr std::int64_t kUnitsRoom = 64;
+// So are candidates; equal numbers of them keep the operation of most steps the same.
+constexpr std::int64_t kCandidatesRoom = 64;
+
+/// Gives the scratch memory of the arguments places in `memory` and returns its bytes.
+std::int64_t place_scratch(ChoosePagesArgs& a, std::byte* memory) {
+  constexpr std::int64_t kAlignment = 64;
+  std::int64_t bytes = 0;
+  const auto place = [&]<class T>(T*& to, std::int64_t n) {
+    to = memory != nullptr ? reinterpret_cast<T*>(memory + bytes) : nullptr;
+    bytes += (n * static_cast<std::int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  const std::int64_t heads = a.num_sequences * a.num_kv_heads;
+  place(a.scores, a.num_sequences * a.num_heads * a.most_candidates);
+  place(a.votes, heads * a.most_candidates);
+  place(a.nearest, heads * a.near);
+  place(a.picked, heads * a.selected);
+  return bytes;
+}
 
 }  // namespace
 
@@ -53,6 +74,37 @@ Status DeviceChoice::candidate_rows(const CandidateRowsArgs& args) {
                                       kUnitsRoom * static_cast<std::int64_t>(sizeof(RowRange))));
     QUIRE_RETURN_IF_ERROR(stage_.send());
   }
+  return memory_->run(a);
+}
+
+Status DeviceChoice::choose_pages(const ChoosePagesArgs& args,
+                                  std::span<const SequencePages> sequences) {
+  if (sequences.empty()) return {};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  std::vector<ChoosingSequence> each;
+  std::int64_t most = 0;
+  for (const SequencePages& s : sequences) {
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, staged_view(stage_, s.kv));
+    each.push_back(s.heads);
+    each.back().kv_pages = kv.pages;
+    most = std::max<std::int64_t>(most, s.heads.candidates_end - args.num_first);
+  }
+  ChoosePagesArgs a = args;
+  const KvView& shape = sequences.front().kv;
+  a.num_kv_heads = shape.num_kv_heads;
+  a.head_dim = shape.head_dim;
+  a.dtype = shape.dtype;
+  a.head_stride = shape.head_stride;
+  a.token_stride = shape.token_stride;
+  a.num_sequences = count_of(sequences);
+  a.most_candidates = (most + kCandidatesRoom - 1) / kCandidatesRoom * kCandidatesRoom;
+  a.near = static_cast<std::int32_t>(std::min<std::int64_t>(args.near, a.most_candidates));
+  QUIRE_ASSIGN_OR_RETURN(a.sequences, stage_.put(std::span<const ChoosingSequence>(each)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  // With room, because memory that grows within a step makes the host wait.
+  if (const std::int64_t bytes = place_scratch(a, nullptr); bytes > scratch_.bytes())
+    QUIRE_RETURN_IF_ERROR(scratch_.reserve(bytes + bytes / 4));
+  place_scratch(a, scratch_.data());
   return memory_->run(a);
 }
 

@@ -16,7 +16,11 @@ class DeviceChoice final : public ChoiceOps {
   /// `stage` must outlive this object.
   DeviceChoice(const std::shared_ptr<DeviceMemory>& memory, std::shared_ptr<DeviceTables> tables,
                ArgumentStage& stage)
-      : memory_(memory), tables_(std::move(tables)), stage_(stage), scoring_(memory) {}
+      : memory_(memory),
+        tables_(std::move(tables)),
+        stage_(stage),
+        scoring_(memory),
+        scratch_(memory, cuda::MemoryKind::kDevice) {}
 
   Status page_bounds(const PageBoundsArgs& args) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
@@ -26,6 +30,8 @@ class DeviceChoice final : public ChoiceOps {
                          std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
+  Status choose_pages(const ChoosePagesArgs& args,
+                      std::span<const SequencePages> sequences) override;
   Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
                       std::span<const ScoredBlocks> documents) override {
     return scoring_.run(tables_->of(table), num_heads, num_kv_heads, documents);
@@ -36,6 +42,7 @@ class DeviceChoice final : public ChoiceOps {
   const std::shared_ptr<DeviceTables> tables_;
   ArgumentStage& stage_;
   BlockScoring scoring_;
+  DeviceBuffer scratch_;  ///< of choose_pages()
 };
 
 }  // namespace quire

@@ -88,8 +88,8 @@ struct RetrieverTraits {
 /// (kernels/parallel.h) concurrently with those of other retrievers.
 ///
 /// What only some retrievers can do are interfaces of their own, which a class derives from
-/// besides: HeadDriven, PromptWatcher, DeviceBudgeted, PreparesInPieces. capability<T>() finds
-/// them.
+/// besides: HeadDriven, PromptWatcher, DeviceBudgeted, PreparesInPieces, AttendsTogether.
+/// capability<T>() finds them.
 class Retriever : public NamedPlug<Retriever> {
  public:
   virtual ~Retriever() = default;
@@ -175,6 +175,24 @@ class PreparesInPieces {
   /// Returns false while work is left. No step runs before this returns true.
   virtual bool prepared() const = 0;
   virtual Status prepare_more() = 0;
+};
+
+/// A retriever that attends in one call with others of its kind where a device computes, without
+/// a wait of the host.
+class AttendsTogether {
+ public:
+  virtual ~AttendsTogether() = default;
+  /// Returns whether attend_together() may stand for attend() in this layer of the step, in one
+  /// call with `first` and all others that join it; a retriever by itself is its own first.
+  virtual bool joins(const RetrieveStep& step, const AttendsTogether& first) const = 0;
+  /// Runs before attend_together(), if joins() is true. Its errors concern this retriever alone,
+  /// and it then stays out of the call.
+  virtual Status ready(const RetrieveStep& step) = 0;
+  /// Enqueues attend() of the retriever of each step, all of the same layer, all ready, with
+  /// queries and outputs in consecutive rows. retrievers[0] is this one. Errors: those of the
+  /// Compute.
+  virtual Status attend_together(std::span<const RetrieveStep> steps,
+                                 std::span<AttendsTogether* const> retrievers) = 0;
 };
 
 /// Returns the retriever as T, one of the interfaces above; null: it is none.

@@ -17,6 +17,15 @@ Status PageSummaries::extend(Compute& compute, const KvView& kv, std::span<const
   return extend_transposed(kv, pages.subspan(at(num_pages_)), summary);
 }
 
+Result<std::int32_t> PageSummaries::extend_but_one(Compute& compute, const KvView& kv,
+                                                   std::span<const RowRange> pages,
+                                                   PageSummary summary) {
+  const auto complete = static_cast<std::int32_t>(pages.size());
+  if (complete == num_pages_ + 1 && complete <= most_pages_) return num_pages_++;
+  QUIRE_RETURN_IF_ERROR(extend(compute, kv, pages, summary));
+  return -1;
+}
+
 Status PageSummaries::extend_bounds(Compute& compute, const KvView& kv,
                                     std::span<const RowRange> pages, PageSummary summary) {
   const auto complete = static_cast<std::int32_t>(pages.size());

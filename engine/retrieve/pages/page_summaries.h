@@ -25,6 +25,12 @@ class PageSummaries {
   /// kInvalidArgument (nothing is added), those of the Compute.
   Status extend(Compute& compute, const KvView& kv, std::span<const RowRange> pages,
                 PageSummary summary);
+  /// Does the same where ChoiceOps::choose_pages() follows on the device, which may compute the
+  /// bounds of one page by itself. Returns that page; -1: none.
+  Result<std::int32_t> extend_but_one(Compute& compute, const KvView& kv,
+                                      std::span<const RowRange> pages, PageSummary summary);
+  /// Returns the bounds of all pages, as page_bounds() writes them; null on the host.
+  std::uint16_t* bounds() { return bounds_.data(); }
   std::int32_t num_pages() const { return num_pages_; }
   /// Returns whether score() scores all heads, whichever it is asked for.
   bool scores_every_head() const { return memory_ != nullptr; }

@@ -48,6 +48,9 @@ Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledP
   layers_.clear();
   device_memory_ = choosing_memory(sequence);
   buffers_ = ChoiceBuffers(device_memory_);
+  on_device_.reset();
+  if (device_memory_ != nullptr && chooses_by_votes())
+    on_device_.emplace(device_memory_, choices_shape(shape_of(sequence, contexts.size())));
   if (policy_.device) {
     QUIRE_CHECK(sequence.device != nullptr, "pages are brought to a device");
     const DType dtype = sequence.cache->view(0).dtype;
@@ -93,6 +96,11 @@ Status PagedRetriever::begin_step(std::int32_t, std::int32_t) {
 
 Status PagedRetriever::attend(const RetrieveStep& step) {
   QUIRE_RETURN_IF_ERROR(failed_);
+  if (joins(step, *this)) {
+    QUIRE_RETURN_IF_ERROR(ready(step));
+    AttendsTogether* const self = this;
+    return attend_together(std::span(&step, 1), std::span(&self, 1));
+  }
   Layer& layer = layers_[at(step.layer)];
   const KvView kv = step.cache->view(step.layer);
   return attends_to_all(step) ? attend_rows(step, kv) : attend_sparse(layer, step, kv);
@@ -214,8 +222,8 @@ std::vector<bool> PagedRetriever::heads_to_choose(const Layer& layer, const Retr
 
 /// Returns sinks, selection, pages that no selection has seen yet (among them the window), and the
 /// page being filled, ascending.
-std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer, std::int32_t head) const {
-  const HeadChoice& choice = layer.choices[at(head)];
+std::vector<std::int32_t> PagedRetriever::wanted(const Layer& layer,
+                                                 const HeadChoice& choice) const {
   std::vector<std::int32_t> pages(to_size(std::min(policy_.sink_pages(), layer.pages.size())));
   std::iota(pages.begin(), pages.end(), 0);
   pages.insert(pages.end(), choice.pages.begin(), choice.pages.end());
@@ -236,7 +244,7 @@ Status PagedRetriever::bring(Layer& layer, const KvView& kv, std::vector<KvMove>
     std::int32_t& resident_of = layer.choices[at(m)].resident_of;
     const bool there = resident_of == layer.pages.size();
     if (there && in_background) continue;
-    const auto pages = wanted(layer, m);
+    const auto pages = wanted(layer, layer.choices[at(m)]);
     // The next step counts the pages that it wants itself.
     if (!in_background) stats_.pages_wanted += count_of(pages);
     if (there) continue;
@@ -302,6 +310,7 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   QUIRE_RETURN_IF_ERROR(refresh(layer, *step.compute, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
   if (votes_decide(step)) return choose_by_votes(layer, step, kv);
+  QUIRE_RETURN_IF_ERROR(take_back(layer, step.layer));
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   const std::vector<bool> due = count_step(layer, step.layer);
   const bool any_due = std::ranges::find(due, true) != due.end();
@@ -389,8 +398,16 @@ Status PagedRetriever::attend_in_place(Layer& layer, const RetrieveStep& step, c
 std::vector<std::int32_t> PagedRetriever::attended_pages(std::int32_t layer_index,
                                                          std::int32_t head) const {
   const Layer& layer = layers_[at(layer_index)];
+  if (on_device_ && on_device_->chose(layer_index) && layer.choices.empty()) {
+    auto choices = on_device_->read(layer_index);
+    if (!choices.ok()) return {};
+    HeadChoice choice{std::move((*choices)[at(head)].pages), (*choices)[at(head)].seen, {}, -1};
+    for (std::int32_t& page : choice.pages) page += policy_.sink_pages();
+    return wanted(layer, choice);
+  }
   if (layer.num_voted < 0)
-    return layer.choices.empty() ? std::vector<std::int32_t>() : wanted(layer, head);
+    return layer.choices.empty() ? std::vector<std::int32_t>()
+                                 : wanted(layer, layer.choices[at(head)]);
   const CandidateRowsArgs rows = rows_wanted(layer, layer.voted_seen);
   std::vector<std::int32_t> pages(to_size(rows.num_first));
   std::iota(pages.begin(), pages.end(), 0);

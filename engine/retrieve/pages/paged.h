@@ -14,6 +14,7 @@
 #include "engine/residency/resident_pages.h"
 #include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/key_codes.h"
+#include "engine/retrieve/pages/device_choices.h"
 #include "engine/retrieve/pages/page_summaries.h"
 #include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
@@ -61,6 +62,9 @@ struct PagedPolicy : RetrieveOptions {
 
   std::int32_t sink_pages() const { return sink / page_tokens; }
   std::int32_t window_pages() const { return window / page_tokens; }
+  /// Returns the most rows of a list: at most a page is being filled, and a choice serves a step
+  /// more than `reuse`.
+  std::int64_t most_listed() const { return std::int64_t{budget} + reuse + 2 * page_tokens; }
   std::int32_t selected_pages() const { return (budget - sink - window) / page_tokens; }
   /// Returns the slots of a KV head in an offloaded layer. They include one page that may have left
   /// the window before any selection saw it, and the page being filled.
@@ -101,7 +105,12 @@ inline OptionField<PagedPolicy> vote_option(
 /// chosen in the same way and read in place. If a compressor ranked rows, the pages of the most
 /// important ones are copied before the first step; this saves copies and does not change the
 /// choice.
-class PagedRetriever : public Retriever, public DeviceBudgeted {
+///
+/// Where a device computes and a layer stays on it, votes, a look at keys and turned queries are
+/// all the device's (paged_device.cc): the host only enqueues, and sequences with the same policy
+/// attend in one call. The host chooses, and waits for the query and the scores in each layer, if
+/// the layer has left the device or a method overrides choose(); and where it computes.
+class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTogether {
  public:
   explicit PagedRetriever(const PagedPolicy& policy)
       : Retriever({.uses_device = policy.device}), policy_(policy) {}
@@ -112,7 +121,12 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   Status begin_step(std::int32_t token_id, std::int32_t position) override;
   bool needs_host(const RetrieveStep&) const override { return false; }
   Status attend(const RetrieveStep& step) override;
+  bool joins(const RetrieveStep& step, const AttendsTogether& first) const override;
+  Status ready(const RetrieveStep& step) override;
+  Status attend_together(std::span<const RetrieveStep> steps,
+                         std::span<AttendsTogether* const> retrievers) override;
   void synchronize() override;
+  /// Waits for a device that has chosen.
   RetrieveStats stats() const override;
 
   /// Returns the pages of a layer that KV head `head` has in device slots, ascending; empty if it
@@ -137,8 +151,8 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   /// policy().selected_pages() if pages are copied to the device. It is called for all KV heads of
   /// a layer concurrently on several threads; this default returns those with the most votes.
   virtual Result<std::vector<std::int32_t>> choose(const Candidates& candidates);
-  /// Returns whether choose() takes exactly the candidates with the most votes. Scores then need
-  /// not be fetched for it.
+  /// Returns whether choose() is the one of this class, by votes and a look at keys. A device then
+  /// chooses by itself, and votes alone need not be fetched.
   virtual bool chooses_by_votes() const { return true; }
   /// Returns each candidate's vote for its KV head, by policy().vote.
   std::span<const float> votes(const Candidates& candidates);
@@ -203,6 +217,10 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   bool votes_decide(const RetrieveStep& step) const {
     return reads_in_place(step.layer) && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes();
   }
+  bool chooses_on_device(const RetrieveStep& step) const;
+  DeviceChoices::Shape choices_shape(const RetrieveShape& shape) const;
+  ChoosePagesArgs choosing_args(const RetrieveStep& step) const;
+  Status take_back(Layer& layer, std::int32_t index);
   Status choose_by_votes(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status select_by_votes(Layer& layer, const RetrieveStep& step);
   CandidateRowsArgs rows_wanted(const Layer& layer, std::int32_t seen) const;
@@ -218,7 +236,7 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   std::vector<bool> count_step(Layer& layer, std::int32_t index) const;
   std::vector<bool> heads_to_choose(const Layer& layer, const RetrieveStep& step,
                                     const std::vector<bool>& due) const;
-  std::vector<std::int32_t> wanted(const Layer& layer, std::int32_t head) const;
+  std::vector<std::int32_t> wanted(const Layer& layer, const HeadChoice& choice) const;
   Status warm_start(const RetainedRows& retained);
   std::vector<std::int32_t> hot_pages(const Layer& layer, std::span<const std::int32_t> hot) const;
   Status bring(Layer& layer, const KvView& kv, std::vector<KvMove> moves, bool in_background);
@@ -242,7 +260,9 @@ class PagedRetriever : public Retriever, public DeviceBudgeted {
   std::vector<float> query_;  ///< the step's query, fetched
   std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
   ChoiceBuffers buffers_;
-  double attention_ms_ = 0;  ///< of the current layer step
+  std::optional<DeviceChoices> on_device_;  ///< where a device computes and chooses
+  ChoosingSequence choosing_{};             ///< of the layer that is ready
+  double attention_ms_ = 0;                 ///< of the current layer step
   Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it
 };
 

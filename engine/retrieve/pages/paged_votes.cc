@@ -23,17 +23,23 @@ ChoosingNeed PagedRetriever::choosing_need(const RetrieveShape& shape) const {
   ChoosingNeed need{
       bound_values * with_room(cut) * static_cast<std::int64_t>(sizeof(std::uint16_t)),
       (need_with_room(bound_values, 0, sizeof(std::uint16_t)).row_bytes + page - 1) / page};
-  // Lists hold sinks, chosen pages, and pages that no selection has seen: the window, and those
-  // that have left it since.
-  need += ChoiceBuffers::need(shape, page, cut, policy_.budget + policy_.reuse + 2 * page);
-  need.fixed_bytes += layers * shape.num_kv_heads * policy_.selected_pages() *
-                      static_cast<std::int64_t>(sizeof(std::int32_t));
+  // Scores and votes lie in memory that the sequences of a step share; this is a sequence's part.
+  need += ChoiceBuffers::need(shape, page, cut, policy_.most_listed());
+  if (chooses_by_votes()) need += DeviceChoices::need(choices_shape(shape), page, cut);
   return need;
 }
 
 RetrieveStats PagedRetriever::stats() const {
   RetrieveStats stats = stats_;
-  if (device_memory_ != nullptr) stats.choosing_bytes = device_memory_->peak_bytes();
+  if (device_memory_ == nullptr) return stats;
+  stats.choosing_bytes = device_memory_->peak_bytes();
+  // Of a device that is lost nothing is known but what the host counted.
+  if (!on_device_) return stats;
+  if (const auto counts = on_device_->counts(); counts.ok()) {
+    stats.selections += counts->selections;
+    stats.heads_corrected += counts->heads_corrected;
+    stats.heads_kept += counts->heads_kept;
+  }
   return stats;
 }
 

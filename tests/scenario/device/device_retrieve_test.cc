@@ -1,5 +1,5 @@
-/// Retrieval of decode steps on a device: it chooses the CPU's rows where the scores are. No layer
-/// waits for the host where votes alone decide.
+/// Retrieval of decode steps on a device: it chooses the CPU's rows where the scores are, and no
+/// layer waits for the host.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,8 +36,9 @@ class DeviceRetrieveTest : public DeviceSideTest {
 TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   TwoDepths depths = two_depths(kShort);
   for (const auto& [name, used] :
-       std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kTopK},
-                                                   {"arkvale", OpCode::kTopK},
+       std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kChoosePages},
+                                                   {"arkvale", OpCode::kChoosePages},
+                                                   {"freekv", OpCode::kChoosePages},
                                                    {"flat", OpCode::kTopK},
                                                    {"specontext", OpCode::kKeyProducts}}) {
     SCOPED_TRACE(name);
@@ -106,36 +107,40 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
   }
 }
 
-/// If a choice serves several steps, scores are made only where a choice is due or a query turned.
-TEST_F(DeviceRetrieveTest, ScoresAreMadeWhereAChoiceIsDue) {
+/// If a choice serves several steps, heads choose only where a choice is due or a query turned.
+TEST_F(DeviceRetrieveTest, HeadsChooseWhereAChoiceIsDue) {
   const RandomModelFolder model;
   const auto ops = simt::make_emulated_ops();
   const auto cpu = side(model.path(), "cpu", nullptr, kShort),
              device = side(model.path(), "device", make_device_compute(ops), kShort);
-  for (const char* tau : {"-1", "0.8"}) {
-    std::int64_t scores[2] = {}, steps = 0;
+  for (const char* tau : {"-1", "0.8", "2"}) {
+    std::int64_t selections[2] = {};
     for (const int reuse : {1, 4}) {
       SCOPED_TRACE(std::string("tau ") + tau + ", reuse " + std::to_string(reuse));
       const auto edit = [&](QueryRequest& r) {
         r.cache.decode = "freekv";
         Options options = small_budget("64");
         options.erase("decode_resident");
-        options["decode_rerank"] = "1";
         options["decode_tau"] = tau;
         options["decode_reuse"] = std::to_string(reuse);
         r.cache.options = PlugOptions(options_of("freekv", options));
       };
-      const std::int64_t before = ops->runs(OpCode::kPageScores);
-      const Outcome got = ask(*device, "reuse", 9, edit), expected = ask(*cpu, "reuse", 9, edit);
-      scores[reuse == 4] = ops->runs(OpCode::kPageScores) - before;
-      steps = got.stats.retrieve.sparse_steps;
-      EXPECT_EQ(got.ids, expected.ids);
-      EXPECT_EQ(got.stats.retrieve.selections, expected.stats.retrieve.selections);
-      EXPECT_EQ(scores[reuse == 4], got.stats.retrieve.selections) << "each selection scores once";
+      const std::int64_t before = ops->runs(OpCode::kChoosePages);
+      const RetrieveStats got = ask(*device, "reuse", 9, edit).stats.retrieve,
+                          expected = ask(*cpu, "reuse", 9, edit).stats.retrieve;
+      EXPECT_EQ(ops->runs(OpCode::kChoosePages) - before, got.sparse_steps);
+      EXPECT_EQ(got.sparse_steps, expected.sparse_steps);
+      EXPECT_EQ(got.selections, expected.selections);
+      EXPECT_EQ(got.heads_corrected, expected.heads_corrected);
+      EXPECT_EQ(got.heads_kept, expected.heads_kept);
+      EXPECT_EQ(got.heads_corrected > 0, tau != std::string("-1"));
+      selections[reuse == 4] = got.selections;
+      if (reuse == 1) {
+        EXPECT_EQ(got.selections, got.sparse_steps);
+      }
     }
-    EXPECT_EQ(scores[0], steps);
-    EXPECT_LE(scores[1], scores[0]);
-    EXPECT_TRUE(scores[1] < scores[0] || tau == std::string("0.8"))
+    EXPECT_LE(selections[1], selections[0]);
+    EXPECT_TRUE(selections[1] < selections[0] || tau != std::string("-1"))
         << "queries that turn again and again are all there is";
   }
 }
@@ -157,8 +162,9 @@ class ChosenPagesTest : public ::testing::Test {
 
   struct Decoding {
     Decoding(const std::string& name, const Options& given, std::shared_ptr<Compute> who,
-             DType dtype)
+             DType dtype, std::int64_t device_bytes = 0)
         : compute(std::move(who)),
+          slots(device_bytes, compute->memory()),
           pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
           cache(pool, kLayers),
           retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))),
@@ -193,6 +199,16 @@ class ChosenPagesTest : public ::testing::Test {
             compute->kv().place(rope(), *cache.writable(layer, {&row, 1}), {&stored, 1}).ok());
       }
     }
+    /// Queries drift, and turn away in every fifth step.
+    std::vector<float> query_of(std::int32_t layer, int n) const {
+      std::vector<float> q(kHeads * kDim, 0.0f);
+      for (const int by : {n / 5, 9 + n}) {
+        const auto one = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * by),
+                                    kHeads * kDim);
+        for (std::size_t i = 0; i < q.size(); ++i) q[i] += (by == n / 5 ? 1.0f : drift) * one[i];
+      }
+      return q;
+    }
     /// Returns the layers' outputs.
     std::vector<float> token(int n) {
       const auto position = static_cast<std::int32_t>(cache.num_rows(0));
@@ -200,13 +216,13 @@ class ChosenPagesTest : public ::testing::Test {
       add_row(position);
       std::vector<float> outs;
       for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-        const auto q = random_row(static_cast<std::uint32_t>(9000 + layer + 10 * n), kHeads * kDim);
-        std::ranges::copy(q, query.data());
+        std::ranges::copy(query_of(layer, n), query.data());
         RetrieveStep step{layer,  query.data(), position,   &cache,
                           kHeads, kDim,         out.data(), compute.get()};
         const Status s = retriever->attend(step);
         EXPECT_TRUE(s.ok()) << s.to_string();
-        EXPECT_TRUE(compute->synchronize().ok());
+        const Status ran = compute->synchronize();
+        EXPECT_TRUE(ran.ok()) << ran.to_string();
         outs.insert(outs.end(), out.data(), out.data() + kHeads * kDim);
       }
       return outs;
@@ -214,49 +230,99 @@ class ChosenPagesTest : public ::testing::Test {
     PagedRetriever& paged() { return dynamic_cast<PagedRetriever&>(*retriever); }
 
     std::shared_ptr<Compute> compute;
+    DevicePool slots;
     PagePool pool;
     WorkingCache cache;
-    DevicePool slots{0};
     std::vector<ContextRows> contexts = {{1, 70}, {71, 100}};
     std::unique_ptr<Retriever> retriever;
     std::shared_ptr<const void> registered;  ///< the rotary table, on a device
     ComputeBuffer<float> query{MemoryPlace::kPinned}, out{MemoryPlace::kPinned};
+    float drift = 0.4f;
   };
+  /// Runs both for so many steps and expects the same pages and outputs after each.
+  static void expect_same_pages(Decoding& there, Decoding& here, int steps) {
+    for (int n = 0; n < steps; ++n) {
+      const std::vector<float> got = there.token(n), expected = here.token(n);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(got[i], expected[i], 2e-3) << "step " << n;
+      for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+        for (std::int32_t head = 0; head < kKvHeads; ++head) {
+          const auto pages = here.paged().attended_pages(layer, head);
+          ASSERT_EQ(there.paged().attended_pages(layer, head), pages)
+              << "step " << n << ", layer " << layer << ", head " << head;
+          EXPECT_FALSE(pages.empty());
+        }
+      }
+    }
+    const RetrieveStats got = there.retriever->stats(), expected = here.retriever->stats();
+    EXPECT_EQ(got.sparse_steps, expected.sparse_steps);
+    EXPECT_EQ(got.selections, expected.selections);
+    EXPECT_EQ(got.heads_corrected, expected.heads_corrected);
+    EXPECT_EQ(got.heads_kept, expected.heads_kept);
+  }
 };
 
 TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
   constexpr int kSteps = 20;  // fills a page
+  struct Method {
+    std::string name, pool, tau, rerank, reuse;
+  };
   for (const DType dtype : {DType::kF32, DType::kF16}) {
-    for (const auto& [name, pool] :
-         std::vector<std::pair<std::string, std::string>>{{"quest", "max_score"},
-                                                          {"quest", "avg_softmax"},
-                                                          {"arkvale", "avg_score"},
-                                                          {"arkvale", "max_softmax"}}) {
-      SCOPED_TRACE(name + " " + pool);
-      const Options options = {{"decode_page", "16"},        {"decode_budget", "96"},
-                               {"decode_sink", "16"},        {"decode_window", "32"},
-                               {"decode_dense_layers", "0"}, {"decode_pool", pool}};
+    for (const Method& method :
+         {Method{"quest", "max_score", "", "1", ""}, Method{"quest", "avg_softmax", "", "3", ""},
+          Method{"arkvale", "avg_score", "", "", ""}, Method{"arkvale", "max_softmax", "", "", ""},
+          Method{"freekv", "avg_softmax", "0.8", "1", "1"},
+          Method{"freekv", "avg_softmax", "0.8", "2", "4"},
+          Method{"freekv", "max_score", "-1", "64", "3"}}) {
+      SCOPED_TRACE(method.name + " " + method.pool + " tau " + method.tau + " rerank " +
+                   method.rerank + " reuse " + method.reuse);
+      Options options = {{"decode_page", "16"},        {"decode_budget", "96"},
+                         {"decode_sink", "16"},        {"decode_window", "32"},
+                         {"decode_pool", method.pool}, {"decode_dense_layers", "0"}};
+      for (const auto& [option, value] :
+           {std::pair("decode_tau", method.tau), std::pair("decode_rerank", method.rerank),
+            std::pair("decode_reuse", method.reuse)})
+        if (!value.empty()) options[option] = value;
       const auto ops = simt::make_emulated_ops();
-      Decoding there(name, options, make_device_compute(ops), dtype),
-          here(name, options, make_cpu_compute(), dtype);
-      for (int n = 0; n < kSteps; ++n) {
-        const std::vector<float> got = there.token(n), expected = here.token(n);
-        for (std::size_t i = 0; i < expected.size(); ++i)
-          ASSERT_NEAR(got[i], expected[i], 2e-3) << "step " << n;
-        for (std::int32_t layer = 0; layer < kLayers; ++layer) {
-          for (std::int32_t head = 0; head < kKvHeads; ++head) {
-            const auto pages = here.paged().attended_pages(layer, head);
-            EXPECT_EQ(there.paged().attended_pages(layer, head), pages)
-                << "step " << n << ", layer " << layer << ", head " << head;
-            EXPECT_FALSE(pages.empty());
-          }
-        }
-      }
-      EXPECT_EQ(ops->runs(OpCode::kTopK), kSteps * kLayers);
+      Decoding there(method.name, options, make_device_compute(ops), dtype),
+          here(method.name, options, make_cpu_compute(), dtype);
+      expect_same_pages(there, here, kSteps);
+      const RetrieveStats stats = there.retriever->stats();
+      EXPECT_EQ(stats.heads_corrected > 0, method.tau == "0.8");
+      EXPECT_EQ(stats.heads_kept > 0, method.name == "freekv");
+      EXPECT_EQ(ops->runs(OpCode::kChoosePages), kSteps * kLayers);
+      EXPECT_EQ(ops->runs(OpCode::kPageScores), 0);
       EXPECT_EQ(ops->runs(OpCode::kCopyAsync), kLayers * (kPrompt + kSteps))
           << "the rows that this test placed; nothing is fetched";
     }
   }
+}
+
+/// The host goes on with what the device chose, and with what it knows of the last choices.
+TEST_F(ChosenPagesTest, ALayerThatLeavesTheDeviceTakesItsChoicesAlong) {
+  constexpr int kSteps = 30;
+  const Options options = {{"decode_page", "16"},   {"decode_budget", "96"}, {"decode_sink", "16"},
+                           {"decode_window", "32"}, {"decode_tau", "0.5"},   {"decode_rerank", "1"},
+                           {"decode_reuse", "6"}};
+  const auto bytes = [&](std::int64_t rows) {
+    const RetrieveShape shape{.num_layers = kLayers,
+                              .num_heads = kHeads,
+                              .num_kv_heads = kKvHeads,
+                              .head_dim = kDim,
+                              .num_contexts = 2};
+    return choosing_bytes(shape,
+                          **retrievers().make("freekv", PlugOptions(options_of("freekv", options))),
+                          2, rows) +
+           kLayers * rows * std::int64_t{kKvHeads} * 2 * kDim * std::int64_t{sizeof(float)};
+  };
+  const auto ops = simt::make_emulated_ops();
+  Decoding there("freekv", options, make_device_compute(ops), DType::kF32,
+                 bytes(kPrompt + 15 + kPageTokens)),
+      here("freekv", options, make_cpu_compute(), DType::kF32);
+  expect_same_pages(there, here, kSteps);
+  EXPECT_EQ(there.retriever->stats().layers_offloaded, 1);
+  EXPECT_GT(ops->runs(OpCode::kChoosePages), kSteps + 4) << "it left after several steps";
+  EXPECT_LT(ops->runs(OpCode::kChoosePages), 2 * kSteps);
 }
 
 TEST_F(ChosenPagesTest, ABudgetAtTheContextIsDense) {
@@ -273,9 +339,9 @@ TEST_F(ChosenPagesTest, ABudgetAtTheContextIsDense) {
     for (std::size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(got[i], expected[i], 1e-5) << "step " << n;
   }
-  EXPECT_EQ(ops->runs(OpCode::kTopK), 0);
+  EXPECT_EQ(ops->runs(OpCode::kChoosePages), 0);
   (void)there.token(208 - kPrompt);
-  EXPECT_EQ(ops->runs(OpCode::kTopK), kLayers) << "one row more";
+  EXPECT_EQ(ops->runs(OpCode::kChoosePages), kLayers) << "one row more";
 }
 
 }  // namespace

@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include "engine/answer/decode_batch.h"
 #include "engine/device/device_compute.h"
 #include "engine/device/step_recording.h"
+#include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
+#include "tests/support/engine_harness.h"
 #include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 #include "tests/support/simt/emulated_ops.h"
@@ -146,6 +150,143 @@ TEST_F(DeviceStepsTest, AStepInWhichSomebodyWaitsIsNoGraph) {
   const auto cache = filled(40);
   for (std::int32_t i = 0; i < 6; ++i) (void)step({cache.get()}, 3 + i, Who::kHost);
   EXPECT_EQ(ops_->runs(OpCode::kStep), 0);
+}
+
+/// Sequences with retrievers of their own, which choose pages by what is in the device's memory.
+class DeviceChoosingStepsTest : public DeviceStepsTest {
+ protected:
+  using Options = std::map<std::string, std::string, std::less<>>;
+  struct Sequence {
+    std::unique_ptr<WorkingCache> cache;
+    std::unique_ptr<Retriever> retriever;
+  };
+  Sequence sequence(const std::string& name, std::int32_t n, const Options& more = {},
+                    DevicePool* slots = nullptr) {
+    Options options = {{"decode_page", "16"},
+                       {"decode_budget", "64"},
+                       {"decode_sink", "16"},
+                       {"decode_window", "16"},
+                       {"decode_dense_layers", "0"}};
+    for (const auto& [option, value] : more) options[option] = value;
+    Sequence out{filled(n),
+                 std::move(*retrievers().make(name, PlugOptions(options_of(name, options))))};
+    const ContextRows whole{0, n};
+    SequenceContext context;
+    AssembledPrompt assembled;
+    context.cache = out.cache.get();
+    context.device = slots != nullptr ? slots : &slots_;
+    context.compute = &model_->compute();
+    context.num_layers = config_.num_layers;
+    context.num_heads = config_.num_heads;
+    context.num_kv_heads = config_.num_kv_heads;
+    context.head_dim = config_.head_dim;
+    assembled.contexts = std::span(&whole, 1);
+    assembled.num_tokens = n;
+    const Status prepared = out.retriever->prepare(context, assembled);
+    EXPECT_TRUE(prepared.ok()) << prepared.to_string();
+    return out;
+  }
+  struct Stepped {
+    Status status;
+    std::vector<float> logits;
+  };
+  std::vector<Stepped> step_all(std::span<const Sequence> sequences, std::int32_t token) {
+    std::vector<DecodeRow> rows(sequences.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      rows[i].token_id = token;
+      rows[i].position = static_cast<std::int32_t>(sequences[i].cache->num_rows(0));
+      rows[i].cache = sequences[i].cache.get();
+      rows[i].retriever = sequences[i].retriever.get();
+    }
+    const Status status = batch().step(rows);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    std::vector<Stepped> out;
+    for (const DecodeRow& row : rows) {
+      out.push_back({row.status, {}});
+      if (row.status.ok()) out.back().logits.assign(row.logits.begin(), row.logits.end());
+    }
+    return out;
+  }
+  /// Products with another number of rows may differ in their last bits.
+  static void expect_as_alone(const Stepped& together, const Stepped& alone,
+                              const std::string& what) {
+    ASSERT_TRUE(together.status.ok()) << what << together.status.to_string();
+    ASSERT_TRUE(alone.status.ok()) << what << alone.status.to_string();
+    for (std::size_t i = 0; i < alone.logits.size(); ++i)
+      ASSERT_NEAR(together.logits[i], alone.logits[i], 1e-4) << what;
+  }
+  DevicePool slots_{0, model_->compute().memory()};
+};
+
+/// The third sequence still attends to everything, and then chooses, too.
+TEST_F(DeviceChoosingStepsTest, SequencesThatChooseWaitOnceAStepAndBecomeOneGraph) {
+  constexpr int kSteps = 24;
+  for (const char* name : {"freekv", "quest"}) {
+    SCOPED_TRACE(name);
+    std::vector<Sequence> together, alone;
+    for (auto* all : {&together, &alone}) {
+      for (const std::int32_t n : {110, 83, 55}) all->push_back(sequence(name, n));
+    }
+    std::int64_t graphs = 0, waited_more = 0;
+    for (int i = 0; i < kSteps; ++i) {
+      const std::string step = "step " + std::to_string(i) + " ";
+      const std::int64_t waits = ops_->waits(), steps = ops_->runs(OpCode::kStep),
+                         choices = ops_->runs(OpCode::kChoosePages),
+                         attended = ops_->runs(OpCode::kDecodeAttention);
+      const std::vector<Stepped> got = step_all(together, 3 + i % 30);
+      EXPECT_EQ(ops_->runs(OpCode::kChoosePages) - choices, config_.num_layers) << step;
+      EXPECT_EQ(ops_->runs(OpCode::kDecodeAttention) - attended, config_.num_layers) << step;
+      waited_more += ops_->waits() - waits > 1 ? 1 : 0;
+      graphs += ops_->runs(OpCode::kStep) - steps;
+      for (std::size_t s = 0; s < alone.size(); ++s)
+        expect_as_alone(got[s], step_all(std::span(&alone[s], 1), 3 + i % 30)[0], step);
+    }
+    EXPECT_LE(waited_more, 2) << "where memory grows; else only the logits are waited for";
+    EXPECT_GE(graphs, kSteps / 2);
+    for (std::size_t s = 0; s < alone.size(); ++s) {
+      const RetrieveStats one = alone[s].retriever->stats(), other = together[s].retriever->stats();
+      EXPECT_EQ(one.sparse_steps, other.sparse_steps);
+      EXPECT_EQ(one.selections, other.selections);
+      EXPECT_EQ(one.heads_corrected, other.heads_corrected);
+      EXPECT_EQ(one.heads_kept, other.heads_kept);
+      EXPECT_GT(one.selections, 0);
+    }
+  }
+}
+
+TEST_F(DeviceChoosingStepsTest, NeighboursWithOtherOptionsOrMethodsAttendByThemselves) {
+  std::vector<Sequence> together, alone;
+  for (auto* all : {&together, &alone}) {
+    all->push_back(sequence("freekv", 150));
+    all->push_back(sequence("freekv", 90, {{"decode_reuse", "2"}}));
+    all->push_back(sequence("dense", 70));
+    all->push_back(sequence("freekv", 80, {{"decode_reuse", "2"}}));
+    all->push_back(sequence("raas", 90));
+  }
+  for (int i = 0; i < 12; ++i) {
+    const std::int64_t choices = ops_->runs(OpCode::kChoosePages);
+    const std::vector<Stepped> got = step_all(together, 3 + i);
+    EXPECT_EQ(ops_->runs(OpCode::kChoosePages) - choices, 3 * config_.num_layers);
+    for (std::size_t s = 0; s < alone.size(); ++s)
+      expect_as_alone(got[s], step_all(std::span(&alone[s], 1), 3 + i)[0],
+                      "step " + std::to_string(i) + " ");
+  }
+}
+
+TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsChoicesFailsAlone) {
+  DevicePool full(1, model_->compute().memory());
+  std::vector<Sequence> together;
+  together.push_back(sequence("quest", 150));
+  together.push_back(sequence("quest", 120, {}, &full));
+  together.push_back(sequence("quest", 99));
+  const Sequence first = sequence("quest", 150), last = sequence("quest", 99);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<Stepped> got = step_all(together, 3 + i);
+    EXPECT_EQ(got[1].status.code(), Code::kResourceExhausted) << got[1].status.to_string();
+    EXPECT_EQ(together[1].cache->num_rows(0), 120);
+    expect_as_alone(got[0], step_all(std::span(&first, 1), 3 + i)[0], "the first ");
+    expect_as_alone(got[2], step_all(std::span(&last, 1), 3 + i)[0], "the last ");
+  }
 }
 
 TEST(StepRecordingTest, UploadsComeFirstAndNeighboursAreOne) {
