@@ -23,6 +23,7 @@ std::int64_t place_scratch(ChoosePagesArgs& a, std::byte* memory) {
     bytes += (n * static_cast<std::int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
   };
   const std::int64_t heads = a.num_sequences * a.num_kv_heads;
+  place(a.chooses, heads);
   place(a.scores, a.num_sequences * a.num_heads * a.most_candidates);
   place(a.votes, heads * a.most_candidates);
   place(a.nearest, heads * a.near);

@@ -15,12 +15,11 @@
 
 namespace quire {
 
-/// PageHead is the state of one KV head of a sequence in a layer, between steps and within one.
+/// PageHead is the state of one KV head of a sequence in a layer between steps.
 struct PageHead {
   std::int32_t served;   ///< steps that the choice has served
   std::int32_t current;  ///< which of the head's two choices it attends to: 0 or 1
   std::int32_t coming;   ///< 1: the other choice takes its place in the next step; else 0
-  std::int32_t chooses;  ///< 1: the head chooses in this step; else 0
   std::int32_t seen[2];  ///< of each choice: units before this one were candidates of it, or first
   std::int32_t corrected;   ///< times that the head had turned, after its first choice
   std::int32_t kept;        ///< times that it had not
@@ -75,6 +74,7 @@ struct ChoosePagesArgs {
   std::int64_t most_candidates;  ///< at least the candidates of each sequence
   std::int64_t most_rows;        ///< most rows of a list
   // Scratch memory, undefined before and after.
+  std::int32_t* chooses;  ///< [num_sequences, num_kv_heads]; not 0: the head chooses in this step
   float* scores;          ///< [num_sequences, num_heads, most_candidates]
   float* votes;           ///< [num_sequences, num_kv_heads, most_candidates]
   std::int32_t* nearest;  ///< [num_sequences, num_kv_heads, near]

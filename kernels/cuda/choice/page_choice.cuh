@@ -17,21 +17,23 @@ namespace quire::cuda {
 template <class Device>
 QUIRE_DEVICE bool head_chooses(Device& device, const ChoosePagesArgs& a, std::int64_t sequence,
                                std::int64_t head) {
-  const PageHead* const heads = device.load(&a.sequences[sequence].heads);
-  return device.load(&heads[head].chooses) != 0;
+  return device.load(a.chooses + sequence * a.num_kv_heads + head) != 0;
 }
 
 /// One thread block per (KV head, sequence) computes what the last step has left to do, the bounds
-/// of a page that is complete now, and decides whether the head chooses. A thread sums a query
-/// head's products in the order of the channels, as mean_cosine() does; products of two floats are
-/// exact in f64, so the sums have its bits.
+/// of a page that is complete now, and decides whether the head chooses. Queries come to shared
+/// memory at once, where a thread sums a query head's products in the order of the channels, as
+/// mean_cosine() does; products of two floats are exact in f64, so the sums have its bits.
 template <class E>
 struct TurnHeadsKernel {
-  static constexpr int kThreads = 128, kAhead = 8;
+  static constexpr int kThreads = 128, kHeads = 16;  // query heads in shared memory at once
   ChoosePagesArgs a;
 
-  /// The cosine of each query head, and whether the head chooses.
-  int shared_bytes() const { return flag_offset() + 16; }
+  /// The cosine of each query head, whether the head chooses, and two queries of kHeads heads.
+  int shared_bytes() const {
+    return queries_offset() +
+           (a.by_turn ? 2 * kHeads * row() * static_cast<int>(sizeof(float)) : 0);
+  }
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
@@ -72,30 +74,39 @@ struct TurnHeadsKernel {
  private:
   QUIRE_HOST_DEVICE int group() const { return a.num_heads / a.num_kv_heads; }
   QUIRE_HOST_DEVICE int flag_offset() const { return group() * static_cast<int>(sizeof(double)); }
+  QUIRE_HOST_DEVICE int queries_offset() const { return flag_offset() + 16; }
+  /// Floats of a query head in shared memory; an odd number, so that heads are in other banks.
+  QUIRE_HOST_DEVICE int row() const { return a.head_dim + 1; }
 
   template <class Device>
   QUIRE_DEVICE void store_cosines(Device& device, const float* query, const float* before) const {
     auto cosines = device.template shared<double>(0, group());
-    for (int h = device.thread_idx(); h < group(); h += kThreads) {
-      double dot = 0, xx = 0, yy = 0;
-      for (int first = 0; first < a.head_dim; first += kAhead) {
-        float x[kAhead], y[kAhead];
-        QUIRE_UNROLL
-        for (int i = 0; i < kAhead; ++i) {
-          x[i] = device.load(query + h * a.head_dim + first + i);
-          y[i] = device.load(before + h * a.head_dim + first + i);
-        }
-        QUIRE_UNROLL
-        for (int i = 0; i < kAhead; ++i) {
-          dot += static_cast<double>(x[i]) * static_cast<double>(y[i]);
-          xx += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-          yy += static_cast<double>(y[i]) * static_cast<double>(y[i]);
-        }
+    auto x = device.template shared<float>(queries_offset(), kHeads * row()),
+         y = device.template shared<float>(
+             queries_offset() + kHeads * row() * static_cast<int>(sizeof(float)), kHeads * row());
+    for (int first = 0; first < group(); first += kHeads) {
+      const int heads = group() - first < kHeads ? group() - first : kHeads;
+      for (int i = device.thread_idx(); i < heads * a.head_dim; i += kThreads) {
+        const int to = i / a.head_dim * row() + i % a.head_dim;
+        x[to] = device.load(query + first * a.head_dim + i);
+        y[to] = device.load(before + first * a.head_dim + i);
       }
-      const double length = sqrt(xx * yy);
-      double cosine = 1;
-      if (length > 0) cosine = dot / length < 1 ? dot / length : 1;
-      cosines[h] = cosine;
+      device.sync_threads();
+      if (device.thread_idx() < heads) {
+        double dot = 0, xx = 0, yy = 0;
+        for (int c = 0; c < a.head_dim; ++c) {
+          const float own = x[device.thread_idx() * row() + c],
+                      other = y[device.thread_idx() * row() + c];
+          dot += static_cast<double>(own) * static_cast<double>(other);
+          xx += static_cast<double>(own) * static_cast<double>(own);
+          yy += static_cast<double>(other) * static_cast<double>(other);
+        }
+        const double length = sqrt(xx * yy);
+        double cosine = 1;
+        if (length > 0) cosine = dot / length < 1 ? dot / length : 1;
+        cosines[first + device.thread_idx()] = cosine;
+      }
+      device.sync_threads();
     }
   }
 
@@ -128,7 +139,7 @@ struct TurnHeadsKernel {
     device.store(&head->served, served);
     device.store(&head->current, at_once ? current ^ 1 : current);
     device.store(&head->coming, due && !at_once ? 1 : 0);
-    device.store(&head->chooses, due || turned ? 1 : 0);
+    device.store(a.chooses + device.block_idx().z * a.num_kv_heads + m, due || turned ? 1 : 0);
     return due || turned;
   }
 
@@ -348,10 +359,10 @@ struct ListUnitsKernel {
     std::int32_t* const chosen = device.load(&s->chosen);
     const std::int64_t size = std::int64_t{a.num_kv_heads} * a.selected;
     const std::int32_t current = device.load(&heads[m].current);
-    if (device.load(&heads[m].chooses) != 0)
+    if (head_chooses(device, a, sequence, m))
       keep(device, s, m, sequence,
            chosen + (current ^ device.load(&heads[m].coming)) * size + m * a.selected);
-    if (m == 0 && device.thread_idx() == 0) count(device, heads);
+    if (m == 0 && device.thread_idx() == 0) count(device, sequence, heads);
     device.sync_threads();
     const std::int64_t units = device.load(&s->num_units),
                        first = a.num_first < units ? a.num_first : units;
@@ -377,10 +388,10 @@ struct ListUnitsKernel {
   }
   /// Counts a step in which any head chose.
   template <class Device>
-  QUIRE_DEVICE void count(Device& device, PageHead* heads) const {
-    std::int32_t any = 0;
-    for (int other = 0; other < a.num_kv_heads; ++other) any |= device.load(&heads[other].chooses);
-    if (any != 0) device.store(&heads[0].selections, device.load(&heads[0].selections) + 1);
+  QUIRE_DEVICE void count(Device& device, std::int64_t sequence, PageHead* heads) const {
+    bool any = false;
+    for (int m = 0; m < a.num_kv_heads; ++m) any = head_chooses(device, a, sequence, m) || any;
+    if (any) device.store(&heads[0].selections, device.load(&heads[0].selections) + 1);
   }
 };
 

@@ -392,8 +392,8 @@ class PageChoice {
     out.s.bounds = device_.output(
         std::vector<std::uint16_t>(units.size() * heads * 2 * static_cast<std::size_t>(c_.dim)),
         "bounds");
-    out.s.heads = device_.output(
-        std::vector<PageHead>(heads, PageHead{-7, -7, -7, -7, {}, 9, 9, 9}), "heads");
+    out.s.heads = device_.output(std::vector<PageHead>(heads, PageHead{-7, -7, -7, {}, 9, 9, 9}),
+                                 "heads");
     out.s.chosen = device_.output(
         std::vector<std::int32_t>(2 * heads * static_cast<std::size_t>(c_.selected), -1), "chosen");
     if (c_.by_turn) out.s.chosen_by = device_.output(c_.kv_heads * c_.group * c_.dim, "chosen_by");
@@ -457,6 +457,8 @@ class PageChoice {
     a.near = c_.near;
     a.most_candidates = c_.most_candidates;
     a.most_rows = most_rows();
+    a.chooses = device_.output(
+        std::vector<std::int32_t>(static_cast<std::size_t>(sequences * c_.kv_heads), 7), "chooses");
     a.scores = device_.output(sequences * a.num_heads * a.most_candidates, "scores");
     a.votes = device_.output(sequences * c_.kv_heads * a.most_candidates, "votes");
     const auto chosen = static_cast<std::size_t>(sequences * c_.kv_heads);
