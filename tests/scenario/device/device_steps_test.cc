@@ -207,13 +207,14 @@ class DeviceChoosingStepsTest : public DeviceStepsTest {
     }
     return out;
   }
-  /// Products with another number of rows may differ in their last bits.
+  /// Products with another number of rows may differ in their last bits, and then so do keys that
+  /// are rounded to f16. Other pages make a difference of 0.1 and more.
   static void expect_as_alone(const Stepped& together, const Stepped& alone,
                               const std::string& what) {
     ASSERT_TRUE(together.status.ok()) << what << together.status.to_string();
     ASSERT_TRUE(alone.status.ok()) << what << alone.status.to_string();
     for (std::size_t i = 0; i < alone.logits.size(); ++i)
-      ASSERT_NEAR(together.logits[i], alone.logits[i], 1e-4) << what;
+      ASSERT_NEAR(together.logits[i], alone.logits[i], 5e-3) << what;
   }
   DevicePool slots_{0, model_->compute().memory()};
 };
