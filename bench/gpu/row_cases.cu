@@ -242,6 +242,78 @@ std::vector<Row> pages(Bench& bench) {
   return rows;
 }
 
+/// A layer of a step of freekv at its defaults: steps in which no head chooses, and steps in which
+/// all do, which look at the keys of 448 pages each.
+std::vector<Row> choices(Bench& bench) {
+  std::vector<Row> rows;
+  constexpr std::int64_t kSequences = 4, kCached = 32768, kPage = 32, kUnits = kCached / kPage;
+  constexpr std::int32_t kFirst = 4, kWindow = 4, kSelected = 56, kNear = 8 * kSelected,
+                         kCandidates = kUnits - kFirst - kWindow;
+  constexpr std::int64_t kListed = 2048 + 8 + 2 * kPage;
+  std::vector<RowRange> units;
+  for (std::int64_t begin = 0; begin < kCached; begin += kPage)
+    units.push_back({begin, begin + kPage});
+  PageHead head{};
+  head.seen[0] = head.seen[1] = kFirst + kCandidates;
+  std::vector<ChoosingSequence> sequences;
+  KvView kv{};
+  for (std::int64_t s = 0; s < kSequences; ++s) {
+    kv = bench.paged_kv(kCached, kKvHeads, kDim, DType::kBF16);
+    ChoosingSequence one{};
+    one.query = bench.floats(kHidden);
+    one.kv_pages = kv.pages;
+    one.units = bench.upload(units);
+    one.bounds = static_cast<std::uint16_t*>(bench.elements(kUnits * 2 * kKvWidth, DType::kBF16));
+    one.heads = bench.upload(std::vector<PageHead>(kKvHeads, head));
+    one.chosen = bench.upload(std::vector<std::int32_t>(2 * kKvHeads * kSelected, 0));
+    one.chosen_by = bench.floats(kHidden);
+    one.rows = bench.upload(std::vector<std::int32_t>(kKvHeads * kListed, 0));
+    one.lists = bench.upload(std::vector<RowList>(kKvHeads));
+    one.last_unit = units.back();
+    one.num_units = kUnits;
+    one.fresh_unit = -1;
+    one.candidates_end = kFirst + kCandidates;
+    one.first_served = -1;
+    sequences.push_back(one);
+  }
+  ChoosePagesArgs args{};
+  args.sequences = bench.upload(sequences);
+  args.num_sequences = kSequences;
+  args.num_heads = kHeads;
+  args.num_kv_heads = kKvHeads;
+  args.head_dim = kDim;
+  args.dtype = DType::kBF16;
+  args.head_stride = kv.head_stride;
+  args.token_stride = kv.token_stride;
+  args.vote = CandidateVote::kMeanSoftmax;
+  args.scale = args.key_scale = 0.088f;
+  args.by_turn = true;
+  args.reuse = 1 << 30;
+  args.num_first = kFirst;
+  args.selected = kSelected;
+  args.near = kNear;
+  args.most_candidates = kUnits;
+  args.most_rows = kListed;
+  args.chooses = bench.upload(std::vector<std::int32_t>(kSequences * kKvHeads, 0));
+  args.scores = bench.floats(kSequences * kHeads * kUnits);
+  args.votes = bench.floats(kSequences * kKvHeads * kUnits);
+  args.nearest = bench.upload(std::vector<std::int32_t>(kSequences * kKvHeads * kNear, 0));
+  args.picked = bench.upload(std::vector<std::int32_t>(kSequences * kKvHeads * kSelected, 0));
+  const double turn = kSequences * (2 * 4.0 * kHidden + 4.0 * kKvHeads * kListed),
+               choice = kSequences *
+                        (4.0 * kCandidates * kKvWidth + 2.0 * kNear * kPage * kKvWidth);
+  const std::string shape = std::to_string(kSequences) + " sequences of " + std::to_string(kUnits) +
+                            " pages, ";
+  for (const bool all : {false, true}) {
+    args.tau = all ? 2 : -2;
+    rows.push_back(bench.measure("choose_pages", shape + (all ? "every head" : "no head"),
+                                 turn + (all ? choice : 0), 0,
+                                 [&] { return choose_pages(args, bench.stream()); }));
+  }
+  bench.release();
+  return rows;
+}
+
 std::vector<Row> samkv(Bench& bench) {
   std::vector<Row> rows;
   const DeviceRopeTable table = rope_table(bench, kRows);
@@ -334,7 +406,7 @@ std::vector<Row> selections(Bench& bench) {
 }  // namespace
 
 void row_cases(Bench& bench, const SectionOutput& out) {
-  for (auto* part : {&activations, &kv_rows, &pages, &selections, &projections, &samkv}) {
+  for (auto* part : {&activations, &kv_rows, &pages, &choices, &selections, &projections, &samkv}) {
     for (const Row& row : part(bench)) out.row(row);
   }
 }
