@@ -34,7 +34,13 @@ ChoosingNeed DeviceChoices::need(const Shape& shape, std::int64_t page_tokens,
 Result<ChoosingSequence> DeviceChoices::of(std::int32_t layer, const RetrievalPages& pages,
                                            std::int32_t first_served) {
   const std::int64_t chosen = std::int64_t{2} * shape_.num_kv_heads * shape_.selected;
-  QUIRE_RETURN_IF_ERROR(heads_.reserve(memory_, heads()));
+  if (heads_.data() == nullptr) {
+    QUIRE_RETURN_IF_ERROR(heads_.reserve(memory_, heads()));
+    // A step that fails before it ran has counted nothing.
+    const std::vector<PageHead> none(to_size(heads()));
+    QUIRE_RETURN_IF_ERROR(
+        memory_->write(heads_.data(), none.data(), bytes_of<PageHead>(count_of(none))));
+  }
   QUIRE_RETURN_IF_ERROR(chosen_.reserve(memory_, shape_.num_layers * chosen));
   if (shape_.by_turn)
     QUIRE_RETURN_IF_ERROR(chosen_by_.reserve(memory_, shape_.num_layers * width()));

@@ -290,6 +290,15 @@ TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsChoicesFailsAlone) {
   }
 }
 
+TEST_F(DeviceChoosingStepsTest, OfALostDeviceOnlyWhatTheHostCountedIsKnown) {
+  const Sequence one = sequence("quest", 150);
+  (void)step_all(std::span(&one, 1), 3);
+  EXPECT_EQ(one.retriever->stats().selections, config_.num_layers);
+  ops_->lose();
+  EXPECT_EQ(one.retriever->stats().selections, 0);
+  EXPECT_EQ(one.retriever->stats().sparse_steps, config_.num_layers);
+}
+
 TEST(StepRecordingTest, UploadsComeFirstAndNeighboursAreOne) {
   std::vector<std::byte> device(100), pinned(100);
   OpList list;
