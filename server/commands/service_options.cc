@@ -93,7 +93,6 @@ EngineOptions engine_options(const Config& c, const std::string& model_path) {
   o.draft_wait_ms = static_cast<std::int32_t>(c.model.draft_wait_ms);
   o.block_tokens = static_cast<std::int32_t>(c.cache.block_tokens);
   o.language = c.retrieve.language;
-  o.links = c.retrieve.links;
   o.layers_per_value = static_cast<std::int32_t>(c.cache.layers_per_value);
   o.max_queue = static_cast<std::int32_t>(c.server.max_queue);
   o.small_context_tokens = c.policy.small_ctx;
@@ -119,6 +118,7 @@ RetrievalOptions retrieval_options(const Config& c) {
   o.max_index_bytes = c.retrieve.max_index_bytes;
   o.max_index_disk_bytes = c.retrieve.max_index_disk_bytes;
   o.language = c.retrieve.language;
+  o.links = c.retrieve.links;
   const bool encoder = !c.retrieve.encoder.empty() || !c.retrieve.embeddings_url.empty();
   const std::string& scorer = c.retrieve.scorer;
   if (scorer == "embedding") o.scorer = RetrieveScorer::kEmbedding;
