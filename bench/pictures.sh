@@ -16,7 +16,8 @@ python3 bench/interval_plot.py --out docs/fidelity-smollm2.svg --metric nll_diff
   --axis "nats a token; right of the line is worse" --zero "full recompute" \
   --note "Blue: all KV is read. Red: a fifth of it. Lines: 95 % intervals. SmolLM2-135M." \
   --panel "$paragraphs|$real|$all;$blend;$fifth" --panel "$articles|$long|$all_long;samkv=+samkv"
-rules="samkv=+samkv: heads and words;samkv:score=heads=heads alone;$published=score as published"
+rules="samkv=+samkv: heads, words, titles;samkv:links=0=heads and words;"
+rules+="samkv:score=heads=heads alone;$published=score as published"
 python3 bench/interval_plot.py --out docs/strategies.svg --metric support_kept --percent \
   --title "What a fifth of the KV keeps of the text that answers" \
   --axis "per cent of the supporting sentences' tokens" \
