@@ -34,4 +34,10 @@ std::vector<std::string> split_words(std::string_view text, Stemmer& stemmer);
 /// Returns the words themselves, without stemming.
 std::vector<std::string> split_words(std::string_view text);
 
+/// A title of fewer bytes, all words together, is no name.
+inline constexpr std::size_t kShortestName = 3;
+/// Returns the words by which texts name what has this title: without what stands in round
+/// brackets, so "Mercury (planet)" is called Mercury. Empty: it is too short to be a name.
+std::vector<std::string> title_words(std::string_view title, Stemmer& stemmer);
+
 }  // namespace quire

@@ -9,7 +9,7 @@
 #include "base/free_memory.h"
 #include "base/index.h"
 #include "base/log.h"
-#include "base/title_words.h"
+#include "base/words.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
 #include "engine/calibrate/head_calibration.h"

@@ -25,7 +25,7 @@ struct EngineFacts {
   std::vector<std::int32_t> ingest_prefix;
   /// Returns the words of a text that is given as tokens; null: each token counts as a word.
   std::function<std::vector<TokenWord>(std::span<const std::int32_t> ids)> words;
-  /// Returns the words by which texts name a document of this title (base/title_words.h); null:
+  /// Returns the words by which texts name a document of this title (base/words.h); null:
   /// titles are not read.
   std::function<std::vector<std::string>(std::string_view title)> title_words;
   ContextNames names;  ///< keys and block ids; holds the digest of everything that changes KV

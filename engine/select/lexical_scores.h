@@ -22,7 +22,7 @@ struct LexicalText {
   };
   std::vector<std::vector<Word>> contexts;  ///< [context]; empty: its text is unknown
   std::vector<std::int32_t> question;       ///< without template and instruction where known
-  /// [context] words by which a text names the document (base/title_words.h); empty: none
+  /// [context] words by which a text names the document (base/words.h); empty: none
   std::vector<std::vector<std::int32_t>> titles;
 };
 /// Reads the words of all contexts and of the question.

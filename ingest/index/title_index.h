@@ -17,7 +17,7 @@ class TitleIndex {
   /// Longer titles are sentences, and a title of more documents is a kind of document.
   static constexpr std::size_t kMostWords = 8, kMostDocuments = 16;
 
-  /// Replaces the document's title, given as title_words() (base/title_words.h); empty: none.
+  /// Replaces the document's title, given as title_words() (base/words.h); empty: none.
   void put(const std::string& id, std::span<const std::string> title);
   void remove(std::string_view id);
   /// Returns the documents whose titles stand in the text, word by word, ascending. Documents of

@@ -13,7 +13,6 @@
 
 #include "base/index.h"
 #include "base/log.h"
-#include "base/title_words.h"
 #include "base/words.h"
 #include "cachestore/format/metadata.h"
 #include "ingest/document/utf8.h"

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/title_words.h"
-
 namespace quire {
 namespace {
 

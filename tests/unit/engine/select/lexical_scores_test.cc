@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "base/title_words.h"
+#include "base/words.h"
 
 namespace quire::testing {
 namespace {
