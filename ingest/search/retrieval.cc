@@ -108,7 +108,7 @@ class RetrievalImpl final : public Retrieval {
                                                  const TitleIndex& titles) const;
   Status follow_titles(std::string_view ns, const LexicalIndex& index,
                        const std::vector<std::string>& words, const LexicalIndex::Filter& filter,
-                       RetrieveUnit unit, std::vector<ChunkHit>& ranking) const;
+                       const RetrieveRequest& request, std::vector<ChunkHit>& ranking) const;
   Result<std::vector<ChunkHit>> ranked(std::string_view ns, const RetrieveRequest& request,
                                        const std::vector<std::string>& words,
                                        std::span<const float> vector) const;
@@ -379,10 +379,12 @@ Result<std::map<std::string, double>> RetrievalImpl::named_by(std::string_view n
 /// Adds to the best chunk of each document that the best hits name a part of their scores.
 Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& index,
                                     const std::vector<std::string>& words,
-                                    const LexicalIndex::Filter& filter, RetrieveUnit unit,
+                                    const LexicalIndex::Filter& filter,
+                                    const RetrieveRequest& request,
                                     std::vector<ChunkHit>& ranking) const {
+  const double links = request.links.value_or(options_.links);
   const auto titles = titles_.find(ns);
-  if (options_.links <= 0 || titles == titles_.end()) return {};
+  if (links <= 0 || titles == titles_.end()) return {};
   const auto naming = std::span(ranking).first(std::min(ranking.size(), kNamingResults));
   const auto matching = std::ranges::find_if(naming,
                                              [](const ChunkHit& h) { return h.score <= 0; });
@@ -399,11 +401,12 @@ Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& ind
   const std::size_t limit = ranking.size();
   for (const ChunkHit& hit : best) {
     const auto same = [&](const ChunkHit& other) {
-      return other.id == hit.id && (unit == RetrieveUnit::kDocument || other.chunk == hit.chunk);
+      return other.id == hit.id &&
+             (request.unit == RetrieveUnit::kDocument || other.chunk == hit.chunk);
     };
     auto at = std::ranges::find_if(ranking, same);
     if (at == ranking.end()) at = ranking.insert(ranking.end(), hit);
-    at->score += options_.links * named.at(hit.id);
+    at->score += links * named.at(hit.id);
   }
   std::ranges::stable_sort(ranking, [](const ChunkHit& a, const ChunkHit& b) {
     if (a.score != b.score) return a.score > b.score;
@@ -440,7 +443,7 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                                         by_chunk ? LexicalIndex::Unit::kChunk
                                                  : LexicalIndex::Unit::kBestChunkOfDocument,
                                         filter));
-    QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request.unit, rankings[0]));
+    QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, rankings[0]));
     rankings[0].resize(std::min(rankings[0].size(), limit));
     if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
     std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });

@@ -60,6 +60,7 @@ struct RetrieveRequest {
   std::size_t k = 4;
   RetrieveUnit unit = RetrieveUnit::kChunk;
   RetrieveScorer scorer = RetrieveScorer::kAuto;
+  std::optional<double> links;  ///< 0..1; none: RetrievalOptions::links
 };
 
 struct Passage {
@@ -103,8 +104,9 @@ class Retrieval {
   virtual RetrieveScorer default_scorer() const = 0;
 
   /// Returns the best passages first; equal scores by id, then chunk. With kBm25 it returns exactly
-  /// k if that many exist; those without a word of the query come last with score 0. Passages
-  /// belong to this namespace only, and text and score are of one version of each document.
+  /// k if that many exist; those without a word of the query, and not named by a text with one,
+  /// come last with score 0. Passages belong to this namespace only, and text and score are of one
+  /// version of each document.
   ///
   /// Errors: kUnavailable (still being built, or stopped), kInvalidArgument (k; scorer: embeddings
   /// are off), kIo, with embeddings also those of EmbeddingIndex::embed().

@@ -111,6 +111,7 @@ std::optional<Problem> choose_documents(Call& call, const std::string& question,
   request.k = std::max(most, std::min(to_size(kMostPassages), kChunksADocument * most));
   request.unit = whole ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   request.scorer = retrieval.scorer;
+  request.links = retrieval.links;
   const auto found = search_texts(call, request, retrieval.rerank);
   if (!found.ok()) return search_problem(found.status(), "retrieve.");
   std::unordered_set<std::string_view> texts;
@@ -165,7 +166,7 @@ void retrieve(std::shared_ptr<Call> call) {
   }
   auto found = search_texts(*call, read.request, read.rerank);
   if (!found.ok()) return call->fail(search_problem(found.status(), ""));
-  // What has no word of the question is no result.
+  // What has no word of the question, and no text with one names, is no result.
   std::erase_if(found->passages, [&](const Passage& p) { return p.score <= read.min_score; });
   std::optional<std::uint64_t> pending;
   if (found->scorer != RetrieveScorer::kBm25)

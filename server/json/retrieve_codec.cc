@@ -68,6 +68,7 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveBody& re
   read_unit(r, unit, {"chunk", "document", "chunks", "documents"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   r.number("min_score", read.min_score, 0, 1e9);
+  if (r.has("links")) r.number("links", out.links.emplace(0), 0, 1);
   read_scorer(r, out.scorer);
   read_rerank(r, read.rerank);
   read_metadata_filter(r, "metadata", out.metadata);
@@ -95,6 +96,7 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                              " bounds chunks, and unit document takes whole documents: use unit "
                              "auto or chunk, or a smaller k");
   r.number("min_score", read.min_score, 0, 1e9);
+  if (r.has("links")) r.number("links", read.links.emplace(0), 0, 1);
   read_metadata_filter(r, "metadata", read.metadata);
   read_scorer(r, read.scorer);
   read_rerank(r, read.rerank);

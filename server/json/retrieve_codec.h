@@ -25,8 +25,8 @@ enum class QueryUnit : std::uint8_t {
 };
 
 /// QueryRetrieval is how a query finds documents, of all or of those it names: `"retrieve": {"k":
-/// 4, "unit": "auto", "neighbours": 1, "max_tokens": 4096, "min_score": 0, "metadata": {},
-/// "scorer": "auto"}`.
+/// 4, "unit": "auto", "neighbours": 1, "max_tokens": 4096, "min_score": 0, "links": 0.4,
+/// "metadata": {}, "scorer": "auto"}`.
 struct QueryRetrieval {
   bool asked = false;  ///< the body contains `retrieve`
   std::int64_t k = 4;  ///< most documents, or with kChunk most found chunks
@@ -34,6 +34,7 @@ struct QueryRetrieval {
   std::optional<std::int64_t> neighbours;  ///< of each found chunk; none: 1, with kChunk 0
   std::int64_t max_tokens = 4096;          ///< of documents in the prompt; not for kDocument
   double min_score = 0;                    ///< scores must be above it
+  std::optional<double> links;             ///< as RetrieveRequest's
   MetadataFilter metadata;
   RetrieveScorer scorer = RetrieveScorer::kAuto;
   std::optional<std::int64_t> rerank;  ///< as RetrieveBody's

@@ -93,7 +93,7 @@ export class Scope {
         (d) => ({id: d.id, title: d.title ?? d.id, note: plural(d.tokens, 'token')}));
     if (words.length > 2) {
       try {
-        const passages = await post('/v1/retrieve', {query: words, k: 10});
+        const passages = await post('/v1/retrieve', {query: words, k: 10, links: 0});
         if (words !== this.search.value.trim().toLowerCase()) return;
         for (const p of passages.data)
           if (!rows.some((r) => r.id === p.document_id))

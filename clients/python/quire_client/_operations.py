@@ -393,6 +393,7 @@ def retrieve(
     unit: str | None,
     min_score: float | None,
     rerank: int | None,
+    links: float | None,
 ) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
@@ -404,6 +405,7 @@ def retrieve(
         unit=unit,
         min_score=min_score,
         rerank=rerank,
+        links=links,
     )
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 

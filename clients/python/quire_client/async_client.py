@@ -171,15 +171,17 @@ class AsyncQuireClient:
         unit: str | None = None,
         min_score: float | None = None,
         rerank: int | None = None,
+        links: float | None = None,
     ) -> m.Passages:
         """The `k` best passages for a query, without generating: of `document_ids`, or of all
         documents with this `metadata`.
 
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         `rerank`: how many of the best the service's cross-encoder ranks anew; 0: none.
+        `links`: part of a text's score that goes on to documents whose titles it names; 0: none.
         """
         return await self._call(
-            ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank)
+            ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank, links)
         )
 
     async def rerank(

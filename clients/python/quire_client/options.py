@@ -108,6 +108,8 @@ class RetrieveOptions(TypedDict, total=False):
     neighbours: int
     max_tokens: int
     min_score: float
+    links: float
+    """0 to 1: part of a text's score that goes on to documents whose titles it names."""
     metadata: Mapping[str, Any]
     scorer: Literal["auto", "bm25", "embedding", "hybrid"]
 

@@ -22,6 +22,7 @@ struct RetrieveFlags {
   std::string scorer = "auto";
   std::int64_t k = 4;
   double min_score = 0;
+  std::optional<double> links;
   std::vector<std::string> metadata;
   std::optional<std::int64_t> rerank;
   bool whole_documents = false, full = false, as_json = false;
@@ -63,6 +64,7 @@ int retrieve(const RetrieveFlags& f) {
   if (json::object metadata = metadata_of(f.metadata); !metadata.empty())
     body["metadata"] = std::move(metadata);
   if (f.rerank) body["rerank"] = *f.rerank;
+  if (f.links) body["links"] = *f.links;
   json::array ids;
   for (const auto& id : f.documents) ids.emplace_back(id);
   if (!ids.empty()) body["document_ids"] = std::move(ids);
@@ -102,6 +104,9 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
        "retrieve.scorer says")
       ->check(CLI::IsMember({"auto", "bm25", "embedding", "hybrid"}))
       ->capture_default_str();
+  c->add_option("--links", flags->links,
+                "Part of a text's score that goes on to documents whose titles it names")
+      ->check(CLI::Range(0.0, 1.0));
   c->add_option("--min-score", flags->min_score, "Only what scores above this")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -135,6 +135,9 @@ TEST_F(RetrievalTest, ADocumentThatAGoodTextNamesIsFound) {
   some.k = 1;
   EXPECT_EQ(ids(some), Ids{"song#0"});
   some.k = 6;
+  some.links = 0;
+  EXPECT_NEAR(score(some, "man#1"), linked - 0.4 * best, 1e-9) << "the request decides";
+  some.links = std::nullopt;
   some.document_ids = {"song", "tide"};
   EXPECT_EQ(ids(some), (Ids{"song#0", "tide#0"})) << "what is not asked for stays out";
   EXPECT_NEAR(score(some, "song#0"), best, 1e-9);

@@ -23,7 +23,8 @@ TEST(RetrieveCodec, ReadsAllMembers) {
   RetrieveBody body;
   const auto e = read_retrieve(
       *parse_json(R"({"query":"q","document_ids":["a"],"k":7,"unit":"document","scorer":"bm25",)"
-                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null},"min_score":0.5,"rerank":9})"),
+                  R"("metadata":{"a":"x","n":2025,"b":true,"z":null},"min_score":0.5,"rerank":9,)"
+                  R"("links":0.25})"),
       body);
   ASSERT_FALSE(e) << e->message;
   const RetrieveRequest& out = body.request;
@@ -34,6 +35,7 @@ TEST(RetrieveCodec, ReadsAllMembers) {
   EXPECT_EQ(out.metadata, metadata);
   EXPECT_EQ(out.scorer, RetrieveScorer::kBm25);
   EXPECT_DOUBLE_EQ(body.min_score, 0.5);
+  EXPECT_EQ(body.request.links, 0.25);
   EXPECT_EQ(body.rerank, 9);
 }
 
@@ -93,6 +95,7 @@ TEST(RetrieveCodec, NamesWhatIsWrong) {
   EXPECT_EQ(refused(R"({"query":"q","metadata":{"a":{"exists":1}}})"),
             "invalid_value metadata.a.exists");
   EXPECT_EQ(refused(R"({"query":"q","min_score":-1})"), "invalid_value min_score");
+  EXPECT_EQ(refused(R"({"query":"q","links":1.5})"), "invalid_value links");
   EXPECT_EQ(refused(R"({"query":"q","scorer":"x"})"), "unsupported_parameter scorer");
 }
 
@@ -119,6 +122,7 @@ TEST(RetrieveCodec, AQueryNamesDocumentsOrHasThemChosen) {
             "retrieve.max_tokens");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"neighbours":65}})"), "retrieve.neighbours");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"min_score":-1}})"), "retrieve.min_score");
+  EXPECT_EQ(read(R"({"query":"q","retrieve":{"links":-1}})"), "retrieve.links");
   EXPECT_EQ(read(R"({"query":"q","retrieve":{"scorer":"x"}})"), "retrieve.scorer");
 }
 
@@ -126,12 +130,13 @@ TEST(RetrieveCodec, AQuerySaysWhatIsShownOfWhatWasFound) {
   QueryBody q;
   ASSERT_FALSE(read_query(
       *parse_json(R"({"query":"q","retrieve":{"unit":"chunk","neighbours":2,"max_tokens":900,)"
-                  R"("min_score":1.5}})"),
+                  R"("min_score":1.5,"links":0}})"),
       QueryDefaults{"auto", "auto", "auto", 8}, q));
   EXPECT_EQ(q.retrieve->unit, QueryUnit::kChunk);
   EXPECT_EQ(q.retrieve->neighbours, 2);
   EXPECT_EQ(q.retrieve->max_tokens, 900);
   EXPECT_DOUBLE_EQ(q.retrieve->min_score, 1.5);
+  EXPECT_EQ(q.retrieve->links, 0.0);
   QueryBody plain;
   ASSERT_FALSE(
       read_query(*parse_json(R"({"query":"q"})"), QueryDefaults{"auto", "auto", "auto", 8}, plain));
