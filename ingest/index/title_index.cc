@@ -1,7 +1,6 @@
 #include "ingest/index/title_index.h"
 
 #include <algorithm>
-#include <set>
 
 namespace quire {
 namespace {
@@ -22,7 +21,7 @@ void TitleIndex::put(const std::string& id, std::span<const std::string> title) 
   if (title.empty() || title.size() > kMostWords) return;
   std::string name;
   for (const std::string& word : title) append(name, word);
-  by_name_[name].push_back(id);
+  by_name_[name].insert(id);
   bytes_ += bytes_of(id, name);
   names_.emplace(id, std::move(name));
 }
@@ -31,7 +30,7 @@ void TitleIndex::remove(std::string_view id) {
   const auto known = names_.find(id);
   if (known == names_.end()) return;
   const auto same = by_name_.find(known->second);
-  std::erase(same->second, id);
+  same->second.erase(same->second.find(id));
   if (same->second.empty()) by_name_.erase(same);
   bytes_ -= bytes_of(id, known->second);
   names_.erase(known);

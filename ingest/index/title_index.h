@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +27,8 @@ class TitleIndex {
   std::int64_t memory_bytes() const { return bytes_; }
 
  private:
-  std::map<std::string, std::string, std::less<>> names_;              ///< by document
-  std::unordered_map<std::string, std::vector<std::string>> by_name_;  ///< documents
+  std::map<std::string, std::string, std::less<>> names_;                        ///< by document
+  std::unordered_map<std::string, std::set<std::string, std::less<>>> by_name_;  ///< documents
   std::int64_t bytes_ = 0;
 };
 

@@ -103,9 +103,8 @@ class RetrievalImpl final : public Retrieval {
   void drop(const DocumentName& name);
   Status make_room();
   void enter_again(const std::string& ns, LexicalIndex& index);
-  Result<std::map<std::string, double>> named_by(std::string_view ns,
-                                                 std::span<const ChunkHit> hits,
-                                                 const TitleIndex& titles) const;
+  std::map<std::string, double> named_by(std::string_view ns, std::span<const ChunkHit> hits,
+                                         const TitleIndex& titles) const;
   Status follow_titles(std::string_view ns, const LexicalIndex& index,
                        const std::vector<std::string>& words, const LexicalIndex::Filter& filter,
                        const RetrieveRequest& request, std::vector<ChunkHit>& ranking) const;
@@ -349,18 +348,16 @@ RetrievalStats RetrievalImpl::stats() const {
 // Searching
 
 /// Returns the documents that the hits name by their titles, each with the best score of a hit that
-/// does; the best of them if there are many.
-Result<std::map<std::string, double>> RetrievalImpl::named_by(std::string_view ns,
-                                                              std::span<const ChunkHit> hits,
-                                                              const TitleIndex& titles) const {
+/// does; the best of them if there are many. A hit that cannot be read names nothing.
+std::map<std::string, double> RetrievalImpl::named_by(std::string_view ns,
+                                                      std::span<const ChunkHit> hits,
+                                                      const TitleIndex& titles) const {
   std::map<std::string, double> out;
   Stemmer stemmer(options_.language);
   for (const ChunkHit& hit : hits) {
     const auto head = store_.get_document_head(ns, hit.id);
     const auto text = store_.get_text(ns, hit.id);
-    if (head.code() == Code::kNotFound || text.code() == Code::kNotFound) continue;
-    if (!head.ok()) return head.status();
-    if (!text.ok()) return text.status();
+    if (!head.ok() || !text.ok()) continue;
     // A document that was replaced meanwhile is found anew by passage().
     if (indexed_version(*head) != hit.version || at(hit.chunk) >= head->chunks.size()) continue;
     const DocumentChunk& c = head->chunks[at(hit.chunk)];
@@ -388,9 +385,7 @@ Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& ind
   const auto naming = std::span(ranking).first(std::min(ranking.size(), kNamingResults));
   const auto matching = std::ranges::find_if(naming,
                                              [](const ChunkHit& h) { return h.score <= 0; });
-  QUIRE_ASSIGN_OR_RETURN(
-      const auto named,
-      named_by(ns, naming.first(to_size(matching - naming.begin())), titles->second));
+  const auto named = named_by(ns, naming.first(to_size(matching - naming.begin())), titles->second);
   if (named.empty()) return {};
   const auto is_named = [&](const std::string& id, const std::string& metadata) {
     return named.contains(id) && (!filter || filter(id, metadata));

@@ -37,6 +37,14 @@ void read_rerank(JsonReader& r, std::optional<std::int64_t>& out) {
   if (r.has("rerank")) r.integer("rerank", out.emplace(0), 0, kMostPassages);
 }
 
+/// Reads `links`; call it behind the scorer.
+void read_links(JsonReader& r, RetrieveScorer scorer, std::optional<double>& out) {
+  if (!r.has("links")) return;
+  r.number("links", out.emplace(0), 0, 1);
+  if (r.ok() && scorer == RetrieveScorer::kEmbedding)
+    r.fail("links", r.path_of("links") + " belongs to scorers bm25 and hybrid");
+}
+
 }  // namespace
 
 std::string_view scorer_name(RetrieveScorer scorer) {
@@ -68,8 +76,8 @@ std::optional<JsonError> read_retrieve(const json::value& body, RetrieveBody& re
   read_unit(r, unit, {"chunk", "document", "chunks", "documents"});
   out.unit = unit == "document" ? RetrieveUnit::kDocument : RetrieveUnit::kChunk;
   r.number("min_score", read.min_score, 0, 1e9);
-  if (r.has("links")) r.number("links", out.links.emplace(0), 0, 1);
   read_scorer(r, out.scorer);
+  read_links(r, out.scorer, out.links);
   read_rerank(r, read.rerank);
   read_metadata_filter(r, "metadata", out.metadata);
   r.finish();
@@ -96,9 +104,9 @@ void read_query_retrieval(JsonReader& query, std::size_t max_documents,
                              " bounds chunks, and unit document takes whole documents: use unit "
                              "auto or chunk, or a smaller k");
   r.number("min_score", read.min_score, 0, 1e9);
-  if (r.has("links")) r.number("links", read.links.emplace(0), 0, 1);
   read_metadata_filter(r, "metadata", read.metadata);
   read_scorer(r, read.scorer);
+  read_links(r, read.scorer, read.links);
   read_rerank(r, read.rerank);
   r.finish();
   query.adopt(r.error());

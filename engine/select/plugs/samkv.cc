@@ -414,6 +414,10 @@ class SamkvSelector final : public Selector {
           "score " + std::string(options_.ranking == Ranking::kHeads ? "heads" : "heads_words") +
               " takes keep_ratio, token_budget, unit, neighbours and links; the "
               "other options belong to score keys");
+    if (options_.ranking == Ranking::kHeads && options_.links != SamkvOptions().links)
+      return Status::invalid("cache.options.links",
+                             "links passes matches of words on, which score heads does not read; "
+                             "take score heads_words, or leave links out");
     if (input.heads == nullptr)
       return Status::invalid("cache.options.score",
                              "the retrieval heads of this model are not known: run 'quire model "

@@ -123,6 +123,13 @@ TEST_F(HeadQueryTest, ByDefaultRunsOfBlocksAndWordsOfTheQuestionCount) {
   }
 }
 
+TEST_F(HeadQueryTest, LinksWithoutWordsAreRefused) {
+  calibrate();
+  const auto refused = run_query(*engine_, request({{"score", "heads"}, {"links", "1"}}));
+  EXPECT_EQ(refused.status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.status.field(), "cache.options.links");
+}
+
 TEST_F(HeadQueryTest, ADocumentWhoseTitleAGoodMatchNamesScoresMore) {
   calibrate();
   // The question is in the words of document 2, which names document 1.

@@ -96,6 +96,7 @@ TEST(RetrieveCodec, NamesWhatIsWrong) {
             "invalid_value metadata.a.exists");
   EXPECT_EQ(refused(R"({"query":"q","min_score":-1})"), "invalid_value min_score");
   EXPECT_EQ(refused(R"({"query":"q","links":1.5})"), "invalid_value links");
+  EXPECT_EQ(refused(R"({"query":"q","links":0,"scorer":"embedding"})"), "invalid_value links");
   EXPECT_EQ(refused(R"({"query":"q","scorer":"x"})"), "unsupported_parameter scorer");
 }
 
