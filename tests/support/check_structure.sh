@@ -56,7 +56,7 @@ cuda_|cublas kernels/cuda/
 boost/asio|boost/beast server/
 faiss/ ingest/index/vector_index
 zlib (fidelity/line_source|server/http/gzip_(reader|writer))
-curl/ (server/(hub/transfer|http/http_client)|cachestore/remote/s3_tier)
+curl/ (server/(hub/transfer|http/http_client)|cachestore/remote/s3_client)
 hiredis cachestore/remote/redis_reply
 archive readers/formats/zip_file
 histedit server/commands/ask/line_reader

@@ -106,6 +106,16 @@ TEST_F(StoreS3, ValuesOfSeveralRangesComeWhole) {
   EXPECT_OK(b.check(1, large));
 }
 
+TEST_F(StoreS3, ValuesOfSeveralPartsComeWhole) {
+  Replica a(url), b(url);
+  const test::SegmentShape large{{20, 4, 2}, 500'000};
+  ASSERT_OK(test::put_document(*a.store, "d", {1}, large));
+  // The server marks an object of parts by their number.
+  const std::string list = request("GET", "/" + bucket + "?list-type=2").body;
+  EXPECT_NE(list.find("-3"), std::string::npos) << list;
+  EXPECT_OK(b.check(1, large));
+}
+
 TEST_F(StoreS3, DamageInTheBucketIsAMissThatIsDeletedAndCounted) {
   const std::vector<std::function<void()>> damages{
       [&] {

@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/sha256.h"
 #include "tests/support/status_matchers.h"
@@ -19,10 +22,17 @@
 namespace quire {
 namespace {
 
-/// Answers every request with 200 and an empty body, and keeps the heads.
+constexpr std::string_view kFine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n";
+
+/// Keeps heads and bodies of requests, and answers each with 200 and an empty body, or as it is
+/// told.
 class FakeBucket {
  public:
-  FakeBucket() {
+  /// Returns a reply without "Connection: close" and the empty line that end its head, or with its
+  /// body behind them.
+  using Answer = std::function<std::string(const std::string& head)>;
+  explicit FakeBucket(Answer answer = [](const std::string&) { return std::string(kFine); })
+      : answer_(std::move(answer)) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -50,7 +60,7 @@ class FakeBucket {
   }
   std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(port_); }
 
-  std::vector<std::string> heads;  // the server's thread writes it
+  std::vector<std::string> heads, bodies;  // the server's thread writes them
 
  private:
   void serve(int fd) {
@@ -65,12 +75,17 @@ class FakeBucket {
     std::size_t body = 0;
     if (const auto at = head.find("Content-Length: "); at != std::string::npos)
       body = std::strtoull(head.c_str() + at + 16, nullptr, 10);
-    while (body > 0 && ::recv(fd, &c, 1, 0) == 1) --body;
-    constexpr std::string_view kFine =
-        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    (void)::send(fd, kFine.data(), kFine.size(), MSG_NOSIGNAL);
+    std::string& text = bodies.emplace_back();
+    while (body > 0 && ::recv(fd, &c, 1, 0) == 1) {
+      text += c;
+      --body;
+    }
+    std::string reply = answer_(head);
+    if (reply.find("\r\n\r\n") == std::string::npos) reply += "Connection: close\r\n\r\n";
+    (void)::send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
     ::close(fd);
   }
+  const Answer answer_;
   int listener_ = -1;
   std::uint16_t port_ = 0;
   std::thread thread_;
@@ -110,7 +125,9 @@ std::string signature_of(const std::string& head, const std::string& secret,
     for (char& c : name) c = static_cast<char>(std::tolower(c));
     headers[name] = line.substr(colon + 2, line.size() - colon - 3);
   }
-  std::string request = method + "\n" + path + "\n\n";
+  const std::size_t mark = std::min(path.find('?'), path.size());
+  std::string request = method + "\n" + path.substr(0, mark) + "\n" +
+                        (mark < path.size() ? path.substr(mark + 1) : "") + "\n";
   std::istringstream names(signed_headers);
   for (std::string name; std::getline(names, name, ';');)
     request += name + ":" + headers[name] + "\n";
@@ -153,6 +170,100 @@ TEST(S3Tier, EveryKindOfRequestIsSignedAsTheServerVerifies) {
     EXPECT_EQ(between(head, "Signature=", '\r'),
               signature_of(head, "wJalrXUtnFEMI/K7MDENG", names));
     EXPECT_NE(head.find(" /bucket/some/prefix/quire/1/m-1.abc/"), std::string::npos);
+  }
+}
+
+/// A bucket that takes uploads in parts, as S3 answers them.
+class PartsBucket {
+ public:
+  /// The first `busy` parts are answered with 503, and so is every one with `end_busy` 2; with 1
+  /// the end of the upload fails behind a status of 200.
+  explicit PartsBucket(int busy = 0, int end_busy = 0) : busy_(busy), end_busy_(end_busy) {}
+
+  FakeBucket server{[this](const std::string& head) {
+    if (head.starts_with("POST") && head.find("?uploads=") != std::string::npos)
+      return with_body("<R><Bucket>b</Bucket><UploadId>an/id+1</UploadId></R>");
+    if (head.starts_with("POST"))
+      return with_body(end_busy_ == 1 ? "<Error><Code>InternalError</Code></Error>" : "<R></R>");
+    if (head.find("partNumber=") == std::string::npos) return std::string(kFine);
+    if (busy_ > 0 || end_busy_ == 2) {
+      --busy_;
+      return std::string("HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n");
+    }
+    return std::string(kFine) + "ETag: \"part" + between(head, "partNumber=", '&') + "\"\r\n";
+  }};
+
+  /// Writes three values of ten bytes in parts of eight, and ends the server.
+  Status put() {
+    ::setenv("AWS_ACCESS_KEY_ID", "AKID", 1);
+    ::setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+    auto tier = make_s3_tier({server.endpoint(), "bucket", "", "eu-west-1"}, 8);
+    QUIRE_RETURN_IF_ERROR(tier.status());
+    const Status s = (*tier)->put(
+        "m-1.abc", 3, 30, Clock::now() + std::chrono::minutes(1),
+        [](std::uint64_t i) { return std::string(10, static_cast<char>('a' + i)); },
+        [] { return std::string("record"); });
+    tier->reset();
+    server.end();
+    return s;
+  }
+  /// Returns the places of the requests whose heads begin so and hold `what`.
+  std::vector<std::size_t> find(const std::string& method, const std::string& what) const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < server.heads.size(); ++i)
+      if (server.heads[i].starts_with(method) && server.heads[i].find(what) != std::string::npos)
+        out.push_back(i);
+    return out;
+  }
+
+ private:
+  static std::string with_body(const std::string& body) {
+    return "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) +
+           "\r\nConnection: close\r\n\r\n" + body;
+  }
+  int busy_, end_busy_;
+};
+
+TEST(S3Tier, ManyValuesAreUploadedInSignedParts) {
+  PartsBucket bucket;
+  ASSERT_OK(bucket.put());
+  std::map<std::string, std::string> parts;
+  for (const std::size_t i : bucket.find("PUT", "?partNumber=")) {
+    parts[between(bucket.server.heads[i], "partNumber=", '&')] = bucket.server.bodies[i];
+    EXPECT_NE(bucket.server.heads[i].find("&uploadId=an%2Fid%2B1 "), std::string::npos);
+  }
+  const std::map<std::string, std::string> wanted{
+      {"1", "aaaaaaaa"}, {"2", "aabbbbbb"}, {"3", "bbbbcccc"}, {"4", "cccccc"}};
+  EXPECT_EQ(parts, wanted);
+  const auto ends = bucket.find("POST", "/m-1.abc/values?uploadId=");
+  ASSERT_EQ(ends.size(), 1u);
+  const std::string& list = bucket.server.bodies[ends.front()];
+  EXPECT_TRUE(
+      list.starts_with("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber>"
+                       "<ETag>&quot;part1&quot;</ETag></Part><Part><PartNumber>2"))
+      << list;
+  const auto records = bucket.find("PUT", "/m-1.abc/record");
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_GT(records.front(), ends.front()) << "a segment with a record is whole";
+  for (const std::string& head : bucket.server.heads) {
+    SCOPED_TRACE(head);
+    EXPECT_EQ(between(head, "Signature=", '\r'),
+              signature_of(head, "secret", between(head, "SignedHeaders=", ',')));
+  }
+}
+
+TEST(S3Tier, PartsThatFindTheBucketBusyAreSentAgain) {
+  PartsBucket bucket(2);
+  EXPECT_OK(bucket.put());
+  EXPECT_EQ(bucket.find("PUT", "?partNumber=").size(), 6u);
+}
+
+TEST(S3Tier, AnUploadThatFailsIsGivenUpAndLeavesNoRecord) {
+  for (const int how : {1, 2}) {
+    PartsBucket bucket(0, how);
+    EXPECT_EQ(bucket.put().code(), Code::kUnavailable);
+    EXPECT_EQ(bucket.find("DELETE", "/values?uploadId=an%2Fid%2B1 ").size(), 1u);
+    EXPECT_TRUE(bucket.find("PUT", "/record").empty());
   }
 }
 
