@@ -312,8 +312,10 @@ std::string report_json(const Report& r) {
                                {"instruction", c.instruction},
                                {"kl_positions", kKlPositions},
                                {"confidence", 0.95}};
+  auto& settings = o["settings"].as_object();
+  if (c.related_tokens > 0) settings["related_tokens"] = c.related_tokens;
+  if (c.lead_in) settings["lead_in"] = true;
   if (c.span_tokens > 0) {
-    auto& settings = o["settings"].as_object();
     settings["span_tokens"] = c.span_tokens;
     settings["temperature"] = c.temperature;
     settings["kl_positions"] = nullptr;  // all positions

@@ -55,8 +55,9 @@ struct ReportContext {
   std::string draft_fingerprint, retrieval_head_fingerprint;  ///< hex; empty: there was none
   std::int64_t parameters = 0, max_model_len = 0;
   std::string suite, suite_hash;
-  std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, context_tokens = 0, block_tokens = 0,
-               span_tokens = 0;
+  std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, context_tokens = 0,
+               related_tokens = 0, block_tokens = 0, span_tokens = 0;
+  bool lead_in = false;
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string instruction;

@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/answer/cited_blocks.h"
@@ -93,7 +94,7 @@ class Runner {
                        (suite_.skipped.empty() ? "" : ": " + suite_.skipped.front().reason));
     RunProgress progress;
     progress.total = static_cast<std::int64_t>(out.questions.size() * out.strategies.size());
-    Status ended;
+    Status ended = options_.related_tokens > 0 ? store_all(out.questions) : Status();
     for (std::size_t q = 0; q < out.questions.size() && ended.ok(); ++q) {
       const SuiteRecord& record = suite_.records[out.questions[q]];
       next_ = q + 1 < out.questions.size() ? &suite_.records[out.questions[q + 1]] : nullptr;
@@ -104,6 +105,7 @@ class Runner {
         ++progress.done;
       });
     }
+    present_.merge(std::exchange(corpus_, {}));
     clean_up(nullptr);
     QUIRE_RETURN_IF_ERROR(ended);
     if (on_progress) on_progress(progress);
@@ -516,7 +518,15 @@ class Runner {
     return {};
   }
 
-  Status ingest_documents(const SuiteRecord& record) {
+  /// Stores the documents of all questions, without KV.
+  Status store_all(const std::vector<std::size_t>& questions) {
+    for (const std::size_t q : questions)
+      QUIRE_RETURN_IF_ERROR(ingest_documents(suite_.records[q], KvPolicy::kLazy));
+    corpus_ = std::exchange(present_, {});
+    return {};
+  }
+
+  Status ingest_documents(const SuiteRecord& record, KvPolicy kv = KvPolicy::kEager) {
     std::vector<DocumentInput> batch;
     std::set<std::string> in_batch;
     const std::size_t most = to_size(ingest_.options().max_documents_per_call);
@@ -529,18 +539,21 @@ class Runner {
       input.text = d.text;
       batch.push_back(std::move(input));
       if (batch.size() == most) {
-        QUIRE_RETURN_IF_ERROR(submit(std::move(batch)));
+        QUIRE_RETURN_IF_ERROR(submit(std::move(batch), kv));
         batch.clear();
       }
     }
-    return batch.empty() ? Status() : submit(std::move(batch));
+    return batch.empty() ? Status() : submit(std::move(batch), kv);
   }
 
-  Status submit(std::vector<DocumentInput> batch) {
+  Status submit(std::vector<DocumentInput> batch, KvPolicy kv) {
     for (const auto& d : batch) present_.insert(*d.id);
     BatchOptions options;
+    options.kv = kv;
     options.chunking.max_tokens = options_.chunk_tokens;
     options.chunking.context_tokens = options_.context_tokens;
+    options.chunking.lead_in = options_.lead_in;
+    if (kv == KvPolicy::kEager) options.chunking.related_tokens = options_.related_tokens;
     QUIRE_ASSIGN_OR_RETURN(const JobSnapshot job, ingest_.submit(ns_, std::move(batch), options));
     auto done = std::make_shared<std::promise<JobSnapshot>>();
     auto future = done->get_future();
@@ -564,9 +577,9 @@ class Runner {
     return {};
   }
 
-  /// Removes the documents that `next` does not use.
+  /// Removes the documents that `next` does not use, but those of the corpus.
   void clean_up(const SuiteRecord* next) {
-    std::set<std::string> wanted;
+    std::set<std::string> wanted = corpus_;
     if (next != nullptr)
       for (const auto& d : *next->documents) wanted.insert(document_id(d));
     for (auto it = present_.begin(); it != present_.end();) {
@@ -587,6 +600,7 @@ class Runner {
   StateFile& state_;
   const SuiteRecord* next_ = nullptr;
   std::set<std::string> present_;
+  std::set<std::string> corpus_;       ///< with related_tokens: documents of all questions
   TokenRanges support_;                ///< of the current record; empty: unknown
   std::vector<ContextText> contexts_;  ///< of the current record; empty: not needed
   std::vector<TokenRanges> answers_;   ///< [place]

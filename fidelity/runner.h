@@ -27,6 +27,9 @@ struct RunOptions {
   std::int32_t max_tokens = 32;          ///< for answers whose record sets no limit
   std::int32_t chunk_tokens = 512;       ///< documents are cut as by POST /v1/documents
   std::int32_t context_tokens = 4096;    ///< and chunks see those before them; 0: each alone
+  /// and they see chunks of other documents of the suite and a lead-in (ChunkingOptions)
+  std::int32_t related_tokens = 0;
+  bool lead_in = false;
   /// 0: answers end where the model ends them. Otherwise they continue to max_tokens in any case,
   /// are not scored, and every strategy is forced to recompute's tokens. Agreement and KL then
   /// cover all positions, and each range of this many (Measurement::spans). The run holds the
@@ -55,6 +58,9 @@ struct RunResult {
 /// tokens forced (KL, times, bytes). If its own choice differs anywhere, it runs once more freely
 /// (answer, agreement), except for long answers. Each strategy also runs once with the tokens of
 /// the record's first answer forced (nll).
+///
+/// With related_tokens all documents of the suite are stored first, without KV, and stay until the
+/// run has ended, so that any of them may be related to any other.
 ///
 /// A prompt beyond the window is a skipped row. Rows are read from and written to `state`. `ns` is
 /// the namespace that holds the documents during the run. Errors: kCancelled; kInvalidArgument (no

@@ -1,5 +1,6 @@
 #include "ingest/context_resolver.h"
 
+#include "ingest/document/related_chunks.h"
 #include "ingest/names.h"
 #include "ingest/prepared_text.h"
 
@@ -55,6 +56,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
   d.tokens = m.num_tokens;
   d.stale = m.fingerprint != engine_.document_fingerprint(m.ns);
   d.other_salt = m.salt_digest != salt;
+  QUIRE_RETURN_IF_ERROR(forget_vanished(m, d.stale));
   if (d.stale) {  // another model may have another vocabulary
     std::vector<Chunk> anew;
     for (int attempt = 0;; ++attempt) {
@@ -93,6 +95,28 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     d.byte_ranges.emplace_back(c.byte_begin, c.byte_end);
   }
   return d;
+}
+
+/// KV that has seen a text that is deleted or changed is not used any more. Until the document's
+/// KV is made anew, which this asks for, each query computes it without related chunks.
+Status ContextResolver::forget_vanished(DocumentManifest& m, bool stale) {
+  if (m.related.empty()) return {};
+  if (!stale) {
+    QUIRE_ASSIGN_OR_RETURN(
+        const bool current,
+        RelatedChunks(store_, options_.find_chunks).are_current(m.ns, m.related));
+    if (current) return {};
+    if (refresh_) refresh_(m.ns, m.id);
+  }
+  // A fixed text of this model's tokens stays.
+  std::erase_if(m.related, [&](const RelatedChunk& r) { return stale || !r.document_id.empty(); });
+  for (std::size_t i = 0; i < m.chunks.size(); ++i) {
+    DocumentChunk& c = m.chunks[i];
+    if (!stale && !c.key.is_zero())
+      c.key = engine_.names().context_key(c.token_ids, options_.tenant(m.ns),
+                                          to_bytes(m.salt_digest), left_context(m, i));
+  }
+  return {};
 }
 
 Result<ResolvedDocument> ContextResolver::resolve_pending(std::string_view ns,

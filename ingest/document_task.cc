@@ -1,7 +1,11 @@
 #include "ingest/document_task.h"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/index.h"
 #include "base/log.h"
 #include "ingest/document/metadata.h"
@@ -11,6 +15,9 @@ namespace quire {
 namespace {
 
 constexpr int kMostTries = 100;
+/// How long a document waits for the index to be complete, after which it sees no related chunks.
+constexpr auto kIndexWait = std::chrono::seconds(60);
+constexpr auto kIndexPause = std::chrono::milliseconds(50);
 
 /// Returns the KV bytes per token of a document in the store.
 std::uint64_t bytes_per_token(const EngineInfo& info) {
@@ -55,6 +62,21 @@ void DocumentTask::begin_ingest() {
   chunks_ = std::move(*chunks);
   if (const Status s = check_quota(); !s.ok())
     return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
+  if (const Status s = choose_related(text_.text, work_.settings->chunking); !s.ok())
+    return fail(s.with_context("related chunks could not be read"), path(""));
+  if (work_.cancelled->load()) return end_cancelled();
+  if (same_but_related_ && sees_what_it_saw()) {
+    DocumentInput described;
+    described.title = title_;
+    described.metadata_json = metadata_json_;
+    chunks_.clear();
+    const Status kept = keep_existing(described);
+    if (kept.code() != Code::kNotFound) {
+      if (!kept.ok()) fail(kept, kept.field() == "pinned" ? "pinned" : path(""));
+      return;
+    }
+    return begin_ingest();  // it expired meanwhile, so this is a new document
+  }
   std::uint64_t num_tokens = 0;
   for (const Chunk& c : chunks_) num_tokens += c.token_ids.size();
   if (const Status s = ask_for_pin(num_tokens); !s.ok())
@@ -125,6 +147,8 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
                                       input.chunks.has_value() || saved.chunk_bytes.has_value(),
                                       input.title, input.marks, settings.kv);
   if (!same) return false;
+  same_but_related_ = settings.chunking.related_tokens > 0;
+  if (same_but_related_) return false;
   const Status kept = keep_existing(input);
   if (kept.code() == Code::kNotFound) {  // it expired meanwhile, so this is a new document
     existing_.reset();
@@ -133,6 +157,70 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   }
   QUIRE_RETURN_IF_ERROR(kept);
   return true;
+}
+
+/// Chooses what the chunks see of other texts, which may take the room that the largest chunk and
+/// what is before it leave in the window.
+Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions& options) {
+  related_.clear();
+  const bool warm = work_.type == JobType::kWarm;
+  if (!warm && work_.settings->kv == KvPolicy::kTextOnly) return {};
+  std::int64_t room = context_.engine.info().max_model_len - 1, largest = 0;
+  for (std::size_t i = 0; i < chunks_.size(); ++i)
+    largest = std::max(largest,
+                       count_of(chunks_[i].token_ids) + count_of(left_context(chunks_, i)));
+  room -= largest;
+  if (options.lead_in) {
+    QUIRE_ASSIGN_OR_RETURN(RelatedChunk first, lead_in(context_.engine.prompt_format_of(work_.ns)));
+    if (count_of(first.token_ids) <= room) {
+      room -= count_of(first.token_ids);
+      related_.push_back(std::move(first));
+    }
+  }
+  if (options.related_tokens < 1) return {};
+  DocumentManifest document;
+  document.ns = work_.ns;
+  document.id = work_.item.view.id;
+  document.title = warm ? existing_->title : title_;
+  document.salt_digest = warm ? existing_->salt_digest : work_.settings->salt_digest;
+  document.fingerprint = context_.engine.document_fingerprint(work_.ns);
+  // No KV of a text_only document may be kept, nor KV that has seen it.
+  const RelatedChunks related(
+      context_.store, context_.options.find_chunks,
+      [](const DocumentManifest& m) { return kv_policy(m) != KvPolicy::kTextOnly; });
+  const auto until = Clock::now() + kIndexWait;
+  while (!work_.cancelled->load()) {
+    auto chosen = related.choose(document, text, chunks_.size(),
+                                 std::min<std::int64_t>(room, options.related_tokens));
+    if (chosen.ok()) {
+      std::ranges::move(*chosen, std::back_inserter(related_));
+      return {};
+    }
+    if (chosen.code() != Code::kUnavailable) return chosen.status();
+    if (Clock::now() >= until) {
+      log_warning(
+          "a document sees no related chunks, because the index is not complete; post it "
+          "again",
+          {{"namespace", work_.ns}, {"document_id", document.id}});
+      return {};
+    }
+    std::this_thread::sleep_for(kIndexPause);
+  }
+  return {};
+}
+
+/// Returns whether the stored version has seen the chunks that were just chosen.
+bool DocumentTask::sees_what_it_saw() {
+  const auto whole = context_.store.get_document(work_.ns, work_.item.view.id);
+  return whole.ok() && same_chunks(whole->related, related_);
+}
+
+/// Returns the tokens that a chunk attends to.
+std::vector<std::int32_t> DocumentTask::left_of(std::size_t chunk) const {
+  std::vector<std::int32_t> ids = related_tokens(related_);
+  const auto own = left_context(chunks_, chunk);
+  ids.insert(ids.end(), own.begin(), own.end());
+  return ids;
 }
 
 /// Keeps a version with the same content and settings: writes what may have changed and computes
@@ -181,19 +269,28 @@ void DocumentTask::begin_warm() {
   existing_ = std::move(*head);
   existing_ready_ = true;
   kept_result_ = ItemResult::kWarmed;
-  if (existing_->fingerprint == context_.engine.document_fingerprint(work_.ns)) {
+  auto whole = context_.store.get_document(work_.ns, existing_->id);
+  const RelatedChunks related(context_.store, context_.options.find_chunks);
+  const auto current = whole.ok() ? related.are_current(work_.ns, whole->related)
+                                  : Result<bool>(true);
+  if (!current.ok()) return fail(current.status(), "id");
+  if (*current && existing_->fingerprint == context_.engine.document_fingerprint(work_.ns)) {
     keep_version_ = true;
     return find_missing();
   }
   auto text = context_.store.get_text(work_.ns, existing_->id);
   if (!text.ok()) return fail(text.status(), "id");
   // The new version keeps the places; its token ids are made anew.
-  if (auto whole = context_.store.get_document(work_.ns, existing_->id); whole.ok())
-    existing_->marks = std::move(whole->marks);
+  if (whole.ok()) existing_->marks = std::move(whole->marks);
   auto chunks = retokenise(context_.engine, *existing_, *text,
                            chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
+  ChunkingOptions seen;
+  set_what_is_seen(*existing_, seen);
+  if (const Status s = choose_related(*text, seen); !s.ok())
+    return fail(s.with_context("related chunks could not be read"), "id");
+  if (work_.cancelled->load()) return end_cancelled();
   for (std::size_t i = 0; i < chunks_.size(); ++i) todo_.push_back({i});
   prefill_all();
 }
@@ -202,6 +299,7 @@ void DocumentTask::find_missing() {
   auto whole = context_.store.get_document(work_.ns, work_.item.view.id);
   if (!whole.ok()) return fail(whole.status(), path(""));
   existing_ = std::move(*whole);
+  related_ = existing_->related;
   for (DocumentChunk& c : existing_->chunks) {
     chunks_.push_back(
         {{to_size(c.byte_begin), to_size(c.byte_end)}, std::move(c.token_ids), c.left_chunks});
@@ -284,7 +382,7 @@ void DocumentTask::launch() {
     if (i == todo_.size()) return after_prefill();
     PrefillRequest request;
     request.token_ids = chunks_[todo_[i].chunk].token_ids;
-    request.left_context = left_context(chunks_, todo_[i].chunk);
+    request.left_context = left_of(todo_[i].chunk);
     request.tenant = context_.options.tenant(work_.ns);
     request.salt_digest = to_bytes(work_.settings->salt_digest);
     if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
@@ -375,6 +473,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
 
 void DocumentTask::commit() {
   DocumentManifest m = draft(DocumentStatus::kReady);
+  m.related = related_;
   std::vector<SegmentHandle> segments;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     DocumentChunk c;
@@ -388,7 +487,7 @@ void DocumentTask::commit() {
     else if (work_.settings->kv == KvPolicy::kLazy)
       c.key = context_.engine.names().context_key(
           chunks_[i].token_ids, context_.options.tenant(work_.ns),
-          to_bytes(work_.settings->salt_digest), left_context(chunks_, i));
+          to_bytes(work_.settings->salt_digest), left_of(i));
     c.num_tokens = static_cast<std::uint32_t>(chunks_[i].token_ids.size());
     c.left_chunks = chunks_[i].left_chunks;
     c.token_ids = chunks_[i].token_ids;  // the left context of those behind it

@@ -48,6 +48,9 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
 
   void begin_ingest();
   void begin_warm();
+  Status choose_related(std::string_view text, const ChunkingOptions& options);
+  bool sees_what_it_saw();
+  std::vector<std::int32_t> left_of(std::size_t chunk) const;
   Result<bool> synchronize_without_work(const SavedInput& saved);
   Status keep_existing(const DocumentInput& input);
   Status check_quota() const;
@@ -80,7 +83,9 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   PreparedText text_;
   std::optional<DocumentManifest> existing_;  // head of the current version
   bool existing_ready_ = false;
+  bool same_but_related_ = false;  // the stored version is the same unless its related chunks are
   std::vector<Chunk> chunks_;
+  std::vector<RelatedChunk> related_;
   std::vector<ChunkWork> todo_;  // chunks to prefill
   PinGate::Grant pin_;           // held until the document is committed
   bool keep_version_ = false;    // only KV is missing, so there is no new version

@@ -31,7 +31,8 @@ class IngestServiceImpl final : public IngestService {
         pins_(options_.may_pin),
         table_(store_, options_),
         catalog_(store_, engine_, table_, pins_, options_),
-        resolver_(store_, engine_, table_, options_) {}
+        resolver_(store_, engine_, table_, options_, nullptr,
+                  [this](const std::string& ns, const std::string& id) { refresh(ns, id); }) {}
   ~IngestServiceImpl() override { stop(); }
 
   Status start() override;
@@ -63,6 +64,7 @@ class IngestServiceImpl final : public IngestService {
  private:
   Status check_preconditions(std::string_view ns, const std::vector<ItemRecord>& items,
                              const BatchOptions& options);
+  void refresh(const std::string& ns, const std::string& id);
   void pump();
   void maintenance_loop();
 
@@ -164,6 +166,10 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
                                               const BatchOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_namespace(ns));
   QUIRE_RETURN_IF_ERROR(check_batch_options(options));
+  if (options.chunking.related_tokens > 0 && !options_.find_chunks)
+    return Status::invalid(
+        "chunking.related_tokens",
+        "needs the index of words; set retrieve.enabled = true, or leave it out");
   if (documents.empty()) return Status::invalid("documents", "must not be empty");
   if (documents.size() > static_cast<std::size_t>(options_.max_documents_per_call)) {
     return Status::invalid("documents", "has " + std::to_string(documents.size()) +
@@ -283,6 +289,20 @@ Result<JobSnapshot> IngestServiceImpl::warm(std::string_view ns, std::string_vie
   auto job = table_.add(std::move(record), {});
   if (job.ok()) pump();
   return job;
+}
+
+/// Has a document's KV made anew, unless a job is at it.
+void IngestServiceImpl::refresh(const std::string& ns, const std::string& id) {
+  if (!pool_ || table_.pending(ns, id)) return;
+  pool_->post([this, ns, id] {
+    if (table_.pending(ns, id)) return;
+    const auto job = warm(ns, id);
+    log_info("a document's KV has seen texts that are changed or deleted; it is made anew",
+             {{"namespace", ns},
+              {"document_id", id},
+              {"job_id", job.ok() ? job->id : ""},
+              {"error", job.ok() ? "" : job.status().to_string()}});
+  });
 }
 
 Status check_positive(std::int64_t value, const char* name) {

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "ingest/document/document_types.h"
 #include "ingest/document/job.h"
+#include "ingest/document/related_chunks.h"
 #include "ingest/document_catalog.h"
 #include "ingest/job_board.h"
 #include "ingest/model_documents.h"
@@ -46,6 +47,8 @@ struct IngestOptions {
   /// Interval of saving job records, expiry and retention; 0: only by run_maintenance().
   std::int64_t maintenance_interval_ms = 1000;
   PinGate::Ask may_pin;  ///< asked before a document is pinned; a refusal gives cache_full
+  /// Finds what ChunkingOptions::related_tokens asks for; empty: that is refused.
+  FindChunks find_chunks;
   std::function<std::int64_t()> clock_ms;  ///< Unix ms; empty: the system clock
 
   /// Returns the time by clock_ms.

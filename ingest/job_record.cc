@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::uint32_t kOldJobMagic = 0x314a4251;      // "QBJ1", before left contexts
 constexpr std::uint32_t kPlainJobMagic = 0x324a4251;    // "QBJ2", before the policy of KV
-constexpr std::uint32_t kJobMagic = 0x334a4251;         // "QBJ3"
+constexpr std::uint32_t kAloneJobMagic = 0x334a4251;    // "QBJ3", before texts in front
+constexpr std::uint32_t kJobMagic = 0x344a4251;         // "QBJ4"
 constexpr std::uint32_t kOldInputMagic = 0x31494251;    // "QBI1", with the texts
 constexpr std::uint32_t kPlainInputMagic = 0x32494251;  // "QBI2", before marks
 constexpr std::uint32_t kInputMagic = 0x33494251;       // "QBI3"
@@ -31,6 +32,8 @@ void put_settings(ByteWriter& w, const JobSettings& s) {
   w.flag(s.in_batch);
   w.number(s.chunking.context_tokens);
   w.number(s.kv);
+  w.number(s.chunking.related_tokens);
+  w.flag(s.chunking.lead_in);
 }
 
 JobSettings get_settings(ByteReader& r, std::uint32_t magic) {
@@ -54,7 +57,12 @@ JobSettings get_settings(ByteReader& r, std::uint32_t magic) {
   s.if_none_match_any = r.flag();
   s.in_batch = r.flag();
   s.chunking.context_tokens = magic == kOldJobMagic ? 0 : r.number<std::int32_t>();
-  if (magic == kJobMagic) s.kv = r.choice(KvPolicy::kTextOnly);
+  const bool plain = magic == kOldJobMagic || magic == kPlainJobMagic;
+  if (!plain) s.kv = r.choice(KvPolicy::kTextOnly);
+  if (magic == kJobMagic) {
+    s.chunking.related_tokens = r.number<std::int32_t>();
+    s.chunking.lead_in = r.flag();
+  }
   return s;
 }
 
@@ -125,7 +133,8 @@ std::string encode_job(const JobRecord& job) {
 Result<JobRecord> decode_job(std::string_view bytes) {
   ByteReader r(bytes);
   const auto magic = r.number<std::uint32_t>();
-  if (magic != kJobMagic && magic != kPlainJobMagic && magic != kOldJobMagic)
+  if (magic != kJobMagic && magic != kAloneJobMagic && magic != kPlainJobMagic &&
+      magic != kOldJobMagic)
     return Status::corruption("a job record does not begin with this version's mark");
   JobRecord job;
   job.id = r.text32();

@@ -72,7 +72,16 @@ std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest) 
     return std::nullopt;
   out.context_tokens = 0;
   (void)read_number(line, " context=", out.context_tokens);
+  set_what_is_seen(manifest, out);
   return out;
+}
+
+void set_what_is_seen(const DocumentManifest& manifest, ChunkingOptions& options) {
+  const std::string_view line = settings_line(manifest);
+  std::int32_t lead_in = 0;
+  options.related_tokens = 0;
+  (void)read_number(line, " related=", options.related_tokens);
+  options.lead_in = read_number(line, " lead_in=", lead_in) && lead_in == 1;
 }
 
 std::string_view header_title(const DocumentManifest& manifest) {

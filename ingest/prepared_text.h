@@ -35,6 +35,8 @@ KvPolicy kv_policy(const DocumentManifest& manifest);
 /// Returns the size and the overlap of the chunks of a document that was cut by tokens; none: it
 /// was cut otherwise.
 std::optional<ChunkingOptions> token_chunking(const DocumentManifest& manifest);
+/// Sets what the document's KV sees of other texts, and leaves the other options.
+void set_what_is_seen(const DocumentManifest& manifest, ChunkingOptions& options);
 
 /// Returns whether chunks that were made of one version are those of the other.
 bool has_same_chunks(const DocumentManifest& a, const DocumentManifest& b);

@@ -68,9 +68,16 @@ std::vector<ContextKey> segment_keys(const DocumentManifest& m) {
 }
 
 std::vector<std::int32_t> left_context(const DocumentManifest& m, std::size_t index) {
-  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> ids = related_tokens(m.related);
   for (std::size_t i = index - m.chunks[index].left_chunks; i < index; ++i)
     ids.insert(ids.end(), m.chunks[i].token_ids.begin(), m.chunks[i].token_ids.end());
+  return ids;
+}
+
+std::vector<std::int32_t> related_tokens(std::span<const RelatedChunk> related) {
+  std::vector<std::int32_t> ids;
+  for (const RelatedChunk& r : related)
+    ids.insert(ids.end(), r.token_ids.begin(), r.token_ids.end());
   return ids;
 }
 
@@ -107,7 +114,14 @@ Status validate_manifest(const DocumentManifest& m) {
   QUIRE_RETURN_IF_ERROR(check_size("companions", m.companions.size(), kMaxCompanions));
   QUIRE_RETURN_IF_ERROR(check_marks(m.marks, m.text_bytes));
   if (m.status > DocumentStatus::kDeleting) return Status::invalid("status", "unknown status");
+  QUIRE_RETURN_IF_ERROR(check_size("related", m.related.size(), kMaxRelated));
   std::uint64_t tokens = 0;
+  for (const RelatedChunk& r : m.related) {
+    if (!r.document_id.empty() || !r.content_hash.empty())
+      QUIRE_RETURN_IF_ERROR(check_name("related.document_id", r.document_id, kMaxIdBytes));
+    QUIRE_RETURN_IF_ERROR(check_size("related.content_hash", r.content_hash.size(), kMaxIdBytes));
+    tokens += r.token_ids.size();
+  }
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
     const auto& c = m.chunks[i];
     const std::string field = "chunks[" + std::to_string(i) + "]";

@@ -46,6 +46,16 @@ struct DocumentChunk {
   friend bool operator==(const DocumentChunk&, const DocumentChunk&) = default;
 };
 
+/// A text that the KV of a document attends to: a chunk of another document, or a fixed one.
+struct RelatedChunk {
+  std::string document_id;   ///< in the same namespace; empty: a fixed text of no document
+  std::string content_hash;  ///< of that document when its text was read; of a fixed text empty
+  std::uint32_t chunk = 0;   ///< its index there
+  std::vector<std::int32_t> token_ids;
+
+  friend bool operator==(const RelatedChunk&, const RelatedChunk&) = default;
+};
+
 /// The only source of truth about a document. The text is stored separately (Store::get_text).
 struct DocumentManifest {
   std::string ns;  ///< namespace (tenant), 1 to 128 bytes without NUL
@@ -81,6 +91,9 @@ struct DocumentManifest {
   /// Pages and headings of the text, by ascending offset; empty in heads and lists, as token ids
   /// are.
   std::vector<TextMark> marks;
+  /// What the KV of every chunk attends to before the chunk's left chunks, in this order; empty in
+  /// heads and lists.
+  std::vector<RelatedChunk> related;
   /// Further segments that are kept with the document but not needed by it: KV of its chunks under
   /// another model
   std::vector<ContextKey> companions;
@@ -101,14 +114,18 @@ inline constexpr std::size_t kMaxDocumentTokens = 64u << 20;
 inline constexpr std::size_t kMaxChunks = 1u << 20;
 inline constexpr std::size_t kMaxCompanions = 1u << 20;
 inline constexpr std::size_t kMaxMarks = 1u << 17;
+inline constexpr std::size_t kMaxRelated = 64;
 inline constexpr std::size_t kMaxHeadingBytes = 4096;
 inline constexpr std::size_t kMaxMarkBytes = 16u << 20;  ///< of all headings, repeated ones too
 
 /// Returns the keys of all segments that the document names, without zero keys.
 std::vector<ContextKey> segment_keys(const DocumentManifest& manifest);
 
-/// Returns the tokens of the chunks that chunk `index` attends to; token ids must be there.
+/// Returns the tokens that chunk `index` attends to: those of the related chunks, then those of its
+/// left chunks; token ids must be there.
 std::vector<std::int32_t> left_context(const DocumentManifest& manifest, std::size_t index);
+/// Returns the tokens of related chunks, in order.
+std::vector<std::int32_t> related_tokens(std::span<const RelatedChunk> related);
 
 /// Checks number, order, range and lengths of marks. Errors: kInvalidArgument with the field
 /// ("marks[3].start").

@@ -28,6 +28,8 @@ constexpr std::uint8_t kVersion = 1;
 constexpr std::uint8_t kLeftContextVersion = 2;
 /// Version of token ids that pages and headings follow.
 constexpr std::uint8_t kMarksVersion = 2;
+/// Version of token ids that pages and headings, which may be none, and related chunks follow.
+constexpr std::uint8_t kRelatedVersion = 3;
 /// Version of a head whose text lies under a name of its own.
 constexpr std::uint8_t kTextNameVersion = 3;
 constexpr std::size_t kEnvelopeBytes = 12;
@@ -186,16 +188,29 @@ Result<DocumentManifest> decode_head(std::string_view bytes) {
   return m;
 }
 
+namespace {
+
+void put_ids(ByteWriter& w, std::span<const std::int32_t> ids) {
+  w.varint(ids.size());
+  for (const std::int32_t id : ids) w.varint(static_cast<std::uint32_t>(id));
+}
+
+/// Reads `count` ids, whose number has been read and checked.
+void get_ids(ByteReader& r, std::uint64_t count, std::vector<std::int32_t>& ids) {
+  ids.resize(count);
+  for (auto& id : ids)
+    id = static_cast<std::int32_t>(static_cast<std::uint32_t>(r.varint(UINT32_MAX)));
+}
+
+}  // namespace
+
 std::string encode_tokens(const DocumentManifest& m) {
   std::size_t total = 0;
   for (const auto& c : m.chunks) total += c.token_ids.size();
   ByteWriter w = begin_record(16 + 3 * total);
   w.varint(m.chunks.size());
-  for (const auto& c : m.chunks) {
-    w.varint(c.token_ids.size());
-    for (std::int32_t id : c.token_ids) w.varint(static_cast<std::uint32_t>(id));
-  }
-  if (m.marks.empty()) return seal(w, Kind::kTokens);
+  for (const auto& c : m.chunks) put_ids(w, c.token_ids);
+  if (m.marks.empty() && m.related.empty()) return seal(w, Kind::kTokens);
   w.varint(m.marks.size());
   const TextMark* last = nullptr;
   for (const TextMark& mark : m.marks) {
@@ -207,25 +222,33 @@ std::string encode_tokens(const DocumentManifest& m) {
     if (!same) w.text(mark.heading);
     last = &mark;
   }
-  return seal(w, Kind::kTokens, kMarksVersion);
+  if (m.related.empty()) return seal(w, Kind::kTokens, kMarksVersion);
+  w.varint(m.related.size());
+  for (const RelatedChunk& r : m.related) {
+    w.text(r.document_id);
+    w.text(r.content_hash);
+    w.varint(r.chunk);
+    put_ids(w, r.token_ids);
+  }
+  return seal(w, Kind::kTokens, kRelatedVersion);
 }
 
 Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
-  auto opened = open_envelope(bytes, Kind::kTokens, "token", kMarksVersion);
+  auto opened = open_envelope(bytes, Kind::kTokens, "token", kRelatedVersion);
   if (!opened.ok()) return opened.status();
   ByteReader r = *opened;
   if (r.varint(kMaxChunks) != m->chunks.size() || !r.ok()) return damaged("token");
   for (auto& c : m->chunks) {
     const std::uint64_t n = r.varint(kMaxDocumentTokens);
     if (!r.ok() || n != c.num_tokens || n > r.left()) return damaged("token");
-    c.token_ids.resize(n);
-    for (auto& id : c.token_ids)
-      id = static_cast<std::int32_t>(static_cast<std::uint32_t>(r.varint(UINT32_MAX)));
+    get_ids(r, n, c.token_ids);
   }
   m->marks.clear();
-  if (r.ok() && bytes[3] == static_cast<char>(kMarksVersion)) {
+  m->related.clear();
+  const bool has_related = bytes[3] == static_cast<char>(kRelatedVersion);
+  if (r.ok() && (has_related || bytes[3] == static_cast<char>(kMarksVersion))) {
     const std::uint64_t count = r.varint(kMaxMarks);
-    if (!r.ok() || count == 0 || count > r.left() / 3) return damaged("token");
+    if (!r.ok() || (count == 0 && !has_related) || count > r.left() / 3) return damaged("token");
     m->marks.resize(count);
     std::size_t heading_bytes = 0;
     const TextMark* last = nullptr;
@@ -240,6 +263,19 @@ Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
       last = &mark;
     }
     if (!r.ok() || !check_marks(m->marks, m->text_bytes).ok()) return damaged("token");
+  }
+  if (r.ok() && has_related) {
+    const std::uint64_t count = r.varint(kMaxRelated);
+    if (!r.ok() || count == 0) return damaged("token");
+    m->related.resize(count);
+    for (RelatedChunk& related : m->related) {
+      related.document_id = r.text(kMaxIdBytes);
+      related.content_hash = r.text(kMaxIdBytes);
+      related.chunk = static_cast<std::uint32_t>(r.varint(kMaxChunks));
+      const std::uint64_t n = r.varint(kMaxDocumentTokens);
+      if (!r.ok() || n > r.left()) return damaged("token");
+      get_ids(r, n, related.token_ids);
+    }
   }
   if (!r.ok() || !r.at_end()) return damaged("token");
   return {};

@@ -20,10 +20,10 @@ namespace quire::record {
 std::string encode_head(const DocumentManifest& manifest);
 Result<DocumentManifest> decode_head(std::string_view bytes);
 
-/// Encodes the token ids of all chunks in order, then the marks.
+/// Encodes the token ids of all chunks in order, then the marks and the related chunks.
 std::string encode_tokens(const DocumentManifest& manifest);
-/// Fills the chunks and the marks of a decoded head. Errors: kCorruption (the counts disagree with
-/// the head).
+/// Fills the chunks, the marks and the related chunks of a decoded head. Errors: kCorruption (the
+/// counts disagree with the head).
 Status decode_tokens(std::string_view bytes, DocumentManifest* manifest);
 
 std::string encode_text(std::string_view text);

@@ -67,11 +67,11 @@ struct S3Client::Transfer {
   static std::size_t on_header(char* data, std::size_t size, std::size_t count, void* user) {
     constexpr std::string_view kEtag = "etag:";
     const std::string_view line(data, size * count);
-    const bool is_etag =
-        line.size() > kEtag.size() &&
-        std::ranges::equal(line.substr(0, kEtag.size()), kEtag, [](char a, char b) {
-          return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b;
-        });
+    const bool is_etag = line.size() > kEtag.size() &&
+                         std::ranges::equal(
+                             line.substr(0, kEtag.size()), kEtag, [](char a, char b) {
+                               return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b;
+                             });
     if (is_etag) {
       const auto first = line.find_first_not_of(" \t\r\n", kEtag.size());
       const auto last = line.find_last_not_of(" \t\r\n");
@@ -119,8 +119,7 @@ std::string S3Client::encode(std::string_view text) {
   return escaped ? escaped.get() : "";
 }
 
-Result<std::unique_ptr<S3Client::Transfer>> S3Client::begin(S3Request& request,
-                                                            Deadline deadline) {
+Result<std::unique_ptr<S3Client::Transfer>> S3Client::begin(S3Request& request, Deadline deadline) {
   if (stopping_) return Status::unavailable("the store is closing");
   auto t = std::make_unique<Transfer>();
   t->curl = handles_->take();
@@ -157,8 +156,7 @@ Result<std::unique_ptr<S3Client::Transfer>> S3Client::begin(S3Request& request,
     curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
     curl_easy_setopt(curl, CURLOPT_READFUNCTION, Transfer::on_upload);
     curl_easy_setopt(curl, CURLOPT_READDATA, t.get());
-    curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE,
-                     static_cast<curl_off_t>(request.upload_bytes));
+    curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.upload_bytes));
     curl_easy_setopt(curl, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
   }
   const bool usual = request.method == (request.upload ? "PUT" : "GET");
@@ -178,8 +176,8 @@ Status S3Client::finish(Transfer& t, int code) {
         "no answer from " + host + ": " +
         (t.error[0] != '\0' ? t.error : curl_easy_strerror(static_cast<CURLcode>(code))));
   if (status >= 200 && status < 300) return {};
-  const std::string said = "bucket '" + bucket_.bucket + "' of " + host +
-                           " answers with status " + std::to_string(status);
+  const std::string said = "bucket '" + bucket_.bucket + "' of " + host + " answers with status " +
+                           std::to_string(status);
   if (status == 404) return Status::not_found(said);
   if (status == 416) return Status::corruption("the values of a segment are shorter than written");
   if (status == 401 || status == 403)

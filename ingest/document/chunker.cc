@@ -381,6 +381,11 @@ Status validate(const ChunkingOptions& options) {
   if (options.overlap_tokens > 0 && options.strategy != ChunkStrategy::kTokens) {
     return Status::invalid("chunking.overlap_tokens", "only strategy tokens overlaps; use 0");
   }
+  if (options.related_tokens < 0 || options.related_tokens > kMaxRelatedTokens) {
+    return Status::invalid("chunking.related_tokens",
+                           "must be from 0 to " + std::to_string(kMaxRelatedTokens) + ", not " +
+                               std::to_string(options.related_tokens));
+  }
   if (options.strategy == ChunkStrategy::kSeparator) {
     if (options.separator.empty() || options.separator.size() > 64)
       return Status::invalid("chunking.separator", "must have 1 to 64 bytes");
@@ -393,13 +398,22 @@ Status validate(const ChunkingOptions& options) {
 }
 
 std::string describe_context(const ChunkingOptions& options) {
-  return options.context_tokens > 0 ? " context=" + std::to_string(options.context_tokens)
-                                    : std::string();
+  std::string out;
+  if (options.context_tokens > 0) out += " context=" + std::to_string(options.context_tokens);
+  if (options.related_tokens > 0) out += " related=" + std::to_string(options.related_tokens);
+  if (options.lead_in) out += " lead_in=1";
+  return out;
 }
 
 std::string describe(const ChunkingOptions& options) {
   std::string line(chunk_strategy_name(options.strategy));
-  if (options.strategy == ChunkStrategy::kNone) return line;
+  if (options.strategy == ChunkStrategy::kNone) {
+    ChunkingOptions seen;
+    seen.context_tokens = 0;
+    seen.related_tokens = options.related_tokens;
+    seen.lead_in = options.lead_in;
+    return line + describe_context(seen);
+  }
   line += describe_context(options) + " max=" + std::to_string(options.max_tokens) +
           " overlap=" + std::to_string(options.overlap_tokens);
   if (options.strategy == ChunkStrategy::kSeparator) {

@@ -32,6 +32,9 @@ enum class IfExists : std::uint8_t { kUpsert, kSkip, kError };
 enum class KvPolicy : std::uint8_t { kEager, kLazy, kTextOnly };
 enum class ChunkStrategy : std::uint8_t { kTokens, kMarkdown, kSeparator, kNone };
 
+/// Largest value of ChunkingOptions::related_tokens.
+inline constexpr std::int32_t kMaxRelatedTokens = 1 << 16;
+
 struct ChunkingOptions {
   ChunkStrategy strategy = ChunkStrategy::kTokens;
   std::int32_t max_tokens = 512;    ///< per chunk with its header; capped by the model's window
@@ -40,6 +43,13 @@ struct ChunkingOptions {
   /// Chunks are prefilled in windows of this many tokens, each behind those before it in its
   /// window; capped by the model's window. 0: each chunk alone.
   std::int32_t context_tokens = 4096;
+  /// The most tokens of related chunks of other documents, of the same namespace and salt, that are
+  /// prefilled before each window. 0: none. They are what the words of the document find when its
+  /// job begins (FusionRAG, arXiv 2601.12904, fuses documents so at ingest).
+  std::int32_t related_tokens = 0;
+  /// A short fixed text is prefilled before each window, too, and before its related chunks. KV
+  /// that was read behind another text is nearer to that of a document in the middle of a prompt.
+  bool lead_in = false;
   friend bool operator==(const ChunkingOptions&, const ChunkingOptions&) = default;
 };
 

@@ -28,6 +28,8 @@
 #include "fidelity/runner.h"
 #include "fidelity/suite_reader.h"
 #include "ingest/ingest_service.h"
+#include "ingest/search/related_search.h"
+#include "ingest/search/retrieval.h"
 #include "server/commands/commands.h"
 #include "server/commands/fidelity_identity.h"
 #include "server/commands/model_files/model_path.h"
@@ -47,10 +49,10 @@ struct FidelityFlags {
                                   source, json, html, svg, work, store;
   std::string instruction = "auto";
   std::int64_t limit = 40, max_tokens = 32, chunk_tokens = 512, context_tokens = 4096,
-               per_task = 20, span_tokens = 0;
+               related_tokens = 0, per_task = 20, span_tokens = 0;
   double temperature = 0;
   std::uint64_t seed = 1;
-  bool certify = false, fresh = false, quiet = false;
+  bool lead_in = false, certify = false, fresh = false, quiet = false;
   std::vector<std::string> settings;
 };
 
@@ -235,11 +237,14 @@ struct Bench {
   std::unique_ptr<WorkFolder> folder;
   std::unique_ptr<Store> store;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<Retrieval> retrieval;
   std::unique_ptr<IngestService> ingest;
   ~Bench() {
     if (ingest) ingest->stop();
+    if (retrieval) retrieval->stop();
     if (engine) engine->stop(std::chrono::milliseconds(0));
     ingest.reset();
+    retrieval.reset();
     engine.reset();
     store.reset();
   }
@@ -293,6 +298,11 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   IngestOptions ingest = ingest_options(config);
   ingest.max_document_tokens = std::max<std::int64_t>(ingest.max_document_tokens, 1 << 22);
   ingest.namespace_bytes = 0;
+  if (f.related_tokens > 0) {
+    b.retrieval = create_retrieval({}, *b.store, nullptr);
+    b.retrieval->start();
+    ingest.find_chunks = find_chunks_in(*b.retrieval);
+  }
   QUIRE_ASSIGN_OR_RETURN(b.ingest, create_ingest_service(ingest, *b.store, *b.engine));
   return b.ingest->start();
 }
@@ -331,6 +341,8 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   c.max_tokens = f.max_tokens;
   c.chunk_tokens = f.chunk_tokens;
   c.context_tokens = f.context_tokens;
+  c.related_tokens = f.related_tokens;
+  c.lead_in = f.lead_in;
   c.span_tokens = f.span_tokens;
   c.temperature = f.temperature;
   c.block_tokens = config.cache.block_tokens;
@@ -352,6 +364,8 @@ int fidelity(FidelityFlags f) {
     return complain(
         "--limit must not be negative, --context-tokens neither, --per-task and "
         "--max-tokens at least 1, --chunk-tokens at least 16");
+  if (f.related_tokens < 0 || f.related_tokens > kMaxRelatedTokens)
+    return complain("--related-tokens must be from 0 to " + std::to_string(kMaxRelatedTokens));
   if (f.span_tokens < 0 || f.temperature < 0)
     return complain("--span-tokens and --temperature must not be negative");
   if (f.span_tokens == 0 && f.temperature > 0)
@@ -399,6 +413,8 @@ int fidelity(FidelityFlags f) {
   options.max_tokens = static_cast<std::int32_t>(f.max_tokens);
   options.chunk_tokens = static_cast<std::int32_t>(f.chunk_tokens);
   options.context_tokens = static_cast<std::int32_t>(f.context_tokens);
+  options.related_tokens = static_cast<std::int32_t>(f.related_tokens);
+  options.lead_in = f.lead_in;
   options.span_tokens = static_cast<std::int32_t>(f.span_tokens);
   options.temperature = f.temperature;
   options.stop = &interrupted;
@@ -505,6 +521,12 @@ void add_fidelity_command(CLI::App& app, CommandRun& run) {
   c->add_option("--context-tokens", f->context_tokens,
                 "Chunks are read behind those before them in windows of this size, as at ingest")
       ->capture_default_str();
+  c->add_option("--related-tokens", f->related_tokens,
+                "Documents are read behind so many tokens of chunks of the suite's other documents "
+                "that their words find, as at ingest")
+      ->capture_default_str();
+  c->add_flag("--lead-in", f->lead_in,
+              "Documents are read behind a short fixed text, as at ingest");
   c->add_option("--instruction", f->instruction,
                 "Put before each question; auto: by the file's layout, none for the embedded model")
       ->capture_default_str();

@@ -41,7 +41,8 @@ std::string fidelity_identity(const ReportContext& c, const EngineInfo& info,
          " max_tokens=" + std::to_string(c.max_tokens) +
          " chunk_tokens=" + std::to_string(c.chunk_tokens) +
          " context_tokens=" + std::to_string(c.context_tokens) +
-         " block_tokens=" + std::to_string(c.block_tokens) +
+         (c.related_tokens > 0 ? " related_tokens=" + std::to_string(c.related_tokens) : "") +
+         (c.lead_in ? " lead_in" : "") + " block_tokens=" + std::to_string(c.block_tokens) +
          " window=" + std::to_string(c.max_model_len) + " isa=" + c.isa + " commit=" + c.commit;
 }
 

@@ -19,6 +19,7 @@
 #include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
+#include "ingest/search/related_search.h"
 #include "ingest/search/retrieval.h"
 #include "server/access/token_issuer.h"
 #include "server/app/app.h"
@@ -238,13 +239,14 @@ class Service {
     IngestOptions ingest = ingest_options(*config);
     ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](
                          const PinBytes& more) { return check_pin_share(*store, ratio, more); };
-    QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
-    QUIRE_RETURN_IF_ERROR(ingest_->start());
     if (config->retrieve.enabled) {
       QUIRE_ASSIGN_OR_RETURN(auto embedder, make_embedder(*config, *engine_, services_.encoder));
       retrieval_ = create_retrieval(retrieval_options(*config), *store_, std::move(embedder));
+      ingest.find_chunks = find_chunks_in(*retrieval_);
       retrieval_->start();
     }
+    QUIRE_ASSIGN_OR_RETURN(ingest_, create_ingest_service(std::move(ingest), *store_, *engine_));
+    QUIRE_RETURN_IF_ERROR(ingest_->start());
     services_.retrieval = retrieval_.get();
     if (auto reader = ReaderProcess::find(); reader.ok())
       services_.reader = std::make_unique<const ReaderProcess>(std::move(*reader));

@@ -18,16 +18,19 @@ constexpr std::int64_t kMaxTtl = 10'000'000'000;
 void read_chunking(JsonReader& r, ChunkingOptions& out) {
   std::string strategy(chunk_strategy_name(out.strategy));
   std::int64_t max_tokens = out.max_tokens, overlap = out.overlap_tokens,
-               context = out.context_tokens;
+               context = out.context_tokens, related = out.related_tokens;
   r.one_of("strategy", strategy, {"tokens", "markdown", "separator", "none"});
   r.integer("max_tokens", max_tokens, 1, 1 << 24);
   r.integer("overlap_tokens", overlap, 0, 1 << 24);
   r.integer("context_tokens", context, 0, 1 << 24);
+  r.integer("related_tokens", related, 0, kMaxRelatedTokens);
+  r.boolean("lead_in", out.lead_in);
   r.string("separator", out.separator, 64);
   out.strategy = parse_chunk_strategy(strategy).value_or(ChunkStrategy::kTokens);
   out.max_tokens = static_cast<std::int32_t>(max_tokens);
   out.overlap_tokens = static_cast<std::int32_t>(overlap);
   out.context_tokens = static_cast<std::int32_t>(context);
+  out.related_tokens = static_cast<std::int32_t>(related);
 }
 
 /// Reads the options but those of chunking. Options that are not given keep their value.
@@ -88,6 +91,8 @@ constexpr TextOption kTextOptions[] = {
     {"max_tokens", TextOption::Type::kInteger, true},
     {"overlap_tokens", TextOption::Type::kInteger, true},
     {"context_tokens", TextOption::Type::kInteger, true},
+    {"related_tokens", TextOption::Type::kInteger, true},
+    {"lead_in", TextOption::Type::kFlag, true},
     {"separator", TextOption::Type::kText, true},
 };
 

@@ -37,8 +37,8 @@ std::optional<JsonError> read_put(const boost::json::value& body, const std::str
 std::optional<JsonError> read_document(const boost::json::value& value, const std::string& path,
                                        DocumentInput& out);
 /// Reads an option given as query parameter or form field: if_exists, ttl_seconds, ttl_anchor,
-/// pinned, kv, tier, cache_salt, max_tokens, overlap_tokens, context_tokens, strategy, separator.
-/// Returns false for a name that is not an option.
+/// pinned, kv, tier, cache_salt, max_tokens, overlap_tokens, context_tokens, related_tokens,
+/// lead_in, strategy, separator. Returns false for a name that is not an option.
 bool read_option(std::string_view name, const std::string& value, BatchOptions& out,
                  std::optional<JsonError>& error);
 

@@ -4,7 +4,9 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "server/http/http_message.h"
 #include "tests/support/file_makers.h"
@@ -67,6 +69,39 @@ TEST_F(Ingest, AFolderIsReadAndASecondRunTouchesNothing) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_TRUE(says(r.err, "4 unchanged, 2 skipped")) << r.err;
   EXPECT_FALSE(says(r.out, "created") || says(r.out, "updated")) << r.out;
+}
+
+TEST_F(Ingest, FilesAreReadBehindOthersThatTheirWordsFind) {
+  write("mill.txt", "The old mill stands at the river. Its wheel turns in spring.");
+  write("river.txt", "The river rises in the hills. An old mill uses its water.");
+  auto r = ingest({root_.string(), "--kv", "lazy"});
+  EXPECT_TRUE(says(r.err, "2 created")) << r.err;
+  r = ingest({root_.string(), "--related-tokens", "200", "--lead-in"});
+  EXPECT_TRUE(says(r.err, "2 updated")) << r.err;
+  r = ingest({root_.string(), "--related-tokens", "200", "--lead-in"});
+  EXPECT_TRUE(says(r.err, "2 unchanged")) << r.err;
+  const std::string query =
+      R"({"query": "Where does the mill stand?", "document_ids": ["mill.txt"], "max_tokens": 8,
+          "cache": {"strategy": "reuse"}})";
+  int status = 0;
+  const auto reused = [&] {
+    const auto reply = service->json("POST", "/v1/query", query, {}, &status);
+    EXPECT_EQ(status, 200);
+    return int_at(reply, "usage.prompt_tokens_details.cached_tokens");
+  };
+  const auto whole = reused();
+  EXPECT_GT(whole, 10);
+  // A text that is gone is not used through the KV that saw it.
+  EXPECT_EQ(service->call("DELETE", "/v1/documents/river.txt").status, 200);
+  const auto tag = service->json("GET", "/v1/documents/mill.txt").at("version");
+  EXPECT_LT(reused(), whole);
+  for (int i = 0; i < 200 && reused() < whole; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(reused(), whole) << "it was made anew";
+  EXPECT_NE(service->json("GET", "/v1/documents/mill.txt").at("version"), tag);
+  r = ingest({root_.string(), "--related-tokens", "100000"});
+  EXPECT_NE(r.exit_code, 0);
+  EXPECT_TRUE(says(r.err, "--related-tokens")) << r.err;
 }
 
 /// Texts of people are not all alike: `n` makes each its own.

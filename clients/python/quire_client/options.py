@@ -42,6 +42,11 @@ class Chunking(TypedDict, total=False):
     context_tokens: int
     """Chunks are read in windows of this many tokens, each behind those before
     it (default 4096); 0: each alone."""
+    related_tokens: int
+    """Up to so many tokens of chunks of other documents that its words find are
+    read before the document; 0 (default): none."""
+    lead_in: bool
+    """A short fixed text is read before the document."""
     separator: str
 
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/index.h"
+#include "ingest/document/document_types.h"
 #include "server/commands/commands.h"
 #include "server/commands/files/estimate.h"
 #include "server/commands/files/ingest_run.h"
@@ -154,6 +155,14 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
   c->add_option("--context-tokens", flags->context_tokens,
                 "Read each chunk behind those before it, in windows of this many tokens; 0: alone")
       ->capture_default_str();
+  c->add_option(
+       "--related-tokens", flags->related_tokens,
+       "Read each document behind up to this many tokens of chunks of other documents that "
+       "its words find; 0: none. Run first with --kv lazy, so that all files can be found")
+      ->check(CLI::Range(0, kMaxRelatedTokens))
+      ->capture_default_str();
+  c->add_flag("--lead-in", flags->lead_in,
+              "Read each document behind a short fixed text: its cache is nearer to recomputing");
   c->add_flag("--pinned", flags->pinned, "Never evict their cache");
   c->add_option("--kv", flags->kv,
                 "When KV is computed: now, by the first query that needs it, or never kept")

@@ -118,7 +118,9 @@ void IngestRun::draw(double batch_ratio, double speed) {
 std::string IngestRun::settings_text() const {
   return std::string(kReadersVersion) + "|" + flags_.encoding + "|" + flags_.chunking + "|" +
          std::to_string(flags_.max_tokens) + "|" + std::to_string(flags_.overlap) + "|" +
-         std::to_string(flags_.context_tokens) + "|" + flags_.kv;
+         std::to_string(flags_.context_tokens) + "|" + flags_.kv +
+         (flags_.related_tokens > 0 ? "|related " + std::to_string(flags_.related_tokens) : "") +
+         (flags_.lead_in ? "|lead-in" : "");
 }
 
 Result<FileContent> IngestRun::content_of(const FileWalk& walk, std::size_t index,
@@ -304,6 +306,8 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
   chunking["max_tokens"] = flags_.max_tokens;
   if (!markdown) chunking["overlap_tokens"] = flags_.overlap;
   chunking["context_tokens"] = flags_.context_tokens;
+  if (flags_.related_tokens > 0) chunking["related_tokens"] = flags_.related_tokens;
+  if (flags_.lead_in) chunking["lead_in"] = true;
   json::object body;
   body["documents"] = std::move(documents);
   body["chunking"] = std::move(chunking);

@@ -14,6 +14,8 @@
 #include "fidelity/certificate.h"
 #include "fidelity/report.h"
 #include "fidelity/suite_reader.h"
+#include "ingest/search/related_search.h"
+#include "ingest/search/retrieval.h"
 #include "tests/support/llama2c_files.h"
 #include "tests/support/model_files.h"
 
@@ -40,16 +42,23 @@ class Service {
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (!made.ok()) return;
     engine = std::move(*made);
-    ingest = std::move(*create_ingest_service({}, *store, *engine));
+    retrieval = create_retrieval({}, *store, nullptr);
+    retrieval->start();
+    IngestOptions io;
+    io.find_chunks = find_chunks_in(*retrieval);
+    ingest = std::move(*create_ingest_service(io, *store, *engine));
     EXPECT_TRUE(ingest->start().ok());
   }
   ~Service() {
     if (ingest) ingest->stop();
+    if (retrieval) retrieval->stop();
     if (engine) engine->stop(std::chrono::milliseconds(0));
     ingest.reset();
+    retrieval.reset();
     engine.reset();
   }
   std::unique_ptr<Store> store;
+  std::unique_ptr<Retrieval> retrieval;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<IngestService> ingest;
 
@@ -105,6 +114,29 @@ RunOptions options_for(const char* strategies, std::int64_t per_kind) {
   o.per_kind = per_kind;
   o.max_tokens = 16;
   return o;
+}
+
+TEST(FidelityRun, DocumentsMayBeReadBehindOtherTexts) {
+  Service s(demo());
+  ASSERT_TRUE(s.ingest);
+  const Suite suite = demo_suite({"single"});
+  double kl[3] = {};
+  for (const int how : {0, 1, 2}) {
+    RunOptions o = options_for("recompute,reuse", 3);
+    o.lead_in = how == 1;
+    o.related_tokens = how == 2 ? 200 : 0;
+    StateFile state;
+    const auto run = run_suite(*s.engine, *s.ingest, "fidelity", suite, o, state);
+    ASSERT_TRUE(run.ok()) << run.status().to_string();
+    const Report r = make_report(suite, *run, {});
+    EXPECT_EQ(r.find("recompute", "all")->kl.value, 0);
+    EXPECT_EQ(r.find("reuse", "all")->recompute_ratio.value, 0) << "their KV is used";
+    kl[how] = r.find("reuse", "all")->kl.value;
+    EXPECT_EQ(s.ingest->documents().counts("fidelity")->total, 0u) << "all are removed";
+  }
+  EXPECT_NE(kl[1], kl[0]);
+  EXPECT_NE(kl[2], kl[0]);
+  EXPECT_NE(kl[2], kl[1]);
 }
 
 TEST(FidelityRun, TheEmbeddedModelTellsStrategiesApart) {

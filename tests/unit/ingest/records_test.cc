@@ -128,6 +128,8 @@ JobRecord sample_job() {
   job.settings.salt_digest = salt_digest_of("some salt");
   job.settings.if_match = "sha256:0";
   job.settings.kv = KvPolicy::kLazy;
+  job.settings.chunking.related_tokens = 300;
+  job.settings.chunking.lead_in = true;
   ItemRecord item;
   item.view.id = "a";
   item.view.result = ItemResult::kFailed;
@@ -152,16 +154,23 @@ TEST(JobRecordTest, ReadsBackWhatItWrote) {
 TEST(JobRecordTest, RecordsFromBeforeLeftContextsAreReadWithoutThem) {
   const JobRecord job = sample_job();
   std::string bytes = encode_job(job);
-  ASSERT_EQ(bytes.substr(0, 4), "QBJ3");
+  ASSERT_EQ(bytes.substr(0, 4), "QBJ4");
   JobRecord none = job;
   none.settings.chunking.context_tokens = 0x01020304;
   const std::size_t at = encode_job(none).find("\4\3\2\1");
+  bytes.erase(at + 5, 5);  // "QBJ3": no related chunks, no lead-in
+  bytes[3] = '3';
+  auto alone = decode_job(bytes);
+  ASSERT_TRUE(alone.ok()) << alone.status().to_string();
+  EXPECT_EQ(alone->settings.chunking.related_tokens, 0);
+  EXPECT_FALSE(alone->settings.chunking.lead_in);
+  EXPECT_EQ(alone->settings.kv, KvPolicy::kLazy);
   bytes.erase(at + 4, 1);  // "QBJ2": no policy of KV
   bytes[3] = '2';
   auto later = decode_job(bytes);
   ASSERT_TRUE(later.ok()) << later.status().to_string();
   EXPECT_EQ(later->settings.kv, KvPolicy::kEager);
-  EXPECT_EQ(later->settings.chunking, job.settings.chunking);
+  EXPECT_EQ(later->settings.chunking, alone->settings.chunking);
   bytes.erase(at, 4);
   bytes[3] = '1';
   auto back = decode_job(bytes);

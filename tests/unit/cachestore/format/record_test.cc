@@ -91,6 +91,32 @@ TEST(Record, MarksFollowTheTokensAndNeedANewerProgram) {
   EXPECT_EQ(decode_tokens(bytes, &head).code(), Code::kCorruption) << "past the end of the text";
 }
 
+TEST(Record, RelatedChunksFollowTheMarksAndNeedANewerProgram) {
+  DocumentManifest m = full_manifest();
+  m.text_bytes = 1000;
+  DocumentManifest head = m;
+  for (auto& c : head.chunks) c.token_ids.clear();
+  m.related = {{"", "", 0, {1}}, {"other", "sha256:1", 3, {7, 8, 9}}, {"another", "", 0, {}}};
+  for (const bool marked : {false, true}) {
+    if (marked) m.marks = {{0, 1, "A"}};
+    const std::string bytes = encode_tokens(m);
+    EXPECT_EQ(bytes[3], 3);
+    ASSERT_OK(decode_tokens(bytes, &head));
+    EXPECT_EQ(head.related, m.related);
+    EXPECT_EQ(head.marks, m.marks);
+    for (std::size_t n = 0; n < bytes.size(); ++n)
+      EXPECT_EQ(decode_tokens(bytes.substr(0, n), &head).code(), Code::kCorruption) << n;
+  }
+  ASSERT_OK(decode_tokens(encode_tokens(full_manifest()), &head));
+  EXPECT_TRUE(head.related.empty()) << "those of before do not stay";
+  EXPECT_OK(validate_manifest(m));
+  m.related.resize(kMaxRelated + 1, m.related.front());
+  EXPECT_EQ(validate_manifest(m).field(), "related");
+  m.related.resize(1);
+  m.related[0] = {"", "sha256:1", 0, {}};
+  EXPECT_EQ(validate_manifest(m).field(), "related.document_id");
+}
+
 TEST(Record, RepeatedHeadingsOfAPackCannotFillTheMemory) {
   DocumentManifest m = full_manifest();
   m.text_bytes = 1000;
@@ -121,6 +147,9 @@ TEST(Document, LeftContextIsTheTokensOfTheChunksBefore) {
   m.chunks[2].left_chunks = 2;
   EXPECT_EQ(left_context(m, 2), (std::vector<std::int32_t>{1, 2, 3}));
   EXPECT_TRUE(left_context(m, 0).empty());
+  m.related = {{"b", "", 0, {8, 9}}, {"a", "", 2, {7}}};
+  EXPECT_EQ(left_context(m, 0), (std::vector<std::int32_t>{8, 9, 7}));
+  EXPECT_EQ(left_context(m, 2), (std::vector<std::int32_t>{8, 9, 7, 1, 2, 3}));
 }
 
 TEST(Record, SegmentTextAndOpaqueRoundTrip) {
