@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cachestore/catalog/catalog_options.h"
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
@@ -50,6 +51,7 @@ struct StoreOptions {
   bool read_only = false;
   OnDamage on_damage = OnDamage::kRefuse;  ///< ignored when read-only
   RemoteOptions remote;                    ///< ignored when read-only
+  CatalogOptions catalog;                  ///< ignored when read-only
   std::function<std::int64_t()> clock_ms;  ///< Unix milliseconds; empty: the system clock
 };
 /// A smaller budget cannot hold the catalog's working room.
@@ -116,6 +118,9 @@ struct NamedRecord {
 /// threads, never from an I/O thread. Errors common to all writers: kFailedPrecondition (opened
 /// read-only), kResourceExhausted (byte budget or disk full; the message says which and by how
 /// much; reads and deletes still work), kIo, kCorruption (a catalog record fails its checksum).
+/// With a shared catalog, committing, changing and deleting a document is done there first; kIo
+/// with the field `catalog.url` says that it gave no answer (catalog_is_away()). Documents that
+/// other replicas change follow on a thread of the store's own.
 class Store {
  public:
   virtual ~Store() = default;  ///< waits for reads in flight; all handles must be released
@@ -240,6 +245,10 @@ class Store {
   /// Returns the counts of the shared tiers; it takes no time.
   virtual RemoteStats remote_stats() const { return {}; }
 
+  // ---- shared catalog ----
+  /// Returns state and counts of the shared catalog; it takes no time.
+  virtual CatalogStats catalog_stats() const { return {}; }
+
   // ---- jobs and small records: opaque bytes by name, synced ----
   virtual Status put_job(std::string_view name, std::string_view value) = 0;
   virtual Result<std::string> get_job(std::string_view name) = 0;
@@ -280,8 +289,9 @@ class Store {
 
 /// Opens or creates a store. Errors (one each, naming path and fix): kNotFound (parent missing;
 /// read-only and no store), kInvalidArgument (a file, a foreign folder, options),
-/// kFailedPrecondition (in use by another process; newer layout), kIo (not writable, disk),
-/// kCorruption (catalog damaged), kResourceExhausted (disk full).
+/// kFailedPrecondition (in use by another process; newer layout; the folder follows another shared
+/// catalog, or has documents that differ from it), kIo (not writable, disk; the shared catalog is
+/// away and was never seen), kCorruption (catalog damaged), kResourceExhausted (disk full).
 Result<std::unique_ptr<Store>> open_store(StoreOptions options);
 
 }  // namespace quire

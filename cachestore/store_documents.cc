@@ -108,9 +108,19 @@ Result<DocumentManifest> StoreImpl::commit_document(
     std::span<const SegmentHandle> /*held by the caller: they stay findable*/,
     const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
+  QUIRE_RETURN_IF_ERROR(check_catalog());
   if (text) m.text_bytes = text->size();
+  const std::string ns = m.ns, id = m.id;
+  const DocumentLock lock(*this, ns, id);
+  return in_turn(ns, id, [&](bool* late) {
+    return commit_version(catalog_ ? m : std::move(m), text, options, late);
+  });
+}
+
+Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
+                                                   std::optional<std::string_view> text,
+                                                   const CommitOptions& options, bool* late) {
   const std::string key = catalog_key(kHeadKind, m.ns, m.id);
-  const DocumentLock lock(*this, m.ns, m.id);
   TakenUse use(*this, key);
   auto old = read_stored_head(m.ns, m.id);
   if (old.ok()) use.add_to(&*old);
@@ -120,10 +130,15 @@ Result<DocumentManifest> StoreImpl::commit_document(
   const bool visible = old.ok() && !is_expired(*old, now);
   QUIRE_RETURN_IF_ERROR(check_version(options, visible ? old->version : 0));
   std::vector<RecordWrite> batch;
+  std::string waited;
   m.text_name.clear();
   if (!options.waiting_text.empty()) {
     if (text) return Status::invalid("text", "give a text or the name of one that waits");
     QUIRE_RETURN_IF_ERROR(take_waiting_text(options.waiting_text, old, &m, &batch));
+    if (catalog_) {
+      QUIRE_ASSIGN_OR_RETURN(waited, get_waiting_text(options.waiting_text));
+      text = waited;
+    }
   } else if (text) {
     batch.push_back(
         {Family::kCatalog, catalog_key(kTextKind, m.ns, m.id), record::encode_text(*text)});
@@ -148,29 +163,12 @@ Result<DocumentManifest> StoreImpl::commit_document(
     m.num_tokens += c.token_ids.size();
   }
   QUIRE_RETURN_IF_ERROR(validate_manifest(m));
-
-  // References are added before the write, so that none of these segments is freed meanwhile.
-  const auto keys = segment_keys(m);
-  segments_->add_refs(keys, m.pinned);
-  const auto fresh = segments_->uncommitted(keys);
-  batch.push_back({Family::kCatalog, catalog_key(kHeadKind, m.ns, m.id), record::encode_head(m)});
-  batch.push_back(
-      {Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), record::encode_tokens(m)});
-  for (const auto& info : fresh)
-    batch.push_back(
-        {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
-  change_terms(old.ok() ? &*old : nullptr, &m, &batch);
-  if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
-    segments_->release_refs(keys, m.pinned);
-    return s;
-  }
-  for (const auto& info : fresh) segments_->set_committed(info->id);
-  if (old.ok()) {
-    segments_->release_refs(segment_keys(*old), old->pinned);
-    count_document(*old, -1);
-  }
-  count_document(m, 1);
-  expiries_.set(key, m.effective_expiry_ms());
+  std::string tokens = record::encode_tokens(m);
+  QUIRE_RETURN_IF_ERROR(
+      share_version(m, catalog_ ? std::optional(tokens) : std::nullopt, text, &batch, late));
+  batch.push_back({Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), std::move(tokens)});
+  QUIRE_ASSIGN_OR_RETURN(const auto fresh,
+                         write_version(old.ok() ? &*old : nullptr, m, std::move(batch)));
   use.set_written();
   if (remote_) {
     // Companions stay here: nobody recalls them.
@@ -182,6 +180,32 @@ Result<DocumentManifest> StoreImpl::commit_document(
     share(shared);
   }
   return m;
+}
+
+Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version(
+    const DocumentManifest* old, const DocumentManifest& m, std::vector<RecordWrite> batch) {
+  // References are added before the write, so that none of these segments is freed meanwhile.
+  const auto keys = segment_keys(m);
+  segments_->add_refs(keys, m.pinned);
+  auto fresh = segments_->uncommitted(keys);
+  const std::string key = catalog_key(kHeadKind, m.ns, m.id);
+  batch.push_back({Family::kCatalog, key, record::encode_head(m)});
+  for (const auto& info : fresh)
+    batch.push_back(
+        {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
+  change_terms(old, &m, &batch);
+  if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
+    segments_->release_refs(keys, m.pinned);
+    return s;
+  }
+  for (const auto& info : fresh) segments_->set_committed(info->id);
+  if (old != nullptr) {
+    segments_->release_refs(segment_keys(*old), old->pinned);
+    count_document(*old, -1);
+  }
+  count_document(m, 1);
+  expiries_.set(key, m.effective_expiry_ms());
+  return fresh;
 }
 
 /// Gives the document the text that waits under `name`. A commit that is repeated after a crash
@@ -249,11 +273,12 @@ Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id
   return text;
 }
 
-Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next) {
+Status StoreImpl::store_update(const DocumentManifest& old, const DocumentManifest& next,
+                               std::vector<RecordWrite> batch) {
   const auto keys = segment_keys(next);
   segments_->add_refs(keys, next.pinned);
   const std::string key = catalog_key(kHeadKind, next.ns, next.id);
-  std::vector<RecordWrite> batch = {{Family::kCatalog, key, record::encode_head(next)}};
+  batch.push_back({Family::kCatalog, key, record::encode_head(next)});
   change_terms(&old, &next, &batch);
   if (Status s = write_with_room(batch, "document '" + next.id + "'"); !s.ok()) {
     segments_->release_refs(keys, next.pinned);
@@ -270,9 +295,16 @@ Result<DocumentManifest> StoreImpl::update_document(
     std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
     const CommitOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_writable());
-  const std::string key = catalog_key(kHeadKind, ns, id);
+  QUIRE_RETURN_IF_ERROR(check_catalog());
   const DocumentLock lock(*this, ns, id);
-  TakenUse use(*this, key);
+  return in_turn(ns, id, [&](bool* late) { return update_version(ns, id, edit, options, late); });
+}
+
+Result<DocumentManifest> StoreImpl::update_version(
+    std::string_view ns, std::string_view id, const std::function<Status(DocumentManifest&)>& edit,
+    const CommitOptions& options, bool* late) {
+  TakenUse use(*this, catalog_key(kHeadKind, ns, id));
+  QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
   use.add_to(&old);
   if (is_expired(old, now_ms())) return no_document(ns, id);
@@ -294,7 +326,9 @@ Result<DocumentManifest> StoreImpl::update_document(
   next.expires_at_ms = edited.expires_at_ms;
   next.job_id = std::move(edited.job_id);
   QUIRE_RETURN_IF_ERROR(validate_manifest(next));
-  QUIRE_RETURN_IF_ERROR(store_update(old, next));
+  std::vector<RecordWrite> batch;
+  QUIRE_RETURN_IF_ERROR(share_version(next, std::nullopt, std::nullopt, &batch, late));
+  QUIRE_RETURN_IF_ERROR(store_update(old, next, std::move(batch)));
   use.set_written();
   return next;
 }
@@ -327,13 +361,28 @@ Status StoreImpl::add_companions(const DocumentManifest& document,
 Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
                                   std::optional<std::int64_t> if_expired_at,
                                   const CommitOptions& options) {
+  QUIRE_RETURN_IF_ERROR(check_catalog());
   const DocumentLock lock(*this, ns, id);
-  auto old = read_head(ns, id);
+  return in_turn(ns, id,
+                 [&](bool* late) { return remove_version(ns, id, if_expired_at, options, late); });
+}
+
+Status StoreImpl::remove_version(std::string_view ns, std::string_view id,
+                                 std::optional<std::int64_t> if_expired_at,
+                                 const CommitOptions& options, bool* late) {
+  if (!if_expired_at) QUIRE_RETURN_IF_ERROR(look_for(ns, id));
+  const auto old = read_head(ns, id);
   // A damaged document can still be deleted
   if (!old.ok() && old.code() != Code::kCorruption) return old.status();
   if (old.ok() && !if_expired_at && !is_expired(*old, now_ms()))
     QUIRE_RETURN_IF_ERROR(check_version(options, old->version));
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
+  QUIRE_RETURN_IF_ERROR(share_removal(ns, id, late));
+  return remove_records(ns, id, old);
+}
+
+Status StoreImpl::remove_records(std::string_view ns, std::string_view id,
+                                 const Result<DocumentManifest>& old) {
   std::vector<RecordWrite> batch;
   for (char kind : {kHeadKind, kTokensKind, kTextKind})
     batch.push_back({Family::kCatalog, catalog_key(kind, ns, id), std::nullopt});
@@ -341,6 +390,10 @@ Status StoreImpl::remove_document(std::string_view ns, std::string_view id,
     batch.push_back({Family::kCatalog, text_key(*old), std::nullopt});
     change_terms(&*old, nullptr, &batch);
   }
+  if (catalog_)
+    batch.push_back({Family::kCatalog, catalog_key(kRevisionKind, ns, id), std::nullopt});
+  else
+    leave_catalog(ns, id, &batch);
   QUIRE_RETURN_IF_ERROR(disk_->write(batch, Sync::kYes));
   TakenUse(*this, catalog_key(kHeadKind, ns, id)).set_written();
   expiries_.set(catalog_key(kHeadKind, ns, id), std::nullopt);
@@ -368,6 +421,10 @@ Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
       const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
       const Status s = remove_document(ns, id, now);
       n += s.ok();
+      if (catalog_is_away(s)) {  // they stay hidden, and are deleted when it is back
+        documents_expired_ += n;
+        return n;
+      }
       if (s.code() == Code::kNotFound || s.code() == Code::kCorruption) {
         reschedule(ns, id, now);
       } else if (!s.ok()) {

@@ -103,10 +103,12 @@ Result<std::unique_ptr<AdminStore>> open_whole(StoreOptions options) {
   }
   QUIRE_ASSIGN_OR_RETURN(auto disk, open_rocksdb_tier(std::move(folder), tier_options));
   RemoteCache::Tiers shared;
+  std::unique_ptr<SharedCatalog> catalog;
   if (!options.read_only) {
     QUIRE_ASSIGN_OR_RETURN(shared, open_remote_tiers(options.remote));
+    QUIRE_ASSIGN_OR_RETURN(catalog, open_shared_catalog(options.catalog));
   }
-  return open_store_on(std::move(options), std::move(disk), std::move(shared));
+  return open_store_on(std::move(options), std::move(disk), std::move(shared), std::move(catalog));
 }
 
 }  // namespace
@@ -140,20 +142,24 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
 
 Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
                                                   std::unique_ptr<DiskTier> disk,
-                                                  RemoteCache::Tiers shared) {
+                                                  RemoteCache::Tiers shared,
+                                                  std::unique_ptr<SharedCatalog> catalog) {
   QUIRE_RETURN_IF_ERROR(check_options(options));
   if (!options.clock_ms) options.clock_ms = system_clock_ms;
-  auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk), std::move(shared));
+  auto store = std::make_unique<StoreImpl>(std::move(options), std::move(disk), std::move(shared),
+                                           std::move(catalog));
   QUIRE_RETURN_IF_ERROR(store->recover());
+  QUIRE_RETURN_IF_ERROR(store->start_catalog());
   return std::unique_ptr<AdminStore>(std::move(store));
 }
 
 StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
-                     RemoteCache::Tiers shared)
+                     RemoteCache::Tiers shared, std::unique_ptr<SharedCatalog> catalog)
     : options_(std::move(options)),
       disk_(std::move(disk)),
       segments_(std::make_shared<SegmentTable>(options_.disk_policy)),
-      read_slots_(options_.io_threads) {
+      read_slots_(options_.io_threads),
+      catalog_(std::move(catalog)) {
   dram_ = std::make_unique<DramTier>(
       options_.dram_bytes, options_.dram_policy,
       [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); });
@@ -167,6 +173,7 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
 }
 
 StoreImpl::~StoreImpl() {
+  if (follower_) follower_->stop();
   if (remote_) remote_->stop();
   pool_->stop();
   segments_->clear_callback();
@@ -199,6 +206,7 @@ Status StoreImpl::recover() {
         auto m = record::decode_head(value);
         if (!m.ok()) {
           ++integrity_failures_;
+          heads_damaged_ = true;
           log_error(
               "a document record is damaged; the document cannot be read until it is posted again",
               {{"reason", quoted(m.status())}});
@@ -209,6 +217,9 @@ Status StoreImpl::recover() {
         expiries_.set(catalog_key(kHeadKind, m->ns, m->id), m->effective_expiry_ms());
         return true;
       }));
+  const auto followed = disk_->get(Family::kMeta, kCatalogIdentityRecord);
+  if (!followed.ok() && followed.code() != Code::kNotFound) return followed.status();
+  follows_ = followed.ok();
   std::vector<RecordWrite> stale;
   QUIRE_RETURN_IF_ERROR(
       disk_->scan(Family::kCatalog, std::string(1, kSegmentKind), std::string(1, kSegmentKind + 1),

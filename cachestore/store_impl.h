@@ -16,6 +16,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cachestore/catalog/shared_catalog.h"
+#include "cachestore/catalog_follower.h"
 #include "cachestore/disk/disk_tier.h"
 #include "cachestore/disk/io_pool.h"
 #include "cachestore/dram_tier.h"
@@ -47,14 +49,17 @@ class IoClock {
 };
 
 /// Checks options and reads the catalog of `disk`. `shared` are the shared tiers in the order of
-/// reading; of StoreOptions::remote the address does not count.
+/// reading and `catalog` the shared catalog; of StoreOptions::remote and catalog the address does
+/// not count.
 Result<std::unique_ptr<AdminStore>> open_store_on(StoreOptions options,
                                                   std::unique_ptr<DiskTier> disk,
-                                                  RemoteCache::Tiers shared = {});
+                                                  RemoteCache::Tiers shared = {},
+                                                  std::unique_ptr<SharedCatalog> catalog = nullptr);
 
-class StoreImpl final : public AdminStore {
+class StoreImpl final : public AdminStore, private CatalogCopy {
  public:
-  StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk, RemoteCache::Tiers shared);
+  StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk, RemoteCache::Tiers shared,
+            std::unique_ptr<SharedCatalog> catalog);
   ~StoreImpl() override;
   Status recover();
   /// Says what a repair before this open did, for the statistics.
@@ -105,6 +110,9 @@ class StoreImpl final : public AdminStore {
   void end_turn(const RecallRequest& request) override;
   bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
   RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
+  CatalogStats catalog_stats() const override;
+  /// Begins to follow the shared catalog, where there is one. Errors: as CatalogFollower::start().
+  Status start_catalog();
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
 
   Status put_job(std::string_view name, std::string_view value) override {
@@ -225,7 +233,26 @@ class StoreImpl final : public AdminStore {
   Result<DocumentManifest> read_head(std::string_view ns, std::string_view id);
   Status take_waiting_text(const std::string& name, const Result<DocumentManifest>& old,
                            DocumentManifest* manifest, std::vector<RecordWrite>* batch);
-  Status store_update(const DocumentManifest& old, const DocumentManifest& next);
+  // One attempt each at a change of a document, whose lock is held. `late` says that another
+  // replica was first.
+  Result<DocumentManifest> commit_version(DocumentManifest manifest,
+                                          std::optional<std::string_view> text,
+                                          const CommitOptions& options, bool* late);
+  Result<DocumentManifest> update_version(std::string_view ns, std::string_view id,
+                                          const std::function<Status(DocumentManifest&)>& edit,
+                                          const CommitOptions& options, bool* late);
+  Status remove_version(std::string_view ns, std::string_view id,
+                        std::optional<std::int64_t> if_expired_at, const CommitOptions& options,
+                        bool* late);
+  /// Writes the head and what else is in `batch` of a new version that comes in place of `old`.
+  /// Returns the segments that were not committed before.
+  Result<std::vector<std::shared_ptr<const SegmentInfo>>> write_version(
+      const DocumentManifest* old, const DocumentManifest& next, std::vector<RecordWrite> batch);
+  Status store_update(const DocumentManifest& old, const DocumentManifest& next,
+                      std::vector<RecordWrite> batch = {});
+  /// Deletes the records of a document; `old` is its head where it could be read.
+  Status remove_records(std::string_view ns, std::string_view id,
+                        const Result<DocumentManifest>& old);
   /// Deletes the document if `if_expired_at` is empty or the document has expired by then.
   Status remove_document(std::string_view ns, std::string_view id,
                          std::optional<std::int64_t> if_expired_at,
@@ -244,6 +271,54 @@ class StoreImpl final : public AdminStore {
                    DocumentList* list);
   Status index_documents();
   Status flush_uses();
+
+  // ---- the shared catalog: store_catalog.cc ----
+  CatalogRevision copied(const CatalogName& name) override;
+  Status apply(const CatalogEntry& entry, const CatalogBody* body) override;
+  Status apply_removal(const CatalogName& name, std::uint64_t number) override;
+  Result<std::vector<CatalogEntry>> copies(const CatalogName& after,
+                                           const CatalogName& last) override;
+  Status share_own() override;
+  Status share_uses() override;
+  void passed(const CatalogPosition& position) override;
+  Result<std::string> load(std::string_view name) override {
+    return get_record(Family::kMeta, name);
+  }
+  Status save(std::string_view name, std::string_view value) override {
+    return put_record(Family::kMeta, name, value);
+  }
+  /// Makes a change, and anew where another replica was first: on its state. The document's lock is
+  /// held.
+  template <class Change>
+  auto in_turn(std::string_view ns, std::string_view id, Change&& change) {
+    constexpr int kMostTurns = 100;
+    for (int i = 0;; ++i) {
+      bool late = false;
+      decltype(change(&late)) result = change(&late);
+      if (!late || i == kMostTurns) return result;
+      ++catalog_conflicts_;
+      if (Status s = refresh(ns, id); !s.ok()) return decltype(result)(s);
+    }
+  }
+  /// Errors: kIo (this store has not seen the shared catalog yet).
+  Status check_catalog() const;
+  /// Takes over the state that the shared catalog has. The document's lock is held.
+  Status refresh(std::string_view ns, std::string_view id);
+  /// Fetches a document that is not here: another replica may have made it a moment ago.
+  Status look_for(std::string_view ns, std::string_view id);
+  Result<CatalogRevision> read_revision(std::string_view ns, std::string_view id);
+  /// Puts a new state into the shared catalog, and adds to the batch what remembers that. Without
+  /// one it only notes that this document went its own way.
+  Status share_version(const DocumentManifest& next, std::optional<std::string> tokens,
+                       std::optional<std::string_view> text, std::vector<RecordWrite>* batch,
+                       bool* late);
+  /// Deletes the document in the shared catalog, if it is there.
+  Status share_removal(std::string_view ns, std::string_view id, bool* late);
+  /// Adds to the batch of a change without the catalog that what it had is to be compared.
+  void leave_catalog(std::string_view ns, std::string_view id, std::vector<RecordWrite>* batch);
+  /// Applies a state of the catalog; the document's lock is held.
+  Status apply_locked(const CatalogEntry& entry, const CatalogBody* body);
+  Status share_own_document(const CatalogName& name, std::vector<CatalogName>* differing);
 
   Result<PinnedBytes> read_named(const SegmentHandle& segment, const record::ValueName& name,
                                  Tier* tier);
@@ -307,6 +382,14 @@ class StoreImpl final : public AdminStore {
       disk_written_bytes_{0}, evicted_request_{0}, evicted_request_bytes_{0}, read_errors_{0},
       write_errors_{0}, delete_errors_{0};
   IoClock read_clock_, write_clock_, delete_clock_;
+  std::atomic<std::uint64_t> catalog_written_{0}, catalog_conflicts_{0};
+  bool follows_ = false;        // the folder has copies of a shared catalog; set by recover()
+  bool heads_damaged_ = false;  // some could not be read; set by recover()
+  /// Documents deleted here, by catalog_key() of the head, with the number of the change: what the
+  /// follower read before that must not bring them back. Guarded by mu_
+  std::unordered_map<std::string, std::uint64_t> removed_;
+  std::unique_ptr<SharedCatalog> catalog_;     // null: none
+  std::unique_ptr<CatalogFollower> follower_;  // null: none; its thread uses other members
   std::unique_ptr<RemoteCache> remote_;  // null: no shared tier; its threads use other members
   std::unique_ptr<IoPool> pool_;         // last: its threads use all other members
 };

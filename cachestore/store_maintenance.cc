@@ -338,6 +338,7 @@ StoreStats StoreImpl::stats() {
   s.integrity_failures = integrity_failures_;
   s.io_errors = read_errors_ + write_errors_ + delete_errors_;
   s.remote = remote_stats();
+  s.catalog = catalog_stats();
   s.lost = disk_->lost_writes();
   s.salvaged = salvaged_;
   std::lock_guard lock(mu_);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cachestore/catalog/catalog_options.h"
 #include "cachestore/format/lost_writes.h"
 #include "cachestore/remote/remote_options.h"
 
@@ -33,6 +34,7 @@ struct StoreStats {
   std::uint64_t documents_expired = 0;
   std::uint64_t integrity_failures = 0, io_errors = 0;
   RemoteStats remote;
+  CatalogStats catalog;
   LostWrites lost;       ///< what the last open found missing
   std::string salvaged;  ///< one line of what the last open salvaged; empty: nothing had to be
 };

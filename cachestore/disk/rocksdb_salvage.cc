@@ -82,6 +82,8 @@ bool is_good(Kind family, std::string_view key, std::string_view value, bool kee
   if (key.empty()) return false;
   // Keys of placements are numbers, which begin with a zero byte as well.
   if (family != kPlaces && WriteLedger::is_slot_key(key)) return false;
+  // What is lost here is read anew from the shared catalog.
+  if (family == kMeta && key == kCatalogPositionRecord) return false;
   if (family == kPlaces) return keep_kv && record::decode_placement(value).ok();
   if (family == kCatalog) {
     // The index of documents is made anew.

@@ -11,10 +11,17 @@ namespace quire {
 
 inline constexpr char kHeadKind = 'd', kTokensKind = 'k', kTextKind = 't', kSegmentKind = 's',
                       kNamedTextKind = 'x', kWaitingKind = 'w';
+/// Which state of a document of a shared catalog is here.
+inline constexpr char kRevisionKind = 'r';
 /// Index of documents by term; and the record that says that it is complete.
 inline constexpr char kTermKind = 'i', kIndexKind = 'v';
 /// What the record of the index holds. Since 2 scalars in arrays have terms.
 inline constexpr std::string_view kIndexVersion = "2";
+
+/// Small records (family meta): which shared catalog the documents here are copies of, and up to
+/// where its changes are applied. Without the second, everything is compared.
+inline constexpr std::string_view kCatalogIdentityRecord = "catalog/identity";
+inline constexpr std::string_view kCatalogPositionRecord = "catalog/position";
 
 std::string catalog_key(char kind, std::string_view ns, std::string_view id);
 std::string segment_record_key(SegmentId id);

@@ -58,6 +58,7 @@ faiss/ ingest/index/vector_index
 zlib (fidelity/line_source|server/http/gzip_(reader|writer))
 curl/ (server/(hub/transfer|http/http_client)|cachestore/remote/s3_client)
 hiredis cachestore/remote/redis_reply
+libpq cachestore/catalog/postgres_connection
 archive readers/formats/zip_file
 histedit server/commands/ask/line_reader
 cmark-gfm readers/formats/markdown
@@ -77,7 +78,7 @@ DOORS
 while read -r header; do
   complain "$header (a public header) includes a third-party library"
 done < <(
-  libraries='rocksdb|sentencepiece|pcre2|utf8proc|libstemmer|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash|hiredis|curl'
+  libraries='rocksdb|sentencepiece|pcre2|utf8proc|libstemmer|oneapi|dnnl|boost|faiss|hwy|openssl|xxhash|hiredis|curl|libpq'
   grep -lE "^#include <($libraries)" base/*.h kernels/*.h \
     kernels/{rows,matmul,choice,attention}/*.h cachestore/{store,store_stats}.h \
     cachestore/format/{segment,document,key}.h engine/*.h engine/*/*.h ingest/*.h \

@@ -1,0 +1,38 @@
+#include "cachestore/catalog/shared_catalog.h"
+
+#include "cachestore/catalog/postgres_catalog.h"
+#include "cachestore/format/key.h"
+
+namespace quire {
+namespace {
+
+constexpr std::string_view kField = "catalog.url";
+
+}  // namespace
+
+std::uint32_t catalog_shard(std::string_view ns, std::string_view id) {
+  std::string name(ns);
+  name += '\0';
+  name += id;
+  return std::to_integer<std::uint32_t>(std::byte{sha256(name).bytes[0]}) % kCatalogShards;
+}
+
+Status catalog_away(const std::string& why) {
+  return Status(Code::kIo, "the shared catalog does not answer: " + why, std::string(kField));
+}
+
+bool catalog_is_away(const Status& status) {
+  return status.code() == Code::kIo && status.field() == kField;
+}
+
+Status check_catalog_url(const std::string& url) {
+  return url.empty() ? Status() : check_postgres_url(url);
+}
+
+Result<std::unique_ptr<SharedCatalog>> open_shared_catalog(const CatalogOptions& options) {
+  if (options.url.empty()) return std::unique_ptr<SharedCatalog>();
+  QUIRE_RETURN_IF_ERROR(check_catalog_url(options.url));
+  return open_postgres_catalog(options);
+}
+
+}  // namespace quire

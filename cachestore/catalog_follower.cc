@@ -1,0 +1,274 @@
+#include "cachestore/catalog_follower.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "base/index.h"
+#include "base/log.h"
+#include "cachestore/format/byte_io.h"
+#include "cachestore/format/record.h"
+
+namespace quire {
+namespace {
+
+constexpr std::size_t kNamesAtOnce = 500;
+/// Texts that are held in memory at once; a longer one comes alone.
+constexpr std::uint64_t kBytesAtOnce = 8u << 20;
+constexpr std::size_t kBodiesAtOnce = 64;
+constexpr std::chrono::seconds kUpkeepEvery{5};
+constexpr std::chrono::hours kTrimEvery{1};
+constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{2000};
+
+std::string encode_position(const CatalogPosition& position) {
+  ByteWriter w;
+  for (const std::uint64_t number : position) w.number<std::uint64_t>(number);
+  return w.take();
+}
+
+std::optional<CatalogPosition> decode_position(std::string_view bytes) {
+  CatalogPosition out{};
+  ByteReader r(bytes);
+  for (std::uint64_t& number : out) number = r.number<std::uint64_t>();
+  if (!r.ok() || !r.at_end()) return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
+CatalogFollower::CatalogFollower(SharedCatalog& catalog, CatalogCopy& copy,
+                                 std::chrono::milliseconds poll,
+                                 std::function<std::int64_t()> clock_ms)
+    : catalog_(catalog), copy_(copy), poll_(poll), clock_ms_(std::move(clock_ms)) {}
+
+Status CatalogFollower::start() {
+  const Status first = step();
+  set_state(first);
+  const bool known = copy_.load(kCatalogPositionRecord).ok();
+  if (!first.ok() && !(known && catalog_is_away(first))) return first;
+  thread_ = std::thread([this] { loop(); });
+  return {};
+}
+
+void CatalogFollower::stop() {
+  stop_ = true;
+  catalog_.stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CatalogFollower::loop() {
+  auto pause = kFirstPause;
+  while (!stop_) {
+    const Status s = step();
+    if (stop_) return;
+    set_state(s);
+    if (s.ok()) {
+      pause = kFirstPause;
+      catalog_.wait(poll_);
+    } else {
+      catalog_.wait(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+}
+
+void CatalogFollower::set_state(const Status& status) {
+  bool changed = false;
+  {
+    const std::lock_guard lock(mu_);
+    changed = status.ok() != state_.ok();
+    if (changed) since_ms_ = status.ok() ? 0 : clock_ms_();
+    state_ = status;
+  }
+  if (!changed) return;
+  if (status.ok())
+    log_info("the shared catalog is followed again");
+  else
+    log_warning(
+        "the shared catalog is not followed: documents stay as they are here, and cannot "
+        "be changed",
+        {{"reason", '"' + status.message() + '"'}});
+}
+
+CatalogStats CatalogFollower::stats() const {
+  CatalogStats s;
+  s.shared = true;
+  s.behind = behind_;
+  s.applied = applied_;
+  s.whole_reads = whole_reads_;
+  const std::lock_guard lock(mu_);
+  s.up = state_.ok();
+  s.reason = state_.message();
+  s.away_since_ms = since_ms_;
+  return s;
+}
+
+Status CatalogFollower::step() {
+  if (!joined_) QUIRE_RETURN_IF_ERROR(join());
+  QUIRE_RETURN_IF_ERROR(follow());
+  if (Clock::now() >= next_upkeep_) {
+    QUIRE_RETURN_IF_ERROR(copy_.share_uses());
+    next_upkeep_ = Clock::now() + kUpkeepEvery;
+  }
+  if (Clock::now() >= next_trim_) {
+    // A role that may not delete changes keeps them all, which does no harm.
+    (void)catalog_.trim();
+    next_trim_ = Clock::now() + kTrimEvery;
+  }
+  return {};
+}
+
+Status CatalogFollower::join() {
+  QUIRE_ASSIGN_OR_RETURN(const std::string identity, catalog_.identity());
+  const auto known = copy_.load(kCatalogIdentityRecord);
+  if (!known.ok() && known.code() != Code::kNotFound) return known.status();
+  if (known.ok() && *known != identity)
+    return Status(Code::kFailedPrecondition,
+                  "the store in disk.path has the documents of another shared catalog than the one "
+                  "of catalog.url; name that one, or use an empty folder",
+                  "catalog.url");
+  // Before the first copy, so that a start without the catalog knows that there are some.
+  if (!known.ok()) QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogIdentityRecord, identity));
+  const auto saved = copy_.load(kCatalogPositionRecord);
+  if (!saved.ok() && saved.code() != Code::kNotFound) return saved.status();
+  const auto position = saved.ok() ? decode_position(*saved) : std::nullopt;
+  if (position) {
+    position_ = *position;
+  } else {
+    QUIRE_RETURN_IF_ERROR(copy_.share_own());
+    QUIRE_RETURN_IF_ERROR(compare());
+  }
+  joined_ = true;
+  return {};
+}
+
+Status CatalogFollower::save_position() {
+  QUIRE_RETURN_IF_ERROR(copy_.save(kCatalogPositionRecord, encode_position(position_)));
+  copy_.passed(position_);
+  return {};
+}
+
+Status CatalogFollower::follow() {
+  while (!stop_) {
+    QUIRE_ASSIGN_OR_RETURN(const CatalogChanges found, catalog_.changes(position_, kNamesAtOnce));
+    std::uint64_t behind = 0;
+    for (std::uint32_t shard = 0; shard < kCatalogShards; ++shard) {
+      if (found.end[shard] < position_[shard]) {
+        joined_ = false;
+        return Status(Code::kFailedPrecondition,
+                      "the shared catalog is older than what was read from it before, as after "
+                      "going back to a backup; start every replica with an empty folder disk.path",
+                      "catalog.url");
+      }
+      behind += found.end[shard] - position_[shard];
+    }
+    behind_ = behind;
+    if (behind == 0) return {};
+    CatalogPosition next = position_;
+    for (const CatalogChange& c : found.changes)
+      if (c.number == next[c.shard] + 1) next[c.shard] = c.number;
+    // In a part that goes on, the log begins right behind the position unless it was cut.
+    for (std::uint32_t shard = 0; shard < kCatalogShards; ++shard)
+      if (found.end[shard] > position_[shard] && next[shard] == position_[shard]) {
+        log_info("the log of the shared catalog no longer has all changes: it is compared whole");
+        QUIRE_RETURN_IF_ERROR(compare());
+        next = position_;
+        break;
+      }
+    if (next == position_) continue;
+    QUIRE_RETURN_IF_ERROR(fetch(found.changes));
+    position_ = next;
+    QUIRE_RETURN_IF_ERROR(save_position());
+  }
+  return {};
+}
+
+Status CatalogFollower::fetch(std::span<const CatalogChange> changes) {
+  for (; !changes.empty(); changes = changes.subspan(std::min(changes.size(), kNamesAtOnce))) {
+    const auto some = changes.first(std::min(changes.size(), kNamesAtOnce));
+    std::vector<CatalogName> names;
+    for (const CatalogChange& c : some)
+      if (copy_.copied(c.name).number < c.number) names.push_back(c.name);
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    std::vector<CatalogEntry> entries;
+    if (!names.empty()) {
+      QUIRE_ASSIGN_OR_RETURN(entries, catalog_.heads(names));
+    }
+    std::ranges::sort(entries, {}, &CatalogEntry::name);
+    for (const CatalogChange& c : some) {
+      if (!std::ranges::binary_search(names, c.name) ||
+          std::ranges::binary_search(entries, c.name, {}, &CatalogEntry::name))
+        continue;
+      applied_ += copy_.copied(c.name).number > 0;
+      QUIRE_RETURN_IF_ERROR(copy_.apply_removal(c.name, c.number));
+    }
+    for (std::size_t i = 0; i < entries.size();) {
+      std::vector<CatalogName> wanted;
+      std::vector<const CatalogEntry*> whole;
+      for (std::uint64_t bytes = 0;
+           i < entries.size() && bytes < kBytesAtOnce && wanted.size() < kBodiesAtOnce; ++i) {
+        const CatalogRevision here = copy_.copied(entries[i].name);
+        if (here.number >= entries[i].revision.number) continue;
+        if (here.number != 0 && here.body == entries[i].revision.body) {
+          QUIRE_RETURN_IF_ERROR(copy_.apply(entries[i], nullptr));
+          ++applied_;
+          continue;
+        }
+        QUIRE_ASSIGN_OR_RETURN(const DocumentManifest head, record::decode_head(entries[i].head));
+        bytes += head.text_bytes + 2 * head.num_tokens;
+        wanted.push_back(entries[i].name);
+        whole.push_back(&entries[i]);
+      }
+      if (wanted.empty()) continue;
+      QUIRE_ASSIGN_OR_RETURN(auto bodies, catalog_.bodies(wanted));
+      std::ranges::sort(bodies, {}, &CatalogBody::name);
+      for (const CatalogEntry* entry : whole) {
+        const auto body = std::ranges::lower_bound(bodies, entry->name, {}, &CatalogBody::name);
+        // Changed since the head was read: the change that did that comes later in the log.
+        if (body == bodies.end() || body->name != entry->name || body->body != entry->revision.body)
+          continue;
+        QUIRE_RETURN_IF_ERROR(copy_.apply(*entry, &*body));
+        ++applied_;
+      }
+    }
+    if (stop_) return catalog_away("the service stops");
+  }
+  return {};
+}
+
+Status CatalogFollower::compare() {
+  ++whole_reads_;
+  // What changes from here on is in the log behind this.
+  QUIRE_ASSIGN_OR_RETURN(const CatalogPosition end, catalog_.end());
+  CatalogName after;
+  std::uint64_t seen = 0, told = 0;
+  for (bool more = true; more;) {
+    QUIRE_ASSIGN_OR_RETURN(const auto page, catalog_.list(after, kNamesAtOnce));
+    more = page.size() == kNamesAtOnce;
+    const CatalogName last = more ? page.back().name : CatalogName{};
+    std::vector<CatalogChange> changes;
+    for (const CatalogEntry& e : page)
+      changes.push_back({catalog_shard(e.name.ns, e.name.id), e.revision.number, e.name});
+    QUIRE_RETURN_IF_ERROR(fetch(changes));
+    QUIRE_ASSIGN_OR_RETURN(const auto here, copy_.copies(after, last));
+    for (const CatalogEntry& e : here)
+      if (!std::ranges::binary_search(page, e.name, {}, &CatalogEntry::name))
+        QUIRE_RETURN_IF_ERROR(
+            copy_.apply_removal(e.name, end[catalog_shard(e.name.ns, e.name.id)]));
+    seen += page.size();
+    if (seen - told >= 10'000) {
+      told = seen;
+      log_info("documents of the shared catalog are compared with those here",
+               {{"documents", std::to_string(seen)}});
+    }
+    after = last;
+  }
+  position_ = end;
+  QUIRE_RETURN_IF_ERROR(save_position());
+  log_info("the store has the documents of the shared catalog",
+           {{"documents", std::to_string(seen)}, {"fetched", std::to_string(applied_.load())}});
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,402 @@
+// Stores over a real PostgreSQL server. Skipped where Debian's package `postgresql` is not
+// installed.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "cachestore/catalog/postgres_catalog.h"
+#include "tests/support/harness/postgres_process.h"
+#include "tests/support/harness/test_store.h"
+
+namespace quire {
+namespace {
+
+using test::MemoryDisk;
+using test::MemoryTier;
+using test::PostgresProcess;
+
+/// Asks until it is true, for half a minute at most.
+bool soon(const std::function<bool()>& is_true) {
+  const auto until = Clock::now() + std::chrono::seconds(30);
+  while (!is_true()) {
+    if (Clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+CatalogOptions options_for(const std::string& url) {
+  CatalogOptions o;
+  o.url = url;
+  o.poll = std::chrono::milliseconds(200);
+  return o;
+}
+
+struct Replica {
+  explicit Replica(const std::string& url) { status = open(url); }
+  Status open(const std::string& url) {
+    store.reset();
+    StoreOptions options;
+    options.catalog = options_for(url);
+    QUIRE_ASSIGN_OR_RETURN(auto catalog, open_shared_catalog(options.catalog));
+    QUIRE_ASSIGN_OR_RETURN(
+        store, open_store_on(options, std::make_unique<MemoryTier>(disk), {}, std::move(catalog)));
+    return {};
+  }
+  std::uint64_t version(const std::string& id) {
+    const auto head = store->get_document_head("default", id);
+    return head.ok() ? head->version : 0;
+  }
+  bool has(const std::string& id, std::uint64_t at_version) {
+    return soon([&] { return version(id) == at_version; });
+  }
+  Status post(const std::string& id, std::uint64_t key = 1) {
+    return store->commit_document(test::manifest_of(id, {key}), test::text_of(id)).status();
+  }
+  Result<DocumentManifest> edit(const std::string& id,
+                                const std::function<void(DocumentManifest&)>& change,
+                                CommitOptions condition = {}) {
+    return store->update_document(
+        "default", id,
+        [&](DocumentManifest& m) {
+          change(m);
+          return Status();
+        },
+        condition);
+  }
+
+  std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
+  Status status;
+  std::unique_ptr<AdminStore> store;
+};
+
+class StorePostgres : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::postgres_programs().empty())
+      GTEST_SKIP() << "there is no PostgreSQL server: install Debian's package postgresql";
+    server = std::make_unique<PostgresProcess>();
+  }
+  std::unique_ptr<PostgresProcess> server;
+};
+
+TEST_F(StorePostgres, ReplicasSeeEachOthersPostsPatchesPinsTtlsAndDeletes) {
+  Replica a(server->url()), b(server->url());
+  ASSERT_OK(a.status);
+  ASSERT_OK(b.status);
+  DocumentManifest m = test::manifest_of("d", {1, 2});
+  m.title = "Größe \n 文";
+  m.marks = {{3, 1, "A heading"}};
+  const auto posted = a.store->commit_document(m, test::text_of("d"));
+  ASSERT_OK(posted);
+  ASSERT_TRUE(b.has("d", 1));
+  EXPECT_EQ(b.store->get_document("default", "d").value_or({}), *posted);
+  EXPECT_EQ(b.store->get_text("default", "d").value_or(""), test::text_of("d"));
+  ASSERT_OK(b.edit("d", [](DocumentManifest& d) {
+    d.title = "by b";
+    d.metadata_json = R"({"a":[1,2]})";
+    d.pinned = true;
+    d.ttl_seconds = 5000;
+    d.ttl_anchor = TtlAnchor::kLastUsed;
+  }));
+  ASSERT_TRUE(a.has("d", 2));
+  const auto at_a = a.store->get_document("default", "d");
+  ASSERT_OK(at_a);
+  EXPECT_EQ(at_a->title, "by b");
+  EXPECT_EQ(at_a->metadata_json, R"({"a":[1,2]})");
+  EXPECT_TRUE(at_a->pinned);
+  EXPECT_EQ(at_a->ttl_seconds, 5000u);
+  EXPECT_EQ(at_a->ttl_anchor, TtlAnchor::kLastUsed);
+  EXPECT_EQ(at_a->chunks, posted->chunks);
+  const std::string another = "another text of the document";
+  ASSERT_OK(a.store->commit_document(test::manifest_of("d", {3}, another.size()), another));
+  ASSERT_TRUE(b.has("d", 3));
+  EXPECT_EQ(b.store->get_text("default", "d").value_or(""), another);
+  ASSERT_OK(b.store->delete_document("default", "d"));
+  ASSERT_TRUE(a.has("d", 0));
+  EXPECT_EQ(server->run("SELECT count(*) FROM quire_documents").value().at(0).number(0, 0), 0u);
+}
+
+TEST_F(StorePostgres, LongTextsAndBytesOfEveryKindPass) {
+  Replica a(server->url()), b(server->url());
+  std::string text(8u << 20, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
+  DocumentManifest m = test::manifest_of("d", {1});
+  m.chunks[0].byte_end = text.size();
+  m.chunks[0].token_ids.assign(300'000, 123'456);
+  ASSERT_OK(a.store->commit_document(m, text));
+  ASSERT_TRUE(b.has("d", 1));
+  EXPECT_EQ(b.store->get_text("default", "d").value_or("") == text, true);
+  EXPECT_EQ(b.store->get_document("default", "d")->chunks[0].token_ids.size(), 300'000u);
+}
+
+TEST_F(StorePostgres, OfTwoWritersOfOneVersionExactlyOneWins) {
+  Replica a(server->url()), b(server->url());
+  ASSERT_OK(a.post("d"));
+  ASSERT_TRUE(b.has("d", 1));
+  for (std::uint64_t version = 1; version < 20; ++version) {
+    CommitOptions condition;
+    condition.expected_version = version;
+    auto other = std::async(std::launch::async, [&] {
+      return b.edit(
+          "d", [](DocumentManifest& m) { m.title = "b"; }, condition);
+    });
+    const auto at_a = a.edit(
+        "d", [](DocumentManifest& m) { m.title = "a"; }, condition);
+    const auto at_b = other.get();
+    ASSERT_NE(at_a.ok(), at_b.ok()) << at_a.status().to_string() << at_b.status().to_string();
+    EXPECT_EQ((at_a.ok() ? at_b : at_a).code(), Code::kFailedPrecondition);
+    ASSERT_TRUE(a.has("d", version + 1) && b.has("d", version + 1));
+    EXPECT_EQ(b.store->get_document_head("default", "d")->title, at_a.ok() ? "a" : "b");
+  }
+}
+
+/// Returns an id whose changes are in this part of the log.
+std::string id_in(std::uint32_t shard, int n) {
+  for (int i = 0;; ++i) {
+    std::string id = "x" + std::to_string(i);
+    if (catalog_shard("default", id) == shard && n-- == 0) return id;
+  }
+}
+
+TEST_F(StorePostgres, AChangeThatIsCommittedLateIsNotSkipped) {
+  Replica a(server->url()), b(server->url());
+  const std::string first = id_in(3, 0), second = id_in(3, 1), elsewhere = id_in(4, 0);
+  // A transaction that has begun to change a document of part 3, and does not end yet.
+  auto slow = server->connect();
+  ASSERT_OK(slow);
+  std::vector<PostgresRows> rows;
+  const std::string number = "SELECT number FROM quire_shards WHERE shard = 3 FOR UPDATE";
+  const auto send = [&](std::string_view sql) {
+    const PostgresStatement statement{{}, sql, {}};
+    return (*slow)->run({&statement, 1}, Clock::now() + std::chrono::seconds(10), &rows);
+  };
+  ASSERT_OK(send("BEGIN"));
+  ASSERT_OK(send(number));
+  auto late = std::async(std::launch::async, [&] { return a.post(second); });
+  // Parts do not wait for each other.
+  ASSERT_OK(a.post(elsewhere));
+  EXPECT_TRUE(b.has(elsewhere, 1));
+  EXPECT_EQ(late.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout)
+      << "it would get a number that is seen before the one of the first";
+  // The first now makes its change as a replica would.
+  const DocumentManifest m = [&] {
+    DocumentManifest d = test::manifest_of(first, {1});
+    d.version = 1;
+    d.created_ms = d.updated_ms = 1;
+    for (auto& c : d.chunks) {
+      c.num_tokens = static_cast<std::uint32_t>(c.token_ids.size());
+      d.num_tokens += c.num_tokens;
+    }
+    return d;
+  }();
+  const std::string head = record::encode_head(m), tokens = record::encode_tokens(m),
+                    text = test::text_of(first);
+  const PostgresStatement steps[] = {
+      {{}, "UPDATE quire_shards SET number = number + 1 WHERE shard = 3", {}},
+      {{},
+       "INSERT INTO quire_documents (ns, id, revision, body, version, head, tokens, text) SELECT "
+       "'default'::bytea, $1::bytea, number, number, 1, $2::bytea, $3::bytea, $4::bytea FROM "
+       "quire_shards WHERE shard = 3",
+       {first, head, tokens, text}},
+      {{},
+       "INSERT INTO quire_changes (shard, number, ns, id, writer) SELECT 3, number, "
+       "'default'::bytea, $1::bytea, 'test' FROM quire_shards WHERE shard = 3",
+       {first}},
+      {{}, "COMMIT", {}}};
+  ASSERT_OK((*slow)->run(steps, Clock::now() + std::chrono::seconds(10), &rows));
+  EXPECT_OK(late.get());
+  EXPECT_TRUE(b.has(first, 1) && b.has(second, 1));
+  EXPECT_EQ(b.store->catalog_stats().whole_reads, 1u) << "of the first start alone";
+}
+
+TEST_F(StorePostgres, ChangesOfManyThreadsAndReplicasAllArrive) {
+  Replica a(server->url()), b(server->url()), c(server->url());
+  constexpr int kThreads = 6, kEach = 40;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      Replica& r = t % 2 == 0 ? a : b;
+      for (int i = 0; i < kEach; ++i) {
+        const std::string id = std::to_string(t) + "-" + std::to_string(i);
+        EXPECT_OK(r.post(id));
+        if (i % 3 == 0) {
+          EXPECT_OK(r.edit(id, [](DocumentManifest& m) { m.pinned = true; }));
+        }
+        if (i % 5 == 0) {
+          EXPECT_OK(r.store->delete_document("default", id));
+        }
+      }
+    });
+  for (auto& t : threads) t.join();
+  for (Replica* r : {&a, &b, &c})
+    EXPECT_TRUE(soon([&] { return r->store->catalog_stats().behind == 0; }));
+  for (int t = 0; t < kThreads; ++t)
+    for (int i = 0; i < kEach; ++i)
+      EXPECT_TRUE(c.has(std::to_string(t) + "-" + std::to_string(i), i % 5 == 0   ? 0
+                                                                     : i % 3 == 0 ? 2
+                                                                                  : 1));
+  EXPECT_EQ(c.store->catalog_stats().whole_reads, 1u);
+}
+
+TEST_F(StorePostgres, WhatWasAcknowledgedSurvivesAServerThatIsKilled) {
+  Replica a(server->url()), b(server->url());
+  std::atomic<bool> stop{false};
+  std::mutex mu;
+  std::map<std::string, std::uint64_t> acknowledged;  // guarded by mu; 0: deleted
+  std::map<std::string, bool> in_doubt;               // guarded by mu
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      Replica& r = t % 2 == 0 ? a : b;
+      for (int i = 0; !stop; ++i) {
+        const std::string id = std::to_string(t) + "-" + std::to_string(i);
+        const Status s = r.post(id);
+        EXPECT_TRUE(s.ok() || catalog_is_away(s)) << s.to_string();
+        if (!s.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::uint64_t version = 1;
+        const bool remove = s.ok() && i % 4 == 0;
+        Status removed;
+        if (remove) removed = r.store->delete_document("default", id);
+        EXPECT_TRUE(removed.ok() || catalog_is_away(removed)) << removed.to_string();
+        if (remove && removed.ok()) version = 0;
+        const std::lock_guard lock(mu);
+        if (s.ok() && removed.ok())
+          acknowledged[id] = version;
+        else
+          in_doubt[id] = true;
+      }
+    });
+  for (int round = 0; round < 4; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    server->kill();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    server->start();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  stop = true;
+  for (auto& t : threads) t.join();
+  EXPECT_GT(acknowledged.size(), 20u);
+  Replica c(server->url());
+  ASSERT_OK(c.status);
+  for (Replica* r : {&a, &b, &c}) {
+    EXPECT_TRUE(soon([&] {
+      const CatalogStats s = r->store->catalog_stats();
+      return s.up && s.behind == 0;
+    }));
+    for (const auto& [id, version] : acknowledged) EXPECT_TRUE(r->has(id, version)) << id;
+    // What was not acknowledged is the same everywhere.
+    for (const auto& [id, doubt] : in_doubt) EXPECT_TRUE(r->has(id, c.version(id))) << id;
+  }
+  RecordProperty("acknowledged", static_cast<int>(acknowledged.size()));
+  RecordProperty("in_doubt", static_cast<int>(in_doubt.size()));
+}
+
+TEST_F(StorePostgres, ALostAnswerToACommitIsLookedUp) {
+  Replica a(server->url());
+  ASSERT_OK(a.post("d"));
+  // The server ends the connection of each change as soon as it is committed.
+  ASSERT_OK(
+      server->run("CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                  "PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"));
+  ASSERT_OK(
+      server->run("CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON quire_changes DEFERRABLE "
+                  "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cut()"));
+  const Status s = a.post("e");
+  ASSERT_OK(server->run("DROP TRIGGER cut ON quire_changes"));
+  const auto count = server->run("SELECT count(*) FROM quire_documents WHERE id = 'e'::bytea")
+                         .value();
+  const bool there = count.at(0).number(0, 0) == 1;
+  EXPECT_EQ(s.ok(), there) << s.to_string();
+  EXPECT_TRUE(s.ok() || s.message().find("was not made") != s.message().npos) << s.to_string();
+  EXPECT_OK(a.post("f"));
+}
+
+TEST_F(StorePostgres, ALocalStoreThatIsLostIsBuiltFromTheCatalog) {
+  Replica a(server->url());
+  for (std::uint64_t i = 0; i < 60; ++i) ASSERT_OK(a.post("d" + std::to_string(i), i));
+  ASSERT_OK(a.store->delete_document("default", "d7"));
+  a.store.reset();
+  a.disk = std::make_shared<MemoryDisk>();
+  ASSERT_OK(a.open(server->url()));
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    const std::string id = "d" + std::to_string(i);
+    const auto d = a.store->get_document("default", id);
+    if (i == 7) {
+      EXPECT_EQ(d.code(), Code::kNotFound);
+      continue;
+    }
+    ASSERT_OK(d);
+    EXPECT_EQ(d->chunks[0].key, test::key_of(i));
+    EXPECT_EQ(a.store->get_text("default", id).value_or(""), test::text_of(id));
+  }
+}
+
+TEST_F(StorePostgres, WhileTheServerIsAwayWritesFailQuicklyAndReadsGoOn) {
+  Replica a(server->url());
+  ASSERT_OK(a.post("d"));
+  server->kill();
+  ASSERT_TRUE(soon([&] { return !a.store->catalog_stats().up; }));
+  EXPECT_OK(a.store->get_document("default", "d"));
+  const auto begun = Clock::now();
+  const Status s = a.post("e");
+  EXPECT_TRUE(catalog_is_away(s));
+  EXPECT_EQ(s.to_string().find(PostgresProcess::kPassword), std::string::npos) << s.to_string();
+  EXPECT_LT(ms_between(begun, Clock::now()), 2000);
+  EXPECT_EQ(a.store->catalog_stats().reason.find(PostgresProcess::kPassword), std::string::npos);
+  server->start();
+  EXPECT_TRUE(soon([&] { return a.store->catalog_stats().up; }));
+  EXPECT_OK(a.post("e"));
+}
+
+TEST_F(StorePostgres, TablesOfANewerProgramAndWrongPasswordsAreRefusedByName) {
+  {
+    Replica a(server->url());
+    ASSERT_OK(a.status);
+  }
+  ASSERT_OK(server->run("INSERT INTO quire_migrations (version) VALUES (99)"));
+  const Replica b(server->url());
+  EXPECT_EQ(b.status.code(), Code::kFailedPrecondition);
+  EXPECT_NE(b.status.message().find("version 99"), std::string::npos) << b.status.message();
+  std::string wrong = server->url();
+  wrong.replace(wrong.find(PostgresProcess::kPassword), 6, "wr0ng1");
+  const Replica c(wrong);
+  EXPECT_TRUE(catalog_is_away(c.status));
+  EXPECT_NE(c.status.message().find("password"), std::string::npos) << c.status.message();
+  EXPECT_EQ(c.status.message().find("wr0ng1"), std::string::npos);
+}
+
+TEST_F(StorePostgres, ReplicasThatStartAtOnceMakeTheTablesOnce) {
+  std::vector<std::future<Status>> all;
+  for (int i = 0; i < 6; ++i)
+    all.push_back(std::async(std::launch::async, [&] { return Replica(server->url()).status; }));
+  for (auto& each : all) EXPECT_OK(each.get());
+  EXPECT_EQ(server->run("SELECT count(*) FROM quire_catalog").value().at(0).number(0, 0), 1u);
+  EXPECT_EQ(server->run("SELECT count(*) FROM quire_shards").value().at(0).number(0, 0),
+            kCatalogShards);
+}
+
+TEST_F(StorePostgres, AChangeIsAnnouncedAndNotOnlyPolledFor) {
+  StoreOptions options;
+  options.catalog = options_for(server->url());
+  options.catalog.poll = std::chrono::minutes(10);
+  Replica a(server->url());
+  auto catalog = open_shared_catalog(options.catalog);
+  ASSERT_OK(catalog);
+  auto b = open_store_on(options, std::make_unique<MemoryTier>(std::make_shared<MemoryDisk>()), {},
+                         std::move(*catalog));
+  ASSERT_OK(b);
+  for (int i = 0; i < 5; ++i) {
+    const std::string id = "d" + std::to_string(i);
+    ASSERT_OK(a.post(id));
+    EXPECT_TRUE(soon([&] { return (*b)->get_document_head("default", id).ok(); })) << i;
+  }
+}
+
+}  // namespace
+}  // namespace quire
