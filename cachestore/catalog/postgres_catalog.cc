@@ -143,6 +143,7 @@ Result<std::unique_ptr<PostgresConnection>> PostgresCatalog::connect(Clock::time
   if (status.ok()) status = (*connection)->prepare(kStatements, deadline);
   const std::lock_guard lock(mu_);
   if (status.ok()) {
+    listens_anew_ = listens_anew_ || pause_ > kFirstPause;
     pause_ = kFirstPause;
     down_until_ = {};
     return connection;
@@ -191,17 +192,18 @@ Status PostgresCatalog::migrate(PostgresConnection& connection, Clock::time_poin
   // A server that does not hear from a replica any more must not keep its locks.
   const std::string ms = std::to_string(options_.timeout.count());
   const std::string idle = "SET idle_in_transaction_session_timeout = " + ms,
+                    locked = "SET lock_timeout = " + ms,
                     longest = "SET statement_timeout = " + std::to_string(std::max<std::int64_t>(
                                                                options_.timeout.count(), 60'000));
   const PostgresStatement session[] = {
-      plain(idle), plain(longest), plain("SET client_min_messages = error"),
+      plain(idle), plain(locked), plain(longest), plain("SET client_min_messages = error"),
       plain("SELECT to_regclass('quire_migrations')::text IS NOT NULL")};
   QUIRE_RETURN_IF_ERROR(connection.run(session, deadline, &rows));
   {
     const std::lock_guard lock(mu_);
     if (!identity_.empty()) return {};
   }
-  const bool exists = rows.at(3).bytes(0, 0) == std::string_view("\1", 1);
+  const bool exists = rows.at(4).bytes(0, 0) == std::string_view("\1", 1);
   constexpr std::string_view kVersion =
       "SELECT coalesce(max(version), 0)::bigint FROM "
       "quire_migrations";
@@ -456,7 +458,8 @@ Result<std::uint64_t> PostgresCatalog::remove(std::string_view ns, std::string_v
 // ---- announcements ----
 
 void PostgresCatalog::wait(std::chrono::milliseconds longest) {
-  if (listener_ && listener_->is_broken()) listener_.reset();
+  // The server was away: the connection may be one that nobody answers on any more.
+  if (listener_ && (listens_anew_.exchange(false) || listener_->is_broken())) listener_.reset();
   if (!listener_ && !stop_) {
     if (auto connection = connect(deadline()); connection.ok()) {
       std::vector<PostgresRows> rows;

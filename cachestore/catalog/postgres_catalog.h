@@ -80,6 +80,7 @@ class PostgresCatalog final : public SharedCatalog {
   const CatalogOptions options_;
   const int wake_fd_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> listens_anew_{false};
   std::atomic<std::uint64_t> failures_{0};
 
   std::mutex mu_;

@@ -17,9 +17,9 @@ namespace {
 /// How long a wait goes on before it looks whether the service stops.
 constexpr std::chrono::milliseconds kSlice{100};
 
-int left_ms(Clock::time_point until) {
+int left_ms(Clock::time_point until, std::chrono::milliseconds most) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-  return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kSlice).count());
+  return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), most).count());
 }
 
 /// Returns the first line of a message.
@@ -96,8 +96,11 @@ std::string_view PostgresRows::command() const { return PQcmdStatus(result_.get(
 
 Result<std::unique_ptr<PostgresConnection>> PostgresConnection::open(
     const std::string& url, Clock::time_point deadline, const std::atomic<bool>& stop) {
-  const char* const names[] = {"dbname", "fallback_application_name", nullptr};
-  const char* const values[] = {url.c_str(), "quire", nullptr};
+  // What the address says of the first three counts. A server that is gone is noticed within a
+  // minute, also by who only listens.
+  const char* const names[] = {"keepalives_idle", "keepalives_interval",       "keepalives_count",
+                               "dbname",          "fallback_application_name", nullptr};
+  const char* const values[] = {"30", "10", "3", url.c_str(), "quire", nullptr};
   pg_conn* const raw = PQconnectStartParams(names, values, /*expand_dbname=*/1);
   if (raw == nullptr) return catalog_away("no memory for a connection");
   std::unique_ptr<PostgresConnection> connection(new PostgresConnection(raw, stop));
@@ -135,7 +138,7 @@ Status PostgresConnection::wait_for_socket(bool write, Clock::time_point deadlin
     if (stop_) return lost("the service stops");
     if (Clock::now() >= deadline) return lost("no answer in time (catalog.timeout_ms)");
     pollfd p{PQsocket(connection_), static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0};
-    if (::poll(&p, 1, left_ms(deadline)) > 0) return {};
+    if (::poll(&p, 1, left_ms(deadline, kSlice)) > 0) return {};
   }
 }
 
@@ -224,7 +227,7 @@ void PostgresConnection::wait_for_announcement(int wake_fd, std::chrono::millise
     }
     if (told || stop_ || Clock::now() >= until) return;
     pollfd p[2] = {{PQsocket(connection_), POLLIN, 0}, {wake_fd, POLLIN, 0}};
-    (void)::poll(p, 2, left_ms(until));
+    (void)::poll(p, 2, left_ms(until, longest));
     if ((p[1].revents & POLLIN) != 0) return;
   }
 }

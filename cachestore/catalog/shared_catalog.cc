@@ -7,6 +7,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kField = "catalog.url";
+constexpr std::string_view kBeginning = "the shared catalog does not answer: ";
 
 }  // namespace
 
@@ -18,11 +19,17 @@ std::uint32_t catalog_shard(std::string_view ns, std::string_view id) {
 }
 
 Status catalog_away(const std::string& why) {
-  return Status(Code::kIo, "the shared catalog does not answer: " + why, std::string(kField));
+  // A reason may be the message of such a status.
+  std::string message(why.starts_with(kBeginning) ? "" : kBeginning);
+  return Status(Code::kIo, message + why, std::string(kField));
 }
 
 bool catalog_is_away(const Status& status) {
   return status.code() == Code::kIo && status.field() == kField;
+}
+
+Status catalog_status(const CatalogStats& stats) {
+  return !stats.shared || stats.up ? Status() : catalog_away(stats.reason);
 }
 
 Status check_catalog_url(const std::string& url) {

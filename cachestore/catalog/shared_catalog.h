@@ -109,6 +109,8 @@ class SharedCatalog {
 Status catalog_away(const std::string& why);
 /// Returns whether a call failed because the catalog gave no usable answer.
 bool catalog_is_away(const Status& status);
+/// Returns catalog_away() if there is a shared catalog and it is not up.
+Status catalog_status(const CatalogStats& stats);
 
 /// Checks `catalog.url`. Errors: kInvalidArgument, field `catalog.url`; the message never shows a
 /// password.

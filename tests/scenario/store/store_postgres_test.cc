@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cachestore/catalog/postgres_catalog.h"
+#include "tests/support/harness/cutting_proxy.h"
 #include "tests/support/harness/postgres_process.h"
 #include "tests/support/harness/test_store.h"
 
@@ -297,24 +298,51 @@ TEST_F(StorePostgres, WhatWasAcknowledgedSurvivesAServerThatIsKilled) {
   RecordProperty("in_doubt", static_cast<int>(in_doubt.size()));
 }
 
-TEST_F(StorePostgres, ALostAnswerToACommitIsLookedUp) {
-  Replica a(server->url());
+/// With its end: the begin of a transaction has the word COMMITTED.
+constexpr std::string_view kCommit("COMMIT\0", 7);
+
+TEST_F(StorePostgres, ACommitWhoseAnswerIsLostIsLookedUp) {
+  test::CuttingProxy proxy(server->port());
+  Replica a(server->url_at(proxy.port())), b(server->url());
   ASSERT_OK(a.post("d"));
-  // The server ends the connection of each change as soon as it is committed.
-  ASSERT_OK(
-      server->run("CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                  "PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"));
-  ASSERT_OK(
-      server->run("CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON quire_changes DEFERRABLE "
-                  "INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cut()"));
-  const Status s = a.post("e");
-  ASSERT_OK(server->run("DROP TRIGGER cut ON quire_changes"));
-  const auto count = server->run("SELECT count(*) FROM quire_documents WHERE id = 'e'::bytea")
-                         .value();
-  const bool there = count.at(0).number(0, 0) == 1;
-  EXPECT_EQ(s.ok(), there) << s.to_string();
-  EXPECT_TRUE(s.ok() || s.message().find("was not made") != s.message().npos) << s.to_string();
-  EXPECT_OK(a.post("f"));
+  for (int i = 0; i < 5; ++i) {
+    const std::string id = "e" + std::to_string(i);
+    proxy.lose_answer(kCommit);
+    EXPECT_OK(a.post(id)) << "the commit was made";
+    EXPECT_TRUE(proxy.has_cut());
+    EXPECT_TRUE(b.has(id, 1));
+    proxy.lose_answer(kCommit);
+    EXPECT_OK(a.store->delete_document("default", id));
+    EXPECT_TRUE(proxy.has_cut());
+    EXPECT_TRUE(b.has(id, 0));
+  }
+}
+
+TEST_F(StorePostgres, ACommitThatIsLostItselfIsNotReportedAsMade) {
+  test::CuttingProxy proxy(server->port());
+  Replica a(server->url_at(proxy.port())), b(server->url());
+  ASSERT_OK(a.post("d"));
+  for (int i = 0; i < 5; ++i) {
+    proxy.lose_message(kCommit);
+    const auto edited = a.edit("d", [](DocumentManifest& m) { m.title = "lost"; });
+    EXPECT_TRUE(proxy.has_cut());
+    EXPECT_TRUE(catalog_is_away(edited.status())) << edited.status().to_string();
+    EXPECT_NE(edited.status().message().find("was not made"), std::string::npos);
+    EXPECT_EQ(a.version("d"), 1u);
+  }
+  EXPECT_OK(a.edit("d", [](DocumentManifest& m) { m.title = "made"; }));
+  EXPECT_TRUE(b.has("d", 2));
+}
+
+TEST_F(StorePostgres, AConnectionThatWasLostWhileItWasIdleIsMadeAgainUnnoticed) {
+  Replica a(server->url());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(a.post("d" + std::to_string(i)));
+    ASSERT_OK(
+        server->run("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE "
+                    "application_name = 'quire' AND pid <> pg_backend_pid()"));
+  }
+  ASSERT_OK(a.post("last"));
 }
 
 TEST_F(StorePostgres, ALocalStoreThatIsLostIsBuiltFromTheCatalog) {

@@ -66,9 +66,12 @@ class PostgresProcess {
   PostgresProcess& operator=(const PostgresProcess&) = delete;
 
   static constexpr const char* kPassword = "s3cr3t";
-  std::string url(const std::string& database = "postgres") const {
-    return "postgresql://quire:" + std::string(kPassword) + "@127.0.0.1:" + std::to_string(port_) +
-           "/" + database;
+  std::uint16_t port() const { return port_; }
+  std::string url() const { return url_at(port_); }
+  /// The address by way of another port.
+  std::string url_at(std::uint16_t port) const {
+    return "postgresql://quire:" + std::string(kPassword) + "@127.0.0.1:" + std::to_string(port) +
+           "/postgres";
   }
   /// Starts the server and waits until it answers. It syncs, as a real one does.
   void start() {
