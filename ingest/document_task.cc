@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "ingest/document/metadata.h"
 #include "ingest/names.h"
 
@@ -566,7 +567,19 @@ ItemOutcome DocumentTask::good(ItemResult result, const DocumentManifest& manife
 // -------------------------------------------------------------------------------------------------
 // Ends
 
+/// Puts the document back into the queue: it was acknowledged, so it is committed once the shared
+/// catalog answers. If the commit was made, and only its answer was lost, it is found then.
+void DocumentTask::wait_for_catalog(const Status& status) {
+  log_warning("a document waits for the shared catalog", {{"job_id", work_.job_id},
+                                                          {"document_id", work_.item.view.id},
+                                                          {"reason", status.message()}});
+  for (ChunkWork& c : todo_) c.result.reset();
+  pin_ = PinGate::Grant();
+  if (!context_.table.requeue(work_)) end_cancelled();
+}
+
 void DocumentTask::fail(const Status& status, std::string param) {
+  if (catalog_is_away(status)) return wait_for_catalog(status);
   ItemError error = to_item_error(status, param);
   if (status.code() == Code::kCancelled)
     error = {"loading", "the engine stopped before the document was cached; post it again",

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "ingest/context_resolver.h"
 #include "ingest/document_task.h"
 #include "ingest/job_table.h"
@@ -138,6 +139,8 @@ void IngestServiceImpl::maintenance_loop() {
 
 Status IngestServiceImpl::run_maintenance() {
   QUIRE_RETURN_IF_ERROR(table_.flush());
+  // Documents that waited for the shared catalog go on.
+  if (store_.catalog_stats().shared) pump();
   const std::int64_t now = options_.now_ms();
   {
     const std::lock_guard lock(mu_);
@@ -165,6 +168,8 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
                                               std::vector<DocumentInput> documents,
                                               const BatchOptions& options) {
   QUIRE_RETURN_IF_ERROR(check_namespace(ns));
+  // A job that cannot go on is not taken, though it would not be lost.
+  QUIRE_RETURN_IF_ERROR(catalog_status(store_.catalog_stats()));
   QUIRE_RETURN_IF_ERROR(check_batch_options(options));
   if (options.chunking.related_tokens > 0 && !options_.find_chunks)
     return Status::invalid(

@@ -7,6 +7,11 @@
 #include "ingest/names.h"
 
 namespace quire {
+namespace {
+
+constexpr std::chrono::seconds kRequeuePause{1};
+
+}  // namespace
 
 JobTable::JobTable(Store& store, const IngestOptions& options) : store_(store), options_(options) {}
 
@@ -106,7 +111,10 @@ void JobTable::enqueue(const JobPtr& job) {
 }
 
 std::optional<Work> JobTable::next() {
+  const CatalogStats catalog = store_.catalog_stats();
+  if (catalog.shared && !catalog.up) return std::nullopt;
   const std::lock_guard lock(mu_);
+  if (std::chrono::steady_clock::now() < none_before_) return std::nullopt;
   if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
   std::set<Key> passed;  // an id waits for its earlier items
@@ -210,6 +218,7 @@ bool JobTable::requeue(const Work& work) {
     --in_flight_;
     ++queued_items_;
     queued_bytes_ += work.item.input_bytes;
+    none_before_ = std::chrono::steady_clock::now() + kRequeuePause;
   }
   changed_.notify_all();
   return true;

@@ -81,7 +81,7 @@ class JobTable final : public JobBoard {
   /// Makes the job durable and queues its items. (disk) `record` comes without id.
   Result<JobSnapshot> add(JobRecord record, std::vector<SavedPack> packs);
   /// Returns the next document whose id no other work holds, if the limit of work in flight allows
-  /// one more.
+  /// one more. None while the shared catalog is away, as nothing could be committed.
   std::optional<Work> next();
 
   // ---- reports of the worker ----
@@ -92,8 +92,8 @@ class JobTable final : public JobBoard {
   /// until finish(), the item counts as done for cancellation.
   bool begin_commit(const Work& work);
   void finish(const Work& work, ItemOutcome outcome);  // (disk)
-  /// Puts the item back for the next start, at a stop. Returns false if it was cancelled in the
-  /// meantime; the caller then calls finish().
+  /// Puts the item back for the next start, at a stop, or for later while the shared catalog is
+  /// away. Returns false if it was cancelled in the meantime; the caller then calls finish().
   bool requeue(const Work& work);
 
   // ---- JobBoard ----
@@ -210,6 +210,8 @@ class JobTable final : public JobBoard {
   std::deque<std::string> unspilled_;  // finished jobs whose results are in memory
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;
+  /// After a commit that found the catalog away: it is not asked again and again.
+  std::chrono::steady_clock::time_point none_before_{};
   std::vector<std::weak_ptr<Waiter>> waiters_;
   std::vector<std::shared_ptr<Waiter>> settled_;  // calls due by the notifier
   std::vector<JobPtr> ended_;                     // jobs that the notifier has yet to report

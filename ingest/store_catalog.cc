@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/index.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/format/metadata.h"
 #include "ingest/block_list.h"
 #include "ingest/document/metadata.h"
@@ -335,6 +336,8 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
 
 Status StoreCatalog::remove(std::string_view ns, std::string_view id,
                             const DocumentCondition& condition) {
+  // Nothing is cancelled for a deletion that cannot be made.
+  QUIRE_RETURN_IF_ERROR(catalog_status(store_.catalog_stats()));
   CommitOptions options;
   if (condition.if_match || condition.if_none_match) {
     QUIRE_ASSIGN_OR_RETURN(const DocumentInfo now, get(ns, id));

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store.h"
 
 namespace quire::test {
@@ -51,6 +52,20 @@ class FaultyStore final : public Store {
   std::function<void()> before_write;
   /// Runs before a document is committed, on the worker's thread. Set it before the first commit.
   std::function<void()> before_commit;
+
+  /// Acts as a store with a shared catalog, which is away or not.
+  void set_catalog(bool up) {
+    std::lock_guard lock(mu_);
+    catalog_.shared = true;
+    catalog_.up = up;
+    catalog_.reason = up ? "" : "it is away in this test";
+  }
+  /// The next commit is made, and seems to have met a shared catalog that is away.
+  void lose_commit_answer() { lose_commit_answer_ = true; }
+  CatalogStats catalog_stats() const override {
+    std::lock_guard lock(mu_);
+    return catalog_;
+  }
 
   /// Makes later reads wait until release(), which answers them on the calling thread.
   void hold() {
@@ -150,7 +165,10 @@ class FaultyStore final : public Store {
                                            const CommitOptions& o) override {
     if (fault()) return status_;
     if (before_commit) before_commit();
-    return behind_->commit_document(std::move(m), text, s, o);
+    QUIRE_RETURN_IF_ERROR(catalog_status(catalog_stats()));
+    auto done = behind_->commit_document(std::move(m), text, s, o);
+    if (done.ok() && lose_commit_answer_.exchange(false)) return catalog_away("answer lost");
+    return done;
   }
   Result<DocumentManifest> get_document(std::string_view ns, std::string_view id) override {
     return behind_->get_document(ns, id);
@@ -169,6 +187,7 @@ class FaultyStore final : public Store {
                                            const std::function<Status(DocumentManifest&)>& edit,
                                            const CommitOptions& o) override {
     if (fault()) return status_;
+    QUIRE_RETURN_IF_ERROR(catalog_status(catalog_stats()));
     return behind_->update_document(ns, id, edit, o);
   }
   Status add_companions(const DocumentManifest& document,
@@ -287,7 +306,9 @@ class FaultyStore final : public Store {
   static constexpr int kOff = INT32_MIN / 2;
 
   std::unique_ptr<Store>& behind_;
-  std::mutex mu_;
+  mutable std::mutex mu_;
+  CatalogStats catalog_;  // guarded by mu_
+  std::atomic<bool> lose_commit_answer_{false};
   std::condition_variable changed_;
   bool holding_ = false;                // guarded by mu_
   std::uint32_t hold_from_ = kNoGroup;  // guarded by mu_

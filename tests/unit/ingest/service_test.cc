@@ -2,6 +2,7 @@
 // cancellation, failures of store and engine.
 #include <thread>
 
+#include "cachestore/catalog/shared_catalog.h"
 #include "ingest/document/chunker.h"
 #include "tests/support/harness/ingest_fixture.h"
 
@@ -470,6 +471,58 @@ TEST_F(ServiceTest, EveryStoreFailureHasAFaceAndLosesNothing) {
     EXPECT_EQ(*service_->documents().content("default", "keep"), "kept text");
     EXPECT_EQ(put(one(doc(id, "text of " + id))).status, JobStatus::kSucceeded);
   }
+}
+
+TEST_F(ServiceTest, WhileTheSharedCatalogIsAwayNothingIsTakenAndWhatWasTakenWaits) {
+  faulty_->set_catalog(true);
+  put(one(doc("keep", "kept text")));
+  std::promise<void> tried;
+  std::atomic<int> commits{0};
+  faulty_->before_commit = [&] {
+    if (commits++ > 0) return;
+    faulty_->set_catalog(false);
+    tried.set_value();
+  };
+  const auto job = service_->submit("default", one(doc("d", "text that waits")), {});
+  ASSERT_OK(job);
+  tried.get_future().get();
+  while (service_->jobs().job("default", job->id)->results[0].status != DocumentStatus::kQueued)
+    std::this_thread::yield();
+  for (const Status& refused :
+       {service_->submit("default", one(doc("e", "not taken")), {}).status(),
+        service_->documents().remove("default", "d"),
+        service_->documents().remove("default", "keep"),
+        service_->documents().patch("default", "keep", {}).status()}) {
+    EXPECT_TRUE(catalog_is_away(refused)) << refused.to_string();
+  }
+  EXPECT_OK(service_->run_maintenance());
+  EXPECT_FALSE(service_->jobs().job("default", job->id)->finished());
+  EXPECT_EQ(*service_->documents().content("default", "keep"), "kept text");
+  faulty_->set_catalog(true);
+  while (!service_->jobs().job("default", job->id)->finished()) {
+    ASSERT_OK(service_->run_maintenance());
+    std::this_thread::yield();
+  }
+  const JobSnapshot end = wait(job);
+  EXPECT_EQ(end.results[0].result, ItemResult::kCreated);
+  EXPECT_EQ(commits, 2);
+  EXPECT_EQ(*service_->documents().content("default", "d"), "text that waits");
+}
+
+TEST_F(ServiceTest, ACommitThatWasMadeAndSeemedLostIsFoundAndNotRepeated) {
+  faulty_->set_catalog(true);
+  std::atomic<int> commits{0};
+  faulty_->before_commit = [&] { ++commits; };
+  faulty_->lose_commit_answer();
+  const auto job = service_->submit("default", one(doc("d", "a text")), {});
+  ASSERT_OK(job);
+  while (!service_->jobs().job("default", job->id)->finished()) {
+    ASSERT_OK(service_->run_maintenance());
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(wait(job).results[0].result, ItemResult::kCreated);
+  EXPECT_EQ(commits, 1);
+  EXPECT_EQ(service_->documents().get("default", "d")->version, 1u);
 }
 
 TEST_F(ServiceTest, AFullQueueIsRefusedAndNothingIsKept) {
