@@ -60,6 +60,10 @@ Result<StoreOptions> store_options(const Config& c) {
   o.on_damage = c.disk.on_damage == "salvage"     ? OnDamage::kSalvage
                 : c.disk.on_damage == "text_only" ? OnDamage::kTextOnly
                                                   : OnDamage::kRefuse;
+  o.catalog.url = c.catalog.url;
+  o.catalog.poll = std::chrono::milliseconds(c.catalog.poll_ms);
+  o.catalog.timeout = std::chrono::milliseconds(c.catalog.timeout_ms);
+  o.catalog.connections = static_cast<int>(c.catalog.connections);
   o.remote.url = c.remote.url;
   o.remote.mode = c.remote.mode == "read"    ? RemoteMode::kRead
                   : c.remote.mode == "write" ? RemoteMode::kWrite

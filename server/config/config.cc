@@ -1,5 +1,6 @@
 #include "server/config/config.h"
 #include "base/index.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/remote/remote_url.h"
 #include "server/config/byte_size.h"
 
@@ -391,6 +392,7 @@ Status check_config(const Config& c) {
     return Status::invalid("cache.block_tokens", "cache.block_tokens is " +
                                                      std::to_string(c.cache.block_tokens) +
                                                      "; use 16, 32, 64, or 0 for the length's own");
+  QUIRE_RETURN_IF_ERROR(check_catalog_url(c.catalog.url));
   QUIRE_RETURN_IF_ERROR(parse_remote_url(c.remote.url).status());
   // A shorter one could end while its holder waits for a renewal.
   if (constexpr std::int64_t kShortestMs = 1000;

@@ -61,6 +61,10 @@ struct Config {
     std::int64_t max_bytes = 0, prompt_bytes = 1ll << 30, threads = 2;
     bool direct_io = true;
   } disk;
+  struct Catalog {
+    std::string url;
+    std::int64_t poll_ms = 1000, timeout_ms = 5000, connections = 4;
+  } catalog;
   struct Remote {
     std::string url, mode = "read_write", write = "behind", keys_file;
     std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600, lease_ms = 10'000;

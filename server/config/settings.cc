@@ -164,6 +164,16 @@ std::vector<Setting> make_table() {
                     "refuse", "salvage", "text_only"),
       QUIRE_SETTING(disk, "direct_io", direct_io, 0, 0, "read around the page cache"),
       QUIRE_SETTING(disk, "threads", threads, 1, 64, "reader threads"),
+      QUIRE_SETTING(catalog, "url", url, 0, 0,
+                    "PostgreSQL database that replicas have their documents from: "
+                    "postgresql://user:password@host:5432/database?sslmode=verify-full; empty: "
+                    "the documents are this service's own"),
+      QUIRE_SETTING(catalog, "poll_ms", poll_ms, 10, 600000,
+                    "changes of other replicas are announced; they are also asked for this often"),
+      QUIRE_SETTING(catalog, "timeout_ms", timeout_ms, 100, 600000,
+                    "to connect, and for an answer apart from the transfer of texts"),
+      QUIRE_SETTING(catalog, "connections", connections, 1, 64,
+                    "connections at most, besides the one for announcements"),
       QUIRE_SETTING(remote, "url", url, 0, 0,
                     "tiers that replicas share: redis://host,host (rediss: over TLS), "
                     "s3://bucket/prefix?endpoint=, or both with a space between; empty: none"),

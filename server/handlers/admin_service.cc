@@ -117,7 +117,9 @@ void effective_config(std::shared_ptr<Call> call) {
   for (const auto& s : setting_table()) {
     json::value v = setting_value(s, config);
     // It may hold a password.
-    if (s.name() == "remote.url" && v.is_string() && !v.as_string().empty()) v = "***";
+    if ((s.name() == "remote.url" || s.name() == "catalog.url") && v.is_string() &&
+        !v.as_string().empty())
+      v = "***";
     const json::string_view section(s.section.data(), s.section.size());
     if (!o.contains(section)) o[section] = json::object();
     o[section].as_object()[json::string_view(s.key.data(), s.key.size())] = std::move(v);

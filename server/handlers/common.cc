@@ -4,6 +4,7 @@
 #include "server/json/document_request.h"
 
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -72,8 +73,11 @@ Problem ingest_problem(const Status& status) {
       return problem_of(status, "precondition_failed");
     case Code::kResourceExhausted:
       return problem_of(status, status.field() == "pinned" ? "cache_full" : "overloaded");
-    case Code::kInternal:
     case Code::kIo:
+      // The follower has said that it is away, and the field is a setting, not one of the request.
+      if (catalog_is_away(status)) return problem_of(status.with_field({}));
+      [[fallthrough]];
+    case Code::kInternal:
     case Code::kCorruption:
       log_error("the store or ingest failed", {{"reason", status.to_string()}});
       break;

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
+#include "server/json/text.h"
 #include "server/openapi/openapi.h"
 
 namespace quire {
@@ -25,6 +26,10 @@ json::object checks(Services& s, bool& ok) {
   if (const RemoteStats remote = ready && s.store ? s.store->remote_stats() : RemoteStats();
       !remote.tiers.empty())
     o["remote"] = std::ranges::all_of(remote.tiers, &RemoteTierStats::up) ? "ok" : "degraded";
+  // Without the shared catalog questions go on, so it does not make the service unready either.
+  if (const CatalogStats catalog = ready && s.store ? s.store->catalog_stats() : CatalogStats();
+      catalog.shared)
+    o["catalog"] = catalog.up ? "ok" : "away since " + rfc3339(catalog.away_since_ms);
   if (ready && !s.lost_writes.empty()) o["lost_writes"] = s.lost_writes;
   if (ready && !s.repaired.empty()) o["repaired"] = s.repaired;
   ok = ready && !draining;

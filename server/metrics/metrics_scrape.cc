@@ -214,6 +214,23 @@ void remote_metrics(FamilyList& out, const RemoteStats& remote) {
               number(remote.dropped_writes));
 }
 
+void catalog_metrics(FamilyList& out, const CatalogStats& catalog) {
+  if (!catalog.shared) return;
+  const auto number = [](std::uint64_t n) { return static_cast<double>(n); };
+  out.gauge("quire_catalog_up",
+            "1: the shared catalog is followed; 0: documents stay as they are here", catalog.up);
+  out.gauge("quire_catalog_behind_changes", "Changes that are known and not applied here yet",
+            number(catalog.behind));
+  out.counter("quire_catalog_applied_total", "Changes of other replicas that were applied here",
+              number(catalog.applied));
+  out.counter("quire_catalog_written_total", "Changes that this replica made",
+              number(catalog.written));
+  out.counter("quire_catalog_conflicts_total", "Changes made anew as another replica was first",
+              number(catalog.conflicts));
+  out.counter("quire_catalog_failures_total", "Calls of the shared catalog without an answer",
+              number(catalog.failures));
+}
+
 void index_metrics(FamilyList& out, const RetrievalStats& words) {
   struct Index {
     const char* name;
@@ -307,6 +324,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
     memory_metrics(out, s.models);
     tier_metrics(out, s.store, s.admin);
     remote_metrics(out, s.store.remote);
+    catalog_metrics(out, s.store.catalog);
     for (const auto& [status, n] : s.documents_by_status)
       out.gauge("quire_documents", "Documents by status", static_cast<double>(n),
                 {{"status", status}});

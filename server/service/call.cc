@@ -48,6 +48,11 @@ void Call::add_standard_headers(Headers& headers) const {
     if (!affinity_.empty()) headers.set(kAffinityHeader, affinity_);
   }
   headers.set("Server-Timing", timing);
+  // Documents are answered for as they were when the shared catalog was last heard of.
+  if (services.ready && services.store) {
+    const CatalogStats catalog = services.store->catalog_stats();
+    if (catalog.shared && !catalog.up) headers.set("X-Quire-Catalog", "away");
+  }
   const auto limit_headers = [&](const char* what, const RateState& s) {
     if (s.limit <= 0) return;
     headers.set(std::string("x-ratelimit-limit-") + what, std::to_string(s.limit));
@@ -60,9 +65,10 @@ void Call::add_standard_headers(Headers& headers) const {
   limit_headers("tokens", rate.tokens);
   if (!cors_origin.empty()) {
     headers.set("Access-Control-Allow-Origin", cors_origin);
-    headers.set("Access-Control-Expose-Headers",
-                "X-Request-Id, X-Cache, X-Quire-Affinity, Server-Timing, Location, Retry-After, "
-                "ETag");
+    headers.set(
+        "Access-Control-Expose-Headers",
+        "X-Request-Id, X-Cache, X-Quire-Affinity, X-Quire-Catalog, Server-Timing, Location, "
+        "Retry-After, ETag");
     const std::string vary(headers.get("Vary"));
     if (vary.find("Origin") == std::string::npos)
       headers.set("Vary", vary.empty() ? "Origin" : vary + ", Origin");

@@ -1,0 +1,173 @@
+// Services that have their documents from one PostgreSQL database. Skipped where Debian's package
+// `postgresql` is not installed.
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "tests/support/harness/postgres_process.h"
+#include "tests/support/service_process.h"
+
+namespace quire::testing {
+namespace {
+
+namespace json = boost::json;
+
+/// Asks until it is true, for a minute at most.
+bool soon(const std::function<bool()>& is_true) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!is_true()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+int status_of(const ServiceProcess& service, const std::string& method, const std::string& target,
+              const std::string& body = {}) {
+  return service.call(method, target, body).status;
+}
+
+double metric(const ServiceProcess& service, const std::string& series) {
+  const std::string text = service.call("GET", "/metrics").body;
+  const std::size_t at = text.find("\n" + series + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + series.size() + 2));
+}
+
+std::string document(const std::string& id, const std::string& text) {
+  return R"({"id":")" + id + R"(","text":)" + quoted(text) + "}";
+}
+
+class Catalog : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::postgres_programs().empty())
+      GTEST_SKIP() << "there is no PostgreSQL server: install Debian's package postgresql";
+    database = std::make_unique<test::PostgresProcess>();
+    flags = {"--catalog.url=" + database->url(), "--catalog.poll_ms=200"};
+    a.start(folder.path() / "a", flags);
+    b.start(folder.path() / "b", flags);
+  }
+  /// Returns the ids that a search at this service finds, best first.
+  static std::vector<std::string> search(const ServiceProcess& service, const std::string& words) {
+    const auto found = service.json("POST", "/v1/retrieve", R"({"query":")" + words + "\"}");
+    std::vector<std::string> out;
+    for (const auto& hit : at(found, "data").as_array()) out.push_back(text_at(hit, "document_id"));
+    return out;
+  }
+  static json::value ask(const ServiceProcess& service, const std::string& id) {
+    int status = 0;
+    const auto r = service.json("POST", "/v1/query",
+                                R"({"query":"Who keeps the lighthouse?","document_ids":[")" + id +
+                                    R"("],"max_tokens":16,"cache":{"strategy":"exact"}})",
+                                {}, &status);
+    EXPECT_EQ(status, 200) << json::serialize(r);
+    return r;
+  }
+
+  TempFolder folder;
+  std::unique_ptr<test::PostgresProcess> database;
+  std::vector<std::string> flags;
+  ServiceProcess a, b;
+  const std::string text = "The lighthouse of Skerryvore is kept by Morag Beaton. " +
+                           sample_text(1, 300);
+};
+
+TEST_F(Catalog, ADocumentPostedAtOneIsFoundAskedChangedAndDeletedAtTheOther) {
+  ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("d", text)), 200);
+  ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("e", sample_text(2, 300))),
+            200);
+  ASSERT_TRUE(soon([&] {
+    return status_of(b, "GET", "/v1/documents/d") == 200 &&
+           status_of(b, "GET", "/v1/documents/e") == 200;
+  }));
+  EXPECT_EQ(b.call("GET", "/v1/documents/d/content").body, text);
+  ASSERT_TRUE(soon([&] { return !search(b, "lighthouse Skerryvore").empty(); }));
+  EXPECT_EQ(search(b, "lighthouse Skerryvore").at(0), "d");
+  const auto there = ask(b, "d"), here = ask(a, "d");
+  EXPECT_EQ(text_at(there, "documents.0.id"), "d");
+  EXPECT_EQ(text_at(there, "answer"), text_at(here, "answer"));
+  EXPECT_EQ(text_at(there, "documents.0.content_hash"), text_at(here, "documents.0.content_hash"));
+  EXPECT_TRUE(soon([&] {
+    return text_at(b.json("GET", "/v1/documents/d"), "cache.state") == "resident";
+  })) << "computed at its first use, and kept";
+
+  ASSERT_EQ(status_of(b, "PATCH", "/v1/documents/d", R"({"title":"Lights","pinned":true})"), 200);
+  ASSERT_TRUE(soon([&] { return text_at(a.json("GET", "/v1/documents/d"), "title") == "Lights"; }));
+  EXPECT_EQ(at(a.json("GET", "/v1/documents/d"), "pinned"), json::value(true));
+
+  ASSERT_EQ(status_of(b, "DELETE", "/v1/documents/d"), 200);
+  ASSERT_TRUE(soon([&] { return status_of(a, "GET", "/v1/documents/d") == 404; }));
+  EXPECT_TRUE(soon([&] { return search(a, "lighthouse Skerryvore").empty(); }));
+  EXPECT_EQ(
+      status_of(a, "POST", "/v1/query", R"({"query":"Who?","document_ids":["d"],"max_tokens":4})"),
+      404);
+  EXPECT_EQ(text_at(a.json("GET", "/healthz"), "checks.catalog"), "ok");
+  EXPECT_EQ(metric(a, "quire_catalog_up"), 1);
+  EXPECT_EQ(metric(b, "quire_catalog_written_total"), 2);
+}
+
+TEST_F(Catalog, WhileTheDatabaseIsAwayQuestionsGoOnAndChangesAreRefused) {
+  ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("d", text)), 200);
+  ASSERT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d") == 200; }));
+  EXPECT_FALSE(b.call("GET", "/v1/documents/d").header("x-quire-catalog"));
+  database->kill();
+  ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 0; }));
+  const auto asked = b.call("POST", "/v1/query",
+                            R"({"query":"Who?","document_ids":["d"],"max_tokens":8})");
+  EXPECT_EQ(asked.status, 200) << asked.body;
+  EXPECT_EQ(asked.header("x-quire-catalog").value_or(""), "away");
+  EXPECT_EQ(status_of(b, "GET", "/readyz"), 200);
+  const std::string state = text_at(b.json("GET", "/healthz"), "checks.catalog");
+  EXPECT_TRUE(state.starts_with("away since 20")) << state;
+  const std::vector<std::array<std::string, 3>> changes = {
+      {"POST", "/v1/documents", document("new", text)},
+      {"PATCH", "/v1/documents/d", R"({"title":"x"})"},
+      {"DELETE", "/v1/documents/d", ""}};
+  for (const auto& [method, target, body] : changes) {
+    const auto refused = b.call(method, target, body);
+    EXPECT_EQ(refused.status, 503) << method << refused.body;
+    EXPECT_TRUE(refused.header("retry-after")) << method;
+    EXPECT_NE(refused.body.find("storage_unavailable"), std::string::npos) << refused.body;
+    EXPECT_EQ(refused.body.find(test::PostgresProcess::kPassword), std::string::npos);
+  }
+  EXPECT_EQ(b.log().find(test::PostgresProcess::kPassword), std::string::npos);
+  database->start();
+  ASSERT_TRUE(soon([&] {
+    return status_of(b, "POST", "/v1/documents?wait=true", document("new", text)) == 200;
+  }));
+  EXPECT_TRUE(soon([&] { return status_of(a, "GET", "/v1/documents/new") == 200; }));
+  EXPECT_TRUE(soon([&] { return metric(a, "quire_catalog_up") == 1; }));
+  EXPECT_EQ(status_of(b, "GET", "/v1/documents/d"), 200) << "it was not deleted";
+}
+
+TEST_F(Catalog, AJobThatWasTakenIsCommittedOnceTheDatabaseIsBack) {
+  const auto taken = a.json("POST", "/v1/documents", document("d", sample_text(7, 12'000)));
+  const std::string job = text_at(taken, "job_id");
+  ASSERT_FALSE(job.empty()) << json::serialize(taken);
+  database->kill();
+  ASSERT_TRUE(soon([&] { return metric(a, "quire_catalog_up") == 0; }));
+  ASSERT_NE(status_of(b, "GET", "/v1/documents/d"), 200) << "it was too quick to be interrupted";
+  database->start();
+  ASSERT_TRUE(soon([&] {
+    return text_at(a.json("GET", "/v1/jobs/" + job), "status") == "succeeded";
+  })) << json::serialize(a.json("GET", "/v1/jobs/" + job));
+  EXPECT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d") == 200; }));
+  EXPECT_EQ(int_at(b.json("GET", "/v1/documents/d"), "version"), 1);
+}
+
+TEST_F(Catalog, AServiceThatLostItsFolderHasAllDocumentsAgainBeforeItIsReady) {
+  for (unsigned i = 0; i < 5; ++i)
+    ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true",
+                        document("d" + std::to_string(i), sample_text(i, 200))),
+              200);
+  ServiceProcess c;
+  c.start(folder.path() / "c", flags);
+  EXPECT_EQ(at(c.json("GET", "/v1/documents"), "data").as_array().size(), 5u);
+  EXPECT_EQ(text_at(ask(c, "d3"), "answer"), text_at(ask(a, "d3"), "answer"));
+}
+
+}  // namespace
+}  // namespace quire::testing
