@@ -105,7 +105,9 @@ TEST_F(Catalog, ADocumentPostedAtOneIsFoundAskedChangedAndDeletedAtTheOther) {
       status_of(a, "POST", "/v1/query", R"({"query":"Who?","document_ids":["d"],"max_tokens":4})"),
       404);
   EXPECT_EQ(text_at(a.json("GET", "/healthz"), "checks.catalog"), "ok");
+  // What configs/prometheus/quire-rules.yml asks for.
   EXPECT_EQ(metric(a, "quire_catalog_up"), 1);
+  EXPECT_TRUE(soon([&] { return metric(a, "quire_catalog_behind_changes") == 0; }));
   EXPECT_EQ(metric(b, "quire_catalog_written_total"), 2);
 }
 
