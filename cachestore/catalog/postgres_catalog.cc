@@ -154,7 +154,7 @@ Result<std::unique_ptr<PostgresConnection>> PostgresCatalog::connect(Clock::time
   return status;
 }
 
-Result<PostgresCatalog::Lease> PostgresCatalog::take(Clock::time_point deadline) {
+Result<PostgresCatalog::Lease> PostgresCatalog::take(Clock::time_point deadline, bool fresh) {
   {
     std::unique_lock lock(mu_);
     if (!returned_.wait_until(lock, deadline,
@@ -162,7 +162,7 @@ Result<PostgresCatalog::Lease> PostgresCatalog::take(Clock::time_point deadline)
       return catalog_away("all connections are in use (catalog.connections)");
     if (stop_) return catalog_away("the service stops");
     ++lent_;
-    if (!idle_.empty()) {
+    if (!fresh && !idle_.empty()) {
       auto connection = std::move(idle_.back());
       idle_.pop_back();
       return Lease(this, std::move(connection), /*used=*/true);
@@ -279,7 +279,7 @@ Result<std::vector<PostgresRows>> PostgresCatalog::read(
     std::span<const PostgresStatement> statements, std::size_t bytes) {
   const auto until = deadline(bytes);
   for (int attempt = 0;; ++attempt) {
-    auto connection = take(until);
+    auto connection = take(until, attempt > 0);
     if (!connection.ok()) return failed(connection.status());
     std::vector<PostgresRows> rows;
     Status s = (*connection)->run(statements, until, &rows);
@@ -373,7 +373,7 @@ Result<std::uint64_t> PostgresCatalog::change(
   const std::string writer = random_name();
   std::uint64_t number = 0;
   for (int attempt = 0;; ++attempt) {
-    auto connection = take(until);
+    auto connection = take(until, attempt > 0);
     if (!connection.ok()) return failed(connection.status());
     std::vector<PostgresRows> rows;
     const PostgresStatement look[] = {plain(kBegin), prepared("lock", {part}),

@@ -62,7 +62,8 @@ class PostgresCatalog final : public SharedCatalog {
   };
 
   Clock::time_point deadline(std::size_t bytes = 0) const;
-  Result<Lease> take(Clock::time_point deadline);
+  /// `fresh`: a connection that was just made, after one of the idle ones turned out to be lost.
+  Result<Lease> take(Clock::time_point deadline, bool fresh = false);
   void give_back(std::unique_ptr<PostgresConnection> connection);
   Result<std::unique_ptr<PostgresConnection>> connect(Clock::time_point deadline);
   /// Makes or renews the tables, and learns the catalog's name.

@@ -339,7 +339,7 @@ TEST_F(StorePostgres, AConnectionThatWasLostWhileItWasIdleIsMadeAgainUnnoticed) 
   for (int i = 0; i < 3; ++i) {
     ASSERT_OK(a.post("d" + std::to_string(i)));
     ASSERT_OK(
-        server->run("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE "
+        server->run("SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE "
                     "application_name = 'quire' AND pid <> pg_backend_pid()"));
   }
   ASSERT_OK(a.post("last"));
