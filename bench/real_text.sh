@@ -2,24 +2,26 @@
 # What strategies lose on a pretrained model and public questions: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on HotpotQA, 2WikiMultihopQA and MuSiQue.
 #   bench/real_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--labelled]
-#                      [--certify] [--strategies LIST]
+#                      [--certify] [--strategies LIST] [--lead-in] [--related-tokens N]
 # FOLDER holds hotpotqa_train100, 2wikimultihop_train500 and musique_train100 (.jsonl.gz). Questions
 # of odd rank are reported, N of each set at most (50, 60 of 2Wiki). Heads are chosen by sentences
 # that 'quire model calibrate' hides in the bundled sample; with --labelled by the questions of even
 # rank. --certify measures what 'auto' may take instead, with heads chosen by the questions of even
-# rank, and leaves the certificates in the store. --work keeps the state, so that the same command
-# goes on after an interruption. --quire is a finished program to measure with, in place of a new
-# build.
+# rank, and leaves the certificates in the store. --lead-in and --related-tokens say what documents
+# are read behind, as for 'quire fidelity'. --work keeps the state, so that the same command goes on
+# after an interruption. --quire is a finished program to measure with, in place of a new build.
 # Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=; work=; quire=; labelled=no; certify=no; chosen=
+data=; questions=; work=; quire=; labelled=no; certify=no; chosen=; behind=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --strategies) chosen="${2:?--strategies needs a list}"; shift ;;
+    --lead-in) behind+=(--lead-in) ;;
+    --related-tokens) behind+=(--related-tokens "${2:?--related-tokens needs a number}"); shift ;;
     --labelled) labelled=yes ;;
     --certify) certify=yes; labelled=yes ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
@@ -51,7 +53,8 @@ calibrate=("$quire" model calibrate -m "$model" --path "$work/store")
 strategies=recompute,reuse,reuse:positions=naive,samkv,samkv:score=heads_words
 strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,samkv:score=keys
 strategies+=,random:keep_ratio=0.2,prophetkv:r=0.15,cacheblend:recompute_ratio=0.15
-measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0)
+measure=("$quire" fidelity -m "$model" --suite "$work/report.jsonl" --limit 0 "${behind[@]}")
+report="$work/real_text$(IFS=; echo "${behind[*]}").json"  # each has rows of its own
 if [ "$certify" = yes ]; then
   strategies=reuse,samkv,prophetkv:r=0.15,prophetkv:r=0.4
   strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,random:keep_ratio=0.2
@@ -59,8 +62,8 @@ if [ "$certify" = yes ]; then
 else
   measure+=(--work "$work/store")
 fi
-"${measure[@]}" --strategies "${chosen:-$strategies}" --json "$work/real_text.json" >&2
+"${measure[@]}" --strategies "${chosen:-$strategies}" --json "$report" >&2
 jq --arg labelled "$labelled" '{
   settings: (.settings + {labelled: $labelled, model: .model, suite: .suite}),
   rows: [range(.rows | length) as $i | .rows[$i] + (.details[$i] | del(.strategy, .task))]
-}' "$work/real_text.json"
+}' "$report"
