@@ -29,7 +29,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$data" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
 if [ -z "$quire" ]; then
   cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
