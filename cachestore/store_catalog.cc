@@ -254,7 +254,9 @@ Status StoreImpl::apply_locked(const CatalogEntry& entry, const CatalogBody* bod
   }
   batch.push_back({Family::kCatalog, catalog_key(kRevisionKind, ns, id),
                    encode_copy({entry.revision, told_ms})});
-  return write_version(old.ok() ? &*old : nullptr, m, std::move(batch)).status();
+  // The position behind it is synced, and the log keeps their order: what a loss of power takes is
+  // applied again.
+  return write_version(old.ok() ? &*old : nullptr, m, std::move(batch), Sync::kNo).status();
 }
 
 Status StoreImpl::apply_removal(const CatalogName& name, std::uint64_t number) {

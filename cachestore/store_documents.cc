@@ -183,7 +183,8 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
 }
 
 Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version(
-    const DocumentManifest* old, const DocumentManifest& m, std::vector<RecordWrite> batch) {
+    const DocumentManifest* old, const DocumentManifest& m, std::vector<RecordWrite> batch,
+    Sync sync) {
   // References are added before the write, so that none of these segments is freed meanwhile.
   const auto keys = segment_keys(m);
   segments_->add_refs(keys, m.pinned);
@@ -194,7 +195,9 @@ Result<std::vector<std::shared_ptr<const SegmentInfo>>> StoreImpl::write_version
     batch.push_back(
         {Family::kCatalog, segment_record_key(info->id), record::encode_segment(*info)});
   change_terms(old, &m, &batch);
-  if (Status s = write_with_room(batch, "document '" + m.id + "'"); !s.ok()) {
+  // Records of segments never go without the values that they name.
+  if (!fresh.empty()) sync = Sync::kYes;
+  if (Status s = write_with_room(batch, "document '" + m.id + "'", sync); !s.ok()) {
     segments_->release_refs(keys, m.pinned);
     return s;
   }

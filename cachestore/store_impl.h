@@ -247,7 +247,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// Writes the head and what else is in `batch` of a new version that comes in place of `old`.
   /// Returns the segments that were not committed before.
   Result<std::vector<std::shared_ptr<const SegmentInfo>>> write_version(
-      const DocumentManifest* old, const DocumentManifest& next, std::vector<RecordWrite> batch);
+      const DocumentManifest* old, const DocumentManifest& next, std::vector<RecordWrite> batch,
+      Sync sync = Sync::kYes);
   Status store_update(const DocumentManifest& old, const DocumentManifest& next,
                       std::vector<RecordWrite> batch = {});
   /// Deletes the records of a document; `old` is its head where it could be read.
