@@ -6,6 +6,7 @@
 #include <grp.h>
 #include <pwd.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -120,6 +121,8 @@ class PostgresProcess {
     if (::chdir("/") != 0) ::_exit(127);
     if (uid_ != 0 && (::setgroups(0, nullptr) != 0 || ::setgid(gid_) != 0 || ::setuid(uid_) != 0))
       ::_exit(127);
+    // A test that is killed leaves no server behind. Changing the user would undo it.
+    ::prctl(PR_SET_PDEATHSIG, SIGQUIT);
     ::execv(raw[0], raw.data());
     ::_exit(127);
   }
