@@ -70,7 +70,8 @@ Result<RelatedChunk> lead_in(const PromptFormat& format) {
   constexpr std::string_view kText =
       "The library stands at the corner of the old market square. It was opened in 1921 and holds "
       "about forty thousand books, maps and letters. Readers may use the hall on the ground floor "
-      "from Monday to Saturday. Two rooms on the first floor are kept for exhibitions, which change "
+      "from Monday to Saturday. Two rooms on the first floor are kept for exhibitions, which "
+      "change "
       "every spring and autumn. A small garden behind the house is open in summer.";
   QUIRE_ASSIGN_OR_RETURN(DocumentTokens tokens, format.document(kTitle, kText));
   return RelatedChunk{{}, {}, 0, std::move(tokens.ids)};

@@ -35,8 +35,9 @@ class RelatedChunks {
 
   /// Returns the chunks of other documents that the words of this document find, of `most_tokens`
   /// tokens at most, the best one last and so next to the document. They are of the document's
-  /// namespace, salt and fingerprint. `text` is the document's text, of which the beginning is enough; `chunks`
-  /// is the number of its chunks, which are found, too. Errors: those of FindChunks and the store.
+  /// namespace, salt and fingerprint. `text` is the document's text, of which the beginning is
+  /// enough; `chunks` is the number of its chunks, which are found, too. Errors: those of
+  /// FindChunks and the store.
   Result<std::vector<RelatedChunk>> choose(const DocumentManifest& document, std::string_view text,
                                            std::size_t chunks, std::int64_t most_tokens) const;
   /// Returns whether every document that the KV has seen still is in the store, with the text that

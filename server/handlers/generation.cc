@@ -14,6 +14,7 @@
 #include "engine/chat/tool_parser.h"
 #include "engine/plan/strategy.h"
 #include "server/handlers/common.h"
+#include "server/handlers/late_contexts.h"
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
 #include "server/service/citations.h"
@@ -275,11 +276,12 @@ class ChoiceSink final : public QuerySink {
  public:
   /// `citations` is null if they are not wanted. `shadow` is filled, and checked if the strategy
   /// turns out to be an approximation; `evidence` is filled, and taken if it turns out to be exact.
-  /// Both may be null.
+  /// `late` is computed after the answer. All three may be null.
   ChoiceSink(std::shared_ptr<Call> call, std::shared_ptr<QueryRecord> record, std::size_t choice,
              std::shared_ptr<ReplyWriter> writer, std::shared_ptr<Choices> all,
              std::shared_ptr<CitationCollector> citations, std::shared_ptr<ShadowSample> shadow,
-             std::shared_ptr<EvidenceSample> evidence, const std::optional<ToolUse>& tools)
+             std::shared_ptr<EvidenceSample> evidence, std::shared_ptr<LateContexts> late,
+             const std::optional<ToolUse>& tools)
       : call_(std::move(call)),
         record_(std::move(record)),
         choice_(choice),
@@ -288,6 +290,7 @@ class ChoiceSink final : public QuerySink {
         citations_(std::move(citations)),
         shadow_(std::move(shadow)),
         evidence_(std::move(evidence)),
+        late_(std::move(late)),
         logprobs_(call_->model().engine->tokenizer()) {
     if (tools) {
       style_ = call_->model().engine->prompt_format().tool_style();
@@ -342,9 +345,9 @@ class ChoiceSink final : public QuerySink {
     record_->finished = status.ok();
     if (shadow_) shadow_->strategy = plan.strategy;
     auto finish = [shadow = status.ok() ? std::move(shadow_) : nullptr,
-                   evidence = status.ok() ? std::move(evidence_) : nullptr, call = call_,
-                   record = record_, status, writer = writer_, all = all_, choice = choice_,
-                   citations = citations_] {
+                   evidence = status.ok() ? std::move(evidence_) : nullptr,
+                   late = status.ok() ? std::move(late_) : nullptr, call = call_, record = record_,
+                   status, writer = writer_, all = all_, choice = choice_, citations = citations_] {
       if (status.ok() && citations) citations->make(call->services, *record);
       if (record->ttft_ms == 0) record->ttft_ms = record->total_ms;
       // This comes before the reply, because the client may ask for it at once.
@@ -354,6 +357,7 @@ class ChoiceSink final : public QuerySink {
         all->cancel();
       account(*call, *record, status, choice);
       writer->finished(choice, status);
+      if (late) late->compute(call->services, *call->model().engine);
       if (shadow) call->model().shadow->submit(shadow);
       if (evidence)
         call->model().evidence->submit(std::move(evidence->request), std::move(evidence->answer));
@@ -455,6 +459,7 @@ class ChoiceSink final : public QuerySink {
   const std::shared_ptr<CitationCollector> citations_;
   std::shared_ptr<ShadowSample> shadow_;
   std::shared_ptr<EvidenceSample> evidence_;
+  std::shared_ptr<LateContexts> late_;
   AnswerLogprobs logprobs_;
   std::size_t written_ = 0;  ///< bytes of the answer, calls included
   ToolStyle style_ = ToolStyle::kHermes;
@@ -589,9 +594,12 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
     auto shadow = i == 0 ? shadow_of(*g.call, g.requests[i]) : nullptr;
     auto evidence = i == 0 ? evidence_of(*g.call, g.requests[i]) : nullptr;
+    auto late = i == 0 && g.touches_documents
+                    ? LateContexts::of(g.requests[i], *g.call->services.store)
+                    : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
                                              collector_of(g, g.requests[i]), std::move(shadow),
-                                             std::move(evidence), g.body.tools);
+                                             std::move(evidence), std::move(late), g.body.tools);
     auto handle = g.call->model().engine->query(std::move(g.requests[i]), std::move(sink));
     if (handle.ok()) {
       all->add(std::move(*handle));

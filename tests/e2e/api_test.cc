@@ -463,6 +463,24 @@ TEST_F(ApiTest, AFirstQueryOverALazyDocumentIsNoEviction) {
   EXPECT_TRUE(at(later, "cache.misses").as_array().empty()) << json::serialize(later);
 }
 
+TEST_F(ApiTest, LazyDocumentsGetTheirKvBehindTheFirstAnswerOfAuto) {
+  for (const char* id : {"late-1", "late-2", "late-3"})
+    EXPECT_EQ(post(id, sample_text(id[5], 150), R"(,"kv":"lazy")"), "created");
+  const auto state = [](const std::string& id) {
+    return text_at(service->json("GET", "/v1/documents/" + id), "cache.state");
+  };
+  (void)ask("What is it?", R"(["late-3"])", R"(,"max_tokens":2,"cache":{"strategy":"recompute"})");
+  const auto first = ask("What is it?", R"(["late-1","late-2"])", R"(,"max_tokens":2)");
+  EXPECT_EQ(text_at(first, "cache.strategy"), "recompute") << "nothing was cached";
+  for (int i = 0; i < 500 && (state("late-1") != "resident" || state("late-2") != "resident"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(state("late-1"), "resident");
+  EXPECT_EQ(state("late-2"), "resident");
+  EXPECT_EQ(state("late-3"), "lazy") << "who asks for recompute gets that alone";
+  const auto later = ask("What else?", R"(["late-1","late-2"])", R"(,"max_tokens":2)");
+  EXPECT_TRUE(at(later, "cache.misses").as_array().empty()) << json::serialize(later);
+}
+
 TEST_F(ApiTest, CacheHeaderSaysWhatWasFound) {
   post("xc", sample_text(13, 100));
   const auto header = [&](const std::string& strategy) {

@@ -45,7 +45,8 @@ class RelatedChunksTest : public IngestTest {
   Ids ids_of(const std::string& id) {
     Ids all;
     const auto document = store_->get_document("default", id);
-    for (const auto& c : document->chunks) all.insert(all.end(), c.token_ids.begin(), c.token_ids.end());
+    for (const auto& c : document->chunks)
+      all.insert(all.end(), c.token_ids.begin(), c.token_ids.end());
     return all;
   }
   ResolvedDocument resolved(const std::string& id) {

@@ -1,0 +1,32 @@
+/// Contexts whose KV is computed after the answer that would have needed it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cachestore/store.h"
+#include "engine/engine.h"
+#include "server/service/services.h"
+
+namespace quire {
+
+/// Where nothing of a prompt is cached, `auto` computes the prompt as a whole, which leaves no KV
+/// of a document behind. So documents with `kv` lazy, or whose KV was evicted, get it after the
+/// answer, context by context, behind all queries.
+///
+/// Threads: one at a time.
+class LateContexts {
+ public:
+  /// Returns those contexts of the request that `auto` finds without KV in the store; null: there
+  /// are none. It copies their token ids.
+  static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store);
+  /// Has the KV of those computed and kept that still have none. It returns at once. `services` and
+  /// `engine` must outlive the engine's work.
+  void compute(Services& services, Engine& engine);
+
+ private:
+  std::vector<PrefillRequest> requests_;
+  std::vector<ContextKey> keys_;
+};
+
+}  // namespace quire
