@@ -36,12 +36,15 @@ void LateContexts::compute(Services& services, Engine& engine) {
       std::vector<SegmentHandle> segments{std::move(result->segment)};
       if (result->companion) segments.push_back(std::move(result->companion));
       // It waits on disk, and the engine's thread may not.
-      services.workers->post([&services, segments = std::move(segments)] {
+      const bool posted = services.workers->post([&services, segments = std::move(segments)] {
         const auto kept = services.store->commit_segments(segments);
         if (!kept.ok())
           log_warning("the KV of a document that was asked about could not be kept",
                       {{"reason", kept.status().to_string()}});
       });
+      if (!posted && !services.stopping)
+        log_warning("the KV of a document that was asked about could not be kept",
+                    {{"reason", "the queue of the service's workers is full"}});
     });
   }
   requests_.clear();
