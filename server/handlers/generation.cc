@@ -14,12 +14,12 @@
 #include "engine/chat/tool_parser.h"
 #include "engine/plan/strategy.h"
 #include "server/handlers/common.h"
-#include "server/handlers/late_contexts.h"
 #include "server/handlers/prompt.h"
 #include "server/json/logprobs_json.h"
 #include "server/service/citations.h"
 #include "server/service/tracer.h"
 #include "server/support/affinity.h"
+#include "server/support/late_contexts.h"
 #include "server/support/request_id.h"
 
 namespace quire {
@@ -357,7 +357,8 @@ class ChoiceSink final : public QuerySink {
         all->cancel();
       account(*call, *record, status, choice);
       writer->finished(choice, status);
-      if (late) late->compute(call->services, *call->model().engine);
+      if (late)
+        late->compute(*call->model().engine, *call->services.store, *call->services.workers);
       if (shadow) call->model().shadow->submit(shadow);
       if (evidence)
         call->model().evidence->submit(std::move(evidence->request), std::move(evidence->answer));

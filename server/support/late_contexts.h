@@ -6,7 +6,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
-#include "server/service/services.h"
+#include "server/support/worker_pool.h"
 
 namespace quire {
 
@@ -20,9 +20,9 @@ class LateContexts {
   /// Returns those contexts of the request that `auto` finds without KV in the store; null: there
   /// are none. It copies their token ids.
   static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store);
-  /// Has the KV of those computed and kept that still have none. It returns at once. `services` and
-  /// `engine` must outlive the engine's work.
-  void compute(Services& services, Engine& engine);
+  /// Has the KV of those computed and kept that still have none. It returns at once. `store` and
+  /// `workers`, which write the records, must outlive the engine's work.
+  void compute(Engine& engine, Store& store, WorkerPool& workers);
 
  private:
   std::vector<PrefillRequest> requests_;
