@@ -477,7 +477,8 @@ TEST_F(ApiTest, LazyDocumentsGetTheirKvBehindTheFirstAnswerOfAuto) {
   EXPECT_EQ(state("late-1"), "resident");
   EXPECT_EQ(state("late-2"), "resident");
   EXPECT_EQ(state("late-3"), "lazy") << "who asks for recompute gets that alone";
-  const auto later = ask("What else?", R"(["late-1","late-2"])", R"(,"max_tokens":2)");
+  const auto later = ask("What else?", R"(["late-1","late-2"])",
+                         R"(,"max_tokens":2,"cache":{"strategy":"reuse"})");
   EXPECT_TRUE(at(later, "cache.misses").as_array().empty()) << json::serialize(later);
 }
 
