@@ -171,7 +171,8 @@ Status StoreImpl::share_uses() {
     const std::lock_guard lock(mu_);
     for (const auto& [key, use] : uses_) used.push_back(name_of(key));
   }
-  for (const auto& [ns, id] : used) {
+  for (const CatalogName& name : used) {
+    const std::string &ns = name.ns, &id = name.id;
     const auto head = read_head(ns, id);
     if (!head.ok() || head->ttl_anchor != TtlAnchor::kLastUsed || !head->ttl_seconds) continue;
     const auto bytes = disk_->get(Family::kCatalog, catalog_key(kRevisionKind, ns, id));
