@@ -174,7 +174,8 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
   if (options.chunking.related_tokens > 0 && !options_.find_chunks)
     return Status::invalid(
         "chunking.related_tokens",
-        "needs the index of words; set retrieve.enabled = true, or leave it out");
+        "chunking.related_tokens needs the index of words; set retrieve.enabled = "
+        "true, or leave it out");
   if (documents.empty()) return Status::invalid("documents", "must not be empty");
   if (documents.size() > static_cast<std::size_t>(options_.max_documents_per_call)) {
     return Status::invalid("documents", "has " + std::to_string(documents.size()) +
