@@ -59,6 +59,18 @@ std::vector<std::string> manifests(const std::string& db) {
   return out;
 }
 
+/// Returns whether a process ended while it made the record: RocksDB names the first manifest in
+/// CURRENT before it begins a log, and what is acknowledged is in the ledger, too.
+bool is_unfinished(const std::string& root, const std::vector<std::string>& manifests) {
+  std::error_code ec;
+  if (manifests.size() != 1 || manifests.front() != "MANIFEST-000001") return false;
+  for (const char* name : {"/db/CURRENT", "/LEDGER", "/SEAL"})
+    if (fs::exists(root + name, ec)) return false;
+  for (const auto& e : fs::directory_iterator(root + "/db", ec))
+    if (e.path().extension() == ".log" || e.path().extension() == ".sst") return false;
+  return !ec;
+}
+
 Status mend_marker(const std::string& root, int layout) {
   const auto text = beginning(root + "/STORE");
   if (text && text->starts_with(kStoreMarkerHead) && text->ends_with('\n') &&
@@ -131,6 +143,12 @@ Status mend_folder(const std::string& root, int layout) {
   const auto found = manifests(db);
   std::error_code ec;
   if (found.empty() && !fs::exists(db + "/CURRENT", ec)) return {};  // no record, or a new store
+  if (is_unfinished(root, found)) {
+    log_warning("the record was being made when its process ended, and is begun anew",
+                {{"path", db}});
+    fs::remove(db + "/" + found.front(), ec);
+    return {};
+  }
   for (const char* name : {"/LOCK", "/SEAL", "/LEDGER", "/STORE", "/STORE.tmp"})
     QUIRE_RETURN_IF_ERROR(only_a_file(root + name));
   QUIRE_RETURN_IF_ERROR(mend_marker(root, layout));

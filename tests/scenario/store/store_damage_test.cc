@@ -308,6 +308,27 @@ void check_accounts(const RepairReport& report, const std::set<std::string>& the
   for (const auto& d : report.lost) EXPECT_TRUE(named.insert(d.id).second) << d.id;
 }
 
+TEST_F(StoreDamage, ARecordWhoseMakingWasCutOffIsBegunAnew) {
+  const std::string db = options.path + "/db";
+  for (const std::string begun : {"", "half of an edit"}) {
+    fs::remove_all(options.path);
+    fs::create_directories(db);
+    write(options.path + "/STORE", "quire store layout 2\n");
+    write(db + "/IDENTITY", "a name");
+    write(db + "/MANIFEST-000001", begun);
+    EXPECT_OK(open());
+  }
+  // What has a log, or a ledger of acknowledged writes, was in use.
+  for (const std::string used : {"/db/000004.log", "/LEDGER"}) {
+    fs::remove_all(options.path);
+    fs::create_directories(db);
+    write(options.path + "/STORE", "quire store layout 2\n");
+    write(db + "/MANIFEST-000001", "");
+    write(options.path + used, "something");
+    EXPECT_EQ(open().code(), Code::kCorruption) << used;
+  }
+}
+
 TEST_F(StoreDamage, ARepairOfAWholeStoreKeepsEverything) {
   write_documents(/*crash=*/false);
   const auto report = repair_store({options.path, /*dry_run=*/true, /*keep_kv=*/true});
