@@ -76,7 +76,9 @@ void DocumentTask::begin_ingest() {
       if (!kept.ok()) fail(kept, kept.field() == "pinned" ? "pinned" : path(""));
       return;
     }
-    return begin_ingest();  // it expired meanwhile, so this is a new document
+    existing_.reset();  // it expired meanwhile, so this is a new document
+    existing_ready_ = same_but_related_ = false;
+    return begin_ingest();
   }
   std::uint64_t num_tokens = 0;
   for (const Chunk& c : chunks_) num_tokens += c.token_ids.size();
