@@ -9,21 +9,12 @@
 
 #include "tests/support/harness/postgres_process.h"
 #include "tests/support/service_process.h"
+#include "tests/support/soon.h"
 
 namespace quire::testing {
 namespace {
 
 namespace json = boost::json;
-
-/// Asks until it is true, for a minute at most.
-bool soon(const std::function<bool()>& is_true) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!is_true()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
-}
 
 int status_of(const ServiceProcess& service, const std::string& method, const std::string& target,
               const std::string& body = {}) {

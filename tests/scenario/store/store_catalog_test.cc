@@ -7,6 +7,7 @@
 
 #include "tests/support/harness/memory_catalog.h"
 #include "tests/support/harness/test_store.h"
+#include "tests/support/soon.h"
 
 namespace quire {
 namespace {
@@ -15,16 +16,7 @@ using test::MemoryCatalog;
 using test::MemoryDatabase;
 using test::MemoryDisk;
 using test::MemoryTier;
-
-/// Asks until it is true, for twenty seconds at most.
-bool soon(const std::function<bool()>& is_true) {
-  const auto until = Clock::now() + std::chrono::seconds(20);
-  while (!is_true()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
+using testing::soon;
 
 struct Replica {
   explicit Replica(std::shared_ptr<MemoryDatabase> database,

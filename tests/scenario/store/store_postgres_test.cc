@@ -13,6 +13,7 @@
 #include "tests/support/harness/cutting_proxy.h"
 #include "tests/support/harness/postgres_process.h"
 #include "tests/support/harness/test_store.h"
+#include "tests/support/soon.h"
 
 namespace quire {
 namespace {
@@ -20,16 +21,7 @@ namespace {
 using test::MemoryDisk;
 using test::MemoryTier;
 using test::PostgresProcess;
-
-/// Asks until it is true, for half a minute at most.
-bool soon(const std::function<bool()>& is_true) {
-  const auto until = Clock::now() + std::chrono::seconds(30);
-  while (!is_true()) {
-    if (Clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
+using testing::soon;
 
 CatalogOptions options_for(const std::string& url) {
   CatalogOptions o;
