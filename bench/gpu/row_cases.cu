@@ -329,33 +329,21 @@ std::vector<Row> samkv(Bench& bench) {
       std::to_string(kDocuments) + " documents of " + std::to_string(kBlocks) + " blocks",
       4.0 * kDocuments * kBlocks * kKvWidth, 0,
       [&] { return samkv_scores(table, scores, bench.stream()); }));
-  const KvView kv = bench.paged_kv(kRows, kKvHeads, kDim, DType::kBF16);
-  const MutableKvView to{const_cast<void* const*>(reinterpret_cast<const void* const*>(kv.pages)),
-                         kRows,
-                         kKvHeads,
-                         kDim,
-                         DType::kBF16,
-                         kv.kv_stride,
-                         kv.head_stride,
-                         kv.token_stride};
-  auto* old = static_cast<std::byte*>(bench.elements(2 * kRows * kKvWidth, DType::kBF16));
-  std::vector<const void*> stored;
-  for (std::int64_t r = 0; r < kRows; ++r) stored.push_back(old + r * 4 * kKvWidth);
-  const std::int32_t* positions = bench.upload(ascending(kRows));
-  const RecomputedRowsArgs blend{bench.floats(kRows * kKvWidth),
-                                 bench.floats(kRows * kKvWidth),
-                                 kRows,
-                                 kKvWidth,
-                                 bench.upload(stored),
-                                 4 * kDim,
-                                 2 * kDim,
-                                 DType::kBF16,
-                                 positions,
-                                 positions,
-                                 to};
-  rows.push_back(bench.measure("recomputed_rows blend", rows_of(kRows, kKvWidth),
-                               16.0 * kRows * kKvWidth, 0,
-                               [&] { return recomputed_rows(table, blend, bench.stream()); }));
+  BlendRowsArgs blend{};
+  blend.k = bench.floats(kRows * kKvWidth);
+  blend.v = bench.floats(kRows * kKvWidth);
+  blend.rows = kRows;
+  blend.ld = kKvWidth;
+  blend.stored = {bench.elements(2 * kRows * kKvWidth, DType::kBF16),
+                  kRows,
+                  DType::kBF16,
+                  4 * kRows * kDim,
+                  2 * kRows * kDim,
+                  2 * kDim};
+  blend.num_kv_heads = kKvHeads;
+  blend.head_dim = kDim;
+  rows.push_back(bench.measure("blend_rows", rows_of(kRows, kKvWidth), 20.0 * kRows * kKvWidth, 0,
+                               [&] { return blend_rows(blend, bench.stream()); }));
   bench.release();
   return rows;
 }

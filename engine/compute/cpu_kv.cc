@@ -85,43 +85,30 @@ Status CpuKv::place(const RopeTable& table, const MutableKvView& dst,
   return {};
 }
 
-Status CpuKv::blend_stored(const RopeTable& table, const BlendStoredArgs& a) {
-  const std::int32_t kv_heads = a.dst.num_kv_heads, dim = a.dst.head_dim;
-  const std::int64_t kv_dim = std::int64_t{kv_heads} * dim;
+Status CpuKv::blend_stored(const BlendStoredArgs& a) {
+  const auto width = to_size(a.num_kv_heads) * to_size(a.head_dim);
   struct Row {
     const RawKvView* raw;
     std::int64_t index;
   };
   std::vector<Row> old;
-  std::vector<std::int32_t> positions, dst_rows;
-  for (const StoredRows& piece : a.stored) {
-    for (std::int64_t i = 0; i < piece.raw.num_rows; ++i) old.push_back({&piece.raw, i});
-    positions.insert(positions.end(), piece.positions.begin(), piece.positions.end());
-    dst_rows.insert(dst_rows.end(), piece.dst_rows.begin(), piece.dst_rows.end());
+  for (const RawKvView& piece : a.stored) {
+    for (std::int64_t i = 0; i < piece.num_rows; ++i) old.push_back({&piece, i});
   }
-  const auto n = count_of(old);
-  if (n == 0) return {};
-  reserve(gathered_, n * 2 * kv_dim);
-  parallel_for(n, 8, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> stored(to_size(2 * kv_dim));
+  parallel_for(count_of(old), 8, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> stored(2 * width);
     const std::span<const float> before(stored);
-    const auto width = to_size(kv_dim);
     for (std::int64_t i = begin; i < end; ++i) {
       const Row& row = old[at(i)];
-      load_raw_row(*row.raw, row.index, kv_heads, dim, stored.data(), stored.data() + kv_dim);
-      float* out = gathered_.data() + i * 2 * kv_dim;
-      std::memcpy(out, a.k + i * a.ld, width * sizeof(float));
-      std::memcpy(out + kv_dim, a.v + i * a.ld, width * sizeof(float));
-      for (const std::size_t at : {std::size_t{0}, width}) {
-        const std::span<float> fresh(out + at, width);
-        const std::span<const float> was = before.subspan(at, width);
-        fuse(fresh, was, fusion_weight(fresh, was));
-      }
+      load_raw_row(*row.raw, row.index, a.num_kv_heads, a.head_dim, stored.data(),
+                   stored.data() + width);
+      const std::span fresh_k(a.k + i * a.ld, width), fresh_v(a.v + i * a.ld, width);
+      const auto stored_k = before.first(width), stored_v = before.last(width);
+      fuse(fresh_k, stored_k, fusion_weight(fresh_k, stored_k));
+      fuse(fresh_v, stored_v, fusion_weight(fresh_v, stored_v));
     }
   });
-  return round_and_place(
-      table, {gathered_.data(), gathered_.data() + kv_dim, n, 2 * kv_dim, positions, dst_rows},
-      a.stored.front().raw.dtype, a.dst);
+  return {};
 }
 
 Status CpuKv::block_means(const RopeTable& table, const BlockMeansArgs& a) {

@@ -30,14 +30,13 @@ struct StoredRows {
   std::span<const std::int32_t> positions, dst_rows;  ///< [raw.num_rows]; each destination once
 };
 
-/// BlendStoredArgs describes the fusion of recomputed rows with stored ones (SamKV, Eq. 4;
-/// kernels/cuda/args.h, RecomputedRowsArgs). Each new K (raw) and V is blended with the stored one,
-/// rounded to the stored dtype and placed with K rotated to its position.
+/// BlendStoredArgs describes the fusion of recomputed rows with stored ones, in place (SamKV, Eq.
+/// 4; kernels/rows/fusion.h). Each new K (raw) and V becomes its blend with the stored one.
 struct BlendStoredArgs {
-  const float *k, *v;  ///< raw rows, as many as `stored` has, row stride ld
+  float *k, *v;  ///< raw rows, as many as `stored` has, row stride ld
   std::int64_t ld;
-  std::span<const StoredRows> stored;  ///< in order, with the destinations of the rows
-  MutableKvView dst;
+  std::span<const RawKvView> stored;  ///< in order, of one dtype, in ordinary memory
+  std::int32_t num_kv_heads, head_dim;
 };
 
 /// BlockMeansArgs describes means of consecutive blocks of raw rows with K rotated
@@ -52,8 +51,8 @@ struct BlockMeansArgs {
 };
 
 /// Memory, order, threads and errors: as Compute. Rows of k and v, packed rows, means and pages of
-/// KV lie in its memory; the lists of pages, positions, destinations and moves, and StoredRows, lie
-/// in ordinary host memory and are read before a call returns. Tables are registered ones.
+/// KV lie in its memory; the lists of pages, positions, destinations and moves, and stored rows,
+/// lie in ordinary host memory and are read before a call returns. Tables are registered ones.
 class KvOps {
  public:
   virtual ~KvOps() = default;
@@ -63,7 +62,8 @@ class KvOps {
   /// them.
   virtual Status place(const RopeTable& table, const MutableKvView& dst,
                        std::span<const StoredRows> rows) = 0;
-  virtual Status blend_stored(const RopeTable& table, const BlendStoredArgs& args) = 0;
+  /// A device uploads the stored rows as place() does.
+  virtual Status blend_stored(const BlendStoredArgs& args) = 0;
   virtual Status pack(const KvPackArgs& args) = 0;
   virtual Status block_means(const RopeTable& table, const BlockMeansArgs& args) = 0;
   /// Copies rows between caches, on a device also from and to pinned memory.

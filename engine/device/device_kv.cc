@@ -108,43 +108,26 @@ Status DeviceKv::place(const RopeTable& table, const MutableKvView& dst,
   std::vector<std::int32_t> positions, dst_rows;
   join(rows, positions, dst_rows);
   if (positions.empty()) return {};
-  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.upload(rows, dst.num_kv_heads, dst.head_dim));
+  std::vector<RawKvView> raw_rows;
+  for (const StoredRows& piece : rows) raw_rows.push_back(piece.raw);
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw,
+                         feed_.upload(raw_rows, dst.num_kv_heads, dst.head_dim));
   const Status placed = place_rows(table, raw, dst, positions, dst_rows);
   QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot has been used
   return placed;
 }
 
-Status DeviceKv::blend_stored(const RopeTable& table, const BlendStoredArgs& a) {
-  std::vector<std::int32_t> positions, dst_rows;
-  join(a.stored, positions, dst_rows);
-  if (positions.empty()) return {};
-  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw,
-                         feed_.upload(a.stored, a.dst.num_kv_heads, a.dst.head_dim));
-  const auto enqueue = [&]() -> Status {
-    std::vector<const void*> stored(positions.size());
-    for (std::size_t i = 0; i < stored.size(); ++i)
-      stored[i] = static_cast<const std::byte*>(raw.data) +
-                  static_cast<std::int64_t>(i) * raw.row_stride;
-    QUIRE_RETURN_IF_ERROR(stage_.begin());
-    QUIRE_ASSIGN_OR_RETURN(const Target to, target(a.dst, positions, dst_rows));
-    QUIRE_ASSIGN_OR_RETURN(const void* const* each,
-                           stage_.put(std::span<const void* const>(stored)));
-    QUIRE_RETURN_IF_ERROR(stage_.send());
-    return memory_->run(cuda::PlaceRecomputedArgs{tables_->of(table),
-                                                  {.k = a.k,
-                                                   .v = a.v,
-                                                   .rows = raw.num_rows,
-                                                   .ld = a.ld,
-                                                   .stored = each,
-                                                   .stored_head_stride = raw.head_stride,
-                                                   .stored_kv_stride = raw.kv_stride,
-                                                   .raw_dtype = raw.dtype,
-                                                   .positions = to.positions,
-                                                   .dst_rows = to.dst_rows,
-                                                   .dst = to.dst}});
-  };
-  const Status blended = enqueue();
-  QUIRE_RETURN_IF_ERROR(feed_.placed());
+Status DeviceKv::blend_stored(const BlendStoredArgs& a) {
+  if (a.stored.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const RawKvView raw, feed_.upload(a.stored, a.num_kv_heads, a.head_dim));
+  const Status blended = memory_->run(cuda::BlendRowsArgs{.k = a.k,
+                                                          .v = a.v,
+                                                          .rows = raw.num_rows,
+                                                          .ld = a.ld,
+                                                          .stored = raw,
+                                                          .num_kv_heads = a.num_kv_heads,
+                                                          .head_dim = a.head_dim});
+  QUIRE_RETURN_IF_ERROR(feed_.placed());  // also after an error: the slot has been used
   return blended;
 }
 

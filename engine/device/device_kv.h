@@ -22,7 +22,7 @@ class DeviceKv final : public KvOps {
   Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
   Status place(const RopeTable& table, const MutableKvView& dst,
                std::span<const StoredRows> rows) override;
-  Status blend_stored(const RopeTable& table, const BlendStoredArgs& args) override;
+  Status blend_stored(const BlendStoredArgs& args) override;
   Status pack(const KvPackArgs& args) override { return memory_->run(args); }
   Status block_means(const RopeTable& table, const BlockMeansArgs& args) override;
   Status gather(const KvGatherArgs& args) override;

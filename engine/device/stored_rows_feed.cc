@@ -30,16 +30,16 @@ void pack(const RawKvView& piece, std::int64_t heads, std::int64_t row_bytes, st
 
 }  // namespace
 
-Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
-                                         std::int32_t num_kv_heads, std::int32_t head_dim) {
+Result<RawKvView> StoredRowsFeed::upload(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
+                                         std::int32_t head_dim) {
   std::int64_t total = 0;
   std::vector<std::int64_t> first;
-  const DType dtype = rows.front().raw.dtype;
-  for (const StoredRows& piece : rows) {
-    if (piece.raw.dtype != dtype)
+  const DType dtype = rows.front().dtype;
+  for (const RawKvView& piece : rows) {
+    if (piece.dtype != dtype)
       return Status::invalid("rows", "stored rows of one call have one dtype");
     first.push_back(total);
-    total += piece.raw.num_rows;
+    total += piece.num_rows;
   }
   const std::int64_t row_bytes = head_dim * static_cast<std::int64_t>(dtype_bytes(dtype)),
                      bytes = 2 * num_kv_heads * total * row_bytes;
@@ -49,7 +49,7 @@ Result<RawKvView> StoredRowsFeed::upload(std::span<const StoredRows> rows,
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
   parallel_for(count_of(rows), 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      pack(rows[at(i)].raw, num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
+      pack(rows[at(i)], num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
   });
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(

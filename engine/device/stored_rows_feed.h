@@ -1,5 +1,5 @@
 /// StoredRowsFeed uploads stored rows: the host packs them into pinned memory, the copy stream
-/// copies them, and a kernel places them.
+/// copies them, and a kernel places or blends them.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace quire {
 
-/// StoredRowsFeed has two slots of pinned and device memory, used in turn. While a kernel places
+/// StoredRowsFeed has two slots of pinned and device memory, used in turn. While a kernel reads
 /// the rows of one, the next rows are packed and copied to the other. Events alone keep the order;
 /// the host waits only before it overwrites a slot whose copy has not run.
 class StoredRowsFeed {
@@ -21,7 +21,7 @@ class StoredRowsFeed {
   /// Uploads all rows, in order, into one contiguous device buffer that later enqueued work sees,
   /// until the next call but one; then call placed(). Errors: kInvalidArgument (pieces of different
   /// shapes), kResourceExhausted, kDeviceLost, kInternal.
-  Result<RawKvView> upload(std::span<const StoredRows> rows, std::int32_t num_kv_heads,
+  Result<RawKvView> upload(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
                            std::int32_t head_dim);
   /// Marks that the work that reads the rows is enqueued.
   Status placed();

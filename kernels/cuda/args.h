@@ -168,22 +168,14 @@ struct QkvSplitArgs {
   std::int64_t ldq = 0, ldkv = 0;  ///< row strides of q, and of k and v; 0: no gaps
 };
 
-/// Combines recomputed rows with stored ones and writes them into pages. Without `stored`, K and V
-/// are the fresh rows k and v. With it, each is theta * fresh + (1 - theta) * stored. theta is the
-/// cosine of the two rows over all heads, clamped to 0..1, and 0 where undefined (SamKV, Eq. 4).
-/// The result is rounded to raw_dtype; K is rotated to its position, and both are rounded to
-/// dst.dtype.
-struct RecomputedRowsArgs {
-  const float *k, *v;  ///< [rows, num_kv_heads * head_dim] raw, row stride ld
+/// Blends recomputed rows with stored ones, in place: each row of K and of V becomes theta * fresh
+/// + (1 - theta) * stored. theta is the cosine of the two rows over all heads, clamped to 0..1, and
+/// 0 where undefined (SamKV, Eq. 4).
+struct BlendRowsArgs {
+  float *k, *v;  ///< [rows, num_kv_heads * head_dim] raw, row stride ld
   std::int64_t rows, ld;
-  /// [rows]: element (head, kv, c) of a stored row is at + head * head_stride + kv * kv_stride + c.
-  /// Null: fresh rows overwrite.
-  const void* const* stored;
-  std::int64_t stored_head_stride, stored_kv_stride;  ///< bytes
-  DType raw_dtype;                                    ///< dtype of stored rows
-  const std::int32_t* positions;                      ///< [rows]
-  const std::int32_t* dst_rows;                       ///< [rows], no duplicates
-  MutableKvView dst;
+  RawKvView stored;  ///< of as many rows, in the same order
+  std::int32_t num_kv_heads, head_dim;
 };
 
 /// One document for SamKV's selection in one layer. A call may mix documents of several layers.

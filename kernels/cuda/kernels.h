@@ -51,8 +51,7 @@ Status grouped_gemv(const GroupedGemvArgs& args, StreamHandle stream);
 /// Returns the best GroupedGemvArgs::warps in the same way.
 std::int32_t grouped_gemv_warps(const DeviceProperties& device, GroupKind kind, std::int64_t n,
                                 std::int64_t k);
-Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args,
-                       StreamHandle stream);
+Status blend_rows(const BlendRowsArgs& args, StreamHandle stream);
 Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args, StreamHandle stream);
 
 }  // namespace quire::cuda

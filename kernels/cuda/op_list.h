@@ -34,7 +34,7 @@
   PLAIN(kSample, SampleArgs, sample)                                   \
   PLAIN(kColumnSums, ColumnSumsArgs, column_sums)                      \
   TABLE(kSamkvScores, ScoreDocumentsArgs, samkv_scores, scores)        \
-  TABLE(kRecomputedRows, PlaceRecomputedArgs, recomputed_rows, rows)   \
+  PLAIN(kBlendRows, BlendRowsArgs, blend_rows)                         \
   PLAIN(kAttentionScores, AttentionScoresArgs, attention_scores)       \
   PLAIN(kAttentionMass, AttentionMassArgs, attention_mass)             \
   PLAIN(kAttentionStats, AttentionStatsArgs, attention_stats)          \

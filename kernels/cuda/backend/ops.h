@@ -47,10 +47,6 @@ struct ScoreDocumentsArgs {
   DeviceRopeTable table;
   SamkvScoresArgs scores;
 };
-struct PlaceRecomputedArgs {
-  DeviceRopeTable table;
-  RecomputedRowsArgs rows;
-};
 struct SummariseBlocksArgs {
   DeviceRopeTable table;
   BlockSummariesArgs blocks;

@@ -11,10 +11,9 @@ Status samkv_scores(const DeviceRopeTable& table, const SamkvScoresArgs& args,
   return launch_samkv_scores(launcher, table, args);
 }
 
-Status recomputed_rows(const DeviceRopeTable& table, const RecomputedRowsArgs& args,
-                       StreamHandle stream) {
+Status blend_rows(const BlendRowsArgs& args, StreamHandle stream) {
   HardwareLauncher launcher(stream);
-  return launch_recomputed_rows(launcher, table, args);
+  return launch_blend_rows(launcher, args);
 }
 
 }  // namespace quire::cuda

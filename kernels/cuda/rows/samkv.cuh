@@ -1,5 +1,5 @@
 /// This file holds the kernels of SamKV: scores of blocks by the means of their keys, and
-/// recomputed rows that overwrite or blend with stored ones.
+/// recomputed rows that blend with stored ones.
 #pragma once
 
 #include "kernels/cuda/rows/kv.cuh"
@@ -97,64 +97,36 @@ Status launch_samkv_scores(Launcher& launcher, const DeviceRopeTable& table,
 }
 
 /// One thread block per row.
-template <class Raw, class Target>
-struct RecomputedRowsKernel {
+template <class Raw>
+struct BlendRowsKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / 32, kSharedBytes = 3 * kWarps * 4;
-  DeviceRopeTable table;
-  RecomputedRowsArgs a;
+  BlendRowsArgs a;
 
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
-    const std::int64_t row = device.block_idx().x, to = device.load(a.dst_rows + row);
-    const char* stored = a.stored != nullptr ? static_cast<const char*>(device.load(a.stored + row))
-                                             : nullptr;
-    const float *k = a.k + row * a.ld, *v = a.v + row * a.ld;
-    float theta[2] = {1, 1};
-    if (stored != nullptr) {
-      theta[0] = weight(device, k, stored);
-      theta[1] = weight(device, v, stored + a.stored_kv_stride);
-    }
-    char* page = static_cast<char*>(device.load(a.dst.pages + to / kPageTokens)) +
-                 to % kPageTokens * a.dst.token_stride;
-    const std::int32_t position = device.load(a.positions + row), dim = a.dst.head_dim,
-                       key_items = rotary_items(table), items = key_items + dim;
-    for (int i = device.thread_idx(); i < a.dst.num_kv_heads * items; i += kThreads) {
-      const int head = i / items, at = i % items;
-      const bool is_value = at >= key_items;
-      const RotaryItem item = is_value ? RotaryItem{at - key_items, 0, 0, true}
-                                       : rotary_item(table, at);
-      const float* fresh = (is_value ? v : k) + head * dim;
-      const char* old = stored == nullptr ? nullptr
-                                          : stored + head * a.stored_head_stride +
-                                                (is_value ? a.stored_kv_stride : 0);
-      auto* target = reinterpret_cast<Target*>(page + head * a.dst.head_stride +
-                                               (is_value ? a.dst.kv_stride : 0));
-      float first = blended(device, fresh, old, item.a, theta[is_value]);
-      if (!item.passes) {
-        float second = blended(device, fresh, old, item.b, theta[is_value]);
-        rotate_pair(device, table, position, item.frequency, first, second);
-        device.store(target + item.b, device.template from_float<Target>(second));
-      }
-      device.store(target + item.a, device.template from_float<Target>(first));
-    }
+    const std::int64_t row = device.block_idx().x;
+    const char* stored = static_cast<const char*>(a.stored.data) + row * a.stored.row_stride;
+    blend(device, a.k + row * a.ld, stored);
+    blend(device, a.v + row * a.ld, stored + a.stored.kv_stride);
   }
 
  private:
   template <class Device>
-  QUIRE_DEVICE static float load_raw(Device& device, const char* old, std::int32_t c) {
-    return device.to_float(device.load(reinterpret_cast<const Raw*>(old) + c));
+  QUIRE_DEVICE void blend(Device& device, float* fresh, const char* old) const {
+    const float theta = weight(device, fresh, old);
+    if (theta >= 1) return;  // all threads of the block return
+    for (int i = device.thread_idx(); i < a.num_kv_heads * a.head_dim; i += kThreads) {
+      const float before = stored(device, old, i);
+      device.store(fresh + i,
+                   theta > 0 ? before + theta * (device.load(fresh + i) - before) : before);
+    }
   }
 
-  /// Returns the blended value of one channel, rounded as a stored value is.
+  /// Returns channel i of all heads' channels of a stored row.
   template <class Device>
-  QUIRE_DEVICE float blended(Device& device, const float* fresh, const char* old, std::int32_t c,
-                             float theta) const {
-    float x = device.load(fresh + c);
-    if (old != nullptr && theta < 1) {
-      const float before = load_raw(device, old, c);
-      x = theta > 0 ? before + theta * (x - before) : before;
-    }
-    return device.to_float(device.template from_float<Raw>(x));
+  QUIRE_DEVICE float stored(Device& device, const char* old, int i) const {
+    const char* head = old + i / a.head_dim * a.stored.head_stride;
+    return device.to_float(device.load(reinterpret_cast<const Raw*>(head) + i % a.head_dim));
   }
 
   /// Returns the cosine of a fresh and a stored row, clamped to 0..1, or 0 if it is undefined.
@@ -162,10 +134,8 @@ struct RecomputedRowsKernel {
   template <class Device>
   QUIRE_DEVICE float weight(Device& device, const float* fresh, const char* old) const {
     float dot = 0, fresh2 = 0, stored2 = 0;
-    for (int i = device.thread_idx(); i < a.dst.num_kv_heads * a.dst.head_dim; i += kThreads) {
-      const float x = device.load(fresh + i),
-                  y = load_raw(device, old + i / a.dst.head_dim * a.stored_head_stride,
-                               i % a.dst.head_dim);
+    for (int i = device.thread_idx(); i < a.num_kv_heads * a.head_dim; i += kThreads) {
+      const float x = device.load(fresh + i), y = stored(device, old, i);
       dot += x * y;
       fresh2 += x * x;
       stored2 += y * y;
@@ -179,21 +149,18 @@ struct RecomputedRowsKernel {
   }
 };
 
-/// Launches the kernel. Errors: kInvalidArgument (shapes; positions and rows are not checked).
+/// Launches the kernel. Errors: kInvalidArgument (shapes).
 template <class Launcher>
-Status launch_recomputed_rows(Launcher& launcher, const DeviceRopeTable& table,
-                              const RecomputedRowsArgs& a) {
-  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.dst.num_kv_heads, a.dst.head_dim));
-  QUIRE_RETURN_IF_ERROR(check_device_table(table, a.dst.head_dim));
+Status launch_blend_rows(Launcher& launcher, const BlendRowsArgs& a) {
+  QUIRE_RETURN_IF_ERROR(internal::check_head_shape(a.num_kv_heads, a.head_dim));
   if (a.rows < 0) return Status::invalid("rows", "must not be negative");
-  if (a.rows > 0 && a.ld < std::int64_t{a.dst.num_kv_heads} * a.dst.head_dim)
+  if (a.rows > 0 && a.ld < std::int64_t{a.num_kv_heads} * a.head_dim)
     return Status::invalid("ld", "must be at least num_kv_heads * head_dim");
-  return with_element(a.raw_dtype, "raw_dtype", [&]<class Raw>(Raw) {
-    return with_element(a.dst.dtype, "dst.dtype", [&]<class Target>(Target) {
-      using Kernel = RecomputedRowsKernel<Raw, Target>;
-      return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes},
-                             Kernel{table, a});
-    });
+  if (a.stored.num_rows != a.rows)
+    return Status::invalid("stored.num_rows", "must be the number of rows");
+  return with_element(a.stored.dtype, "stored.dtype", [&]<class Raw>(Raw) {
+    using Kernel = BlendRowsKernel<Raw>;
+    return launcher.launch({{a.rows, 1, 1}, Kernel::kThreads, Kernel::kSharedBytes}, Kernel{a});
   });
 }
 

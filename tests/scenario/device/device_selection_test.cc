@@ -161,7 +161,7 @@ TEST_F(DeviceSamkvTest, BlocksAndTextAreTheCpus) {
       }
     }
   }
-  EXPECT_GT(ops->runs(OpCode::kRecomputedRows), 0) << "fusion blends on the device";
+  EXPECT_GT(ops->runs(OpCode::kBlendRows), 0) << "fusion blends on the device";
   EXPECT_GT(ops->runs(OpCode::kColumnSums), 0);
 }
 

@@ -1,7 +1,10 @@
-// Reference and CUDA (emulated) agree on SamKV's scores of blocks, and on recomputed rows that
-// overwrite or blend with stored ones.
+// Reference, CPU and CUDA (emulated) agree on SamKV's scores of blocks, and on recomputed rows that
+// blend with stored ones.
 #include "kernels/cuda/rows/samkv.cuh"
 
+#include <span>
+
+#include "kernels/rows/fusion.h"
 #include "tests/unit/kernels/cuda/test_device.h"
 
 namespace quire::cuda {
@@ -96,12 +99,11 @@ TEST(CudaParity, AQueryWithoutLengthHasNothingToCompare) {
   EXPECT_EQ(device.download(comparable, 1), std::vector<float>{0});
 }
 
-/// Defines the kernel's result: blend in f64, round to the stored type, place.
+/// Defines the kernel's result: a blend in f64.
 struct Recomputed {
-  Recomputed(const Shape& shape, DType raw_type, DType target_type)
+  Recomputed(const Shape& shape, DType raw_type)
       : s(shape),
         raw(raw_type),
-        target(target_type),
         width(std::int64_t{s.kv_heads} * s.dim),
         k(random_floats(kRows * kLd(), 1)),
         v(random_floats(kRows * kLd(), 2)) {
@@ -121,9 +123,36 @@ struct Recomputed {
   }
   std::int64_t kLd() const { return width + 3; }
 
-  /// Returns [width] of row r.
-  std::vector<float> meaning(const std::vector<float>& fresh, const std::vector<float>& old,
-                             std::int64_t r, bool fuse) const {
+  /// Returns the blend of all rows, [kRows, kLd()], where what lies between rows is as it was.
+  std::vector<float> meaning(const std::vector<float>& fresh, const std::vector<float>& old) const {
+    std::vector<float> out = fresh;
+    for (std::int64_t r = 0; r < kRows; ++r) blend(out, old, r);
+    return out;
+  }
+  /// Returns the same by the CPU's functions.
+  std::vector<float> on_cpu(std::vector<float> fresh, const std::vector<float>& old) const {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const auto n = static_cast<std::size_t>(width);
+      const std::span row(fresh.data() + r * kLd(), n);
+      const std::span<const float> before(old.data() + r * width, n);
+      fuse(row, before, fusion_weight(row, before));
+    }
+    return fresh;
+  }
+  /// Returns the stored rows as the store holds them, [heads][2][kRows][dim] of `raw`.
+  std::vector<std::byte> stored() const {
+    const auto element = static_cast<std::int64_t>(dtype_bytes(raw));
+    std::vector<std::byte> out(static_cast<std::size_t>(2 * kRows * width * element));
+    EXPECT_OK(kv_pack_reference(
+        {old_k.data(), old_v.data(), kRows, width, width, s.kv_heads, s.dim, raw, out.data()}));
+    return out;
+  }
+  RawKvView view(const void* data) const {
+    const std::int64_t row = s.dim * static_cast<std::int64_t>(dtype_bytes(raw));
+    return {data, kRows, raw, 2 * kRows * row, kRows * row, row};
+  }
+
+  void blend(std::vector<float>& fresh, const std::vector<float>& old, std::int64_t r) const {
     double dot = 0, fresh2 = 0, old2 = 0;
     for (std::int64_t c = 0; c < width; ++c) {
       const double x = fresh[static_cast<std::size_t>(r * kLd() + c)],
@@ -132,94 +161,41 @@ struct Recomputed {
       fresh2 += x * x;
       old2 += y * y;
     }
-    const double cosine = dot / std::sqrt(fresh2 * old2), theta = !fuse ? 1
-                                                                  : std::isfinite(cosine)
-                                                                      ? std::clamp(cosine, 0.0, 1.0)
-                                                                      : 0;
-    std::vector<float> out;
+    const double cosine = dot / std::sqrt(fresh2 * old2),
+                 theta = std::isfinite(cosine) ? std::clamp(cosine, 0.0, 1.0) : 0;
     for (std::int64_t c = 0; c < width; ++c) {
-      out.push_back(static_cast<float>(theta * fresh[static_cast<std::size_t>(r * kLd() + c)] +
-                                       (1 - theta) * old[static_cast<std::size_t>(r * width + c)]));
+      float& x = fresh[static_cast<std::size_t>(r * kLd() + c)];
+      x = static_cast<float>(theta * x +
+                             (1 - theta) * old[static_cast<std::size_t>(r * width + c)]);
     }
-    return out;
   }
 
   static constexpr std::int64_t kRows = 5;
   Shape s;
-  DType raw, target;
+  DType raw;
   std::int64_t width;
   std::vector<float> k, v, old_k, old_v;
 };
 
-TEST(CudaParity, RecomputedRowsOverwriteOrBlend) {
-  const std::vector<std::int32_t> positions = {4, 299, 0, 17, 18}, to = {33, 2, 16, 0, 31};
+TEST(CudaParity, RecomputedRowsBlendWithStoredOnes) {
   for (const Shape& s : kShapes) {
-    const RopeTable table = table_of(s.dim, s.rotary, s.interleaved);
-    for (const auto& [raw, target] :
-         {std::pair{DType::kF16, DType::kBF16}, std::pair{DType::kF32, DType::kF32},
-          std::pair{DType::kBF16, DType::kF16}}) {
-      const Recomputed scene(s, raw, target);
-      for (const bool fuse : {false, true}) {
-        PagedKv expected(34, s.kv_heads, s.dim, target, TestLayout::kHeadMajor, 4),
-            actual(34, s.kv_heads, s.dim, target, TestLayout::kHeadMajor, 4);
-        std::vector<float> k, v;
-        for (std::int64_t r = 0; r < Recomputed::kRows; ++r) {
-          for (const float x : scene.meaning(scene.k, scene.old_k, r, fuse)) k.push_back(x);
-          for (const float x : scene.meaning(scene.v, scene.old_v, r, fuse)) v.push_back(x);
-        }
-        const auto element = static_cast<std::int64_t>(dtype_bytes(raw)), row = s.dim * element,
-                   rows = Recomputed::kRows;
-        std::vector<std::byte> packed(static_cast<std::size_t>(2 * rows * scene.width * element));
-        ASSERT_OK(kv_pack_reference({k.data(), v.data(), rows, scene.width, scene.width, s.kv_heads,
-                                     s.dim, raw, packed.data()}));
-        ASSERT_OK(
-            kv_place_reference(table, {{packed.data(), rows, raw, 2 * rows * row, rows * row, row},
-                                       expected.mutable_view(),
-                                       positions.data(),
-                                       to.data(),
-                                       0}));
+    for (const DType raw : {DType::kF16, DType::kF32, DType::kBF16}) {
+      const Recomputed scene(s, raw);
+      const std::vector<std::byte> stored = scene.stored();
+      const auto k = scene.meaning(scene.k, scene.old_k), v = scene.meaning(scene.v, scene.old_v);
+      const std::string what = std::string(dtype_name(raw)) + ", " + std::to_string(s.dim);
 
-        TestDevice device;
-        auto launcher = device.launcher();
-        std::vector<const void*> stored;  // [heads][2][head_dim] per row
-        for (std::int64_t r = 0; r < rows; ++r) {
-          std::vector<float> one;
-          for (std::int64_t h = 0; h < s.kv_heads; ++h) {
-            for (const auto* part : {&scene.old_k, &scene.old_v})
-              one.insert(one.end(), part->begin() + r * scene.width + h * s.dim,
-                         part->begin() + r * scene.width + (h + 1) * s.dim);
-          }
-          stored.push_back(device.upload(to_bytes(one, raw), "a stored row"));
-        }
-        const MutableKvView host = actual.mutable_view(), attached = device.attach(host);
-        const RecomputedRowsArgs args{device.upload(scene.k, "k"),
-                                      device.upload(scene.v, "v"),
-                                      rows,
-                                      scene.kLd(),
-                                      fuse ? device.upload(stored, "stored") : nullptr,
-                                      2 * row,
-                                      row,
-                                      raw,
-                                      device.upload(positions, "positions"),
-                                      device.upload(to, "rows"),
-                                      attached};
-        ASSERT_OK(launch_recomputed_rows(launcher, device.upload(table), args));
-        TestDevice::bring_back(attached, host);
-        // A blend may round to the neighbouring value.
-        const double tolerance = 2 * (epsilon_of(raw) + epsilon_of(target)) + 2e-6;
-        for (std::int64_t r = 0; r < 34; ++r) {
-          for (std::int32_t h = 0; h < s.kv_heads; ++h) {
-            for (int part = 0; part < 2; ++part) {
-              std::vector<float> a, b;
-              for (std::int64_t c = 0; c < s.dim; ++c)
-                a.push_back(load_f32(actual.row(r, part, h), target, c)),
-                    b.push_back(load_f32(expected.row(r, part, h), target, c));
-              expect_close(a, b, 4 * tolerance, tolerance,
-                           "row " + std::to_string(r) + (fuse ? " blended" : " overwritten"));
-            }
-          }
-        }
-      }
+      expect_close(scene.on_cpu(scene.k, scene.old_k), k, 1e-6, 1e-6, what + " keys of the CPU");
+      expect_close(scene.on_cpu(scene.v, scene.old_v), v, 1e-6, 1e-6, what + " values of the CPU");
+
+      TestDevice device;
+      auto launcher = device.launcher();
+      float *device_k = device.output(scene.k, "k"), *device_v = device.output(scene.v, "v");
+      ASSERT_OK(launch_blend_rows(
+          launcher, {device_k, device_v, Recomputed::kRows, scene.kLd(),
+                     scene.view(device.upload(stored, "stored")), s.kv_heads, s.dim}));
+      expect_close(device.download(device_k, std::ssize(k)), k, 1e-5, 1e-6, what + " keys");
+      expect_close(device.download(device_v, std::ssize(v)), v, 1e-5, 1e-6, what + " values");
     }
   }
 }
