@@ -7,6 +7,7 @@
 
 #include "base/index.h"
 #include "engine/select/block_scores.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -132,55 +133,49 @@ std::optional<ScorePair> scores_by_question(std::span<const SamkvScores::Documen
   return pair;
 }
 
-/// Collects the queries of all layers and documents, which are scored in one call if there is a
-/// scorer.
-class Together {
- public:
-  Together(const SelectionInput& input, std::size_t num_documents)
-      : input_(input), count_(num_documents) {}
-
-  /// Adds the queries of one layer, [document]; a single one serves all documents.
-  void add(std::vector<std::vector<float>> queries) { queries_.push_back(std::move(queries)); }
-
-  Status score(const SamkvScoreOptions& options, std::vector<SamkvScores::Document>& documents,
-               QueryFrame& frame) {
-    std::vector<BlockScorer::Item> items;
-    for (std::size_t layer = 0; layer < queries_.size(); ++layer) {
-      for (std::size_t i = 0; i < count_; ++i) {
-        SamkvScores::Document& doc = documents[i];
-        const std::size_t blocks = at(doc.sketch->num_blocks());
-        doc.score[layer].resize(blocks);
-        doc.comparable[layer].resize(blocks);
-        const std::int64_t distance = input_.query_pass->last_position -
-                                      input_.query_pass->context_position[at(doc.context)];
-        if (distance < 0 || distance >= input_.rope->max_positions())
-          return Status::invalid(
-              "positions", "a document lies further from the question than the model's window");
-        items.push_back({.context = doc.context,
-                         .layer = static_cast<std::int32_t>(layer),
-                         .sketch = doc.sketch,
-                         .query = queries_[layer][std::min(i, queries_[layer].size() - 1)],
-                         .distance = static_cast<std::int32_t>(distance),
-                         .score = doc.score[layer],
-                         .comparable = doc.comparable[layer]});
-      }
-    }
-    QUIRE_ASSIGN_OR_RETURN(const bool scored,
-                           input_.scorer->score({input_.num_heads, input_.num_kv_heads}, items));
-    if (scored) return {};
-    std::vector<float> means;
-    for (std::size_t n = 0; n < items.size(); ++n) {
-      QUIRE_RETURN_IF_ERROR(score_layer(input_, options, items[n].layer, items[n].query, frame,
-                                        means, documents[n % count_]));
-    }
-    return {};
-  }
-
- private:
-  const SelectionInput& input_;
-  const std::size_t count_;
-  std::vector<std::vector<std::vector<float>>> queries_;  ///< [layer][document or one]
+/// The queries of one layer.
+struct LayerQueries {
+  std::vector<std::vector<float>> each;  ///< [document], or a single one that serves all
+  std::vector<float> weights;            ///< of the bias, [whole document]
 };
+
+/// Scores all layers and documents in one call of the scorer.
+Status score_together(const SelectionInput& input, const SamkvScoreOptions& options,
+                      std::span<const LayerQueries> layers,
+                      std::vector<SamkvScores::Document>& documents) {
+  std::vector<BlockScorer::Item> items;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto& queries = layers[layer].each;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      SamkvScores::Document& doc = documents[i];
+      const std::size_t blocks = at(doc.sketch->num_blocks());
+      doc.score[layer].resize(blocks);
+      doc.comparable[layer].resize(blocks);
+      const std::int64_t distance = input.query_pass->last_position -
+                                    input.query_pass->context_position[at(doc.context)];
+      if (distance < 0 || distance >= input.rope->max_positions())
+        return Status::invalid("positions",
+                               "a document lies further from the question than the model's window");
+      items.push_back({.context = doc.context,
+                       .layer = static_cast<std::int32_t>(layer),
+                       .sketch = doc.sketch,
+                       .query = queries[std::min(i, queries.size() - 1)],
+                       .distance = static_cast<std::int32_t>(distance),
+                       .score = doc.score[layer],
+                       .comparable = doc.comparable[layer]});
+    }
+  }
+  QUIRE_ASSIGN_OR_RETURN(const bool scored,
+                         input.scorer->score({input.num_heads, input.num_kv_heads}, items));
+  if (scored) return {};
+  QueryFrame frame(input);
+  std::vector<float> means;
+  for (std::size_t n = 0; n < items.size(); ++n) {
+    QUIRE_RETURN_IF_ERROR(score_layer(input, options, items[n].layer, items[n].query, frame, means,
+                                      documents[n % documents.size()]));
+  }
+  return {};
+}
 
 /// Returns P_i of a document from the scores of its chunks.
 double keep_share_of(const SelectionInput& input, std::span<const SamkvScores::Document> chunks,
@@ -245,6 +240,29 @@ Result<std::vector<float>> compared_tail(const SelectionInput& input, BiasFrame 
   const std::int64_t first = std::int64_t{std::max(0, sketch.num_blocks() - 2)} *
                              sketch.block_tokens();
   return rotated_mean(input, local, first, sketch.num_tokens() - first);
+}
+
+/// Bends the question's mean query in one layer towards what the other documents are about.
+Status personalise(const SelectionInput& input, const SamkvScoreOptions& options,
+                   std::int32_t layer, std::span<const float> query, const SamkvScores& scores,
+                   LayerQueries& out) {
+  const auto whole = to_size(scores.num_documents());
+  std::vector<std::vector<float>> locals(whole, std::vector<float>(query.size()));
+  out.weights.resize(whole);
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<float> asked,
+                         compared_question(input, options.bias_frame, query));
+  for (std::size_t i = 0; i < scores.documents.size();) {
+    i = end_of_document(scores.documents, i);
+    const SamkvScores::Document& last = scores.documents[i - 1];
+    std::vector<float>& local = locals[at(last.document)];
+    last.sketch->local_query(layer, local);
+    QUIRE_ASSIGN_OR_RETURN(const std::vector<float> tail,
+                           compared_tail(input, options.bias_frame, *last.sketch, local));
+    out.weights[at(last.document)] = bias_weight(asked, tail, input.head_dim, options.bias_cos);
+  }
+  const auto personal = personalised_queries(query, locals, out.weights);
+  for (const auto& doc : scores.documents) out.each.push_back(personal[at(doc.document)]);
+  return {};
 }
 
 }  // namespace
@@ -335,50 +353,38 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
   out.documents = samkv_documents(input, options.whole_documents);
   const std::size_t count = out.documents.size(), whole = to_size(out.num_documents()),
                     dim = at(std::int64_t{input.num_heads} * input.head_dim);
-  std::vector<std::vector<float>> locals(whole, std::vector<float>(dim));
-  std::vector<float> weights(whole), means;
-  QueryFrame frame(input);
   const bool scorer = input.scorer != nullptr &&
                       options.frame == SamkvScoreOptions::Frame::kRotated && count > 0;
-  Together together(input, count);
+  const bool biased = options.bias && whole > 1;
   for (auto& doc : out.documents) {
     doc.score.resize(at(input.num_layers));
     doc.comparable.resize(at(input.num_layers));
   }
-  for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
-    const auto query = std::span(input.query_pass->mean_query).subspan(at(layer) * dim, dim);
-    const bool biased = options.bias && whole > 1;
-    std::vector<float> asked;
-    if (biased) {
-      QUIRE_ASSIGN_OR_RETURN(asked, compared_question(input, options.bias_frame, query));
+  std::vector<LayerQueries> layers(at(input.num_layers));
+  std::vector<Status> status(layers.size());
+  parallel_tasks(input.num_layers, [&](std::int64_t n) {
+    const auto layer = static_cast<std::int32_t>(n);
+    const auto query = std::span(input.query_pass->mean_query).subspan(at(n) * dim, dim);
+    LayerQueries& queries = layers[at(n)];
+    if (biased)
+      status[at(n)] = personalise(input, options, layer, query, out, queries);
+    else
+      queries.each.assign(scorer ? 1 : count, {query.begin(), query.end()});
+    if (scorer || !status[at(n)].ok()) return;
+    QueryFrame frame(input);
+    std::vector<float> means;
+    for (std::size_t i = 0; i < count && status[at(n)].ok(); ++i)
+      status[at(n)] = score_layer(input, options, layer, queries.each[i], frame, means,
+                                  out.documents[i]);
+  });
+  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
+  for (const LayerQueries& queries : layers) {
+    for (auto& doc : out.documents) {
+      if (biased)
+        doc.bias_weight += queries.weights[at(doc.document)] / static_cast<float>(input.num_layers);
     }
-    for (std::size_t i = 0; i < count && biased;) {
-      const std::size_t end = end_of_document(out.documents, i);
-      const SamkvScores::Document& last = out.documents[end - 1];
-      const std::size_t d = at(last.document);
-      last.sketch->local_query(layer, locals[d]);
-      QUIRE_ASSIGN_OR_RETURN(const std::vector<float> tail,
-                             compared_tail(input, options.bias_frame, *last.sketch, locals[d]));
-      weights[d] = bias_weight(asked, tail, input.head_dim, options.bias_cos);
-      for (; i < end; ++i)
-        out.documents[i].bias_weight += weights[d] / static_cast<float>(input.num_layers);
-    }
-    std::vector<std::vector<float>> queries;
-    if (biased) {
-      const auto personal = personalised_queries(query, locals, weights);
-      for (const auto& doc : out.documents) queries.push_back(personal[at(doc.document)]);
-    } else {
-      queries.assign(scorer ? 1 : count, {query.begin(), query.end()});
-    }
-    if (scorer) {
-      together.add(std::move(queries));
-      continue;
-    }
-    for (std::size_t i = 0; i < count; ++i)
-      QUIRE_RETURN_IF_ERROR(
-          score_layer(input, options, layer, queries[i], frame, means, out.documents[i]));
   }
-  if (scorer) QUIRE_RETURN_IF_ERROR(together.score(options, out.documents, frame));
+  if (scorer) QUIRE_RETURN_IF_ERROR(score_together(input, options, layers, out.documents));
   for (std::size_t i = 0; i < count;) {
     const std::size_t end = end_of_document(out.documents, i);
     const double share = keep_share_of(input, std::span(out.documents).subspan(i, end - i),
