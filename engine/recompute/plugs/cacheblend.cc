@@ -7,6 +7,7 @@
 #include "engine/recompute/row_pass.h"
 #include "engine/recompute/stored_row.h"
 #include "kernels/choice/topk.h"
+#include "kernels/parallel.h"
 #include "kernels/rows/raw_rows.h"
 
 namespace quire {
@@ -104,20 +105,29 @@ class CacheBlendPass final : public RecomputePass, private ForwardHook {
   }
 
   Status measure(const LayerPass& pass) {
+    constexpr std::int64_t kRowsEach = 16;  // of one core
     const std::int64_t dim = std::int64_t{input_.num_kv_heads} * input_.head_dim;
-    std::vector<float> old(at(2 * dim));
-    for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-      const std::size_t r = next_ + at(pass.rows[i]);
-      QUIRE_ASSIGN_OR_RETURN(const RawKvView block,
-                             stored_block(*input_.stored, candidates_[r], pass.layer));
-      load_raw_row(block, candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
-                   old.data(), old.data() + dim);
-      const std::int64_t at = static_cast<std::int64_t>(i) * pass.host_qkv.ld;
-      double sum = 0;
-      if (options_.by_key()) sum += squared_distance(pass.host_qkv.k + at, old.data(), dim);
-      if (options_.by_value()) sum += squared_distance(pass.host_qkv.v + at, old.data() + dim, dim);
-      deviation_[r] = static_cast<float>(sum);
+    std::vector<RawKvView> blocks;
+    for (const std::int32_t row : pass.rows) {
+      QUIRE_ASSIGN_OR_RETURN(
+          const RawKvView block,
+          stored_block(*input_.stored, candidates_[next_ + at(row)], pass.layer));
+      blocks.push_back(block);
     }
+    parallel_for(count_of(blocks), kRowsEach, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> old(at(2 * dim));
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::size_t r = next_ + at(pass.rows[at(i)]);
+        load_raw_row(blocks[at(i)], candidates_[r].block_row, input_.num_kv_heads, input_.head_dim,
+                     old.data(), old.data() + dim);
+        const std::int64_t from = i * pass.host_qkv.ld;
+        double sum = 0;
+        if (options_.by_key()) sum += squared_distance(pass.host_qkv.k + from, old.data(), dim);
+        if (options_.by_value())
+          sum += squared_distance(pass.host_qkv.v + from, old.data() + dim, dim);
+        deviation_[r] = static_cast<float>(sum);
+      }
+    });
     return {};
   }
 
