@@ -13,12 +13,15 @@
 namespace quire {
 
 /// Tells which layers of the working cache hold all stored rows, as values arrive while lower
-/// layers run.
+/// layers run. On a device rows whose values have arrived count as placed, and bring() places them.
+/// The host then packs a layer while the device computes the one below.
 class LayerGate {
  public:
   virtual ~LayerGate() = default;
   virtual bool placed(std::int32_t layer) const = 0;
   virtual bool all_placed() const = 0;
+  /// Is called before a pass runs through a layer that counts as placed. Errors: those of placing.
+  virtual Status bring(std::int32_t layer) = 0;
 };
 
 /// Reports what a pass did.
@@ -43,6 +46,8 @@ class RecomputePass {
   virtual bool done() const = 0;
   /// Returns whether step() can continue; else it waits for rows to be placed.
   virtual bool ready() const { return gate_ == nullptr || gate_->all_placed(); }
+  /// Returns whether step() brings each layer by itself; else all are brought before.
+  virtual bool brings_layers() const { return false; }
   /// Runs one forward call of at most max_rows rows (>= 1), as far as layers are placed; the last
   /// call also does the final writes. It must not be called once done(). Until a call has run all
   /// layers, the next step() continues it with the workspace it began with.
@@ -62,10 +67,10 @@ class RecomputePass {
   void observe(ForwardHook* hook) { observer_ = hook; }
   /// Sets the gate that the pass waits on; null: all layers are placed. Call before the first
   /// step(); it must outlive the pass.
-  void wait_on(const LayerGate* gate) { gate_ = gate; }
+  void wait_on(LayerGate* gate) { gate_ = gate; }
 
  protected:
-  const LayerGate* gate_ = nullptr;
+  LayerGate* gate_ = nullptr;
   ForwardHook* observer_ = nullptr;
   RecomputeReport report_;
 };

@@ -46,9 +46,12 @@ class RowChunk {
   std::size_t num_rows() const { return num_rows_; }
   /// Runs layers as far as they are placed. Errors: those of forward() and of the hook, which end
   /// the chunk.
-  Status advance(const LayerGate* gate) {
+  Status advance(LayerGate* gate) {
     Status status;
-    while (status.ok() && !pass_->done() && ready(gate)) status = pass_->step();
+    while (status.ok() && !pass_->done() && ready(gate)) {
+      if (gate != nullptr) status = gate->bring(pass_->layer());
+      if (status.ok()) status = pass_->step();
+    }
     if (!status.ok() || pass_->done()) pass_.reset();
     return status;
   }

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/model/hook_chain.h"
@@ -36,6 +37,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   bool ready() const override {
     return chunk_.running() ? chunk_.ready(gate_) : gate_ == nullptr || gate_->placed(0);
   }
+  bool brings_layers() const override { return true; }
 
   Status step(Model& model, WorkingCache& cache, ForwardWorkspace& workspace,
               std::int64_t max_rows) override {
@@ -57,17 +59,20 @@ class RowPass final : public RecomputePass, private ForwardHook {
       chunk_.begin(rows_, next_, max_rows, model, cache, *hooks_, workspace);
     }
     QUIRE_RETURN_IF_ERROR(chunk_.advance(gate_));
-    if (!chunk_.running()) next_ += chunk_.num_rows();
-    return {};
+    if (chunk_.running()) return {};
+    next_ += chunk_.num_rows();
+    return std::exchange(checked_, Status());
   }
 
   /// Compares layer 0 with the stored KV; above it the pass relies on positions.
-  bool needs_host(std::int32_t layer, HookPoint point, Compute&) const override {
-    return layer == 0 && point == HookPoint::kProjection;
+  bool needs_host(std::int32_t layer, HookPoint point, Compute& compute) const override {
+    return layer == 0 && point == HookPoint::kProjection && compute.on_host();
   }
 
   Status after_projection(LayerPass& pass) override {
-    if (pass.layer == 0) QUIRE_RETURN_IF_ERROR(check_stored(pass));
+    if (pass.layer == 0)
+      QUIRE_RETURN_IF_ERROR(pass.compute->on_host() ? check_stored(next_, pass.host_qkv)
+                                                    : check_at_the_end(pass));
     report_.projected += count_of(pass.rows);
     padding_.clear();
     written_.clear();
@@ -90,12 +95,28 @@ class RowPass final : public RecomputePass, private ForwardHook {
     return write_back_ == WriteBack::kFusion ? keep_fresh(pass) : Status();
   }
 
-  Status check_stored(const LayerPass& pass) {
-    QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong,
-                           find_wrong_row(input_, rows_, next_, pass.host_qkv));
+  Status check_stored(std::size_t first, const QkvRows& qkv) {
+    QUIRE_ASSIGN_OR_RETURN(const std::int64_t wrong, find_wrong_row(input_, rows_, first, qkv));
     if (wrong < 0) return {};
-    report_.wrong_context = rows_[next_ + at(wrong)].context;
+    report_.wrong_context = rows_[first + at(wrong)].context;
     return wrong_context_status(report_.wrong_context);
+  }
+
+  /// Has the rows compared once the chunk has run, so that a device does not wait for the host.
+  Status check_at_the_end(const LayerPass& pass) {
+    const std::int64_t dim = std::int64_t{input_.num_kv_heads} * input_.head_dim,
+                       rows = pass.qkv.rows, each = rows * dim,
+                       bytes = 2 * each * static_cast<std::int64_t>(sizeof(float));
+    FetchOps& fetch = pass.compute->fetch();
+    LinearOps& linear = pass.compute->linear();
+    QUIRE_ASSIGN_OR_RETURN(std::byte* const there, fetch.place(bytes));
+    auto* const k = reinterpret_cast<float*>(there);
+    QUIRE_RETURN_IF_ERROR(linear.copy_rows(pass.qkv.k, rows, dim, pass.qkv.ld, k));
+    QUIRE_RETURN_IF_ERROR(linear.copy_rows(pass.qkv.v, rows, dim, pass.qkv.ld, k + each));
+    return fetch.fetch(bytes, [this, first = next_, rows, dim, each](const std::byte* data) {
+      const auto* keys = reinterpret_cast<const float*>(data);
+      checked_ = check_stored(first, {nullptr, keys, keys + each, rows, dim});
+    });
   }
 
   /// Appends stored KV of active rows that this layer does not keep, one range of neighbouring rows
@@ -130,7 +151,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
     return pass.compute->kv().place(*input_.rope, pages, pieces);
   }
 
-  /// Holds this layer's written rows until the end of the pass.
+  /// Holds this layer's written rows, blended, until the end of the pass.
   Status keep_fresh(const LayerPass& pass) {
     std::vector<FusedRows::Row> rows;
     for (const std::int32_t i : written_) {
@@ -139,7 +160,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
       rows.push_back({block, row.block_row, i, static_cast<std::int32_t>((*pass.cache_rows)[at(i)]),
                       row.position});
     }
-    return fused_.add(pass, num_replaced_, std::move(rows));
+    return fused_.add(pass, num_replaced_, rows);
   }
 
   static std::int64_t count_replaced(const RowSet& rows, std::int32_t num_layers) {
@@ -165,6 +186,7 @@ class RowPass final : public RecomputePass, private ForwardHook {
   FusedRows fused_;
   std::optional<HookChain> hooks_;
   RowChunk chunk_;
+  Status checked_;  ///< what a device's chunk was compared to
   std::vector<std::int32_t> written_, padding_positions_, padding_rows_;
   std::vector<std::size_t> padding_;  ///< rows that this layer does not keep
 };

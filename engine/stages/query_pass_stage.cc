@@ -188,7 +188,8 @@ Status QueryPassStage::begin() {
 }
 
 bool QueryPassStage::has_work() {
-  return part_ != Part::kPlace || placement_.ready() || placement_.done();
+  if (part_ != Part::kPlace || placement_.all_placed()) return true;
+  return !placement_.by_passes() && placement_.ready();
 }
 
 Status QueryPassStage::work() {
@@ -200,7 +201,7 @@ Status QueryPassStage::work() {
         return compute(run_.request.prefix_ids, 0, nullptr);
       return end_prefix();
     case Part::kPlace:
-      if (!placement_.done()) return placement_.step();
+      if (!placement_.all_placed()) return placement_.step();
       part_ = Part::kQuestion;
       computed_ = 0;
       return {};
@@ -243,7 +244,11 @@ Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_
   // The question runs again after the selected blocks; the prefix stays.
   HeadTrack* track = hook == nullptr ? run_.head_track.get() : nullptr;
   request.tap = track;
-  QUIRE_RETURN_IF_ERROR(forward(*run_.core.model, request, run_.core.workspace));
+  ForwardPass pass(*run_.core.model, request, run_.core.workspace);
+  while (!pass.done()) {
+    if (hook != nullptr) QUIRE_RETURN_IF_ERROR(placement_.bring(pass.layer()));
+    QUIRE_RETURN_IF_ERROR(pass.step());
+  }
   if (track != nullptr) QUIRE_RETURN_IF_ERROR(track->add_computed(request.token_ids, positions));
   computed_ += n;
   const auto now = Clock::now();

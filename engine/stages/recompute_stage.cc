@@ -22,7 +22,7 @@ bool RecomputeStage::has_work() {
 
 Status RecomputeStage::work() {
   if (assembly_->can_place()) return assembly_->place();
-  return recomputed() ? Status() : run_chunk();
+  return recomputed() ? assembly_->bring_all() : run_chunk();
 }
 
 AfterStage RecomputeStage::next() {
@@ -66,6 +66,9 @@ void RecomputeStage::give_up() {
 Status RecomputeStage::run_chunk() {
   if (started_ == Clock::time_point{}) started_ = Clock::now();
   if (outdated()) give_up();
+  // A device copies the first layer while the pass is prepared.
+  if (!prepared_ && assembly_->placed().placed(0))
+    QUIRE_RETURN_IF_ERROR(assembly_->placed().bring(0));
   if (!prepared_) QUIRE_RETURN_IF_ERROR(prepare());
   if (pass_) {
     if (!pass_->ready()) return {};
@@ -82,6 +85,7 @@ Status RecomputeStage::run_chunk() {
 Status RecomputeStage::run_pass() {
   const auto started = Clock::now();
   const bool all = assembly_->placed().all_placed();
+  if (!pass_->brings_layers()) QUIRE_RETURN_IF_ERROR(assembly_->bring_all());
   const Status status = pass_->step(*run_.core.model, *run_.cache,
                                     all ? run_.core.workspace : own_workspace_,
                                     run_.core.chunk_tokens);

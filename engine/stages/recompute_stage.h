@@ -22,7 +22,7 @@ class RecomputeStage final : public SuppliedStage {
   RecomputeStage(StageResources& shared, std::unique_ptr<Assembly> assembly);
 
   /// Layers above the highest layer of the pass may still be loading when it is over.
-  bool done() const override { return recomputed() && assembly_->placed().all_placed(); }
+  bool done() const override { return recomputed() && assembly_->all_in_cache(); }
   AfterStage next() override;
 
  private:

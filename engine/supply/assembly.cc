@@ -125,6 +125,12 @@ bool Assembly::ready() const {
 
 Status Assembly::place() { return placement_.step(); }
 
+Status Assembly::bring_all() {
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    QUIRE_RETURN_IF_ERROR(placement_.bring(layer));
+  return {};
+}
+
 Status Assembly::step() {
   Item& item = items_[next_];
   if (item.contexts.empty()) return run_.sparse_prefill() ? run_sparse(item) : run_chunk(item);
@@ -240,7 +246,7 @@ void Assembly::begin_chunk(Item& item) {
   }
   // Other passes run between layers, in the engine's workspace.
   c.pass.emplace(*run_.core.model, request,
-                 placement_.done() ? run_.core.workspace : c.own_workspace);
+                 placement_.all_placed() ? run_.core.workspace : c.own_workspace);
 }
 
 Status Assembly::run_chunk(Item& item) {
@@ -251,8 +257,10 @@ Status Assembly::run_chunk(Item& item) {
     item.replaces_last_row = false;
   }
   if (!chunk_) begin_chunk(item);
-  while (!chunk_->pass->done() && placement_.placed(chunk_->pass->layer()))
+  while (!chunk_->pass->done() && placement_.placed(chunk_->pass->layer())) {
+    QUIRE_RETURN_IF_ERROR(placement_.bring(chunk_->pass->layer()));
     QUIRE_RETURN_IF_ERROR(chunk_->pass->step());
+  }
   const double ms = ms_between(started, Clock::now());
   run_.stats.prefill_ms += ms;
   if (!placement_.done()) run_.stats.overlapped_ms += ms;

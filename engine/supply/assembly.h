@@ -36,10 +36,15 @@ class Assembly {
   bool done() const { return next_ == items_.size(); }
   /// Returns whether arrived values may be placed, even while a pass is between layers. Place them
   /// before any other step.
-  bool can_place() const { return placement_.ready(); }
+  bool can_place() const { return placement_.ready() && !(placement_.by_passes() && !placing_); }
   Status place();
+  /// Places all layers that have arrived and are left to passes.
+  Status bring_all();
+  /// Returns whether no row of a placed context is missing in the cache.
+  bool all_in_cache() const { return placement_.done(); }
   /// Returns the gate over placed layers. The question, and a recompute pass before it, run through
   /// a layer once it is placed.
+  LayerGate& placed() { return placement_; }
   const LayerGate& placed() const { return placement_; }
   /// Computes one chunk, as far as layers are placed, or places one context.
   Status step();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/index.h"
@@ -41,7 +42,7 @@ Status Placement::begin(std::vector<std::int32_t> contexts) {
     part.context = context;
     part.generation = supply_.generation(context);
     part.first_row.resize(at(num_layers));
-    part.placed.resize(at(run_.work(context).layout.num_groups()));
+    part.placed.resize(at(num_layers));
     std::vector<std::int32_t> positions;
     for (std::int32_t layer = 0; layer < num_layers; ++layer) {
       if (layer == 0 || !run_.execution.selection.same_in_all_layers()) {
@@ -61,58 +62,87 @@ bool Placement::done() const {
   });
 }
 
+bool Placement::by_passes() const { return run_.core.model->compute().memory() != nullptr; }
+
+/// Returns whether the part's rows of this layer are in the cache.
+bool Placement::holds(const Part& part, std::int32_t layer) const {
+  return part.generation == supply_.generation(part.context) && part.placed[at(layer)] != 0;
+}
+
+bool Placement::arrived(const Part& part, std::int32_t layer) const {
+  return supply_.ready(part.context, run_.work(part.context).layout.group_of(layer));
+}
+
 bool Placement::placed(std::int32_t layer) const {
+  const bool comes = by_passes();
   return std::all_of(parts_.begin(), parts_.end(), [&](const Part& p) {
-    return p.generation == supply_.generation(p.context) &&
-           p.placed[at(run_.work(p.context).layout.group_of(layer))] != 0;
+    return holds(p, layer) || (comes && arrived(p, layer));
   });
 }
 
-std::vector<std::int32_t> Placement::groups_ready(const Part& part) const {
-  std::vector<std::int32_t> groups;
-  const bool again = part.generation != supply_.generation(part.context);
-  for (std::int32_t g = 0; g < static_cast<std::int32_t>(part.placed.size()); ++g) {
-    if ((again || !part.placed[at(g)]) && supply_.ready(part.context, g)) groups.push_back(g);
-  }
-  return groups;
+bool Placement::all_placed() const {
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    if (!placed(layer)) return false;
+  return true;
+}
+
+std::vector<std::int32_t> Placement::layers_ready(const Part& part) const {
+  std::vector<std::int32_t> layers;
+  for (std::int32_t layer = 0; layer < run_.cache->num_layers(); ++layer)
+    if (!holds(part, layer) && arrived(part, layer)) layers.push_back(layer);
+  return layers;
 }
 
 bool Placement::ready() const {
   return std::any_of(parts_.begin(), parts_.end(),
-                     [this](const Part& p) { return !groups_ready(p).empty(); });
+                     [this](const Part& p) { return !layers_ready(p).empty(); });
 }
 
-std::vector<std::int32_t> Placement::take_layers(Part& part) {
-  std::vector<std::int32_t> layers;
-  const std::vector<std::int32_t> groups = groups_ready(part);
-  if (groups.empty()) return layers;
+void Placement::take(Part& part, std::span<const std::int32_t> layers) {
   if (part.generation != supply_.generation(part.context)) {
     part.generation = supply_.generation(part.context);
     std::fill(part.placed.begin(), part.placed.end(), std::uint8_t{0});
   }
-  const KvLayout& layout = run_.work(part.context).layout;
-  for (const std::int32_t g : groups) {
-    part.placed[at(g)] = 1;
-    for (std::int32_t l = 0; l < layout.layers_in(g); ++l)
-      layers.push_back(g * layout.layers_per_group() + l);
-  }
-  return layers;
+  for (const std::int32_t layer : layers) part.placed[at(layer)] = 1;
 }
 
-Status Placement::step() {
-  const bool on_device = run_.core.model->compute().memory() != nullptr;
+void Placement::release_placed() {
+  for (const Part& part : parts_)
+    if (values_ == Values::kRelease && part.done()) supply_.release(part.context);
+}
+
+Status Placement::bring(std::int32_t layer) {
+  if (!by_passes()) return {};
   const auto started = Clock::now();
   std::vector<Ready> all;
   for (Part& part : parts_) {
-    if (std::vector<std::int32_t> layers = take_layers(part); !layers.empty())
-      all.push_back({&part, std::move(layers)});
-    if (!all.empty() && !on_device) break;
+    if (holds(part, layer) || !arrived(part, layer)) continue;
+    take(part, std::span(&layer, 1));
+    all.push_back({&part, {layer}});
   }
   if (all.empty()) return {};
-  const Status status = on_device ? place_in_order(all) : place_by_threads(all.front());
-  for (const Ready& ready : all) {
-    if (values_ == Values::kRelease && ready.part->done()) supply_.release(ready.part->context);
+  if (brought_ == Clock::time_point{}) brought_ = started;
+  const Status status = place_in_order(all);
+  release_placed();
+  const auto now = Clock::now();
+  run_.place_ms += ms_between(started, now);
+  if (done()) run_.add_span("place", std::exchange(brought_, {}), now);
+  return status;
+}
+
+Status Placement::step() {
+  const auto started = Clock::now();
+  std::vector<Ready> all;
+  for (Part& part : parts_) {
+    if (std::vector<std::int32_t> layers = layers_ready(part); !layers.empty()) {
+      take(part, layers);
+      all.push_back({&part, std::move(layers)});
+    }
+    if (!all.empty() && !by_passes()) break;
   }
+  if (all.empty()) return {};
+  const Status status = by_passes() ? place_in_order(all) : place_by_threads(all.front());
+  release_placed();
   const auto now = Clock::now();
   run_.place_ms += ms_between(started, now);
   run_.add_span("place", started, now);

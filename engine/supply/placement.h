@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine/query/query_run.h"
 #include "engine/recompute/recompute_pass.h"
@@ -13,8 +14,8 @@
 namespace quire {
 
 /// Places contexts. begin() appends the rows of all contexts in prompt order in every layer; their
-/// contents are filled in by groups of layers, in the order in which values arrive. Keys are
-/// rotated to the plan's positions. Threads: the engine thread.
+/// contents are filled in as values arrive. Keys are rotated to the plan's positions. Threads: the
+/// engine thread.
 class Placement final : public LayerGate {
  public:
   /// Selects what happens to the values of a context once it is placed in all layers.
@@ -26,9 +27,13 @@ class Placement final : public LayerGate {
   /// The previous call must be done. Errors: kResourceExhausted.
   Status begin(std::vector<std::int32_t> contexts);
   bool done() const;
-  /// Returns whether all rows of this layer are placed, so that a pass may run through it.
+  /// Returns whether a pass may run through this layer, once it has called bring().
   bool placed(std::int32_t layer) const override;
-  bool all_placed() const override { return done(); }
+  bool all_placed() const override;
+  /// Places what has arrived of this layer, on a device.
+  Status bring(std::int32_t layer) override;
+  /// Returns whether a device computes, so that passes bring the layers that they run through.
+  bool by_passes() const;
   /// Returns whether values have arrived that are not placed yet.
   bool ready() const;
   /// Places values that have arrived: of one context, or of all contexts on a device.
@@ -38,7 +43,7 @@ class Placement final : public LayerGate {
   struct Part {
     std::int32_t context = 0, generation = 0;
     std::vector<std::int64_t> first_row;  ///< [layer]
-    std::vector<std::uint8_t> placed;     ///< [group]
+    std::vector<std::uint8_t> placed;     ///< [layer]
     bool done() const;
   };
   void add_positions(std::int32_t context, std::int32_t layer,
@@ -48,9 +53,12 @@ class Placement final : public LayerGate {
     Part* part;
     std::vector<std::int32_t> layers;
   };
-  std::vector<std::int32_t> groups_ready(const Part& part) const;
-  /// Takes what may be placed now of a part, and counts it as placed.
-  std::vector<std::int32_t> take_layers(Part& part);
+  bool holds(const Part& part, std::int32_t layer) const;
+  bool arrived(const Part& part, std::int32_t layer) const;
+  std::vector<std::int32_t> layers_ready(const Part& part) const;
+  /// Counts layers of a part as placed.
+  void take(Part& part, std::span<const std::int32_t> layers);
+  void release_placed();
   Status place_by_threads(const Ready& ready);
   Status place_in_order(std::span<const Ready> all);
   Status place_layer(const Part& part, std::int32_t layer);
@@ -59,6 +67,7 @@ class Placement final : public LayerGate {
   KvSupply& supply_;
   const Values values_;
   std::vector<Part> parts_;
+  Clock::time_point brought_;  ///< time of the first bring(), until all is placed
 };
 
 }  // namespace quire

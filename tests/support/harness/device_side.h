@@ -19,6 +19,7 @@ namespace quire::testing {
 
 /// One engine with its documents.
 struct DeviceSide {
+  std::unique_ptr<Store> inner;  ///< behind `store` if a test wraps it
   std::unique_ptr<Store> store;
   std::unique_ptr<Engine> engine;
   std::vector<Doc> docs;
@@ -35,6 +36,10 @@ class DeviceSideTest : public ::testing::Test {
                                    std::initializer_list<std::size_t> lengths = {75, 70}) {
     auto s = std::make_unique<DeviceSide>();
     s->store = open_test_store(folder_.path() / name);
+    if (wrap_store_) {
+      s->inner = std::move(s->store);
+      s->store = wrap_store_(s->inner);
+    }
     const std::shared_ptr<const Tokenizer> tokenizer = std::move(*load_tokenizer(model));
     EngineParts parts{
         .model = std::move(*load_model(
@@ -108,7 +113,9 @@ class DeviceSideTest : public ::testing::Test {
   }
 
   TempFolder folder_;
-  fs::path head_path_;                                ///< folder of a retrieval head; empty: none
+  fs::path head_path_;  ///< folder of a retrieval head; empty: none
+  /// Makes the store of a side made later from the one that is behind it.
+  std::function<std::unique_ptr<Store>(std::unique_ptr<Store>& behind)> wrap_store_;
   std::function<void(EngineOptions&)> edit_options_;  ///< applied to sides made later
 };
 
