@@ -319,10 +319,12 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     cache.strategy = strategy;
     std::vector<double> us;
     std::int64_t read = 0, prompt = 0;
+    QueryStats last;
     for (int round = 0; round < cases.question_rounds; ++round) {
       const quire::bench::Answered answered = cached.ask(order, question, cache);
       if (round > 0) us.push_back(answered.stats.ttft_ms * 1e3);
       read = answered.bytes_read();
+      last = answered.stats;
       prompt = answered.plan.prompt_tokens;
     }
     // The least work of recompute is the prompt's arithmetic. The least work of the others is
@@ -335,6 +337,11 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     if (whole > 0) row.more.emplace_back("share_of_recompute", row.median_us / whole);
     if (blend > 0) row.more.emplace_back("share_of_cacheblend", row.median_us / blend);
     (whole > 0 ? blend : whole) = row.median_us;
+    // Parts of the last round.
+    row.more.emplace_back("query_pass_ms", last.query_pass_ms);
+    row.more.emplace_back("select_ms", last.select_ms);
+    row.more.emplace_back("recompute_ms", last.recompute_ms);
+    row.more.emplace_back("prefill_ms", last.prefill_ms);
     out.row(row);
   }
 }
