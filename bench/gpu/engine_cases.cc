@@ -19,6 +19,7 @@
 #include "engine/model/forward.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/retriever.h"
+#include "engine/retrieve/slot_copies.h"
 #include "kernels/cuda/backend/loader.h"
 #include "kernels/matmul/matmul.h"
 
@@ -113,7 +114,7 @@ class ModelBench {
     const Caches caches = filled(sequences, context, Lengths::kEqual);
     struct Way {
       std::string name, resident;
-      std::map<std::string, std::string, std::less<>> options;
+      Options options;
     };
     double dense = 0, in_place = 0, freekv = 0;
     for (const auto& [name, resident, options] :
@@ -123,30 +124,17 @@ class ModelBench {
                           {"freekv", "none", {}},
                           {"arkvale", "none", {}}}) {
       DevicePool slots(0, model_->compute().memory());
+      Options given = options;
+      if (!resident.empty()) {
+        given["decode_budget"] = "2048";
+        given["decode_resident"] = resident;
+      }
       std::vector<std::unique_ptr<Retriever>> made;
       std::vector<Retriever*> each;
       for (const auto& cache : caches) {
-        cache->truncate_all(context);
-        const ContextRows whole{0, context};
-        std::map<std::string, std::string, std::less<>> given = options;
-        if (!resident.empty()) {
-          given["decode_budget"] = "2048";
-          given["decode_resident"] = resident;
-        }
         made.push_back(take(retrievers().make(name.substr(0, name.find(' ')), PlugOptions(given))));
         each.push_back(made.back().get());
-        SequenceContext all;
-        AssembledPrompt assembled;
-        all.cache = cache.get();
-        assembled.contexts = std::span(&whole, 1);
-        all.device = &slots;
-        all.compute = &model_->compute();
-        assembled.num_tokens = context;
-        all.num_layers = config_.num_layers;
-        all.num_heads = config_.num_heads;
-        all.num_kv_heads = config_.num_kv_heads;
-        all.head_dim = config_.head_dim;
-        check(each.back()->prepare(all, assembled));
+        prepare(*each.back(), *cache, context, slots);
       }
       std::vector<double> us = steps(caches, each, cases_.retrieve_steps);
       std::int64_t moved = 0, selections = 0;
@@ -184,9 +172,84 @@ class ModelBench {
     }
   }
 
+  /// Measures one sequence's steps on a device of `device_bytes`, which the weights share with its
+  /// KV: over everything, with the layers that have no room read across the bus, and by retrievers
+  /// over a part of the rows.
+  void offload(std::int64_t context, std::int64_t device_bytes, const SectionOutput& out) {
+    // What a pass needs besides weights and KV.
+    constexpr std::int64_t kWorkspace = std::int64_t{1} << 30;
+    const std::int64_t kv_bytes = device_bytes -
+                                  static_cast<std::int64_t>(model_->decode_weight_bytes()) -
+                                  kWorkspace;
+    const double layer_bytes = kv_bytes_per_token() / config_.num_layers *
+                               static_cast<double>(context);
+    const auto fit = static_cast<std::int32_t>(static_cast<double>(kv_bytes) / layer_bytes);
+    double across = 0;
+    for (const char* name : {"dense", "ctkvr", "freekv"}) {
+      DevicePool pool(kv_bytes, model_->compute().memory());
+      const auto retriever = take(retrievers().make(name, PlugOptions(Options{})));
+      Caches caches;
+      caches.push_back(std::make_unique<WorkingCache>(pool_, config_.num_layers));
+      const auto* watcher = capability<PromptWatcher>(*retriever);
+      PromptQueries queries(
+          model_->rope(), {config_.num_layers, config_.num_heads, config_.head_dim},
+          watcher != nullptr ? watcher->queries_wanted(context) : WantedQueries{}, context);
+      fill(*caches[0], context, watcher != nullptr ? &queries : nullptr);
+      if (across == 0) leave(*caches[0], std::clamp(fit, 0, config_.num_layers));
+      const auto start = Clock::now();
+      prepare(*retriever, *caches[0], context, pool, &queries);
+      const double prepared = ms_since(start);
+      Retriever* const each[] = {retriever.get()};
+      Row row = row_of(std::string("engine ") + name + " offloaded",
+                       "1 sequence of " + std::to_string(context) + " tokens, " +
+                           std::to_string(device_bytes >> 30) + " GiB",
+                       0, 0, steps(caches, each, cases_.retrieve_steps));
+      retriever->synchronize();
+      if (across > 0) row.more.emplace_back("times_as_fast_as_dense", across / row.median_us);
+      if (across == 0) across = row.median_us;
+      row.more.emplace_back("tokens_per_s", 1e6 / row.median_us);
+      row.more.emplace_back("prepare_ms", prepared);
+      row.more.emplace_back("layers_offloaded", std::string(name) == "dense"
+                                                    ? config_.num_layers - fit
+                                                    : retriever->stats().layers_offloaded);
+      out.row(row);
+    }
+  }
+
  private:
   using Caches = std::vector<std::unique_ptr<WorkingCache>>;
+  using Options = std::map<std::string, std::string, std::less<>>;
   enum class Lengths { kEqual, kUnequal };
+  /// Prepares a retriever for the first `context` rows of a cache.
+  void prepare(Retriever& retriever, WorkingCache& cache, std::int64_t context, DevicePool& slots,
+               PromptQueries* queries = nullptr) {
+    cache.truncate_all(context);
+    const ContextRows whole{0, context};
+    SequenceContext all;
+    all.cache = &cache;
+    all.device = &slots;
+    all.compute = &model_->compute();
+    all.num_layers = config_.num_layers;
+    all.num_heads = config_.num_heads;
+    all.num_kv_heads = config_.num_kv_heads;
+    all.head_dim = config_.head_dim;
+    AssembledPrompt assembled;
+    assembled.contexts = std::span(&whole, 1);
+    assembled.queries = queries;
+    assembled.num_tokens = context;
+    check(retriever.prepare(all, assembled));
+    auto* const pieces = capability<PreparesInPieces>(retriever);
+    while (pieces != nullptr && !pieces->prepared()) check(pieces->prepare_more());
+  }
+  /// Lets the layers from `first` on leave the device.
+  void leave(WorkingCache& cache, std::int32_t first) {
+    SequenceContext all;
+    all.cache = &cache;
+    all.compute = &model_->compute();
+    RetrieveStats stats;
+    for (std::int32_t layer = first; layer < config_.num_layers; ++layer)
+      check(leave_device(all, layer, PageLayout::kHeadPages, stats));
+  }
   Caches filled(std::int64_t sequences, std::int64_t context, Lengths lengths = Lengths::kUnequal) {
     Caches caches;
     for (std::int64_t s = 0; s < sequences; ++s) {
@@ -216,7 +279,7 @@ class ModelBench {
     }
     return us;
   }
-  void fill(WorkingCache& cache, std::int64_t tokens) {
+  void fill(WorkingCache& cache, std::int64_t tokens, ForwardHook* hook = nullptr) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), positions(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i)
       ids[i] = static_cast<std::int32_t>(100 + i * 7919 % 3000);
@@ -231,6 +294,7 @@ class ModelBench {
       r.positions = std::span(positions).subspan(static_cast<std::size_t>(first),
                                                  static_cast<std::size_t>(n));
       r.cache = &cache;
+      r.hook = hook;
       if (first + n == tokens) {
         r.logit_rows = std::span(&last, 1);
         r.logits = logits.data();
@@ -287,6 +351,16 @@ void retrieve_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     bench.retrieve(cases.retrieve_sequences, cases.retrieve_tokens, out);
   else
     skip("decode over a part of the rows", retrieved);
+}
+
+void offload_rows(const EngineCaseOptions& options, const SectionOutput& out) {
+  const EngineCases cases = engine_cases(options.quick);
+  const std::int64_t tokens = cases.offload_tokens + cases.retrieve_steps + 64;
+  ModelBench bench(cases, open_compute(options), tokens, tokens);
+  if (bench.fits(tokens))
+    bench.offload(cases.offload_tokens, cases.offload_device_bytes, out);
+  else
+    skip("decode with KV in host memory", tokens);
 }
 
 /// Measures milliseconds until the first token of a question over cached documents, with all KV in
@@ -352,7 +426,8 @@ std::vector<Section> engine_sections(const EngineCaseOptions& options) {
   return {{"prefill", 80, [options](const SectionOutput& out) { prefill_rows(options, out); }},
           {"decode", 120, [options](const SectionOutput& out) { decode_rows(options, out); }},
           {"questions", 200, [options](const SectionOutput& out) { question_rows(options, out); }},
-          {"retrieve", 110, [options](const SectionOutput& out) { retrieve_rows(options, out); }}};
+          {"retrieve", 110, [options](const SectionOutput& out) { retrieve_rows(options, out); }},
+          {"offload", 110, [options](const SectionOutput& out) { offload_rows(options, out); }}};
 }
 
 }  // namespace quire::cuda::bench

@@ -33,18 +33,15 @@ EngineCases engine_cases(bool quick) {
     std::fprintf(stderr, "error: %s\n", config.status().to_string().c_str());
     std::exit(1);
   }
-  if (quick) return {*config, {2048}, {{1, 1024}, {32, 1024}}, 2, 4096, 4, 512, 3, 40, 16, 3};
+  if (quick)
+    return {*config, {2048}, {{1, 1024}, {32, 1024}}, 2, 4096, 4,
+            512,     16384,  std::int64_t{7} << 29,   3, 40,   16,
+            3};
   // More steps than a chunk of attention has keys, so that each sequence crosses a border.
-  return {*config,
-          {8192, 32768},
-          {{1, 1024}, {32, 8192}, {8, 8192}, {64, 4096}},
-          4,
-          32768,
-          32,
-          1024,
-          3,
-          300,
-          48,
+  return {*config, {8192, 32768}, {{1, 1024}, {32, 8192}, {8, 8192}, {64, 4096}},
+          4,       32768,         32,
+          1024,    98304,         std::int64_t{24} << 30,
+          3,       300,           48,
           4};
 }
 
@@ -92,6 +89,15 @@ std::vector<PlannedCase> planned_engine_cases(bool quick) {
   plan.push_back({"retrieve", "the same with all KV in the host's memory, freekv and arkvale", 0,
                   2 * cases.retrieve_steps * weights,
                   rows / 25e9 + 2 * cases.retrieve_steps * retrieving * 2048 * kv_bytes(c) / 25e9});
+  const auto offloaded = static_cast<double>(cases.offload_tokens);
+  plan.push_back({"offload", "random weights", 0, 0, weights_s});
+  plan.push_back({"offload",
+                  "1 sequence of " + std::to_string(cases.offload_tokens) +
+                      " tokens, filled 3 "
+                      "times, dense, ctkvr and freekv on a device of " +
+                      std::to_string(cases.offload_device_bytes >> 30) + " GiB",
+                  3 * prefill_flops(c, cases.offload_tokens), 0,
+                  (3 + cases.retrieve_steps) * offloaded * kv_bytes(c) / 50e9});
   const std::int64_t prompt = cases.documents * cases.document_tokens;
   const auto documents = static_cast<double>(cases.documents),
              cached = static_cast<double>(prompt) * kv_bytes(c);

@@ -18,6 +18,8 @@ struct EngineCases {
   /// Sequences that decode over a part of their rows, with all KV in host memory, and their tokens.
   std::int64_t retrieve_sequences = 0, retrieve_tokens = 0;
   std::int64_t documents = 0, document_tokens = 0;
+  /// One sequence whose KV does not fit a device of that many bytes beside the weights.
+  std::int64_t offload_tokens = 0, offload_device_bytes = 0;
   int prefill_rounds = 0, decode_steps = 0, retrieve_steps = 0, question_rounds = 0;
 };
 /// Returns cases of Llama-3.1-8B's shape; quick: Llama-3.2-1B's, and shorter contexts.

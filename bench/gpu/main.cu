@@ -5,7 +5,9 @@
 //     --json FILE      everything at the end
 //     --commit C, --date D  of that file
 //     --model DIR      folder of a tokenizer's files
-//     --sections A,B   those alone: ceilings, attention, rows, prefill, decode, questions, retrieve
+//     --sections A,B   those alone: ceilings, attention, rows, prefill, decode, questions,
+//     retrieve,
+//                        offload
 //     --quick          fewer samples, a smaller model
 //     --once           each kernel's operation a single time, for a profiler
 //     --device N, --seconds S, --dry-run

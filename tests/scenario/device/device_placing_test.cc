@@ -92,9 +92,8 @@ TEST_F(DevicePlacingTest, ALayerThatCannotBeReadIsAMissAndTheAnswerStays) {
     store().release();
     const Outcome& got = sink->wait();
     ASSERT_TRUE(got.status.ok()) << got.status.to_string();
-    EXPECT_TRUE(std::ranges::any_of(got.plan.contexts, [](const PlannedContext& c) {
-      return c.miss == MissReason::kCorrupt;
-    }));
+    EXPECT_TRUE(std::ranges::any_of(
+        got.plan.contexts, [](const PlannedContext& c) { return c.miss == MissReason::kCorrupt; }));
     EXPECT_EQ(got.ids, ask(*cpu_, strategy).ids);
     store().read_fault = {};
   }
