@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
@@ -17,7 +18,7 @@ class KvTable {
  public:
   /// `memory` must outlive the table.
   explicit KvTable(ComputeMemory& memory) : memory_(memory) {}
-  ~KvTable() { drop(); }
+  ~KvTable();
   KvTable(const KvTable&) = delete;
   KvTable& operator=(const KvTable&) = delete;
 
@@ -44,11 +45,13 @@ class KvTable {
   std::int32_t* positions() { return positions_; }
 
  private:
-  void drop();
   ComputeMemory& memory_;
   const void** pages_ = nullptr;       // the start of one allocation of both
   std::int32_t* positions_ = nullptr;  // behind the pages
   std::int64_t room_ = 0, rows_ = 0, num_pages_ = 0;
+  /// Tables that became too small. Enqueued work may read them, and releasing one would wait for
+  /// it in the middle of a pass. Each is half as large as the next one at most.
+  std::vector<const void**> outgrown_;
 };
 
 }  // namespace quire

@@ -47,9 +47,9 @@ Result<RawKvView> StoredRowsFeed::upload(std::span<const RawKvView> rows, std::i
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::WaitEventArgs{slot.arrived.number()}));
   QUIRE_RETURN_IF_ERROR(slot.pinned.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(slot.device.reserve(bytes));
-  parallel_for(count_of(rows), 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      pack(rows[at(i)], num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
+  // Pieces are blocks or single rows.
+  parallel_tasks(count_of(rows), [&](std::int64_t i) {
+    pack(rows[at(i)], num_kv_heads, row_bytes, total, first[at(i)], slot.pinned.data());
   });
   QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{slot.used.number(), cuda::Lane::kCopies}));
   QUIRE_RETURN_IF_ERROR(
