@@ -14,6 +14,7 @@
 #include "kernels/choice/candidates.h"
 #include "kernels/choice/page_bounds.h"
 #include "kernels/choice/page_choice.h"
+#include "kernels/choice/page_slots.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/op_list.h"

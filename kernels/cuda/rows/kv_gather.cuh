@@ -16,6 +16,18 @@ struct KvGatherKernel {
   KvGatherArgs a;
   std::int32_t pieces;  ///< number of 16-byte pieces in a row of K or V
 
+  static std::int32_t pieces_of(const KvView& kv) {
+    return static_cast<std::int32_t>(kv.head_dim *
+                                     static_cast<std::int64_t>(dtype_bytes(kv.dtype)) / 16);
+  }
+  /// Returns the threads of a block for moves of at most so many rows.
+  static int threads_for(const KvView& kv, std::int64_t most_rows) {
+    const std::int64_t most = (2 * most_rows * pieces_of(kv) + kAtOnce - 1) / kAtOnce;
+    int threads = 32;
+    while (threads < kThreads && threads < most) threads *= 2;
+    return threads;
+  }
+
   template <class Device>
   QUIRE_DEVICE void operator()(Device& device) const {
     using Piece = Pack<float>;
@@ -59,13 +71,8 @@ struct KvGatherKernel {
 template <class Launcher>
 Status launch_kv_gather(Launcher& launcher, const KvGatherArgs& a) {
   QUIRE_RETURN_IF_ERROR(internal::check_gather(a));
-  const auto pieces = static_cast<std::int32_t>(
-      a.src.head_dim * static_cast<std::int64_t>(dtype_bytes(a.src.dtype)) / 16);
-  const std::int64_t most = (std::int64_t{2} * a.most_rows * pieces + KvGatherKernel::kAtOnce - 1) /
-                            KvGatherKernel::kAtOnce;
-  int threads = 32;
-  while (threads < KvGatherKernel::kThreads && threads < most) threads *= 2;
-  return launcher.launch({{a.num_moves, 1, 1}, threads, 0}, KvGatherKernel{a, pieces});
+  return launcher.launch({{a.num_moves, 1, 1}, KvGatherKernel::threads_for(a.src, a.most_rows), 0},
+                         KvGatherKernel{a, KvGatherKernel::pieces_of(a.src)});
 }
 
 }  // namespace quire::cuda

@@ -16,6 +16,7 @@
 #include "kernels/cuda/attention/attention_statistics.cuh"
 #include "kernels/cuda/choice/candidates.cuh"
 #include "kernels/cuda/choice/page_choice.cuh"
+#include "kernels/cuda/choice/page_slots.cuh"
 #include "kernels/cuda/choice/pages.cuh"
 #include "kernels/cuda/choice/sampling.cuh"
 #include "kernels/cuda/matmul/four_bits.cuh"
