@@ -81,11 +81,14 @@ Status leave_device(const SequenceContext& sequence, std::int32_t layer, PageLay
   KvOps& kv = sequence.compute->kv();
   return sequence.cache->leave_device(
       layer, layout, [&](const KvView& from, const MutableKvView& to) {
+        // Moves of several pages, because all the layers of a step may leave at once, and their
+        // lists lie in the device's memory until it has ended.
+        constexpr std::int64_t kMoved = 4 * kPageTokens;
         std::vector<KvMove> moves;
-        for (std::int64_t row = 0; row < from.num_rows; row += kPageTokens) {
+        for (std::int64_t row = 0; row < from.num_rows; row += kMoved) {
           const auto first = static_cast<std::int32_t>(row),
                      rows = static_cast<std::int32_t>(
-                         std::min<std::int64_t>(kPageTokens, from.num_rows - row));
+                         std::min<std::int64_t>(kMoved, from.num_rows - row));
           for (std::int32_t head = 0; head < from.num_kv_heads; ++head)
             moves.push_back({head, first, first, rows});
         }
