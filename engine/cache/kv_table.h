@@ -22,6 +22,9 @@ class KvTable {
   KvTable(const KvTable&) = delete;
   KvTable& operator=(const KvTable&) = delete;
 
+  /// Returns the device memory that the table takes for so many rows, if it never grows.
+  static std::int64_t bytes_for(std::int64_t rows);
+
   /// Forgets positions of rows from `row` on, or pages from `page` on: they were removed or others
   /// came in their place. Rows that are appended need no call.
   void forget_rows(std::int64_t row) { rows_ = std::min(rows_, row); }

@@ -9,6 +9,7 @@
 #include "kernels/choice/candidates.h"
 #include "kernels/choice/page_bounds.h"
 #include "kernels/choice/page_choice.h"
+#include "kernels/choice/page_slots.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/rows/rope.h"
 
@@ -29,6 +30,14 @@ struct ScoredBlocks {
 struct SequencePages {
   KvView kv;  ///< the same shape in all sequences of a call
   ChoosingSequence heads;
+};
+
+/// SequenceSlots is one sequence of ChoiceOps::fill_slots(). The views and their arrays of pages
+/// stand for `heads.kv_pages` and `heads.slot_pages`; all other pointers in `heads` are memory of
+/// the Compute.
+struct SequenceSlots {
+  KvView kv, slots;  ///< each of the same shape in all sequences of a call
+  SlotSequence heads;
 };
 
 /// Memory, order, threads and errors: as Compute. Queries, bounds, scores, votes, choices, bitmaps,
@@ -54,6 +63,12 @@ class ChoiceOps {
   /// retrievers choose in ordinary memory).
   virtual Status choose_pages(const ChoosePagesArgs& args,
                               std::span<const SequencePages> sequences) = 0;
+  /// Copies to slots what the heads of the sequences chose, and lists the slots' rows
+  /// (kernels/choice/page_slots.h); waits for nothing. The call ignores the sequences of `args`,
+  /// the shapes and scratch memory. Errors: also kUnimplemented (the host computes: it fills slots
+  /// itself).
+  virtual Status fill_slots(const FillSlotsArgs& args,
+                            std::span<const SequenceSlots> sequences) = 0;
   /// Scores all blocks of all documents and synchronizes once. Errors: also kUnimplemented (the
   /// host computes: selectors score in ordinary memory).
   virtual Status score_blocks(const RopeTable& table, std::int32_t num_heads,

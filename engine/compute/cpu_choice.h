@@ -19,6 +19,9 @@ class CpuChoice final : public ChoiceOps {
   Status choose_pages(const ChoosePagesArgs&, std::span<const SequencePages>) override {
     return Status::unimplemented("pages are chosen in ordinary memory");
   }
+  Status fill_slots(const FillSlotsArgs&, std::span<const SequenceSlots>) override {
+    return Status::unimplemented("slots are filled in ordinary memory");
+  }
   Status score_blocks(const RopeTable&, std::int32_t, std::int32_t,
                       std::span<const ScoredBlocks>) override {
     return Status::unimplemented("blocks are scored in ordinary memory");

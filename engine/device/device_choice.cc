@@ -31,6 +31,16 @@ std::int64_t place_scratch(ChoosePagesArgs& a, std::byte* memory) {
   return bytes;
 }
 
+/// Returns the view without what differs from step to step, which arguments shall not.
+KvView shape_only(KvView kv) {
+  kv.pages = nullptr;
+  kv.positions = nullptr;
+  kv.num_rows = 0;
+  kv.sorted = false;
+  kv.table = nullptr;
+  return kv;
+}
+
 }  // namespace
 
 Status DeviceChoice::page_bounds(const PageBoundsArgs& args) {
@@ -106,6 +116,42 @@ Status DeviceChoice::choose_pages(const ChoosePagesArgs& args,
   if (const std::int64_t bytes = place_scratch(a, nullptr); bytes > scratch_.bytes())
     QUIRE_RETURN_IF_ERROR(scratch_.reserve(bytes + bytes / 4));
   place_scratch(a, scratch_.data());
+  return memory_->run(a);
+}
+
+Status DeviceChoice::fill_slots(const FillSlotsArgs& args,
+                                std::span<const SequenceSlots> sequences) {
+  if (sequences.empty()) return {};
+  FillSlotsArgs a = args;
+  const KvView &cache = sequences.front().kv, &slots = sequences.front().slots;
+  a.num_sequences = count_of(sequences);
+  a.cache = shape_only(cache);
+  a.slots = {.pages = nullptr,
+             .num_rows = 0,
+             .num_kv_heads = slots.num_kv_heads,
+             .head_dim = slots.head_dim,
+             .dtype = slots.dtype,
+             .kv_stride = slots.kv_stride,
+             .head_stride = slots.head_stride,
+             .token_stride = slots.token_stride};
+  QUIRE_RETURN_IF_ERROR(stage_.begin());
+  std::vector<SlotSequence> each;
+  for (const SequenceSlots& s : sequences) {
+    QUIRE_ASSIGN_OR_RETURN(const KvView from, staged_view(stage_, s.kv));
+    QUIRE_ASSIGN_OR_RETURN(const KvView to, staged_view(stage_, s.slots));
+    each.push_back(s.heads);
+    each.back().kv_pages = from.pages;
+    each.back().slot_pages = const_cast<void* const*>(to.pages);
+  }
+  QUIRE_ASSIGN_OR_RETURN(a.sequences, stage_.put(std::span<const SlotSequence>(each)));
+  QUIRE_RETURN_IF_ERROR(stage_.send());
+  // Room for a few sequences more, because memory that grows within a step makes the host wait.
+  const std::int64_t heads = a.num_sequences * cache.num_kv_heads,
+                     move_bytes = heads * a.num_slots * static_cast<std::int64_t>(sizeof(KvMove)),
+                     bytes = move_bytes + heads * static_cast<std::int64_t>(sizeof(std::int32_t));
+  if (bytes > moves_.bytes()) QUIRE_RETURN_IF_ERROR(moves_.reserve(bytes + bytes / 4));
+  a.moves = reinterpret_cast<KvMove*>(moves_.data());
+  a.num_moves = reinterpret_cast<std::int32_t*>(moves_.data() + move_bytes);
   return memory_->run(a);
 }
 

@@ -20,7 +20,8 @@ class DeviceChoice final : public ChoiceOps {
         tables_(std::move(tables)),
         stage_(stage),
         scoring_(memory),
-        scratch_(memory, cuda::MemoryKind::kDevice) {}
+        scratch_(memory, cuda::MemoryKind::kDevice),
+        moves_(memory, cuda::MemoryKind::kDevice) {}
 
   Status page_bounds(const PageBoundsArgs& args) override;
   Status page_scores(const PageScoresArgs& args) override { return memory_->run(args); }
@@ -32,6 +33,7 @@ class DeviceChoice final : public ChoiceOps {
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
   Status choose_pages(const ChoosePagesArgs& args,
                       std::span<const SequencePages> sequences) override;
+  Status fill_slots(const FillSlotsArgs& args, std::span<const SequenceSlots> sequences) override;
   Status score_blocks(const RopeTable& table, std::int32_t num_heads, std::int32_t num_kv_heads,
                       std::span<const ScoredBlocks> documents) override {
     return scoring_.run(tables_->of(table), num_heads, num_kv_heads, documents);
@@ -43,6 +45,7 @@ class DeviceChoice final : public ChoiceOps {
   ArgumentStage& stage_;
   BlockScoring scoring_;
   DeviceBuffer scratch_;  ///< of choose_pages()
+  DeviceBuffer moves_;    ///< of fill_slots()
 };
 
 }  // namespace quire

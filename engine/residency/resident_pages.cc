@@ -132,6 +132,11 @@ void ResidentPages::append(const RetrievalPages& pages, std::int32_t page, std::
   }
 }
 
+std::int32_t ResidentPages::rows_in(std::int32_t head, std::int32_t slot) const {
+  const auto begin = heads_[at(head)].positions.begin() + std::int64_t{slot} * page_tokens_;
+  return static_cast<std::int32_t>(std::find(begin, begin + page_tokens_, kNowhere) - begin);
+}
+
 MutableKvView ResidentPages::slots() const {
   const auto row_bytes = static_cast<std::int64_t>(head_dim_) *
                          static_cast<std::int64_t>(dtype_bytes(dtype_));

@@ -51,6 +51,11 @@ class ResidentPages {
   /// Returns the bytes that copying a page of these rows moves.
   std::int64_t copy_bytes(const RowRange& rows) const;
   bool resident(std::int32_t head, std::int32_t page) const { return slot_of(head, page) >= 0; }
+  /// Returns the page that a head has in the slot, or -1, and how many of its rows are there.
+  std::int32_t page_in(std::int32_t head, std::int32_t slot) const {
+    return heads_[at(head)].page_of[at(slot)];
+  }
+  std::int32_t rows_in(std::int32_t head, std::int32_t slot) const;
   /// Returns all slots as a cache: row slot * page_tokens + i is the i-th row of the slot's page,
   /// which differs between KV heads.
   MutableKvView slots() const;

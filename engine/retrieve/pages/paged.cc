@@ -51,6 +51,9 @@ Status PagedRetriever::prepare(const SequenceContext& sequence, const AssembledP
   on_device_.reset();
   if (device_memory_ != nullptr && chooses_by_votes())
     on_device_.emplace(device_memory_, choices_shape(shape_of(sequence, contexts.size())));
+  slots_.reset();
+  if (on_device_ && policy_.device)
+    slots_.emplace(device_memory_, slots_shape(shape_of(sequence, contexts.size())));
   if (policy_.device) {
     QUIRE_CHECK(sequence.device != nullptr, "pages are brought to a device");
     const DType dtype = sequence.cache->view(0).dtype;
@@ -310,7 +313,6 @@ Status PagedRetriever::choose_and_attend(Layer& layer, const RetrieveStep& step,
   QUIRE_RETURN_IF_ERROR(refresh(layer, *step.compute, kv));
   QUIRE_RETURN_IF_ERROR(wait(layer));
   if (votes_decide(step)) return choose_by_votes(layer, step, kv);
-  QUIRE_RETURN_IF_ERROR(take_back(layer, step.layer));
   const bool first = layer.choices.empty(), stays = reads_in_place(step.layer);
   const std::vector<bool> due = count_step(layer, step.layer);
   const bool any_due = std::ranges::find(due, true) != due.end();

@@ -15,6 +15,7 @@
 #include "engine/retrieve/choice_buffers.h"
 #include "engine/retrieve/key_codes.h"
 #include "engine/retrieve/pages/device_choices.h"
+#include "engine/retrieve/pages/device_slots.h"
 #include "engine/retrieve/pages/page_summaries.h"
 #include "engine/retrieve/retrieve_options.h"
 #include "engine/retrieve/retriever.h"
@@ -106,10 +107,10 @@ inline OptionField<PagedPolicy> vote_option(
 /// important ones are copied before the first step; this saves copies and does not change the
 /// choice.
 ///
-/// Where a device computes and a layer stays on it, votes, a look at keys and turned queries are
-/// all the device's (paged_device.cc): the host only enqueues, and sequences with the same policy
-/// attend in one call. The host chooses, and waits for the query and the scores in each layer, if
-/// the layer has left the device or a method overrides choose(); and where it computes.
+/// Where a device computes, votes, a look at keys, turned queries and the slots of layers that have
+/// left are all the device's (paged_device.cc): the host only enqueues, and sequences with the same
+/// policy attend in one call. The host chooses, and waits for the query and the scores in each
+/// layer, if a method overrides choose(); and where it computes.
 class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTogether {
  public:
   explicit PagedRetriever(const PagedPolicy& policy)
@@ -217,10 +218,18 @@ class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTo
   bool votes_decide(const RetrieveStep& step) const {
     return reads_in_place(step.layer) && !policy_.tau && policy_.rerank <= 1 && chooses_by_votes();
   }
-  bool chooses_on_device(const RetrieveStep& step) const;
+  bool chooses_on_device(const RetrieveStep& step) const {
+    return !step.compute->on_host() && chooses_by_votes();
+  }
+  /// Returns whether the step attends to slots that the device fills.
+  bool attends_to_slots(const RetrieveStep& step) const {
+    return !attends_to_all(step) && !reads_in_place(step.layer);
+  }
   DeviceChoices::Shape choices_shape(const RetrieveShape& shape) const;
+  DeviceSlots::Shape slots_shape(const RetrieveShape& shape) const;
   ChoosePagesArgs choosing_args(const RetrieveStep& step) const;
-  Status take_back(Layer& layer, std::int32_t index);
+  FillSlotsArgs filling_args() const;
+  Status ready_slots(Layer& layer, std::int32_t index);
   Status choose_by_votes(Layer& layer, const RetrieveStep& step, const KvView& kv);
   Status select_by_votes(Layer& layer, const RetrieveStep& step);
   CandidateRowsArgs rows_wanted(const Layer& layer, std::int32_t seen) const;
@@ -261,6 +270,7 @@ class PagedRetriever : public Retriever, public DeviceBudgeted, public AttendsTo
   std::shared_ptr<ChoosingMemory> device_memory_;  ///< null where the host computes
   ChoiceBuffers buffers_;
   std::optional<DeviceChoices> on_device_;  ///< where a device computes and chooses
+  std::optional<DeviceSlots> slots_;        ///< if it also brings pages
   ChoosingSequence choosing_{};             ///< of the layer that is ready
   double attention_ms_ = 0;                 ///< of the current layer step
   Status failed_;  ///< status of a failed copy that synchronize() found; the next step returns it

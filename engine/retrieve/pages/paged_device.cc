@@ -1,5 +1,6 @@
-// These functions choose pages where a device computes and the layer stays on it: the host says
-// which pages there are and enqueues the choice and the attention of all sequences at once.
+// These functions choose pages where a device computes: the host says which pages there are and
+// enqueues the choice, the copies to slots of a layer that has left, and the attention of all
+// sequences at once.
 #include <algorithm>
 #include <cmath>
 
@@ -19,6 +20,22 @@ bool same_choice(const PagedPolicy& a, const PagedPolicy& b) {
          a.reuse == b.reuse;
 }
 
+/// Attends in one call for each run of sequences whose caches have the same strides: those of pages
+/// or those of slots.
+Status attend_neighbours(std::span<const RetrieveStep> steps,
+                         std::span<const SequenceAttention> sequences) {
+  for (std::size_t begin = 0, end; begin < steps.size(); begin = end) {
+    const KvView& kv = sequences[begin].kv;
+    for (end = begin + 1; end < steps.size() && sequences[end].kv.head_stride == kv.head_stride;)
+      ++end;
+    AttentionArgs args = attention_args(steps[begin], kv);
+    args.rows = static_cast<std::int64_t>(end - begin);
+    QUIRE_RETURN_IF_ERROR(steps.front().compute->attention().attend_each(
+        args, sequences.subspan(begin, end - begin)));
+  }
+  return {};
+}
+
 }  // namespace
 
 DeviceChoices::Shape PagedRetriever::choices_shape(const RetrieveShape& shape) const {
@@ -32,8 +49,11 @@ DeviceChoices::Shape PagedRetriever::choices_shape(const RetrieveShape& shape) c
           .by_turn = policy_.tau.has_value()};
 }
 
-bool PagedRetriever::chooses_on_device(const RetrieveStep& step) const {
-  return !step.compute->on_host() && reads_in_place(step.layer) && chooses_by_votes();
+DeviceSlots::Shape PagedRetriever::slots_shape(const RetrieveShape& shape) const {
+  return {.num_layers = shape.num_layers,
+          .num_kv_heads = shape.num_kv_heads,
+          .num_slots = policy_.slots(),
+          .page_tokens = policy_.page_tokens};
 }
 
 bool PagedRetriever::joins(const RetrieveStep& step, const AttendsTogether& first) const {
@@ -52,6 +72,8 @@ Status PagedRetriever::ready(const RetrieveStep& step) {
   QUIRE_ASSIGN_OR_RETURN(
       const std::int32_t fresh,
       layer.summaries.extend_but_one(*step.compute, kv, complete, policy_.summary));
+  // After the bounds, which are read faster where the layer was.
+  if (attends_to_slots(step)) QUIRE_RETURN_IF_ERROR(ready_slots(layer, step.layer));
   QUIRE_ASSIGN_OR_RETURN(choosing_,
                          on_device_->of(step.layer, layer.pages, step.layer % policy_.reuse));
   choosing_.query = step.query;
@@ -60,6 +82,13 @@ Status PagedRetriever::ready(const RetrieveStep& step) {
   if (fresh >= 0) choosing_.fresh = layer.pages[fresh];
   choosing_.candidates_end = candidates(layer).second;
   return {};
+}
+
+/// Has the layer leave the device, unless it has, and its slots be the device's.
+Status PagedRetriever::ready_slots(Layer& layer, std::int32_t index) {
+  if (!layer.resident) QUIRE_RETURN_IF_ERROR(leave_device(layer, index));
+  QUIRE_RETURN_IF_ERROR(wait(layer));
+  return slots_->begin(index, *layer.resident);
 }
 
 ChoosePagesArgs PagedRetriever::choosing_args(const RetrieveStep& step) const {
@@ -79,11 +108,23 @@ ChoosePagesArgs PagedRetriever::choosing_args(const RetrieveStep& step) const {
   return args;
 }
 
+FillSlotsArgs PagedRetriever::filling_args() const {
+  FillSlotsArgs args{};
+  args.num_first = policy_.sink_pages();
+  args.selected = policy_.selected_pages();
+  args.num_slots = policy_.slots();
+  args.unit_rows = policy_.page_tokens;
+  args.most_rows = policy_.most_listed();
+  return args;
+}
+
 Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
                                        std::span<AttendsTogether* const> retrievers) {
   const Stopwatch watch;
   const RetrieveStep& first = steps.front();
+  ChoiceOps& choice = first.compute->choice();
   std::vector<SequencePages> choosing;
+  std::vector<SequenceSlots> filling;
   std::vector<SequenceAttention> attending;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     auto& one = dynamic_cast<PagedRetriever&>(*retrievers[i]);
@@ -96,32 +137,25 @@ Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
       sequence.lists_in_memory = lists.lists;
       sequence.longest_list = lists.longest;
     }
+    if (one.attends_to_slots(steps[i])) {
+      filling.push_back(one.slots_->of(first.layer, sequence.kv, one.choosing_));
+      sequence.kv = filling.back().slots;
+    }
     attending.push_back(sequence);
   }
-  QUIRE_RETURN_IF_ERROR(first.compute->choice().choose_pages(choosing_args(first), choosing));
+  FillSlotsArgs args = filling_args();
+  QUIRE_RETURN_IF_ERROR(choice.choose_pages(choosing_args(first), choosing));
+  QUIRE_RETURN_IF_ERROR(choice.fill_slots(args, filling));
   const double each_ms = watch.ms() /
                          static_cast<double>(std::max<std::size_t>(1, choosing.size()));
   for (std::size_t i = 0; i < steps.size(); ++i) {
     auto& one = dynamic_cast<PagedRetriever&>(*retrievers[i]);
     if (!one.attends_to_all(steps[i])) count_choosing(steps[i], one.stats_, each_ms);
   }
-  AttentionArgs args = attention_args(first, attending.front().kv);
-  args.rows = count_of(steps);
-  return first.compute->attention().attend_each(args, attending);
-}
-
-/// Takes the choices of a layer that leaves the device, so that the host goes on with them.
-Status PagedRetriever::take_back(Layer& layer, std::int32_t index) {
-  if (!on_device_ || !on_device_->chose(index) || !layer.choices.empty()) return {};
-  QUIRE_ASSIGN_OR_RETURN(auto choices, on_device_->read(index));
-  layer.chosen_by.clear();
-  for (DeviceChoices::Choice& choice : choices) {
-    for (std::int32_t& page : choice.pages) page += policy_.sink_pages();
-    layer.choices.push_back({std::move(choice.pages), choice.seen, {}, -1});
-    layer.head_served.push_back(choice.served);
-    layer.chosen_by.insert(layer.chosen_by.end(), choice.query.begin(), choice.query.end());
-  }
-  return {};
+  QUIRE_RETURN_IF_ERROR(attend_neighbours(steps, attending));
+  // Heads that had not turned chose for the next step.
+  args.coming = true;
+  return policy_.tau ? choice.fill_slots(args, filling) : Status();
 }
 
 }  // namespace quire

@@ -26,6 +26,7 @@ ChoosingNeed PagedRetriever::choosing_need(const RetrieveShape& shape) const {
   // Scores and votes lie in memory that the sequences of a step share; this is a sequence's part.
   need += ChoiceBuffers::need(shape, page, cut, policy_.most_listed());
   if (chooses_by_votes()) need += DeviceChoices::need(choices_shape(shape), page, cut);
+  if (chooses_by_votes() && policy_.device) need += DeviceSlots::need(slots_shape(shape));
   return need;
 }
 
@@ -39,6 +40,15 @@ RetrieveStats PagedRetriever::stats() const {
     stats.selections += counts->selections;
     stats.heads_corrected += counts->heads_corrected;
     stats.heads_kept += counts->heads_kept;
+  }
+  if (!slots_) return stats;
+  if (const auto counts = slots_->counts(); counts.ok()) {
+    const std::int64_t row_bytes = ResidentPages::bytes_for(1, sequence_.head_dim,
+                                                            sequence_.cache->view(0).dtype, 1, 1);
+    stats.pages_wanted += counts->wanted;
+    stats.pages_copied += counts->copied;
+    stats.bytes_copied += counts->rows * row_bytes;
+    stats.bytes_appended += counts->appended * row_bytes;
   }
   return stats;
 }

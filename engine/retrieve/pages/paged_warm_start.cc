@@ -1,5 +1,6 @@
 // The warm start copies the rows that a compressor ranked as important before decoding begins.
 #include <algorithm>
+#include <utility>
 
 #include "base/index.h"
 #include "engine/retrieve/pages/paged.h"
@@ -65,6 +66,10 @@ std::vector<std::int32_t> PagedRetriever::resident_pages(std::int32_t layer_inde
                                                          std::int32_t head) const {
   const Layer& layer = layers_[at(layer_index)];
   std::vector<std::int32_t> pages;
+  if (slots_ && slots_->began(layer_index)) {
+    auto held = slots_->pages(layer_index, head);
+    return held.ok() ? std::move(*held) : pages;
+  }
   for (std::int32_t page = 0; layer.resident && page < layer.pages.size(); ++page) {
     if (layer.resident->resident(head, page)) pages.push_back(page);
   }

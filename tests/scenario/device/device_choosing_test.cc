@@ -101,10 +101,13 @@ TEST_F(DeviceChoosingTest, TakesNoMoreThanWasSaid) {
                             .head_dim = c.head_dim,
                             .num_contexts = 2,
                             .head = head.get()};
-  for (const std::string& name : retrievers().names()) {
-    SCOPED_TRACE(name);
+  std::vector<std::pair<std::string, bool>> all = {{"freekv", true}, {"arkvale", true}};
+  for (const std::string& name : retrievers().names()) all.emplace_back(name, false);
+  for (const auto& [name, leaves] : all) {
+    SCOPED_TRACE(name + (leaves ? " in slots" : ""));
     QueryRequest r = request(*device, "reuse", 9);
     by(name)(r);
+    if (leaves) r.cache.options = PlugOptions(options_of(name, small_budget("64")));
     const std::int64_t rows = static_cast<std::int64_t>(r.prefix_ids.size() + r.suffix_ids.size()) +
                               45 + 40 + 9;
     const std::int64_t said = choosing_bytes(shape, **retrievers().make(name, r.cache.options), 2,

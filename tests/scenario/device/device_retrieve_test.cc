@@ -35,23 +35,28 @@ class DeviceRetrieveTest : public DeviceSideTest {
 /// Retrievers that choose on the device wait in no layer; all their layers are sparse.
 TEST_F(DeviceRetrieveTest, WhatChoosesByItselfWaitsForNoLayer) {
   TwoDepths depths = two_depths(kShort);
-  for (const auto& [name, used] :
-       std::vector<std::pair<std::string, OpCode>>{{"quest", OpCode::kChoosePages},
-                                                   {"arkvale", OpCode::kChoosePages},
-                                                   {"freekv", OpCode::kChoosePages},
-                                                   {"flat", OpCode::kTopK},
-                                                   {"specontext", OpCode::kKeyProducts}}) {
-    SCOPED_TRACE(name);
-    const auto edit = [&, name = name](QueryRequest& r, std::int32_t) {
+  struct Choosing {
+    std::string name;
+    OpCode used;
+    bool leaves = false;
+  };
+  for (const Choosing& one :
+       {Choosing{"quest", OpCode::kChoosePages}, Choosing{"arkvale", OpCode::kChoosePages},
+        Choosing{"freekv", OpCode::kChoosePages}, Choosing{"arkvale", OpCode::kFillSlots, true},
+        Choosing{"freekv", OpCode::kFillSlots, true}, Choosing{"flat", OpCode::kTopK},
+        Choosing{"specontext", OpCode::kKeyProducts}}) {
+    const std::string& name = one.name;
+    SCOPED_TRACE(name + (one.leaves ? " in slots" : ""));
+    const auto edit = [&](QueryRequest& r, std::int32_t) {
       r.cache.decode = name;
       Options options = small_budget("64");
       options["decode_dense_layers"] = "0";
       // Otherwise the states of a prompt are read in every layer that differs.
       options["decode_head"] = "embed";
-      options.erase("decode_resident");
+      if (!one.leaves) options.erase("decode_resident");
       r.cache.options = PlugOptions(options_of(name, options));
     };
-    expect_no_wait_for_a_layer(depths, "reuse", 3, used, edit);
+    expect_no_wait_for_a_layer(depths, "reuse", 3, one.used, edit);
   }
 }
 
@@ -165,7 +170,8 @@ class ChosenPagesTest : public ::testing::Test {
              DType dtype, std::int64_t device_bytes = 0)
         : compute(std::move(who)),
           slots(device_bytes, compute->memory()),
-          pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory()),
+          pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory(),
+               compute->on_host() ? 0 : 1 << 24),
           cache(pool, kLayers),
           retriever(std::move(*retrievers().make(name, PlugOptions(options_of(name, given))))),
           registered(std::move(*compute->register_rope(rope()))) {
@@ -298,7 +304,70 @@ TEST_F(ChosenPagesTest, AreThoseOfTheHostStepByStep) {
   }
 }
 
-/// The host goes on with what the device chose, and with what it knows of the last choices.
+/// A layer that has left chooses as one that stays, and attends to the same rows bit for bit. What
+/// moves is what the CPU moves.
+TEST_F(ChosenPagesTest, OfALayerThatHasLeftAreThoseOfOneThatStays) {
+  constexpr int kSteps = 36;  // fills two pages
+  struct Method {
+    std::string name, tau, rerank, reuse;
+  };
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    for (const Method& method :
+         {Method{"arkvale", "", "", ""}, Method{"freekv", "0.8", "1", "1"},
+          Method{"freekv", "0.8", "2", "4"}, Method{"freekv", "-1", "64", "3"}}) {
+      SCOPED_TRACE(method.name + " tau " + method.tau + " rerank " + method.rerank + " reuse " +
+                   method.reuse);
+      Options options = {{"decode_page", "16"},
+                         {"decode_budget", "96"},
+                         {"decode_sink", "16"},
+                         {"decode_window", "32"},
+                         {"decode_dense_layers", "0"}};
+      for (const auto& [option, value] :
+           {std::pair("decode_tau", method.tau), std::pair("decode_rerank", method.rerank),
+            std::pair("decode_reuse", method.reuse)})
+        if (!value.empty()) options[option] = value;
+      Options left = options;
+      left["decode_resident"] = "none";
+      const auto ops = simt::make_emulated_ops();
+      Decoding there(method.name, left, make_device_compute(ops), dtype),
+          stays(method.name, options, make_device_compute(simt::make_emulated_ops()), dtype),
+          here(method.name, left, make_cpu_compute(), dtype);
+      for (int n = 0; n < kSteps; ++n) {
+        ASSERT_EQ(there.token(n), stays.token(n)) << "step " << n;
+        (void)here.token(n);
+        for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+          EXPECT_TRUE(there.cache.on_host(layer));
+          for (std::int32_t head = 0; head < kKvHeads; ++head) {
+            const auto pages = stays.paged().attended_pages(layer, head);
+            ASSERT_EQ(there.paged().attended_pages(layer, head), pages) << "step " << n;
+            ASSERT_EQ(there.paged().resident_pages(layer, head),
+                      here.paged().resident_pages(layer, head))
+                << "step " << n;
+          }
+        }
+      }
+      const RetrieveStats got = there.retriever->stats(), expected = here.retriever->stats();
+      EXPECT_EQ(got.sparse_steps, expected.sparse_steps);
+      EXPECT_EQ(got.selections, expected.selections);
+      EXPECT_EQ(got.heads_corrected, expected.heads_corrected);
+      EXPECT_EQ(got.heads_kept, expected.heads_kept);
+      EXPECT_EQ(got.pages_wanted, expected.pages_wanted);
+      EXPECT_EQ(got.pages_copied, expected.pages_copied);
+      EXPECT_EQ(got.bytes_copied, expected.bytes_copied);
+      EXPECT_EQ(got.bytes_appended, expected.bytes_appended);
+      EXPECT_GT(got.bytes_copied, 0);
+      EXPECT_GT(got.bytes_appended, 0);
+      EXPECT_EQ(got.layers_offloaded, kLayers);
+      EXPECT_EQ(ops->runs(OpCode::kChoosePages), kSteps * kLayers);
+      EXPECT_EQ(ops->runs(OpCode::kFillSlots), (method.tau.empty() ? 1 : 2) * kSteps * kLayers);
+      EXPECT_EQ(ops->runs(OpCode::kPageScores), 0);
+      EXPECT_EQ(ops->runs(OpCode::kGatherRows), kLayers) << "each layer once";
+      EXPECT_EQ(ops->runs(OpCode::kCopyAsync), kLayers * (kPrompt + kSteps))
+          << "the rows that this test placed; nothing is fetched";
+    }
+  }
+}
+
 TEST_F(ChosenPagesTest, ALayerThatLeavesTheDeviceTakesItsChoicesAlong) {
   constexpr int kSteps = 30;
   const Options options = {{"decode_page", "16"},   {"decode_budget", "96"}, {"decode_sink", "16"},
@@ -321,8 +390,9 @@ TEST_F(ChosenPagesTest, ALayerThatLeavesTheDeviceTakesItsChoicesAlong) {
       here("freekv", options, make_cpu_compute(), DType::kF32);
   expect_same_pages(there, here, kSteps);
   EXPECT_EQ(there.retriever->stats().layers_offloaded, 1);
-  EXPECT_GT(ops->runs(OpCode::kChoosePages), kSteps + 4) << "it left after several steps";
-  EXPECT_LT(ops->runs(OpCode::kChoosePages), 2 * kSteps);
+  EXPECT_EQ(ops->runs(OpCode::kChoosePages), kLayers * kSteps);
+  EXPECT_GT(ops->runs(OpCode::kFillSlots), 0);
+  EXPECT_LT(ops->runs(OpCode::kFillSlots), 2 * (kSteps - 4)) << "it left after several steps";
 }
 
 TEST_F(ChosenPagesTest, ABudgetAtTheContextIsDense) {

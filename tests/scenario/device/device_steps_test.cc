@@ -93,7 +93,7 @@ class DeviceStepsTest : public ::testing::Test {
     if (pool_ == nullptr)
       pool_ = std::make_unique<PagePool>(
           PageFormat{config_.num_kv_heads, config_.head_dim, DType::kF16}, 0,
-          model_->compute().memory());
+          model_->compute().memory(), 1 << 24);
     return *pool_;
   }
   DecodeBatch& batch() {
@@ -252,6 +252,70 @@ TEST_F(DeviceChoosingStepsTest, SequencesThatChooseWaitOnceAStepAndBecomeOneGrap
       EXPECT_EQ(one.heads_kept, other.heads_kept);
       EXPECT_GT(one.selections, 0);
     }
+  }
+}
+
+/// Layers that have left choose in the same call as layers that stay; only attention, which reads
+/// slots or pages, is a call for each run of neighbours.
+TEST_F(DeviceChoosingStepsTest, SequencesInSlotsWaitOnceAStepAndBecomeOneGraph) {
+  constexpr int kSteps = 24;
+  for (const bool one_stays : {false, true}) {
+    SCOPED_TRACE(one_stays ? "the second stays" : "all leave");
+    std::vector<Sequence> together, alone;
+    for (auto* all : {&together, &alone}) {
+      for (const std::int32_t n : {110, 83, 150, 68}) {
+        const bool stays = (one_stays && n == 83) || all == &alone;
+        all->push_back(sequence("freekv", n, {{"decode_resident", stays ? "auto" : "none"}}));
+      }
+    }
+    std::int64_t graphs = 0, waited_more = 0;
+    for (int i = 0; i < kSteps; ++i) {
+      const std::string step = "step " + std::to_string(i) + " ";
+      const std::int64_t waits = ops_->waits(), steps = ops_->runs(OpCode::kStep),
+                         choices = ops_->runs(OpCode::kChoosePages),
+                         fillings = ops_->runs(OpCode::kFillSlots),
+                         attended = ops_->runs(OpCode::kDecodeAttention);
+      const std::vector<Stepped> got = step_all(together, 3 + i % 30);
+      EXPECT_EQ(ops_->runs(OpCode::kChoosePages) - choices, config_.num_layers) << step;
+      EXPECT_EQ(ops_->runs(OpCode::kFillSlots) - fillings, 2 * config_.num_layers) << step;
+      EXPECT_EQ(ops_->runs(OpCode::kDecodeAttention) - attended,
+                (one_stays ? 3 : 1) * config_.num_layers)
+          << step;
+      waited_more += ops_->waits() - waits > 1 ? 1 : 0;
+      graphs += ops_->runs(OpCode::kStep) - steps;
+      for (std::size_t s = 0; s < alone.size(); ++s)
+        expect_as_alone(got[s], step_all(std::span(&alone[s], 1), 3 + i % 30)[0], step);
+    }
+    EXPECT_LE(waited_more, 2) << "where memory grows; else only the logits are waited for";
+    EXPECT_GE(graphs, kSteps / 2);
+    for (std::size_t s = 0; s < alone.size(); ++s) {
+      const RetrieveStats one = alone[s].retriever->stats(), other = together[s].retriever->stats();
+      EXPECT_EQ(one.selections, other.selections);
+      EXPECT_EQ(one.heads_corrected, other.heads_corrected);
+      EXPECT_EQ(one.heads_kept, other.heads_kept);
+      EXPECT_EQ(other.bytes_copied > 0, !(one_stays && s == 1));
+      EXPECT_EQ(together[s].cache->on_host(0), !(one_stays && s == 1));
+    }
+  }
+}
+
+/// The room for a layer's slots concerns its sequence alone.
+TEST_F(DeviceChoosingStepsTest, ASequenceWithoutRoomForItsSlotsFailsAlone) {
+  const Options leaving = {{"decode_resident", "none"}};
+  DevicePool full(64 << 10, model_->compute().memory());
+  const auto taken = full.allocate(48 << 10);
+  ASSERT_TRUE(taken.ok());
+  std::vector<Sequence> together;
+  together.push_back(sequence("freekv", 150, leaving));
+  together.push_back(sequence("freekv", 121, leaving, &full));
+  together.push_back(sequence("freekv", 99, leaving));
+  const Sequence first = sequence("freekv", 150), last = sequence("freekv", 99);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<Stepped> got = step_all(together, 3 + i);
+    EXPECT_EQ(got[1].status.code(), Code::kResourceExhausted) << got[1].status.to_string();
+    EXPECT_EQ(together[1].cache->num_rows(0), 121);
+    expect_as_alone(got[0], step_all(std::span(&first, 1), 3 + i)[0], "the first ");
+    expect_as_alone(got[2], step_all(std::span(&last, 1), 3 + i)[0], "the last ");
   }
 }
 
