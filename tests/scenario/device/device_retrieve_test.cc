@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "engine/compress/compressor.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/pages/paged.h"
 #include "tests/support/harness/device_side.h"
@@ -167,7 +168,7 @@ class ChosenPagesTest : public ::testing::Test {
 
   struct Decoding {
     Decoding(const std::string& name, const Options& given, std::shared_ptr<Compute> who,
-             DType dtype, std::int64_t device_bytes = 0)
+             DType dtype, std::int64_t device_bytes = 0, const RetainedRows* retained = nullptr)
         : compute(std::move(who)),
           slots(device_bytes, compute->memory()),
           pool(PageFormat{kKvHeads, kDim, dtype}, 0, compute->memory(),
@@ -180,6 +181,7 @@ class ChosenPagesTest : public ::testing::Test {
       AssembledPrompt assembled;
       context.cache = &cache;
       assembled.contexts = contexts;
+      assembled.retained = retained;
       context.device = &slots;
       context.compute = compute.get();
       assembled.num_tokens = kPrompt;
@@ -365,6 +367,32 @@ TEST_F(ChosenPagesTest, OfALayerThatHasLeftAreThoseOfOneThatStays) {
       EXPECT_EQ(ops->runs(OpCode::kCopyAsync), kLayers * (kPrompt + kSteps))
           << "the rows that this test placed; nothing is fetched";
     }
+  }
+}
+
+/// The host fills the slots before the first step, and the device goes on from there.
+TEST_F(ChosenPagesTest, SlotsBeginWithTheRowsThatACompressorRanked) {
+  RetainedRows retained;
+  for (std::int32_t layer = 0; layer < kLayers; ++layer)
+    retained.hot.push_back({{150, 40, 9, 100, 99}, {60, 175, 7, 30, 20}});
+  const Options options = {{"decode_page", "16"},       {"decode_budget", "96"},
+                           {"decode_sink", "16"},       {"decode_window", "32"},
+                           {"decode_resident", "none"}, {"decode_dense_layers", "0"}};
+  for (const simt::Copies copies : {simt::Copies::kEarly, simt::Copies::kLate}) {
+    const auto ops = simt::make_emulated_ops({.copies = copies});
+    Decoding there("freekv", options, make_device_compute(ops), DType::kF32, 0, &retained),
+        here("freekv", options, make_cpu_compute(), DType::kF32, 0, &retained);
+    for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+      for (std::int32_t head = 0; head < kKvHeads; ++head)
+        EXPECT_EQ(there.paged().resident_pages(layer, head),
+                  here.paged().resident_pages(layer, head));
+    }
+    expect_same_pages(there, here, 20);
+    const RetrieveStats got = there.retriever->stats(), expected = here.retriever->stats();
+    EXPECT_EQ(got.pages_copied, expected.pages_copied);
+    EXPECT_EQ(got.bytes_copied, expected.bytes_copied);
+    EXPECT_EQ(got.bytes_appended, expected.bytes_appended);
+    EXPECT_GT(ops->runs(OpCode::kFillSlots), 0);
   }
 }
 
