@@ -69,6 +69,12 @@ class ChoiceOps {
   /// itself).
   virtual Status fill_slots(const FillSlotsArgs& args,
                             std::span<const SequenceSlots> sequences) = 0;
+  /// The same beside what is enqueued after the call, up to wait_for_slots(). A step that a graph
+  /// may hold ends after that.
+  virtual Status fill_slots_beside(const FillSlotsArgs& args,
+                                   std::span<const SequenceSlots> sequences) = 0;
+  /// Has what is enqueued afterwards run after every fill_slots_beside().
+  virtual Status wait_for_slots() = 0;
   /// Scores all blocks of all documents and synchronizes once. Errors: also kUnimplemented (the
   /// host computes: selectors score in ordinary memory).
   virtual Status score_blocks(const RopeTable& table, std::int32_t num_heads,

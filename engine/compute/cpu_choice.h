@@ -22,6 +22,11 @@ class CpuChoice final : public ChoiceOps {
   Status fill_slots(const FillSlotsArgs&, std::span<const SequenceSlots>) override {
     return Status::unimplemented("slots are filled in ordinary memory");
   }
+  Status fill_slots_beside(const FillSlotsArgs& args,
+                           std::span<const SequenceSlots> sequences) override {
+    return fill_slots(args, sequences);
+  }
+  Status wait_for_slots() override { return {}; }
   Status score_blocks(const RopeTable&, std::int32_t, std::int32_t,
                       std::span<const ScoredBlocks>) override {
     return Status::unimplemented("blocks are scored in ordinary memory");

@@ -1,6 +1,7 @@
 #include "engine/device/device_choice.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/index.h"
@@ -122,6 +123,30 @@ Status DeviceChoice::choose_pages(const ChoosePagesArgs& args,
 Status DeviceChoice::fill_slots(const FillSlotsArgs& args,
                                 std::span<const SequenceSlots> sequences) {
   if (sequences.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const FillSlotsArgs a, filling(args, sequences, moves_));
+  return memory_->run(cuda::FillSlotsOnArgs{a, cuda::Lane::kCompute});
+}
+
+Status DeviceChoice::fill_slots_beside(const FillSlotsArgs& args,
+                                       std::span<const SequenceSlots> sequences) {
+  if (sequences.empty()) return {};
+  QUIRE_ASSIGN_OR_RETURN(const FillSlotsArgs a, filling(args, sequences, moves_beside_));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::RecordEventArgs{ready_.number(), cuda::Lane::kCompute}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::HoldArgs{ready_.number(), cuda::Lane::kCopies}));
+  QUIRE_RETURN_IF_ERROR(memory_->run(cuda::FillSlotsOnArgs{a, cuda::Lane::kCopies}));
+  beside_ = true;
+  return memory_->run(cuda::RecordEventArgs{filled_.number(), cuda::Lane::kCopies});
+}
+
+Status DeviceChoice::wait_for_slots() {
+  if (!std::exchange(beside_, false)) return {};
+  return memory_->run(cuda::HoldArgs{filled_.number(), cuda::Lane::kCompute});
+}
+
+/// Sends the sequences and returns the arguments, with scratch memory in `moves`.
+Result<FillSlotsArgs> DeviceChoice::filling(const FillSlotsArgs& args,
+                                            std::span<const SequenceSlots> sequences,
+                                            DeviceBuffer& moves) {
   FillSlotsArgs a = args;
   const KvView &cache = sequences.front().kv, &slots = sequences.front().slots;
   a.num_sequences = count_of(sequences);
@@ -149,10 +174,10 @@ Status DeviceChoice::fill_slots(const FillSlotsArgs& args,
   const std::int64_t heads = a.num_sequences * cache.num_kv_heads,
                      move_bytes = heads * a.num_slots * static_cast<std::int64_t>(sizeof(KvMove)),
                      bytes = move_bytes + heads * static_cast<std::int64_t>(sizeof(std::int32_t));
-  if (bytes > moves_.bytes()) QUIRE_RETURN_IF_ERROR(moves_.reserve(bytes + bytes / 4));
-  a.moves = reinterpret_cast<KvMove*>(moves_.data());
-  a.num_moves = reinterpret_cast<std::int32_t*>(moves_.data() + move_bytes);
-  return memory_->run(a);
+  if (bytes > moves.bytes()) QUIRE_RETURN_IF_ERROR(moves.reserve(bytes + bytes / 4));
+  a.moves = reinterpret_cast<KvMove*>(moves.data());
+  a.num_moves = reinterpret_cast<std::int32_t*>(moves.data() + move_bytes);
+  return a;
 }
 
 }  // namespace quire

@@ -78,7 +78,8 @@ class DeviceMemory final : public ComputeMemory {
   void begin_step(std::int64_t rows);
   Status end_step();
   /// Enqueues what the step recorded so far, and the rest of the step as it comes. It is for what a
-  /// graph cannot hold: other streams and their events.
+  /// graph cannot hold: a wait of the host, and work of other streams that began before the step or
+  /// goes on after it.
   Status leave_step();
   const StepStats& step_stats() const { return step_.stats(); }
   /// Frees the memory after everything enqueued, and after a step that another thread records. A

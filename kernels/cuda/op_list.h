@@ -51,7 +51,7 @@
   PLAIN(kGroupedExpand, GroupedExpandArgs, grouped_expand)             \
   PLAIN(kWriteTables, WriteTablesArgs, write_tables)                   \
   PLAIN(kChoosePages, ChoosePagesArgs, choose_pages)                   \
-  PLAIN(kFillSlots, FillSlotsArgs, fill_slots)
+  OTHER(kFillSlots, FillSlotsOnArgs)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

@@ -143,6 +143,8 @@ Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
     }
     attending.push_back(sequence);
   }
+  // A step that failed may not have waited.
+  if (first.layer == policy_.dense_layers) QUIRE_RETURN_IF_ERROR(choice.wait_for_slots());
   FillSlotsArgs args = filling_args();
   QUIRE_RETURN_IF_ERROR(choice.choose_pages(choosing_args(first), choosing));
   QUIRE_RETURN_IF_ERROR(choice.fill_slots(args, filling));
@@ -153,9 +155,11 @@ Status PagedRetriever::attend_together(std::span<const RetrieveStep> steps,
     if (!one.attends_to_all(steps[i])) count_choosing(steps[i], one.stats_, each_ms);
   }
   QUIRE_RETURN_IF_ERROR(attend_neighbours(steps, attending));
-  // Heads that had not turned chose for the next step.
+  // Heads that had not turned chose for the next step, before which their pages come beside what
+  // the layers above compute.
   args.coming = true;
-  return policy_.tau ? choice.fill_slots(args, filling) : Status();
+  if (policy_.tau) QUIRE_RETURN_IF_ERROR(choice.fill_slots_beside(args, filling));
+  return first.layer + 1 == sequence_.num_layers ? choice.wait_for_slots() : Status();
 }
 
 }  // namespace quire

@@ -72,6 +72,11 @@ struct GatherRowsArgs {
   KvGatherArgs rows;
   Lane lane;
 };
+/// Fills slots on either stream.
+struct FillSlotsOnArgs {
+  FillSlotsArgs slots;
+  Lane lane;
+};
 struct RecordEventArgs {
   std::int32_t event;
   Lane lane;

@@ -75,6 +75,7 @@ struct Execute {
     return decode_attention(chosen, stream);
   }
   Status operator()(const GatherRowsArgs& a) const { return kv_gather(a.rows, of(a.lane)); }
+  Status operator()(const FillSlotsOnArgs& a) const { return fill_slots(a.slots, of(a.lane)); }
   Status operator()(const PrefillAttentionArgs& a) const {
     return prefill_attention(a.attention, stream);
   }

@@ -258,9 +258,16 @@ TEST_F(DeviceChoosingStepsTest, SequencesThatChooseWaitOnceAStepAndBecomeOneGrap
 /// Layers that have left choose in the same call as layers that stay; only attention, which reads
 /// slots or pages, is a call for each run of neighbours.
 TEST_F(DeviceChoosingStepsTest, SequencesInSlotsWaitOnceAStepAndBecomeOneGraph) {
-  constexpr int kSteps = 24;
-  for (const bool one_stays : {false, true}) {
-    SCOPED_TRACE(one_stays ? "the second stays" : "all leave");
+  constexpr int kSteps = 18;
+  struct Variant {
+    const char* name;
+    bool one_stays, graphs;
+  };
+  for (const auto& [name, one_stays, may_record] :
+       {Variant{"all leave", false, true}, Variant{"the second stays", true, true},
+        Variant{"operations one by one", false, false}}) {
+    SCOPED_TRACE(name);
+    ops_->fail_recording(!may_record);
     std::vector<Sequence> together, alone;
     for (auto* all : {&together, &alone}) {
       for (const std::int32_t n : {110, 83, 150, 68}) {
@@ -287,7 +294,7 @@ TEST_F(DeviceChoosingStepsTest, SequencesInSlotsWaitOnceAStepAndBecomeOneGraph) 
         expect_as_alone(got[s], step_all(std::span(&alone[s], 1), 3 + i % 30)[0], step);
     }
     EXPECT_LE(waited_more, 2) << "where memory grows; else only the logits are waited for";
-    EXPECT_GE(graphs, kSteps / 2);
+    EXPECT_GE(graphs, may_record ? kSteps / 2 : 0);
     for (std::size_t s = 0; s < alone.size(); ++s) {
       const RetrieveStats one = alone[s].retriever->stats(), other = together[s].retriever->stats();
       EXPECT_EQ(one.selections, other.selections);

@@ -203,6 +203,10 @@ class EmulatedDevice final : public EmulatedOps {
     }
     return take(CopyAsyncArgs{}, code, args, bytes);
   }
+  Status take(const FillSlotsOnArgs& a, OpCode code, const void* args, std::int64_t bytes) {
+    of(a.lane).push_back(work(code, args, bytes));
+    return {};
+  }
   static Status check_event(std::int32_t event) {
     return event >= 0 && event < kEvents
                ? Status()
@@ -230,6 +234,7 @@ class EmulatedDevice final : public EmulatedOps {
     if (found == graphs_.end() || found->second.version != a.version) {
       if (found != graphs_.end()) graphs_.erase(found);
       if (no_recording_) return Status::internal("the recording was invalidated");
+      QUIRE_RETURN_IF_ERROR(check_lanes(a));
       Recorded recorded{a.version, {}};
       for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op)
         recorded.ops.push_back(work(op->code, op->args, op->bytes));
@@ -241,6 +246,40 @@ class EmulatedDevice final : public EmulatedOps {
       of(Lane::kCompute).push_back(op);
     }
     return {};
+  }
+
+  /// A recording is of one stream. What runs on the other one must begin after an event of the
+  /// recording, and the recording must wait for it.
+  static Status check_lanes(const StepArgs& a) {
+    std::map<std::int32_t, std::int64_t> covered;  // by event, operations on the stream of copies
+    std::int64_t beside = 0, waited_for = 0;
+    bool begun = false;
+    for (const StepOp* op = a.ops; op != a.ops + a.num_ops; ++op) {
+      Lane lane = Lane::kCompute;
+      if (op->code == OpCode::kRecordEvent) {
+        const auto& record = *static_cast<const RecordEventArgs*>(op->args);
+        covered[record.event] = record.lane == Lane::kCopies ? beside : 0;
+      } else if (op->code == OpCode::kHold) {
+        const auto& hold = *static_cast<const HoldArgs*>(op->args);
+        if (!covered.contains(hold.event))
+          return Status::internal("the recording waits for what is not in it");
+        if (hold.lane == Lane::kCompute)
+          waited_for = std::max(waited_for, covered[hold.event]);
+        else
+          begun = true;
+      } else if (op->code == OpCode::kFillSlots) {
+        lane = static_cast<const FillSlotsOnArgs*>(op->args)->lane;
+      } else if (op->code == OpCode::kGatherRows) {
+        lane = static_cast<const GatherRowsArgs*>(op->args)->lane;
+      } else if (op->code == OpCode::kCopyAsync) {
+        lane = Lane::kCopies;
+      }
+      if (lane == Lane::kCompute) continue;
+      if (!begun) return Status::internal("the recording is not of that stream");
+      ++beside;
+    }
+    return waited_for == beside ? Status()
+                                : Status::internal("the recording does not wait for all its work");
   }
 
   bool passed(std::int64_t setting) const {
@@ -310,6 +349,9 @@ class EmulatedDevice final : public EmulatedOps {
   }
   Status execute(const GatherRowsArgs& a) {
     return kernel([&](Launcher& l) { return launch_kv_gather(l, a.rows); });
+  }
+  Status execute(const FillSlotsOnArgs& a) {
+    return kernel([&](Launcher& l) { return launch_fill_slots(l, a.slots); });
   }
   Status execute(const DecodeAttentionArgs& a) {
     return kernel([&](Launcher& l) {
