@@ -275,10 +275,11 @@ TEST_F(DeviceChoosingStepsTest, SequencesInSlotsWaitOnceAStepAndBecomeOneGraph) 
         all->push_back(sequence("freekv", n, {{"decode_resident", stays ? "auto" : "none"}}));
       }
     }
-    std::int64_t graphs = 0, waited_more = 0;
+    std::int64_t graphs = 0, recorded = 0, waited_more = 0;
     for (int i = 0; i < kSteps; ++i) {
       const std::string step = "step " + std::to_string(i) + " ";
       const std::int64_t waits = ops_->waits(), steps = ops_->runs(OpCode::kStep),
+                         recordings = ops_->recordings(),
                          choices = ops_->runs(OpCode::kChoosePages),
                          fillings = ops_->runs(OpCode::kFillSlots),
                          attended = ops_->runs(OpCode::kDecodeAttention);
@@ -290,11 +291,13 @@ TEST_F(DeviceChoosingStepsTest, SequencesInSlotsWaitOnceAStepAndBecomeOneGraph) 
           << step;
       waited_more += ops_->waits() - waits > 1 ? 1 : 0;
       graphs += ops_->runs(OpCode::kStep) - steps;
+      recorded += ops_->recordings() - recordings;
       for (std::size_t s = 0; s < alone.size(); ++s)
         expect_as_alone(got[s], step_all(std::span(&alone[s], 1), 3 + i % 30)[0], step);
     }
     EXPECT_LE(waited_more, 2) << "where memory grows; else only the logits are waited for";
     EXPECT_GE(graphs, may_record ? kSteps / 2 : 0);
+    EXPECT_EQ(recorded > 0, may_record) << "a graph that nothing is left to wait for";
     for (std::size_t s = 0; s < alone.size(); ++s) {
       const RetrieveStats one = alone[s].retriever->stats(), other = together[s].retriever->stats();
       EXPECT_EQ(one.selections, other.selections);
