@@ -77,25 +77,16 @@ Result<std::vector<DeviceChoices::Choice>> DeviceChoices::read(std::int32_t laye
   const std::int64_t kv_heads = shape_.num_kv_heads, size = kv_heads * shape_.selected;
   std::vector<PageHead> heads(to_size(kv_heads));
   std::vector<std::int32_t> chosen(to_size(2 * size));
-  std::vector<float> queries(to_size(shape_.by_turn ? width() : 0));
   QUIRE_RETURN_IF_ERROR(
       memory_->read(heads_.data() + layer * kv_heads, bytes_of<PageHead>(kv_heads), heads.data()));
   QUIRE_RETURN_IF_ERROR(memory_->read(chosen_.data() + 2 * layer * size,
                                       bytes_of<std::int32_t>(2 * size), chosen.data()));
-  if (shape_.by_turn)
-    QUIRE_RETURN_IF_ERROR(memory_->read(chosen_by_.data() + layer * width(),
-                                        bytes_of<float>(width()), queries.data()));
   std::vector<Choice> out(to_size(kv_heads));
-  const std::size_t group = queries.size() / to_size(kv_heads);
   for (std::int64_t m = 0; m < kv_heads; ++m) {
     const PageHead& head = heads[at(m)];
     const std::int32_t next = head.current ^ head.coming;
     const auto pages = chosen.begin() + (next * size + m * shape_.selected);
-    const auto query = queries.begin() + static_cast<std::ptrdiff_t>(to_size(m) * group);
-    out[at(m)] = {{pages, pages + shape_.selected},
-                  head.seen[next],
-                  head.served,
-                  {query, query + static_cast<std::ptrdiff_t>(group)}};
+    out[at(m)] = {{pages, pages + shape_.selected}, head.seen[next]};
   }
   return out;
 }

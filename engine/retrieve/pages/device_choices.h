@@ -25,11 +25,10 @@ class DeviceChoices {
     std::int64_t most_rows;  ///< most rows that a head attends to
     bool by_turn;            ///< queries of choices are kept
   };
-  /// One head's choice, and what it was made by.
+  /// One head's choice.
   struct Choice {
     std::vector<std::int32_t> pages;  ///< ascending, as offsets from the first candidate
-    std::int32_t seen = 0, served = 0;
-    std::vector<float> query;  ///< [group, head_dim]; empty without by_turn
+    std::int32_t seen = 0;            ///< as in PageHead
   };
   struct Counts {
     std::int64_t selections = 0, heads_corrected = 0, heads_kept = 0;
