@@ -116,12 +116,14 @@ class ModelBench {
       std::string name, resident;
       Options options;
     };
-    double dense = 0, in_place = 0, freekv = 0;
+    double dense = 0, freekv = 0;
+    std::map<std::string, double> in_place;
     for (const auto& [name, resident, options] :
          std::vector<Way>{{"dense", "", {}},
                           {"freekv", "auto", {}},
                           {"freekv by bounds", "auto", {{"decode_rerank", "1"}}},
                           {"freekv", "none", {}},
+                          {"freekv by bounds", "none", {{"decode_rerank", "1"}}},
                           {"arkvale", "none", {}}}) {
       DevicePool slots(0, model_->compute().memory());
       Options given = options;
@@ -161,10 +163,10 @@ class ModelBench {
                   {"corrected_share", corrected}};
       if (name == "dense") dense = row.median_us;
       if (resident == "auto" && dense > 0) row.more.emplace_back("of_dense", row.median_us / dense);
-      if (name == "freekv" && resident == "auto") in_place = row.median_us;
+      if (resident == "auto") in_place[name] = row.median_us;
       if (name == "freekv" && resident == "none") freekv = row.median_us;
-      if (resident == "none" && in_place > 0)
-        row.more.emplace_back("of_in_place", row.median_us / in_place);
+      if (resident == "none" && in_place.contains(name))
+        row.more.emplace_back("of_in_place", row.median_us / in_place.at(name));
       if (name == "arkvale" && freekv > 0)
         row.more.emplace_back("of_freekv", row.median_us / freekv);
       out.row(row);
@@ -414,6 +416,8 @@ void question_rows(const EngineCaseOptions& options, const SectionOutput& out) {
     // Parts of the last round.
     row.more.emplace_back("query_pass_ms", last.query_pass_ms);
     row.more.emplace_back("select_ms", last.select_ms);
+    row.more.emplace_back("lookup_ms", last.lookup_ms);
+    row.more.emplace_back("load_ms", last.load_ms);
     row.more.emplace_back("recompute_ms", last.recompute_ms);
     row.more.emplace_back("prefill_ms", last.prefill_ms);
     out.row(row);
