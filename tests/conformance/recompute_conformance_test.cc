@@ -1,4 +1,6 @@
 // Requirements on every recomputer of this build.
+#include <set>
+
 #include "tests/support/harness/recompute_harness.h"
 
 namespace quire::testing {
@@ -95,8 +97,14 @@ struct OpenedLayers final : LayerGate {
   explicit OpenedLayers(std::int32_t layers) : num_layers(layers) {}
   bool placed(std::int32_t layer) const override { return layer < open; }
   bool all_placed() const override { return open >= num_layers; }
+  Status bring(std::int32_t layer) override {
+    EXPECT_LT(layer, open) << "a layer was brought before it counted as placed";
+    brought.insert(layer);
+    return {};
+  }
   const std::int32_t num_layers;
   std::int32_t open = 0;
+  std::set<std::int32_t> brought;
 };
 
 // Stored rows of a layer may arrive while lower layers run and others use the model.
@@ -127,6 +135,9 @@ TEST_P(RecomputePassConformance, WaitsForLayersAndComesToTheSame) {
   }
   EXPECT_TRUE((*pass)->ready() || (*pass)->done());
   const RecomputeReport report = bed_.finish(**pass, 6);
+  if ((*pass)->brings_layers()) {
+    EXPECT_FALSE(gate.brought.empty()) << "a device would have placed nothing";
+  }
   EXPECT_EQ(content(bed_.cache()), whole);
   EXPECT_EQ(report.tokens, want->tokens);
   EXPECT_EQ(report.replaced, want->replaced);
