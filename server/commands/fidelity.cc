@@ -372,6 +372,10 @@ int fidelity(FidelityFlags f) {
     return complain("--temperature is of long answers: give --span-tokens, too");
   if (f.span_tokens > 0 && f.certify)
     return complain("--certify needs answers that end by themselves: leave --span-tokens out");
+  if (f.certify && (f.lead_in || f.related_tokens > 0))
+    return complain(
+        "a certificate speaks of documents that were read alone, as they are unless a request asks "
+        "otherwise: leave --lead-in and --related-tokens out, or --certify");
   const auto strategies = parse_strategy_list(f.strategies);
   if (!strategies.ok()) return complain(strategies.status());
   const auto model_path = find_model_path(config->model.path);

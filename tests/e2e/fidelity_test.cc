@@ -108,6 +108,15 @@ TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   r = measure(folder, {"--certify", "--store", "/nonexistent/folder/store"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
+  // Else `auto` would take it for documents that were read alone.
+  for (const auto& behind :
+       std::vector<std::vector<std::string>>{{"--lead-in"}, {"--related-tokens", "64"}}) {
+    std::vector<std::string> asked = {"--certify", "--store", (folder.path() / "store").string()};
+    asked.insert(asked.end(), behind.begin(), behind.end());
+    r = measure(folder, asked);
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_NE(r.err.find(behind.front()), std::string::npos) << r.err;
+  }
 }
 
 /// Returns documents and a question whose subject is in an earlier document, where reuse and
