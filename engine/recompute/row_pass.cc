@@ -185,8 +185,8 @@ class RowPass final : public RecomputePass, private ForwardHook {
   bool done_ = false;
   FusedRows fused_;
   std::optional<HookChain> hooks_;
+  Status checked_;  ///< of check_at_the_end(); written when chunk_ is destroyed, too
   RowChunk chunk_;
-  Status checked_;  ///< what a device's chunk was compared to
   std::vector<std::int32_t> written_, padding_positions_, padding_rows_;
   std::vector<std::size_t> padding_;  ///< rows that this layer does not keep
 };

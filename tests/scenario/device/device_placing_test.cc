@@ -99,6 +99,17 @@ TEST_F(DevicePlacingTest, ALayerThatCannotBeReadIsAMissAndTheAnswerStays) {
   }
 }
 
+TEST_F(DevicePlacingTest, AQueryThatIsCancelledBetweenTwoLayersLeavesNothingBehind) {
+  for (const char* strategy : {"reuse", "samkv", "epic"}) {
+    SCOPED_TRACE(strategy);
+    const auto sink = ask_held_back(strategy);
+    EXPECT_TRUE(device_->engine->cancel("qry_test"));
+    EXPECT_EQ(sink->wait().status.code(), Code::kCancelled);
+    store().release();
+    EXPECT_EQ(ask(*device_, strategy).ids, ask(*cpu_, strategy).ids);
+  }
+}
+
 TEST_F(DevicePlacingTest, KvOfOtherTokensIsAMissThatThePassFindsAtItsEnd) {
   std::mt19937 rng(23);
   const auto ids = random_ids(rng, 40);
