@@ -206,6 +206,10 @@ Status QueryPassStage::work() {
       computed_ = 0;
       return {};
     case Part::kQuestion:
+      if (computed_ == 0 && !placement_.all_placed()) {  // a value was replaced meanwhile
+        part_ = Part::kPlace;
+        return {};
+      }
       QUIRE_RETURN_IF_ERROR(capture_->begin(run_.core.model->compute().memory()));
       capture_->begin_chunk(static_cast<std::int64_t>(computed_));
       QUIRE_RETURN_IF_ERROR(
