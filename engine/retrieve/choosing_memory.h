@@ -50,6 +50,12 @@ class ChoosingMemory final : public ComputeMemory {
   std::int64_t in_use_ = 0, peak_ = 0;
 };
 
+/// Returns the bytes of n values of T.
+template <class T>
+constexpr std::int64_t bytes_of(std::int64_t n) {
+  return n * static_cast<std::int64_t>(sizeof(T));
+}
+
 RetrieveShape shape_of(const SequenceContext& sequence, std::size_t num_contexts);
 /// Makes the memory of a request; null where the host computes.
 std::shared_ptr<ChoosingMemory> choosing_memory(const SequenceContext& sequence);

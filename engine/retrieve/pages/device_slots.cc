@@ -6,14 +6,6 @@
 #include "base/index.h"
 
 namespace quire {
-namespace {
-
-template <class T>
-constexpr std::int64_t bytes_of(std::int64_t n) {
-  return n * static_cast<std::int64_t>(sizeof(T));
-}
-
-}  // namespace
 
 DeviceSlots::DeviceSlots(std::shared_ptr<ChoosingMemory> memory, const Shape& shape)
     : memory_(std::move(memory)), shape_(shape), layers_(at(shape.num_layers)) {}
