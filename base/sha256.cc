@@ -49,12 +49,27 @@ Result<Digest> Digest::from_hex(std::string_view text) {
 
 struct Sha256::Impl {
   EVP_MD_CTX* ctx = EVP_MD_CTX_new();
-  Impl() { restart(); }
+  bool finished = false;
+  Impl() { init(algorithm()); }
   ~Impl() { EVP_MD_CTX_free(ctx); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  void restart() {
-    QUIRE_CHECK(ctx != nullptr && EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr) == 1,
+  /// Returns the context, ready for the next bytes.
+  EVP_MD_CTX* open() {
+    if (finished) init(nullptr);  // the same algorithm again
+    finished = false;
+    return ctx;
+  }
+
+ private:
+  /// OpenSSL looks an algorithm up by name at each use of EVP_sha256(), which takes longer than
+  /// hashing a block of tokens.
+  static const EVP_MD* algorithm() {
+    static const EVP_MD* const fetched = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    return fetched != nullptr ? fetched : EVP_sha256();
+  }
+  void init(const EVP_MD* md) {
+    QUIRE_CHECK(ctx != nullptr && EVP_DigestInit_ex(ctx, md, nullptr) == 1,
                 "SHA-256 is not available");
   }
 };
@@ -65,7 +80,7 @@ Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 Sha256& Sha256::update(std::span<const std::byte> bytes) {
-  EVP_DigestUpdate(impl_->ctx, bytes.data(), bytes.size());
+  EVP_DigestUpdate(impl_->open(), bytes.data(), bytes.size());
   return *this;
 }
 Sha256& Sha256::update(std::string_view text) {
@@ -79,9 +94,9 @@ Sha256& Sha256::update_field(std::string_view text) { return update_u64(text.siz
 Digest Sha256::finish() {
   Digest d;
   unsigned int length = 0;
-  EVP_DigestFinal_ex(impl_->ctx, reinterpret_cast<unsigned char*>(d.bytes.data()), &length);
+  EVP_DigestFinal_ex(impl_->open(), reinterpret_cast<unsigned char*>(d.bytes.data()), &length);
   QUIRE_CHECK(length == 32, "SHA-256 gave another length");
-  impl_->restart();
+  impl_->finished = true;
   return d;
 }
 
