@@ -11,19 +11,19 @@
 namespace quire {
 namespace {
 
-std::vector<std::int32_t> page_positions(std::int64_t page) {
-  std::vector<std::int32_t> out(kPageTokens);
+std::vector<std::int32_t> page_positions(std::int64_t page, std::size_t rows) {
+  std::vector<std::int32_t> out(rows);
   std::iota(out.begin(), out.end(), static_cast<std::int32_t>(page * kPageTokens));
   return out;
 }
 
-/// Returns whether the page's rows have its positions in every layer.
-bool holds_page(const WorkingCache& cache, std::int64_t page) {
-  const std::vector<std::int32_t> wanted = page_positions(page);
+/// Returns whether the page's first rows have its positions in every layer.
+bool holds_page(const WorkingCache& cache, std::int64_t page, std::size_t rows) {
+  const std::vector<std::int32_t> wanted = page_positions(page, rows);
   const auto first = to_size(page * kPageTokens);
   for (std::int32_t layer = 0; layer < cache.num_layers(); ++layer) {
     const auto held = cache.positions(layer);
-    if (held.size() < first + kPageTokens ||
+    if (held.size() < first + rows ||
         !std::equal(wanted.begin(), wanted.end(),
                     held.begin() + static_cast<std::ptrdiff_t>(first)))
       return false;
@@ -49,38 +49,39 @@ std::int64_t PrefixCache::take(const Digest& seed, std::span<const std::int32_t>
   BlockKeyChain chain(seed);
   std::vector<Entries::iterator> path;
   const auto most = to_size(std::clamp<std::int64_t>(max_tokens, 0, count_of(tokens)));
-  for (std::size_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
-    const auto ids = tokens.subspan(at, kPageTokens);
+  std::size_t taken = 0;
+  while (taken < most) {
+    const auto ids = tokens.subspan(taken, std::min<std::size_t>(kPageTokens, most - taken));
     const auto found = by_key_.find(chain.append(ids));
-    if (found == by_key_.end() ||
-        !std::equal(ids.begin(), ids.end(), found->second->token_ids.begin()))
-      break;
-    cache.append_shared(found->second->pages, page_positions(count_of(path)));
+    if (found == by_key_.end() || !std::ranges::equal(ids, found->second->token_ids)) break;
+    cache.append_shared(found->second->pages, page_positions(count_of(path), ids.size()));
     path.push_back(found->second);
+    taken += ids.size();
   }
   touch(path);
-  return count_of(path) * kPageTokens;
+  return static_cast<std::int64_t>(taken);
 }
 
 void PrefixCache::add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache,
-                      bool save) {
+                      bool save, Ending ending) {
   BlockKeyChain chain(seed);
   Digest parent;
   std::vector<Entries::iterator> path;
   const auto most = to_size(max_bytes_ / column_bytes_);
-  for (std::size_t at = 0; at + kPageTokens <= tokens.size() && path.size() < most;
-       at += kPageTokens) {
-    const auto ids = tokens.subspan(at, kPageTokens);
+  for (std::size_t at = 0; at < tokens.size() && path.size() < most; at += kPageTokens) {
+    const auto ids = tokens.subspan(at, std::min<std::size_t>(kPageTokens, tokens.size() - at));
+    const bool whole = ids.size() == kPageTokens;
+    if (!whole && ending == Ending::kDrop) break;
     const auto page = count_of(path);
     const Digest key = chain.append(ids);
     auto found = by_key_.find(key);
     if (found == by_key_.end()) {
-      if (!cache.shareable() || !holds_page(cache, page)) break;
+      if (!cache.shareable() || !holds_page(cache, page, ids.size())) break;
       entries_.push_front({key, {ids.begin(), ids.end()}, cache.share_page(page), parent});
       found = by_key_.emplace(key, entries_.begin()).first;
     }
     Entry& entry = *found->second;
-    if (save && slots_ > 0 && entry.slot == kNoSlot && !entry.waits) {
+    if (save && whole && slots_ > 0 && entry.slot == kNoSlot && !entry.waits) {
       entry.waits = true;
       unsaved_.push_back(key);
     }

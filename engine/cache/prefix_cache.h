@@ -17,12 +17,13 @@
 
 namespace quire {
 
-/// PrefixCache keeps whole pages (kPageTokens tokens in every layer) by reference. The cache that
-/// computed them, the caches that took them over and this one hold the same memory. The key of a
-/// page is a chain of SHA-256 over `seed` and all token ids up to its end; the ids are compared,
-/// too. The seed stands for everything else that changes KV: model, tenant, salt. The least
-/// recently used pages are evicted first, and a page never before its continuations. Threads: the
-/// engine thread.
+/// PrefixCache keeps pages (kPageTokens tokens in every layer) by reference. The cache that
+/// computed them, the caches that took them over and this one hold the same memory. Pages are
+/// whole, but the last one of a beginning that other prompts share to its end, such as the text
+/// before documents. The key of a page is a chain of SHA-256 over `seed` and all token ids up to
+/// its end; the ids are compared, too. The seed stands for everything else that changes KV: model,
+/// tenant, salt. The least recently used pages are evicted first, and a page never before its
+/// continuations. Threads: the engine thread.
 class PrefixCache {
  public:
   /// Makes an empty cache. `pool` must outlive it. max_bytes 0: keeps nothing.
@@ -32,14 +33,16 @@ class PrefixCache {
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   /// Appends the longest known prefix of `tokens`, at most `max_tokens`, to the empty `cache` at
-  /// positions 0, 1, ... . Returns the number of tokens, a multiple of kPageTokens.
+  /// positions 0, 1, ... . Returns the number of tokens: whole pages, or exactly `max_tokens`.
   std::int64_t take(const Digest& seed, std::span<const std::int32_t> tokens,
                     std::int64_t max_tokens, WorkingCache& cache);
+  /// Selects what becomes of the last page of a beginning if it is not whole.
+  enum class Ending : std::uint8_t { kDrop, kKeep };
   /// Keeps the first rows of `cache`, which must be these tokens computed causally from position 0
-  /// on. It leaves out a partial last page, and everything after a page whose rows are at other
-  /// positions. `save`: next_unsaved() returns the pages.
+  /// on. It leaves out everything after a page whose rows are at other positions. `save`:
+  /// next_unsaved() returns the whole pages.
   void add(const Digest& seed, std::span<const std::int32_t> tokens, WorkingCache& cache,
-           bool save = false);
+           bool save = false, Ending ending = Ending::kDrop);
 
   /// Makes next_unsaved() give out `slots` slots of a PromptFile.
   void save_to(std::int32_t slots) { slots_ = slots; }
@@ -68,7 +71,7 @@ class PrefixCache {
  private:
   struct Entry {
     Digest key;
-    std::vector<std::int32_t> token_ids;  ///< token ids of this page
+    std::vector<std::int32_t> token_ids;  ///< of this page, 1 to kPageTokens
     std::vector<void*> pages;             ///< [num_layers]
     Digest parent;
     std::int32_t slot = kNoSlot;  ///< slot that holds it on disk, or soon will

@@ -151,7 +151,8 @@ Status WorkingCache::own_page(Layer& layer, std::size_t page) {
 
 void WorkingCache::append_shared(std::span<void* const> pages,
                                  std::span<const std::int32_t> positions) {
-  QUIRE_CHECK(pages.size() == layers_.size() && positions.size() == kPageTokens,
+  QUIRE_CHECK(pages.size() == layers_.size() && !positions.empty() &&
+                  positions.size() <= to_size(kPageTokens),
               "a shared page has one part per layer");
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
@@ -178,8 +179,7 @@ std::vector<void*> WorkingCache::share_page(std::int64_t page) {
   std::vector<void*> out;
   out.reserve(layers_.size());
   for (Layer& layer : layers_) {
-    QUIRE_CHECK((page + 1) * kPageTokens <= count_of(layer.positions),
-                "only whole pages are shared");
+    QUIRE_CHECK(page * kPageTokens < count_of(layer.positions), "a shared page holds rows");
     out.push_back(layer.pages[at(page)]);
     layer.shared = std::max(layer.shared, to_size(page) + 1);
     pool_->share(out.back());

@@ -63,11 +63,11 @@ class WorkingCache {
   void truncate(std::int32_t layer, std::int64_t num_rows);
   void truncate_all(std::int64_t num_rows);
 
-  /// Appends a whole page of rows that another cache computed: one page per layer, [num_layers], at
-  /// these kPageTokens positions. The other holders keep the pages, so writing to their rows takes
-  /// a copy; every layer must end at a page border.
+  /// Appends a page's first rows, which another cache computed: one page per layer, [num_layers],
+  /// at these positions, kPageTokens at most. The other holders keep the pages, so writing to them
+  /// takes a copy; every layer must end at a page border.
   void append_shared(std::span<void* const> pages, std::span<const std::int32_t> positions);
-  /// Returns page `page` of every layer, all of whose rows must exist, with one more holder, who
+  /// Returns page `page` of every layer, some of whose rows must exist, with one more holder, who
   /// must release them. Rows written later go to a copy.
   std::vector<void*> share_page(std::int64_t page);
 

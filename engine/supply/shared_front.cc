@@ -66,8 +66,12 @@ void SharedFront::add_answered(std::int32_t token_id) {
 void SharedFront::keep() {
   const auto& compression = run_.plan.compression;
   if (run_.core.prefixes == nullptr || (compression && compression->dropped)) return;
-  // What documents say goes with them: a prompt over documents is not kept on disk.
-  run_.core.prefixes->add(seed_, front_.token_ids, *run_.cache, run_.request.contexts.empty());
+  // What documents say goes with them: a prompt over documents is not kept on disk. What stands
+  // before documents whose KV is stored is the same in every such prompt.
+  const bool documents = !run_.request.contexts.empty();
+  run_.core.prefixes->add(
+      seed_, front_.token_ids, *run_.cache, !documents,
+      documents && !front_.whole ? PrefixCache::Ending::kKeep : PrefixCache::Ending::kDrop);
 }
 
 }  // namespace quire

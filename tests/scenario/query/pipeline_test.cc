@@ -98,7 +98,8 @@ TEST_P(PipelineTest, ExactEqualsRecomputeTokenForToken) {
     const Outcome full = run_query(*engine_, request);
     ASSERT_TRUE(exact.status.ok() && full.status.ok()) << exact.status.to_string();
     EXPECT_EQ(exact.ids, full.ids) << "round " << round;
-    EXPECT_EQ(exact.plan.fates.reused, cached ? static_cast<std::int64_t>(docs[0].ids.size()) : 0);
+    EXPECT_EQ(exact.plan.fates.reused - exact.stats.shared_tokens,
+              cached ? static_cast<std::int64_t>(docs[0].ids.size()) : 0);
     expect_fates_sum(exact.plan);
     expect_fates_sum(full.plan);
   }
@@ -113,7 +114,7 @@ TEST_P(PipelineTest, ReuseEqualsAnIndependentReference) {
     ASSERT_TRUE(o.status.ok()) << o.status.to_string();
     EXPECT_EQ(o.ids, reference_->reuse(request.prefix_ids, ids_of(docs), request.suffix_ids, 12))
         << "round " << round;
-    EXPECT_EQ(o.plan.fates.reused, o.plan.document_tokens);
+    EXPECT_EQ(o.plan.fates.reused, o.plan.document_tokens + o.stats.shared_tokens);
     EXPECT_EQ(o.plan.fates.recomputed, 0);
     EXPECT_EQ(o.stats.tier_tokens[static_cast<int>(Tier::kDram)] +
                   o.stats.tier_tokens[static_cast<int>(Tier::kDisk)],
@@ -146,7 +147,7 @@ TEST_P(PipelineTest, OneCachedDocumentEqualsPlainPrefill) {
     const Outcome o = run_query(*engine_, request);
     ASSERT_TRUE(o.status.ok());
     EXPECT_EQ(o.ids, reference_->recompute(concatenated(request), 12)) << n;
-    EXPECT_EQ(o.plan.fates.reused, static_cast<std::int64_t>(n));
+    EXPECT_EQ(o.plan.fates.reused, static_cast<std::int64_t>(n) + o.stats.shared_tokens);
   }
 }
 

@@ -203,7 +203,7 @@ TEST_F(SparseQueryTest, TheSameFromEveryTierAndFromNothing) {
     EXPECT_EQ(computed.ids, warm.ids) << recompute;
     EXPECT_EQ(computed.plan.keep_ratio, warm.plan.keep_ratio);
     EXPECT_EQ(computed.plan.fates.computed + computed.plan.fates.dropped,
-              computed.plan.prompt_tokens);
+              computed.plan.prompt_tokens - computed.stats.shared_tokens);
   }
   const auto r = request("samkv");
   const Outcome warm = run(r);
@@ -295,7 +295,7 @@ TEST_F(SparseQueryTest, EachReadMayFailAndTheAnswerStays) {
   store_.read_fault = [](std::size_t) { return Status::io("disk lost"); };
   const Outcome lost = run(r);
   EXPECT_EQ(lost.ids, want);
-  EXPECT_EQ(lost.plan.fates.reused, 0);
+  EXPECT_EQ(lost.plan.fates.reused, lost.stats.shared_tokens);
 }
 
 TEST_F(SparseQueryTest, ReadsHeldBackHoldUpNobodyElse) {
@@ -342,7 +342,8 @@ TEST_F(SparseQueryTest, NewOrdersCreateNothingInTheStore) {
     std::shuffle(docs_.begin(), docs_.end(), rng_);
     const Outcome o = run(request(i % 2 ? "samkv" : "multi_infllm"));
     EXPECT_EQ(o.stats.written_tokens, 0);
-    EXPECT_EQ(o.plan.fates.computed, o.plan.prefix_tokens + o.plan.suffix_tokens);
+    EXPECT_EQ(o.plan.fates.computed,
+              o.plan.prefix_tokens + o.plan.suffix_tokens - o.stats.shared_tokens);
   }
   EXPECT_EQ(real_->stats().segments, before.segments);
   EXPECT_EQ(real_->stats().segment_bytes, before.segment_bytes);

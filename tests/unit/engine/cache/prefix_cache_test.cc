@@ -95,6 +95,56 @@ TEST_F(PrefixCacheTest, SharesWholePagesWithoutNewMemory) {
   }
 }
 
+TEST_F(PrefixCacheTest, TheEndOfABeginningIsKeptWhereItIsWanted) {
+  using Ending = PrefixCache::Ending;
+  PrefixCache prefixes(pool_, kLayers, 100 * column_bytes());
+  WorkingCache first = computed(30);
+  const auto taken = [&](std::int32_t tokens) {
+    WorkingCache cache(pool_, kLayers);
+    return prefixes.take(seed(), ids(500, tokens), tokens, cache);
+  };
+  prefixes.add(seed(), ids(500, 21), first, false, Ending::kDrop);
+  EXPECT_EQ(taken(21), 16);
+  prefixes.add(seed(), ids(500, 21), first, false, Ending::kKeep);
+  EXPECT_EQ(prefixes.bytes(), 2 * column_bytes());
+  EXPECT_EQ(taken(21), 21);
+  EXPECT_EQ(taken(20), 16) << "another end";
+  EXPECT_EQ(taken(32), 16) << "a whole page is another page";
+  EXPECT_EQ(taken(40), 16);
+}
+
+TEST_F(PrefixCacheTest, RowsBehindAKeptEndGoToACopy) {
+  PrefixCache prefixes(pool_, kLayers, 100 * column_bytes());
+  WorkingCache first = computed(21);
+  fill(first, 300, 4);  // rows of another prompt's document behind the beginning
+  prefixes.add(seed(), ids(500, 21), first, false, PrefixCache::Ending::kKeep);
+  WorkingCache second(pool_, kLayers), third(pool_, kLayers);
+  ASSERT_EQ(prefixes.take(seed(), ids(500, 21), 21, second), 21);
+  fill(second, 100, 6);
+  fill(first, 400, 2);
+  ASSERT_EQ(prefixes.take(seed(), ids(500, 21), 21, third), 21);
+  for (std::int32_t layer = 0; layer < kLayers; ++layer) {
+    ASSERT_EQ(third.num_rows(layer), 21);
+    for (const WorkingCache* cache : {&first, &second, &third})
+      EXPECT_EQ(value(*cache, layer, 20), mark(layer, 20));
+    EXPECT_EQ(value(first, layer, 21), mark(layer, 300));
+    EXPECT_EQ(value(first, layer, 25), mark(layer, 400));
+    EXPECT_EQ(value(second, layer, 21), mark(layer, 100));
+    EXPECT_EQ(value(second, layer, 26), mark(layer, 105));
+  }
+}
+
+TEST_F(PrefixCacheTest, AKeptEndIsNotSaved) {
+  PrefixCache prefixes(pool_, kLayers, 100 * column_bytes());
+  prefixes.save_to(4);
+  WorkingCache first = computed(21);
+  prefixes.add(seed(), ids(500, 21), first, true, PrefixCache::Ending::kKeep);
+  const auto page = prefixes.next_unsaved();
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->token_ids.size(), 16u);
+  EXPECT_FALSE(prefixes.next_unsaved());
+}
+
 TEST_F(PrefixCacheTest, PagesLiveWhileAnybodyHoldsThem) {
   WorkingCache second(pool_, kLayers);
   {
