@@ -10,17 +10,19 @@
 
 namespace quire {
 
-/// StoredRowsFeed has two slots of pinned and device memory, used in turn. While a kernel reads
-/// the rows of one, the next rows are packed and copied to the other. Events alone keep the order;
-/// the host waits only before it overwrites a slot whose copy has not run.
+/// StoredRowsFeed has slots of pinned and device memory, used in turn. While a kernel reads the
+/// rows of one, the next rows are packed and copied to another. A layer of a recomputing pass takes
+/// up to three uploads, so with four slots those of the next layer never wait for kernels of this
+/// one. Events alone keep the order; the host waits only before it overwrites a slot whose copy has
+/// not run.
 class StoredRowsFeed {
  public:
   explicit StoredRowsFeed(const std::shared_ptr<DeviceMemory>& memory)
-      : memory_(memory), slots_{Slot(memory), Slot(memory)} {}
+      : memory_(memory), slots_{Slot(memory), Slot(memory), Slot(memory), Slot(memory)} {}
 
   /// Uploads all rows, in order, into one contiguous device buffer that later enqueued work sees,
-  /// until the next call but one; then call placed(). Errors: kInvalidArgument (pieces of different
-  /// shapes), kResourceExhausted, kDeviceLost, kInternal.
+  /// until the fourth call from now; then call placed(). Errors: kInvalidArgument (pieces of
+  /// different shapes), kResourceExhausted, kDeviceLost, kInternal.
   Result<RawKvView> upload(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
                            std::int32_t head_dim);
   /// Marks that the work that reads the rows is enqueued.
@@ -37,7 +39,7 @@ class StoredRowsFeed {
     DeviceEvent arrived, used;  ///< events of the copy stream and of the computing one
   };
   const std::shared_ptr<DeviceMemory> memory_;
-  std::array<Slot, 2> slots_;
+  std::array<Slot, 4> slots_;
   std::size_t next_ = 0;
 };
 
