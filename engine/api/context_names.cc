@@ -43,16 +43,23 @@ ContextKey ContextNames::context_key(std::span<const std::int32_t> token_ids,
 std::vector<BlockId> ContextNames::block_ids(std::span<const std::int32_t> token_ids,
                                              std::string_view tenant, const SaltDigest& salt,
                                              LeftContext left) const {
-  const auto step = to_size(block_tokens_for(count_of(token_ids)));
-  BlockKeyChain chain(key_seed(tenant, salt, left));
-  std::vector<BlockId> ids;
+  return named(key_seed(tenant, salt, left), token_ids).block_ids;
+}
+
+ContextNames::Named ContextNames::named(const Digest& seed,
+                                        std::span<const std::int32_t> token_ids) const {
+  const std::int32_t block_tokens = block_tokens_for(count_of(token_ids));
+  const auto step = to_size(block_tokens);
+  BlockKeyChain chain(seed);
+  Named out;
   for (std::size_t first = 0; first < token_ids.size(); first += step) {
     const Digest key = chain.append(
         token_ids.subspan(first, std::min(step, token_ids.size() - first)));
-    ids.emplace_back();
-    std::memcpy(ids.back().data(), key.bytes.data(), ids.back().size());
+    out.block_ids.emplace_back();
+    std::memcpy(out.block_ids.back().data(), key.bytes.data(), out.block_ids.back().size());
   }
-  return ids;
+  out.key = chain.context_key(block_tokens);
+  return out;
 }
 
 }  // namespace quire

@@ -49,6 +49,12 @@ class ContextNames {
   /// Returns the id of each block of these tokens, in order, as in PlannedBlock::id.
   std::vector<BlockId> block_ids(std::span<const std::int32_t> token_ids, std::string_view tenant,
                                  const SaltDigest& salt, LeftContext left = {}) const;
+  /// Returns context_key() and block_ids() of tokens whose key_seed() is `seed`.
+  struct Named {
+    ContextKey key;
+    std::vector<BlockId> block_ids;
+  };
+  Named named(const Digest& seed, std::span<const std::int32_t> token_ids) const;
 
  private:
   Digest fingerprint_;

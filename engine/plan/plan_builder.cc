@@ -8,6 +8,7 @@
 #include "engine/plan/plan_choices.h"
 #include "engine/plan/plug_inputs.h"
 #include "engine/plan/request_checks.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -53,16 +54,32 @@ void describe_contexts(const EngineFacts& facts, const QueryRequest& request, Qu
   }
 }
 
+/// Hashes the contexts' tokens on all cores: with many documents that would be most of a plan.
+std::vector<ContextNames::Named> named_contexts(const EngineFacts& facts,
+                                                const QueryRequest& request) {
+  const Digest alone = facts.names.key_seed(request.tenant, request.salt_digest);
+  std::vector<ContextNames::Named> names(request.contexts.size());
+  parallel_tasks(count_of(names), [&](std::int64_t i) {
+    const QueryContext& context = request.contexts[at(i)];
+    names[at(i)] = facts.names.named(
+        context.left_context.empty()
+            ? alone
+            : facts.names.key_seed(request.tenant, request.salt_digest, context.left_context),
+        context.token_ids);
+  });
+  return names;
+}
+
 /// Enters keys and what the store has under them.
 void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
                       const LookupContext& lookup, QueryPlan& qp) {
+  const std::vector<ContextNames::Named> names = named_contexts(facts, request);
   for (std::size_t i = 0; i < request.contexts.size(); ++i) {
     const QueryContext& context = request.contexts[i];
     PlannedContext& planned = qp.plan.contexts[i];
     ContextWork& work = qp.execution.work[i];
     if (planned.num_tokens == 0) continue;
-    work.key = facts.names.context_key(context.token_ids, request.tenant, request.salt_digest,
-                                       context.left_context);
+    work.key = names[i].key;
     work.writable = request.cache.write && context.key && *context.key == work.key;
     ContextLookup found = lookup(work.key, work.layout);
     planned.cached = found.segment.valid();
@@ -73,10 +90,8 @@ void look_up_contexts(const EngineFacts& facts, const QueryRequest& request,
       planned.miss = MissReason::kCorrupt;
     }
     if (planned.cached) work.segment = std::move(found.segment);
-    const auto ids = facts.names.block_ids(context.token_ids, request.tenant, request.salt_digest,
-                                           context.left_context);
     for (std::size_t b = 0; b < planned.blocks.size(); ++b) {
-      planned.blocks[b].id = ids[b];
+      planned.blocks[b].id = names[i].block_ids[b];
       if (planned.cached && b < found.block_tiers.size())
         planned.blocks[b].tier = found.block_tiers[b];
     }

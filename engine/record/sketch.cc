@@ -95,6 +95,21 @@ float get_bf16(std::span<const std::byte> from, std::size_t index) {
   return bf16_to_f32(get<std::uint16_t>(from, index));
 }
 
+/// Returns whether all values pass a test of their bits.
+template <class T, class Test>
+bool all_values(std::span<const std::byte> from, Test test) {
+  unsigned passed = 1;
+  for (std::size_t i = 0; i < from.size() / sizeof(T); ++i)
+    passed &= static_cast<unsigned>(test(get<T>(from, i)));
+  return passed != 0;
+}
+constexpr auto finite_not_negative_bf16 = [](std::uint16_t x) {
+  return (x < 0x7f80) | (x == 0x8000);
+};
+constexpr std::uint32_t kInfinity = 0x7f800000;
+constexpr auto not_infinite = [](std::uint32_t x) { return (x & 0x7fffffff) != kInfinity; };
+constexpr auto finite = [](std::uint32_t x) { return (x & kInfinity) != kInfinity; };
+
 float finite_or_zero(float x) { return std::isfinite(x) ? x : 0.0f; }
 
 /// Returns the smallest bf16 scale with which `largest` is at most `steps` steps.
@@ -244,25 +259,28 @@ Result<SketchView> SketchView::parse(std::span<const std::byte> record) {
   return v;
 }
 
+/// Every query parses the sketches of its documents, so the loops are free of branches.
 Status SketchView::check_values() const {
   for (const auto& scales : {mean_scales_, query_scales_}) {
-    for (std::size_t i = 0; i < scales.size() / 2; ++i) {
-      if (!(get_bf16(scales, i) >= 0.0f && std::isfinite(get_bf16(scales, i))))
-        return Status::corruption("sketch record: impossible scale");
-    }
+    if (!all_values<std::uint16_t>(scales, finite_not_negative_bf16))
+      return Status::corruption("sketch record: impossible scale");
   }
-  const std::size_t n = stats_.size() / kBlockStatsBytes;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto block = static_cast<std::int64_t>(i % to_size(num_blocks_));
-    const std::int64_t rows = std::min<std::int64_t>(block_tokens_,
-                                                     num_tokens_ - block * block_tokens_);
-    if (get<std::uint16_t>(stats_.subspan(8 * n), i) >= rows)
+  const std::size_t n = stats_.size() / kBlockStatsBytes, blocks = to_size(num_blocks_);
+  const auto alphas = stats_.first(4 * n), sustained = stats_.subspan(4 * n, 4 * n),
+             places = stats_.subspan(8 * n);
+  for (std::size_t block = 0; block < (n > 0 ? blocks : 0); ++block) {
+    const std::int64_t first = static_cast<std::int64_t>(block) * block_tokens_,
+                       rows = std::min<std::int64_t>(block_tokens_, num_tokens_ - first);
+    unsigned within = 1;
+    for (std::size_t i = block; i < n; i += blocks)
+      within &= static_cast<unsigned>(get<std::uint16_t>(places, i) < rows);
+    if (within == 0)
       return Status::corruption("sketch record: a representative lies outside its block");
-    if (std::isinf(get<float>(stats_, i)))
-      return Status::corruption("sketch record: impossible alpha");
-    if (!std::isfinite(get<float>(stats_, n + i)))
-      return Status::corruption("sketch record: impossible sustained attention");
   }
+  if (!all_values<std::uint32_t>(alphas, not_infinite))
+    return Status::corruption("sketch record: impossible alpha");
+  if (!all_values<std::uint32_t>(sustained, finite))
+    return Status::corruption("sketch record: impossible sustained attention");
   return {};
 }
 
