@@ -2,12 +2,31 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <vector>
 
 #include "base/index.h"
+#include "kernels/parallel.h"
 
 namespace quire {
+
+/// Copies every query once, on all cores: a personalised query for each document and layer takes
+/// megabytes. Returns their addresses for kernels.
+Result<std::unordered_map<const float*, const float*>> BlockScoring::send_queries(
+    std::span<const ScoredBlocks> documents, std::size_t dim) {
+  std::unordered_map<const float*, const float*> addresses;
+  std::vector<const float*> distinct;
+  for (const ScoredBlocks& d : documents)
+    if (addresses.emplace(d.query, nullptr).second) distinct.push_back(d.query);
+  const std::size_t bytes = dim * sizeof(float);
+  QUIRE_ASSIGN_OR_RETURN(const ArgumentStage::Room room,
+                         stage_.room(static_cast<std::int64_t>(distinct.size() * bytes)));
+  parallel_tasks(count_of(distinct), [&](std::int64_t i) {
+    std::memcpy(room.write + to_size(i) * bytes, distinct[at(i)], bytes);
+  });
+  for (std::size_t i = 0; i < distinct.size(); ++i)
+    addresses[distinct[i]] = reinterpret_cast<const float*>(room.address + i * bytes);
+  return addresses;
+}
 
 Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_heads,
                          std::int32_t num_kv_heads, std::span<const ScoredBlocks> documents) {
@@ -22,20 +41,16 @@ Status BlockScoring::run(const cuda::DeviceRopeTable& table, std::int32_t num_he
   QUIRE_RETURN_IF_ERROR(pinned_.reserve(bytes));
   QUIRE_RETURN_IF_ERROR(stage_.begin());
   const auto dim = to_size(num_heads) * to_size(table.head_dim);
-  std::map<const float*, const float*> sent;
+  QUIRE_ASSIGN_OR_RETURN(const auto queries, send_queries(documents, dim));
   std::vector<cuda::SamkvDocument> each;
   auto* score = reinterpret_cast<float*>(scores_.data());
   for (const ScoredBlocks& d : documents) {
-    const float*& query = sent[d.query];
-    if (query == nullptr) {
-      QUIRE_ASSIGN_OR_RETURN(query, stage_.put(std::span(d.query, dim)));
-    }
     each.push_back({.means = d.means,
                     .num_blocks = d.num_blocks,
                     .distance = d.distance,
                     .scores = score,
                     .comparable = score + total,
-                    .query = query});
+                    .query = queries.at(d.query)});
     score += d.num_blocks;
   }
   cuda::SamkvScoresArgs args{.query = nullptr,

@@ -2,7 +2,9 @@
 /// Internal to engine/device.
 #pragma once
 
+#include <memory>
 #include <span>
+#include <unordered_map>
 
 #include "engine/compute/choice_ops.h"
 #include "engine/device/device_memory.h"
@@ -24,6 +26,9 @@ class BlockScoring {
              std::span<const ScoredBlocks> documents);
 
  private:
+  Result<std::unordered_map<const float*, const float*>> send_queries(
+      std::span<const ScoredBlocks> documents, std::size_t dim);
+
   const std::shared_ptr<DeviceMemory> memory_;
   ArgumentStage stage_;
   DeviceBuffer scores_, pinned_;  ///< of all documents in order: `score`, then `comparable`

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/index.h"
 #include "base/log.h"
@@ -196,15 +197,19 @@ Status ArgumentStage::add_chunk(std::int64_t bytes) {
   return {};
 }
 
-Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, std::int64_t room) {
+Result<ArgumentStage::Room> ArgumentStage::room(std::int64_t bytes, std::int64_t room) {
   const std::int64_t rounded = (bytes + room - 1) / room * room;
   if (chunks_.empty() || chunks_.back()->used + rounded > chunks_.back()->pinned.bytes())
     QUIRE_RETURN_IF_ERROR(add_chunk(rounded));
   Chunk& chunk = *chunks_.back();
-  if (bytes > 0) std::memcpy(chunk.pinned.data() + chunk.used, values, to_size(bytes));
-  void* at = chunk.device.data() + chunk.used;
-  chunk.used += rounded;
-  return at;
+  const std::int64_t at = std::exchange(chunk.used, chunk.used + rounded);
+  return Room{chunk.pinned.data() + at, chunk.device.data() + at};
+}
+
+Result<void*> ArgumentStage::put_bytes(const void* values, std::int64_t bytes, std::int64_t room) {
+  QUIRE_ASSIGN_OR_RETURN(const Room taken, this->room(bytes, room));
+  if (bytes > 0) std::memcpy(taken.write, values, to_size(bytes));
+  return static_cast<void*>(taken.address);
 }
 
 Status ArgumentStage::write_bytes(void* to, const void* values, std::int64_t bytes) {

@@ -166,6 +166,13 @@ class ArgumentStage {
         void* at, put_bytes(values.data(), static_cast<std::int64_t>(values.size_bytes()), room));
     return static_cast<const T*>(at);
   }
+  /// Room is memory for the host to write before send(), and its address for kernels.
+  struct Room {
+    std::byte* write;
+    std::byte* address;
+  };
+  /// Returns room as put() takes it, for values that the caller writes itself. Errors: as put().
+  Result<Room> room(std::int64_t bytes, std::int64_t room = kAlignment);
   /// Enqueues the copies of the arrays. Call it before the operation that reads them.
   Status send();
   /// Enqueues a copy of the values to memory of the device that earlier operations may use. Call it

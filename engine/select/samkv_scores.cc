@@ -135,8 +135,11 @@ std::optional<ScorePair> scores_by_question(std::span<const SamkvScores::Documen
 
 /// The queries of one layer.
 struct LayerQueries {
-  std::vector<std::vector<float>> each;  ///< [document], or a single one that serves all
+  std::vector<std::vector<float>> each;  ///< [whole document], or a single one that serves all
   std::vector<float> weights;            ///< of the bias, [whole document]
+  std::span<const float> of(const SamkvScores::Document& doc) const {
+    return each.size() == 1 ? each.front() : each[at(doc.document)];
+  }
 };
 
 /// Scores all layers and documents in one call of the scorer.
@@ -145,9 +148,7 @@ Status score_together(const SelectionInput& input, const SamkvScoreOptions& opti
                       std::vector<SamkvScores::Document>& documents) {
   std::vector<BlockScorer::Item> items;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    const auto& queries = layers[layer].each;
-    for (std::size_t i = 0; i < documents.size(); ++i) {
-      SamkvScores::Document& doc = documents[i];
+    for (SamkvScores::Document& doc : documents) {
       const std::size_t blocks = at(doc.sketch->num_blocks());
       doc.score[layer].resize(blocks);
       doc.comparable[layer].resize(blocks);
@@ -159,7 +160,7 @@ Status score_together(const SelectionInput& input, const SamkvScoreOptions& opti
       items.push_back({.context = doc.context,
                        .layer = static_cast<std::int32_t>(layer),
                        .sketch = doc.sketch,
-                       .query = queries[std::min(i, queries.size() - 1)],
+                       .query = layers[layer].of(doc),
                        .distance = static_cast<std::int32_t>(distance),
                        .score = doc.score[layer],
                        .comparable = doc.comparable[layer]});
@@ -260,8 +261,7 @@ Status personalise(const SelectionInput& input, const SamkvScoreOptions& options
                            compared_tail(input, options.bias_frame, *last.sketch, local));
     out.weights[at(last.document)] = bias_weight(asked, tail, input.head_dim, options.bias_cos);
   }
-  const auto personal = personalised_queries(query, locals, out.weights);
-  for (const auto& doc : scores.documents) out.each.push_back(personal[at(doc.document)]);
+  out.each = personalised_queries(query, locals, out.weights);
   return {};
 }
 
@@ -369,12 +369,12 @@ Result<SamkvScores> samkv_scores(const SelectionInput& input, const SamkvScoreOp
     if (biased)
       status[at(n)] = personalise(input, options, layer, query, out, queries);
     else
-      queries.each.assign(scorer ? 1 : count, {query.begin(), query.end()});
+      queries.each.assign(1, {query.begin(), query.end()});
     if (scorer || !status[at(n)].ok()) return;
     QueryFrame frame(input);
     std::vector<float> means;
     for (std::size_t i = 0; i < count && status[at(n)].ok(); ++i)
-      status[at(n)] = score_layer(input, options, layer, queries.each[i], frame, means,
+      status[at(n)] = score_layer(input, options, layer, queries.of(out.documents[i]), frame, means,
                                   out.documents[i]);
   });
   for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);

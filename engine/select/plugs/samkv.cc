@@ -9,6 +9,7 @@
 #include "engine/select/samkv_scores.h"
 #include "engine/select/selector.h"
 #include "kernels/choice/topk.h"
+#include "kernels/parallel.h"
 
 namespace quire {
 namespace {
@@ -369,16 +370,16 @@ class SamkvSelector final : public Selector {
       out = Selection::shared(input.num_layers,
                               with_chosen(anchors, documents, pool_of(mean, mean)));
     } else {
-      std::vector<Selection::ContextBlocks> kept;
-      for (std::int32_t layer = 0; layer < input.num_layers; ++layer) {
+      std::vector<Selection::ContextBlocks> kept(at(input.num_layers));
+      parallel_tasks(input.num_layers, [&](std::int64_t layer) {
         const auto own = [&](std::size_t i) -> const std::vector<float>& {
           return documents[i].score[at(layer)];
         };
         const auto comparable = [&](std::size_t i) -> const std::vector<float>& {
           return documents[i].comparable[at(layer)];
         };
-        kept.push_back(with_chosen(anchors, documents, pool_of(own, comparable)));
-      }
+        kept[at(layer)] = with_chosen(anchors, documents, pool_of(own, comparable));
+      });
       out = Selection::per_layer(std::move(kept));
     }
     out.scores.resize(input.contexts.size());
