@@ -19,6 +19,7 @@ add_library(quire_kernels_reference STATIC
   ${CMAKE_CURRENT_LIST_DIR}/choice/reference/row_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/choice/reference/row_votes.cc
   ${CMAKE_CURRENT_LIST_DIR}/choice/reference/topk.cc
-  ${CMAKE_CURRENT_LIST_DIR}/choice/reference/transposed_rows.cc)
+  ${CMAKE_CURRENT_LIST_DIR}/choice/reference/transposed_rows.cc
+  ${CMAKE_CURRENT_LIST_DIR}/choice/reference/voted_lists.cc)
 add_library(quire::kernels_reference ALIAS quire_kernels_reference)
 target_link_libraries(quire_kernels_reference PUBLIC quire::base PRIVATE quire::warnings)

@@ -51,7 +51,8 @@
   PLAIN(kGroupedExpand, GroupedExpandArgs, grouped_expand)             \
   PLAIN(kWriteTables, WriteTablesArgs, write_tables)                   \
   PLAIN(kChoosePages, ChoosePagesArgs, choose_pages)                   \
-  OTHER(kFillSlots, FillSlotsOnArgs)
+  OTHER(kFillSlots, FillSlotsOnArgs)                                   \
+  PLAIN(kVotedLists, VotedListsArgs, voted_lists)
 
 /// QUIRE_CUDA_NO_ROW expands to nothing, for the kinds of rows that a use leaves out.
 #define QUIRE_CUDA_NO_ROW(...)

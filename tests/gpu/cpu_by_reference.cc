@@ -20,6 +20,7 @@
 #include "kernels/choice/row_votes.h"
 #include "kernels/choice/topk.h"
 #include "kernels/choice/transposed_rows.h"
+#include "kernels/choice/voted_lists.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/parallel.h"
 #include "kernels/rows/activation.h"
@@ -200,6 +201,7 @@ Status transposed_scores(const TransposedScoresArgs& args) {
 }
 Status row_values(const RowValuesArgs& args) { return row_values_reference(args); }
 Status row_votes(const RowVotesArgs& args) { return row_votes_reference(args); }
+Status voted_lists(const VotedListsArgs& args) { return voted_lists_reference(args); }
 std::int64_t argmax(const float* x, std::int64_t n) {
   return top_k_reference(std::span(x, static_cast<std::size_t>(n)), 1)[0];
 }

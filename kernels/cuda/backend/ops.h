@@ -18,6 +18,7 @@
 #include "kernels/choice/page_choice.h"
 #include "kernels/choice/page_slots.h"
 #include "kernels/choice/row_products.h"
+#include "kernels/choice/voted_lists.h"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/op_list.h"
 #include "kernels/cuda/runtime/driver.h"

@@ -19,6 +19,7 @@
 #include "kernels/cuda/choice/page_slots.cuh"
 #include "kernels/cuda/choice/pages.cuh"
 #include "kernels/cuda/choice/sampling.cuh"
+#include "kernels/cuda/choice/voted_lists.cuh"
 #include "kernels/cuda/matmul/four_bits.cuh"
 #include "kernels/cuda/matmul/projections.cuh"
 #include "kernels/cuda/rows/kv.cuh"
