@@ -114,15 +114,54 @@ WantedQueries CtkvrRetriever::queries_wanted(std::int64_t prompt_tokens) const {
           options_.centroid_rows == WantedQueries::Rows::kLast && options_.stored_queries};
 }
 
+/// Returns how many queries of the prompt every sparse layer has, up to those wanted.
+std::int64_t CtkvrRetriever::available(const AssembledPrompt& prompt) const {
+  std::int64_t n = num_centroids_;
+  for (std::int32_t layer = 0; layer < sequence().num_layers; ++layer) {
+    if (sparse(layer))
+      n = std::min(n, prompt.queries == nullptr ? 0 : prompt.queries->num_rows(layer));
+  }
+  return n;
+}
+
+CentroidInput CtkvrRetriever::index_input(const PromptQueries& queries, std::int32_t layer,
+                                          const KvView& kv) const {
+  CentroidInput input;
+  input.queries = &queries;
+  input.layer = layer;
+  input.kv = kv;
+  input.num_heads = sequence().num_heads;
+  input.host = prompt_host(layer);
+  input.list_rows = std::min(list_rows_, input.host.end - input.host.begin);
+  input.num_centroids = num_centroids_;
+  input.memory = buffer_memory();
+  return input;
+}
+
+/// Indexes layers where their keys are, on a device. What finds no room there is left to index(),
+/// and so are errors of the request.
+Status CtkvrRetriever::index_in_place(const AssembledPrompt& prompt) {
+  const SequenceContext& all = sequence();
+  if (buffer_memory() == nullptr || available(prompt) < least_centroids_ ||
+      !check_memory(*prompt.queries).ok())
+    return {};
+  indexes_.resize(at(all.num_layers));
+  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
+    if (!sparse(layer)) continue;
+    CentroidInput input = index_input(*prompt.queries, layer, all.cache->view(layer));
+    input.compute = all.compute;
+    Result<CentroidIndex> index = CentroidIndex::build(*all.device, input);
+    if (index.code() == Code::kResourceExhausted) return {};
+    QUIRE_RETURN_IF_ERROR(index.status());
+    indexes_[at(layer)] = std::move(*index);
+  }
+  return {};
+}
+
 Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
   const SequenceContext& all = sequence();
-  std::int64_t available = num_centroids_;
-  for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
-    if (sparse(layer))
-      available = std::min(available,
-                           prompt.queries == nullptr ? 0 : prompt.queries->num_rows(layer));
-  }
-  if (available < least_centroids_) return fall_back(prompt, available);
+  if (const std::int64_t queries = available(prompt); queries < least_centroids_)
+    return fall_back(prompt, queries);
   QUIRE_RETURN_IF_ERROR(check_memory(*prompt.queries));
   indexes_.resize(at(all.num_layers));
   codes_ = std::vector<KeyCodes>(at(all.num_layers));
@@ -132,20 +171,16 @@ Status CtkvrRetriever::index(const AssembledPrompt& prompt) {
                                      all.head_dim * std::int64_t{sizeof(float)}));
   for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
     if (!sparse(layer)) continue;
-    CentroidInput build;
-    build.queries = prompt.queries;
-    build.layer = layer;
     HostRows room;
-    QUIRE_ASSIGN_OR_RETURN(build.kv, all.cache->host_view(layer, room));
-    build.num_heads = all.num_heads;
-    build.host = prompt_host(layer);
-    build.list_rows = std::min(list_rows_, build.host.end - build.host.begin);
-    build.num_centroids = num_centroids_;
-    build.memory = buffer_memory();
-    QUIRE_ASSIGN_OR_RETURN(indexes_[at(layer)], CentroidIndex::build(*all.device, build));
-    stats_.device_bytes += indexes_[at(layer)]->device_bytes();
-    if (options_.rerank && KeyCodes::pay(build.kv))
-      QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(build.kv, build.host.end));
+    QUIRE_ASSIGN_OR_RETURN(const KvView kv, all.cache->host_view(layer, room));
+    std::optional<CentroidIndex>& index = indexes_[at(layer)];
+    if (!index) {
+      QUIRE_ASSIGN_OR_RETURN(
+          index, CentroidIndex::build(*all.device, index_input(*prompt.queries, layer, kv)));
+    }
+    stats_.device_bytes += index->device_bytes();
+    if (options_.rerank && KeyCodes::pay(kv))
+      QUIRE_RETURN_IF_ERROR(codes_[at(layer)].extend(kv, prompt_host(layer).end));
     prompt.queries->release(layer);
   }
   return {};

@@ -66,6 +66,7 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
 
  protected:
   void begin_sequence(const AssembledPrompt& prompt) override;
+  Status index_in_place(const AssembledPrompt& prompt) override;
   Status index(const AssembledPrompt& prompt) override;
   bool chooses(const HostStep& step) const override;
   Result<HostCounts> attend_host(const HostStep& step) override;
@@ -89,6 +90,9 @@ class CtkvrRetriever final : public RowRetriever, public DeviceBudgeted, public 
   };
   std::int64_t centroids_for(std::int64_t prompt_tokens) const;
   Status check_memory(const PromptQueries& queries) const;
+  std::int64_t available(const AssembledPrompt& prompt) const;
+  CentroidInput index_input(const PromptQueries& queries, std::int32_t layer,
+                            const KvView& kv) const;
   Status fall_back(const AssembledPrompt& prompt, std::int64_t available);
   Status candidates(const HostStep& step, Head& head) const;
   Status score(const HostStep& step, bool due, Head& head) const;

@@ -5,21 +5,18 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <mutex>
 
 #include "base/dtype.h"
 #include "base/index.h"
 #include "kernels/attention/attention.h"
 #include "kernels/choice/row_products.h"
-#include "kernels/choice/row_votes.h"
 #include "kernels/choice/topk.h"
+#include "kernels/choice/voted_lists.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
-/// These centroids share a tile of keys, and their votes for every row are in memory together.
-constexpr std::int64_t kCentroidsAtOnce = 32;
 constexpr std::size_t kRowsAtOnce = 64;  ///< rows whose missing lse is computed in one call
 
 std::int64_t padded(std::int64_t rows) {
@@ -32,28 +29,14 @@ void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
   for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
 }
 
-/// VoteBuffers passes the buffers of a build from task to task, because fresh memory costs as much
-/// as the writes to it.
-class VoteBuffers {
- public:
-  explicit VoteBuffers(std::int64_t floats) : floats_(at(floats)) {}
-  std::unique_ptr<float[]> take() {
-    const std::lock_guard lock(mu_);
-    if (spare_.empty()) return std::make_unique_for_overwrite<float[]>(floats_);
-    auto buffer = std::move(spare_.back());
-    spare_.pop_back();
-    return buffer;
-  }
-  void give_back(std::unique_ptr<float[]> buffer) {
-    const std::lock_guard lock(mu_);
-    spare_.push_back(std::move(buffer));
-  }
-
- private:
-  const std::size_t floats_;
-  std::mutex mu_;
-  std::vector<std::unique_ptr<float[]>> spare_;  // guarded by mu_
-};
+/// Copies values to the memory of the Compute.
+Result<const float*> upload(const CentroidInput& input, std::span<const float> values,
+                            ComputeBuffer<float>& to) {
+  QUIRE_RETURN_IF_ERROR(to.reserve(input.memory, count_of(values)));
+  QUIRE_RETURN_IF_ERROR(write_memory(input.memory.get(), to.data(), values.data(),
+                                     count_of(values) * std::int64_t{sizeof(float)}));
+  return static_cast<const float*>(to.data());
+}
 
 /// Returns 1 / length, or 0: a zero query is near to nothing.
 float inverse_length(const float* x, std::int64_t n) {
@@ -118,65 +101,75 @@ void CentroidIndex::store_centroid(std::int32_t head, std::int64_t slot, const f
 }
 
 Status CentroidIndex::build_lists(const CentroidInput& input) {
-  const std::int64_t blocks = (num_centroids_ + kCentroidsAtOnce - 1) / kCentroidsAtOnce;
   list_words_ = words_for(input.host.end);
-  const std::int64_t words = num_kv_heads_ * num_centroids_ * list_words_;
-  QUIRE_RETURN_IF_ERROR(lists_.reserve(input.memory, words));
+  QUIRE_RETURN_IF_ERROR(lists_.reserve(input.memory, num_kv_heads_ * num_centroids_ * list_words_));
   if (input.memory != nullptr) QUIRE_RETURN_IF_ERROR(input.memory->synchronize());
-  std::fill_n(lists_.data(), words, std::uint64_t{0});
-  std::vector<float> lse;
-  QUIRE_RETURN_IF_ERROR(complete_lse(input, lse));
-  VoteBuffers buffers(kCentroidsAtOnce * (input.host.end - input.host.begin / 64 * 64));
-  std::vector<Status> status(at(num_kv_heads_ * blocks));
-  parallel_tasks(num_kv_heads_ * blocks, [&](std::int64_t task) {
-    const std::int64_t first = task % blocks * kCentroidsAtOnce;
-    auto votes = buffers.take();
-    status[at(task)] = fill_lists(input, lse, static_cast<std::int32_t>(task / blocks), first,
-                                  std::min(num_centroids_, first + kCentroidsAtOnce), votes.get());
-    buffers.give_back(std::move(votes));
+  const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_,
+                     width = std::int64_t{num_heads_} * head_dim_;
+  std::vector<float> queries(at(num_centroids_ * width)), lse(at(num_centroids_ * num_heads_));
+  std::vector<std::int32_t> positions(at(num_centroids_));
+  parallel_tasks(num_centroids_, [&](std::int64_t i) {
+    float* const out = queries.data() + i * width;
+    std::ranges::transform(input.queries->query(input.layer, row0 + i), out, bf16_to_f32);
+    std::ranges::copy(input.queries->lse(input.layer, row0 + i), lse.begin() + i * num_heads_);
+    positions[at(i)] = input.queries->position(input.layer, row0 + i);
+    for (std::int32_t head = 0; head < num_heads_; ++head)
+      store_centroid(head, i, out + std::int64_t{head} * head_dim_);
   });
-  for (const Status& s : status) QUIRE_RETURN_IF_ERROR(s);
-  return {};
+  QUIRE_RETURN_IF_ERROR(complete_lse(input, queries, positions, lse));
+  VotedListsArgs args{};
+  args.q = queries.data();
+  args.lse = lse.data();
+  args.limits = positions.data();
+  args.num_groups = args.ld_lists = num_centroids_;
+  args.num_heads = num_heads_;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.kv = input.kv;
+  args.first_row = input.host.begin;
+  args.num_rows = input.host.end - input.host.begin;
+  args.k = input.list_rows;
+  args.lists = lists_.data();
+  args.list_words = list_words_;
+  if (input.compute == nullptr) return voted_lists(args);
+  ComputeBuffer<float> there;
+  QUIRE_ASSIGN_OR_RETURN(args.q, upload(input, queries, there));
+  ComputeBuffer<float> lse_there;
+  QUIRE_ASSIGN_OR_RETURN(args.lse, upload(input, lse, lse_there));
+  QUIRE_RETURN_IF_ERROR(input.compute->choice().voted_lists(args));
+  return input.memory->synchronize();
 }
 
 /// Completes lse [num_centroids, num_heads]: that of the rows' own attention, and for rows that did
 /// not attend, the one it would have had.
-Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float>& lse) const {
-  const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_,
-                     width = std::int64_t{num_heads_} * head_dim_;
-  lse.resize(at(num_centroids_ * num_heads_));
+Status CentroidIndex::complete_lse(const CentroidInput& input, std::span<const float> queries,
+                                   std::span<const std::int32_t> positions,
+                                   std::vector<float>& lse) const {
+  const std::int64_t width = std::int64_t{num_heads_} * head_dim_;
   std::vector<std::int64_t> missing;
-  for (std::int64_t i = 0; i < num_centroids_; ++i) {
-    const auto known = input.queries->lse(input.layer, row0 + i);
-    std::copy(known.begin(), known.end(), lse.begin() + i * num_heads_);
-    if (std::isnan(known[0])) missing.push_back(i);
-  }
-  std::vector<float> queries, out, part;
-  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < num_centroids_; ++i)
+    if (std::isnan(lse[at(i * num_heads_)])) missing.push_back(i);
+  std::vector<float> some, part;
+  std::vector<std::int32_t> some_positions;
   for (std::size_t first = 0; first < missing.size(); first += kRowsAtOnce) {
     const std::span<const std::int64_t> rows = std::span(missing).subspan(
         first, std::min(kRowsAtOnce, missing.size() - first));
-    queries.resize(rows.size() * at(width));
-    out.resize(queries.size());
-    part.resize(rows.size() * at(num_heads_));
-    positions.clear();
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      const auto rounded = input.queries->query(input.layer, row0 + rows[r]);
-      std::transform(rounded.begin(), rounded.end(),
-                     queries.begin() + static_cast<std::ptrdiff_t>(r) * width, bf16_to_f32);
-      positions.push_back(input.queries->position(input.layer, row0 + rows[r]));
+    some.clear();
+    some_positions.clear();
+    for (const std::int64_t row : rows) {
+      const auto query = queries.subspan(at(row * width), at(width));
+      some.insert(some.end(), query.begin(), query.end());
+      some_positions.push_back(positions[at(row)]);
     }
+    part.resize(rows.size() * at(num_heads_));
     AttentionArgs args{};
-    args.q = queries.data();
-    args.query_positions = positions.data();
+    args.q = some.data();
+    args.query_positions = some_positions.data();
     args.rows = count_of(rows);
     args.ldq = args.ldo = width;
     args.num_heads = num_heads_;
     args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
     args.kv = input.kv;
-    args.out = out.data();
-    args.lse = part.data();
-    QUIRE_RETURN_IF_ERROR(attention(args));
+    QUIRE_RETURN_IF_ERROR(attend(input, args, part));
     for (std::size_t r = 0; r < rows.size(); ++r)
       std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(r) * num_heads_, num_heads_,
                   lse.begin() + rows[r] * num_heads_);
@@ -184,50 +177,20 @@ Status CentroidIndex::complete_lse(const CentroidInput& input, std::vector<float
   return {};
 }
 
-/// Fills centroids [first, end) of a KV head: their queries and lists. `votes` has room for
-/// kCentroidsAtOnce centroids' votes for every host row and the rows that share its word.
-Status CentroidIndex::fill_lists(const CentroidInput& input, std::span<const float> lse,
-                                 std::int32_t kv_head, std::int64_t first, std::int64_t end,
-                                 float* votes) {
-  const std::int64_t group = num_heads_ / num_kv_heads_, n = end - first,
-                     row0 = input.queries->num_rows(input.layer) - num_centroids_;
-  std::vector<float> queries(at(n * group * head_dim_)), lse_of(at(n * group));
-  std::vector<std::int32_t> positions(at(n));
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto query = input.queries->query(input.layer, row0 + first + i)
-                           .subspan(at(kv_head * group * head_dim_), at(group * head_dim_));
-    positions[at(i)] = input.queries->position(input.layer, row0 + first + i);
-    float* out = queries.data() + i * group * head_dim_;
-    std::transform(query.begin(), query.end(), out, bf16_to_f32);
-    for (std::int64_t g = 0; g < group; ++g) {
-      store_centroid(static_cast<std::int32_t>(kv_head * group + g), first + i,
-                     out + g * head_dim_);
-      lse_of[at(i * group + g)] = lse[at((first + i) * num_heads_ + kv_head * group + g)];
-    }
-  }
-  // Votes begin at a word of the lists; the rows before the host rows get none.
-  const std::int64_t base = input.host.begin / 64 * 64, stride = input.host.end - base,
-                     skipped = input.host.begin - base;
-  for (std::int64_t i = 0; i < n; ++i)
-    std::fill_n(votes + i * stride, skipped, -std::numeric_limits<float>::infinity());
-  RowVotesArgs args{};
-  args.q = queries.data();
-  args.lse = lse_of.data();
-  args.limits = positions.data();
-  args.num_groups = n;
-  args.group = static_cast<std::int32_t>(group);
-  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  args.kv = input.kv;
-  args.kv_head = kv_head;
-  args.first_row = input.host.begin;
-  args.num_rows = input.host.end - input.host.begin;
-  args.votes = votes + skipped;
-  args.ld_votes = stride;
-  QUIRE_RETURN_IF_ERROR(row_votes(args));
-  for (std::int64_t i = 0; i < n; ++i)
-    mark_top_k({votes + i * stride, at(stride)}, input.list_rows,
-               list_at(kv_head, first + i) + base / 64);
-  return {};
+/// Computes the lse [rows, num_heads] of attention; its output is not used.
+Status CentroidIndex::attend(const CentroidInput& input, AttentionArgs args,
+                             std::span<float> lse) const {
+  ComputeBuffer<float> queries, out, lse_there;
+  QUIRE_RETURN_IF_ERROR(
+      out.reserve(input.compute != nullptr ? input.memory : nullptr, args.rows * args.ldo));
+  args.out = out.data();
+  args.lse = lse.data();
+  if (input.compute == nullptr) return attention(args);
+  QUIRE_ASSIGN_OR_RETURN(args.q, upload(input, {args.q, at(args.rows * args.ldq)}, queries));
+  QUIRE_RETURN_IF_ERROR(lse_there.reserve(input.memory, count_of(lse)));
+  args.lse = lse_there.data();
+  QUIRE_RETURN_IF_ERROR(input.compute->attention().attend(args));
+  return input.compute->read(lse_there.data(), count_of(lse), lse.data());
 }
 
 Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes,

@@ -9,9 +9,10 @@
 
 #include "base/status.h"
 #include "engine/cache/compute_memory.h"
+#include "engine/compute/compute.h"
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
-#include "kernels/attention/attention_mass.h"
+#include "kernels/attention/attention.h"
 #include "kernels/rows/kv.h"
 
 namespace quire {
@@ -29,6 +30,9 @@ struct CentroidInput {
   std::int64_t num_centroids = 0;  ///< at most: those of the last rows
   /// The memory of the Compute that multiplies queries with centroids; null: recall() does.
   std::shared_ptr<ComputeMemory> memory;
+  /// The Compute that makes the lists, in whose memory `kv` lies; null: the host does, and `kv`
+  /// lies in ordinary memory.
+  Compute* compute = nullptr;
 };
 
 /// CentroidIndex indexes one layer and has a list of rows for each KV head and centroid. The list
@@ -76,9 +80,9 @@ class CentroidIndex {
  private:
   CentroidIndex() = default;
   Status build_lists(const CentroidInput& input);
-  Status complete_lse(const CentroidInput& input, std::vector<float>& lse) const;
-  Status fill_lists(const CentroidInput& input, std::span<const float> lse, std::int32_t kv_head,
-                    std::int64_t first, std::int64_t end, float* votes);
+  Status complete_lse(const CentroidInput& input, std::span<const float> queries,
+                      std::span<const std::int32_t> positions, std::vector<float>& lse) const;
+  Status attend(const CentroidInput& input, AttentionArgs args, std::span<float> lse) const;
   void store_centroid(std::int32_t head, std::int64_t slot, const float* query);
   std::int64_t slot_of(std::int64_t i) const { return (oldest_ + i) % num_centroids_; }
   std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) {

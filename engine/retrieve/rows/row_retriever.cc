@@ -67,14 +67,14 @@ Status RowRetriever::prepare(const SequenceContext& sequence, const AssembledPro
     layer.prompt_end = layer.host_end = std::max<std::int64_t>(end, policy_.sink);
   }
   bool any = false;
+  for (std::int32_t l = 0; l < sequence.num_layers; ++l) any = any || sparse(l);
+  if (!any) return {};
+  QUIRE_RETURN_IF_ERROR(index_in_place(prompt));
   for (std::int32_t l = 0; l < sequence.num_layers; ++l) {
-    if (!sparse(l)) continue;
-    any = true;
     // The host attends and needs keys and values in its own memory.
-    if (!chooses_by_votes())
+    if (sparse(l) && !chooses_by_votes())
       QUIRE_RETURN_IF_ERROR(leave_device(sequence_, l, PageLayout::kSplit, stats_));
   }
-  if (!any) return {};
   QUIRE_RETURN_IF_ERROR(sequence.compute->synchronize());
   return index(prompt);
 }

@@ -82,6 +82,8 @@ class RowRetriever : public Retriever {
       : Retriever(traits), policy_(policy) {}
   /// Makes the state of a sequence. It runs in prepare(), where sequence() is already set.
   virtual void begin_sequence(const AssembledPrompt& prompt) = 0;
+  /// Runs in prepare() before layers leave the device, if index() will run.
+  virtual Status index_in_place(const AssembledPrompt&) { return {}; }
   /// Runs in prepare() if some layers have more prompt rows on the host than a step may choose.
   virtual Status index(const AssembledPrompt&) { return {}; }
   /// Computes attention of the query to rows of step.host. Several KV heads call it concurrently in
