@@ -71,8 +71,7 @@ Status make_lists(const VotedListsArgs& a, std::int32_t kv_head, std::int64_t fi
                                    .votes = votes + skipped,
                                    .ld_votes = stride}));
   for (std::int64_t i = 0; i < n; ++i) {
-    std::uint64_t* const list = a.lists +
-                                (kv_head * a.ld_lists + first + i) * a.list_words;
+    std::uint64_t* const list = a.lists + (kv_head * a.ld_lists + first + i) * a.list_words;
     std::fill_n(list, base / kWordRows, std::uint64_t{0});
     mark_top_k({votes + i * stride, at(stride)}, a.k, list + base / kWordRows);
   }

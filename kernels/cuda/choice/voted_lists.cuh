@@ -54,7 +54,8 @@ struct RowVotesMmaKernel {
       positions[i] = first_key + i < end ? device.load(kv.positions + first_key + i) : 0;
     for (std::int64_t first = 0; first < a.num_groups; first += groups) {
       const std::int64_t left = a.num_groups - first;
-      const QueryRows rows{first, 0, group, group * static_cast<int>(left < groups ? left : groups)};
+      const QueryRows rows{first, 0, group,
+                           group * static_cast<int>(left < groups ? left : groups)};
       load_tile_queries<E, kDim, kRows, kThreads>(device, *this, rows, kv_head, wide, kQueriesAt);
       load_lse(device, rows, kv_head);
       device.template wait_copies<0>();

@@ -99,18 +99,52 @@ TEST_F(DeviceRetrieveTest, EveryRetrieverAnswersAsOnTheCpuOnTheDeviceAndInSlots)
           if (name != "ctkvr") options["decode_rerank"] = rerank;
           r.cache.options = PlugOptions(options_of(name, options));
         };
-        const std::int64_t products = ops->runs(OpCode::kKeyProducts);
+        const std::int64_t products = ops->runs(OpCode::kKeyProducts),
+                           lists = ops->runs(OpCode::kVotedLists);
         const Outcome got = ask(*device, "reuse", 6, edit), expected = ask(*cpu, "reuse", 6, edit);
         EXPECT_EQ(got.ids, expected.ids);
         EXPECT_GT(expected.stats.retrieve.sparse_steps, name == "dense" ? -1 : 0);
         const bool multiplies = name == "flat" || name == "ctkvr" || name == "specontext";
         EXPECT_EQ(ops->runs(OpCode::kKeyProducts) > products, multiplies)
             << "rows, centroids, keys of the head";
+        EXPECT_EQ(ops->runs(OpCode::kVotedLists) > lists, name == "ctkvr");
         EXPECT_EQ(got.stats.retrieve.sparse_steps, expected.stats.retrieve.sparse_steps);
         EXPECT_EQ(got.stats.retrieve.selections, expected.stats.retrieve.selections);
       }
     }
   }
+}
+
+/// Where votes find no room on the device, the host makes the lists once the layers have left.
+TEST_F(DeviceRetrieveTest, ListsThatFindNoRoomOnTheDeviceAreMadeByTheHost) {
+  const RandomModelFolder model;
+  const auto ops = simt::make_emulated_ops();
+  const auto cpu = side(model.path(), "cpu", nullptr, kShort),
+             device = side(model.path(), "device", make_device_compute(ops), kShort);
+  const auto edit = [](QueryRequest& r) {
+    r.cache.decode = "ctkvr";
+    r.cache.options = PlugOptions(options_of("ctkvr", small_budget("64")));
+  };
+  const Outcome expected = ask(*cpu, "reuse", 2, edit);
+  std::int64_t before = ops->runs(OpCode::kVotedLists);
+  EXPECT_EQ(ask(*device, "reuse", 2, edit).ids, expected.ids);
+  const std::int64_t all = ops->runs(OpCode::kVotedLists) - before;
+  int by_host = 0;
+  for (std::int64_t n = 0; n < 40; ++n) {
+    before = ops->runs(OpCode::kVotedLists);
+    ops->fail_allocation(n);
+    QueryRequest r = request(*device, "reuse", 2);
+    edit(r);
+    const Outcome got = run_query(*device->engine, std::move(r));
+    ops->fail_allocation(-1);
+    if (!got.status.ok()) {
+      EXPECT_EQ(got.status.code(), Code::kResourceExhausted) << got.status.to_string();
+      continue;
+    }
+    EXPECT_EQ(got.ids, expected.ids) << n;
+    by_host += ops->runs(OpCode::kVotedLists) - before < all;
+  }
+  EXPECT_GT(by_host, 0);
 }
 
 /// If a choice serves several steps, heads choose only where a choice is due or a query turned.

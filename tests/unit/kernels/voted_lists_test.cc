@@ -71,7 +71,8 @@ TEST(VotedListsTest, AListHoldsWhatIsVisibleAndNothingElse) {
   ASSERT_OK(voted_lists(c.args(lists, 10, 1000)));
   for (std::int64_t i = 0; i < 4; ++i) {
     for (std::int64_t row = 0; row < 100; ++row) {
-      const bool marked = (lists[static_cast<std::size_t>(i * 2 + row / 64)] >> (row % 64) & 1) != 0;
+      const bool marked = (lists[static_cast<std::size_t>(i * 2 + row / 64)] >> (row % 64) & 1) !=
+                          0;
       EXPECT_EQ(marked, row >= 10 && c.kv.view(false).positions[row] <=
                                          c.limits[static_cast<std::size_t>(i)])
           << i << " " << row;

@@ -16,9 +16,9 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {1, 1, 1, 8, 1, 0, 3, DType::kF32},        {150, 2, 3, 24, 5, 17, 20, DType::kF32},
+    {1, 1, 1, 8, 1, 0, 3, DType::kF32},         {150, 2, 3, 24, 5, 17, 20, DType::kF32},
     {300, 2, 4, 128, 40, 70, 33, DType::kBF16}, {131, 1, 7, 96, 11, 64, 500, DType::kF16},
-    {90, 3, 16, 64, 5, 0, 1, DType::kBF16},    {140, 1, 5, 256, 30, 3, 12, DType::kF16}};
+    {90, 3, 16, 64, 5, 0, 1, DType::kBF16},     {140, 1, 5, 256, 30, 3, 12, DType::kF16}};
 
 class VotedLists {
  public:
@@ -68,10 +68,10 @@ class VotedLists {
     const std::int64_t lists_made = s_.kv_heads * s_.groups;
     a.votes = device.output(
         std::vector<float>(static_cast<std::size_t>(lists_made * a.num_rows), 7.0f), "votes");
-    a.best = device.output(std::vector<std::int32_t>(
-                               static_cast<std::size_t>(lists_made * std::min(s_.k, a.num_rows)),
-                               -1),
-                           "best");
+    a.best = device.output(
+        std::vector<std::int32_t>(static_cast<std::size_t>(lists_made * std::min(s_.k, a.num_rows)),
+                                  -1),
+        "best");
     return a;
   }
   std::int64_t size() const { return s_.kv_heads * ld() * words_; }
