@@ -81,6 +81,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
       d.tokens += m.chunks[i].token_ids.size();
     }
   }
+  const ReadBehind behind = read_behind(m.related);
   for (std::size_t i = 0; i < m.chunks.size(); ++i) {
     const DocumentChunk& c = m.chunks[i];
     QueryContext context;
@@ -89,6 +90,7 @@ Result<ResolvedDocument> ContextResolver::resolve_ready(DocumentManifest m, cons
     context.chunk = static_cast<std::int32_t>(i);
     context.token_ids = c.token_ids;
     context.left_context = left_context(m, i);
+    context.read_behind = behind;
     if (!c.key.is_zero()) context.key = c.key;
     context.lazy = renditions_ != nullptr || kv_policy(m) == KvPolicy::kLazy;
     d.contexts.push_back(std::move(context));

@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cachestore/format/read_behind.h"
 #include "cachestore/store.h"
 #include "engine/api/plan.h"
 #include "engine/api/query_sink.h"
@@ -67,7 +69,11 @@ struct QueryContext {
   std::optional<ContextKey> key;  ///< store key, which may have been evicted; none: inline text
   bool lazy = false;              ///< KV is computed by the first query that uses it
   std::vector<std::int32_t> left_context;  ///< what its KV attends to (PrefillRequest)
+  ReadBehind read_behind;                  ///< what stands before the document in `left_context`
 };
+
+/// Returns how the documents of contexts were read, each once, in order.
+std::vector<ReadBehind> readings_of(std::span<const QueryContext> contexts);
 
 struct QueryRequest {
   std::string id;                        ///< "qry_..."
@@ -85,6 +91,8 @@ struct QueryRequest {
   /// An approximate strategy that passed this model's fidelity test, with the settings it passed
   /// with, so `auto` may choose it. None: `auto` stays exact.
   std::optional<CertifiedStrategy> certified;
+  /// Why there is none, as a clause for replies; empty: nothing has passed with this model.
+  std::string not_certified;
   /// If true, the query ends once its plan is complete. The question may run over some blocks, but
   /// no answer is generated.
   bool plan_only = false;

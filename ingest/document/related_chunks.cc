@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/index.h"
@@ -75,6 +76,11 @@ Result<RelatedChunk> lead_in(const PromptFormat& format) {
       "every spring and autumn. A small garden behind the house is open in summer.";
   QUIRE_ASSIGN_OR_RETURN(DocumentTokens tokens, format.document(kTitle, kText));
   return RelatedChunk{{}, {}, 0, std::move(tokens.ids)};
+}
+
+Result<ReadBehind> read_behind_lead_in(const PromptFormat& format) {
+  QUIRE_ASSIGN_OR_RETURN(const RelatedChunk text, lead_in(format));
+  return read_behind(std::span(&text, 1));
 }
 
 bool same_chunks(const std::vector<RelatedChunk>& a, const std::vector<RelatedChunk>& b) {

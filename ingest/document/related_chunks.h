@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cachestore/format/read_behind.h"
 #include "cachestore/store.h"
 #include "engine/chat/chat_template.h"
 
@@ -52,6 +53,8 @@ class RelatedChunks {
 
 /// Returns a short text of no subject that stands before a document (ChunkingOptions::lead_in).
 Result<RelatedChunk> lead_in(const PromptFormat& format);
+/// Returns how documents are read that stand behind nothing but that text.
+Result<ReadBehind> read_behind_lead_in(const PromptFormat& format);
 
 /// Returns whether both name the same chunks of the same texts.
 bool same_chunks(const std::vector<RelatedChunk>& a, const std::vector<RelatedChunk>& b);

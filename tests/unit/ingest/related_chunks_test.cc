@@ -171,6 +171,8 @@ TEST_F(RelatedChunksTest, ALeadInStandsBeforeAllElseAndStays) {
   options.chunking.lead_in = true;
   EXPECT_EQ(result(put(one(doc("c", "A lake.")), options)), "created");
   expect_behind("c", lead);
+  EXPECT_EQ(resolved("c").contexts[0].read_behind, *read_behind_lead_in(engine_->prompt_format()));
+  EXPECT_EQ(resolved("a").contexts[0].read_behind, ReadBehind());
   EXPECT_TRUE(asked_.empty());
   EXPECT_EQ(result(put(one(doc("c", "A lake.")), options)), "unchanged");
   EXPECT_EQ(store_->get_document("default", "c")->num_tokens, ids_of("c").size());
@@ -181,10 +183,27 @@ TEST_F(RelatedChunksTest, ALeadInStandsBeforeAllElseAndStays) {
   const Ids other = ids_of("a");
   both.insert(both.end(), other.begin(), other.end());
   expect_behind("c", both);
+  EXPECT_EQ(resolved("c").contexts[0].read_behind.kind, ReadBehind::Kind::kRelated);
   ASSERT_OK(service_->documents().remove("default", "a"));
   expect_behind("c", lead);
+  EXPECT_EQ(resolved("c").contexts[0].read_behind, *read_behind_lead_in(engine_->prompt_format()));
   wait_for_version("c", 3);
   expect_behind("c", lead);
+}
+
+TEST_F(RelatedChunksTest, EveryChunkCountsByWhatStandsBeforeTheDocument) {
+  BatchOptions options;
+  options.chunking.max_tokens = 64;
+  options.chunking.lead_in = true;
+  put(one(doc("c", prose(200, 1))), options);
+  options.chunking.lead_in = false;
+  put(one(doc("a", prose(200, 1))), options);
+  const auto behind = *read_behind_lead_in(engine_->prompt_format());
+  const ResolvedDocument c = resolved("c"), a = resolved("a");
+  ASSERT_GT(c.contexts.size(), 2u);
+  EXPECT_EQ(readings_of(c.contexts), std::vector<ReadBehind>{behind});
+  EXPECT_EQ(readings_of(a.contexts), std::vector<ReadBehind>{ReadBehind()})
+      << "its own chunks before a chunk are not another text";
 }
 
 TEST_F(RelatedChunksTest, AnIndexThatIsNotCompleteIsWaitedFor) {
