@@ -22,6 +22,9 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kFormat = "quire-certificates-2";
+/// The same with `read_behind`. Builds that do not know that member must not read the record, or
+/// they would take its certificates for ones of documents that were read alone.
+constexpr std::string_view kBehindFormat = "quire-certificates-3";
 
 std::string meta_name(const std::string& fingerprint_hex) { return "fidelity/" + fingerprint_hex; }
 
@@ -127,6 +130,7 @@ json::object to_json(const Certificate& c) {
   o["strategy"] = c.strategy;
   o["spec"] = c.spec;
   o["default_settings"] = c.default_settings;
+  fidelity_json::write_read_behind(c.read_behind, o);
   o["suite"] = c.suite;
   o["suite_hash"] = c.suite_hash;
   o["n"] = c.n;
@@ -194,6 +198,10 @@ class Fields {
 
 }  // namespace
 
+bool same_subject(const Certificate& a, const Certificate& b) {
+  return a.spec == b.spec && a.read_behind == b.read_behind;
+}
+
 std::string fingerprint_hex(const EngineInfo& info) {
   Digest digest;
   for (std::size_t i = 0; i < digest.bytes.size(); ++i)
@@ -214,6 +222,7 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
   std::vector<Certificate> out;
   const ReportRow* reference = report.find("recompute", "all");
   if (!reference || reference->n_answers == 0) return out;
+  if (report.context.read_behind.kind == ReadBehind::Kind::kRelated) return out;
   for (const ReportRow& row : report.rows) {
     if (row.task != "all" || !row.approximate || row.n_answers == 0) continue;
     Certificate c;
@@ -224,6 +233,7 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
     c.spec = row.strategy;
     c.strategy = row.strategy.substr(0, row.strategy.find(':'));
     c.default_settings = row.default_settings;
+    c.read_behind = x.read_behind;
     c.suite = x.suite;
     c.suite_hash = x.suite_hash;
     c.n = row.n_answers;
@@ -254,7 +264,10 @@ std::vector<Certificate> make_certificates(const Report& report, double max_drop
 std::string certificates_json(const std::vector<Certificate>& certificates) {
   json::array list;
   for (const auto& c : certificates) list.push_back(to_json(c));
-  return json::serialize(json::object{{"format", kFormat}, {"certificates", std::move(list)}});
+  const bool alone = std::ranges::all_of(
+      certificates, [](const Certificate& c) { return c.read_behind == ReadBehind(); });
+  return json::serialize(
+      json::object{{"format", alone ? kFormat : kBehindFormat}, {"certificates", std::move(list)}});
 }
 
 Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
@@ -263,7 +276,8 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
   JsonReader r(*value, "");
   std::string format;
   r.string("format", format);
-  if (format != kFormat) return Status::corruption("the format is not " + std::string(kFormat));
+  if (format != kFormat && format != kBehindFormat)
+    return Status::corruption("the format is not " + std::string(kBehindFormat));
   const json::array* list = r.array("certificates", 0, SIZE_MAX);
   if (list == nullptr) return Status::corruption("certificates is no array");
   std::vector<Certificate> out;
@@ -302,6 +316,9 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
     f.text("cpu", c.cpu);
     if (!f.wrong().empty())
       return Status::corruption("a certificate lacks " + f.wrong() + ", or it is of a wrong kind");
+    QUIRE_ASSIGN_OR_RETURN(c.read_behind, fidelity_json::read_behind_of(item.get_object()));
+    if (c.read_behind.kind == ReadBehind::Kind::kRelated)
+      return Status::corruption("a certificate speaks of documents that all saw different texts");
     out.push_back(std::move(c));
   }
   return out;
@@ -312,7 +329,7 @@ Status save_certificates(Store& store, const std::vector<Certificate>& fresh) {
   const std::string& model = fresh.front().fingerprint_hex;
   std::vector<Certificate> all = load_certificates(store, model);
   for (const auto& c : fresh) {
-    std::erase_if(all, [&](const auto& old) { return old.spec == c.spec; });
+    std::erase_if(all, [&](const auto& old) { return same_subject(old, c); });
     all.push_back(c);
   }
   return store.put_meta(meta_name(model), certificates_json(all));

@@ -17,6 +17,9 @@
 /// 4. The lower end of the agreement of tokens is at least kLeastAgreement.
 /// 5. No task is certainly worse, by the limits of 2 and 3. So the mean of other questions does not
 ///    hide a loss in one kind.
+///
+/// A certificate holds for documents that were read behind the same text as those of its suite
+/// (read_behind.h), and says nothing of others.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "cachestore/format/read_behind.h"
 #include "cachestore/store.h"
 #include "engine/record/selection_heads.h"
 #include "fidelity/report.h"
@@ -37,6 +41,7 @@ struct Certificate {
   std::string strategy;           ///< name
   std::string spec;               ///< name and settings
   bool default_settings = false;  ///< nothing but the name was given
+  ReadBehind read_behind;         ///< of the suite's documents; never ReadBehind::Kind::kRelated
   std::string suite, suite_hash;
   std::int64_t n = 0;
   double em = 0, f1 = 0, recompute_em = 0, recompute_f1 = 0;
@@ -50,6 +55,10 @@ struct Certificate {
   std::string date, commit, cpu;
 };
 
+/// Returns whether both speak of the same settings and of documents read behind the same text, so
+/// that the later one takes the place of the other.
+bool same_subject(const Certificate& a, const Certificate& b);
+
 inline constexpr double kDefaultMaxDrop = 0.02;
 inline constexpr double kMostWorthLost = 0.1, kLeastAgreement = 0.5;
 
@@ -59,22 +68,24 @@ std::string fingerprint_hex(const EngineInfo& info);
 std::string fingerprint_hex(const Digest& fingerprint, const SelectionHeads& heads);
 
 /// Returns one certificate per approximate strategy of the report, by the rule above. Empty: the
-/// suite has no answers.
+/// suite has no answers, or its documents were read behind chunks of other documents, which differ
+/// from one document to the next.
 std::vector<Certificate> make_certificates(const Report& report, double max_drop = kDefaultMaxDrop);
 
 std::string certificates_json(const std::vector<Certificate>& certificates);
 /// Parses certificates. Errors: kCorruption naming the fault.
 Result<std::vector<Certificate>> parse_certificates(std::string_view text);
 
-/// Adds to the store's certificates of that model and replaces one of the same spec. Errors: those
-/// of the store.
+/// Adds to the store's certificates of that model and replaces those of the same subject. Errors:
+/// those of the store.
 Status save_certificates(Store& store, const std::vector<Certificate>& fresh);
 /// Returns the certificates of this model. An unreadable record counts as none, with a line in the
 /// log.
 std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex);
 
-/// Returns the certificates whose strategies `auto` may take, with their settings: passed under a
-/// limit no wider than `max_drop`, this fingerprint. They are of `certificates`.
+/// Returns the certificates whose strategies `auto` may take, with their settings, for documents
+/// that were read as each certificate says: passed under a limit no wider than `max_drop`, this
+/// fingerprint. They are of `certificates`.
 std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,
                                                      const std::string& fingerprint_hex,
                                                      double max_drop = kDefaultMaxDrop);

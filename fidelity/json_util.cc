@@ -2,6 +2,7 @@
 
 #include <boost/json/serialize.hpp>
 #include <cmath>
+#include <optional>
 
 namespace quire::fidelity_json {
 namespace json = boost::json;
@@ -46,6 +47,27 @@ std::string pretty(const json::value& value) {
 json::value number(double value) {
   if (!std::isfinite(value)) return nullptr;
   return value;
+}
+
+void write_read_behind(const ReadBehind& behind, json::object& out) {
+  out["read_behind"] = read_behind_name(behind.kind);
+  if (behind.kind == ReadBehind::Kind::kLeadIn) out["lead_in_sha256"] = behind.lead_in.hex();
+}
+
+Result<ReadBehind> read_behind_of(const json::object& from) {
+  const json::value* name = from.if_contains("read_behind");
+  if (name == nullptr) return ReadBehind();
+  const auto kind = name->is_string() ? parse_read_behind(name->get_string()) : std::nullopt;
+  if (!kind) return Status::corruption("read_behind is none of nothing, lead_in, related");
+  ReadBehind out{*kind, {}};
+  if (*kind != ReadBehind::Kind::kLeadIn) return out;
+  const json::value* text = from.if_contains("lead_in_sha256");
+  const auto digest = text != nullptr && text->is_string()
+                          ? Digest::from_hex(text->get_string())
+                          : Result<Digest>(Status::corruption("there is none"));
+  if (!digest.ok()) return Status::corruption("lead_in_sha256 is not 64 hex digits");
+  out.lead_in = *digest;
+  return out;
 }
 
 }  // namespace quire::fidelity_json

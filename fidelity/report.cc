@@ -315,6 +315,7 @@ std::string report_json(const Report& r) {
   auto& settings = o["settings"].as_object();
   if (c.related_tokens > 0) settings["related_tokens"] = c.related_tokens;
   if (c.lead_in) settings["lead_in"] = true;
+  fidelity_json::write_read_behind(c.read_behind, settings);
   if (c.span_tokens > 0) {
     settings["span_tokens"] = c.span_tokens;
     settings["temperature"] = c.temperature;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cachestore/format/read_behind.h"
 #include "fidelity/bootstrap.h"
 #include "fidelity/runner.h"
 
@@ -58,6 +59,7 @@ struct ReportContext {
   std::int64_t per_kind = 0, max_tokens = 0, chunk_tokens = 0, context_tokens = 0,
                related_tokens = 0, block_tokens = 0, span_tokens = 0;
   bool lead_in = false;
+  ReadBehind read_behind;  ///< of all documents of the suite
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string instruction;

@@ -503,6 +503,12 @@ class Runner {
       return Status::internal("a document of the suite was not kept by the document service");
     for (auto& d : resolved.documents)
       for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
+    // What is said of documents behind the lead-in must not be measured on others.
+    if (options_.lead_in &&
+        std::ranges::count(request.contexts, ReadBehind(), &QueryContext::read_behind) > 0)
+      return Status::invalid("suite",
+                             "has a document that leaves no room for the lead-in in the model's "
+                             "window");
     QUIRE_RETURN_IF_ERROR(find_support(record, request));
     request.tenant = resolved.tenant;
     request.salt_digest = resolved.salt_digest;

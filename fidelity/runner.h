@@ -29,7 +29,7 @@ struct RunOptions {
   std::int32_t context_tokens = 4096;    ///< and chunks see those before them; 0: each alone
   /// and they see chunks of other documents of the suite and a lead-in (ChunkingOptions)
   std::int32_t related_tokens = 0;
-  bool lead_in = false;
+  bool lead_in = false;  ///< questions over a document without room for it are skipped
   /// 0: answers end where the model ends them. Otherwise they continue to max_tokens in any case,
   /// are not scored, and every strategy is forced to recompute's tokens. Agreement and KL then
   /// cover all positions, and each range of this many (Measurement::spans). The run holds the

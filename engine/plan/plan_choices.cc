@@ -61,6 +61,8 @@ AutoChoice choose(const EngineFacts& facts, const Speeds& speeds, const QueryReq
     input.certified_strategy = cache.strategy;
     input.certified_because = request.certified->evidence;
     input.certified_ms = predicted(cache.strategy, cache);
+  } else {
+    input.not_certified = request.not_certified;
   }
   return choose_strategy(input);
 }

@@ -180,7 +180,9 @@ AutoChoice choose_strategy(const AutoInput& input) {
                 std::to_string(input.small_context_tokens) +
                 " (policy.small_ctx, and at most a quarter of the window) auto stays exact; name a "
                 "strategy to use all of the cache"
-          : "approximate strategies are not chosen without a passed fidelity test of this model";
+      : input.not_certified.empty()
+          ? "approximate strategies are not chosen without a passed fidelity test of this model"
+          : input.not_certified;
   if (best_ms <= 0 || input.recompute_ms <= 0) return {best, why, certified};
   const std::string compared = in_ms(best_ms) + " predicted for " + best + ", " +
                                in_ms(input.recompute_ms) + " for a full prefill";

@@ -61,6 +61,7 @@ struct AutoInput {
   /// An approximate strategy that is shown to be good enough with this model.
   std::optional<std::string> certified_strategy;
   std::string certified_because;  ///< how: "passed the fidelity test of this model"
+  std::string not_certified;      ///< why there is none; empty: nothing has passed
   /// Predicted ms until the first token, from measured speeds; 0: unknown.
   double recompute_ms = 0, exact_ms = 0, certified_ms = 0;
 };

@@ -37,7 +37,7 @@ Status keep_certificates(Store& store, const std::vector<Certificate>& certifica
   for (const Certificate& c : certificates) {
     const auto known = load_certificates(store, c.fingerprint_hex);
     const bool measured_here = std::ranges::any_of(
-        known, [&](const Certificate& k) { return k.spec == c.spec; });
+        known, [&](const Certificate& k) { return same_subject(k, c); });
     if (!measured_here) QUIRE_RETURN_IF_ERROR(save_certificates(store, {c}));
   }
   return {};

@@ -7,7 +7,10 @@
 #include <boost/json/serialize.hpp>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "base/json_parse.h"
@@ -21,6 +24,9 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kFormat = "quire-evidence-1";
+/// The same with probes of documents that were not read alone. Builds that do not know them must
+/// not read the record, or they would mix both.
+constexpr std::string_view kBehindFormat = "quire-evidence-2";
 constexpr std::array kKinds = {ProbeKind::kQuote, ProbeKind::kContinuation, ProbeKind::kQuery};
 /// Of differences of likelihoods, as in reports: a few texts whose likelihood collapses do not
 /// decide.
@@ -94,6 +100,31 @@ std::string judge(const EvidenceVerdict& v, std::span<const ProbeResult> probes,
   return {};
 }
 
+EvidenceVerdict verdict_on(const std::string& spec, const ReadBehind& behind,
+                           std::span<const ProbeResult> probes, double least_agreement) {
+  Pairs pairs;
+  for (const ProbeResult& probe : probes)
+    if (const ProbeScore* score = score_of(probe, spec)) pairs.add(probe, *score);
+  EvidenceVerdict v;
+  v.spec = spec;
+  v.read_behind = behind;
+  v.probes = static_cast<std::int64_t>(pairs.agreement.size());
+  v.enough = pairs.agreement.size() >= kLeastProbes;
+  v.agreement = bootstrap_mean(pairs.agreement, {});
+  v.kl = bootstrap_mean(pairs.kl, {});
+  v.nll_difference = bootstrap_trimmed_mean(pairs.rise, kTrimmed, {});
+  v.worth_nll = bootstrap_trimmed_mean(pairs.worth, kTrimmed, {});
+  v.ttft_ms = mean_value(pairs.ttft_ms);
+  v.recompute_ttft_ms = mean_value(pairs.recompute_ttft_ms);
+  v.reason = judge(v, probes, least_agreement);
+  v.passed = v.reason.empty();
+  if (v.passed)
+    v.reason = "was checked on " + std::to_string(v.probes) +
+               " passages of this service's own documents: " + percent_of(v.agreement.value) +
+               " of the likeliest tokens are recompute's";
+  return v;
+}
+
 json::object to_json(const ProbeResult& probe) {
   using fidelity_json::number;
   json::object o{{"kind", probe_kind_name(probe.kind)},
@@ -104,6 +135,7 @@ json::object to_json(const ProbeResult& probe) {
                  {"nll", number(probe.nll)},
                  {"nll_without", number(probe.nll_without)},
                  {"ttft_ms", number(probe.ttft_ms)}};
+  if (probe.read_behind != ReadBehind()) fidelity_json::write_read_behind(probe.read_behind, o);
   json::array scores;
   for (const ProbeScore& s : probe.scores)
     scores.push_back(json::object{{"strategy", s.spec},
@@ -158,6 +190,7 @@ Result<ProbeResult> read_probe(const json::value& value) {
   const auto named = std::ranges::find(kKinds, kind, probe_kind_name);
   if (named == kKinds.end()) return Status::corruption("there is no kind of probe '" + kind + "'");
   probe.kind = *named;
+  QUIRE_ASSIGN_OR_RETURN(probe.read_behind, fidelity_json::read_behind_of(value.get_object()));
   if (scores == nullptr) return Status::corruption("a probe lacks scores");
   for (const json::value& item : *scores) {
     QUIRE_ASSIGN_OR_RETURN(ProbeScore score, read_score(item));
@@ -180,45 +213,47 @@ std::string_view probe_kind_name(ProbeKind kind) {
   return "query";
 }
 
+std::vector<ReadBehind> readings_of(std::span<const ProbeResult> probes) {
+  std::set<ReadBehind> out;
+  for (const ProbeResult& probe : probes) out.insert(probe.read_behind);
+  return {out.begin(), out.end()};
+}
+
 std::vector<EvidenceVerdict> judge_evidence(std::span<const ProbeResult> probes,
                                             std::span<const std::string> candidates,
                                             double least_agreement) {
+  std::vector<ReadBehind> readings = readings_of(probes);
+  if (readings.empty()) readings.emplace_back();
   std::vector<EvidenceVerdict> out;
-  for (const std::string& spec : candidates) {
-    Pairs pairs;
-    for (const ProbeResult& probe : probes)
-      if (const ProbeScore* score = score_of(probe, spec)) pairs.add(probe, *score);
-    EvidenceVerdict v;
-    v.spec = spec;
-    v.probes = static_cast<std::int64_t>(pairs.agreement.size());
-    v.enough = pairs.agreement.size() >= kLeastProbes;
-    v.agreement = bootstrap_mean(pairs.agreement, {});
-    v.kl = bootstrap_mean(pairs.kl, {});
-    v.nll_difference = bootstrap_trimmed_mean(pairs.rise, kTrimmed, {});
-    v.worth_nll = bootstrap_trimmed_mean(pairs.worth, kTrimmed, {});
-    v.ttft_ms = mean_value(pairs.ttft_ms);
-    v.recompute_ttft_ms = mean_value(pairs.recompute_ttft_ms);
-    v.reason = judge(v, probes, least_agreement);
-    v.passed = v.reason.empty();
-    if (v.passed)
-      v.reason = "was checked on " + std::to_string(v.probes) +
-                 " passages of this service's own documents: " + percent_of(v.agreement.value) +
-                 " of the likeliest tokens are recompute's";
-    out.push_back(std::move(v));
+  for (const ReadBehind& behind : readings) {
+    std::vector<ProbeResult> alike;
+    std::ranges::copy_if(probes, std::back_inserter(alike),
+                         [&](const ProbeResult& p) { return p.read_behind == behind; });
+    for (const std::string& spec : candidates)
+      out.push_back(verdict_on(spec, behind, alike, least_agreement));
   }
   return out;
 }
 
 void drop_old_probes(std::vector<ProbeResult>& probes, std::int64_t now_ms) {
   std::erase_if(probes, [&](const ProbeResult& p) { return now_ms - p.at_ms > kProbeLifeMs; });
-  if (probes.size() > kMostProbes)
-    probes.erase(probes.begin(), probes.end() - static_cast<std::ptrdiff_t>(kMostProbes));
+  std::map<ReadBehind, std::size_t> left;
+  for (const ProbeResult& p : probes) ++left[p.read_behind];
+  std::erase_if(probes, [&](const ProbeResult& p) {
+    std::size_t& count = left[p.read_behind];
+    if (count <= kMostProbes) return false;
+    --count;
+    return true;
+  });
 }
 
 std::string evidence_json(std::span<const ProbeResult> probes) {
   json::array list;
   for (const ProbeResult& probe : probes) list.push_back(to_json(probe));
-  return json::serialize(json::object{{"format", kFormat}, {"probes", std::move(list)}});
+  const bool alone = std::ranges::all_of(
+      probes, [](const ProbeResult& p) { return p.read_behind == ReadBehind(); });
+  return json::serialize(
+      json::object{{"format", alone ? kFormat : kBehindFormat}, {"probes", std::move(list)}});
 }
 
 Result<std::vector<ProbeResult>> parse_evidence(std::string_view text) {
@@ -227,7 +262,8 @@ Result<std::vector<ProbeResult>> parse_evidence(std::string_view text) {
   JsonReader r(*value, "");
   std::string format;
   r.string("format", format);
-  if (format != kFormat) return Status::corruption("the format is not " + std::string(kFormat));
+  if (format != kFormat && format != kBehindFormat)
+    return Status::corruption("the format is not " + std::string(kBehindFormat));
   const json::array* list = r.array("probes", 0, SIZE_MAX);
   if (list == nullptr) return Status::corruption("probes is no array");
   std::vector<ProbeResult> out;

@@ -13,6 +13,9 @@
 ///    (certificate.h) of what the documents are worth.
 /// 3. The lower end of the agreement of likeliest tokens is at least the limit of the service.
 /// 4. No kind of probe is certainly worse by the limit of 2.
+///
+/// The documents of a probe were all read behind the same text, or all alone (read_behind.h), and a
+/// verdict is on documents that were read alike.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cachestore/format/read_behind.h"
 #include "cachestore/store.h"
 #include "fidelity/bootstrap.h"
 
@@ -28,7 +32,7 @@ namespace quire {
 
 /// Probes that a verdict needs; fewer are no evidence.
 inline constexpr std::size_t kLeastProbes = 48;
-/// Probes that are kept; the oldest go first.
+/// Probes that are kept of documents that were read alike; the oldest go first.
 inline constexpr std::size_t kMostProbes = 96;
 /// Probes older than this are no evidence any more.
 inline constexpr std::int64_t kProbeLifeMs = 30ll * 24 * 3600 * 1000;
@@ -58,6 +62,7 @@ struct ProbeResult {
   /// The document that holds the known text, and its version's hash. The probe is void once the
   /// document is gone or changed. Empty for kQuery.
   std::string ns, document, content_hash;
+  ReadBehind read_behind;           ///< of all its documents
   double nll = 0, nll_without = 0;  ///< full recompute, with the documents and without
   double ttft_ms = 0;               ///< of full recompute
   std::vector<ProbeScore> scores;
@@ -67,6 +72,7 @@ struct ProbeResult {
 /// What the probes say of one candidate.
 struct EvidenceVerdict {
   std::string spec;
+  ReadBehind read_behind;  ///< of the documents that it speaks of
   std::int64_t probes = 0;
   Interval agreement, kl, nll_difference, worth_nll;
   double ttft_ms = 0, recompute_ttft_ms = 0;  ///< means
@@ -75,13 +81,18 @@ struct EvidenceVerdict {
   std::string reason;  ///< why it passed or not, in one sentence
 };
 
-/// Returns the verdict on each candidate, by the rule above, from the probes that have its score.
+/// Returns how the documents of probes were read, each once, in order.
+std::vector<ReadBehind> readings_of(std::span<const ProbeResult> probes);
+
+/// Returns the verdict on each candidate, by the rule above, from the probes that have its score:
+/// for each way in which the documents of probes were read. Without a probe it is on documents that
+/// were read alone.
 std::vector<EvidenceVerdict> judge_evidence(std::span<const ProbeResult> probes,
                                             std::span<const std::string> candidates,
                                             double least_agreement);
 
 /// Drops the probes that are older than kProbeLifeMs and, of the rest, all but the latest
-/// kMostProbes.
+/// kMostProbes of documents that were read alike.
 void drop_old_probes(std::vector<ProbeResult>& probes, std::int64_t now_ms);
 
 std::string evidence_json(std::span<const ProbeResult> probes);

@@ -135,10 +135,12 @@ Result<std::optional<Probe>> ProbeMaker::make(const std::string& ns,
   probe.ns = ns;
   probe.document = source.id;
   probe.content_hash = source.content_hash;
+  probe.read_behind = source.contexts.front().read_behind;
   std::vector<QueryContext> shown(std::make_move_iterator(source.contexts.begin() + first),
                                   std::make_move_iterator(source.contexts.begin() + last + 1));
   std::vector<QueryContext> others;
   for (std::size_t d = 1; d < resolved.documents.size(); ++d) {
+    if (resolved.documents[d].contexts.front().read_behind != probe.read_behind) continue;
     for (QueryContext& c : resolved.documents[d].contexts) {
       if (tokens + count_of(c.token_ids) > prompt_tokens_) break;
       tokens += count_of(c.token_ids);
@@ -206,6 +208,7 @@ Result<ProbeResult> measure_probe(const Probe& probe, std::span<const StrategySp
   out.ns = probe.ns;
   out.document = probe.document;
   out.content_hash = probe.content_hash;
+  out.read_behind = probe.read_behind;
   out.nll = nll_of(*reference, probe.answer);
   out.nll_without = nll_of(*bare, probe.answer);
   out.ttft_ms = reference->stats.ttft_ms;

@@ -24,6 +24,7 @@ struct Probe {
   QueryRequest request;
   std::vector<std::int32_t> answer;        ///< tokens that every run is held to; at least one
   std::string ns, document, content_hash;  ///< as in ProbeResult
+  ReadBehind read_behind;                  ///< of all its documents
 };
 
 /// Most tokens of a known text. Every run keeps the logits of its positions.
@@ -37,7 +38,8 @@ class ProbeMaker {
       : engine_(engine), ingest_(ingest), prompt_tokens_(prompt_tokens), random_(seed) {}
 
   /// Draws a probe over some of the documents `ids` of `ns`, of which the first holds the known
-  /// text. None: that document is gone or not ready, is salted, or has no text to ask for. Errors:
+  /// text; the others are left out where they were not read behind the same text as the first.
+  /// None: that document is gone or not ready, is salted, or has no text to ask for. Errors:
   /// those of the document service.
   Result<std::optional<Probe>> make(const std::string& ns, std::span<const std::string> ids);
 

@@ -27,6 +27,7 @@
 #include "fidelity/ruler.h"
 #include "fidelity/runner.h"
 #include "fidelity/suite_reader.h"
+#include "ingest/document/related_chunks.h"
 #include "ingest/ingest_service.h"
 #include "ingest/search/related_search.h"
 #include "ingest/search/retrieval.h"
@@ -351,6 +352,13 @@ ReportContext describe(const FidelityFlags& f, const Config& config, const Engin
   return c;
 }
 
+/// Returns behind what the documents of the suite are read.
+Result<ReadBehind> read_behind_of(const FidelityFlags& f, const Engine& engine) {
+  if (f.related_tokens > 0) return ReadBehind{ReadBehind::Kind::kRelated, {}};
+  if (f.lead_in) return read_behind_lead_in(engine.prompt_format_of(kNamespace));
+  return ReadBehind();
+}
+
 int fidelity(FidelityFlags f) {
   set_log_sink(nullptr, LogLevel::kWarning);
   auto config = load_config(f.config_file, f.settings);
@@ -372,10 +380,10 @@ int fidelity(FidelityFlags f) {
     return complain("--temperature is of long answers: give --span-tokens, too");
   if (f.span_tokens > 0 && f.certify)
     return complain("--certify needs answers that end by themselves: leave --span-tokens out");
-  if (f.certify && (f.lead_in || f.related_tokens > 0))
+  if (f.certify && f.related_tokens > 0)
     return complain(
-        "a certificate speaks of documents that were read alone, as they are unless a request asks "
-        "otherwise: leave --lead-in and --related-tokens out, or --certify");
+        "--certify needs documents that were all read behind the same text or behind none, and "
+        "with --related-tokens each sees other chunks: leave it out, or --certify");
   const auto strategies = parse_strategy_list(f.strategies);
   if (!strategies.ok()) return complain(strategies.status());
   const auto model_path = find_model_path(config->model.path);
@@ -390,6 +398,9 @@ int fidelity(FidelityFlags f) {
   const auto suite = make_suite(f, *bench.engine, *model_path);
   if (!suite.ok()) return complain(suite.status());
   ReportContext context = describe(f, *config, *bench.engine, *suite);
+  const auto behind = read_behind_of(f, *bench.engine);
+  if (!behind.ok()) return complain(behind.status());
+  context.read_behind = *behind;
 
   std::unique_ptr<StateFile> state = std::make_unique<StateFile>();
   if (!f.json.empty()) {

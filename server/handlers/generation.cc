@@ -128,6 +128,18 @@ void fit_chunks(Generation& g, QueryRequest& q,
     keep_chunks(rank_chunks(*g.call, question_text(g.body), ids), limits, q.contexts, documents);
 }
 
+/// Enters what `auto` may use for the request's documents. Evidence covers its own settings only; a
+/// request with other ones stays exact.
+void ask_gate(const FidelityGate& gate, QueryRequest& q, QueryRecord& r) {
+  const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio && !q.cache.positions &&
+                         q.cache.options.given().empty() && q.cache.prompt_compression == "none";
+  if (q.cache.strategy != "auto" || !untouched) return;
+  FidelityGate::Verdict verdict = gate.verdict(readings_of(q.contexts));
+  q.certified = std::move(verdict.certified);
+  q.not_certified = std::move(verdict.because);
+  r.exact_note = std::move(verdict.note);
+}
+
 /// Builds the engine's requests; those of the other choices are copies of the first.
 Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   Services& services = g.call->services;
@@ -140,15 +152,6 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   q.tenant = services.ingest->tenant(g.call->ns);
   q.salt_digest = services.ingest->salt_digest(g.body.cache_salt);
   q.cache = g.body.cache;
-  if (const bool untouched = !q.cache.keep_ratio && !q.cache.recompute_ratio &&
-                             !q.cache.positions && q.cache.options.given().empty() &&
-                             q.cache.prompt_compression == "none";
-      q.cache.strategy == "auto" && untouched) {
-    // Evidence covers its own settings only; a request with other ones stays exact.
-    FidelityGate::Verdict verdict = model.fidelity->verdict();
-    q.certified = std::move(verdict.certified);
-    r.exact_note = std::move(verdict.note);
-  }
   q.sampling = g.body.sampling;  // the engine adds the other stop tokens of its model
   q.deadline = g.deadline;
   QUIRE_ASSIGN_OR_RETURN(const PromptFormat format,
@@ -164,6 +167,7 @@ Status build_requests(Generation& g, std::vector<ResolvedDocument> documents) {
   QUIRE_RETURN_IF_ERROR(build_prompt(g.body, *model.engine, format, q, questions));
   QUIRE_RETURN_IF_ERROR(constrain_calls(g.body, *model.engine, q.sampling));
   if (!q.contexts.empty()) fit_chunks(g, q, questions);
+  ask_gate(*model.fidelity, q, r);
   q.attribute = g.body.citations && !q.contexts.empty();
   r.tokenize_ms = ms_since(begun);
   const std::size_t choices = questions.size() * to_size(g.samples);

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "base/index.h"
@@ -143,6 +145,8 @@ struct Metrics::Impl {
       "Share of likeliest tokens that are full recomputation's, mean over the probes");
   prometheus::Family<prometheus::Gauge>& evidence_passed = gauge(
       "quire_evidence_passed", "1: the probes show the strategy to be good enough for auto");
+  std::mutex evidence_mu;
+  std::set<Labels> evidence_labels;  // guarded by evidence_mu
 
   Impl() {
     for (const QueryTime& time : query_times())
@@ -286,11 +290,19 @@ void Metrics::shadow_result(std::string_view strategy, double agreement, double 
 }
 
 void Metrics::evidence(std::span<const EvidenceVerdict> verdicts) {
-  for (const EvidenceVerdict& v : verdicts) {
-    const Labels labels{{"strategy", v.spec}};
+  const auto set = [this](const Labels& labels, const EvidenceVerdict& v) {
     impl_->evidence_probes.Add(labels).Set(static_cast<double>(v.probes));
     impl_->evidence_agreement.Add(labels).Set(v.probes > 0 ? v.agreement.value : 0);
     impl_->evidence_passed.Add(labels).Set(v.passed ? 1 : 0);
+  };
+  // Verdicts that are given no more must not stay as they were.
+  std::lock_guard lock(impl_->evidence_mu);
+  for (const Labels& before : impl_->evidence_labels) set(before, {});
+  for (const EvidenceVerdict& v : verdicts) {
+    const Labels labels{{"strategy", v.spec},
+                        {"read_behind", std::string(read_behind_name(v.read_behind.kind))}};
+    set(labels, v);
+    impl_->evidence_labels.insert(labels);
   }
 }
 

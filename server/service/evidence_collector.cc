@@ -60,6 +60,9 @@ void EvidenceCollector::submit(QueryRequest request, std::vector<std::int32_t> a
   if (answer.empty() || request.contexts.empty()) return;
   Probe probe;
   probe.kind = ProbeKind::kQuery;
+  const auto readings = readings_of(request.contexts);
+  if (readings.size() != 1) return;  // no verdict speaks of such a mixture
+  probe.read_behind = readings.front();
   probe.request = std::move(request);
   probe.answer = std::move(answer);
   std::lock_guard lock(mu_);
@@ -100,10 +103,10 @@ void EvidenceCollector::run() {
     }
     if (!due(Clock::now())) continue;
     const auto began = Clock::now();
-    const bool made = probe_once();
+    const bool made = probe_once(barren + 1 < kMostBarren);
     barren = made ? 0 : barren + 1;
     const auto now = Clock::now();
-    if (probes_.size() < kEnoughProbes && barren < kMostBarren) continue;
+    if (fewest() < kEnoughProbes && barren < kMostBarren) continue;
     const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>((now - began) /
                                                                             options_.most_share);
     next_at_ = now + std::max(options_.refresh, rest);
@@ -129,19 +132,31 @@ bool EvidenceCollector::due(Clock::time_point now) {
     listed_ready_ = ingest.documents_ready;
     drop_void_probes();
     publish();
-    if (probes_.size() < kEnoughProbes) next_at_ = now;
+    if (fewest() < kEnoughProbes) next_at_ = now;
   }
   // Once there is enough, queries too wait for their time, or each of them would cost a probe.
-  return now >= next_at_ || (waiting && probes_.size() < kEnoughProbes);
+  return now >= next_at_ || (waiting && fewest() < kEnoughProbes);
 }
 
-bool EvidenceCollector::probe_once() {
+std::size_t EvidenceCollector::known(const ReadBehind& behind) const {
+  return to_size(std::ranges::count(probes_, behind, &ProbeResult::read_behind));
+}
+
+std::size_t EvidenceCollector::fewest() const {
+  std::size_t least = probes_.size();
+  for (const ReadBehind& behind : readings_of(probes_)) least = std::min(least, known(behind));
+  return least;
+}
+
+bool EvidenceCollector::probe_once(bool only_wanted) {
   auto probe = next_probe();
   if (!probe.ok()) {
     log_warning("no document could be probed", {{"reason", probe.status().to_string()}});
     return false;
   }
   if (!*probe) return false;
+  if (only_wanted && fewest() < kEnoughProbes && known((*probe)->read_behind) >= kEnoughProbes)
+    return false;
   bool gave_way = false;
   const auto run = [&](QueryRequest request, const std::shared_ptr<QuerySink>& sink) {
     Status status = Status::cancelled("a client's query came first");
@@ -226,7 +241,7 @@ void EvidenceCollector::keep(ProbeResult result) {
 void EvidenceCollector::publish() {
   {
     std::lock_guard lock(mu_);
-    num_probes_ = probes_.size();
+    num_probes_ = fewest();
   }
   report_(judge_evidence(probes_, candidates_, options_.least_agreement));
 }

@@ -23,8 +23,8 @@
 namespace quire {
 
 /// Probes one document after the other (fidelity/evidence/probe.h) while no client's query runs and
-/// nothing is ingested, until kEnoughProbes are known; then seldom, so that the evidence follows
-/// the documents. The probes are kept in the store.
+/// nothing is ingested, until kEnoughProbes are known of each way in which its documents were read;
+/// then seldom, so that the evidence follows the documents. The probes are kept in the store.
 ///
 /// Threads: every method may be called concurrently. Verdicts come on its own thread.
 class EvidenceCollector {
@@ -71,8 +71,13 @@ class EvidenceCollector {
 
   void run();
   bool due(Clock::time_point now);
-  /// Makes and measures one probe; false: there was none to make.
-  bool probe_once();
+  /// Makes and measures one probe; false: there was none to make, or with `only_wanted` there are
+  /// enough of its kind.
+  bool probe_once(bool only_wanted);
+  /// Returns how many probes there are of documents that were read so.
+  std::size_t known(const ReadBehind& behind) const;
+  /// Returns how many there are where there are the fewest.
+  std::size_t fewest() const;
   void list_documents();
   void drop_void_probes();
   Result<std::optional<Probe>> next_probe();
@@ -101,7 +106,7 @@ class EvidenceCollector {
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Probe> queries_;              // guarded by mu_
-  std::size_t num_probes_ = 0;             // guarded by mu_
+  std::size_t num_probes_ = 0;             // fewest(), guarded by mu_
   Clock::time_point last_client_query_{};  // guarded by mu_
   bool stopping_ = false;                  // guarded by mu_
   std::thread thread_;

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "engine/plan/strategy.h"
+#include "fidelity/json_util.h"
 #include "fidelity/strategy_spec.h"
 #include "server/json/text.h"
 
@@ -36,6 +37,7 @@ json::object certificate_json(const Certificate& c) {
   json::object o;
   o["strategy"] = c.strategy;
   o["settings"] = c.spec;
+  fidelity_json::write_read_behind(c.read_behind, o);
   o["passed"] = c.passed;
   o["reason"] = c.reason;
   o["suite"] = c.suite;
@@ -59,17 +61,32 @@ json::object certificate_json(const Certificate& c) {
 }
 
 json::object evidence_json(const EvidenceVerdict& v) {
-  return {{"strategy", v.spec},
-          {"passed", v.passed},
-          {"reason", v.reason},
-          {"probes", v.probes},
-          {"probes_needed", kLeastProbes},
-          {"agreement", difference_json(v.agreement)},
-          {"kl", number_or_null(v.kl.value, 6)},
-          {"nll_difference", difference_json(v.nll_difference)},
-          {"worth_nll", difference_json(v.worth_nll)},
-          {"ttft_ms", number_or_null(v.ttft_ms, 2)},
-          {"recompute_ttft_ms", number_or_null(v.recompute_ttft_ms, 2)}};
+  json::object o{{"strategy", v.spec},
+                 {"passed", v.passed},
+                 {"reason", v.reason},
+                 {"probes", v.probes},
+                 {"probes_needed", kLeastProbes},
+                 {"agreement", difference_json(v.agreement)},
+                 {"kl", number_or_null(v.kl.value, 6)},
+                 {"nll_difference", difference_json(v.nll_difference)},
+                 {"worth_nll", difference_json(v.worth_nll)},
+                 {"ttft_ms", number_or_null(v.ttft_ms, 2)},
+                 {"recompute_ttft_ms", number_or_null(v.recompute_ttft_ms, 2)}};
+  fidelity_json::write_read_behind(v.read_behind, o);
+  return o;
+}
+
+/// Completes "documents ...".
+std::string_view in_words(ReadBehind::Kind kind) {
+  switch (kind) {
+    case ReadBehind::Kind::kLeadIn:
+      return "read behind the lead-in";
+    case ReadBehind::Kind::kRelated:
+      return "read behind chunks of other documents";
+    case ReadBehind::Kind::kNothing:
+      break;
+  }
+  return "read alone";
 }
 
 }  // namespace
@@ -91,37 +108,93 @@ void FidelityGate::set_certificates(std::vector<Certificate> certificates,
   max_drop_ = max_drop;
 }
 
-bool FidelityGate::set_evidence(std::vector<EvidenceVerdict> evidence) {
+std::vector<ReadBehind> FidelityGate::set_evidence(std::vector<EvidenceVerdict> evidence) {
   std::lock_guard lock(mu_);
-  const auto taken = [this] {
-    const auto now = verdict_locked().certified;
+  std::set<ReadBehind> readings = known_locked();
+  const auto taken = [this](const ReadBehind& behind) {
+    const auto now = verdict_locked({&behind, 1}).certified;
     return now ? now->spec : std::string();
   };
-  const std::string before = taken();
+  std::map<ReadBehind, std::string> before;
+  for (const ReadBehind& behind : readings) before[behind] = taken(behind);
   evidence_ = std::move(evidence);
-  return taken() != before;
+  readings.merge(known_locked());
+  std::vector<ReadBehind> changed;
+  for (const ReadBehind& behind : readings) {
+    if (taken(behind) != before[behind]) changed.push_back(behind);
+  }
+  return changed;
 }
 
-FidelityGate::Verdict FidelityGate::verdict() const {
+FidelityGate::Verdict FidelityGate::verdict(std::span<const ReadBehind> readings) const {
   std::lock_guard lock(mu_);
-  return verdict_locked();
+  return verdict_locked(readings);
 }
 
-FidelityGate::Verdict FidelityGate::verdict_locked() const {
-  struct Candidate {
-    std::string spec, because;
-    double share = 1;  ///< of recompute's time to the first token
-  };
-  std::vector<Candidate> candidates;
-  for (const Certificate* c : passing_certificates(usable_, fingerprint_hex_, max_drop_))
-    candidates.push_back(
-        {c->spec, "passed the fidelity test of this model", c->ttft_ms / c->recompute_ttft_ms});
+std::set<ReadBehind> FidelityGate::known_locked() const {
+  std::set<ReadBehind> out = {ReadBehind()};
+  for (const Certificate& c : certificates_) out.insert(c.read_behind);
+  for (const EvidenceVerdict& v : evidence_) out.insert(v.read_behind);
+  return out;
+}
+
+std::vector<FidelityGate::Candidate> FidelityGate::passed_locked(const ReadBehind& behind) const {
+  std::vector<Candidate> out;
+  std::string because = "passed the fidelity test of this model";
+  if (behind != ReadBehind()) because += " for documents " + std::string(in_words(behind.kind));
+  for (const Certificate* c : passing_certificates(usable_, fingerprint_hex_, max_drop_)) {
+    if (c->read_behind == behind)
+      out.push_back({c->spec, because, c->ttft_ms / c->recompute_ttft_ms});
+  }
   for (const EvidenceVerdict& v : evidence_) {
+    if (!v.passed || v.read_behind != behind) continue;
     const bool failed = std::ranges::any_of(usable_, [&](const Certificate& c) {
-      return c.spec == v.spec && c.fingerprint_hex == fingerprint_hex_ && !c.passed;
+      return c.spec == v.spec && c.read_behind == behind && c.fingerprint_hex == fingerprint_hex_ &&
+             !c.passed;
     });
-    if (v.passed && !failed)
-      candidates.push_back({v.spec, v.reason, v.ttft_ms / v.recompute_ttft_ms});
+    if (!failed) out.push_back({v.spec, v.reason, v.ttft_ms / v.recompute_ttft_ms});
+  }
+  std::ranges::stable_sort(out, {}, &Candidate::share);
+  return out;
+}
+
+std::string FidelityGate::why_none_locked(std::span<const ReadBehind> readings) const {
+  const auto known = known_locked();
+  const bool any = std::ranges::any_of(
+      known, [this](const ReadBehind& behind) { return !passed_locked(behind).empty(); });
+  if (!any) return {};  // then it does not matter how these documents were read
+  if (readings.size() > 1) {
+    std::string ways;
+    for (const ReadBehind& behind : readings)
+      ways += (ways.empty() ? "" : ", ") + std::string(in_words(behind.kind));
+    return "the documents of this prompt were not all read alike (" + ways +
+           "), and no approximate strategy has passed a fidelity test for each of them";
+  }
+  const ReadBehind& behind = readings.front();
+  const bool other_text = behind.kind == ReadBehind::Kind::kLeadIn && !known.contains(behind) &&
+                          std::ranges::any_of(known, [](const ReadBehind& k) {
+                            return k.kind == ReadBehind::Kind::kLeadIn;
+                          });
+  if (other_text)
+    return "the documents were read behind another lead-in than those of this model's fidelity "
+           "test";
+  return "no approximate strategy has passed a fidelity test of this model for documents " +
+         std::string(in_words(behind.kind));
+}
+
+FidelityGate::Verdict FidelityGate::verdict_locked(std::span<const ReadBehind> readings) const {
+  const ReadBehind alone;
+  if (readings.empty()) readings = {&alone, 1};
+  std::vector<Candidate> candidates = passed_locked(readings.front());
+  for (const ReadBehind& behind : readings.subspan(1)) {
+    const std::vector<Candidate> here = passed_locked(behind);
+    std::erase_if(candidates, [&](Candidate& c) {
+      const auto same = std::ranges::find(here, c.spec, &Candidate::spec);
+      if (same == here.end()) return true;
+      c.because += ", and " + same->because;
+      c.share = std::max(c.share, same->share);
+      return false;
+    });
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::share);
   std::string note;
@@ -130,14 +203,33 @@ FidelityGate::Verdict FidelityGate::verdict_locked() const {
     if (!spec.ok()) continue;  // of another build
     const auto state = states_.find(spec->strategy);
     if (state == states_.end() || !state->second.fallback)
-      return {CertifiedStrategy{std::move(spec->cache), c.spec, std::move(c.because)}, ""};
+      return {CertifiedStrategy{std::move(spec->cache), c.spec, std::move(c.because)}, "", ""};
     if (note.empty())
       note = "checked answers of strategy " + spec->strategy + " agreed with recompute in " +
              percent_text(state->second.agreement_at_fall) +
              " of their tokens, below policy.shadow_min_agreement of " +
              percent_text(min_agreement_) + ": auto uses exact";
   }
-  return {std::nullopt, note};
+  return {std::nullopt, note, note.empty() ? why_none_locked(readings) : std::string()};
+}
+
+json::object FidelityGate::choice_locked(const ReadBehind& behind) const {
+  const Verdict now = verdict_locked({&behind, 1});
+  json::object o;
+  fidelity_json::write_read_behind(behind, o);
+  o["strategy"] = now.certified ? json::value(now.certified->cache.strategy) : json::value(nullptr);
+  o["settings"] = now.certified ? json::value(now.certified->spec) : json::value(nullptr);
+  std::string reason = now.note.empty() ? now.because : now.note;
+  if (now.certified)
+    reason = "strategy " + now.certified->cache.strategy + " " + now.certified->evidence;
+  else if (reason.empty())
+    reason = certificates_.empty() && evidence_.empty()
+                 ? "this model has no certificate yet, and its documents have not been probed; "
+                   "quire fidelity --certify makes certificates"
+                 : "neither a certificate nor the service's own documents show an approximation "
+                   "to be good enough";
+  o["reason"] = std::move(reason);
+  return o;
 }
 
 bool FidelityGate::record(const std::string& strategy, double agreement) {
@@ -174,21 +266,14 @@ bool FidelityGate::in_fallback() const {
 
 json::object FidelityGate::info(double shadow_ratio) const {
   std::lock_guard lock(mu_);
-  const Verdict now = verdict_locked();
   json::object o;
-  o["auto_strategy"] = now.certified ? json::value(now.certified->cache.strategy)
-                                     : json::value(nullptr);
-  o["auto_settings"] = now.certified ? json::value(now.certified->spec) : json::value(nullptr);
-  std::string reason = now.note;
-  if (now.certified)
-    reason = "strategy " + now.certified->cache.strategy + " " + now.certified->evidence;
-  else if (reason.empty())
-    reason = certificates_.empty() && evidence_.empty()
-                 ? "this model has no certificate yet, and its documents have not been probed; "
-                   "quire fidelity --certify makes certificates"
-                 : "neither a certificate nor the service's own documents show an approximation "
-                   "to be good enough";
-  o["reason"] = reason;
+  const json::object alone = choice_locked(ReadBehind());
+  o["auto_strategy"] = alone.at("strategy");
+  o["auto_settings"] = alone.at("settings");
+  o["reason"] = alone.at("reason");
+  json::array choices;
+  for (const ReadBehind& behind : known_locked()) choices.push_back(choice_locked(behind));
+  o["auto_choices"] = std::move(choices);
   json::array list;
   for (const auto& c : certificates_) list.push_back(certificate_json(c));
   o["certificates"] = std::move(list);

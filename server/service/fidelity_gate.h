@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +27,12 @@ namespace quire {
 ///   is at or above the limit
 ///
 /// In fallback `auto` stays exact; checks then come from requests that name the strategy
-/// themselves. After a restart every strategy is trusted. Threads: every method may be called
-/// concurrently.
+/// themselves. After a restart every strategy is trusted.
+///
+/// Certificates and evidence count for documents that were read behind the same text as those they
+/// were measured on (read_behind.h), and for no others.
+///
+/// Threads: every method may be called concurrently.
 class FidelityGate {
  public:
   static constexpr std::size_t kWindow = 32, kMinChecks = 8;
@@ -39,18 +45,22 @@ class FidelityGate {
                         double max_drop);
 
   /// Takes the verdicts on what the service's own documents show, in place of those before.
-  /// Returns whether `auto` now uses another strategy or other settings.
-  bool set_evidence(std::vector<EvidenceVerdict> evidence);
+  /// Returns how the documents are read for which `auto` now uses another strategy or other
+  /// settings.
+  std::vector<ReadBehind> set_evidence(std::vector<EvidenceVerdict> evidence);
 
   /// Verdict is what `auto` may use now: of all that passed and is not in fallback, what has the
   /// least share of recompute's time to the first token. A strategy that failed its certificate is
   /// not taken on evidence. With no strategy, `note` says why if there would have been one without
-  /// fallback.
+  /// fallback, and else `because` does, as a clause for replies; empty: nothing has passed at all.
   struct Verdict {
     std::optional<CertifiedStrategy> certified;
-    std::string note;
+    std::string note, because;
   };
-  Verdict verdict() const;
+  /// Returns the verdict on a prompt whose documents were read in these ways: a strategy must have
+  /// passed for each of them. None: as for documents that were read alone.
+  Verdict verdict(std::span<const ReadBehind> readings) const;
+  Verdict verdict() const { return verdict({}); }
 
   /// Records one shadow check: the share of positions at which recompute gives the same token.
   /// Returns true if the strategy's state changed.
@@ -69,8 +79,18 @@ class FidelityGate {
     double agreement_at_fall = 0;
     std::int64_t checks = 0;
   };
+  /// What passed for documents that were read in one way.
+  struct Candidate {
+    std::string spec, because;
+    double share = 1;  ///< of recompute's time to the first token
+  };
   static double mean(const std::deque<double>& values);
-  Verdict verdict_locked() const;
+  std::vector<Candidate> passed_locked(const ReadBehind& behind) const;
+  std::string why_none_locked(std::span<const ReadBehind> readings) const;
+  /// Returns in which ways documents were read that something is known of; alone is one of them.
+  std::set<ReadBehind> known_locked() const;
+  Verdict verdict_locked(std::span<const ReadBehind> readings) const;
+  boost::json::object choice_locked(const ReadBehind& behind) const;
 
   const double min_agreement_;
   mutable std::mutex mu_;

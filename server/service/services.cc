@@ -68,11 +68,13 @@ void start_evidence(Services& s, const std::string& fingerprint_hex) {
       *s.engine, *s.ingest, *s.store, fingerprint_hex, evidence_candidates(s.engine->info()),
       options, [&s](std::vector<EvidenceVerdict> verdicts) {
         s.metrics->evidence(verdicts);
-        if (!s.fidelity->set_evidence(std::move(verdicts))) return;
-        const auto now = s.fidelity->verdict();
-        log_info("auto now uses another strategy",
-                 {{"strategy", now.certified ? now.certified->spec : "exact"},
-                  {"reason", now.certified ? now.certified->evidence : now.note}});
+        for (const ReadBehind& behind : s.fidelity->set_evidence(std::move(verdicts))) {
+          const auto now = s.fidelity->verdict({&behind, 1});
+          log_info("auto now uses another strategy",
+                   {{"strategy", now.certified ? now.certified->spec : "exact"},
+                    {"read_behind", std::string(read_behind_name(behind.kind))},
+                    {"reason", now.certified ? now.certified->evidence : now.note}});
+        }
       });
 }
 

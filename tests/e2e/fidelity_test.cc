@@ -108,15 +108,11 @@ TEST(Fidelity, WrongAsksAreRefusedWithAReason) {
   r = measure(folder, {"--certify", "--store", "/nonexistent/folder/store"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_NE(r.err.find("/nonexistent"), std::string::npos) << r.err;
-  // Else `auto` would take it for documents that were read alone.
-  for (const auto& behind :
-       std::vector<std::vector<std::string>>{{"--lead-in"}, {"--related-tokens", "64"}}) {
-    std::vector<std::string> asked = {"--certify", "--store", (folder.path() / "store").string()};
-    asked.insert(asked.end(), behind.begin(), behind.end());
-    r = measure(folder, asked);
-    EXPECT_EQ(r.exit_code, 1);
-    EXPECT_NE(r.err.find(behind.front()), std::string::npos) << r.err;
-  }
+  // No two documents see the same text, so nothing could be said of others.
+  r = measure(folder, {"--certify", "--store", (folder.path() / "store").string(),
+                       "--related-tokens", "64"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("--related-tokens"), std::string::npos) << r.err;
 }
 
 /// Returns documents and a question whose subject is in an earlier document, where reuse and
@@ -163,6 +159,57 @@ TEST(Fidelity, AnIdleServiceProbesItsOwnDocuments) {
   EXPECT_EQ(service.stop(), 0);
 }
 
+/// Makes all certificates of the model pass.
+void let_pass(const std::filesystem::path& store_path, const std::string& fingerprint) {
+  StoreOptions o;
+  o.path = store_path.string();
+  auto store = open_store(o);
+  ASSERT_TRUE(store.ok()) << store.status().to_string();
+  auto certificates = load_certificates(**store, fingerprint);
+  ASSERT_EQ(certificates.size(), 1u);
+  certificates[0].passed = true;
+  ASSERT_TRUE(save_certificates(**store, certificates).ok());
+}
+
+TEST(Fidelity, ACertificateOfTheLeadInHoldsForDocumentsBehindItAlone) {
+  TempFolder folder;
+  const auto store_path = folder.path() / "store";
+  const auto r = measure(
+      folder, {"--certify", "--store", store_path.string(), "--lead-in", "--strategies", "reuse"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  let_pass(store_path, text_at(read_json(folder.path() / "f.json"), "model.fingerprint_sha256"));
+  ServiceProcess service;
+  service.start(store_path, {"--policy.small_ctx=16", "--policy.evidence=false"});
+  const auto info = service.json("GET", "/v1/info");
+  EXPECT_EQ(text_at(info, "fidelity.certificates.0.read_behind"), "lead_in");
+  EXPECT_TRUE(at(info, "fidelity.auto_strategy").is_null());
+  const std::string text = text_at(at(continuation_records(1).at(0), "documents").as_array()[0],
+                                   "text");
+  for (const bool lead_in : {true, false}) {
+    const json::object document{{"id", lead_in ? "behind" : "alone"},
+                                {"text", text},
+                                {"chunking", {{"lead_in", lead_in}, {"max_tokens", 64}}}};
+    ASSERT_EQ(service.call("POST", "/v1/documents?wait=true", json::serialize(document)).status,
+              200);
+  }
+  const auto asked = [&](json::array ids) {
+    const json::object query{
+        {"query", "Who was it?"}, {"document_ids", std::move(ids)}, {"max_tokens", 2}};
+    const auto reply = service.json("POST", "/v1/query", json::serialize(query));
+    return std::pair(text_at(reply, "cache.strategy"), text_at(reply, "cache.reason"));
+  };
+  const auto [behind, why_behind] = asked({"behind"});
+  EXPECT_EQ(behind, "reuse") << why_behind;
+  EXPECT_NE(why_behind.find("behind the lead-in"), std::string::npos) << why_behind;
+  const auto [alone, why_alone] = asked({"alone"});
+  EXPECT_EQ(alone, "exact") << why_alone;
+  EXPECT_NE(why_alone.find("documents read alone"), std::string::npos) << why_alone;
+  const auto [mixed, why_mixed] = asked({"behind", "alone"});
+  EXPECT_EQ(mixed, "exact") << why_mixed;
+  EXPECT_NE(why_mixed.find("not all read alike"), std::string::npos) << why_mixed;
+  EXPECT_EQ(service.stop(), 0);
+}
+
 TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   TempFolder folder;
   const auto store_path = folder.path() / "store";
@@ -180,16 +227,7 @@ TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   EXPECT_TRUE(at(info, "fidelity.auto_strategy").is_null());
   EXPECT_FALSE(at(info, "fidelity.certificates.0.passed").as_bool());
   EXPECT_EQ(service.stop(), 0);
-  {
-    StoreOptions o;
-    o.path = store_path.string();
-    auto store = open_store(o);
-    ASSERT_TRUE(store.ok()) << store.status().to_string();
-    auto certificates = load_certificates(**store, fingerprint);
-    ASSERT_EQ(certificates.size(), 1u);
-    certificates[0].passed = true;
-    ASSERT_TRUE(save_certificates(**store, certificates).ok());
-  }
+  let_pass(store_path, fingerprint);
   service.start(store_path, flags);
   info = service.json("GET", "/v1/info");
   EXPECT_EQ(text_at(info, "fidelity.auto_strategy"), "reuse");

@@ -164,6 +164,71 @@ TEST_F(CertificateStoreTest, RoundTripAndReplacement) {
   EXPECT_TRUE(passing_certificates(loaded, model_).empty());
 }
 
+/// Documents of a suite that stood behind a lead-in whose tokens have this digest.
+ReadBehind lead_in_of(std::string_view text) { return {ReadBehind::Kind::kLeadIn, sha256(text)}; }
+
+Report good_report(const ReadBehind& behind) {
+  Report r = report_of(600, {-0.001, -0.002, 0}, {0, 0, 0});
+  r.context.read_behind = behind;
+  return r;
+}
+
+TEST_F(CertificateStoreTest, WhatDocumentsWereReadBehindIsPartOfTheSubject) {
+  for (const ReadBehind& behind : {ReadBehind(), lead_in_of("one"), lead_in_of("two")})
+    ASSERT_TRUE(save_certificates(*store_, make_certificates(good_report(behind))).ok());
+  auto loaded = load_certificates(*store_, model_);
+  ASSERT_EQ(loaded.size(), 3u) << "none takes the place of another";
+  EXPECT_EQ(loaded[0].read_behind, ReadBehind());
+  EXPECT_EQ(loaded[1].read_behind, lead_in_of("one"));
+  EXPECT_EQ(loaded[2].read_behind, lead_in_of("two"));
+  Report worse = report_of(600, {-0.3, -0.4, -0.2}, {0, 0, 0});
+  worse.context.read_behind = lead_in_of("one");
+  ASSERT_TRUE(save_certificates(*store_, make_certificates(worse)).ok());
+  loaded = load_certificates(*store_, model_);
+  ASSERT_EQ(loaded.size(), 3u);
+  for (const Certificate& c : loaded) EXPECT_EQ(c.passed, c.read_behind != lead_in_of("one"));
+}
+
+TEST(CertificateJson, OldRecordsAreOfDocumentsThatWereReadAlone) {
+  std::string old = certificates_json(make_certificates(good_report({})));
+  const std::string member = "\"read_behind\":\"nothing\",";
+  ASSERT_NE(old.find(member), std::string::npos) << old;
+  old.erase(old.find(member), member.size());
+  const auto parsed = parse_certificates(old);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+  EXPECT_EQ(parsed->at(0).read_behind, ReadBehind());
+}
+
+TEST(CertificateJson, OlderBuildsRefuseCertificatesOfOtherReadings) {
+  // They would take them for certificates of documents that were read alone.
+  const auto format_of = [](const ReadBehind& behind) {
+    const std::string text = certificates_json(make_certificates(good_report(behind)));
+    return text.substr(0, text.find(','));
+  };
+  EXPECT_NE(format_of({}).find("quire-certificates-2"), std::string::npos);
+  EXPECT_NE(format_of(lead_in_of("one")).find("quire-certificates-3"), std::string::npos);
+}
+
+TEST(CertificateJson, AReadingThatIsNoneIsDamage) {
+  const std::string good = certificates_json(make_certificates(good_report(lead_in_of("one"))));
+  ASSERT_TRUE(parse_certificates(good).ok());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    return parse_certificates(text).status().message();
+  };
+  EXPECT_NE(with("\"lead_in\"", "\"lead_out\"").find("read_behind"), std::string::npos);
+  EXPECT_NE(with("\"lead_in\"", "7").find("read_behind"), std::string::npos);
+  EXPECT_NE(with("\"lead_in\"", "\"related\"").find("different texts"), std::string::npos);
+  EXPECT_NE(with("lead_in_sha256", "lead_in_sha257").find("lead_in_sha256"), std::string::npos);
+  EXPECT_NE(with(sha256("one").hex(), "12").find("lead_in_sha256"), std::string::npos);
+}
+
+TEST(CertificateRule, DocumentsThatAllSawDifferentTextsCertifyNothing) {
+  EXPECT_EQ(make_certificates(good_report({})).size(), 1u);
+  EXPECT_TRUE(make_certificates(good_report({ReadBehind::Kind::kRelated, {}})).empty());
+}
+
 TEST_F(CertificateStoreTest, UnreadableRecordsCountAsNoneAndAreLogged) {
   const std::string good = certificates_json(
       make_certificates(report_of(600, {0, 0, 0}, {0, 0, 0})));

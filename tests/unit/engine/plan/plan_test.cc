@@ -276,6 +276,11 @@ TEST_F(PlanTest, AutoComparesLoadingWithComputing) {
     request.certified = none;
     EXPECT_EQ(build("auto", speeds)->plan.strategy, "exact");
   }
+  request.certified.reset();
+  request.not_certified = "nothing has passed for such documents";
+  EXPECT_NE(build("auto", speeds)->plan.reason.find("passed for such"), std::string::npos);
+  request.certified = certified("reuse");
+  EXPECT_EQ(build("auto", speeds)->plan.reason.find("passed for such"), std::string::npos);
 }
 
 TEST_F(PlanTest, ASelectionThatTheQuestionDecidesIsPending) {

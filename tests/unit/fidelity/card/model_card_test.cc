@@ -97,6 +97,18 @@ TEST_F(ModelCardTest, WhatTheStoreMeasuredItselfStays) {
   EXPECT_TRUE(certificates[0].passed);
 }
 
+TEST_F(ModelCardTest, CertificatesOfAnotherReadingComeBesideOnesOwn) {
+  ASSERT_TRUE(save_certificates(*store_, {certificate(with_heads_, "reuse", false)}).ok());
+  Certificate behind = certificate(with_heads_, "reuse", true);
+  behind.read_behind = {ReadBehind::Kind::kLeadIn, sha256("lead-in")};
+  write(model_card_json({{model_, "", "", {behind}}}));
+  EXPECT_TRUE(adopt());
+  const auto certificates = load_certificates(*store_, with_heads_);
+  ASSERT_EQ(certificates.size(), 2u);
+  EXPECT_EQ(certificates[1].read_behind, behind.read_behind);
+  EXPECT_TRUE(certificates[1].passed);
+}
+
 TEST_F(ModelCardTest, ACardIsTakenOnce) {
   EXPECT_FALSE(adopt());  // there is none
   write(model_card_json({{model_, "1 words 3.1", "", {}}}));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "tests/support/model_files.h"
@@ -98,6 +99,54 @@ TEST(EvidenceRule, OneKindOfProbeDoesNotHideInTheMean) {
   }));
   EXPECT_FALSE(v.passed);
   EXPECT_NE(v.reason.find("continuation"), std::string::npos) << v.reason;
+}
+
+const ReadBehind kBehind{ReadBehind::Kind::kLeadIn, sha256("lead-in")};
+
+TEST(EvidenceRule, AVerdictIsOnDocumentsThatWereReadAlike) {
+  const std::vector<std::string> candidates = {"reuse", "prophetkv"};
+  // Half of them are behind the lead-in, and there alone `reuse` says other things.
+  const auto mixed = probes(2 * kLeastProbes, [](std::size_t i, ProbeResult& p) {
+    if (i >= kLeastProbes) return;
+    p.read_behind = kBehind;
+    p.scores[0].agreement = 0.5;
+  });
+  const auto verdicts = judge_evidence(mixed, candidates, kLimit);
+  ASSERT_EQ(verdicts.size(), 4u);
+  for (const EvidenceVerdict& v : verdicts) {
+    EXPECT_EQ(v.probes, static_cast<std::int64_t>(kLeastProbes));
+    EXPECT_EQ(v.passed, v.spec == "prophetkv" || v.read_behind == ReadBehind()) << v.reason;
+  }
+  // Many probes of the one kind make up for no probe of the other.
+  const auto few = judge_evidence(probes(kLeastProbes + 5,
+                                         [](std::size_t i, ProbeResult& p) {
+                                           if (i < 5) p.read_behind = kBehind;
+                                         }),
+                                  candidates, kLimit);
+  for (const EvidenceVerdict& v : few) EXPECT_EQ(v.passed, v.read_behind == ReadBehind());
+}
+
+TEST(Evidence, ManyProbesOfOneKindDriveOutNoOthers) {
+  std::vector<ProbeResult> all = probes(kMostProbes + 20, [](std::size_t i, ProbeResult& p) {
+    if (i < 4) p.read_behind = kBehind;
+  });
+  drop_old_probes(all, 1000);
+  ASSERT_EQ(all.size(), kMostProbes + 4);
+  EXPECT_EQ(std::ranges::count(all, kBehind, &ProbeResult::read_behind), 4);
+  EXPECT_EQ(all[4].document, "d20");
+}
+
+TEST(Evidence, WhatDocumentsWereReadBehindSurvivesStorage) {
+  std::vector<ProbeResult> kept = probes(3);
+  EXPECT_NE(evidence_json(kept).find("quire-evidence-1"), std::string::npos);
+  EXPECT_EQ(evidence_json(kept).find("read_behind"), std::string::npos) << "as before";
+  kept[1].read_behind = kBehind;
+  kept[2].read_behind = {ReadBehind::Kind::kRelated, {}};
+  const std::string text = evidence_json(kept);
+  EXPECT_NE(text.find("quire-evidence-2"), std::string::npos) << "older builds refuse it";
+  const auto again = parse_evidence(text);
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(*again, kept);
 }
 
 TEST(Evidence, OldProbesGo) {

@@ -148,6 +148,43 @@ TEST_F(EvidenceTest, ARealQueryServesAsAProbe) {
   EXPECT_EQ(std::ranges::count(kept, ProbeKind::kQuery, &ProbeResult::kind), 1);
 }
 
+TEST_F(EvidenceTest, EachProbeIsOfDocumentsThatWereReadAlike) {
+  std::vector<DocumentInput> documents;
+  for (int i = 0; i < 12; ++i) {
+    DocumentInput d;
+    d.id = "behind" + std::to_string(i);
+    d.text = *ingest_->documents().content("default", "d" + std::to_string(i));
+    documents.push_back(std::move(d));
+  }
+  BatchOptions options;
+  options.chunking.max_tokens = 64;
+  options.chunking.lead_in = true;
+  ASSERT_TRUE(ingest_->submit("default", std::move(documents), options).ok());
+  for (int i = 0; i < 12000 && ready() < 24; ++i) std::this_thread::sleep_for(10ms);
+  ASSERT_EQ(ready(), 24);
+  auto collector = start({"exact"});
+  const std::string ids[] = {"d0", "behind0"};
+  auto resolved = ingest_->resolve("default", ids, {});
+  ASSERT_TRUE(resolved.ok());
+  QueryRequest mixed;
+  mixed.prefix_ids = *engine_->prompt_format().prefix();
+  mixed.suffix_ids = *engine_->prompt_format().suffix("Who was it?");
+  mixed.tenant = resolved->tenant;
+  for (auto& d : resolved->documents) mixed.contexts.push_back(d.contexts[0]);
+  collector->submit(mixed, {5, 6, 7});
+  {
+    std::unique_lock lock(mu_);
+    EXPECT_TRUE(changed_.wait_for(lock, 60s, [&] {
+      return verdicts_.size() == 2 && verdicts_[0].probes >= 3 && verdicts_[1].probes >= 3;
+    }));
+  }
+  collector.reset();
+  for (const ProbeResult& p : load_evidence(*store_, kModel)) {
+    EXPECT_NE(p.kind, ProbeKind::kQuery) << "its documents were not read alike";
+    EXPECT_EQ(p.read_behind.kind == ReadBehind::Kind::kLeadIn, p.document.starts_with("behind"));
+  }
+}
+
 TEST_F(EvidenceTest, ClientsComeFirst) {
   auto collector = start({"reuse"});
   wait_for(2);

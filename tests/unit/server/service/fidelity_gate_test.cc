@@ -79,21 +79,23 @@ EvidenceVerdict evidence(const std::string& spec, bool passed, double ttft_ms = 
 
 TEST(FidelityGate, EvidenceMovesAutoAndMovesItBack) {
   FidelityGate gate(0.9);
-  EXPECT_FALSE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}));
+  EXPECT_TRUE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}).empty());
   EXPECT_EQ(taken(gate), "");
-  EXPECT_TRUE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", true)}));
+  EXPECT_EQ(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", true)}).size(), 1u);
   EXPECT_EQ(taken(gate), "prophetkv");
   EXPECT_EQ(gate.info(0).at("evidence").as_array().size(), 2u);
   EXPECT_NE(std::string(gate.info(0).at("reason").as_string()).find("64 passages"),
             std::string::npos);
   // What is quickest of all that passed.
-  EXPECT_TRUE(gate.set_evidence({evidence("reuse", true, 5), evidence("prophetkv", true, 20)}));
+  EXPECT_EQ(gate.set_evidence({evidence("reuse", true, 5), evidence("prophetkv", true, 20)}).size(),
+            1u);
   EXPECT_EQ(taken(gate), "reuse");
-  EXPECT_FALSE(gate.set_evidence({evidence("reuse", true, 6), evidence("prophetkv", true, 20)}));
+  EXPECT_TRUE(
+      gate.set_evidence({evidence("reuse", true, 6), evidence("prophetkv", true, 20)}).empty());
   // Live answers that drift leave the next best.
   for (std::size_t i = 0; i < FidelityGate::kMinChecks; ++i) (void)gate.record("reuse", 0.0);
   EXPECT_EQ(taken(gate), "prophetkv");
-  EXPECT_TRUE(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}));
+  EXPECT_EQ(gate.set_evidence({evidence("reuse", false), evidence("prophetkv", false)}).size(), 1u);
   EXPECT_EQ(taken(gate), "");
 }
 
@@ -105,6 +107,107 @@ TEST(FidelityGate, AFailedCertificateOutweighsEvidence) {
   // One of another model says nothing.
   gate.set_certificates({certificate("reuse", false)}, std::string(64, 'b'), 0.02);
   EXPECT_EQ(taken(gate), "reuse");
+}
+
+const ReadBehind kAlone, kLeadIn{ReadBehind::Kind::kLeadIn, sha256("lead-in")},
+    kOtherLeadIn{ReadBehind::Kind::kLeadIn, sha256("another")},
+    kRelated{ReadBehind::Kind::kRelated, {}};
+
+Certificate behind(const ReadBehind& text, Certificate c) {
+  c.read_behind = text;
+  return c;
+}
+
+std::string taken(const FidelityGate& gate, const std::vector<ReadBehind>& readings) {
+  const auto verdict = gate.verdict(readings);
+  return verdict.certified ? verdict.certified->spec : "";
+}
+
+TEST(FidelityGate, ACertificateHoldsForDocumentsThatWereReadAlike) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true)), certificate("reuse", false),
+                         certificate("epic", true, 60)},
+                        kModel, 0.02);
+  EXPECT_EQ(taken(gate, {kAlone}), "epic");
+  EXPECT_EQ(taken(gate, {}), "epic") << "as for documents that were read alone";
+  EXPECT_EQ(taken(gate, {kLeadIn}), "reuse");
+  EXPECT_EQ(taken(gate, {kOtherLeadIn}), "") << "the text of a lead-in may change";
+  EXPECT_EQ(taken(gate, {kRelated}), "");
+  EXPECT_NE(gate.verdict(std::vector{kLeadIn}).certified->evidence.find("behind the lead-in"),
+            std::string::npos);
+  const auto because = [&](std::vector<ReadBehind> readings) {
+    return gate.verdict(readings).because;
+  };
+  EXPECT_EQ(because({kLeadIn}), "");
+  EXPECT_NE(because({kOtherLeadIn}).find("another lead-in"), std::string::npos);
+  EXPECT_NE(because({kRelated}).find("chunks of other documents"), std::string::npos);
+}
+
+TEST(FidelityGate, AMixtureNeedsWhatPassedForEachKind) {
+  FidelityGate gate(0.9);
+  gate.set_certificates(
+      {behind(kLeadIn, certificate("reuse", true, 5)), certificate("prophetkv", true, 20)}, kModel,
+      0.02);
+  EXPECT_EQ(taken(gate, {kAlone, kLeadIn}), "");
+  EXPECT_NE(gate.verdict(std::vector{kAlone, kLeadIn})
+                .because.find("read alone, read behind the lead-in"),
+            std::string::npos);
+  gate.set_certificates(
+      {behind(kLeadIn, certificate("reuse", true, 5)), certificate("prophetkv", true, 20),
+       certificate("epic", true, 50), behind(kLeadIn, certificate("epic", true, 10)),
+       behind(kLeadIn, certificate("prophetkv", true, 70))},
+      kModel, 0.02);
+  EXPECT_EQ(taken(gate, {kAlone}), "prophetkv");
+  EXPECT_EQ(taken(gate, {kLeadIn}), "reuse");
+  EXPECT_EQ(taken(gate, {kAlone, kLeadIn}), "epic") << "its slower kind is quicker";
+  EXPECT_EQ(taken(gate, {kAlone, kLeadIn, kRelated}), "");
+}
+
+TEST(FidelityGate, EvidenceCountsForDocumentsLikeThoseOfItsProbes) {
+  FidelityGate gate(0.9);
+  EvidenceVerdict related = evidence("prophetkv", true), alone = evidence("reuse", true);
+  related.read_behind = kRelated;
+  EXPECT_EQ(gate.set_evidence({related, alone}), (std::vector{kAlone, kRelated}));
+  EXPECT_EQ(taken(gate, {kAlone}), "reuse");
+  EXPECT_EQ(taken(gate, {kRelated}), "prophetkv");
+  EXPECT_EQ(taken(gate, {kLeadIn}), "");
+  EXPECT_EQ(taken(gate, {kAlone, kRelated}), "");
+  EXPECT_EQ(gate.set_evidence({alone}), std::vector{kRelated});
+  // A certificate and evidence together speak of a mixture.
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true))}, kModel, 0.02);
+  EXPECT_EQ(taken(gate, {kAlone, kLeadIn}), "reuse");
+}
+
+TEST(FidelityGate, AFailedCertificateOutweighsEvidenceOfItsKindOnly) {
+  FidelityGate gate(0.9);
+  EvidenceVerdict lead_in = evidence("reuse", true);
+  lead_in.read_behind = kLeadIn;
+  gate.set_evidence({lead_in, evidence("reuse", true)});
+  gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
+  EXPECT_EQ(taken(gate, {kAlone}), "");
+  EXPECT_EQ(taken(gate, {kLeadIn}), "reuse");
+}
+
+TEST(FidelityGate, NothingIsSaidOfReadingsWhereNothingPassedAtAll) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({certificate("reuse", false)}, kModel, 0.02);
+  EXPECT_EQ(gate.verdict(std::vector{kLeadIn}).because, "");
+}
+
+TEST(FidelityGate, InfoNamesTheChoiceForEachReading) {
+  FidelityGate gate(0.9);
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true))}, kModel, 0.02);
+  const auto info = gate.info(0);
+  EXPECT_TRUE(info.at("auto_strategy").is_null()) << "of documents that were read alone";
+  const auto& choices = info.at("auto_choices").as_array();
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[0].at("read_behind").as_string(), "nothing");
+  EXPECT_TRUE(choices[0].at("strategy").is_null());
+  EXPECT_EQ(choices[1].at("read_behind").as_string(), "lead_in");
+  EXPECT_EQ(choices[1].at("lead_in_sha256").as_string(), kLeadIn.lead_in.hex());
+  EXPECT_EQ(choices[1].at("strategy").as_string(), "reuse");
+  const auto& certificate = info.at("certificates").as_array()[0];
+  EXPECT_EQ(certificate.at("read_behind").as_string(), "lead_in");
 }
 
 TEST(FidelityGate, FallsBackBelowTheLimitAndComesBackAboveIt) {
