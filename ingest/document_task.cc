@@ -28,6 +28,7 @@ std::uint64_t bytes_per_token(const EngineInfo& info) {
 }  // namespace
 
 void DocumentTask::begin() {
+  chunking_ = work_.settings->chunking;
   if (work_.cancelled->load()) return end_cancelled();
   context_.table.set_status(work_, DocumentStatus::kTokenizing);
   work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
@@ -57,13 +58,13 @@ void DocumentTask::begin_ingest() {
   metadata_json_ = input->metadata_json;
   marks_ = std::move(input->marks);
   text_ = prepare_text(std::move(*input));
-  auto chunks = cut(context_.engine, work_.ns, title_, text_, work_.settings->chunking,
+  auto chunks = cut(context_.engine, work_.ns, title_, text_, chunking_,
                     chunk_limits(context_.engine, context_.options));
   if (!chunks.ok()) return fail_cut(chunks.status());
   chunks_ = std::move(*chunks);
   if (const Status s = check_quota(); !s.ok())
     return fail(ItemError{"quota_exceeded", s.message(), path("")}, /*keep_document=*/false);
-  if (const Status s = choose_related(text_.text, work_.settings->chunking); !s.ok())
+  if (const Status s = choose_related(text_.text, chunking_); !s.ok())
     return fail(s.with_context("related chunks could not be read"), path(""));
   if (work_.cancelled->load()) return end_cancelled();
   if (same_but_related_ && sees_what_it_saw()) {
@@ -142,14 +143,24 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
          false);
     return true;
   }
-  const bool same = existing_->content_hash == work_.item.content_hash &&
-                    existing_->salt_digest == settings.salt_digest &&
-                    existing_->fingerprint == context_.engine.document_fingerprint(work_.ns) &&
-                    existing_->chunking ==
-                        settings_text(settings.chunking,
-                                      input.chunks.has_value() || saved.chunk_bytes.has_value(),
-                                      input.title, input.marks, settings.kv);
-  if (!same) return false;
+  chunking_ = settings.chunking;
+  const auto has_settings = [&] {
+    return existing_->chunking ==
+           settings_text(chunking_, input.chunks.has_value() || saved.chunk_bytes.has_value(),
+                         input.title, input.marks, settings.kv);
+  };
+  if (existing_->content_hash != work_.item.content_hash ||
+      existing_->salt_digest != settings.salt_digest ||
+      existing_->fingerprint != context_.engine.document_fingerprint(work_.ns))
+    return false;
+  if (!has_settings()) {
+    // Who did not ask for another reading does not pay for it when the default moves.
+    if (settings.lead_in_by_default) chunking_.lead_in = !chunking_.lead_in.value_or(false);
+    if (!settings.lead_in_by_default || !has_settings()) {
+      chunking_ = settings.chunking;
+      return false;
+    }
+  }
   same_but_related_ = settings.chunking.related_tokens > 0;
   if (same_but_related_) return false;
   const Status kept = keep_existing(input);
@@ -173,7 +184,7 @@ Status DocumentTask::choose_related(std::string_view text, const ChunkingOptions
     largest = std::max(largest,
                        count_of(chunks_[i].token_ids) + count_of(left_context(chunks_, i)));
   room -= largest;
-  if (options.lead_in) {
+  if (options.lead_in.value_or(false)) {
     QUIRE_ASSIGN_OR_RETURN(RelatedChunk first, lead_in(context_.engine.prompt_format_of(work_.ns)));
     if (count_of(first.token_ids) <= room) {
       room -= count_of(first.token_ids);
@@ -460,7 +471,7 @@ DocumentManifest DocumentTask::draft(DocumentStatus status) const {
   if (!m.ttl_seconds && context_.options.default_ttl_seconds > 0)
     m.ttl_seconds = context_.options.default_ttl_seconds;
   m.ttl_anchor = s.ttl_anchor;
-  m.chunking = settings_text(s.chunking, !text_.given.empty(), title_, marks_, s.kv);
+  m.chunking = settings_text(chunking_, !text_.given.empty(), title_, marks_, s.kv);
   m.marks = marks_;
   if (marks_.empty() && text_.given.empty() && s.chunking.strategy == ChunkStrategy::kMarkdown)
     m.marks = markdown_marks(text_.text);

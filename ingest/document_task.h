@@ -78,6 +78,8 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
 
   TaskContext& context_;
   const Work work_;
+  /// Those of the job, but for the lead-in of a version that stays: a default changes none.
+  ChunkingOptions chunking_;
   std::string title_, metadata_json_;
   std::vector<TextMark> marks_;
   std::string text_name_;  // of the text that waits in the store; empty: none does

@@ -199,7 +199,10 @@ Result<JobSnapshot> IngestServiceImpl::submit(std::string_view ns,
                      options.if_match,
                      options.if_none_match_any,
                      options.in_batch,
-                     options.kv};
+                     options.kv,
+                     !options.chunking.lead_in.has_value()};
+  if (record.settings.lead_in_by_default)
+    record.settings.chunking.lead_in = options_.lead_in && options_.lead_in(ns);
   std::map<std::string, std::size_t, std::less<>> named;
   std::vector<SavedPack> packs;
   InputPack pack;

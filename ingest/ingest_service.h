@@ -49,6 +49,9 @@ struct IngestOptions {
   PinGate::Ask may_pin;  ///< asked before a document is pinned; a refusal gives cache_full
   /// Finds what ChunkingOptions::related_tokens asks for; empty: that is refused.
   FindChunks find_chunks;
+  /// Says whether documents of a namespace are read behind the lead-in whose request does not say
+  /// it; empty: they are not.
+  std::function<bool(std::string_view ns)> lead_in;
   std::function<std::int64_t()> clock_ms;  ///< Unix ms; empty: the system clock
 
   /// Returns the time by clock_ms.

@@ -16,6 +16,9 @@ constexpr std::uint32_t kOldInputMagic = 0x31494251;    // "QBI1", with the text
 constexpr std::uint32_t kPlainInputMagic = 0x32494251;  // "QBI2", before marks
 constexpr std::uint32_t kInputMagic = 0x33494251;       // "QBI3"
 
+/// Bits of the byte about the lead-in.
+constexpr unsigned kLeadIn = 1, kByDefault = 2;
+
 void put_settings(ByteWriter& w, const JobSettings& s) {
   w.number(s.if_exists);
   w.number(s.chunking.strategy);
@@ -33,7 +36,8 @@ void put_settings(ByteWriter& w, const JobSettings& s) {
   w.number(s.chunking.context_tokens);
   w.number(s.kv);
   w.number(s.chunking.related_tokens);
-  w.flag(s.chunking.lead_in);
+  w.number(static_cast<std::uint8_t>((s.chunking.lead_in.value_or(false) ? kLeadIn : 0) |
+                                     (s.lead_in_by_default ? kByDefault : 0)));
 }
 
 JobSettings get_settings(ByteReader& r, std::uint32_t magic) {
@@ -57,11 +61,15 @@ JobSettings get_settings(ByteReader& r, std::uint32_t magic) {
   s.if_none_match_any = r.flag();
   s.in_batch = r.flag();
   s.chunking.context_tokens = magic == kOldJobMagic ? 0 : r.number<std::int32_t>();
+  s.chunking.lead_in = false;
   const bool plain = magic == kOldJobMagic || magic == kPlainJobMagic;
   if (!plain) s.kv = r.choice(KvPolicy::kTextOnly);
   if (magic == kJobMagic) {
     s.chunking.related_tokens = r.number<std::int32_t>();
-    s.chunking.lead_in = r.flag();
+    const auto bits = r.number<std::uint8_t>();
+    if ((bits & ~(kLeadIn | kByDefault)) != 0) r.fail();
+    s.chunking.lead_in = (bits & kLeadIn) != 0;
+    s.lead_in_by_default = (bits & kByDefault) != 0;
   }
   return s;
 }

@@ -42,6 +42,8 @@ struct JobSettings {
   bool if_none_match_any = false;
   bool in_batch = true;
   KvPolicy kv = KvPolicy::kEager;
+  /// chunking.lead_in, which a job always has, is the service's default and not the caller's wish.
+  bool lead_in_by_default = false;
 };
 
 struct JobRecord {

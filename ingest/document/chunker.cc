@@ -401,7 +401,7 @@ std::string describe_context(const ChunkingOptions& options) {
   std::string out;
   if (options.context_tokens > 0) out += " context=" + std::to_string(options.context_tokens);
   if (options.related_tokens > 0) out += " related=" + std::to_string(options.related_tokens);
-  if (options.lead_in) out += " lead_in=1";
+  if (options.lead_in.value_or(false)) out += " lead_in=1";
   return out;
 }
 

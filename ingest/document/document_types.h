@@ -49,7 +49,9 @@ struct ChunkingOptions {
   std::int32_t related_tokens = 0;
   /// A short fixed text is prefilled before each window, too, and before its related chunks. KV
   /// that was read behind another text is nearer to that of a document in the middle of a prompt.
-  bool lead_in = false;
+  /// None: as IngestOptions::lead_in says, and a stored version of the same document stays as it
+  /// was read.
+  std::optional<bool> lead_in;
   friend bool operator==(const ChunkingOptions&, const ChunkingOptions&) = default;
 };
 

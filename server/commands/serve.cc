@@ -239,6 +239,7 @@ class Service {
     IngestOptions ingest = ingest_options(*config);
     ingest.may_pin = [store = store_.get(), ratio = config->cache.max_pinned_ratio](
                          const PinBytes& more) { return check_pin_share(*store, ratio, more); };
+    ingest.lead_in = [this](std::string_view ns) { return lead_in_by_default(services_, ns); };
     if (config->retrieve.enabled) {
       QUIRE_ASSIGN_OR_RETURN(auto embedder, make_embedder(*config, *engine_, services_.encoder));
       retrieval_ = create_retrieval(retrieval_options(*config), *store_, std::move(embedder));

@@ -70,7 +70,7 @@ struct Config {
     std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600, lease_ms = 10'000;
   } remote;
   struct Policy {
-    std::string strategy = "auto", compress = "auto", decode = "auto";
+    std::string strategy = "auto", compress = "auto", decode = "auto", lead_in = "auto";
     std::int64_t small_ctx = 256, default_ttl_seconds = 0;
     bool evidence = true;
     bool model_card = true;

@@ -200,6 +200,10 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "small_ctx", small_ctx, 0, 1e7,
                     "auto stays exact for prompts up to this many tokens, at most a quarter of the "
                     "model's window"),
+      QUIRE_SETTING(policy, "lead_in", lead_in, 0, 0,
+                    "whether documents are read behind the lead-in whose request does not say it; "
+                    "auto: where certificates show that to be quicker",
+                    "auto", "on", "off"),
       QUIRE_SETTING(policy, "model_card", model_card, 0, 0,
                     "take what quire-card.json beside the model says of it"),
       QUIRE_SETTING(policy, "evidence", evidence, 0, 0,

@@ -177,6 +177,14 @@ void get_model(std::shared_ptr<Call> call) {
       200, model_json(call->services, model.engine->info(), id == "default" ? std::string() : id));
 }
 
+/// Returns the part about fidelity of the service's own model, which is the one that documents are
+/// taken in for.
+json::object own_fidelity(Services& s, const std::string& ns) {
+  json::object o = s.fidelity->info(s.config()->policy.shadow_ratio);
+  o["lead_in_by_default"] = lead_in_by_default(s, ns);
+  return o;
+}
+
 void info(std::shared_ptr<Call> call) {
   Services& s = call->services;
   const auto config = s.config();
@@ -228,7 +236,7 @@ void info(std::shared_ptr<Call> call) {
   limits["tokens_per_minute"] = config->limits.tokens_per_minute;
   limits["max_model_len"] = s.engine->info().max_model_len;
   o["limits"] = std::move(limits);
-  o["fidelity"] = s.fidelity->info(config->policy.shadow_ratio);
+  o["fidelity"] = own_fidelity(s, call->ns);
   if (s.retrieval) {
     const RetrievalStats index = s.retrieval->stats();
     json::object r{{"ready", index.ready},

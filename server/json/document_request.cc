@@ -24,7 +24,11 @@ void read_chunking(JsonReader& r, ChunkingOptions& out) {
   r.integer("overlap_tokens", overlap, 0, 1 << 24);
   r.integer("context_tokens", context, 0, 1 << 24);
   r.integer("related_tokens", related, 0, kMaxRelatedTokens);
-  r.boolean("lead_in", out.lead_in);
+  if (r.has("lead_in")) {
+    bool lead_in = false;
+    r.boolean("lead_in", lead_in);
+    out.lead_in = lead_in;
+  }
   r.string("separator", out.separator, 64);
   out.strategy = parse_chunk_strategy(strategy).value_or(ChunkStrategy::kTokens);
   out.max_tokens = static_cast<std::int32_t>(max_tokens);

@@ -4,6 +4,8 @@
 #include <boost/json/array.hpp>
 #include <cmath>
 #include <cstdio>
+#include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/log.h"
@@ -129,6 +131,18 @@ std::vector<ReadBehind> FidelityGate::set_evidence(std::vector<EvidenceVerdict> 
 FidelityGate::Verdict FidelityGate::verdict(std::span<const ReadBehind> readings) const {
   std::lock_guard lock(mu_);
   return verdict_locked(readings);
+}
+
+bool FidelityGate::is_quicker_behind(const ReadBehind& text) const {
+  std::lock_guard lock(mu_);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  double alone = kNever, behind = kNever;
+  for (const Certificate* c : passing_certificates(usable_, fingerprint_hex_, max_drop_)) {
+    const double share = c->ttft_ms / c->recompute_ttft_ms;
+    if (c->read_behind == ReadBehind()) alone = std::min(alone, share);
+    if (c->read_behind == text) behind = std::min(behind, share);
+  }
+  return behind < alone;
 }
 
 std::set<ReadBehind> FidelityGate::known_locked() const {

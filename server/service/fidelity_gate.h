@@ -62,6 +62,10 @@ class FidelityGate {
   Verdict verdict(std::span<const ReadBehind> readings) const;
   Verdict verdict() const { return verdict({}); }
 
+  /// Returns whether, by passed certificates, `auto` needs a lesser share of recompute's time for
+  /// documents that were read behind this text than for documents that were read alone.
+  bool is_quicker_behind(const ReadBehind& text) const;
+
   /// Records one shadow check: the share of positions at which recompute gives the same token.
   /// Returns true if the strategy's state changed.
   bool record(const std::string& strategy, double agreement);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
+#include "ingest/document/related_chunks.h"
 #include "ingest/ingest_service.h"
 #include "ingest/search/retrieval.h"
 #include "server/service/tracer.h"
@@ -58,6 +59,13 @@ std::unique_ptr<ShadowChecker> make_shadow(Services& s, Engine& engine, Fidelity
         s.metrics->shadow_result(result.strategy, result.agreement, result.kl);
         (void)fidelity.record(result.strategy, result.agreement);
       });
+}
+
+bool lead_in_by_default(Services& s, std::string_view ns) {
+  const std::string setting = s.config()->policy.lead_in;
+  if (setting != "auto") return setting == "on";
+  const auto behind = read_behind_lead_in(s.engine->prompt_format_of(ns));
+  return behind.ok() && s.fidelity->is_quicker_behind(*behind);
 }
 
 void start_evidence(Services& s, const std::string& fingerprint_hex) {

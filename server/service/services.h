@@ -105,6 +105,10 @@ std::int64_t unix_ms_now();
 std::unique_ptr<ShadowChecker> make_shadow(Services& services, Engine& engine,
                                            FidelityGate& fidelity);
 
+/// Returns whether documents of a namespace whose request does not say it are read behind the
+/// lead-in (policy.lead_in). The service has to be ready.
+bool lead_in_by_default(Services& services, std::string_view ns);
+
 /// Starts gathering evidence for `auto`; engine, store and ingest must be set. The caller must
 /// stop() it before their end.
 void start_evidence(Services& services, const std::string& fingerprint_hex);

@@ -46,7 +46,8 @@ class Chunking(TypedDict, total=False):
     """Up to so many tokens of chunks of other documents that its words find are
     read before the document; 0 (default): none."""
     lead_in: bool
-    """A short fixed text is read before the document."""
+    """A short fixed text is read before the document; absent: as policy.lead_in of
+    the service says."""
     separator: str
 
 

@@ -120,7 +120,9 @@ std::string IngestRun::settings_text() const {
          std::to_string(flags_.max_tokens) + "|" + std::to_string(flags_.overlap) + "|" +
          std::to_string(flags_.context_tokens) + "|" + flags_.kv +
          (flags_.related_tokens > 0 ? "|related " + std::to_string(flags_.related_tokens) : "") +
-         (flags_.lead_in ? "|lead-in" : "");
+         (!flags_.lead_in   ? ""
+          : *flags_.lead_in ? "|lead-in"
+                            : "|no lead-in");
 }
 
 Result<FileContent> IngestRun::content_of(const FileWalk& walk, std::size_t index,
@@ -307,7 +309,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
   if (!markdown) chunking["overlap_tokens"] = flags_.overlap;
   chunking["context_tokens"] = flags_.context_tokens;
   if (flags_.related_tokens > 0) chunking["related_tokens"] = flags_.related_tokens;
-  if (flags_.lead_in) chunking["lead_in"] = true;
+  if (flags_.lead_in) chunking["lead_in"] = *flags_.lead_in;
   json::object body;
   body["documents"] = std::move(documents);
   body["chunking"] = std::move(chunking);

@@ -29,8 +29,9 @@ struct IngestFlags {
   std::string chunking = "auto";  ///< auto, markdown, tokens
   std::int64_t max_tokens = 512, overlap = 0, context_tokens = 4096, related_tokens = 0;
   bool pinned = false, quiet = false, sync = false, watch = false, dry_run = false;
-  bool replace = false, lead_in = false;
-  std::string kv = "eager";  ///< eager, lazy, text_only
+  bool replace = false;
+  std::optional<bool> lead_in;  ///< none: as the service does by default
+  std::string kv = "eager";     ///< eager, lazy, text_only
 };
 
 /// Files by what became of them.

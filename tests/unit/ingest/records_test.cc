@@ -149,6 +149,17 @@ TEST(JobRecordTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(back->settings.chunking, job.settings.chunking);
   EXPECT_EQ(back->settings.kv, KvPolicy::kLazy);
   EXPECT_EQ(back->items[1].view.error->param, "p");
+  for (const bool lead_in : {false, true}) {
+    for (const bool by_default : {false, true}) {
+      JobRecord one = job;
+      one.settings.chunking.lead_in = lead_in;
+      one.settings.lead_in_by_default = by_default;
+      const auto read = decode_job(encode_job(one));
+      ASSERT_TRUE(read.ok());
+      EXPECT_EQ(read->settings.chunking.lead_in, lead_in);
+      EXPECT_EQ(read->settings.lead_in_by_default, by_default);
+    }
+  }
 }
 
 TEST(JobRecordTest, RecordsFromBeforeLeftContextsAreReadWithoutThem) {
@@ -163,7 +174,7 @@ TEST(JobRecordTest, RecordsFromBeforeLeftContextsAreReadWithoutThem) {
   auto alone = decode_job(bytes);
   ASSERT_TRUE(alone.ok()) << alone.status().to_string();
   EXPECT_EQ(alone->settings.chunking.related_tokens, 0);
-  EXPECT_FALSE(alone->settings.chunking.lead_in);
+  EXPECT_EQ(alone->settings.chunking.lead_in, false);
   EXPECT_EQ(alone->settings.kv, KvPolicy::kLazy);
   bytes.erase(at + 4, 1);  // "QBJ2": no policy of KV
   bytes[3] = '2';
@@ -256,6 +267,7 @@ TEST(PreparedText, SizesOfTokenChunksAreReadBackFromTheSettings) {
   ChunkingOptions options;
   options.max_tokens = 800;
   options.overlap_tokens = 400;
+  options.lead_in = false;
   const TextMark mark{.offset = 0, .page = 1, .heading = "One"};
   DocumentManifest m;
   m.title = "max=1 overlap=2";

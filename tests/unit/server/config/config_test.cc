@@ -46,6 +46,15 @@ TEST(Config, LaterSourcesWin) {
   EXPECT_EQ(c.cache.max_pinned_ratio, 0.25);
 }
 
+TEST(Config, TheLeadInIsDecidedByCertificatesUnlessItIsSet) {
+  Config c;
+  EXPECT_EQ(c.policy.lead_in, "auto");
+  for (const char* value : {"on", "off", "auto"}) {
+    ASSERT_TRUE(apply_flags({std::string("policy.lead_in=") + value}, c).ok());
+    EXPECT_EQ(c.policy.lead_in, value);
+  }
+}
+
 TEST(Config, UnknownNamesComeWithTheNearest) {
   Config c;
   const std::pair<std::string, std::string> cases[] = {
@@ -72,6 +81,8 @@ TEST(Config, WrongTypesAndRangesNameTheSetting) {
       {"[cache]\neviction = \"fifo\"\n", "cache.eviction"},
       {"[server]\ncors_origins = \"x\"\n", "server.cors_origins"},
       {"[policy]\nshadow_ratio = 2.0\n", "policy.shadow_ratio"},
+      {"[policy]\nlead_in = \"always\"\n", "policy.lead_in"},
+      {"[policy]\nlead_in = true\n", "policy.lead_in"},
       {"[cache]\ndram_bytes = -1\n", "cache.dram_bytes"}};
   for (const auto& [text, field] : cases) {
     const auto s = apply_toml(text, "f", c);

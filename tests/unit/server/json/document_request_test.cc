@@ -41,6 +41,24 @@ TEST(DocumentRequest, ReadsOneDocumentWithOptionsBeside) {
   EXPECT_EQ(b.documents.at(0).text, "x");
 }
 
+TEST(DocumentRequest, TellsALeadInThatIsNotAskedForFromOneThatIsRefused) {
+  const auto asked = [](const std::string& chunking) {
+    DocumentBatch b;
+    EXPECT_FALSE(batch(R"({"text":"x")" + chunking + "}", b));
+    return b.options.chunking.lead_in;
+  };
+  EXPECT_EQ(asked(""), std::nullopt);
+  EXPECT_EQ(asked(R"(,"chunking":{"max_tokens":64})"), std::nullopt);
+  EXPECT_EQ(asked(R"(,"chunking":{"lead_in":null})"), std::nullopt);
+  EXPECT_EQ(asked(R"(,"chunking":{"lead_in":true})"), true);
+  EXPECT_EQ(asked(R"(,"chunking":{"lead_in":false})"), false);
+  DocumentBatch b;
+  EXPECT_EQ(batch(R"({"text":"x","chunking":{"lead_in":1}})", b)->path, "chunking.lead_in");
+  std::optional<JsonError> error;
+  EXPECT_TRUE(read_option("lead_in", "false", b.options, error) && !error);
+  EXPECT_EQ(b.options.chunking.lead_in, false);
+}
+
 TEST(DocumentRequest, ErrorsNameThePath) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {R"([])", "invalid_value", ""},

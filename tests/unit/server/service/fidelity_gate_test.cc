@@ -194,6 +194,26 @@ TEST(FidelityGate, NothingIsSaidOfReadingsWhereNothingPassedAtAll) {
   EXPECT_EQ(gate.verdict(std::vector{kLeadIn}).because, "");
 }
 
+TEST(FidelityGate, TellsWhetherTheLeadInIsQuicker) {
+  FidelityGate gate(0.9);
+  EXPECT_FALSE(gate.is_quicker_behind(kLeadIn));
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10))}, kModel, 0.02);
+  EXPECT_TRUE(gate.is_quicker_behind(kLeadIn)) << "else everything is exact";
+  EXPECT_FALSE(gate.is_quicker_behind(kOtherLeadIn));
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10)),
+                         certificate("prophetkv", true, 60), certificate("reuse", false, 5)},
+                        kModel, 0.02);
+  EXPECT_TRUE(gate.is_quicker_behind(kLeadIn));
+  gate.set_certificates(
+      {behind(kLeadIn, certificate("reuse", true, 10)),
+       behind(kLeadIn, certificate("epic", false, 1)), certificate("prophetkv", true, 9)},
+      kModel, 0.02);
+  EXPECT_FALSE(gate.is_quicker_behind(kLeadIn));
+  gate.set_certificates({behind(kLeadIn, certificate("reuse", true, 10))}, std::string(64, 'b'),
+                        0.02);
+  EXPECT_FALSE(gate.is_quicker_behind(kLeadIn)) << "of another model";
+}
+
 TEST(FidelityGate, InfoNamesTheChoiceForEachReading) {
   FidelityGate gate(0.9);
   gate.set_certificates({behind(kLeadIn, certificate("reuse", true))}, kModel, 0.02);
