@@ -109,6 +109,7 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
   auto head = store_.get_document_head(ns, id);
   if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
     DocumentInfo d = describe(*head, /*with_cache=*/true);
+    d.read_behind = read_behind_of(*head);
     if (pending) {
       d.progress = pending->progress;
       d.job_id = pending->job_id;
@@ -123,6 +124,20 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
   head = store_.get_document_head(ns, id);
   if (!head.ok()) return head.code() == Code::kNotFound ? no_document(id) : head.status();
   return describe(*head, /*with_cache=*/true);
+}
+
+/// Heads lack the texts that a document was read behind, so where its settings ask for any, the
+/// whole manifest says whether there was room for them.
+std::optional<ReadBehind> StoreCatalog::read_behind_of(const DocumentManifest& head) const {
+  if (head.status != DocumentStatus::kReady || kv_policy(head) == KvPolicy::kTextOnly)
+    return std::nullopt;
+  ChunkingOptions asked;
+  set_what_is_seen(head, asked);
+  if (!asked.lead_in.value_or(false) && asked.related_tokens == 0) return ReadBehind();
+  const auto whole = store_.get_document(head.ns, head.id);
+  // It was deleted or replaced between the two reads.
+  if (!whole.ok() || whole->version != head.version) return std::nullopt;
+  return read_behind(whole->related);
 }
 
 Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view id) {

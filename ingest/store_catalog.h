@@ -40,6 +40,7 @@ class StoreCatalog final : public DocumentCatalog {
   void fill_cache(const DocumentManifest& manifest, DocumentInfo::Cache& cache) const;
   Tier first_tier(const DocumentChunk& chunk) const;
   DocumentInfo describe(const DocumentManifest& manifest, bool with_cache) const;
+  std::optional<ReadBehind> read_behind_of(const DocumentManifest& head) const;
   Result<DocumentInfo> describe_pending(std::string_view ns, const PendingDocument& pending);
   bool matches(const DocumentInfo& info, const DocumentFilter& filter) const;
   Status check_patch(const DocumentPatch& patch) const;

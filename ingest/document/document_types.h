@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
+#include "cachestore/format/read_behind.h"
 #include "cachestore/format/segment.h"
 #include "engine/engine.h"
 #include "ingest/document/document_tag.h"
@@ -112,6 +113,8 @@ struct DocumentInfo {
   std::string job_id;  ///< the job working on it, else the last one
   /// 0..1 while a job works on it (also on a new version of a ready document)
   std::optional<double> progress;
+  /// What its KV was read behind; none: it is not ready, keeps no KV, or is one of a list.
+  std::optional<ReadBehind> read_behind;
 
   struct Cache {
     /// "resident", "partial", "evicted", "stale" (made by another model), "lazy" (not used yet) or

@@ -42,6 +42,7 @@ void add_cached(ResolvedDocument d, QueryRequest& request, std::vector<QueryDocu
                               : MissReason::kNone;
   entry.first_context = request.contexts.size();
   entry.num_contexts = d.contexts.size();
+  if (!d.contexts.empty()) entry.read_behind = d.contexts.front().read_behind;
   shown.push_back(std::move(entry));
   for (auto& c : d.contexts) request.contexts.push_back(std::move(c));
 }

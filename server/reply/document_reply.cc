@@ -74,6 +74,8 @@ json::object metadata_object(const std::string& text) {
   return value.ok() && value->is_object() ? std::move(value->as_object()) : json::object();
 }
 
+Kind read_behind_kind() { return kind::one_of({"nothing", "lead_in", "related"}); }
+
 Kind document_status() {
   return kind::one_of(
       {"queued", "tokenizing", "prefilling", "storing", "ready", "failed", "deleting"});
@@ -103,6 +105,13 @@ const Reply<DocumentInfo>& document_reply() {
        {"hits", kind::count(), [](const D& d) { return d.hits; }, "Queries that used it"},
        {"cache", document_cache_reply().kind(),
         [](const D& d) { return document_cache_reply().json(d.cache); }},
+       {"read_behind", kind::optional(read_behind_kind()),
+        [](const D& d) -> std::optional<std::string_view> {
+          if (!d.read_behind) return std::nullopt;
+          return read_behind_name(d.read_behind->kind);
+        },
+        "What stood before it when its KV was computed; absent in lists, without KV, and while it "
+        "is not ready"},
        {"job_id", kind::optional(kind::text()),
         [](const D& d) { return d.progress ? unless_empty(d.job_id) : std::nullopt; },
         "The job that works on it"},

@@ -27,6 +27,8 @@ boost::json::object metadata_object(const std::string& text);
 
 /// What DocumentInfo::status says.
 Kind document_status();
+/// Names of ReadBehind::Kind.
+Kind read_behind_kind();
 const Reply<DocumentInfo>& document_reply();
 boost::json::object document_json(const DocumentInfo& info);
 const Reply<DocumentCounts>& document_counts_reply();

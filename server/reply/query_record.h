@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cachestore/format/read_behind.h"
 #include "engine/api/plan.h"
 #include "engine/api/query_stats.h"
 #include "engine/chat/chat_template.h"
@@ -24,6 +25,7 @@ struct QueryDocument {
   /// A miss known before the engine looked the document up (other model, other salt).
   MissReason miss = MissReason::kNone;
   std::size_t first_context = 0, num_contexts = 0;
+  ReadBehind read_behind;
   std::optional<double> score;  ///< retrieval score, if the service chose the document
   /// Its chunks in the prompt, where these are not all; empty: the whole document.
   std::vector<std::int32_t> chunks;

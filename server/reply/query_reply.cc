@@ -6,6 +6,7 @@
 
 #include "base/index.h"
 #include "server/reply/cache_reply.h"
+#include "server/reply/document_reply.h"
 #include "server/reply/openai_reply.h"
 #include "server/reply/timings_reply.h"
 
@@ -160,6 +161,10 @@ const Reply<DocumentUse>& query_document_reply() {
         "Of inline documents"},
        {"content_hash", kind::or_null(kind::text()),
         [](const D& d) { return unless_empty(d.document.content_hash); }},
+       {"read_behind", read_behind_kind(),
+        [](const D& d) { return read_behind_name(d.document.read_behind.kind); },
+        "What stood before it when its KV was computed, by which auto knows what certificates "
+        "say of it"},
        {"score", kind::optional(kind::amount(6)), [](const D& d) { return d.document.score; },
         "Retrieval score, if the service chose the document"},
        {"chunks", kind::optional(kind::list(kind::count())),

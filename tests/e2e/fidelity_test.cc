@@ -210,6 +210,55 @@ TEST(Fidelity, ACertificateOfTheLeadInHoldsForDocumentsBehindItAlone) {
   EXPECT_EQ(service.stop(), 0);
 }
 
+TEST(Fidelity, ACardSaysHowDocumentsAreReadUnlessSomebodyElseDoes) {
+  TempFolder folder;
+  const auto measured = folder.path() / "measured", store_path = folder.path() / "store";
+  const auto r = measure(
+      folder, {"--certify", "--store", measured.string(), "--lead-in", "--strategies", "reuse"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  let_pass(measured, text_at(read_json(folder.path() / "f.json"), "model.fingerprint_sha256"));
+  const auto model = folder.path() / "model";
+  std::filesystem::copy(std::string(QUIRE_SOURCE_DIR) + "/models/demo", model,
+                        std::filesystem::copy_options::recursive);
+  const auto card = run_process(
+      {QUIRE_BINARY, "model", "card", "-m", model.string(), "--path", measured.string()});
+  ASSERT_EQ(card.exit_code, 0) << card.err;
+  ServiceProcess service;
+  const auto start = [&](std::vector<std::string> flags) {
+    flags.push_back("--model.path=" + model.string());
+    flags.emplace_back("--policy.evidence=false");
+    service.start(store_path, flags);
+  };
+  std::size_t posted = 0;
+  const auto read_behind = [&](const std::string& chunking) {
+    const std::string id = "d" + std::to_string(posted++);
+    const std::string body = R"({"id":")" + id + R"(","text":"The ferry leaves at nine.")" +
+                             chunking + "}";
+    EXPECT_EQ(service.call("POST", "/v1/documents?wait=true", body).status, 200);
+    const auto plan = service.json("POST", "/v1/query/plan",
+                                   R"({"query":"When?","document_ids":[")" + id + R"("]})");
+    const std::string shown = text_at(service.json("GET", "/v1/documents/" + id), "read_behind");
+    EXPECT_EQ(text_at(plan, "documents.0.read_behind"), shown);
+    return shown;
+  };
+  start({});
+  EXPECT_TRUE(at(service.json("GET", "/v1/info"), "fidelity.lead_in_by_default").as_bool());
+  EXPECT_EQ(read_behind(""), "lead_in");
+  EXPECT_EQ(read_behind(R"(,"chunking":{"max_tokens":64})"), "lead_in");
+  EXPECT_EQ(read_behind(R"(,"chunking":{"lead_in":false})"), "nothing");
+  EXPECT_EQ(service.stop(), 0);
+  start({"--policy.lead_in=off"});
+  EXPECT_FALSE(at(service.json("GET", "/v1/info"), "fidelity.lead_in_by_default").as_bool());
+  EXPECT_EQ(read_behind(""), "nothing");
+  EXPECT_EQ(read_behind(R"(,"chunking":{"lead_in":true})"), "lead_in");
+  EXPECT_EQ(text_at(service.json("GET", "/v1/documents/d0"), "read_behind"), "lead_in");
+  const auto again = service.json("POST", "/v1/documents?wait=true",
+                                  R"({"id":"d0","text":"The ferry leaves at nine."})");
+  EXPECT_EQ(text_at(service.json("GET", "/v1/documents/d0"), "read_behind"), "lead_in")
+      << json::serialize(again);
+  EXPECT_EQ(service.stop(), 0);
+}
+
 TEST(Fidelity, AutoUsesWhatIsCertifiedUntilLiveAnswersDrift) {
   TempFolder folder;
   const auto store_path = folder.path() / "store";

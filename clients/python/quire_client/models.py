@@ -101,6 +101,9 @@ class Document(Model):
     cache: DocumentCache = field(default_factory=DocumentCache)
     job_id: str | None = None
     progress: float | None = None
+    read_behind: str | None = None
+    """What stood before it when its KV was computed: nothing, lead_in or related;
+    None in lists, without KV, and while it is not ready."""
     created_at: str | None = None
     updated_at: str | None = None
     last_used_at: str | None = None
@@ -401,6 +404,8 @@ class QueryDocument(Model):
     id: str | None = None
     title: str | None = None
     content_hash: str | None = None
+    read_behind: str = "nothing"
+    """What stood before it when its KV was computed: nothing, lead_in or related."""
     score: float | None = None
     chunks: list[int] = field(default_factory=list)
     """Its chunks in the prompt, where the service chose some; empty: all of them."""

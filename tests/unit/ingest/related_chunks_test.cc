@@ -206,6 +206,68 @@ TEST_F(RelatedChunksTest, EveryChunkCountsByWhatStandsBeforeTheDocument) {
       << "its own chunks before a chunk are not another text";
 }
 
+/// The service decides where a request does not say whether there is to be a lead-in.
+class LeadInByDefaultTest : public RelatedChunksTest {
+ protected:
+  void SetUp() override {
+    options_.lead_in = [this](std::string_view) { return by_default_.load(); };
+    RelatedChunksTest::SetUp();
+  }
+  /// Posts the document and returns what became of it and behind what it was read.
+  std::string post(const std::string& text, std::optional<bool> lead_in = std::nullopt,
+                   std::int32_t related = 0) {
+    BatchOptions options = behind(related);
+    options.chunking.lead_in = lead_in;
+    const auto before = engine_->prefills();
+    const std::string what = result(put(one(doc("c", text)), options));
+    EXPECT_EQ(engine_->prefills() == before, what == "unchanged");
+    const auto info = service_->documents().get("default", "c");
+    EXPECT_EQ(info->read_behind, resolved("c").contexts[0].read_behind);
+    return what + " " + std::string(read_behind_name(info->read_behind->kind));
+  }
+  std::atomic<bool> by_default_{true};
+};
+
+TEST_F(LeadInByDefaultTest, CountsForNewTextsOnly) {
+  EXPECT_EQ(post("A lake."), "created lead_in");
+  EXPECT_EQ(post("A lake."), "unchanged lead_in");
+  by_default_ = false;
+  EXPECT_EQ(post("A lake."), "unchanged lead_in") << "nobody asked for another reading";
+  EXPECT_EQ(post("A deep lake."), "updated nothing");
+  by_default_ = true;
+  EXPECT_EQ(post("A deep lake."), "unchanged nothing");
+}
+
+TEST_F(LeadInByDefaultTest, ARequestThatSaysItIsObeyed) {
+  EXPECT_EQ(post("A lake.", false), "created nothing");
+  EXPECT_EQ(post("A lake."), "unchanged nothing");
+  EXPECT_EQ(post("A lake.", true), "updated lead_in");
+  EXPECT_EQ(post("A lake.", true), "unchanged lead_in");
+  EXPECT_EQ(post("A lake.", false), "updated nothing");
+}
+
+TEST_F(LeadInByDefaultTest, OtherRelatedChunksLeaveItAsItWas) {
+  put(one(doc("a", "The lake is deep.")));
+  put(one(doc("b", "A mill stands at the lake.")));
+  by_default_ = false;
+  find({{"a", 0}});
+  EXPECT_EQ(post("A lake.", std::nullopt, 500), "created related");
+  expect_behind("c", ids_of("a"));
+  by_default_ = true;
+  EXPECT_EQ(post("A lake.", std::nullopt, 500), "unchanged related");
+  find({{"b", 0}});
+  EXPECT_EQ(post("A lake.", std::nullopt, 500), "updated related");
+  expect_behind("c", ids_of("b"));
+}
+
+TEST_F(LeadInByDefaultTest, ADocumentWithoutKvWasReadBehindNothing) {
+  BatchOptions text_only;
+  text_only.kv = KvPolicy::kTextOnly;
+  put(one(doc("c", "A lake.")), text_only);
+  EXPECT_FALSE(service_->documents().get("default", "c")->read_behind);
+  EXPECT_EQ(resolved("c").contexts[0].read_behind, ReadBehind());
+}
+
 TEST_F(RelatedChunksTest, AnIndexThatIsNotCompleteIsWaitedFor) {
   put(one(doc("a", "The lake is deep.")));
   find({{"a", 0}});

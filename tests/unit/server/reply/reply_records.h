@@ -171,6 +171,7 @@ inline QueryRecord full_record() {
   stored.title = "not shown";
   stored.content_hash = "abc";
   stored.num_contexts = 2;
+  stored.read_behind = {ReadBehind::Kind::kLeadIn, {}};
   stored.score = 1.23456789;
   given.title = "Inline";
   given.first_context = 2;
@@ -245,6 +246,7 @@ inline DocumentInfo full_document() {
   d.expires_at_ms = 1'740'823'200'126;
   d.job_id = "job_1";
   d.progress = 0.123456;
+  d.read_behind = ReadBehind{ReadBehind::Kind::kLeadIn, {}};
   d.cache.state = "partial";
   d.cache.fingerprint = "fp";
   d.cache.kv_dtype = "f16";
