@@ -13,6 +13,14 @@ const interval = (d, digits = 3) =>
 const verdict = (passed) =>
     h('span', {class: `tag ${passed ? 's-ready' : 's-failed'}`}, passed ? 'passed' : 'not passed');
 
+// How the documents that a row speaks of were read.
+const READ = {
+  nothing: 'alone',
+  lead_in: 'behind the lead-in',
+  related: 'behind related chunks'
+};
+const read = (r) => READ[r.read_behind] ?? 'alone';
+
 // The points that no other one beats in both time and agreement.
 export function front(points) {
   const best = [];
@@ -28,7 +36,8 @@ function pareto(fidelity) {
                  x: r.ttft_ms,
                  y: agree(r),
                  text: name(r),
-                 label: `${name(r)}, ${from}: ${ms(r.ttft_ms)}, agreement ${percent(agree(r), 1)}`
+                 label: `${name(r)}, ${from}, documents read ${read(r)}: ${ms(r.ttft_ms)}, ` +
+                     `agreement ${percent(agree(r), 1)}`
                }));
   const certified =
       of(fidelity.certificates, 'hit', 'certificate', (r) => r.settings ?? r.strategy,
@@ -84,6 +93,7 @@ function certificates(list) {
       'Certificates',
       [
         {name: 'strategy', head: true, cell: (c) => c.settings ?? c.strategy},
+        {name: 'documents read', cell: read},
         {name: 'verdict', cell: (c) => verdict(c.passed)},
         {name: 'suite', cell: (c) => c.suite},
         {name: 'n', num: true, cell: (c) => count(c.n)},
@@ -106,6 +116,7 @@ function evidence(list) {
       'Evidence from the service\'s own documents',
       [
         {name: 'strategy', head: true, cell: (e) => e.strategy},
+        {name: 'documents read', cell: read},
         {name: 'verdict', cell: (e) => verdict(e.passed)},
         {name: 'probes', num: true, cell: (e) => `${count(e.probes)} of ${count(e.probes_needed)}`},
         {name: 'agreement', num: true, cell: (e) => interval(e.agreement)},
@@ -157,6 +168,14 @@ function shadow(s) {
   ];
 }
 
+function choice(c) {
+  return [
+    h('p', {class: 'hint'}, `Over documents that were read ${read(c)}`),
+    h('p', {class: 'figure small'}, c.settings ?? 'exact or recompute'),
+    h('p', {}, c.reason),
+  ];
+}
+
 export async function render(root) {
   const of = await info({again: true});
   const f = of.fidelity;
@@ -164,10 +183,7 @@ export async function render(root) {
   replace(
       root,
       card(
-          'What auto does now',
-          h('p', {class: 'figure small'},
-            f.auto_settings ?? f.auto_strategy ?? 'exact or recompute'),
-          h('p', {}, f.reason),
+          'What auto does now', f.auto_choices.map(choice),
           h('p', {class: 'hint'},
             `Model ${of.model.meta.fingerprint}, started ${ago(of.started_at)}.`)),
       card('Agreement against time', pareto(f)), card('Certificates', certificates(f.certificates)),
