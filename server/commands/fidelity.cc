@@ -466,6 +466,11 @@ int fidelity(FidelityFlags f) {
                 c.reason.c_str());
   auto store = open_certificate_store(*config);
   if (!store.ok()) return complain(store.status());
+  // The retrieval heads of a card are part of the certificates' fingerprint, so they go along.
+  if (config->policy.model_card) {
+    if (const auto taken = adopt_model_card(**store, *model_path); !taken.ok())
+      return complain(taken.status());
+  }
   if (const auto s = save_certificates(**store, certificates); !s.ok()) return complain(s);
   std::printf("written to %s\n", config->disk.path.c_str());
   return 0;

@@ -223,6 +223,15 @@ TEST(Fidelity, ACardSaysHowDocumentsAreReadUnlessSomebodyElseDoes) {
   const auto card = run_process(
       {QUIRE_BINARY, "model", "card", "-m", model.string(), "--path", measured.string()});
   ASSERT_EQ(card.exit_code, 0) << card.err;
+  // What is measured later comes beside what the card says.
+  const std::string more = (folder.path() / "more").string();
+  const auto later = measure(
+      folder, {"-m", model.string(), "--certify", "--store", more, "--strategies", "epic"});
+  ASSERT_EQ(later.exit_code, 0) << later.err;
+  const auto both = run_process(
+      {QUIRE_BINARY, "model", "card", "-m", model.string(), "--path", more, "-o", "-"});
+  EXPECT_NE(both.out.find("\"spec\":\"epic\""), std::string::npos) << both.out << both.err;
+  EXPECT_NE(both.out.find("\"read_behind\":\"lead_in\""), std::string::npos) << both.out;
   ServiceProcess service;
   const auto start = [&](std::vector<std::string> flags) {
     flags.push_back("--model.path=" + model.string());
