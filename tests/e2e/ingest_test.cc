@@ -125,6 +125,22 @@ std::string locked_pdf() {
   return out.insert(out.find(trailer) + trailer.size(), lock);
 }
 
+TEST_F(Ingest, TheLeadInIsTheServicesChoiceUnlessAFlagSaysIt) {
+  const auto file = write("lead.txt", "A file that says when the ferry leaves.").string();
+  const auto read_behind = [] {
+    return text_at(service->json("GET", "/v1/documents/lead.txt"), "read_behind");
+  };
+  // This service has no certificate, so by default files are read alone.
+  EXPECT_TRUE(says(ingest({file}).out, "created"));
+  EXPECT_EQ(read_behind(), "nothing");
+  EXPECT_TRUE(says(ingest({file, "--replace", "--lead-in"}).out, "updated"));
+  EXPECT_EQ(read_behind(), "lead_in");
+  (void)ingest({file, "--replace"});
+  EXPECT_EQ(read_behind(), "lead_in") << "nobody asked for another reading";
+  EXPECT_TRUE(says(ingest({file, "--replace", "--no-lead-in"}).out, "updated"));
+  EXPECT_EQ(read_behind(), "nothing");
+}
+
 TEST_F(Ingest, ThreeHundredFilesOfAllKinds) {
   int good = 0, skipped = 0, failed = 0, n = 0;
   const auto add = [&](int count, const std::string& ending, int& fate, auto&& bytes) {

@@ -161,9 +161,13 @@ void add_ingest_command(CLI::App& app, CommandRun& run) {
        "its words find; 0: none. Run first with --kv lazy, so that all files can be found")
       ->check(CLI::Range(0, kMaxRelatedTokens))
       ->capture_default_str();
-  c->add_flag("--lead-in,!--no-lead-in", flags->lead_in,
-              "Read each document behind a short fixed text: its cache is nearer to recomputing. "
-              "Default: as policy.lead_in of the service says");
+  auto* lead_in = c->add_flag_callback(
+      "--lead-in", [flags] { flags->lead_in = true; },
+      "Read each document behind a short fixed text: its cache is nearer to recomputing. Default: "
+      "as policy.lead_in of the service says");
+  c->add_flag_callback(
+       "--no-lead-in", [flags] { flags->lead_in = false; }, "Read each document without it")
+      ->excludes(lead_in);
   c->add_flag("--pinned", flags->pinned, "Never evict their cache");
   c->add_option("--kv", flags->kv,
                 "When KV is computed: now, by the first query that needs it, or never kept")
