@@ -242,7 +242,7 @@ json::object FidelityGate::choice_locked(const ReadBehind& behind) const {
                    "quire fidelity --certify makes certificates"
                  : "neither a certificate nor the service's own documents show an approximation "
                    "to be good enough";
-  o["reason"] = std::move(reason);
+  o["reason"] = reason;
   return o;
 }
 
