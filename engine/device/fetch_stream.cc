@@ -42,18 +42,29 @@ Status FetchStream::fetch(std::int64_t bytes, Fetched then) {
   QUIRE_RETURN_IF_ERROR(
       memory_->run(cuda::RecordEventArgs{slot.copied.number(), cuda::Lane::kCopies}));
   next_ = (next_ + 1) % slots_.size();
-  under_way_.push_back({to, std::move(then)});
+  under_way_.push_back({to, std::move(then), &slot, ++slot.copies});
   bytes_under_way_ += bytes;
   return {};
 }
 
 Status FetchStream::deliver() {
-  const Status settled = memory_->synchronize();
   const std::vector<UnderWay> arrived = std::exchange(under_way_, {});
   bytes_under_way_ = 0;
+  // What was fetched early arrived long ago: it is taken while the device computes the rest.
+  std::size_t taken = 0;
+  Status settled = memory_->leave_step();
+  while (settled.ok() && taken < arrived.size()) {
+    const UnderWay& one = arrived[taken];
+    if (one.slot->copies != one.copy) break;
+    settled = memory_->run(cuda::WaitEventArgs{one.slot->copied.number()});
+    if (!settled.ok()) break;
+    one.then(one.at);
+    ++taken;
+  }
+  if (settled.ok()) settled = memory_->synchronize();
   for (const auto& chunk : chunks_) chunk->used = 0;
   QUIRE_RETURN_IF_ERROR(settled);
-  for (const UnderWay& one : arrived) one.then(one.at);
+  for (; taken < arrived.size(); ++taken) arrived[taken].then(arrived[taken].at);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace quire {
 
 /// FetchStream has two device buffers, used in turn: while one is copied the next one is written.
 /// Events alone keep the order; the host waits in deliver(), and when kMostUnderWay bytes are
-/// pending. Threads: the computing thread.
+/// pending. Callbacks run in order, and the first ones while the device may still compute. Threads:
+/// the computing thread.
 class FetchStream final : public FetchOps {
  public:
   static constexpr std::int64_t kMostUnderWay = std::int64_t{128} << 20;
@@ -31,10 +33,13 @@ class FetchStream final : public FetchOps {
         : device(memory, cuda::MemoryKind::kDevice), copied(memory), written(memory) {}
     DeviceBuffer device;
     DeviceEvent copied, written;  ///< events of the copy stream and of the computing one
+    std::uint64_t copies = 0;     ///< how often `copied` was recorded
   };
   struct UnderWay {
     const std::byte* at;
     Fetched then;
+    const Slot* slot;
+    std::uint64_t copy;  ///< the copy of `slot`; a later one has taken its event
   };
   struct Chunk {
     explicit Chunk(const std::shared_ptr<DeviceMemory>& memory)
