@@ -62,6 +62,14 @@ class KvOps {
   /// them.
   virtual Status place(const RopeTable& table, const MutableKvView& dst,
                        std::span<const StoredRows> rows) = 0;
+  /// Begins to pack, on another thread, the rows that the next place() will get; a hint, as other
+  /// rows are packed by that call. These must not change before it or end_packing(), which joins
+  /// the thread and forgets what it packed. Does nothing where rows are not packed.
+  virtual Status pack_ahead(std::span<const RawKvView> /*rows*/, std::int32_t /*num_kv_heads*/,
+                            std::int32_t /*head_dim*/) {
+    return {};
+  }
+  virtual void end_packing() {}
   /// A device uploads the stored rows as place() does.
   virtual Status blend_stored(const BlendStoredArgs& args) = 0;
   virtual Status pack(const KvPackArgs& args) = 0;

@@ -22,6 +22,11 @@ class DeviceKv final : public KvOps {
   Status write_rows(const RopeTable& table, const WriteRowsArgs& args) override;
   Status place(const RopeTable& table, const MutableKvView& dst,
                std::span<const StoredRows> rows) override;
+  Status pack_ahead(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
+                    std::int32_t head_dim) override {
+    return rows.empty() ? Status() : feed_.pack_ahead(rows, num_kv_heads, head_dim);
+  }
+  void end_packing() override { feed_.end_packing(); }
   Status blend_stored(const BlendStoredArgs& args) override;
   Status pack(const KvPackArgs& args) override { return memory_->run(args); }
   Status block_means(const RopeTable& table, const BlockMeansArgs& args) override;

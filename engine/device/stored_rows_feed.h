@@ -4,7 +4,9 @@
 
 #include <array>
 #include <span>
+#include <vector>
 
+#include "base/side_thread.h"
 #include "engine/compute/kv_ops.h"
 #include "engine/device/device_memory.h"
 
@@ -20,6 +22,16 @@ class StoredRowsFeed {
   explicit StoredRowsFeed(const std::shared_ptr<DeviceMemory>& memory)
       : memory_(memory), slots_{Slot(memory), Slot(memory), Slot(memory), Slot(memory)} {}
 
+  /// Begins to pack, on another thread, the rows that the next upload() will get; a hint, as other
+  /// rows are packed by that call. These must not change before it or end_packing(). Errors: as
+  /// upload(); nothing is packed then.
+  Status pack_ahead(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
+                    std::int32_t head_dim);
+  /// Joins the thread and forgets what it packed: equal addresses may hold other rows from now on.
+  void end_packing() {
+    packer_.wait();
+    packed_.clear();
+  }
   /// Uploads all rows, in order, into one contiguous device buffer that later enqueued work sees,
   /// until the fourth call from now; then call placed(). Errors: kInvalidArgument (pieces of
   /// different shapes), kResourceExhausted, kDeviceLost, kInternal.
@@ -38,7 +50,19 @@ class StoredRowsFeed {
     DeviceBuffer pinned, device;
     DeviceEvent arrived, used;  ///< events of the copy stream and of the computing one
   };
+  /// Packing is where rows go in a slot.
+  struct Packing {
+    std::int64_t heads = 0, row_bytes = 0, total = 0, bytes = 0;
+    std::vector<std::int64_t> first;  ///< [rows.size()]
+  };
+  static Result<Packing> packing_of(std::span<const RawKvView> rows, std::int32_t num_kv_heads,
+                                    std::int32_t head_dim);
+  Status make_room(Slot& slot, const Packing& packing);
+  bool is_packed(std::span<const RawKvView> rows) const;
+
   const std::shared_ptr<DeviceMemory> memory_;
+  std::vector<RawKvView> packed_;  ///< what pack_ahead() packs into the next slot; empty: nothing
+  SideThread packer_;
   std::array<Slot, 4> slots_;
   std::size_t next_ = 0;
 };

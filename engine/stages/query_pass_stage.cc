@@ -249,8 +249,12 @@ Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_
   HeadTrack* track = hook == nullptr ? run_.head_track.get() : nullptr;
   request.tap = track;
   ForwardPass pass(*run_.core.model, request, run_.core.workspace);
+  Placement::Packing packing(placement_);
   while (!pass.done()) {
-    if (hook != nullptr) QUIRE_RETURN_IF_ERROR(placement_.bring(pass.layer()));
+    if (hook != nullptr) {
+      QUIRE_RETURN_IF_ERROR(placement_.bring(pass.layer()));
+      packing.ahead(pass.layer() + 1);
+    }
     QUIRE_RETURN_IF_ERROR(pass.step());
   }
   if (track != nullptr) QUIRE_RETURN_IF_ERROR(track->add_computed(request.token_ids, positions));

@@ -15,7 +15,7 @@ namespace {
 
 /// KV bytes of a call of a device: a fraction of a millisecond to pack and to copy, so that both
 /// overlap well.
-constexpr std::int64_t kPlacedBytes = 8 << 20;
+constexpr std::int64_t kPlacedBytes = 16 << 20;
 
 }  // namespace
 
@@ -165,60 +165,79 @@ Status Placement::place_by_threads(const Ready& ready) {
   return status;
 }
 
-/// Places layer by layer, lowest first, the blocks of all contexts together. A device copies one
-/// call's blocks while the next ones are packed, and a call costs it a few operations whatever it
-/// holds.
-Status Placement::place_in_order(std::span<const Ready> all) {
-  struct Kept {
-    const Part* part;
-    std::int32_t block;
-    std::int64_t first, rows;  ///< of `rows` below
-  };
+/// Returns calls layer by layer, lowest first, of the blocks of all contexts together. A device
+/// copies one call's blocks while the next ones are packed, and a call costs it a few operations
+/// whatever it holds.
+std::vector<Placement::Call> Placement::calls_of(std::span<const Ready> all) const {
   std::vector<std::pair<std::int32_t, const Part*>> order;
   for (const Ready& ready : all) {
     for (const std::int32_t layer : ready.layers) order.emplace_back(layer, ready.part);
   }
   std::ranges::stable_sort(order, {}, &std::pair<std::int32_t, const Part*>::first);
-  std::vector<Kept> kept;
-  std::vector<std::int32_t> rows;
+  std::vector<Call> calls;
   std::int64_t bytes = 0;
-  const auto place = [&](std::int32_t layer) -> Status {
-    if (kept.empty()) return {};
-    std::vector<StoredRows> stored;
-    const std::span<const std::int32_t> positions = run_.cache->positions(layer);
-    std::vector<std::int32_t> at_rows(rows.size());
-    for (std::size_t i = 0; i < rows.size(); ++i) at_rows[i] = positions[at(rows[i])];
-    for (const Kept& k : kept) {
-      const KvLayout& layout = run_.work(k.part->context).layout;
-      const auto value = supply_.value(k.part->context, k.block, layout.group_of(layer));
-      if (value.empty()) return Status::internal("a kept block was not loaded");
-      stored.push_back({layout.view(value, k.block, layer),
-                        std::span<const std::int32_t>(at_rows).subspan(at(k.first), at(k.rows)),
-                        std::span<const std::int32_t>(rows).subspan(at(k.first), at(k.rows))});
-    }
-    QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(layer, rows));
-    QUIRE_RETURN_IF_ERROR(
-        run_.core.model->compute().kv().place(run_.core.model->rope(), pages, stored));
-    kept.clear();
-    rows.clear();
-    bytes = 0;
-    return {};
-  };
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto [layer, part] = order[i];
+  for (const auto& [layer, part] : order) {
     const KvLayout& layout = run_.work(part->context).layout;
     std::int64_t row = part->first_row[at(layer)];
     for (const std::int32_t block : run_.execution.selection.kept(layer, part->context)) {
       const std::int64_t n = layout.tokens_in(block), block_bytes = layout.layer_bytes(block);
-      if (bytes + block_bytes > kPlacedBytes) QUIRE_RETURN_IF_ERROR(place(layer));
-      kept.push_back({part, block, count_of(rows), n});
+      if (calls.empty() || calls.back().layer != layer || bytes + block_bytes > kPlacedBytes) {
+        calls.push_back({.layer = layer});
+        bytes = 0;
+      }
+      Call& call = calls.back();
+      call.kept.push_back({part, block, count_of(call.rows), n});
       bytes += block_bytes;
-      for (std::int64_t r = 0; r < n; ++r) rows.push_back(static_cast<std::int32_t>(row + r));
+      for (std::int64_t r = 0; r < n; ++r) call.rows.push_back(static_cast<std::int32_t>(row + r));
       row += n;
     }
-    if (i + 1 == order.size() || order[i + 1].first != layer) QUIRE_RETURN_IF_ERROR(place(layer));
   }
+  return calls;
+}
+
+/// Returns the stored rows of the call's blocks. Errors: kInternal (one was not loaded).
+Result<std::vector<RawKvView>> Placement::stored(const Call& call) const {
+  std::vector<RawKvView> rows;
+  for (const Call::Kept& k : call.kept) {
+    const KvLayout& layout = run_.work(k.part->context).layout;
+    const auto value = supply_.value(k.part->context, k.block, layout.group_of(call.layer));
+    if (value.empty()) return Status::internal("a kept block was not loaded");
+    rows.push_back(layout.view(value, k.block, call.layer));
+  }
+  return rows;
+}
+
+Status Placement::place(const Call& call) {
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<RawKvView> raw, stored(call));
+  const std::span<const std::int32_t> positions = run_.cache->positions(call.layer);
+  std::vector<std::int32_t> at_rows(call.rows.size());
+  for (std::size_t i = 0; i < call.rows.size(); ++i) at_rows[i] = positions[at(call.rows[i])];
+  std::vector<StoredRows> rows;
+  for (std::size_t i = 0; i < raw.size(); ++i) {
+    const Call::Kept& k = call.kept[i];
+    rows.push_back({raw[i], std::span<const std::int32_t>(at_rows).subspan(at(k.first), at(k.rows)),
+                    std::span<const std::int32_t>(call.rows).subspan(at(k.first), at(k.rows))});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const MutableKvView pages, run_.cache->writable(call.layer, call.rows));
+  return run_.core.model->compute().kv().place(run_.core.model->rope(), pages, rows);
+}
+
+Status Placement::place_in_order(std::span<const Ready> all) {
+  for (const Call& call : calls_of(all)) QUIRE_RETURN_IF_ERROR(place(call));
   return {};
+}
+
+void Placement::pack_ahead(std::int32_t layer) {
+  if (!by_passes() || layer >= run_.cache->num_layers()) return;
+  std::vector<Ready> all;
+  for (Part& part : parts_)
+    if (!holds(part, layer) && arrived(part, layer)) all.push_back({&part, {layer}});
+  const std::vector<Call> calls = calls_of(all);
+  if (calls.empty()) return;
+  const KvShape& shape = run_.core.facts.shape;
+  // It is a hint: what is wrong shows when the layer is placed.
+  if (const auto rows = stored(calls.front()); rows.ok())
+    (void)run_.core.model->compute().kv().pack_ahead(*rows, shape.num_kv_heads, shape.head_dim);
 }
 
 Status Placement::place_layer(const Part& part, std::int32_t layer) {

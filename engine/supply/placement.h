@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/compute/kv_ops.h"
 #include "engine/query/query_run.h"
 #include "engine/recompute/recompute_pass.h"
 #include "engine/supply/kv_supply.h"
@@ -32,6 +33,20 @@ class Placement final : public LayerGate {
   bool all_placed() const override;
   /// Places what has arrived of this layer, on a device.
   Status bring(std::int32_t layer) override;
+  /// Packing is the time in which a pass may pack ahead: stored values must not change in it.
+  class Packing {
+   public:
+    explicit Packing(Placement& placement) : placement_(placement) {}
+    ~Packing() { placement_.run_.core.model->compute().kv().end_packing(); }
+    Packing(const Packing&) = delete;
+    Packing& operator=(const Packing&) = delete;
+    /// Begins to pack what the next bring() of this layer will place, while the caller enqueues the
+    /// layer before. The layer need not be there, and may be the one after the last.
+    void ahead(std::int32_t layer) { placement_.pack_ahead(layer); }
+
+   private:
+    Placement& placement_;
+  };
   /// Returns whether a device computes, so that passes bring the layers that they run through.
   bool by_passes() const;
   /// Returns whether values have arrived that are not placed yet.
@@ -53,6 +68,21 @@ class Placement final : public LayerGate {
     Part* part;
     std::vector<std::int32_t> layers;
   };
+  /// Blocks of one layer that a device places in one call.
+  struct Call {
+    struct Kept {
+      const Part* part;
+      std::int32_t block;
+      std::int64_t first, rows;  ///< of `rows` below
+    };
+    std::int32_t layer = 0;
+    std::vector<Kept> kept;
+    std::vector<std::int32_t> rows;  ///< of the cache
+  };
+  void pack_ahead(std::int32_t layer);
+  std::vector<Call> calls_of(std::span<const Ready> all) const;
+  Result<std::vector<RawKvView>> stored(const Call& call) const;
+  Status place(const Call& call);
   bool holds(const Part& part, std::int32_t layer) const;
   bool arrived(const Part& part, std::int32_t layer) const;
   std::vector<std::int32_t> layers_ready(const Part& part) const;

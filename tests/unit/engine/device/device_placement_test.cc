@@ -131,7 +131,8 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
       const auto compute = make_device_compute(ops);
       const auto known = std::move(*compute->register_rope(table));
       Cache cache(compute->memory(), dtype);
-      for (int round = 0; round < 3; ++round) {  // buffers have their final size in the third round
+      constexpr int kGrowing = 4;  // rounds until each of four slots has had its longest layer
+      for (int round = 0; round <= kGrowing; ++round) {
         const std::int64_t waits = ops->waits();
         auto stored = five_layers();
         for (std::int32_t layer = 0; layer < 5; ++layer) {
@@ -139,14 +140,61 @@ TEST(DevicePlacementTest, LayersAreThereInOrderWheneverCopiesRunAndNobodyWaits) 
               cache.place(*compute, table, layer, stored[static_cast<std::size_t>(layer)]).ok());
           stored[static_cast<std::size_t>(layer)].forget();
         }
-        EXPECT_TRUE(round < 2 || ops->waits() == waits);
+        EXPECT_TRUE(round < kGrowing || ops->waits() == waits);
         ASSERT_TRUE(compute->synchronize().ok());
       }
       expect_same(cache.values(), expected.values(), dtype);
-      EXPECT_EQ(ops->runs(cuda::OpCode::kCopyAsync), 15);
-      EXPECT_EQ(ops->runs(cuda::OpCode::kPlaceRows), 15);
+      EXPECT_EQ(ops->runs(cuda::OpCode::kCopyAsync), 5 * (kGrowing + 1));
+      EXPECT_EQ(ops->runs(cuda::OpCode::kPlaceRows), 5 * (kGrowing + 1));
     }
   }
+}
+
+/// Packing ahead is a hint: whatever was packed, the rows of the call are placed.
+TEST(DevicePlacementTest, RowsPackedAheadAreThoseThatTheNextCallGets) {
+  const RopeTable table = small_table();
+  Cache expected(nullptr, DType::kBF16);
+  const auto cpu = make_cpu_compute();
+  const auto layers = five_layers();
+  for (std::int32_t layer = 0; layer < 5; ++layer)
+    ASSERT_TRUE(expected.place(*cpu, table, layer, layers[static_cast<std::size_t>(layer)]).ok());
+  const auto ops = simt::make_emulated_ops({.copies = simt::Copies::kLate});
+  const auto compute = make_device_compute(ops);
+  const auto known = std::move(*compute->register_rope(table));
+  const auto raw = [](const Stored& stored) {
+    std::vector<RawKvView> rows;
+    for (const StoredRows& piece : stored.view()) rows.push_back(piece.raw);
+    return rows;
+  };
+  Stored zeros({16, 3}, 40, 9);
+  for (auto& block : zeros.blocks) std::fill(block.begin(), block.end(), 0.0f);
+  ASSERT_TRUE(expected.place(*cpu, table, 1, zeros).ok());
+  Cache cache(compute->memory(), DType::kBF16);
+  for (int round = 0; round < 6; ++round) {
+    auto stored = five_layers();
+    for (std::size_t layer = 0; layer < 5; ++layer) {
+      ASSERT_TRUE(
+          cache.place(*compute, table, static_cast<std::int32_t>(layer), stored[layer]).ok());
+      stored[layer].forget();
+      // The next layer, or another one; the last round packs nothing.
+      const std::size_t ahead = round % 2 == 0 ? layer + 1 : (layer + 3) % 5;
+      if (round == 5 || ahead >= 5) continue;
+      ASSERT_TRUE(compute->kv().pack_ahead(raw(stored[ahead]), kHeads, kDim).ok());
+    }
+    // What was packed is forgotten, so rows at the same address are packed as they are then.
+    Stored changing({16, 3}, 40, 9);
+    ASSERT_TRUE(compute->kv().pack_ahead(raw(changing), kHeads, kDim).ok());
+    compute->kv().end_packing();
+    std::fill(changing.blocks[0].begin(), changing.blocks[0].end(), 0.0f);
+    std::fill(changing.blocks[1].begin(), changing.blocks[1].end(), 0.0f);
+    ASSERT_TRUE(cache.place(*compute, table, 1, changing).ok());
+    ASSERT_TRUE(compute->synchronize().ok());
+  }
+  expect_same(cache.values(), expected.values(), DType::kBF16);
+  // Rows of different types are refused, and nothing is packed.
+  std::vector<RawKvView> mixed = raw(layers[0]);
+  mixed.back().dtype = DType::kF16;
+  EXPECT_EQ(compute->kv().pack_ahead(mixed, kHeads, kDim).field(), "rows");
 }
 
 TEST(DevicePlacementTest, ACopyThatFailsFailsThatCallAlone) {
