@@ -57,9 +57,9 @@ class ChoiceOps {
                                  std::int64_t k, std::int32_t* chosen) = 0;
   virtual Status candidate_rows(const CandidateRowsArgs& args) = 0;
   virtual Status list_union(const ListUnionArgs& args) = 0;
-  /// Makes lists of rows (kernels/choice/voted_lists.h). Limits lie in ordinary memory, and the
-  /// call ignores scratch memory. Errors: also kResourceExhausted (no room for votes).
-  virtual Status voted_lists(const VotedListsArgs& args) = 0;
+  /// Makes lists of rows (kernels/choice/voted_lists.h), of `at_once` groups at a time, for as many
+  /// of which the scratch memory has room. Limits lie in ordinary memory.
+  virtual Status voted_lists(const VotedListsArgs& args, std::int64_t at_once) = 0;
   /// Chooses pages for all KV heads of the sequences in one layer of a decode step
   /// (kernels/choice/page_choice.h) and waits for nothing. The call ignores the sequences of
   /// `args`, the shape of their keys, most_candidates and scratch memory; with fewer candidates

@@ -16,7 +16,9 @@ class CpuChoice final : public ChoiceOps {
                          std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return quire::list_union(args); }
-  Status voted_lists(const VotedListsArgs& args) override { return quire::voted_lists(args); }
+  Status voted_lists(const VotedListsArgs& args, std::int64_t /*at_once*/) override {
+    return quire::voted_lists(args);
+  }
   Status choose_pages(const ChoosePagesArgs&, std::span<const SequencePages>) override {
     return Status::unimplemented("pages are chosen in ordinary memory");
   }

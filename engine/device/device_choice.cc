@@ -15,9 +15,6 @@ constexpr std::int64_t kUnitsRoom = 64;
 // So are candidates; equal numbers of them keep the operation of most steps the same.
 constexpr std::int64_t kCandidatesRoom = 64;
 
-/// The votes of voted_lists() in memory at a time: 128 MiB.
-constexpr std::int64_t kMostVotes = std::int64_t{32} << 20;
-
 /// Gives the scratch memory of the arguments places in `memory` and returns its bytes.
 std::int64_t place_scratch(ChoosePagesArgs& a, std::byte* memory) {
   constexpr std::int64_t kAlignment = 64;
@@ -92,7 +89,7 @@ Status DeviceChoice::candidate_rows(const CandidateRowsArgs& args) {
   return memory_->run(a);
 }
 
-Status DeviceChoice::voted_lists(const VotedListsArgs& args) {
+Status DeviceChoice::voted_lists(const VotedListsArgs& args, std::int64_t at_once) {
   if (args.num_groups == 0) return {};
   VotedListsArgs a = args;
   QUIRE_RETURN_IF_ERROR(stage_.begin());
@@ -100,19 +97,6 @@ Status DeviceChoice::voted_lists(const VotedListsArgs& args) {
   QUIRE_ASSIGN_OR_RETURN(const std::int32_t* const limits,
                          stage_.put(std::span(args.limits, to_size(args.num_groups))));
   QUIRE_RETURN_IF_ERROR(stage_.send());
-  // Some groups at a time, so that their votes take little memory.
-  const std::int64_t heads = args.kv.num_kv_heads,
-                     votes = std::max<std::int64_t>(1, heads * args.num_rows),
-                     kept = heads * std::min(args.k, args.num_rows),
-                     at_once = std::clamp<std::int64_t>(kMostVotes / votes, 1, args.num_groups);
-  DeviceBuffer all_votes(memory_, cuda::MemoryKind::kDevice),
-      best(memory_, cuda::MemoryKind::kDevice);
-  QUIRE_RETURN_IF_ERROR(
-      all_votes.reserve(at_once * votes * static_cast<std::int64_t>(sizeof(float))));
-  QUIRE_RETURN_IF_ERROR(best.reserve(std::max<std::int64_t>(1, at_once * kept) *
-                                     static_cast<std::int64_t>(sizeof(std::int32_t))));
-  a.votes = reinterpret_cast<float*>(all_votes.data());
-  a.best = reinterpret_cast<std::int32_t*>(best.data());
   const std::int64_t width = std::int64_t{args.num_heads} * args.kv.head_dim;
   for (std::int64_t first = 0; first < args.num_groups; first += at_once) {
     a.q = args.q + first * width;

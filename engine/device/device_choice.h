@@ -34,7 +34,7 @@ class DeviceChoice final : public ChoiceOps {
                          std::int32_t* chosen) override;
   Status candidate_rows(const CandidateRowsArgs& args) override;
   Status list_union(const ListUnionArgs& args) override { return memory_->run(args); }
-  Status voted_lists(const VotedListsArgs& args) override;
+  Status voted_lists(const VotedListsArgs& args, std::int64_t at_once) override;
   Status choose_pages(const ChoosePagesArgs& args,
                       std::span<const SequencePages> sequences) override;
   Status fill_slots(const FillSlotsArgs& args, std::span<const SequenceSlots> sequences) override;

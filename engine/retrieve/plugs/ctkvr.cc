@@ -146,10 +146,11 @@ Status CtkvrRetriever::index_in_place(const AssembledPrompt& prompt) {
       !check_memory(*prompt.queries).ok())
     return {};
   indexes_.resize(at(all.num_layers));
+  IndexScratch scratch(*all.compute);
   for (std::int32_t layer = 0; layer < all.num_layers; ++layer) {
     if (!sparse(layer)) continue;
     CentroidInput input = index_input(*prompt.queries, layer, all.cache->view(layer));
-    input.compute = all.compute;
+    input.in_place = &scratch;
     Result<CentroidIndex> index = CentroidIndex::build(*all.device, input);
     if (index.code() == Code::kResourceExhausted) return {};
     QUIRE_RETURN_IF_ERROR(index.status());

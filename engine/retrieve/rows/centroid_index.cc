@@ -11,13 +11,14 @@
 #include "kernels/attention/attention.h"
 #include "kernels/choice/row_products.h"
 #include "kernels/choice/topk.h"
-#include "kernels/choice/voted_lists.h"
 #include "kernels/parallel.h"
 
 namespace quire {
 namespace {
 
-constexpr std::size_t kRowsAtOnce = 64;  ///< rows whose missing lse is computed in one call
+constexpr std::int64_t kRowsAtOnce = 64;  ///< rows whose missing lse is computed in one call
+/// The votes of a device in memory at a time: 128 MiB.
+constexpr std::int64_t kMostVotes = std::int64_t{32} << 20;
 
 std::int64_t padded(std::int64_t rows) {
   return (rows + kPageTokens - 1) / kPageTokens * kPageTokens;
@@ -27,15 +28,6 @@ std::int64_t words_for(std::int64_t rows) { return (rows + 63) / 64; }
 
 void mark(std::span<const std::int32_t> rows, std::uint64_t* bits) {
   for (const std::int32_t row : rows) bits[row / 64] |= std::uint64_t{1} << (row % 64);
-}
-
-/// Copies values to the memory of the Compute.
-Result<const float*> upload(const CentroidInput& input, std::span<const float> values,
-                            ComputeBuffer<float>& to) {
-  QUIRE_RETURN_IF_ERROR(to.reserve(input.memory, count_of(values)));
-  QUIRE_RETURN_IF_ERROR(write_memory(input.memory.get(), to.data(), values.data(),
-                                     count_of(values) * std::int64_t{sizeof(float)}));
-  return static_cast<const float*>(to.data());
 }
 
 /// Returns 1 / length, or 0: a zero query is near to nothing.
@@ -103,7 +95,9 @@ void CentroidIndex::store_centroid(std::int32_t head, std::int64_t slot, const f
 Status CentroidIndex::build_lists(const CentroidInput& input) {
   list_words_ = words_for(input.host.end);
   QUIRE_RETURN_IF_ERROR(lists_.reserve(input.memory, num_kv_heads_ * num_centroids_ * list_words_));
-  if (input.memory != nullptr) QUIRE_RETURN_IF_ERROR(input.memory->synchronize());
+  // The host is about to read keys.
+  if (input.memory != nullptr && input.in_place == nullptr)
+    QUIRE_RETURN_IF_ERROR(input.memory->synchronize());
   const std::int64_t row0 = input.queries->num_rows(input.layer) - num_centroids_,
                      width = std::int64_t{num_heads_} * head_dim_;
   std::vector<float> queries(at(num_centroids_ * width)), lse(at(num_centroids_ * num_heads_));
@@ -116,7 +110,6 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
     for (std::int32_t head = 0; head < num_heads_; ++head)
       store_centroid(head, i, out + std::int64_t{head} * head_dim_);
   });
-  QUIRE_RETURN_IF_ERROR(complete_lse(input, queries, positions, lse));
   VotedListsArgs args{};
   args.q = queries.data();
   args.lse = lse.data();
@@ -130,67 +123,84 @@ Status CentroidIndex::build_lists(const CentroidInput& input) {
   args.k = input.list_rows;
   args.lists = lists_.data();
   args.list_words = list_words_;
-  if (input.compute == nullptr) return voted_lists(args);
-  ComputeBuffer<float> there;
-  QUIRE_ASSIGN_OR_RETURN(args.q, upload(input, queries, there));
-  ComputeBuffer<float> lse_there;
-  QUIRE_ASSIGN_OR_RETURN(args.lse, upload(input, lse, lse_there));
-  QUIRE_RETURN_IF_ERROR(input.compute->choice().voted_lists(args));
-  return input.memory->synchronize();
+  if (input.in_place != nullptr) return make_lists(*input.in_place, args);
+  QUIRE_RETURN_IF_ERROR(complete_lse(args, lse));
+  return voted_lists(args);
+}
+
+/// Makes the lists on the device, those of some centroids at a time, so that votes take little
+/// memory. Nobody waits for them.
+Status CentroidIndex::make_lists(IndexScratch& scratch, VotedListsArgs args) const {
+  const std::shared_ptr<ComputeMemory> memory = scratch.compute.memory();
+  const std::int64_t n = args.num_groups, width = std::int64_t{num_heads_} * head_dim_;
+  const auto upload = [&](const float* values, std::int64_t count, ComputeBuffer<float>& to) {
+    const Status reserved = to.reserve(memory, count);
+    return reserved.ok() ? write_memory(memory.get(), to.data(), values,
+                                        count * static_cast<std::int64_t>(sizeof(float)))
+                         : reserved;
+  };
+  QUIRE_RETURN_IF_ERROR(upload(args.q, n * width, scratch.queries));
+  QUIRE_RETURN_IF_ERROR(upload(args.lse, n * num_heads_, scratch.lse));
+  for (const RowRange& rows : missing_rows({args.lse, at(n * num_heads_)})) {
+    QUIRE_RETURN_IF_ERROR(scratch.out.reserve(memory, kRowsAtOnce * width));
+    AttentionArgs attention = attention_of(args, rows);
+    attention.q = scratch.queries.data() + rows.begin * width;
+    attention.out = scratch.out.data();
+    attention.lse = scratch.lse.data() + rows.begin * num_heads_;
+    QUIRE_RETURN_IF_ERROR(scratch.compute.attention().attend(attention));
+  }
+  const std::int64_t votes = num_kv_heads_ * args.num_rows,
+                     at_once = std::clamp<std::int64_t>(kMostVotes / votes, 1, n);
+  QUIRE_RETURN_IF_ERROR(scratch.votes.reserve(memory, at_once * votes));
+  QUIRE_RETURN_IF_ERROR(
+      scratch.best.reserve(memory, at_once * num_kv_heads_ * std::min(args.k, args.num_rows)));
+  args.q = scratch.queries.data();
+  args.lse = scratch.lse.data();
+  args.votes = scratch.votes.data();
+  args.best = scratch.best.data();
+  return scratch.compute.choice().voted_lists(args, at_once);
+}
+
+/// Returns the centroids without lse [num_centroids, num_heads], as ranges of at most kRowsAtOnce:
+/// their rows did not attend.
+std::vector<RowRange> CentroidIndex::missing_rows(std::span<const float> lse) const {
+  std::vector<RowRange> out;
+  for (std::int64_t i = 0; i < num_centroids_; ++i) {
+    if (!std::isnan(lse[at(i * num_heads_)])) continue;
+    if (!out.empty() && out.back().end == i && i - out.back().begin < kRowsAtOnce)
+      out.back().end = i + 1;
+    else
+      out.push_back({i, i + 1});
+  }
+  return out;
+}
+
+/// Returns the attention that rows would have had, but for q, out and lse.
+AttentionArgs CentroidIndex::attention_of(const VotedListsArgs& args, const RowRange& rows) const {
+  AttentionArgs out{};
+  out.query_positions = args.limits + rows.begin;
+  out.rows = rows.end - rows.begin;
+  out.ldq = out.ldo = std::int64_t{num_heads_} * head_dim_;
+  out.num_heads = num_heads_;
+  out.scale = args.scale;
+  out.kv = args.kv;
+  return out;
 }
 
 /// Completes lse [num_centroids, num_heads]: that of the rows' own attention, and for rows that did
 /// not attend, the one it would have had.
-Status CentroidIndex::complete_lse(const CentroidInput& input, std::span<const float> queries,
-                                   std::span<const std::int32_t> positions,
-                                   std::vector<float>& lse) const {
+Status CentroidIndex::complete_lse(const VotedListsArgs& args, std::span<float> lse) const {
   const std::int64_t width = std::int64_t{num_heads_} * head_dim_;
-  std::vector<std::int64_t> missing;
-  for (std::int64_t i = 0; i < num_centroids_; ++i)
-    if (std::isnan(lse[at(i * num_heads_)])) missing.push_back(i);
-  std::vector<float> some, part;
-  std::vector<std::int32_t> some_positions;
-  for (std::size_t first = 0; first < missing.size(); first += kRowsAtOnce) {
-    const std::span<const std::int64_t> rows = std::span(missing).subspan(
-        first, std::min(kRowsAtOnce, missing.size() - first));
-    some.clear();
-    some_positions.clear();
-    for (const std::int64_t row : rows) {
-      const auto query = queries.subspan(at(row * width), at(width));
-      some.insert(some.end(), query.begin(), query.end());
-      some_positions.push_back(positions[at(row)]);
-    }
-    part.resize(rows.size() * at(num_heads_));
-    AttentionArgs args{};
-    args.q = some.data();
-    args.query_positions = some_positions.data();
-    args.rows = count_of(rows);
-    args.ldq = args.ldo = width;
-    args.num_heads = num_heads_;
-    args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-    args.kv = input.kv;
-    QUIRE_RETURN_IF_ERROR(attend(input, args, part));
-    for (std::size_t r = 0; r < rows.size(); ++r)
-      std::copy_n(part.begin() + static_cast<std::ptrdiff_t>(r) * num_heads_, num_heads_,
-                  lse.begin() + rows[r] * num_heads_);
+  std::vector<float> out;
+  for (const RowRange& rows : missing_rows(lse)) {
+    AttentionArgs own = attention_of(args, rows);
+    out.resize(at(own.rows * width));
+    own.q = args.q + rows.begin * width;
+    own.out = out.data();
+    own.lse = lse.data() + rows.begin * num_heads_;
+    QUIRE_RETURN_IF_ERROR(attention(own));
   }
   return {};
-}
-
-/// Computes the lse [rows, num_heads] of attention; its output is not used.
-Status CentroidIndex::attend(const CentroidInput& input, AttentionArgs args,
-                             std::span<float> lse) const {
-  ComputeBuffer<float> queries, out, lse_there;
-  QUIRE_RETURN_IF_ERROR(
-      out.reserve(input.compute != nullptr ? input.memory : nullptr, args.rows * args.ldo));
-  args.out = out.data();
-  args.lse = lse.data();
-  if (input.compute == nullptr) return attention(args);
-  QUIRE_ASSIGN_OR_RETURN(args.q, upload(input, {args.q, at(args.rows * args.ldq)}, queries));
-  QUIRE_RETURN_IF_ERROR(lse_there.reserve(input.memory, count_of(lse)));
-  args.lse = lse_there.data();
-  QUIRE_RETURN_IF_ERROR(input.compute->attention().attend(args));
-  return input.compute->read(lse_there.data(), count_of(lse), lse.data());
 }
 
 Status CentroidIndex::recall(std::int32_t kv_head, const float* query, std::int64_t probes,

@@ -13,12 +13,21 @@
 #include "engine/residency/device_pool.h"
 #include "engine/retrieve/prompt_queries.h"
 #include "kernels/attention/attention.h"
+#include "kernels/choice/voted_lists.h"
 #include "kernels/rows/kv.h"
 
 namespace quire {
 
 /// Appends the indices of set bits, ascending.
 void append_marked(std::span<const std::uint64_t> bits, std::vector<std::int32_t>& rows);
+
+/// IndexScratch is memory in which a Compute makes the lists of one layer after another.
+struct IndexScratch {
+  explicit IndexScratch(Compute& makes) : compute(makes) {}
+  Compute& compute;
+  ComputeBuffer<float> queries, lse, out, votes;
+  ComputeBuffer<std::int32_t> best;
+};
 
 struct CentroidInput {
   const PromptQueries* queries = nullptr;  ///< queries of the layer, oldest first: the centroids
@@ -32,7 +41,7 @@ struct CentroidInput {
   std::shared_ptr<ComputeMemory> memory;
   /// The Compute that makes the lists, in whose memory `kv` lies; null: the host does, and `kv`
   /// lies in ordinary memory.
-  Compute* compute = nullptr;
+  IndexScratch* in_place = nullptr;
 };
 
 /// CentroidIndex indexes one layer and has a list of rows for each KV head and centroid. The list
@@ -80,9 +89,10 @@ class CentroidIndex {
  private:
   CentroidIndex() = default;
   Status build_lists(const CentroidInput& input);
-  Status complete_lse(const CentroidInput& input, std::span<const float> queries,
-                      std::span<const std::int32_t> positions, std::vector<float>& lse) const;
-  Status attend(const CentroidInput& input, AttentionArgs args, std::span<float> lse) const;
+  Status make_lists(IndexScratch& scratch, VotedListsArgs args) const;
+  std::vector<RowRange> missing_rows(std::span<const float> lse) const;
+  AttentionArgs attention_of(const VotedListsArgs& args, const RowRange& rows) const;
+  Status complete_lse(const VotedListsArgs& args, std::span<float> lse) const;
   void store_centroid(std::int32_t head, std::int64_t slot, const float* query);
   std::int64_t slot_of(std::int64_t i) const { return (oldest_ + i) % num_centroids_; }
   std::uint64_t* list_at(std::int32_t kv_head, std::int64_t slot) {
