@@ -2,23 +2,25 @@
 # What `auto` may take on a pretrained model: SmolLM2-135M-Instruct (scripts/get_model.sh smollm2)
 # on questions over three paragraphs of XQuAD each, and on the same kind of questions over
 # paragraphs that do not answer them, which must certify nothing.
-#   bench/certificates.sh --data FOLDER [--questions N] [--strategies LIST] [--work FOLDER]
-#                         [--quire FILE]
+#   bench/certificates.sh --data FOLDER [--questions N] [--strategies LIST] [--lead-in]
+#                         [--work FOLDER] [--quire FILE]
 # FOLDER holds xquad_en.json.gz and the question sets of bench/real_text.sh, by whose questions of
 # even rank the heads are chosen. N questions (1,190, all there are) are asked under each strategy
-# of LIST (prophetkv:r=0.6), and 160 that cannot be answered under reuse. --work keeps the state, so
-# that the same command goes on after an interruption, and the store, from which 'quire model card'
-# makes a card. --quire is a finished program to measure with, in place of a new build.
+# of LIST (prophetkv:r=0.6), and 160 that cannot be answered under reuse; with --lead-in over
+# documents that are read behind the lead-in. --work keeps the state, so that the same command goes
+# on after an interruption, and the store, from which 'quire model card' makes a card. --quire is a
+# finished program to measure with, in place of a new build.
 # Prints {"settings", "rows", "certificates"}: rows and details of 'quire fidelity', each with
 # `suite`, and what the program says of each strategy.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=1190; work=; quire=; strategies=prophetkv:r=0.6
+data=; questions=1190; work=; quire=; strategies=prophetkv:r=0.6; lead_in=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --strategies) strategies="${2:?--strategies needs a list}"; shift ;;
+    --lead-in) lead_in=(--lead-in) ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
@@ -49,7 +51,8 @@ instruction+=" possible."
 # measure SUITE STORE STRATEGIES. No --work: the calibration of --store counts without it alone.
 measure() {
   "$quire" fidelity -m "$model" --suite "$work/$1.jsonl" --limit 0 --store "$work/$2" \
-    --certify --instruction "$instruction" --strategies "$3" --json "$work/$1.json" |
+    --certify "${lead_in[@]}" --instruction "$instruction" --strategies "$3" \
+    --json "$work/$1.json" |
     tee "$work/$1.report" >&2
 }
 measure short store "$strategies"
