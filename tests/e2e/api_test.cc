@@ -696,7 +696,8 @@ TEST_F(ApiTest, CacheSaltSplitsANamespace) {
   EXPECT_GT(int_at(same, "usage.cache_details.reused_tokens"), 100) << json::serialize(same);
   const auto other = ask("q", R"(["salted"])",
                          R"(,"max_tokens":1,"cache":{"strategy":"reuse","write":false})");
-  EXPECT_EQ(int_at(other, "usage.cache_details.reused_tokens"), 0) << json::serialize(other);
+  // Only what stands before the document may be known, from prompts without the salt.
+  EXPECT_LT(int_at(other, "usage.cache_details.reused_tokens"), 16) << json::serialize(other);
   EXPECT_EQ(text_at(other, "cache.misses.0.reason"), "salt_mismatch");
   EXPECT_EQ(service->log().find("salt-number-one"), std::string::npos);
 }

@@ -65,11 +65,10 @@ def test_documents_given_whole_are_cached_once_and_read_from_the_cache_then(
         usage = answer.usage_metadata
         assert usage is not None
         tokens = sum(d.tokens for d in client.documents.iter())
-        assert usage["input_token_details"] == (
-            {"cache_read": 0, "cache_creation": tokens}
-            if first
-            else {"cache_read": tokens, "cache_creation": 0}
-        )
+        details = usage["input_token_details"]
+        assert details["cache_creation"] == (tokens if first else 0)
+        # What stands before the documents may be known from earlier prompts.
+        assert 0 <= details["cache_read"] - (0 if first else tokens) < 40
         assert 0 < usage["input_tokens"] - tokens < 40
     assert len(client.jobs.list()) == 1
     assert {d.id: d.title for d in client.documents.iter()} == {

@@ -75,7 +75,8 @@ async def test_every_way_of_asking_gives_the_same_answer(
     ):
         assert "".join(delta or "" for _, delta, _ in pieces) == answer.text
         assert pieces[-1][0] == answer.text
-        assert pieces[-1][2].usage.cached_tokens == answer.raw.usage.cached_tokens
+        # What stands before the documents may be known from earlier prompts.
+        assert 0 <= pieces[-1][2].usage.cached_tokens - answer.raw.usage.cached_tokens < 40
 
 
 def test_what_the_model_is_told_and_tells(llm: QuireLLM) -> None:
