@@ -58,7 +58,7 @@ class KvOps {
   virtual ~KvOps() = default;
   virtual Status write_rows(const RopeTable& table, const WriteRowsArgs& args) = 0;
   /// Places stored rows of one layer in `dst` and rotates K to its positions. A device uploads the
-  /// rows on another stream, double-buffered, while earlier calls still compute; later calls see
+  /// rows on another stream, in buffers used in turn, while earlier calls compute; later calls see
   /// them.
   virtual Status place(const RopeTable& table, const MutableKvView& dst,
                        std::span<const StoredRows> rows) = 0;

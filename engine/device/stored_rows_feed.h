@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "base/side_thread.h"
 #include "engine/compute/kv_ops.h"
 #include "engine/device/device_memory.h"
+#include "engine/device/side_thread.h"
 
 namespace quire {
 

@@ -1,5 +1,5 @@
 // Reference, CPU and CUDA (emulated) agree on the rows that groups of queries attend to most.
-#include "kernels/cuda/choice/voted_lists.cuh"
+#include "kernels/cuda/attention/voted_lists.cuh"
 
 #include <string>
 

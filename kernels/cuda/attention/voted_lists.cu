@@ -1,4 +1,4 @@
-#include "kernels/cuda/choice/voted_lists.cuh"
+#include "kernels/cuda/attention/voted_lists.cuh"
 
 #include "kernels/cuda/hardware.cuh"
 #include "kernels/cuda/kernels.h"

@@ -1,4 +1,4 @@
-#include "base/side_thread.h"
+#include "engine/device/side_thread.h"
 
 #include <pthread.h>
 
