@@ -28,8 +28,12 @@ constexpr int kMostAttempts = 4;    // attempts of a search whose documents chan
 constexpr std::size_t kMostResults = 1000;
 /// How many places of each ranking are fused.
 constexpr std::size_t kFusedResults = 100, kFusedPerResult = 4;
+/// What the least of a ranking by meaning has that a text outside of it has not.
+constexpr double kLeastMeaning = 0.1;
 /// How many of the best chunks name documents, and how many they may name.
 constexpr std::size_t kNamingResults = 10, kMostNamed = 64;
+/// The most that a name gives, as a part of the score of the text that names: less than it has.
+constexpr double kMostOfNaming = 0.999;
 
 using DocumentName = std::pair<std::string, std::string>;  // namespace, id
 
@@ -52,27 +56,33 @@ IndexedDocument indexed(const DocumentManifest& m, std::string_view text,
   return d;
 }
 
-/// Returns the best first; equal sums are ordered by id, then chunk.
+double of_best(double score, const std::vector<ChunkHit>& ranking) {
+  return ranking.front().score > 0 ? score / ranking.front().score : 0;
+}
+
+double between_least_and_best(double score, const std::vector<ChunkHit>& ranking) {
+  const double least = ranking.back().score, best = ranking.front().score;
+  return best > least ? kLeastMeaning + (1 - kLeastMeaning) * (score - least) / (best - least) : 1;
+}
+
+/// Returns all hits, the best first; equal sums are ordered by id, then chunk.
 std::vector<ChunkHit> fused(const std::vector<ChunkHit>& words,
                             const std::vector<ChunkHit>& meaning, const Fusion& fusion,
-                            RetrieveUnit unit, std::size_t k) {
+                            RetrieveUnit unit) {
   std::map<std::pair<std::string, std::int32_t>, ChunkHit> sums;
-  for (const auto* found : {&words, &meaning}) {
-    const auto& ranking = *found;
-    const double share = 2 * (found == &meaning ? fusion.meaning : 1 - fusion.meaning);
-    for (std::size_t rank = 0; rank < ranking.size(); ++rank) {
-      const ChunkHit& hit = ranking[rank];
-      const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0},
-                                       ChunkHit{hit.id, hit.version, hit.chunk, 0})
-                          .first;
-      at->second.score += share / (fusion.constant + 1 + static_cast<double>(rank));
-    }
-  }
+  const auto add = [&](const ChunkHit& hit, double part) {
+    const auto at = sums.try_emplace({hit.id, unit == RetrieveUnit::kChunk ? hit.chunk : 0},
+                                     ChunkHit{hit.id, hit.version, hit.chunk, 0})
+                        .first;
+    at->second.score += part;
+  };
+  for (const ChunkHit& hit : words) add(hit, (1 - fusion.meaning) * of_best(hit.score, words));
+  for (const ChunkHit& hit : meaning)
+    add(hit, fusion.meaning * between_least_and_best(hit.score, meaning));
   std::vector<ChunkHit> out;
   for (auto& [name, hit] : sums) out.push_back(std::move(hit));
   std::stable_sort(out.begin(), out.end(),
                    [](const ChunkHit& a, const ChunkHit& b) { return a.score > b.score; });
-  out.resize(std::min(out.size(), k));
   return out;
 }
 
@@ -373,7 +383,8 @@ std::map<std::string, double> RetrievalImpl::named_by(std::string_view ns,
   return out;
 }
 
-/// Adds to the best chunk of each document that the best hits name a part of their scores.
+/// Adds a part of the best hits' scores to the documents that they name: to the best chunk of each
+/// in the ranking, or where it has none there, to its best chunk by words. Keeps the length.
 Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& index,
                                     const std::vector<std::string>& words,
                                     const LexicalIndex::Filter& filter,
@@ -394,14 +405,14 @@ Status RetrievalImpl::follow_titles(std::string_view ns, const LexicalIndex& ind
       const std::vector<ChunkHit> best,
       index.search(words, named.size(), LexicalIndex::Unit::kBestChunkOfDocument, is_named));
   const std::size_t limit = ranking.size();
-  for (const ChunkHit& hit : best) {
-    const auto same = [&](const ChunkHit& other) {
-      return other.id == hit.id &&
-             (request.unit == RetrieveUnit::kDocument || other.chunk == hit.chunk);
-    };
-    auto at = std::ranges::find_if(ranking, same);
+  for (ChunkHit hit : best) {
+    // Its BM25 score is of another scale, and a text that is in neither ranking has none here.
+    if (request.scorer == RetrieveScorer::kHybrid) hit.score = 0;
+    auto at = std::ranges::find(ranking, hit.id, &ChunkHit::id);
     if (at == ranking.end()) at = ranking.insert(ranking.end(), hit);
-    at->score += links * named.at(hit.id);
+    const double best_naming = named.at(hit.id);
+    at->score = std::max(at->score,
+                         std::min(at->score + links * best_naming, kMostOfNaming * best_naming));
   }
   std::ranges::stable_sort(ranking, [](const ChunkHit& a, const ChunkHit& b) {
     if (a.score != b.score) return a.score > b.score;
@@ -438,9 +449,11 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
                                         by_chunk ? LexicalIndex::Unit::kChunk
                                                  : LexicalIndex::Unit::kBestChunkOfDocument,
                                         filter));
-    QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, rankings[0]));
-    rankings[0].resize(std::min(rankings[0].size(), limit));
-    if (request.scorer == RetrieveScorer::kBm25) return std::move(rankings[0]);
+    if (request.scorer == RetrieveScorer::kBm25) {
+      QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, rankings[0]));
+      rankings[0].resize(std::min(rankings[0].size(), limit));
+      return std::move(rankings[0]);
+    }
     std::erase_if(rankings[0], [](const ChunkHit& hit) { return hit.score <= 0; });
   }
   EmbeddingIndex::Search search;
@@ -455,7 +468,10 @@ Result<std::vector<ChunkHit>> RetrievalImpl::ranked(std::string_view ns,
   };
   QUIRE_ASSIGN_OR_RETURN(rankings[1], vectors_->search(ns, vector, search));
   if (request.scorer == RetrieveScorer::kEmbedding) return std::move(rankings[1]);
-  return fused(rankings[0], rankings[1], options_.fusion, request.unit, request.k);
+  std::vector<ChunkHit> both = fused(rankings[0], rankings[1], options_.fusion, request.unit);
+  QUIRE_RETURN_IF_ERROR(follow_titles(ns, index, words, filter, request, both));
+  both.resize(std::min(both.size(), request.k));
+  return both;
 }
 
 /// Returns the text of a hit; none: the document has changed since it was indexed.

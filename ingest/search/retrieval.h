@@ -25,15 +25,14 @@ enum class RetrieveScorer : std::uint8_t {
   kHybrid,
 };
 
-/// Weighted reciprocal rank fusion of two rankings (Cormack, Clarke and Buettcher 2009, with
-/// weights): the sum of share / (constant + rank) over the rankings that contain a chunk. The share
-/// of meaning is 2 * meaning, that of words 2 * (1 - meaning).
+/// A convex combination of two rankings' scores (Bruch, Gai and Ingber 2023), each scaled to 0..1:
+/// BM25 as part of its best, cosines from 0.1 for the least of the ranking to 1 for its best, so
+/// that encoders whose cosines are all alike count as much. What a ranking lacks has 0 there.
 struct Fusion {
-  double constant = 60;
-  double meaning = 0.5;
+  double meaning = 0.5;  ///< share of the cosines; the rest is that of the words
 };
 /// With a text encoder, whose ranking is the better one (docs/retrieval.md).
-inline constexpr Fusion kEncoderFusion{.constant = 5, .meaning = 0.6};
+inline constexpr Fusion kEncoderFusion{.meaning = 0.75};
 
 struct RetrievalOptions {
   /// Limit of memory over all namespaces; past it the index lies on disk. 0: no limit.
@@ -46,10 +45,11 @@ struct RetrievalOptions {
   std::optional<EmbeddingOptions> embeddings = {};  ///< none: RetrieveScorer::kBm25 only
   RetrieveScorer scorer = RetrieveScorer::kBm25;    ///< of requests that name none; not kAuto
   Fusion fusion = {};                               ///< of RetrieveScorer::kHybrid
-  /// Part of a chunk's BM25 score that goes on to the best chunk of each document whose title it
-  /// names, from the best chunks; the largest such part counts. 0: none. Chosen on questions of
-  /// even rank (docs/retrieval.md).
-  double links = 0.4;
+  /// Part of a chunk's score that goes on to the best chunk of each document whose title it names,
+  /// from the best chunks; the largest such part counts. By it a text comes to stand at most right
+  /// behind the one that names it. Not with kEmbedding. 0: none. Chosen on questions of even rank
+  /// (docs/retrieval.md).
+  double links = 0.6;
 };
 
 struct RetrieveRequest {

@@ -82,7 +82,7 @@ struct Config {
     std::string embeddings_url, embeddings_model, embeddings_key_env;
     std::string encoder_weights = "f32";
     std::int64_t encoder_threads = 0, rerank = 20;
-    double links = 0.4;
+    double links = 0.6;
     std::int64_t max_index_bytes = std::int64_t{512} << 20,
                  max_index_disk_bytes = std::int64_t{4} << 30,
                  max_embedding_bytes = std::int64_t{512} << 20,

@@ -256,8 +256,8 @@ std::vector<Setting> make_table() {
                     "retrieve.encoder, else bm25",
                     "auto", "bm25", "embedding", "hybrid"),
       QUIRE_SETTING(retrieve, "links", links, 0, 1,
-                    "part of a text's match with the question's words that goes on to documents "
-                    "whose titles it names; 0: none"),
+                    "part of a text's score that goes on to documents whose titles it names; 0: "
+                    "none"),
       QUIRE_SETTING(retrieve, "max_embedding_bytes", max_embedding_bytes, 0, kBig,
                     "memory of embeddings; past it a part lies on disk"),
       QUIRE_SETTING(retrieve, "max_embedding_disk_bytes", max_embedding_disk_bytes, 0, kBig,

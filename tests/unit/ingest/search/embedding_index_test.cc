@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <thread>
 #include <tuple>
 
@@ -39,8 +41,9 @@ class EmbeddingIndexTest : public ::testing::Test {
   }
   /// Commits a document of the given chunks, which are separated by bars.
   void commit(const std::string& id, const std::string& bars, const std::string& metadata = "{}",
-              const std::string& ns = "n") {
+              const std::string& ns = "n", const std::string& title = "") {
     DocumentManifest m;
+    m.title = title;
     m.ns = ns;
     m.id = id;
     m.metadata_json = metadata;
@@ -500,21 +503,26 @@ TEST_F(EmbeddingIndexTest, AQuestionThatCannotBeEmbeddedFailsTheSearchOnly) {
   EXPECT_EQ(texts(ask("red fish")), Texts{"red fish"});
 }
 
-TEST_F(EmbeddingIndexTest, HybridAddsReciprocalRanks) {
+TEST_F(EmbeddingIndexTest, HybridAddsScaledScores) {
   start();
   commit("both", "green tea");
   commit("words", "green and tea");
   commit("none", "blue sky");
   synchronize();
   const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
+  const auto words = search(ask("green tea", 9, RetrieveScorer::kBm25));
+  const auto meaning = search(ask("green tea", 9, RetrieveScorer::kEmbedding));
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].document_id, "both");
-  EXPECT_NEAR(found[0].score, 2.0 / 61, 1e-9);  // is first in both rankings
+  EXPECT_NEAR(found[0].score, 1, 1e-9);  // is first in both rankings
   EXPECT_EQ(found[1].document_id, "words");
-  EXPECT_NEAR(found[1].score, 2.0 / 62, 1e-9);
+  EXPECT_NEAR(found[1].score,
+              0.5 * words[1].score / words[0].score +
+                  0.5 * (0.1 + 0.9 * (meaning[1].score - meaning[2].score) /
+                                   (meaning[0].score - meaning[2].score)),
+              1e-9);
   EXPECT_EQ(found[2].document_id, "none");
-  // It has no word of the question, so its vector alone ranks it.
-  EXPECT_NEAR(found[2].score, 1.0 / 63, 1e-9);
+  EXPECT_NEAR(found[2].score, 0.05, 1e-9) << "no word of the question, and the least alike";
   EXPECT_EQ(search(ask("green tea", 1, RetrieveScorer::kHybrid)).size(), 1u);
 }
 
@@ -522,13 +530,47 @@ TEST_F(EmbeddingIndexTest, FusionWeighsBothRankings) {
   commit("both", "green tea");
   commit("words", "green and tea");
   commit("none", "blue sky");
-  start({}, nullptr, RetrieveScorer::kHybrid, {.constant = 5, .meaning = 0.9});
+  start({}, nullptr, RetrieveScorer::kHybrid, {.meaning = 0.9});
   const auto found = search(ask("green tea", 9, RetrieveScorer::kHybrid));
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_NEAR(found[0].score, (0.2 + 1.8) / 6, 1e-9);
-  EXPECT_NEAR(found[1].score, (0.2 + 1.8) / 7, 1e-9);
+  EXPECT_NEAR(found[0].score, 1, 1e-9);
   EXPECT_EQ(found[2].document_id, "none");
-  EXPECT_NEAR(found[2].score, 1.8 / 8, 1e-9) << "only its meaning ranks it";
+  EXPECT_NEAR(found[2].score, 0.09, 1e-9);
+}
+
+TEST_F(EmbeddingIndexTest, ASingleTextHasTheWholeScore) {
+  start();
+  commit("only", "green tea");
+  synchronize();
+  EXPECT_NEAR(search(ask("green tea", 9, RetrieveScorer::kHybrid))[0].score, 1, 1e-9);
+  EXPECT_NEAR(search(ask("blue sky", 9, RetrieveScorer::kHybrid))[0].score, 0.5, 1e-9)
+      << "what its meaning gives, however far it is";
+}
+
+TEST_F(EmbeddingIndexTest, HybridFollowsTitlesBehindTheFusion) {
+  start();
+  commit("song", "get low is a song by dillon francis", "{}", "n", "Get Low");
+  commit("man", "he likes tea", "{}", "n", "Dillon Francis");
+  for (const char* id : {"x", "y", "z"}) commit(id, "get low tea in the song of the tide");
+  synchronize();
+  const auto score = [&](double links) {
+    RetrieveRequest request = ask("get low song", 9, RetrieveScorer::kHybrid);
+    request.links = links;
+    std::map<std::string, double> out;
+    for (const Passage& p : search(request)) out[p.document_id] = p.score;
+    return out;
+  };
+  const auto without = score(0), some = score(0.3), all = score(1);
+  ASSERT_EQ(without.size(), 5u);
+  EXPECT_NEAR(some.at("man"),
+              std::max(without.at("man"), std::min(without.at("man") + 0.3 * without.at("song"),
+                                                   0.999 * without.at("song"))),
+              1e-9);
+  EXPECT_GT(some.at("man"), without.at("man"));
+  EXPECT_NEAR(all.at("man"), 0.999 * without.at("song"), 1e-9)
+      << "it comes right behind the text that names it";
+  EXPECT_EQ(some.at("song"), without.at("song"));
+  EXPECT_EQ(some.at("x"), without.at("x"));
 }
 
 TEST_F(EmbeddingIndexTest, WithoutEmbeddingsOtherScorersAreRefused) {
