@@ -29,6 +29,8 @@
 #include "bench/cached_documents.h"
 #include "bench/cited_answers.h"
 #include "engine/answer/cited_blocks.h"
+#include "engine/calibrate/citation_calibration.h"
+#include "fidelity/calibrate/citation_examples.h"
 #include "fidelity/suite_reader.h"
 
 namespace quire::bench {
@@ -88,7 +90,7 @@ Options parse(int argc, char** argv) {
 /// Question is one question with its answer.
 struct Question {
   const SuiteRecord* record = nullptr;
-  KeptAnswer answer;
+  CitableAnswer answer;
 };
 
 /// Named is one citation of a system.
@@ -197,7 +199,7 @@ std::vector<Named> rule_citations(const std::vector<Question>& questions, bool t
 double strangers(const std::vector<Question>& questions, bool titles) {
   std::size_t cited = 0;
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    const KeptAnswer& next = questions[(i + 1) % questions.size()].answer;
+    const CitableAnswer& next = questions[(i + 1) % questions.size()].answer;
     Question q{questions[i].record, next};
     q.answer.text = questions[i].answer.text;
     q.answer.token_ends = {q.answer.text.size()};
@@ -216,7 +218,7 @@ std::vector<Named> best_citations(const std::vector<Question>& questions, By by,
   std::vector<Named> all;
   for (std::size_t i = 0; i < questions.size(); ++i) {
     const Question& q = questions[i];
-    const KeptAnswer& a = q.answer;
+    const CitableAnswer& a = q.answer;
     WordSupport words(a.plan, a.documents,
                       by == By::kQuestionAndAnswer ? q.record->question : std::string(), kLanguage);
     for (const auto& [begin, end] : answer_sentences(a.text, CitationRule().shortest_sentence)) {
@@ -259,83 +261,24 @@ std::vector<Named> best_citations(const std::vector<Question>& questions, By by,
   return all;
 }
 
-/// Example is one pair of a sentence and a document, to fit with.
-struct Example {
-  std::size_t question = 0;
-  ContextEvidence evidence;
-  double right = 0;
-};
-
-using Row4 = std::array<double, 4>;
-Row4 word_features(const ContextEvidence& e) { return {1, e.share, e.lead, e.question}; }
-Row4 title_features(const ContextEvidence& e) { return {1, e.share, e.question, *e.title}; }
-
-/// Fits a logistic regression by Newton's method, with a ridge of 1 on all but the constant.
-Row4 fitted(const std::vector<std::pair<Row4, double>>& examples) {
-  Row4 w{};
-  for (int round = 0; round < 30; ++round) {
-    std::array<std::array<double, 5>, 4> m{};  // Hessian, and the gradient behind it
-    for (std::size_t i = 0; i < 4; ++i) {
-      const double ridge = i > 0 ? 1 : 1e-6;
-      m[i][i] = ridge;
-      m[i][4] = ridge * w[i];
-    }
-    for (const auto& [x, y] : examples) {
-      const double p = 1 / (1 + std::exp(-std::inner_product(x.begin(), x.end(), w.begin(), 0.0)));
-      for (std::size_t i = 0; i < 4; ++i) {
-        m[i][4] += (p - y) * x[i];
-        for (std::size_t j = 0; j < 4; ++j) m[i][j] += p * (1 - p) * x[i] * x[j];
-      }
-    }
-    for (std::size_t i = 0; i < 4; ++i) {  // Gauss-Jordan; the matrix is positive definite
-      for (std::size_t j = 5; j-- > i;) m[i][j] /= m[i][i];
-      for (std::size_t k = 0; k < 4; ++k) {
-        if (k == i) continue;
-        for (std::size_t j = 5; j-- > i;) m[k][j] -= m[k][i] * m[i][j];
-      }
-    }
-    for (std::size_t i = 0; i < 4; ++i) w[i] -= m[i][4];
-  }
-  return w;
-}
-
-CitationConfidence fitted_to(const std::vector<Example>& examples) {
-  std::vector<std::pair<Row4, double>> words, titles;
-  for (const Example& e : examples) {
-    words.emplace_back(word_features(e.evidence), e.right);
-    if (e.evidence.title) titles.emplace_back(title_features(e.evidence), e.right);
-  }
-  const Row4 w = fitted(words), t = fitted(titles);
-  return {{w[0], w[1], w[2], w[3]}, {t[0], t[1], t[2], t[3]}};
-}
-
 /// Prints fitted constants, and precision and reach by least confidence, each question tried with
 /// the constants that the other four fifths of the questions gave.
 void print_fit(const std::vector<std::vector<Question>>& sets) {
   constexpr std::size_t kFolds = 5;
-  std::array<std::vector<Example>, kFolds> without;
-  std::vector<Example> all;
+  std::array<std::vector<CitationExample>, kFolds> without;
+  std::vector<CitationExample> all;
   for (const auto& questions : sets) {
     for (std::size_t i = 0; i < questions.size(); ++i) {
-      const Question& q = questions[i];
-      WordSupport words(q.answer.plan, q.answer.documents, q.record->question, kLanguage);
-      for (const auto& [begin, end] :
-           answer_sentences(q.answer.text, CitationRule().shortest_sentence)) {
-        const auto evidence = words.evidence(
-            std::string_view(q.answer.text).substr(begin, end - begin));
-        for (std::size_t c = 0; c < evidence.size(); ++c) {
-          const Example e{i, evidence[c],
-                          is_gold(*q.record, static_cast<std::int32_t>(c)) ? 1.0 : 0.0};
-          all.push_back(e);
-          for (std::size_t f = 0; f < kFolds; ++f)
-            if (i % kFolds != f) without[f].push_back(e);
-        }
-      }
+      std::vector<CitationExample> own;
+      add_citation_examples(*questions[i].record, questions[i].answer, i, kLanguage, own);
+      all.insert(all.end(), own.begin(), own.end());
+      for (std::size_t f = 0; f < kFolds; ++f)
+        if (i % kFolds != f) without[f].insert(without[f].end(), own.begin(), own.end());
     }
   }
-  const CitationConfidence c = fitted_to(all);
+  const CitationConfidence c = fit_citation_confidence(all);
   std::array<CitationConfidence, kFolds> folds;
-  for (std::size_t f = 0; f < kFolds; ++f) folds[f] = fitted_to(without[f]);
+  for (std::size_t f = 0; f < kFolds; ++f) folds[f] = fit_citation_confidence(without[f]);
   std::printf(
       "{\"settings\": {\"by_words\": [%.2f, %.2f, %.2f, %.2f], \"by_title\": [%.2f, %.2f, %.2f, "
       "%.2f]}, \"rows\": [",

@@ -12,13 +12,12 @@
 #include "base/index.h"
 #include "base/json_parse.h"
 #include "bench/cached_documents.h"
-#include "fidelity/answer_sink.h"
+#include "engine/engine.h"
 
 namespace quire::bench {
 namespace json = boost::json;
 namespace {
 
-constexpr std::int32_t kMostTokens = 48;
 constexpr double kAttentionUnit = 1e-5;  ///< attention is kept as whole numbers of it
 
 }  // namespace
@@ -47,7 +46,7 @@ CitedAnswers::CitedAnswers(std::string file, std::string model)
 
 CitedAnswers::~CitedAnswers() = default;
 
-KeptAnswer CitedAnswers::answer(const SuiteRecord& record) {
+CitableAnswer CitedAnswers::answer(const SuiteRecord& record) {
   const std::string hash = record_hash(record).hex();
   const auto found = std::ranges::lower_bound(known_, hash, {},
                                               [](const auto& k) { return k.first; });
@@ -72,57 +71,29 @@ void CitedAnswers::open() {
 
 std::string CitedAnswers::ask(const SuiteRecord& record) {
   if (!opened_) open();
-  const PromptFormat& format = opened_->engine->prompt_format();
-  QueryRequest request;
-  request.id = "bench";
-  request.prefix_ids = take(format.prefix());
-  std::vector<DocumentTokens> tokens;
-  for (const SuiteDocument& d : *record.documents) {
-    tokens.push_back(take(format.document(d.title, d.text)));
-    QueryContext context;
-    context.token_ids = tokens.back().ids;
-    request.contexts.push_back(std::move(context));
-  }
-  request.suffix_ids = take(format.suffix(record.question));
-  request.attribute = true;
-  request.sampling.max_tokens = kMostTokens;
-  for (const auto& s : format.stop_strings()) request.sampling.stop.push_back(s);
-  request.sampling.stop_token_ids = format.stop_ids();
-  auto sink = std::make_shared<AnswerSink>(0);
-  auto handle = take(opened_->engine->query(std::move(request), sink));
-  sink->wait(handle, nullptr);
-  check(sink->status);
+  const CitableAnswer answer = take(answer_over_texts(*opened_->engine, record));
   json::array documents, attention;
-  for (std::size_t c = 0; c < sink->plan.contexts.size(); ++c) {
+  for (const CitedText& text : answer.documents) {
     json::array blocks;
-    const std::size_t size = (*record.documents)[c].text.size();
-    for (const PlannedBlock& b : sink->plan.contexts[c].blocks) {
-      std::size_t begin = size, end = 0;
-      for (std::int32_t t = b.first_token; t < b.first_token + b.num_tokens; ++t) {
-        const TokenSpan& span = tokens[c].spans.at(to_size(t));
-        begin = std::min<std::size_t>(begin, span.begin);
-        end = std::max<std::size_t>(end, span.end);
-      }
-      blocks.push_back(json::array{begin, std::max(begin, end)});
-    }
+    for (const auto& [begin, end] : text.blocks) blocks.push_back(json::array{begin, end});
     documents.push_back(std::move(blocks));
   }
-  for (const float share : sink->attribution.share)
+  for (const float share : answer.attention.share)
     attention.push_back(std::llround(double{share} / kAttentionUnit));
   return json::serialize(
       json::object{{"model", model_},
                    {"record", record_hash(record).hex()},
                    {"question", record.question},
-                   {"answer", sink->text},
-                   {"token_ends", json::array(sink->token_ends.begin(), sink->token_ends.end())},
+                   {"answer", answer.text},
+                   {"token_ends", json::array(answer.token_ends.begin(), answer.token_ends.end())},
                    {"blocks", std::move(documents)},
-                   {"attended_tokens", sink->attribution.num_tokens},
+                   {"attended_tokens", answer.attention.num_tokens},
                    {"attention", std::move(attention)}});
 }
 
-KeptAnswer CitedAnswers::parse(const SuiteRecord& record, const std::string& line) const {
+CitableAnswer CitedAnswers::parse(const SuiteRecord& record, const std::string& line) const {
   const json::value value = take(parse_json(line));
-  KeptAnswer out;
+  CitableAnswer out;
   out.text = json::value_to<std::string>(value.at("answer"));
   out.token_ends = json::value_to<std::vector<std::size_t>>(value.at("token_ends"));
   const auto blocks = json::value_to<std::vector<std::vector<std::vector<std::size_t>>>>(

@@ -6,22 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/answer/word_support.h"
-#include "engine/api/plan.h"
-#include "engine/api/query_sink.h"
-#include "engine/engine.h"
+#include "fidelity/calibrate/citation_examples.h"
 #include "fidelity/suite.h"
 
 namespace quire::bench {
-
-/// KeptAnswer is one answer. Contexts are the record's documents, in order.
-struct KeptAnswer {
-  std::string text;
-  std::vector<std::size_t> token_ends;
-  Attribution attention;
-  std::vector<CitedText> documents;
-  Plan plan;  ///< only contexts, with blocks that all layers kept
-};
 
 /// Asks the model that it opens with the first question that is not in the file. Threads: one.
 class CitedAnswers {
@@ -32,7 +20,7 @@ class CitedAnswers {
 
   /// Returns the answer to a record's question over its documents, which are part of the prompt as
   /// text. A new answer is appended to the file. An error ends the program.
-  KeptAnswer answer(const SuiteRecord& record);
+  CitableAnswer answer(const SuiteRecord& record);
   /// Returns the number of answers that the model gave now, not the file.
   std::size_t asked() const { return asked_; }
 
@@ -41,7 +29,7 @@ class CitedAnswers {
 
   void open();
   std::string ask(const SuiteRecord& record);
-  KeptAnswer parse(const SuiteRecord& record, const std::string& line) const;
+  CitableAnswer parse(const SuiteRecord& record, const std::string& line) const;
 
   const std::string file_, model_;
   std::vector<std::pair<std::string, std::string>> known_;  ///< lines by record_hash(), sorted

@@ -12,6 +12,7 @@
 #include "base/words.h"
 #include "engine/api/speed_meter.h"
 #include "engine/cache/page_pool.h"
+#include "engine/calibrate/citation_calibration.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/chat/tools.h"
@@ -167,6 +168,15 @@ Status EngineImpl::make_core(const EngineOptions& options) {
   } else if (heads.status().code() != Code::kNotFound) {
     log_warning("the stored retrieval heads are not readable: run 'quire model calibrate' again",
                 {{"reason", heads.status().to_string()}});
+  }
+  if (const auto confidence = load_citation_confidence(store_, facts.names.fingerprint());
+      confidence.ok()) {
+    info_.citation_confidence = *confidence;
+  } else if (confidence.code() != Code::kNotFound) {
+    log_warning(
+        "the stored confidence of citations is not readable: run 'quire model calibrate' "
+        "again",
+        {{"reason", confidence.status().to_string()}});
   }
   const std::shared_ptr<ComputeMemory> memory = model_->compute().memory();
   std::int64_t budget = options.working_cache_bytes > 0 ? options.working_cache_bytes

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "cachestore/store.h"
+#include "engine/answer/citation_confidence.h"
 #include "engine/api/context_names.h"
 #include "engine/api/engine_load.h"
 #include "engine/api/plan.h"
@@ -112,7 +113,9 @@ struct EngineInfo {
   ModelConfig config;
   StableLayers stable_layers;      ///< calibrated, or the default rule
   SelectionHeads selection_heads;  ///< calibrated; empty: they are not
-  std::string draft_path;          ///< path of the draft in use; empty: none
+  /// Calibrated to this model's answers; none: fitted_confidence() counts.
+  std::optional<CitationConfidence> citation_confidence;
+  std::string draft_path;  ///< path of the draft in use; empty: none
   /// Hex digest of the draft's weights, weight format, RoPE and tokenizer; empty: no draft.
   std::string draft_fingerprint;
   std::string retrieval_head_path;  ///< path of the retrieval head in use; empty: none

@@ -14,6 +14,7 @@
 #include "base/json_reader.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "engine/calibrate/citation_calibration.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 
@@ -57,6 +58,7 @@ std::string model_card_json(const std::vector<ModelCardEntry>& entries) {
     json::object o{{"fingerprint_sha256", e.fingerprint.hex()}};
     if (!e.selection_heads.empty()) o["selection_heads"] = e.selection_heads;
     if (!e.stable_layers.empty()) o["stable_layers"] = e.stable_layers;
+    if (!e.citation_confidence.empty()) o["citation_confidence"] = e.citation_confidence;
     if (!e.certificates.empty()) {
       // certificates_json() writes what the parser below reads.
       o["certificates"] = json::parse(certificates_json(e.certificates));
@@ -83,6 +85,7 @@ Result<std::vector<ModelCardEntry>> parse_model_card(std::string_view text) {
     m.string("fingerprint_sha256", fingerprint, kMostText, JsonNeed::kRequired);
     m.string("selection_heads", e.selection_heads, kMostText);
     m.string("stable_layers", e.stable_layers, kMostText);
+    m.string("citation_confidence", e.citation_confidence, kMostText);
     const json::value* certificates = m.raw("certificates");
     m.finish();
     if (!m.ok()) return Status::corruption(m.error()->message);
@@ -104,6 +107,8 @@ Result<ModelCardEntry> collect_model_card(Store& store, const Digest& fingerprin
   QUIRE_ASSIGN_OR_RETURN(e.selection_heads,
                          stored_text(store, selection_heads_record(fingerprint)));
   QUIRE_ASSIGN_OR_RETURN(e.stable_layers, stored_text(store, stable_layers_record(fingerprint)));
+  QUIRE_ASSIGN_OR_RETURN(e.citation_confidence,
+                         stored_text(store, citation_confidence_record(fingerprint)));
   e.certificates = load_certificates(store, heads_fingerprint);
   return e;
 }
@@ -139,6 +144,8 @@ Result<bool> adopt_model_card(Store& store, const fs::path& model_path) {
     QUIRE_RETURN_IF_ERROR(
         keep_if_new(store, selection_heads_record(e.fingerprint), e.selection_heads));
     QUIRE_RETURN_IF_ERROR(keep_if_new(store, stable_layers_record(e.fingerprint), e.stable_layers));
+    QUIRE_RETURN_IF_ERROR(
+        keep_if_new(store, citation_confidence_record(e.fingerprint), e.citation_confidence));
     QUIRE_RETURN_IF_ERROR(keep_certificates(store, e.certificates));
   }
   QUIRE_RETURN_IF_ERROR(store.put_meta(taken, path.string()));

@@ -1,5 +1,5 @@
 /// A model card holds what Quire has measured of a model, so that it travels with the model's
-/// files: retrieval heads, stable layers and fidelity certificates.
+/// files: retrieval heads, stable layers, the confidence of citations and fidelity certificates.
 ///
 /// A card is the file `quire-card.json` beside the model. A service that has not seen a card takes
 /// it into its store when it starts. What the store holds already stays: a calibration or
@@ -28,6 +28,7 @@ struct ModelCardEntry {
   std::string selection_heads;            ///< encode_selection_heads(); empty: none
   std::string stable_layers;              ///< encode_stable_layers(); empty: none
   std::vector<Certificate> certificates;  ///< each names the model with its heads
+  std::string citation_confidence = {};   ///< encode_citation_confidence(); empty: none
 };
 
 std::string model_card_json(const std::vector<ModelCardEntry>& entries);

@@ -14,12 +14,15 @@
 #include "base/index.h"
 #include "base/json_parse.h"
 #include "base/log.h"
+#include "base/stems.h"
 #include "cachestore/store.h"
 #include "engine/cache/page_pool.h"
+#include "engine/calibrate/citation_calibration.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
+#include "fidelity/calibrate/citation_examples.h"
 #include "fidelity/calibrate/head_examples.h"
 #include "fidelity/suite_reader.h"
 #include "server/commands/commands.h"
@@ -34,12 +37,13 @@ namespace {
 constexpr std::size_t kContextTokens = 512, kLongestContext = 4096;
 constexpr std::size_t kMostContexts = 64, kMostTexts = 1000;
 
-/// Questions that the heads are chosen by, and memory for one of them.
+/// Questions that heads are chosen by and citations fitted to, and memory for one of them.
 constexpr std::size_t kLabelled = 100, kHidden = 32;
 constexpr std::int64_t kQuestionTokens = 4096, kPoolBytes = std::int64_t{2} << 30;
 
 struct CalibrateFlags {
   std::string model, store = "./data", documents, questions, weights = "auto", kv_dtype = "f16";
+  std::string language = "english";
 };
 
 using Contexts = std::vector<std::vector<std::int32_t>>;
@@ -210,6 +214,44 @@ Result<bool> calibrate_layers(const CalibrateFlags& f, const Texts& texts, Engin
   return true;
 }
 
+std::string quality_text(const CitationQuality& q) {
+  return std::to_string(q.right) + " of " + std::to_string(q.named) + " documents named right";
+}
+
+/// Fits the confidence of citations to the model's answers; prints what it finds. Returns whether
+/// it was kept.
+Result<bool> fit_citations(const CalibrateFlags& f, Engine& engine, Store& store,
+                           const Digest& fingerprint) {
+  if (f.questions.empty()) {
+    std::printf("citations    as before: --questions with known supporting documents fits them\n");
+    return false;
+  }
+  QUIRE_ASSIGN_OR_RETURN(const Suite suite, read_suite(f.questions));
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const auto progress = [terminal](std::size_t done, std::size_t all) {
+    if (terminal) std::fprintf(stderr, "\r%zu of %zu answers", done, all);
+  };
+  const auto examples = citation_examples(suite, engine, kLabelled, f.language, progress);
+  if (terminal) std::fprintf(stderr, "\r\033[K");
+  auto found = examples.ok() ? calibrate_citations(*examples)
+                             : Result<CitationCalibration>(examples.status());
+  if (!found.ok() && found.code() != Code::kFailedPrecondition &&
+      found.code() != Code::kInvalidArgument)
+    return found.status();
+  if (!found.ok()) {
+    QUIRE_RETURN_IF_ERROR(drop_citation_confidence(store, fingerprint));
+    std::printf("citations    confidence as built in: %s\n", found.status().message().c_str());
+    return false;
+  }
+  QUIRE_RETURN_IF_ERROR(save_citation_confidence(store, fingerprint, found->confidence));
+  std::printf(
+      "citations    confidence fitted to %zu questions, kept in %s: %s on questions left out; by "
+      "the built-in constants %s\n",
+      found->questions, f.store.c_str(), quality_text(found->fitted).c_str(),
+      quality_text(found->before).c_str());
+  return true;
+}
+
 Status calibrate_with(const CalibrateFlags& f, const EngineOptions& options, Store& store) {
   QUIRE_ASSIGN_OR_RETURN(EngineParts parts, load_engine_parts(nullptr, options));
   const Digest fingerprint = facts_of(*parts.model, *parts.tokenizer, parts.format, 0)
@@ -229,9 +271,11 @@ Status calibrate_with(const CalibrateFlags& f, const EngineOptions& options, Sto
   QUIRE_ASSIGN_OR_RETURN(const auto engine,
                          create_engine_from_parts(std::move(parts), options, store));
   const Result<bool> layers = calibrate_layers(f, texts, *engine, store, fingerprint);
+  const Result<bool> citations = layers.ok() ? fit_citations(f, *engine, store, fingerprint)
+                                             : layers;
   engine->stop(std::chrono::milliseconds(0));
-  QUIRE_RETURN_IF_ERROR(layers.status());
-  if (heads || *layers) return {};
+  QUIRE_RETURN_IF_ERROR(citations.status());
+  if (heads || *layers || *citations) return {};
   return Status::precondition(
       "nothing was found, and selection goes on as before: give more or longer texts with "
       "--documents, or questions with --questions");
@@ -260,8 +304,9 @@ void add_calibrate_command(CLI::App& model, CommandRun& run) {
   auto f = std::make_shared<CalibrateFlags>();
   auto* c = model.add_subcommand("calibrate",
                                  "Find the attention heads by which this model's questions find "
-                                 "their passages, and the layers that tell how much of a document "
-                                 "to keep, and keep both in the store.\n"
+                                 "their passages, the layers that tell how much of a document to "
+                                 "keep, and with --questions how far its citations can be trusted; "
+                                 "keep all three in the store.\n"
                                  "Strategy samkv then ranks blocks by these heads. Documents that "
                                  "were stored before are computed anew when a query first needs "
                                  "them.\n"
@@ -283,6 +328,11 @@ void add_calibrate_command(CLI::App& model, CommandRun& run) {
        "or lines of \"documents\", \"question\", \"support\" (docs/fidelity.md). Without "
        "them made-up sentences are hidden in the documents and asked for")
       ->type_name("FILE");
+  const auto languages = stem_languages();
+  c->add_option("--language", f->language,
+                "Whose words are stemmed for citations, as retrieve.language of the service")
+      ->check(CLI::IsMember(std::vector<std::string>(languages.begin(), languages.end())))
+      ->capture_default_str();
   c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();
   c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")
       ->capture_default_str();

@@ -46,7 +46,8 @@ int card(const CardFlags& f) {
   if (!path.ok()) return complain(path.status());
   const auto entry = collect(f, *path);
   if (!entry.ok()) return complain(entry.status());
-  if (entry->selection_heads.empty() && entry->stable_layers.empty() && entry->certificates.empty())
+  if (entry->selection_heads.empty() && entry->stable_layers.empty() &&
+      entry->citation_confidence.empty() && entry->certificates.empty())
     return complain(f.store +
                     " holds nothing of this model with these weights: run 'quire model "
                     "calibrate' or 'quire fidelity --certify' first");
@@ -57,9 +58,11 @@ int card(const CardFlags& f) {
   file << text;
   file.close();
   if (!file) return complain("cannot write " + out);
-  std::printf("%s: %s, %zu certificates\n", out.c_str(),
-              entry->selection_heads.empty() ? "no retrieval heads" : "retrieval heads",
-              entry->certificates.size());
+  std::printf(
+      "%s: %s, %s, %zu certificates\n", out.c_str(),
+      entry->selection_heads.empty() ? "no retrieval heads" : "retrieval heads",
+      entry->citation_confidence.empty() ? "citations not calibrated" : "calibrated citations",
+      entry->certificates.size());
   return 0;
 }
 
@@ -69,8 +72,8 @@ void add_model_card_command(CLI::App& model, CommandRun& run) {
   auto f = std::make_shared<CardFlags>();
   auto* c = model.add_subcommand(
       "card",
-      "Write what a store holds of this model (retrieval heads, stable layers, certificates) to "
-      "quire-card.json beside the model.\n"
+      "Write what a store holds of this model (retrieval heads, stable layers, confidence of "
+      "citations, certificates) to quire-card.json beside the model.\n"
       "A service that starts with the model takes the file into its store, where the store has "
       "nothing of its own");
   c->add_option(

@@ -515,7 +515,9 @@ std::shared_ptr<CitationCollector> collector_of(const Generation& g, const Query
   for (const auto& d : g.body.documents) texts.push_back({d.title, d.text});
   auto format = prompt_format(g.body, *g.call->model().engine, g.call->ns);
   if (!format.ok()) return nullptr;  // the prompt was made with it, so it is fine
-  return std::make_shared<CitationCollector>(std::move(*format), question_text(g.body),
+  const CitationConfidence confidence = g.call->model().engine->info().citation_confidence.value_or(
+      fitted_confidence());
+  return std::make_shared<CitationCollector>(std::move(*format), confidence, question_text(g.body),
                                              std::move(texts));
 }
 

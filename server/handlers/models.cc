@@ -50,6 +50,7 @@ json::object model_json(const Services& services, const EngineInfo& info,
   for (const SelectionHeads::Head& h : info.selection_heads.heads)
     heads.emplace_back(std::to_string(h.layer) + "." + std::to_string(h.head));
   meta["selection_heads"] = std::move(heads);
+  meta["citations_calibrated"] = info.citation_confidence.has_value();
   o["meta"] = std::move(meta);
   return o;
 }

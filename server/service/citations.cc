@@ -231,7 +231,10 @@ void CitationCollector::make(Services& services, QueryRecord& record) const {
   }
   WordSupport words(record.plan, cited_texts, question_, services.config()->retrieve.language);
   CodePointCounter answer(record.answer);
-  const CitedAnswer found = cite(record.plan, attribution_, record.answer, token_ends_, {}, &words);
+  CitationRule rule;
+  rule.confidence = confidence_;
+  const CitedAnswer found = cite(record.plan, attribution_, record.answer, token_ends_, rule,
+                                 &words);
   for (const CitedBlocks& cited : found.blocks) {
     const std::size_t d = document_of(record, cited.context);
     if (d == record.documents.size() || !texts[d]) continue;

@@ -28,9 +28,12 @@ struct InlineText {
 class CitationCollector {
  public:
   /// `inline_texts` belong to the record's documents without an id, in their order; the prompt was
-  /// made with `format`. The record keeps no question unless settings say so.
-  CitationCollector(PromptFormat format, std::string question, std::vector<InlineText> inline_texts)
+  /// made with `format`, and `confidence` is that of the model. The record keeps no question unless
+  /// settings say so.
+  CitationCollector(PromptFormat format, const CitationConfidence& confidence, std::string question,
+                    std::vector<InlineText> inline_texts)
       : format_(std::move(format)),
+        confidence_(confidence),
         question_(std::move(question)),
         inline_texts_(std::move(inline_texts)) {}
 
@@ -50,6 +53,7 @@ class CitationCollector {
                                                     const QueryRecord& record) const;
 
   const PromptFormat format_;
+  const CitationConfidence confidence_;
   const std::string question_;
   const std::vector<InlineText> inline_texts_;
   std::vector<std::size_t> token_ends_;

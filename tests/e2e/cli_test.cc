@@ -369,6 +369,51 @@ TEST(Cli, ModelCalibrate) {
   EXPECT_NE(r.err.find("bad.jsonl, line 1"), std::string::npos) << r.err;
 }
 
+TEST(Cli, ModelCalibrateCitations) {
+  TempFolder folder;
+  const std::string store = (folder.path() / "store").string(),
+                    questions = (folder.path() / "questions.jsonl").string();
+  // Each question is answered by the document that has hardly a word of it, by its title.
+  const auto write = [&](unsigned count) {
+    std::ofstream file(questions);
+    for (unsigned i = 0; i < count; ++i) {
+      const std::string name = "N" + std::string(1, static_cast<char>('a' + i % 26)) + "kor";
+      file << boost::json::serialize(boost::json::object{
+                  {"documents",
+                   boost::json::array{
+                       boost::json::object{{"id", "a"},
+                                           {"title", name},
+                                           {"text", "The answer stands here. It is blue."}},
+                       boost::json::object{{"id", "b"},
+                                           {"title", "Letters"},
+                                           {"text", "What is the colour of the gate of " + name +
+                                                        "? Nobody knows."}}}},
+                  {"question", "What is the colour of the gate of " + name + "?"},
+                  {"answers", boost::json::array{"blue"}},
+                  {"kind", "colour"},
+                  {"supporting_ids", boost::json::array{"a"}}})
+           << "\n";
+    }
+  };
+  const auto calibrate = [&] {
+    return run_process(
+        {QUIRE_BINARY, "model", "calibrate", "--path", store, "--questions", questions});
+  };
+  write(24);
+  auto r = calibrate();
+  ASSERT_EQ(r.exit_code, 0) << r.out << r.err;
+  EXPECT_NE(r.out.find("confidence fitted to 24 questions"), std::string::npos) << r.out << r.err;
+  r = run_process({QUIRE_BINARY, "model", "card", "--path", store, "-o", "-"});
+  EXPECT_NE(r.out.find("\"citation_confidence\":\"1 "), std::string::npos) << r.out << r.err;
+
+  // Too few to learn from: what an earlier calibration left is gone, and the reason is said.
+  write(3);
+  r = calibrate();
+  EXPECT_NE(r.out.find("confidence as built in: 3 questions"), std::string::npos) << r.out << r.err;
+  r = run_process({QUIRE_BINARY, "model", "card", "--path", store, "-o", "-"});
+  EXPECT_EQ(r.out.find("citation_confidence"), std::string::npos) << r.out;
+}
+
 TEST(Cli, ModelTokenizeGenerateVersion) {
   const std::string model = std::string(QUIRE_SOURCE_DIR) + "/models/demo";
   auto r = run_process({QUIRE_BINARY, "model", "info", "--model", model});

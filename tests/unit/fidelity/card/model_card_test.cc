@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/log.h"
+#include "engine/calibrate/citation_calibration.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
 #include "tests/support/model_files.h"
@@ -62,8 +63,12 @@ TEST_F(ModelCardTest, WhatOneStoreMeasuredAnotherHas) {
                           "1 words 3.1 4.0",
                           "1 3 4 17",
                           {certificate(with_heads_, "prophetkv:r=0.4", true),
-                           certificate(with_heads_, "reuse", false)}}}));
+                           certificate(with_heads_, "reuse", false)},
+                          "1 1 2 3 4 5 6 7 8"}}));
   EXPECT_TRUE(adopt());
+  const auto confidence = load_citation_confidence(*store_, model_);
+  ASSERT_TRUE(confidence.ok()) << confidence.status().to_string();
+  EXPECT_EQ(confidence->by_title.title, 8);
   const auto heads = load_selection_heads(*store_, model_, 5, 2);
   ASSERT_TRUE(heads.ok()) << heads.status().to_string();
   EXPECT_EQ(encode_selection_heads(*heads), "1 words 3.1 4.0");
@@ -83,15 +88,18 @@ TEST_F(ModelCardTest, WhatOneStoreMeasuredAnotherHas) {
 
 TEST_F(ModelCardTest, WhatTheStoreMeasuredItselfStays) {
   const auto own = decode_selection_heads("1 words 1.1", 5, 2);
+  ASSERT_TRUE(save_citation_confidence(*store_, model_, {{1, 1, 1, 1}, {1, 1, 1, 1}}).ok());
   ASSERT_TRUE(save_selection_heads(*store_, model_, *own).ok());
   ASSERT_TRUE(save_certificates(*store_, {certificate(with_heads_, "reuse", true)}).ok());
   write(model_card_json(
       {{model_,
         "1 words 3.1",
         "",
-        {certificate(with_heads_, "reuse", false), certificate(with_heads_, "epic", false)}}}));
+        {certificate(with_heads_, "reuse", false), certificate(with_heads_, "epic", false)},
+        "1 2 2 2 2 2 2 2 2"}}));
   EXPECT_TRUE(adopt());
   EXPECT_EQ(encode_selection_heads(*load_selection_heads(*store_, model_, 5, 2)), "1 words 1.1");
+  EXPECT_EQ(load_citation_confidence(*store_, model_)->by_words.share, 1);
   const auto certificates = load_certificates(*store_, with_heads_);
   ASSERT_EQ(certificates.size(), 2u);
   EXPECT_TRUE(certificates[0].passed);
