@@ -129,7 +129,7 @@ void submit(std::shared_ptr<Call> call, DocumentBatch batch, bool put) {
                                  ? "documents[" + std::to_string(remote->index) + "].url"
                                  : "url";
     return call->fail(make_problem(
-        "not_supported",
+        "unsupported_parameter",
         call->services.reader
             ? "this service fetches nothing; list the hosts that it may ask in fetch.hosts"
             : "this service has no quire-reader beside it, which reads fetched files",

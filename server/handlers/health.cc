@@ -73,7 +73,9 @@ void metrics(std::shared_ptr<Call> call) {
 }
 
 void openapi(std::shared_ptr<Call> call) {
-  const auto document = openapi_document(call->services.routes->routes());
+  const bool open = call->services.keys()->is_open() && !call->services.tokens;
+  const auto document = openapi_document(call->services.routes->routes(),
+                                         open ? OpenApiKeys::kNone : OpenApiKeys::kAsked);
   if (!document.ok()) {
     log_error("the description of the API is not complete",
               {{"reason", document.status().to_string()}});

@@ -335,6 +335,8 @@ void detokenize(std::shared_ptr<Call> call) {
   if (!choose_named(*call, *body)) return;
   const Tokenizer& t = call->model().engine->tokenizer();
   JsonReader r(*body, "");
+  std::string model;
+  r.string("model", model);
   std::vector<std::int32_t> ids;
   const auto* list = r.ok() ? r.array("tokens", 0, 1 << 20) : nullptr;
   if (r.ok() && !list) r.fail("tokens", "tokens is missing; give an array of token ids");

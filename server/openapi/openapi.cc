@@ -105,18 +105,17 @@ void add_errors(const Route& route, json::object& responses) {
   add("default", "Any other error", any);
 }
 
-json::object operation(const Route& route, json::object described) {
+json::object operation(const Route& route, OpenApiKeys keys, json::object described) {
   json::object o;
   o["operationId"] = lower(route.method) + "_" + std::string(route.endpoint);
   o["summary"] = route.summary;
-  if (route.public_path) {
+  if (route.public_path || keys == OpenApiKeys::kNone)
     o["security"] = json::array();
-  } else {
+  else
     o["security"] = json::array{json::object{{"bearer", json::array()}},
                                 json::object{{"api_key", json::array()}},
                                 json::object{{"x_api_key", json::array()}}};
-    o["x-quire-scope"] = scope_name(route.scope);
-  }
+  if (!route.public_path) o["x-quire-scope"] = scope_name(route.scope);
   json::array parameters;
   if (auto* given = described.if_contains("parameters")) parameters = given->as_array();
   for (const auto& name : path_parameters(route.pattern))
@@ -176,7 +175,7 @@ json::object security_schemes() {
 
 }  // namespace
 
-Result<json::object> openapi_document(const std::vector<Route>& routes) {
+Result<json::object> openapi_document(const std::vector<Route>& routes, OpenApiKeys keys) {
   Fragments fragments;
   for (const auto& fragment : openapi_fragments()) QUIRE_RETURN_IF_ERROR(fragments.add(fragment));
   QUIRE_RETURN_IF_ERROR(fragments.add_replies());
@@ -194,7 +193,7 @@ Result<json::object> openapi_document(const std::vector<Route>& routes) {
       return Status::invalid(name, name + " has no description of its body in server/openapi");
     ++used;
     if (!paths.contains(pattern)) paths[pattern] = json::object();
-    paths[pattern].as_object()[lower(route.method)] = operation(route, found->as_object());
+    paths[pattern].as_object()[lower(route.method)] = operation(route, keys, found->as_object());
   }
   if (used != described) {
     for (const auto& [path, methods] : fragments.paths)

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -24,9 +25,13 @@ struct OpenApiFragment {
 };
 const std::vector<OpenApiFragment>& openapi_fragments();
 
+/// Whether the service asks for a key or token; kNone: no operation needs one.
+enum class OpenApiKeys : std::uint8_t { kAsked, kNone };
+
 /// Returns the description. Errors: kInvalidArgument naming the fault: a route without a
 /// description of its reply, a description without a route, a component that is duplicate or
 /// missing, a fragment that is not JSON.
-Result<boost::json::object> openapi_document(const std::vector<Route>& routes);
+Result<boost::json::object> openapi_document(const std::vector<Route>& routes,
+                                             OpenApiKeys keys = OpenApiKeys::kAsked);
 
 }  // namespace quire

@@ -5,6 +5,7 @@ QUIRE_API_NAMES is a JSON object: for a template of a path, values of its parame
 
 import json
 import os
+import re
 import zlib
 
 import schemathesis
@@ -52,6 +53,34 @@ def before_call(context, case, kwargs):
                     case.path_parameters[name] = chosen(case.path_parameters[name], among)
             break
     case.body = with_names(case.body)
+
+
+# What the service says of a body whose shape is wrong. A description that lets such a body through
+# is too loose. Refusals for what a description cannot say (two members that exclude each other, a
+# token id past the vocabulary, a scorer that is not set up) have other words.
+SHAPE = re.compile(
+    r"unknown field|is missing|must be (an? (string|object|array|integer|number|boolean)|true)"
+    r"|has \d+ items?;|'; use (?!the type of one of the tools)|does not have; use "
+)
+# Requests of other APIs have many members that are refused with words of their own; docs/openai.md
+# and docs/protocols.md list them.
+OTHER_APIS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+
+
+@schemathesis.check
+def shapes_are_described(ctx, response, case):
+    """A request that the description allows is not refused for its shape."""
+    meta = case.meta
+    if response.status_code != 400 or meta is None or not meta.generation.mode.is_positive:
+        return
+    error = json.loads(response.content).get("error", {})
+    text = error if isinstance(error, str) else error.get("message", "")
+    if text.startswith("grammar: "):  # a language of its own
+        return
+    if text.startswith("unknown field") and case.path.startswith(OTHER_APIS):
+        return
+    if SHAPE.search(text):
+        raise AssertionError(f"{case.method} {case.path} was refused: {text}")
 
 
 @schemathesis.serializer("application/vnd.quire.pack")

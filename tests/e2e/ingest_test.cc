@@ -294,7 +294,7 @@ TEST_F(Ingest, AddressesAreFetchedWithinTheRules) {
     return std::to_string(status) + " " + text_at(reply, "error.code") + " " +
            text_at(reply, "error.param");
   };
-  EXPECT_EQ(post(*service, url), "501 not_supported url");
+  EXPECT_EQ(post(*service, url), "400 unsupported_parameter url");
   TempFolder folder;
   ServiceProcess fetching;
   std::vector<std::string> flags = {"--fetch.hosts=" + host, "--fetch.max_bytes=2000"};

@@ -63,6 +63,18 @@ TEST(OpenApi, ARouteWithoutADescriptionIsRefused) {
       << "a body that is not described";
 }
 
+TEST(OpenApi, AServiceWithoutKeysAsksForNone) {
+  for (const auto& [keys, count] :
+       {std::pair(OpenApiKeys::kAsked, 3), std::pair(OpenApiKeys::kNone, 0)}) {
+    const auto document = openapi_document(all_routes(), keys);
+    ASSERT_TRUE(document.ok());
+    const auto& query =
+        document->at("paths").as_object().at("/v1/query").as_object().at("post").as_object();
+    EXPECT_EQ(query.at("security").as_array().size(), static_cast<std::size_t>(count));
+    EXPECT_EQ(query.at("x-quire-scope").as_string(), "query");
+  }
+}
+
 TEST(OpenApi, ErrorsFollowFromTheRoute) {
   const auto document = openapi_document(all_routes());
   ASSERT_TRUE(document.ok());
