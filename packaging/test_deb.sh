@@ -18,31 +18,12 @@ fi
 debootstrap --variant=minbase --include=ca-certificates,curl bookworm "$root" ${2:+"$2"} >&2
 mount -t proc proc "$root/proc"
 cp "$package" "$root/quire.deb"
+cp "$(dirname "${BASH_SOURCE[0]}")/try_service.sh" "$root/try_service.sh"
 chroot "$root" sh -euc '
   apt-get install -y -qq --no-install-recommends /quire.deb >/dev/null
   test "$(stat -c %U /etc/quire/quire.toml)" = root
   getent passwd quire >/dev/null
-  install -d -o quire -g quire -m 700 /var/lib/quire
-  start() {
-    setpriv --reuid=quire --regid=quire --clear-groups --no-new-privs \
-      env QUIRE_DISK__PATH=/var/lib/quire/data \
-      quire serve --config /etc/quire/quire.toml >>/tmp/log 2>&1 & service=$!
-    for i in $(seq 300); do
-      curl -sf -o /dev/null http://127.0.0.1:8080/readyz && return
-      kill -0 $service || { cat /tmp/log; exit 1; }
-      sleep 0.1
-    done
-    exit 1
-  }
-  stop() { kill $service; wait $service; }
-  start
-  curl -sf http://127.0.0.1:8080/ | grep -q "<title>"
-  echo "The bridge of Alba was built by Ann Lee." >/tmp/bridge.txt
-  quire ingest /tmp/bridge.txt
-  quire query "Who built the bridge of Alba?"
-  stop; start
-  quire documents list | grep -q bridge.txt
-  stop
+  sh /try_service.sh quire quire --config /etc/quire/quire.toml
   man=/usr/share/man/man1/quire.1; test -s $man || test -s $man.gz
   apt-get purge -y -qq quire >/dev/null
   test ! -e /var/lib/quire; test ! -e /etc/quire/quire.toml
