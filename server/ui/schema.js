@@ -60,7 +60,7 @@ export function example(document, node, wanted = [], depth = 0) {
   const schema = resolve(document, node) ?? {};
   if (schema.const !== undefined) return schema.const;
   if (schema.default !== undefined && schema.default !== null) return schema.default;
-  const branch = (schema.oneOf ?? schema.anyOf)?.find((x) => resolve(document, x)?.type !== 'null');
+  const branch = branches(schema)?.find((x) => resolve(document, x)?.type !== 'null');
   if (branch) return example(document, branch, wanted, depth);
   if (schema.enum) return schema.enum.find((x) => x !== null);
   const type = typeOf(schema);
@@ -77,10 +77,16 @@ export function example(document, node, wanted = [], depth = 0) {
   return {integer: schema.minimum ?? 1, number: schema.minimum ?? 0, boolean: true}[type] ?? 'text';
 }
 
+// The forms that a value may take. Where the members are listed as well, the forms only say which
+// of them exclude each other, and the description tells that.
+function branches(schema) {
+  return schema.properties ? undefined : schema.oneOf ?? schema.anyOf;
+}
+
 function typeText(document, node) {
   const schema = resolve(document, node) ?? {};
-  const branches = schema.oneOf ?? schema.anyOf;
-  if (branches) return branches.map((b) => refName(b) ?? typeText(document, b)).join(' or ');
+  const forms = branches(schema);
+  if (forms) return forms.map((b) => refName(b) ?? typeText(document, b)).join(' or ');
   const name = refName(node);
   const type = [schema.type ?? []].flat();
   const base = schema.const !== undefined ? JSON.stringify(schema.const) :
@@ -112,11 +118,11 @@ function limits(schema) {
 export function tree(document, node, depth = 0) {
   let schema = resolve(document, node) ?? {};
   if (typeOf(schema) === 'array') schema = resolve(document, schema.items) ?? {};
-  const branches = schema.oneOf ?? schema.anyOf;
-  if (branches && depth < 6) {
+  const forms = branches(schema);
+  if (forms && depth < 6) {
     return h(
         'div', {class: 'branches'},
-        branches.map(
+        forms.map(
             (b, i) => h(
                 'div', {},
                 h('p', {class: 'hint'}, `${i ? 'or ' : ''}${refName(b) ?? typeText(document, b)}`),
@@ -135,7 +141,7 @@ export function tree(document, node, depth = 0) {
       (member.description ?? of.description) &&
           h('p', {class: 'hint'}, prose(member.description ?? of.description))
     ];
-    const deep = inner.properties || inner.oneOf || inner.anyOf;
+    const deep = inner.properties || branches(inner);
     return h('li', {}, deep ? details(head, () => tree(document, of, depth + 1)) : head);
   }));
 }
