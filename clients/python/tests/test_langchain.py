@@ -235,7 +235,7 @@ def test_arguments_that_are_no_json_are_invalid_calls() -> None:
 
 def test_structured_output_by_a_call(llm: ChatQuire) -> None:
     by_call = llm.with_structured_output(Verdict, method="function_calling")
-    assert isinstance(by_call.invoke("Is the Varo company old?", max_tokens=64), Verdict)
+    assert isinstance(by_call.invoke("Is the Varo company old?", max_tokens=128), Verdict)
     raw: Any = llm.with_structured_output(
         {
             "title": "Size",
