@@ -391,7 +391,9 @@ TEST(Cli, ModelCalibrateCitations) {
                   {"question", "What is the colour of the gate of " + name + "?"},
                   {"answers", boost::json::array{"blue"}},
                   {"kind", "colour"},
-                  {"supporting_ids", boost::json::array{"a"}}})
+                  {"supporting_ids", boost::json::array{"a"}},
+                  {"support",
+                   boost::json::array{boost::json::object{{"id", "a"}, {"text", "It is blue."}}}}})
            << "\n";
     }
   };

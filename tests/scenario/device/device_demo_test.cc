@@ -8,6 +8,7 @@
 #include "engine/device/device_compute.h"
 #include "engine/retrieve/retriever.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/cpu/cpu_features.h"
 #include "tests/support/harness/model_harness.h"
 #include "tests/support/model_files.h"
 #include "tests/support/simt/emulated_ops.h"
@@ -75,6 +76,8 @@ TEST(DeviceDemoTest, GreedyTextIsTheCpus) {
 /// them is the truth for both.
 TEST(DeviceDemoTest, LowPrecisionErrsAsLittleAsOnTheCpu) {
   const auto prompt = prompt_ids();
+  // Both round inputs of products to bf16 where the CPU has tiles; without, it keeps more in f32.
+  const double most = cpu::isa() == cpu::Isa::kAmx ? 1.5 : 2;
   for (const DType kv : {DType::kF16, DType::kBF16}) {
     SCOPED_TRACE(dtype_name(kv));
     Both run({.weights = WeightFormat::kBF16, .kv_dtype = kv});
@@ -94,7 +97,7 @@ TEST(DeviceDemoTest, LowPrecisionErrsAsLittleAsOnTheCpu) {
       next = std::span<const std::int32_t>(text).last(1);
     }
     EXPECT_LE(device_error / steps, 1e-2);
-    EXPECT_LE(device_error, 1.5 * cpu_error);
+    EXPECT_LE(device_error, most * cpu_error);
   }
 }
 
