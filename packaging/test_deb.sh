@@ -8,7 +8,7 @@ set -euo pipefail
 package="$(realpath "$1")"
 root="$(mktemp -d)"
 chmod 755 "$root"  # the service's user reads the new root as well
-trap 'umount -q "$root/proc" || true; rm -rf "$root"' EXIT
+trap 'umount -q "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
 if command -v systemd-analyze >/dev/null; then
   dpkg-deb --fsys-tarfile "$package" | tar -xO ./lib/systemd/system/quire.service \
     >"$root/quire.service"

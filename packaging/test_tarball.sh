@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Unpacks an archive in a fresh Debian 12 without any of its libraries and tries it:
+# Unpacks an archive in a fresh Debian 12 that has curl and nothing else, and tries it:
 # packaging/test_tarball.sh ARCHIVE [MIRROR]. Needs root and debootstrap.
 set -euo pipefail
 [ -f "${1:-}" ] || { sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 2; }
 archive="$(realpath "$1")"
 root="$(mktemp -d)"
 chmod 755 "$root"  # the service's user reads the new root as well
-trap 'umount -q "$root/proc" || true; rm -rf "$root"' EXIT
+trap 'umount -q "$root/proc" 2>/dev/null || true; rm -rf "$root"' EXIT
 debootstrap --variant=minbase --include=curl bookworm "$root" ${2:+"$2"} >&2
 mount -t proc proc "$root/proc"
 mkdir "$root/opt/quire"

@@ -4,9 +4,9 @@
 # USER, that the page opens, that a document is stored, asked about and found again after a restart.
 # Needs curl. Run by test_deb.sh and test_tarball.sh.
 set -eu
-user="$1"; quire="$2"; shift 2
+user="$1"; group="$(id -gn "$1")"; quire="$2"; shift 2
 start() {
-  setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs \
+  setpriv --reuid="$user" --regid="$group" --clear-groups --no-new-privs \
     env QUIRE_DISK__PATH=/var/lib/quire/data "$quire" serve "$@" >>/tmp/log 2>&1 & service=$!
   for _ in $(seq 300); do
     curl -sf -o /dev/null http://127.0.0.1:8080/readyz && return
@@ -17,7 +17,7 @@ start() {
   exit 1
 }
 stop() { kill "$service"; wait "$service"; }
-install -d -o "$user" -g "$user" -m 700 /var/lib/quire
+install -d -o "$user" -g "$group" -m 700 /var/lib/quire
 start "$@"
 curl -sf http://127.0.0.1:8080/ | grep -q "<title>"
 mkdir -p /tmp/files
