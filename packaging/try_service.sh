@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tries an installed service in a bare system: try_service.sh USER COMMAND [ARGUMENT...], where
-# COMMAND is `quire` or its path, and the arguments are those of `quire serve`. Checks that it runs as
-# USER, that the page opens, that a document is stored, asked about and found again after a restart.
+# COMMAND is `quire` or its path, and the arguments are those of `quire serve`. Checks that it runs
+# as USER, that the page opens, that files are stored, asked about and found again after a restart.
 # Needs curl. Run by test_deb.sh and test_tarball.sh.
 set -eu
 user="$1"; group="$(id -gn "$1")"; quire="$2"; shift 2
@@ -22,7 +22,7 @@ start "$@"
 curl -sf http://127.0.0.1:8080/ | grep -q "<title>"
 mkdir -p /tmp/files
 echo "The bridge of Alba was built by Ann Lee." >/tmp/files/bridge.txt
-echo "<html><body><h1>Towers</h1><p>The tower of Varo is red.</p></body></html>" >/tmp/files/tower.html
+echo "<html><h1>Towers</h1><p>The tower of Varo is red.</p></html>" >/tmp/files/tower.html
 "$quire" ingest /tmp/files
 "$quire" query "Who built the bridge of Alba?"
 stop
