@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Makes a release, in two steps:
-#   packaging/release.sh prepare VERSION         writes the version into the sources and dates the
-#                                                changelog, for one commit to look at
-#   packaging/release.sh build [FOLDER] [MIRROR] from a clean checkout of that commit: package, archive
-#                                                and SHA256SUMS in FOLDER (build/packages), both
-#                                                tried in a fresh Debian 12; names the tag to set
-# `build` needs root and debootstrap for the trials; QUIRE_SKIP_TRIALS=1 leaves them out, and says so.
+#   packaging/release.sh prepare VERSION           writes the version into the sources and dates the
+#                                                  changelog, for one commit to look at
+#   packaging/release.sh build [FOLDER] [MIRROR]   from a clean checkout of that commit: package,
+#                                                  archive and SHA256SUMS in FOLDER
+#                                                  (build/packages), both tried in a fresh Debian
+#                                                  12; names the tag to set
+# `build` needs root and debootstrap for the trials. QUIRE_SKIP_TRIALS=1 leaves them out.
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
-usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit "$1"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit "$1"; }
 cd "$ROOT"
 current="$(sed -n 's/^project(quire VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)"
 
