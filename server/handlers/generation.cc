@@ -362,7 +362,8 @@ class ChoiceSink final : public QuerySink {
       account(*call, *record, status, choice);
       writer->finished(choice, status);
       if (late)
-        late->compute(*call->model().engine, *call->services.store, *call->services.workers);
+        late->compute(*call->model().engine, *call->services.store, *call->services.workers,
+                      call->services.late_pause);
       if (shadow) call->model().shadow->submit(shadow);
       if (evidence)
         call->model().evidence->submit(std::move(evidence->request), std::move(evidence->answer));
@@ -602,7 +603,8 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
     auto shadow = i == 0 ? shadow_of(*g.call, g.requests[i]) : nullptr;
     auto evidence = i == 0 ? evidence_of(*g.call, g.requests[i]) : nullptr;
     auto late = i == 0 && g.touches_documents
-                    ? LateContexts::of(g.requests[i], *g.call->services.store)
+                    ? LateContexts::of(g.requests[i], *g.call->services.store,
+                                       *g.call->services.late_pause)
                     : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
                                              collector_of(g, g.requests[i]), std::move(shadow),

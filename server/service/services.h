@@ -25,6 +25,7 @@
 #include "server/service/served_model.h"
 #include "server/service/shadow.h"
 #include "server/service/timer_queue.h"
+#include "server/support/late_pause.h"
 #include "server/support/worker_pool.h"
 
 namespace quire {
@@ -81,7 +82,8 @@ struct Services {
   std::unique_ptr<ExplainRing> explain;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<FidelityGate> fidelity;
-  std::unique_ptr<ShadowChecker> shadow;        ///< made with the engine; null: no checks
+  std::unique_ptr<ShadowChecker> shadow;  ///< made with the engine; null: no checks
+  const std::shared_ptr<LatePause> late_pause = std::make_shared<LatePause>();
   std::unique_ptr<EvidenceCollector> evidence;  ///< made with the engine; null: switched off
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;

@@ -7,8 +7,10 @@
 
 namespace quire {
 
-std::unique_ptr<LateContexts> LateContexts::of(const QueryRequest& request, Store& store) {
+std::unique_ptr<LateContexts> LateContexts::of(const QueryRequest& request, Store& store,
+                                               const LatePause& pause) {
   if (request.cache.strategy != "auto") return nullptr;  // others do as their names say
+  if (!pause.is_over()) return nullptr;
   auto out = std::make_unique<LateContexts>();
   for (const QueryContext& context : request.contexts) {
     if (!context.key || store.peek_segment(*context.key)) continue;
@@ -23,10 +25,14 @@ std::unique_ptr<LateContexts> LateContexts::of(const QueryRequest& request, Stor
   return out->requests_.empty() ? nullptr : std::move(out);
 }
 
-void LateContexts::compute(Engine& engine, Store& store, WorkerPool& workers) {
-  const auto not_kept = [](const std::string& reason) {
-    log_warning("the KV of a document that was asked about could not be kept",
-                {{"reason", reason}});
+void LateContexts::compute(Engine& engine, Store& store, WorkerPool& workers,
+                           const std::shared_ptr<LatePause>& pause) {
+  const auto not_kept = [pause](const std::string& reason) {
+    if (!pause->begin()) return;
+    log_warning(
+        "the KV of a document that was asked about could not be kept, and none is computed "
+        "behind answers for a minute",
+        {{"reason", reason}});
   };
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     // The query itself, or another one, may have computed it meanwhile.

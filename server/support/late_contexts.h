@@ -6,6 +6,7 @@
 
 #include "cachestore/store.h"
 #include "engine/engine.h"
+#include "server/support/late_pause.h"
 #include "server/support/worker_pool.h"
 
 namespace quire {
@@ -18,11 +19,14 @@ namespace quire {
 class LateContexts {
  public:
   /// Returns those contexts of the request that `auto` finds without KV in the store; null: there
-  /// are none. It copies their token ids.
-  static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store);
+  /// are none, or the pause is on. It copies their token ids.
+  static std::unique_ptr<LateContexts> of(const QueryRequest& request, Store& store,
+                                          const LatePause& pause);
   /// Has the KV of those computed and kept that still have none. It returns at once. `store` and
-  /// `workers`, which write the records, must outlive the engine's work.
-  void compute(Engine& engine, Store& store, WorkerPool& workers);
+  /// `workers`, which write the records, must outlive the engine's work. KV that cannot be kept
+  /// begins the pause.
+  void compute(Engine& engine, Store& store, WorkerPool& workers,
+               const std::shared_ptr<LatePause>& pause);
 
  private:
   std::vector<PrefillRequest> requests_;
