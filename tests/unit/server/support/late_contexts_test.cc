@@ -48,9 +48,7 @@ class LateContextsTest : public ::testing::Test {
     r.contexts.push_back(std::move(context));
     return r;
   }
-  std::unique_ptr<LateContexts> missing() {
-    return LateContexts::of(request(), *store_, *pause_);
-  }
+  std::unique_ptr<LateContexts> missing() { return LateContexts::of(request(), *store_, *pause_); }
   void compute(std::unique_ptr<LateContexts> late) {
     late->compute(*engine_, *store_, workers_, pause_);
   }
