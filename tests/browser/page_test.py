@@ -580,6 +580,32 @@ class RealModel(PageTest):
         self.settled(".blockcard pre")
         self.picture("real-blocks")
 
+    def test_the_other_views(self):
+        self.go("documents")
+        self.settled("tbody tr")
+        self.assertIn("ready", self.browser.text("tbody"))
+        self.go("worth")
+        self.settled(".figure")
+        self.assertGreater(int(self.texts(".figure")[0].split()[0].replace(",", "")), 0)
+        self.go("compare")
+        self.browser.type(".ask textarea", "When was the borehole drilled?")
+        self.browser.click(".ask button[type=submit]")
+        self.browser.wait(lambda: self.count("tbody tr") == 2, "two strategies", 120)
+        self.browser.wait(lambda: self.count("button[type=submit]:disabled") == 0, "the end", 120)
+        self.assertTrue(all("%" in row for row in self.texts("tbody tr")))
+        self.picture("real-compare")
+        self.go("fidelity")
+        self.settled(".card h2")
+        # The model's card brings certificates, those passed among them.
+        self.assertIn("prophetkv", self.browser.text("main"))
+        self.picture("real-fidelity")
+        self.go("requests")
+        self.settled("textarea")
+        self.browser.click("form button[type=submit]")
+        self.browser.wait(lambda: self.count(".status.c2") == 1, "the reply", 120)
+        self.browser.open(self.service.url + "/docs")
+        self.settled(".op")
+
 
 if __name__ == "__main__":
     if not CHROMIUM or not DRIVER:
