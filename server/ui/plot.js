@@ -121,7 +121,17 @@ export function scatter(title, groups, o = {}) {
               s('rect',
                 {class: `dot k-${g.kind}`, x: x(p.x) - 4.5, y: y(p.y) - 4.5, width: 9, height: 9}) :
               s('circle', {class: `dot k-${g.kind}`, cx: x(p.x), cy: y(p.y), r: 5}));
-      if (p.text) mark.append(s('text', {class: 'label', x: x(p.x) + 9, y: y(p.y) + 4}, p.text));
+      if (p.text) {
+        // Where the text would leave the plot on the right, it stands on the left of its point.
+        const fits = x(p.x) + 9 + p.text.length * 8 < width;
+        const at = {
+          class: 'label',
+          x: x(p.x) + (fits ? 9 : -9),
+          y: y(p.y) + 4,
+          'text-anchor': fits ? 'start' : 'end'
+        };
+        mark.append(s('text', at, p.text));
+      }
       svg.append(p.href ? s('a', {href: p.href, 'aria-label': p.label}, mark) : mark);
     }
   return svg;
