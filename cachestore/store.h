@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "cachestore/catalog/catalog_options.h"
+#include "cachestore/catalog/shared_jobs.h"
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
@@ -101,6 +102,10 @@ struct CommitOptions {
   /// commit_document only: takes the text that waits under this name (put_job_and_texts) instead of
   /// one that is passed. kFailedPrecondition if none waits and the document does not have it.
   std::string waiting_text;
+  /// Committing and changing with shared jobs only: is done while this replica has the job, unless
+  /// a later one has changed the document, and marks the item as done with it. Errors:
+  /// job_taken_over(), change_overtaken().
+  std::optional<JobFence> fence;
 };
 
 /// A text that is stored before its document.
@@ -151,6 +156,17 @@ class Store {
   virtual Result<DocumentManifest> update_document(
       std::string_view ns, std::string_view id,
       const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options = {}) = 0;
+  /// With shared jobs: says that the document is as this item of a job wants it. Errors: as those
+  /// of CommitOptions::fence.
+  virtual Status confirm_document(std::string_view ns, std::string_view id, const JobFence& fence) {
+    (void)ns, (void)id, (void)fence;
+    return {};
+  }
+  /// With shared jobs: keeps all that were taken before from making a document that is not there.
+  virtual Status bar_document(std::string_view ns, std::string_view id) {
+    (void)ns, (void)id;
+    return {};
+  }
   /// Has a document, given as it was read, name these segments as companions, too, so that their KV
   /// is kept with it. Its version stays; where all are named already, nothing is written. Zero keys
   /// are left out. Errors: kNotFound, kFailedPrecondition (the document is another or has changed).
@@ -248,6 +264,8 @@ class Store {
   // ---- shared catalog ----
   /// Returns state and counts of the shared catalog; it takes no time.
   virtual CatalogStats catalog_stats() const { return {}; }
+  /// Returns the jobs of all replicas of the shared catalog; null without one.
+  virtual SharedJobs* shared_jobs() { return nullptr; }
 
   // ---- jobs and small records: opaque bytes by name, synced ----
   virtual Status put_job(std::string_view name, std::string_view value) = 0;

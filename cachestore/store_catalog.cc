@@ -99,7 +99,8 @@ void StoreImpl::leave_catalog(std::string_view ns, std::string_view id,
 
 Status StoreImpl::share_version(const DocumentManifest& next, std::optional<std::string> tokens,
                                 std::optional<std::string_view> text,
-                                std::vector<RecordWrite>* batch, bool* late) {
+                                std::vector<RecordWrite>* batch, bool* late,
+                                const std::optional<JobFence>& fence) {
   if (!catalog_) {
     leave_catalog(next.ns, next.id, batch);
     return {};
@@ -112,6 +113,7 @@ Status StoreImpl::share_version(const DocumentManifest& next, std::optional<std:
   put.head = shared_head(next);
   put.tokens = std::move(tokens);
   put.text = text;
+  put.fence = fence;
   const auto number = catalog_->put(put, old.number);
   *late = number.code() == Code::kFailedPrecondition;
   QUIRE_RETURN_IF_ERROR(number.status());
@@ -122,7 +124,8 @@ Status StoreImpl::share_version(const DocumentManifest& next, std::optional<std:
   return {};
 }
 
-Status StoreImpl::share_removal(std::string_view ns, std::string_view id, bool* late) {
+Status StoreImpl::share_removal(std::string_view ns, std::string_view id, bool expired,
+                                bool* late) {
   if (!catalog_) return {};
   QUIRE_ASSIGN_OR_RETURN(CatalogRevision here, read_revision(ns, id));
   if (here.number == 0) {  // what was remembered of it was lost with a damaged record
@@ -131,7 +134,7 @@ Status StoreImpl::share_removal(std::string_view ns, std::string_view id, bool* 
     if (found.empty()) return {};
     here = found[0].revision;
   }
-  const auto number = catalog_->remove(ns, id, here.number);
+  const auto number = catalog_->remove(ns, id, here.number, expired);
   *late = number.code() == Code::kFailedPrecondition;
   QUIRE_RETURN_IF_ERROR(number.status());
   ++catalog_written_;

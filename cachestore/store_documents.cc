@@ -164,8 +164,8 @@ Result<DocumentManifest> StoreImpl::commit_version(DocumentManifest m,
   }
   QUIRE_RETURN_IF_ERROR(validate_manifest(m));
   std::string tokens = record::encode_tokens(m);
-  QUIRE_RETURN_IF_ERROR(
-      share_version(m, catalog_ ? std::optional(tokens) : std::nullopt, text, &batch, late));
+  QUIRE_RETURN_IF_ERROR(share_version(m, catalog_ ? std::optional(tokens) : std::nullopt, text,
+                                      &batch, late, options.fence));
   batch.push_back({Family::kCatalog, catalog_key(kTokensKind, m.ns, m.id), std::move(tokens)});
   QUIRE_ASSIGN_OR_RETURN(const auto fresh,
                          write_version(old.ok() ? &*old : nullptr, m, std::move(batch)));
@@ -330,7 +330,8 @@ Result<DocumentManifest> StoreImpl::update_version(
   next.job_id = std::move(edited.job_id);
   QUIRE_RETURN_IF_ERROR(validate_manifest(next));
   std::vector<RecordWrite> batch;
-  QUIRE_RETURN_IF_ERROR(share_version(next, std::nullopt, std::nullopt, &batch, late));
+  QUIRE_RETURN_IF_ERROR(
+      share_version(next, std::nullopt, std::nullopt, &batch, late, options.fence));
   QUIRE_RETURN_IF_ERROR(store_update(old, next, std::move(batch)));
   use.set_written();
   return next;
@@ -380,7 +381,7 @@ Status StoreImpl::remove_version(std::string_view ns, std::string_view id,
   if (old.ok() && !if_expired_at && !is_expired(*old, now_ms()))
     QUIRE_RETURN_IF_ERROR(check_version(options, old->version));
   if (if_expired_at && (!old.ok() || !is_expired(*old, *if_expired_at))) return no_document(ns, id);
-  QUIRE_RETURN_IF_ERROR(share_removal(ns, id, late));
+  QUIRE_RETURN_IF_ERROR(share_removal(ns, id, if_expired_at.has_value(), late));
   return remove_records(ns, id, old);
 }
 

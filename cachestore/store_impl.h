@@ -111,6 +111,14 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
   RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
   CatalogStats catalog_stats() const override;
+  Status confirm_document(std::string_view ns, std::string_view id,
+                          const JobFence& fence) override {
+    return catalog_ ? catalog_->confirm(ns, id, fence) : Status();
+  }
+  Status bar_document(std::string_view ns, std::string_view id) override {
+    return catalog_ ? catalog_->bar(ns, id) : Status();
+  }
+  SharedJobs* shared_jobs() override { return catalog_ ? &catalog_->jobs() : nullptr; }
   /// Begins to follow the shared catalog, where there is one. Errors: as CatalogFollower::start().
   Status start_catalog();
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
@@ -312,9 +320,9 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   /// one it only notes that this document went its own way.
   Status share_version(const DocumentManifest& next, std::optional<std::string> tokens,
                        std::optional<std::string_view> text, std::vector<RecordWrite>* batch,
-                       bool* late);
+                       bool* late, const std::optional<JobFence>& fence = std::nullopt);
   /// Deletes the document in the shared catalog, if it is there.
-  Status share_removal(std::string_view ns, std::string_view id, bool* late);
+  Status share_removal(std::string_view ns, std::string_view id, bool expired, bool* late);
   /// Adds to the batch of a change without the catalog that what it had is to be compared.
   void leave_catalog(std::string_view ns, std::string_view id, std::vector<RecordWrite>* batch);
   /// Applies a state of the catalog; the document's lock is held.

@@ -14,6 +14,8 @@ struct CatalogOptions {
   std::chrono::milliseconds poll{1000};
   /// Longest time of connecting, and of one exchange apart from the transfer of texts.
   std::chrono::milliseconds timeout{5000};
+  /// A replica that has not been heard of for this long loses its jobs to the others.
+  std::chrono::milliseconds job_lease{20'000};
   int connections = 4;  ///< 1 .. 64, besides the one that waits for announcements
 };
 

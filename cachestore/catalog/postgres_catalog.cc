@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -16,52 +14,53 @@
 namespace quire {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{2000};
-/// What a transfer is given besides the timeout: a server and a network that are much slower serve
-/// nobody.
-constexpr std::size_t kSlowestBytesPerMs = 1000;
+constexpr std::chrono::milliseconds kPause{100};
 /// A replica that was away for longer compares the whole catalog.
-constexpr const char* kTrim = "DELETE FROM quire_changes WHERE at < now() - interval '7 days'";
-
-/// Whatever a role has as its default: each statement has to see what was committed before it.
-constexpr std::string_view kBegin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
-/// One entry a version of the tables. What stands here is never changed, only added to.
-constexpr std::array<const char*, 1> kMigrations = {
-    R"(CREATE TABLE quire_catalog (identity text NOT NULL);
-CREATE TABLE quire_shards (shard bigint PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 10);
-CREATE TABLE quire_documents (ns bytea NOT NULL, id bytea NOT NULL, revision bigint NOT NULL,
-  body bigint NOT NULL, version bigint NOT NULL, head bytea NOT NULL, tokens bytea NOT NULL,
-  text bytea NOT NULL, PRIMARY KEY (ns, id));
-CREATE TABLE quire_changes (shard bigint NOT NULL, number bigint NOT NULL, ns bytea NOT NULL,
-  id bytea NOT NULL, writer text NOT NULL, at timestamptz NOT NULL DEFAULT now(),
-  PRIMARY KEY (shard, number));
-CREATE INDEX quire_changes_at ON quire_changes (at))"};
+constexpr std::string_view kTrim[] = {
+    "DELETE FROM quire_changes WHERE at < now() - interval '7 days'",
+    "DELETE FROM quire_deletions WHERE at < now() - interval '7 days'"};
 
 constexpr PostgresConnection::Prepared kStatements[] = {
     // Who holds this row makes the next change of the shard, and nobody else until it is committed
     // or gone. So numbers become visible in their order, and none is left out.
     {"lock", "SELECT number FROM quire_shards WHERE shard = $1::bigint FOR UPDATE"},
     {"revision",
-     "SELECT revision FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea FOR UPDATE"},
+     "SELECT revision, job FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea FOR "
+     "UPDATE"},
+    {"deletion", "SELECT number FROM quire_deletions WHERE ns = $1::bytea AND id = $2::bytea"},
     {"advance", "UPDATE quire_shards SET number = $2::bigint WHERE shard = $1::bigint"},
     {"log",
      "INSERT INTO quire_changes (shard, number, ns, id, writer) VALUES ($1::bigint, $2::bigint, "
      "$3::bytea, $4::bytea, $5::text)"},
     {"insert",
-     "INSERT INTO quire_documents (ns, id, revision, body, version, head, tokens, text) VALUES "
-     "($1::bytea, $2::bytea, $3::bigint, $3::bigint, $4::bigint, $5::bytea, $6::bytea, $7::bytea)"},
+     "INSERT INTO quire_documents (ns, id, revision, body, version, head, job, tokens, text) "
+     "VALUES "
+     "($1::bytea, $2::bytea, $3::bigint, $3::bigint, $4::bigint, $5::bytea, coalesce(nullif("
+     "$6::bigint, 0), nextval('quire_order')), $7::bytea, $8::bytea)"},
     {"replace",
      "UPDATE quire_documents SET revision = $3::bigint, body = $3::bigint, version = $4::bigint, "
-     "head = $5::bytea, tokens = $6::bytea, text = $7::bytea WHERE ns = $1::bytea AND id = "
-     "$2::bytea"},
+     "head = $5::bytea, job = coalesce(nullif($6::bigint, 0), nextval('quire_order')), tokens = "
+     "$7::bytea, text = $8::bytea WHERE ns = $1::bytea AND id = $2::bytea"},
     {"replace_tokens",
      "UPDATE quire_documents SET revision = $3::bigint, body = $3::bigint, version = $4::bigint, "
-     "head = $5::bytea, tokens = $6::bytea WHERE ns = $1::bytea AND id = $2::bytea"},
+     "head = $5::bytea, job = coalesce(nullif($6::bigint, 0), nextval('quire_order')), tokens = "
+     "$7::bytea WHERE ns = $1::bytea AND id = $2::bytea"},
     {"replace_head",
-     "UPDATE quire_documents SET revision = $3::bigint, version = $4::bigint, head = $5::bytea "
-     "WHERE ns = $1::bytea AND id = $2::bytea"},
+     "UPDATE quire_documents SET revision = $3::bigint, version = $4::bigint, head = $5::bytea, "
+     "job "
+     "= greatest(job, $6::bigint) WHERE ns = $1::bytea AND id = $2::bytea"},
+    {"order",
+     "UPDATE quire_documents SET job = $3::bigint WHERE ns = $1::bytea AND id = $2::bytea AND job "
+     "<= $3::bigint RETURNING job"},
+    {"deleted",
+     "INSERT INTO quire_deletions (ns, id, number) VALUES ($1::bytea, $2::bytea, "
+     "nextval('quire_order')) ON CONFLICT (ns, id) DO UPDATE SET number = excluded.number, at = "
+     "now()"},
     {"delete", "DELETE FROM quire_documents WHERE ns = $1::bytea AND id = $2::bytea"},
+    {"bar",
+     "INSERT INTO quire_deletions (ns, id, number) SELECT $1::bytea, $2::bytea, "
+     "nextval('quire_order') WHERE EXISTS (SELECT 1 FROM quire_jobs WHERE NOT ended) ON CONFLICT "
+     "(ns, id) DO UPDATE SET number = excluded.number, at = now()"},
     {"head",
      "SELECT ns, id, revision, body, head FROM quire_documents WHERE ns = $1::bytea AND id = "
      "$2::bytea"},
@@ -78,23 +77,10 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"writer", "SELECT writer FROM quire_changes WHERE shard = $1::bigint AND number = $2::bigint"},
 };
 
-PostgresStatement prepared(std::string_view name, std::vector<PostgresValue> values = {}) {
-  return {name, {}, std::move(values)};
-}
-PostgresStatement plain(std::string_view sql, std::vector<PostgresValue> values = {}) {
-  return {{}, sql, std::move(values)};
-}
-
-/// Returns 32 hexadecimal digits that nobody else has.
-std::string random_name() {
-  std::random_device source;
-  std::string out;
-  for (int i = 0; i < 4; ++i) {
-    char part[9];
-    std::snprintf(part, sizeof part, "%08x", static_cast<unsigned>(source()));
-    out += part;
-  }
-  return out;
+std::vector<PostgresConnection::Prepared> statements() {
+  std::vector<PostgresConnection::Prepared> all(std::begin(kStatements), std::end(kStatements));
+  all.insert(all.end(), PostgresJobs::statements().begin(), PostgresJobs::statements().end());
+  return all;
 }
 
 CatalogName name_in(const PostgresRows& rows, int row, int column) {
@@ -104,194 +90,28 @@ CatalogName name_in(const PostgresRows& rows, int row, int column) {
 }  // namespace
 
 PostgresCatalog::PostgresCatalog(const CatalogOptions& options)
-    : options_(options), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), pause_(kFirstPause) {}
+    : pool_(options, statements()),
+      jobs_(pool_),
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 PostgresCatalog::~PostgresCatalog() {
   stop();
   listener_.reset();
-  idle_.clear();
   ::close(wake_fd_);
 }
 
 void PostgresCatalog::stop() {
-  stop_ = true;
+  pool_.stop();
   const std::uint64_t one = 1;
   (void)!::write(wake_fd_, &one, sizeof one);
-  returned_.notify_all();
-}
-
-Clock::time_point PostgresCatalog::deadline(std::size_t bytes) const {
-  return Clock::now() + options_.timeout +
-         std::chrono::milliseconds(static_cast<std::int64_t>(bytes / kSlowestBytesPerMs));
-}
-
-Status PostgresCatalog::failed(Status status) {
-  if (catalog_is_away(status)) ++failures_;
-  return status;
-}
-
-// ---- connections ----
-
-Result<std::unique_ptr<PostgresConnection>> PostgresCatalog::connect(Clock::time_point deadline) {
-  {
-    const std::lock_guard lock(mu_);
-    if (Clock::now() < down_until_) return last_failure_;
-  }
-  auto connection = PostgresConnection::open(options_.url, deadline, stop_);
-  Status status = connection.status();
-  if (status.ok()) status = migrate(**connection, deadline);
-  if (status.ok()) status = (*connection)->prepare(kStatements, deadline);
-  const std::lock_guard lock(mu_);
-  if (status.ok()) {
-    listens_anew_ = listens_anew_ || pause_ > kFirstPause;
-    pause_ = kFirstPause;
-    down_until_ = {};
-    return connection;
-  }
-  last_failure_ = status;
-  down_until_ = Clock::now() + pause_;
-  pause_ = std::min(2 * pause_, kLongestPause);
-  return status;
-}
-
-Result<PostgresCatalog::Lease> PostgresCatalog::take(Clock::time_point deadline, bool fresh) {
-  {
-    std::unique_lock lock(mu_);
-    if (!returned_.wait_until(lock, deadline,
-                              [this] { return stop_ || lent_ < options_.connections; }))
-      return catalog_away("all connections are in use (catalog.connections)");
-    if (stop_) return catalog_away("the service stops");
-    ++lent_;
-    if (!fresh && !idle_.empty()) {
-      auto connection = std::move(idle_.back());
-      idle_.pop_back();
-      return Lease(this, std::move(connection), /*used=*/true);
-    }
-  }
-  auto connection = connect(deadline);
-  if (connection.ok()) return Lease(this, std::move(*connection), /*used=*/false);
-  give_back(nullptr);
-  return connection.status();
-}
-
-void PostgresCatalog::give_back(std::unique_ptr<PostgresConnection> connection) {
-  if (connection) connection->roll_back(deadline());
-  {
-    const std::lock_guard lock(mu_);
-    --lent_;
-    if (connection && connection->is_broken())
-      idle_.clear();  // they were lost at the same time, most likely
-    else if (connection)
-      idle_.push_back(std::move(connection));
-  }
-  returned_.notify_one();
-}
-
-Status PostgresCatalog::migrate(PostgresConnection& connection, Clock::time_point deadline) {
-  std::vector<PostgresRows> rows;
-  // A server that does not hear from a replica any more must not keep its locks.
-  const std::string ms = std::to_string(options_.timeout.count());
-  const std::string idle = "SET idle_in_transaction_session_timeout = " + ms,
-                    locked = "SET lock_timeout = " + ms,
-                    longest = "SET statement_timeout = " + std::to_string(std::max<std::int64_t>(
-                                                               options_.timeout.count(), 60'000));
-  const PostgresStatement session[] = {
-      plain(idle), plain(locked), plain(longest), plain("SET client_min_messages = error"),
-      plain("SELECT to_regclass('quire_migrations')::text IS NOT NULL")};
-  QUIRE_RETURN_IF_ERROR(connection.run(session, deadline, &rows));
-  {
-    const std::lock_guard lock(mu_);
-    if (!identity_.empty()) return {};
-  }
-  const bool exists = rows.at(4).bytes(0, 0) == std::string_view("\1", 1);
-  constexpr std::string_view kVersion =
-      "SELECT coalesce(max(version), 0)::bigint FROM "
-      "quire_migrations";
-  std::uint64_t version = 0;
-  if (exists) {
-    rows.clear();
-    const PostgresStatement ask = plain(kVersion);
-    QUIRE_RETURN_IF_ERROR(connection.run({&ask, 1}, deadline, &rows));
-    version = rows.at(0).number(0, 0);
-  }
-  if (version < kMigrations.size()) {
-    rows.clear();
-    // Replicas that start at once make the tables one after the other.
-    const PostgresStatement begin[] = {
-        plain("BEGIN"), plain("SELECT pg_advisory_xact_lock(7020098117)"),
-        plain("CREATE TABLE IF NOT EXISTS quire_migrations (version bigint PRIMARY KEY, at "
-              "timestamptz NOT NULL DEFAULT now())"),
-        plain(kVersion)};
-    QUIRE_RETURN_IF_ERROR(connection.run(begin, deadline, &rows));
-    version = rows.at(3).number(0, 0);
-    std::vector<std::string> texts;
-    for (std::size_t v = to_size(version); v < kMigrations.size(); ++v) {
-      std::string_view rest = kMigrations[v];
-      while (!rest.empty()) {
-        const std::size_t end = rest.find(';');
-        texts.emplace_back(rest.substr(0, end));
-        rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-      }
-      texts.push_back("INSERT INTO quire_migrations (version) VALUES (" + std::to_string(v + 1) +
-                      ")");
-    }
-    if (version == 0) {
-      texts.push_back("INSERT INTO quire_catalog (identity) VALUES ('" + random_name() + "')");
-      texts.push_back(
-          "INSERT INTO quire_shards (shard, number) SELECT n, 0 FROM generate_series("
-          "0, " +
-          std::to_string(kCatalogShards - 1) + ") AS n");
-    }
-    texts.emplace_back("COMMIT");
-    std::vector<PostgresStatement> steps;
-    for (const std::string& text : texts) steps.push_back(plain(text));
-    rows.clear();
-    QUIRE_RETURN_IF_ERROR(connection.run(steps, deadline, &rows));
-    version = std::max<std::uint64_t>(version, kMigrations.size());
-  }
-  if (version > kMigrations.size())
-    return Status(Code::kFailedPrecondition,
-                  "the shared catalog has tables of version " + std::to_string(version) +
-                      ", and this program knows them up to " + std::to_string(kMigrations.size()) +
-                      ": it was changed by a newer one; use that one here, too",
-                  "catalog.url");
-  rows.clear();
-  const PostgresStatement ask = plain("SELECT identity FROM quire_catalog");
-  QUIRE_RETURN_IF_ERROR(connection.run({&ask, 1}, deadline, &rows));
-  if (rows.at(0).size() != 1)
-    return Status(Code::kFailedPrecondition, "the table quire_catalog has no name of the catalog",
-                  "catalog.url");
-  const std::lock_guard lock(mu_);
-  identity_ = rows.at(0).bytes(0, 0);
-  return {};
-}
-
-Result<std::string> PostgresCatalog::identity() {
-  auto connection = take(deadline());
-  if (!connection.ok()) return failed(connection.status());
-  const std::lock_guard lock(mu_);
-  return identity_;
 }
 
 // ---- reading ----
 
-Result<std::vector<PostgresRows>> PostgresCatalog::read(
-    std::span<const PostgresStatement> statements, std::size_t bytes) {
-  const auto until = deadline(bytes);
-  for (int attempt = 0;; ++attempt) {
-    auto connection = take(until, attempt > 0);
-    if (!connection.ok()) return failed(connection.status());
-    std::vector<PostgresRows> rows;
-    Status s = (*connection)->run(statements, until, &rows);
-    if (s.ok()) return rows;
-    if (attempt > 0 || !connection->was_stale()) return failed(std::move(s));
-  }
-}
-
 Result<std::vector<CatalogEntry>> PostgresCatalog::heads(std::span<const CatalogName> names) {
   std::vector<PostgresStatement> statements;
   for (const CatalogName& n : names) statements.push_back(prepared("head", {n.ns, n.id}));
-  QUIRE_ASSIGN_OR_RETURN(const auto answers, read(statements));
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
   std::vector<CatalogEntry> out;
   for (const PostgresRows& rows : answers)
     if (rows.size() > 0)
@@ -306,7 +126,7 @@ Result<std::vector<CatalogBody>> PostgresCatalog::bodies(std::span<const Catalog
   for (const CatalogName& n : names) statements.push_back(prepared("body", {n.ns, n.id}));
   // How long the texts are is not known here.
   constexpr std::size_t kMostBytes = 64u << 20;
-  QUIRE_ASSIGN_OR_RETURN(const auto answers, read(statements, kMostBytes));
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, kMostBytes));
   std::vector<CatalogBody> out;
   for (const PostgresRows& rows : answers)
     if (rows.size() > 0)
@@ -319,7 +139,7 @@ Result<std::vector<CatalogEntry>> PostgresCatalog::list(const CatalogName& after
                                                         std::size_t limit) {
   const PostgresStatement ask = prepared("list",
                                          {after.ns, after.id, static_cast<std::uint64_t>(limit)});
-  QUIRE_ASSIGN_OR_RETURN(const auto answers, read({&ask, 1}));
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&ask, 1}));
   const PostgresRows& rows = answers.at(0);
   std::vector<CatalogEntry> out;
   for (int i = 0; i < rows.size(); ++i)
@@ -329,7 +149,7 @@ Result<std::vector<CatalogEntry>> PostgresCatalog::list(const CatalogName& after
 
 Result<CatalogPosition> PostgresCatalog::end() {
   const PostgresStatement ask = prepared("end");
-  QUIRE_ASSIGN_OR_RETURN(const auto answers, read({&ask, 1}));
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&ask, 1}));
   CatalogPosition out{};
   const PostgresRows& rows = answers.at(0);
   for (int i = 0; i < rows.size(); ++i)
@@ -350,7 +170,7 @@ Result<CatalogChanges> PostgresCatalog::changes(const CatalogPosition& after, st
     shards.push_back(shard);
   }
   if (statements.empty()) return out;
-  QUIRE_ASSIGN_OR_RETURN(const auto answers, read(statements));
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
   for (std::size_t i = 0; i < answers.size(); ++i)
     for (int row = 0; row < answers[i].size(); ++row)
       out.changes.push_back({shards[i], answers[i].number(row, 0), name_in(answers[i], row, 1)});
@@ -358,49 +178,67 @@ Result<CatalogChanges> PostgresCatalog::changes(const CatalogPosition& after, st
 }
 
 Status PostgresCatalog::trim() {
-  const PostgresStatement statement = plain(kTrim);
-  return read({&statement, 1}).status();
+  const PostgresStatement statements[] = {plain(kTrim[0]), plain(kTrim[1])};
+  return pool_.run(statements).status();
 }
 
 // ---- changing ----
 
 Result<std::uint64_t> PostgresCatalog::change(
-    std::string_view ns, std::string_view id, std::uint64_t expected, std::size_t bytes,
-    const std::function<PostgresStatement(std::uint64_t)>& statement) {
+    std::string_view ns, std::string_view id, std::uint64_t expected,
+    const std::optional<JobFence>& fence, std::size_t bytes,
+    const std::function<std::vector<PostgresStatement>(const ChangeNumbers&)>& statements) {
   const std::uint32_t shard = catalog_shard(ns, id);
   const std::uint64_t part = shard;
-  const auto until = deadline(bytes);
+  const auto until = pool_.deadline(bytes);
   const std::string writer = random_name();
   std::uint64_t number = 0;
   for (int attempt = 0;; ++attempt) {
-    auto connection = take(until, attempt > 0);
-    if (!connection.ok()) return failed(connection.status());
+    auto connection = pool_.take(until, attempt > 0);
+    if (!connection.ok()) return pool_.failed(connection.status());
     std::vector<PostgresRows> rows;
-    const PostgresStatement look[] = {plain(kBegin), prepared("lock", {part}),
-                                      prepared("revision", {ns, id})};
+    std::vector<PostgresStatement> look{plain(kBeginChange), prepared("lock", {part}),
+                                        prepared("revision", {ns, id})};
+    if (fence) {
+      look.push_back(jobs_.hold(*fence));
+      look.push_back(prepared("deletion", {ns, id}));
+    }
     if (Status s = (*connection)->run(look, until, &rows); !s.ok()) {
       if (attempt == 0 && connection->was_stale()) continue;  // nothing was changed yet
-      return failed(std::move(s));
+      return pool_.failed(std::move(s));
     }
     if (rows[1].size() != 1)
-      return failed(catalog_away("the table quire_shards lacks the row of a shard"));
+      return pool_.failed(catalog_away("the table quire_shards lacks the row of a shard"));
+    ChangeNumbers numbers;
+    if (fence) {
+      if (rows[3].size() != 1) return job_taken_over();
+      numbers.job = rows[3].number(0, 0);
+      const bool replaced = rows[2].size() > 0 && rows[2].number(0, 1) > numbers.job;
+      if (replaced || (rows[4].size() > 0 && rows[4].number(0, 0) > numbers.job))
+        return change_overtaken();
+    }
     const std::uint64_t found = rows[2].size() > 0 ? rows[2].number(0, 0) : 0;
     if (found != expected)
       return Status::precondition("the document has changed in the shared catalog");
-    number = rows[1].number(0, 0) + 1;
+    numbers.change = number = rows[1].number(0, 0) + 1;
     rows.clear();
     // Announced after the commit: a transaction that announces keeps all others waiting while it
     // commits. Who misses it asks a little later.
-    const PostgresStatement write[] = {prepared("advance", {part, number}), statement(number),
-                                       prepared("log", {part, number, ns, id, writer}),
-                                       plain("COMMIT"), plain("NOTIFY quire_changes")};
+    std::vector<PostgresStatement> write = statements(numbers);
+    write.push_back(prepared("advance", {part, number}));
+    write.push_back(prepared("log", {part, number, ns, id, writer}));
+    if (fence) write.push_back(PostgresJobs::mark(*fence));
+    const std::size_t before = write.size();
+    write.push_back(plain("COMMIT"));
+    write.push_back(plain("NOTIFY quire_changes"));
     const Status s = (*connection)->run(write, until, &rows);
-    if (rows.size() > 3) {
-      if (rows[3].command() == "COMMIT") return number;
-      return failed(catalog_away("the change was rolled back"));
+    if (rows.size() > before) {
+      if (rows[before].command() == "COMMIT") return number;
+      return pool_.failed(catalog_away("the change was rolled back"));
     }
-    if (rows.size() < 3 && !(*connection)->is_broken()) return failed(s);  // not committed
-    ++failures_;
+    if (rows.size() < before && !(*connection)->is_broken())
+      return pool_.failed(s);  // not committed
+    pool_.count_failure();
     break;
   }
   QUIRE_RETURN_IF_ERROR(resolve(shard, number, writer));
@@ -410,22 +248,22 @@ Result<std::uint64_t> PostgresCatalog::change(
 Status PostgresCatalog::resolve(std::uint32_t shard, std::uint64_t number,
                                 const std::string& writer) {
   const std::uint64_t part = shard;
-  const auto until = deadline();
+  const auto until = pool_.deadline();
   Status why;
   do {
-    auto connection = take(until);
+    auto connection = pool_.take(until);
     why = connection.status();
     if (why.ok()) {
       std::vector<PostgresRows> rows;
       // The lock waits for the transaction in question, wherever its answer went.
-      const PostgresStatement ask[] = {plain(kBegin), prepared("lock", {part}),
+      const PostgresStatement ask[] = {plain(kBeginChange), prepared("lock", {part}),
                                        prepared("writer", {part, number}), plain("ROLLBACK")};
       why = (*connection)->run(ask, until, &rows);
       if (why.ok() && rows[2].size() > 0 && rows[2].bytes(0, 0) == writer) return {};
       if (why.ok()) return catalog_away("the connection was lost, and the change was not made");
     }
-    if (!stop_) std::this_thread::sleep_for(kFirstPause);
-  } while (!stop_ && Clock::now() < until);
+    if (!pool_.stopped()) std::this_thread::sleep_for(kPause);
+  } while (!pool_.stopped() && Clock::now() < until);
   return catalog_away(
       "the connection was lost while the change was committed, and nobody can say whether it was "
       "made (" +
@@ -437,35 +275,66 @@ Result<std::uint64_t> PostgresCatalog::put(const CatalogPut& p, std::uint64_t ex
                             (p.text ? p.text->size() : 0);
   if ((expected == 0 && !p.text) || (p.text && !p.tokens))
     return Status::precondition("a new document, or a new text, needs its token ids");
-  return change(p.ns, p.id, expected, bytes, [&](std::uint64_t number) {
-    std::vector<PostgresValue> values{p.ns, p.id, number, p.version, p.head};
+  return change(p.ns, p.id, expected, p.fence, bytes, [&](const ChangeNumbers& numbers) {
+    std::vector<PostgresValue> values{p.ns, p.id, numbers.change, p.version, p.head, numbers.job};
     if (p.tokens) values.emplace_back(*p.tokens);
     if (p.text) values.emplace_back(*p.text);
-    return prepared(expected == 0 ? "insert"
-                    : p.text      ? "replace"
-                    : p.tokens    ? "replace_tokens"
-                                  : "replace_head",
-                    std::move(values));
+    return std::vector{prepared(expected == 0 ? "insert"
+                                : p.text      ? "replace"
+                                : p.tokens    ? "replace_tokens"
+                                              : "replace_head",
+                                std::move(values))};
   });
 }
 
 Result<std::uint64_t> PostgresCatalog::remove(std::string_view ns, std::string_view id,
-                                              std::uint64_t expected) {
+                                              std::uint64_t expected, bool expired) {
   if (expected == 0) return Status::precondition("the document is not in the shared catalog");
-  return change(ns, id, expected, 0, [&](std::uint64_t) { return prepared("delete", {ns, id}); });
+  return change(ns, id, expected, std::nullopt, 0, [&](const ChangeNumbers&) {
+    std::vector<PostgresStatement> statements{prepared("delete", {ns, id})};
+    if (!expired) statements.push_back(prepared("deleted", {ns, id}));
+    return statements;
+  });
+}
+
+Status PostgresCatalog::confirm(std::string_view ns, std::string_view id, const JobFence& fence) {
+  const auto until = pool_.deadline();
+  for (int attempt = 0;; ++attempt) {
+    auto connection = pool_.take(until, attempt > 0);
+    if (!connection.ok()) return pool_.failed(connection.status());
+    std::vector<PostgresRows> rows;
+    const PostgresStatement look[] = {plain(kBeginChange), jobs_.hold(fence)};
+    if (Status s = (*connection)->run(look, until, &rows); !s.ok()) {
+      if (attempt == 0 && connection->was_stale()) continue;
+      return pool_.failed(std::move(s));
+    }
+    if (rows[1].size() != 1) return job_taken_over();
+    const std::uint64_t job = rows[1].number(0, 0);
+    rows.clear();
+    const PostgresStatement write[] = {prepared("order", {ns, id, job}), PostgresJobs::mark(fence),
+                                       plain("COMMIT")};
+    if (Status s = (*connection)->run(write, until, &rows); !s.ok())
+      return pool_.failed(std::move(s));
+    return rows[0].size() == 1 ? Status() : change_overtaken();
+  }
+}
+
+Status PostgresCatalog::bar(std::string_view ns, std::string_view id) {
+  const PostgresStatement statement = prepared("bar", {ns, id});
+  return pool_.run({&statement, 1}).status();
 }
 
 // ---- announcements ----
 
 void PostgresCatalog::wait(std::chrono::milliseconds longest) {
   // The server was away: the connection may be one that nobody answers on any more.
-  if (listener_ && (listens_anew_.exchange(false) || listener_->is_broken())) listener_.reset();
-  if (!listener_ && !stop_) {
-    if (auto connection = connect(deadline()); connection.ok()) {
+  if (listener_ && (pool_.reconnected() || listener_->is_broken())) listener_.reset();
+  if (!listener_ && !pool_.stopped()) {
+    if (auto connection = pool_.connect(pool_.deadline()); connection.ok()) {
       std::vector<PostgresRows> rows;
       const PostgresStatement statement = plain("LISTEN quire_changes");
       // What was announced before is not told again: the caller looks.
-      if ((*connection)->run({&statement, 1}, deadline(), &rows).ok()) {
+      if ((*connection)->run({&statement, 1}, pool_.deadline(), &rows).ok()) {
         listener_ = std::move(*connection);
         return;
       }

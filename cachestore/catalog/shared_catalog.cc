@@ -24,6 +24,22 @@ Status catalog_away(const std::string& why) {
   return Status(Code::kIo, message + why, std::string(kField));
 }
 
+Status job_taken_over() {
+  return Status(Code::kCancelled, "another replica has taken over the job", "job");
+}
+
+Status change_overtaken() {
+  return Status(Code::kCancelled, "a later change has replaced the document", "documents");
+}
+
+bool is_change_overtaken(const Status& status) {
+  return status.code() == Code::kCancelled && status.field() == "documents";
+}
+
+bool is_job_taken_over(const Status& status) {
+  return status.code() == Code::kCancelled && status.field() == "job";
+}
+
 bool catalog_is_away(const Status& status) {
   return status.code() == Code::kIo && status.field() == kField;
 }

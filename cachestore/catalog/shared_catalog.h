@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "cachestore/catalog/catalog_options.h"
+#include "cachestore/catalog/shared_jobs.h"
 
 namespace quire {
 
@@ -57,6 +58,8 @@ struct CatalogPut {
   std::string head;
   std::optional<std::string> tokens;
   std::optional<std::string_view> text;
+  /// Not empty: the state is made only while this replica has the job, and its item is done then.
+  std::optional<JobFence> fence;
 };
 
 struct CatalogChange {
@@ -82,12 +85,18 @@ class SharedCatalog {
   virtual Result<std::string> identity() = 0;
   /// Makes this the state of the document, durably, if its revision has the number `expected` (0:
   /// it is not there), and returns the number of the change. Errors: kFailedPrecondition (the
-  /// revision is another). With kIo the change was made or was not, and never comes later: who asks
-  /// again sees which.
+  /// revision is another), job_taken_over(), change_overtaken(). With kIo the change was made or
+  /// was not, and never comes later: who asks again sees which.
   virtual Result<std::uint64_t> put(const CatalogPut& put, std::uint64_t expected) = 0;
-  /// Deletes the document in the same way and returns the number of the change.
+  /// Deletes the document in the same way and returns the number of the change. Jobs from before
+  /// cannot make it again, unless it has `expired`.
   virtual Result<std::uint64_t> remove(std::string_view ns, std::string_view id,
-                                       std::uint64_t expected) = 0;
+                                       std::uint64_t expected, bool expired) = 0;
+  /// Marks the item as done with a document that is already as the job wants it, so that no earlier
+  /// job changes it. Errors: job_taken_over(), change_overtaken().
+  virtual Status confirm(std::string_view ns, std::string_view id, const JobFence& fence) = 0;
+  /// Keeps all unfinished jobs from making a document that is not there.
+  virtual Status bar(std::string_view ns, std::string_view id) = 0;
   /// Returns those of the documents that are there, in any order.
   virtual Result<std::vector<CatalogEntry>> heads(std::span<const CatalogName> names) = 0;
   virtual Result<std::vector<CatalogBody>> bodies(std::span<const CatalogName> names) = 0;
@@ -103,6 +112,8 @@ class SharedCatalog {
   /// Ends wait(), and lets calls that wait for an answer fail from now on.
   virtual void stop() = 0;
   virtual std::uint64_t failures() const = 0;  ///< calls without a usable answer
+  /// Returns the jobs of the replicas that share the catalog.
+  virtual SharedJobs& jobs() = 0;
 };
 
 /// Returns the failure of a catalog that does not answer.

@@ -22,6 +22,8 @@ inline constexpr std::string_view kIndexVersion = "2";
 /// where its changes are applied. Without the second, everything is compared.
 inline constexpr std::string_view kCatalogIdentityRecord = "catalog/identity";
 inline constexpr std::string_view kCatalogPositionRecord = "catalog/position";
+/// Small record (family meta): as which replica the process that had this store last shared jobs.
+inline constexpr std::string_view kReplicaRecord = "catalog/replica";
 
 std::string catalog_key(char kind, std::string_view ns, std::string_view id);
 std::string segment_record_key(SegmentId id);

@@ -418,5 +418,201 @@ TEST_F(StorePostgres, AChangeIsAnnouncedAndNotOnlyPolledFor) {
   }
 }
 
+struct Jobs {
+  explicit Jobs(const std::string& url, std::chrono::milliseconds lease = std::chrono::hours(1)) {
+    CatalogOptions options = options_for(url);
+    options.job_lease = lease;
+    auto opened = open_shared_catalog(options);
+    EXPECT_OK(opened);
+    if (opened.ok()) catalog = std::move(*opened);
+  }
+  SharedJobs* operator->() const { return &catalog->jobs(); }
+  SharedJob make(const std::string& id, std::span<const SharedJobPart> parts = {}) const {
+    SharedJob job;
+    job.id = id;
+    job.ns = "default";
+    job.record = "record of " + id;
+    EXPECT_OK(catalog->jobs().add(job, parts));
+    return job;
+  }
+  std::vector<std::string> own(std::size_t claim = 0) const {
+    std::vector<std::string> ids;
+    const auto jobs = catalog->jobs().renew(claim);
+    EXPECT_OK(jobs);
+    for (const OwnJob& job : jobs.value_or({})) ids.push_back(job.id);
+    return ids;
+  }
+  Result<std::uint64_t> put(const std::string& document, const JobFence& fence) const {
+    CatalogPut p;
+    p.ns = "default";
+    p.id = document;
+    p.version = 1;
+    p.head = "head";
+    p.tokens = "tokens";
+    p.text = "text";
+    p.fence = fence;
+    return catalog->put(p, 0);
+  }
+  std::unique_ptr<SharedCatalog> catalog;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(StorePostgres, JobsAreReadListedAndEndedByTheReplicaThatHasThem) {
+  const Jobs a(server->url()), b(server->url());
+  const std::string text(3u << 20, 'x'), odd("\0;'\n", 4);
+  const SharedJobPart parts[] = {{"input/1", odd}, {"text/1", text}, {"text/2", ""}};
+  SharedJob job = a.make("job_b", parts);
+  a.make("job_a");
+  b.make("job_c");
+  EXPECT_EQ(b->get("job_b")->record, job.record);
+  EXPECT_EQ(b->get("job_x").code(), Code::kNotFound);
+  const auto first = b->parts("job_b", "", 2);
+  ASSERT_OK(first);
+  ASSERT_EQ(first->size(), 2u);
+  EXPECT_EQ((*first)[0].value, odd);
+  EXPECT_EQ((*first)[1].value, text);
+  EXPECT_EQ(b->parts("job_b", "text/1", 2)->at(0).name, "text/2");
+  SharedJobList options;
+  options.limit = 2;
+  const auto ids = [&](const char* ns = "default") {
+    Names out;
+    const auto jobs = b->list(ns, options);
+    for (const SharedJob& j : jobs.value_or({})) out.push_back(j.id);
+    return out;
+  };
+  EXPECT_EQ(ids(), (Names{"job_c", "job_b"}));
+  options.after = "job_b";
+  EXPECT_EQ(ids(), Names{"job_a"});
+  options.after = "";
+  options.descending = false;
+  EXPECT_EQ(ids(), (Names{"job_a", "job_b"}));
+  EXPECT_EQ(ids("another"), Names{});
+  job.status = 2;
+  job.record = "ended";
+  job.ended = true;
+  EXPECT_TRUE(is_job_taken_over(b->save(job))) << "it is a's";
+  ASSERT_OK(a->save(job));
+  ASSERT_OK(a->save(job)) << "as after a lost answer";
+  EXPECT_TRUE(b->get("job_b")->ended);
+  EXPECT_TRUE(a->parts("job_b", "", 9)->empty());
+  options.status = 2;
+  EXPECT_EQ(ids(), Names{"job_b"});
+  EXPECT_EQ(a.own(), Names{"job_a"});
+  ASSERT_OK(b->cancel("another", "job_a"));
+  EXPECT_FALSE(a->renew(0)->at(0).cancel);
+  ASSERT_OK(b->cancel("default", "job_a"));
+  EXPECT_TRUE(a->renew(0)->at(0).cancel);
+  ASSERT_OK(a->purge(3'600'000));
+  EXPECT_OK(a->get("job_b"));
+  ASSERT_OK(a->purge(0));
+  EXPECT_EQ(a->get("job_b").code(), Code::kNotFound);
+  EXPECT_OK(a->get("job_a")) << "it has not ended";
+}
+
+TEST_F(StorePostgres, JobsOfAReplicaThatIsNotHeardOfAreTakenOnceByTheOthers) {
+  const Jobs gone(server->url(), std::chrono::milliseconds(300));
+  for (int i = 0; i < 40; ++i) gone.make("job_" + std::to_string(10 + i));
+  const Jobs a(server->url()), b(server->url());
+  EXPECT_EQ(a.own(100), Names{}) << "it was heard of a moment ago";
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  std::atomic<bool> go{false};
+  const auto claim = [&](const Jobs& jobs) {
+    while (!go) std::this_thread::yield();
+    for (int i = 0; i < 8; ++i) (void)jobs->renew(5);
+  };
+  std::thread other([&] { claim(b); });
+  go = true;
+  claim(a);
+  other.join();
+  Names all = a.own(), of_b = b.own();
+  EXPECT_FALSE(all.empty());
+  all.insert(all.end(), of_b.begin(), of_b.end());
+  std::ranges::sort(all);
+  EXPECT_EQ(all.size(), 40u);
+  EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+  EXPECT_EQ(gone.own(100), Names{}) << "it is back, and has none";
+}
+
+TEST_F(StorePostgres, AChangeForAJobNeedsTheJob) {
+  const Jobs a(server->url()), b(server->url());
+  a.make("job_1");
+  ASSERT_OK(a.put("d", {"job_1", 0, "created"}));
+  EXPECT_EQ(b->items("job_1")->at(0).mark, "created");
+  EXPECT_TRUE(is_job_taken_over(b.put("e", {"job_1", 1, "created"}).status()));
+  EXPECT_TRUE(is_job_taken_over(b.put("e", {"job_none", 1, "created"}).status()));
+  EXPECT_EQ(a.put("d", {"job_1", 2, "created"}).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(b->items("job_1")->size(), 1u) << "the mark goes with the document";
+  ASSERT_OK(b->succeed(a->replica()));
+  EXPECT_TRUE(is_job_taken_over(a.put("e", {"job_1", 1, "created"}).status()));
+  ASSERT_OK(b.put("e", {"job_1", 1, "created"}));
+  EXPECT_EQ(b.own(), Names{"job_1"});
+  ASSERT_OK(b->leave());
+  EXPECT_EQ(a.own(1), Names{"job_1"}) << "at once";
+  ASSERT_OK(a->release("job_1"));
+  EXPECT_EQ(a.own(), Names{});
+  EXPECT_EQ(b.own(1), Names{"job_1"});
+}
+
+TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
+  const Jobs a(server->url()), b(server->url());
+  a.make("job_9");  // the order is not that of names
+  b.make("job_1");
+  const auto put = [](const Jobs& jobs, const JobFence& fence, std::uint64_t expected) {
+    CatalogPut p;
+    p.ns = "default";
+    p.id = "d";
+    p.head = "head of " + fence.job;
+    p.tokens = "tokens";
+    p.text = "text";
+    p.fence = fence;
+    return jobs.catalog->put(p, expected);
+  };
+  const auto later = put(b, {"job_1", 0, "m"}, 0);
+  ASSERT_OK(later);
+  EXPECT_TRUE(is_change_overtaken(put(a, {"job_9", 0, "m"}, *later).status()));
+  EXPECT_TRUE(is_change_overtaken(put(a, {"job_9", 0, "m"}, 0).status()));
+  EXPECT_TRUE(is_change_overtaken(a.catalog->confirm("default", "d", {"job_9", 0, "m"})));
+  EXPECT_OK(b.catalog->confirm("default", "d", {"job_1", 1, "m"}));
+  EXPECT_TRUE(is_job_taken_over(a.catalog->confirm("default", "d", {"job_1", 1, "m"})));
+  a.make("job_0");
+  ASSERT_OK(a.catalog->confirm("default", "d", {"job_0", 0, "m"}));
+  EXPECT_TRUE(is_change_overtaken(put(b, {"job_1", 2, "m"}, *later).status()));
+  // A deletion is later than all jobs before it, and the end of a TTL than none.
+  a.make("job_5");
+  const auto gone = a.catalog->remove("default", "d", *later, /*expired=*/true);
+  ASSERT_OK(gone);
+  const auto again = put(a, {"job_5", 0, "m"}, 0);
+  ASSERT_OK(again);
+  b.make("job_6");
+  ASSERT_OK(a.catalog->remove("default", "d", *again, /*expired=*/false));
+  EXPECT_TRUE(is_change_overtaken(put(b, {"job_6", 0, "m"}, 0).status()));
+  b.make("job_7");
+  ASSERT_OK(a.catalog->bar("default", "d"));
+  EXPECT_TRUE(is_change_overtaken(put(b, {"job_7", 0, "m"}, 0).status()));
+  b.make("job_8");
+  EXPECT_OK(put(b, {"job_8", 0, "m"}, 0));
+}
+
+TEST_F(StorePostgres, TablesOfTheFirstVersionAreRenewed) {
+  {
+    Replica a(server->url());
+    ASSERT_OK(a.status);
+    ASSERT_OK(a.post("d"));
+  }
+  for (const char* table :
+       {"quire_jobs", "quire_replicas", "quire_job_parts", "quire_job_items", "quire_deletions"})
+    ASSERT_OK(server->run("DROP TABLE " + std::string(table)));
+  ASSERT_OK(server->run("ALTER TABLE quire_documents DROP COLUMN job"));
+  ASSERT_OK(server->run("DROP SEQUENCE quire_order"));
+  ASSERT_OK(server->run("DELETE FROM quire_migrations WHERE version = 2"));
+  Replica b(server->url());
+  ASSERT_OK(b.status);
+  EXPECT_TRUE(b.has("d", 1));
+  const Jobs jobs(server->url());
+  jobs.make("job_1");
+  EXPECT_EQ(jobs.own(), Names{"job_1"});
+}
+
 }  // namespace
 }  // namespace quire

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cachestore/catalog/shared_catalog.h"
+#include "tests/support/harness/memory_jobs.h"
 
 namespace quire::test {
 
@@ -20,16 +21,17 @@ namespace quire::test {
 struct MemoryDatabase {
   struct Document {
     CatalogRevision revision;
-    std::uint64_t version = 0;
+    std::uint64_t version = 0, job = 0;
     std::string head, tokens, text;
   };
   std::mutex mu;
   std::condition_variable changed;
   std::string identity = "memory";
-  std::map<CatalogName, Document> documents;  // guarded by mu
-  std::vector<CatalogChange> log;             // guarded by mu
-  CatalogPosition end{};                      // guarded by mu
-  std::uint64_t announced = 0;                // guarded by mu
+  std::map<CatalogName, Document> documents;       // guarded by mu
+  std::map<CatalogName, std::uint64_t> deletions;  // guarded by mu
+  std::vector<CatalogChange> log;                  // guarded by mu
+  CatalogPosition end{};                           // guarded by mu
+  std::uint64_t announced = 0;                     // guarded by mu
   std::atomic<int> bodies_read{0};
   /// Called before each operation; an error is its result.
   std::function<Status(std::string_view operation)> fault;  // guarded by mu
@@ -37,6 +39,7 @@ struct MemoryDatabase {
   std::atomic<bool> away{false};
   /// The next change is made, and its answer lost.
   std::atomic<bool> lose_answer{false};
+  MemoryJobs::Table jobs;  // has its own lock
 
   void set_fault(std::function<Status(std::string_view operation)> next) {
     const std::lock_guard lock(mu);
@@ -50,7 +53,8 @@ struct MemoryDatabase {
 
 class MemoryCatalog final : public SharedCatalog {
  public:
-  explicit MemoryCatalog(std::shared_ptr<MemoryDatabase> database) : d_(std::move(database)) {}
+  explicit MemoryCatalog(std::shared_ptr<MemoryDatabase> database)
+      : d_(std::move(database)), jobs_(d_->jobs, [this] { return call("jobs"); }) {}
 
   Result<std::string> identity() override {
     QUIRE_RETURN_IF_ERROR(call("identity"));
@@ -61,9 +65,19 @@ class MemoryCatalog final : public SharedCatalog {
     const CatalogName name{std::string(p.ns), std::string(p.id)};
     std::unique_lock lock(d_->mu);
     const auto it = d_->documents.find(name);
+    std::uint64_t job = 0;
+    if (p.fence) {
+      QUIRE_ASSIGN_OR_RETURN(job, jobs_.hold(*p.fence));
+      const auto deletion = d_->deletions.find(name);
+      if ((it != d_->documents.end() && it->second.job > job) ||
+          (deletion != d_->deletions.end() && deletion->second > job))
+        return change_overtaken();
+    }
     if ((it == d_->documents.end() ? 0 : it->second.revision.number) != expected)
       return Status::precondition("changed");
+    if (p.fence) jobs_.mark(*p.fence);
     auto& document = d_->documents[name];
+    if (p.fence || p.tokens) document.job = p.fence ? job : jobs_.next_number();
     const std::uint64_t number = log_change(name);
     document.revision.number = number;
     document.version = p.version;
@@ -74,8 +88,8 @@ class MemoryCatalog final : public SharedCatalog {
     lock.unlock();
     return answer(number);
   }
-  Result<std::uint64_t> remove(std::string_view ns, std::string_view id,
-                               std::uint64_t expected) override {
+  Result<std::uint64_t> remove(std::string_view ns, std::string_view id, std::uint64_t expected,
+                               bool expired) override {
     QUIRE_RETURN_IF_ERROR(call("remove"));
     const CatalogName name{std::string(ns), std::string(id)};
     std::unique_lock lock(d_->mu);
@@ -83,9 +97,26 @@ class MemoryCatalog final : public SharedCatalog {
     if (it == d_->documents.end() || it->second.revision.number != expected)
       return Status::precondition("changed");
     d_->documents.erase(it);
+    if (!expired) d_->deletions[name] = jobs_.next_number();
     const std::uint64_t number = log_change(name);
     lock.unlock();
     return answer(number);
+  }
+  Status confirm(std::string_view ns, std::string_view id, const JobFence& fence) override {
+    QUIRE_RETURN_IF_ERROR(call("confirm"));
+    const std::lock_guard lock(d_->mu);
+    QUIRE_ASSIGN_OR_RETURN(const std::uint64_t job, jobs_.hold(fence));
+    const auto it = d_->documents.find({std::string(ns), std::string(id)});
+    if (it == d_->documents.end() || it->second.job > job) return change_overtaken();
+    it->second.job = job;
+    jobs_.mark(fence);
+    return {};
+  }
+  Status bar(std::string_view ns, std::string_view id) override {
+    QUIRE_RETURN_IF_ERROR(call("bar"));
+    const std::lock_guard lock(d_->mu);
+    d_->deletions[{std::string(ns), std::string(id)}] = jobs_.next_number();
+    return {};
   }
   Result<std::vector<CatalogEntry>> heads(std::span<const CatalogName> names) override {
     QUIRE_RETURN_IF_ERROR(call("heads"));
@@ -144,6 +175,7 @@ class MemoryCatalog final : public SharedCatalog {
     d_->changed.notify_all();
   }
   std::uint64_t failures() const override { return failures_; }
+  SharedJobs& jobs() override { return jobs_; }
 
  private:
   Status call(std::string_view operation) {
@@ -170,6 +202,7 @@ class MemoryCatalog final : public SharedCatalog {
   }
 
   const std::shared_ptr<MemoryDatabase> d_;
+  MemoryJobs jobs_;
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> failures_{0};
   std::uint64_t seen_ = 0;  // of the thread in wait()
