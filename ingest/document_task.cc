@@ -102,8 +102,10 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   } else if (head.code() != Code::kNotFound && head.code() != Code::kCorruption) {
     return head.status();
   }
-  // A restart may repeat an item that a later job has replaced.
-  if (existing_ready_ && existing_->job_id > work_.job_id) {
+  // A restart may repeat an item that a later job has replaced. Names of jobs tell their order only
+  // where one replica makes them all; the shared catalog knows it for the others.
+  if (existing_ready_ && existing_->job_id > work_.job_id &&
+      context_.store.shared_jobs() == nullptr) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;
   }
@@ -250,19 +252,25 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
                     !ttl;  // a TTL starts again
   kept_result_ = described ? ItemResult::kUnchanged : ItemResult::kUpdated;
   QUIRE_RETURN_IF_ERROR(ask_for_pin(existing_->num_tokens));
+  CommitOptions options;
+  options.fence = context_.table.fence(work_, good(kept_result_, *existing_));
   if (!kept) {
-    auto updated = context_.store.update_document(work_.ns, existing_->id,
-                                                  [&](DocumentManifest& m) {
-                                                    m.metadata_json = input.metadata_json;
-                                                    m.title = input.title;
-                                                    m.pinned = s.pinned;
-                                                    m.ttl_seconds = ttl;
-                                                    m.ttl_anchor = s.ttl_anchor;
-                                                    m.ttl_start_ms = context_.options.now_ms();
-                                                    m.expires_at_ms.reset();
-                                                    return Status();
-                                                  });
+    auto updated = context_.store.update_document(
+        work_.ns, existing_->id,
+        [&](DocumentManifest& m) {
+          m.metadata_json = input.metadata_json;
+          m.title = input.title;
+          m.pinned = s.pinned;
+          m.ttl_seconds = ttl;
+          m.ttl_anchor = s.ttl_anchor;
+          m.ttl_start_ms = context_.options.now_ms();
+          m.expires_at_ms.reset();
+          return Status();
+        },
+        options);
     if (!updated.ok()) return updated.status();
+  } else if (options.fence) {
+    QUIRE_RETURN_IF_ERROR(context_.store.confirm_document(work_.ns, existing_->id, *options.fence));
   }
   keep_version_ = true;
   find_missing();
@@ -518,6 +526,11 @@ void DocumentTask::commit() {
     options.expected_version = existing_ ? existing_->version : 0;
   const bool warm = work_.type == JobType::kWarm;
   if (warm) options.expected_version = existing_->version;
+  const ItemResult result = warm              ? ItemResult::kWarmed
+                            : existing_ready_ ? ItemResult::kUpdated
+                                              : ItemResult::kCreated;
+  for (const DocumentChunk& c : m.chunks) m.num_tokens += c.num_tokens;
+  options.fence = context_.table.fence(work_, good(result, m));
   auto stored = store_document(m, segments, options);
   // A new version for another model keeps what was changed while it was made.
   for (int i = 0; warm && i < kMostTries && stored.code() == Code::kFailedPrecondition; ++i) {
@@ -534,9 +547,6 @@ void DocumentTask::commit() {
     stored = store_document(m, segments, options);
   }
   if (!stored.ok()) return fail(stored.status(), path(""));
-  const ItemResult result = work_.type == JobType::kWarm ? ItemResult::kWarmed
-                            : existing_ready_            ? ItemResult::kUpdated
-                                                         : ItemResult::kCreated;
   end(good(result, *stored));
 }
 
@@ -593,6 +603,14 @@ void DocumentTask::wait_for_catalog(const Status& status) {
 
 void DocumentTask::fail(const Status& status, std::string param) {
   if (catalog_is_away(status)) return wait_for_catalog(status);
+  if (is_job_taken_over(status)) {
+    context_.table.lose(work_);
+    return end_cancelled();
+  }
+  if (is_change_overtaken(status)) {
+    const auto now = context_.store.get_document_head(work_.ns, work_.item.view.id);
+    return now.ok() ? end(good(ItemResult::kUpdated, *now)) : end_cancelled();
+  }
   ItemError error = to_item_error(status, param);
   if (status.code() == Code::kCancelled)
     error = {"loading", "the engine stopped before the document was cached; post it again",
@@ -627,8 +645,15 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
     m.marks.clear();  // it has no text
     m.error_code = error.code;
     m.error_message = error.message;
-    const auto stored = context_.store.commit_document(std::move(m), std::string_view(), {}, {});
-    if (!stored.ok()) {
+    CommitOptions options;
+    ItemOutcome outcome;
+    outcome.error = error;
+    options.fence = context_.table.fence(work_, outcome);
+    const auto stored = context_.store.commit_document(std::move(m), std::string_view(), {},
+                                                       options);
+    if (is_job_taken_over(stored.status())) {
+      context_.table.lose(work_);
+    } else if (!stored.ok() && !is_change_overtaken(stored.status())) {
       log_warning("a failed document could not be kept",
                   {{"document_id", work_.item.view.id}, {"error", stored.status().to_string()}});
     }

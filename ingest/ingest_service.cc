@@ -139,6 +139,7 @@ void IngestServiceImpl::maintenance_loop() {
 
 Status IngestServiceImpl::run_maintenance() {
   QUIRE_RETURN_IF_ERROR(table_.flush());
+  if (const Status s = table_.sync_shared(); !s.ok() && !catalog_is_away(s)) return s;
   // Documents that waited for the shared catalog go on.
   if (store_.catalog_stats().shared) pump();
   const std::int64_t now = options_.now_ms();

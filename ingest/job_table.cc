@@ -4,6 +4,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "ingest/names.h"
 
 namespace quire {
@@ -13,7 +14,8 @@ constexpr std::chrono::seconds kRequeuePause{1};
 
 }  // namespace
 
-JobTable::JobTable(Store& store, const IngestOptions& options) : store_(store), options_(options) {}
+JobTable::JobTable(Store& store, const IngestOptions& options)
+    : store_(store), options_(options), shared_(store.shared_jobs()) {}
 
 JobTable::~JobTable() {
   begin_stop();
@@ -54,8 +56,23 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     record.created_ms = options_.now_ms();
     record.id = last_id_ = make_job_id(record.created_ms, last_id_);
     record.num_packs = static_cast<std::uint32_t>(packs.size());
+    adding_.insert(record.id);
   }
   Status written;
+  if (shared_ != nullptr) {
+    std::vector<std::string> names;
+    std::vector<SharedJobPart> parts;
+    for (std::uint32_t p = 0; p < packs.size(); ++p) {
+      names.push_back(input_record_name(record.id, p));
+      parts.push_back({{}, packs[p].inputs});
+      for (const auto& [index, text] : packs[p].texts) {
+        names.push_back(input_text_name(record.id, index));
+        parts.push_back({{}, text});
+      }
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].name = names[i];
+    written = add_shared(record, parts);
+  }
   std::uint32_t done = 0;
   for (; done < packs.size() && written.ok(); ++done) {
     std::vector<NamedText> texts;
@@ -70,6 +87,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     record.num_packs = done;
     drop_inputs(record);
     const std::lock_guard lock(mu_);
+    adding_.erase(record.id);
     queued_items_ -= items;
     queued_bytes_ -= bytes;
     return written.with_context("the job could not be saved");
@@ -83,6 +101,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     queued_items_ -= items;  // enqueue() counts them again
     queued_bytes_ -= bytes;
     jobs_.emplace(job->record.id, job);
+    adding_.erase(job->record.id);
     for (const ItemRecord& item : job->record.items)
       totals_.documents_failed += item.view.result == ItemResult::kFailed;
     enqueue(job);
@@ -114,6 +133,7 @@ std::optional<Work> JobTable::next() {
   const CatalogStats catalog = store_.catalog_stats();
   if (catalog.shared && !catalog.up) return std::nullopt;
   const std::lock_guard lock(mu_);
+  if (shared_ != nullptr && !synced_) return std::nullopt;
   if (std::chrono::steady_clock::now() < none_before_) return std::nullopt;
   if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
@@ -189,18 +209,25 @@ bool JobTable::begin_commit(const Work& work) {
 
 void JobTable::finish(const Work& work, ItemOutcome outcome) {
   std::vector<JobPtr> ended;
+  JobPtr forgotten;
   {
     const std::lock_guard lock(mu_);
-    const JobPtr job = find(work.ns, work.job_id);
+    const JobPtr job = find_work(work);
     if (!job) return;
     const auto i = to_size(work.item.view.index);
     // The caller was already told that it is cancelled.
     if (job->record.items[i].view.finished()) outcome = cancelled_outcome();
-    end_item(job, i, std::move(outcome));
+    if (job->lost) {
+      job->states[i].stage = Stage::kDone;
+    } else {
+      end_item(job, i, std::move(outcome));
+    }
     release_key(job, i, /*was_working=*/true);
+    if (job->lost && forget_if_idle(job)) forgotten = job;
     if (end_job_if_done(job)) ended.push_back(job);
   }
   changed_.notify_all();
+  if (forgotten) drop_records(forgotten);
   conclude(ended);
 }
 
@@ -244,6 +271,16 @@ void JobTable::cancel_item(const JobPtr& job, std::size_t i) {
   }
 }
 
+void JobTable::apply(const ItemOutcome& outcome, ItemRecord* item) {
+  item->view.result = outcome.result;
+  item->view.status = outcome.status;
+  item->view.tokens = outcome.tokens;
+  item->view.blocks = outcome.blocks;
+  item->view.error = outcome.error;
+  item->written_tokens = outcome.written_tokens;
+  item->deduplicated_tokens = outcome.deduplicated_tokens;
+}
+
 void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
   ItemState& state = job->states[i];
   ItemRecord& item = job->record.items[i];
@@ -252,13 +289,7 @@ void JobTable::end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome) {
     queued_bytes_ -= item.input_bytes;
   }
   state.stage = Stage::kDone;
-  item.view.result = outcome.result;
-  item.view.status = outcome.status;
-  item.view.tokens = outcome.tokens;
-  item.view.blocks = outcome.blocks;
-  item.view.error = std::move(outcome.error);
-  item.written_tokens = outcome.written_tokens;
-  item.deduplicated_tokens = outcome.deduplicated_tokens;
+  apply(outcome, &item);
   job->dirty = true;
   if (outcome.result == ItemResult::kFailed) {
     ++totals_.documents_failed;
@@ -295,7 +326,7 @@ void JobTable::release_key(const JobPtr& job, std::size_t i, bool was_working) {
 
 bool JobTable::end_job_if_done(const JobPtr& job) {
   JobRecord& record = job->record;
-  if (record.status >= JobStatus::kSucceeded) return false;
+  if (job->lost || record.status >= JobStatus::kSucceeded) return false;
   std::size_t failed = 0, cancelled = 0;
   for (std::size_t i = 0; i < record.items.size(); ++i) {
     if (job->states[i].stage != Stage::kDone) return false;
@@ -326,9 +357,15 @@ void JobTable::conclude(const std::vector<JobPtr>& ended) {
     } else {
       drop_inputs_once_saved(job);
     }
-    const std::lock_guard lock(mu_);
-    ended_.push_back(job);
-    notify_.notify_all();
+    {
+      const std::lock_guard lock(mu_);
+      ended_.push_back(job);
+      notify_.notify_all();
+    }
+    // Whoever waits for the job here has its answer by now.
+    if (const Status s = share(job, /*soon=*/true); !s.ok() && !is_job_taken_over(s))
+      log_warning("the end of a job could not be told to the other replicas; it is tried again",
+                  {{"job_id", job->record.id}, {"error", s.to_string()}});
   }
 }
 
@@ -367,7 +404,7 @@ void JobTable::drop_inputs(const JobRecord& record) {
 Status JobTable::save(const JobPtr& job, bool skip_held) {
   std::unique_lock lock(mu_);
   changed_.wait(lock, [&] { return !job->persisting && (skip_held || job->save_holds == 0); });
-  if (!job->dirty || job->save_holds > 0) return {};
+  if (!job->dirty || job->save_holds > 0 || job->lost) return {};
   job->persisting = true;
   job->dirty = false;
   const std::string name = job_record_name(job->record.id), bytes = encode_job(job->record);
@@ -376,6 +413,7 @@ Status JobTable::save(const JobPtr& job, bool skip_held) {
   lock.lock();
   job->persisting = false;
   if (!s.ok()) job->dirty = true;
+  if (s.ok() && shared_ != nullptr) job->share_due = true;
   lock.unlock();
   changed_.notify_all();
   return s;
@@ -386,14 +424,18 @@ Status JobTable::flush(bool skip_held) {
   {
     const std::lock_guard lock(mu_);
     for (const auto& [id, job] : jobs_) {
-      if (job->dirty || job->persisting) dirty.push_back(job);
+      if (job->dirty || job->persisting || job->share_due) dirty.push_back(job);
     }
   }
   Status first;
   for (const JobPtr& job : dirty) {
-    const Status s = save(job, skip_held);
+    Status s = save(job, skip_held);
+    if (s.ok()) {
+      drop_inputs_once_saved(job);
+      s = share(job, /*soon=*/stopping());
+      if (is_job_taken_over(s) || catalog_is_away(s)) s = {};  // sync_shared() sees to it
+    }
     if (!s.ok() && first.ok()) first = s;
-    if (s.ok()) drop_inputs_once_saved(job);
   }
   return first;
 }
@@ -406,6 +448,7 @@ void JobTable::fill(IngestStats& stats) const {
   stats.documents_in_flight = static_cast<std::int64_t>(in_flight_);
   stats.accepting = !stopping_;
   for (const auto& [id, job] : jobs_) {
+    if (job->lost) continue;
     stats.jobs_queued += job->record.status == JobStatus::kQueued;
     stats.jobs_running += job->record.status == JobStatus::kRunning;
   }
@@ -435,6 +478,13 @@ void JobTable::finish_stop() {
   }
   if (const Status s = flush(); !s.ok())
     log_error("jobs could not be saved at the end", {{"error", s.to_string()}});
+  bool leaves = false;
+  {
+    const std::lock_guard lock(mu_);
+    leaves = std::exchange(named_, false);
+  }
+  // Others go on with its jobs at once. If they do not hear this, they do so after the lease.
+  if (leaves) (void)shared_->leave();
   {
     const std::lock_guard lock(mu_);
     notifier_stop_ = true;

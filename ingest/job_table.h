@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,9 +22,9 @@
 
 #include "cachestore/store.h"
 #include "ingest/document/job.h"
+#include "ingest/document/job_record.h"
 #include "ingest/ingest_service.h"
 #include "ingest/job_board.h"
-#include "ingest/job_record.h"
 
 namespace quire {
 
@@ -95,6 +96,10 @@ class JobTable final : public JobBoard {
   /// Puts the item back for the next start, at a stop, or for later while the shared catalog is
   /// away. Returns false if it was cancelled in the meantime; the caller then calls finish().
   bool requeue(const Work& work);
+  /// Returns what ties the commit of a document to its item; none without shared jobs.
+  std::optional<JobFence> fence(const Work& work, const ItemOutcome& outcome) const;
+  /// Leaves the job to the replica that has it by now. The caller then calls finish().
+  void lose(const Work& work);
 
   // ---- JobBoard ----
   Result<JobSnapshot> job(std::string_view ns, std::string_view job_id) override;
@@ -129,6 +134,10 @@ class JobTable final : public JobBoard {
   Status flush_others() { return flush(/*skip_held=*/true); }
   /// Removes jobs that ended longer ago than the retention. (disk)
   Status purge(std::int64_t now_ms);
+  /// With shared jobs: tells the other replicas that this one is alive, takes jobs of those that
+  /// are not, gives up those that were taken, and tells listeners of jobs elsewhere. It is called
+  /// every second, and does nothing where nothing is due. (disk)
+  Status sync_shared();
   void fill(IngestStats& stats) const;
 
  private:
@@ -150,6 +159,9 @@ class JobTable final : public JobBoard {
     bool dirty = false, persisting = false, published = false, spilled = false,
          progress_due = false;
     bool has_inputs = false;  // saved inputs are still there
+    bool lost = false;        // another replica has it: nothing of it is seen or saved here
+    bool sharing = false, share_due = false;  // its record goes, or has to go, to the replicas
+    std::chrono::steady_clock::time_point shared_at{};
     int save_holds = 0;
     std::int64_t tokens_before = 0;  // done in an earlier process
     std::optional<std::chrono::steady_clock::time_point> begun, ended;
@@ -168,12 +180,21 @@ class JobTable final : public JobBoard {
     std::set<Key> keys;
     std::function<void()> done;
   };
+  /// A listener of a job that another replica has.
+  struct Foreign {
+    std::string ns, job_id;
+    std::weak_ptr<ListenerBox> listener;
+  };
 
   // These must be called under mu_.
   Status admit(std::size_t items, std::uint64_t bytes) const;
+  /// Returns a job that this replica has.
   JobPtr find(std::string_view ns, std::string_view job_id) const;
+  JobPtr find_work(const Work& work) const;  // also one that was lost meanwhile
   void enqueue(const JobPtr& job);
+  void restore(JobRecord record);
   static ItemOutcome cancelled_outcome();
+  static void apply(const ItemOutcome& outcome, ItemRecord* item);
   void cancel_item(const JobPtr& job, std::size_t i);
   void end_item(const JobPtr& job, std::size_t i, ItemOutcome outcome);
   bool end_job_if_done(const JobPtr& job);
@@ -183,6 +204,9 @@ class JobTable final : public JobBoard {
   JobProgress make_progress(const Job& job) const;
   PendingDocument describe(const ItemRef& ref) const;
   std::optional<PendingDocument> latest(const ActiveKey& active) const;
+  void lose(const JobPtr& job);
+  /// Forgets a lost job that nothing works on; its records are left.
+  bool forget_if_idle(const JobPtr& job);
 
   Status load();                                           // (disk)
   Status drop_stale_inputs();                              // (disk)
@@ -195,8 +219,22 @@ class JobTable final : public JobBoard {
   void drop_inputs_once_saved(const JobPtr& job);  // (disk)
   void notify_loop();
 
+  // With shared jobs, in job_table_shared.cc. (disk)
+  Status share(const JobPtr& job, bool soon);  // its record, if it is due
+  Status take_name();
+  Status add_shared(const JobRecord& record, std::span<const SharedJobPart> parts);
+  Status adopt(const std::string& id);
+  Status adopt_inputs(const JobRecord& record);
+  Status tell_foreign();
+  void drop_records(const JobPtr& job);
+  Result<JobSnapshot> foreign_job(std::string_view ns, std::string_view job_id);
+  Result<JobSnapshot> cancel_foreign(std::string_view ns, std::string_view job_id);
+  Result<JobListPage> list_all(std::string_view ns, const JobListOptions& options);
+  JobSnapshot view_of(JobRecord record, bool with_results) const;
+
   Store& store_;
   const IngestOptions& options_;
+  SharedJobs* const shared_;  // null: all jobs are this process's own
 
   mutable std::mutex mu_;
   std::condition_variable changed_;                  // signals commits, saves and work in flight
@@ -215,9 +253,17 @@ class JobTable final : public JobBoard {
   std::vector<std::weak_ptr<Waiter>> waiters_;
   std::vector<std::shared_ptr<Waiter>> settled_;  // calls due by the notifier
   std::vector<JobPtr> ended_;                     // jobs that the notifier has yet to report
+  std::set<std::string, std::less<>> adding_;     // jobs that are shared and not in jobs_ yet
+  std::vector<Foreign> foreign_;
+  bool named_ = false;   // the replica's name is saved, and its earlier jobs are its own
+  bool synced_ = false;  // which of the jobs here are this replica's is known
   bool any_progress_ = false;
   IngestStats totals_;
   std::thread notifier_;
+  std::mutex sync_mu_;  // of sync_shared(), held before mu_
+  std::chrono::steady_clock::time_point next_sync_{}, next_purge_{};  // guarded by sync_mu_
+  std::set<std::string, std::less<>> refused_;  // jobs that cannot be read; guarded by sync_mu_
+  bool stands_alone_ = false;                   // guarded by sync_mu_
 };
 
 class JobTable::Cancelled {

@@ -5,6 +5,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "ingest/job_table.h"
 #include "ingest/names.h"
 
@@ -19,7 +20,13 @@ constexpr std::size_t kJobsWithResults = 256;  // finished jobs whose results st
 
 JobTable::JobPtr JobTable::find(std::string_view ns, std::string_view job_id) const {
   const auto it = jobs_.find(job_id);
-  return it != jobs_.end() && it->second->record.ns == ns ? it->second : nullptr;
+  return it != jobs_.end() && it->second->record.ns == ns && !it->second->lost ? it->second
+                                                                               : nullptr;
+}
+
+JobTable::JobPtr JobTable::find_work(const Work& work) const {
+  const auto it = jobs_.find(work.job_id);
+  return it != jobs_.end() ? it->second : nullptr;
 }
 
 JobProgress JobTable::make_progress(const Job& job) const {
@@ -103,13 +110,15 @@ JobSnapshot JobTable::make_snapshot(const Job& job, bool with_results) const {
 
 Result<JobSnapshot> JobTable::job(std::string_view ns, std::string_view job_id) {
   JobSnapshot summary;
+  bool here = false;
   {
     const std::lock_guard lock(mu_);
     const JobPtr found = find(ns, job_id);
-    if (!found) return Status::not_found("no job " + std::string(job_id));
-    if (!found->spilled) return make_snapshot(*found, true);
-    summary = found->summary;
+    here = found != nullptr;
+    if (here && !found->spilled) return make_snapshot(*found, true);
+    if (here) summary = found->summary;
   }
+  if (!here) return foreign_job(ns, job_id);
   QUIRE_ASSIGN_OR_RETURN(const std::string bytes, store_.get_job(job_record_name(job_id)));
   QUIRE_ASSIGN_OR_RETURN(const JobRecord record, decode_job(bytes));
   for (const ItemRecord& item : record.items) summary.results.push_back(item.view);
@@ -118,10 +127,15 @@ Result<JobSnapshot> JobTable::job(std::string_view ns, std::string_view job_id) 
 
 Result<JobListPage> JobTable::list_jobs(std::string_view ns, const JobListOptions& options) {
   if (options.limit < 1 || options.limit > 100) return Status::invalid("limit", "must be 1 to 100");
+  if (shared_ != nullptr) {
+    auto all = list_all(ns, options);
+    if (all.ok()) return all;
+  }
   JobListPage page;
   const std::lock_guard lock(mu_);
   const auto take = [&](const JobPtr& job) {
-    if (job->record.ns != ns || (options.status && job->record.status != *options.status))
+    if (job->lost || job->record.ns != ns ||
+        (options.status && job->record.status != *options.status))
       return true;
     if (page.jobs.size() == options.limit) {
       page.has_more = true;
@@ -147,14 +161,14 @@ Result<JobSnapshot> JobTable::cancel_job(std::string_view ns, std::string_view j
   {
     const std::lock_guard lock(mu_);
     found = find(ns, job_id);
-    if (!found) return Status::not_found("no job " + std::string(job_id));
-    if (found->record.status < JobStatus::kSucceeded) {
+    if (found && found->record.status < JobStatus::kSucceeded) {
       found->record.cancelled = true;
       found->dirty = true;
       for (std::size_t i = 0; i < found->states.size(); ++i) cancel_item(found, i);
       if (end_job_if_done(found)) ended.push_back(found);
     }
   }
+  if (!found) return cancel_foreign(ns, job_id);
   if (ended.empty()) {
     QUIRE_RETURN_IF_ERROR(save(found));
   } else {
@@ -215,8 +229,7 @@ Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view j
   {
     const std::lock_guard lock(mu_);
     const JobPtr job = find(ns, job_id);
-    if (!job) return Status::not_found("no job " + std::string(job_id));
-    if (!job->published) {
+    if (job && !job->published) {
       auto box = std::make_shared<ListenerBox>(ListenerBox{std::move(listener)});
       job->listeners.push_back(box);
       mark_progress(job);
@@ -224,8 +237,14 @@ Result<Subscription> JobTable::subscribe(std::string_view ns, std::string_view j
     }
   }
   QUIRE_ASSIGN_OR_RETURN(const JobSnapshot last, job(ns, job_id));
-  listener(JobEvent::kDone, last);
-  return Subscription();
+  if (last.finished()) {
+    listener(JobEvent::kDone, last);
+    return Subscription();
+  }
+  auto box = std::make_shared<ListenerBox>(ListenerBox{std::move(listener)});
+  const std::lock_guard lock(mu_);
+  foreign_.push_back({std::string(ns), std::string(job_id), box});
+  return Subscription(std::move(box));
 }
 
 Subscription JobTable::when_synchronized(std::string_view ns, std::span<const std::string> ids,
@@ -386,7 +405,9 @@ void JobTable::notify_loop() {
       const auto it = jobs_.find(unspilled_.front());
       unspilled_.pop_front();
       // Only the record in memory is complete.
-      if (it == jobs_.end() || it->second->dirty || it->second->persisting) continue;
+      if (it == jobs_.end() || it->second->dirty || it->second->persisting ||
+          it->second->share_due || it->second->sharing)
+        continue;
       it->second->spilled = true;
       it->second->record.items = {};
       it->second->states = {};
@@ -406,9 +427,13 @@ Status JobTable::start() {
   QUIRE_RETURN_IF_ERROR(load());
   QUIRE_RETURN_IF_ERROR(drop_stale_inputs());
   QUIRE_RETURN_IF_ERROR(drop_stale_texts());
-  const std::lock_guard lock(mu_);
-  stopping_ = false;
-  notifier_ = std::thread([this] { notify_loop(); });
+  {
+    const std::lock_guard lock(mu_);
+    stopping_ = false;
+    notifier_ = std::thread([this] { notify_loop(); });
+  }
+  // Without the catalog its jobs wait until it is back.
+  if (const Status s = sync_shared(); !s.ok() && !catalog_is_away(s)) return s;
   return {};
 }
 
@@ -426,31 +451,35 @@ Status JobTable::load() {
                   {{"record", r.name}, {"error", record.status().to_string()}});
         continue;
       }
-      auto job = std::make_shared<Job>();
-      job->settings = std::make_shared<const JobSettings>(record->settings);
-      job->record = std::move(*record);
       const std::lock_guard lock(mu_);
-      last_id_ = std::max(last_id_, job->record.id);
-      if (job->record.status >= JobStatus::kSucceeded) {
-        job->states.assign(job->record.items.size(), ItemState{});
-        job->published = true;
-        job->summary = make_snapshot(*job, false);
-        job->spilled = true;
-        job->record.items = {};
-        job->states = {};
-      } else {
-        for (ItemRecord& item : job->record.items) {
-          if (item.view.finished()) continue;
-          item.view.status = DocumentStatus::kQueued;
-          if (job->record.cancelled) item.view.result = ItemResult::kCancelled;
-        }
-        job->has_inputs = job->record.num_packs > 0;
-        enqueue(job);
-        if (end_job_if_done(job)) job->published = true;  // saved by the next flush()
-      }
-      jobs_.emplace(job->record.id, job);
+      restore(std::move(*record));
     }
   }
+}
+
+void JobTable::restore(JobRecord record) {
+  auto job = std::make_shared<Job>();
+  job->settings = std::make_shared<const JobSettings>(record.settings);
+  job->record = std::move(record);
+  last_id_ = std::max(last_id_, job->record.id);
+  if (job->record.status >= JobStatus::kSucceeded) {
+    job->states.assign(job->record.items.size(), ItemState{});
+    job->published = true;
+    job->summary = make_snapshot(*job, false);
+    job->spilled = true;
+    job->record.items = {};
+    job->states = {};
+  } else {
+    for (ItemRecord& item : job->record.items) {
+      if (item.view.finished()) continue;
+      item.view.status = DocumentStatus::kQueued;
+      if (job->record.cancelled) item.view.result = ItemResult::kCancelled;
+    }
+    job->has_inputs = job->record.num_packs > 0;
+    enqueue(job);
+    if (end_job_if_done(job)) job->published = true;  // saved by the next flush()
+  }
+  jobs_.emplace(job->record.id, job);
 }
 
 Status JobTable::drop_stale_inputs() {

@@ -11,8 +11,8 @@
 #include "cachestore/format/document.h"
 #include "engine/engine.h"
 #include "ingest/document/chunker.h"
+#include "ingest/document/job_record.h"
 #include "ingest/ingest_service.h"
-#include "ingest/job_record.h"
 
 namespace quire {
 

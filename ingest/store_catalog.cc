@@ -367,6 +367,9 @@ Status StoreCatalog::remove(std::string_view ns, std::string_view id,
   if (s.ok()) s = store_.delete_document(ns, id, options);
   if (s.code() == Code::kFailedPrecondition && options.expected_version)
     s = s.with_field(condition.if_match ? "If-Match" : "If-None-Match");
+  // Another replica may be at work on a post from before.
+  if (s.code() == Code::kNotFound)
+    if (const Status barred = store_.bar_document(ns, id); !barred.ok()) s = barred;
   cancelled.release();
   const Status saved = table_.flush();
   if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);

@@ -63,6 +63,7 @@ Result<StoreOptions> store_options(const Config& c) {
   o.catalog.url = c.catalog.url;
   o.catalog.poll = std::chrono::milliseconds(c.catalog.poll_ms);
   o.catalog.timeout = std::chrono::milliseconds(c.catalog.timeout_ms);
+  o.catalog.job_lease = std::chrono::milliseconds(c.catalog.job_lease_ms);
   o.catalog.connections = static_cast<int>(c.catalog.connections);
   o.remote.url = c.remote.url;
   o.remote.mode = c.remote.mode == "read"    ? RemoteMode::kRead

@@ -63,7 +63,7 @@ struct Config {
   } disk;
   struct Catalog {
     std::string url;
-    std::int64_t poll_ms = 1000, timeout_ms = 5000, connections = 4;
+    std::int64_t poll_ms = 1000, timeout_ms = 5000, connections = 4, job_lease_ms = 20'000;
   } catalog;
   struct Remote {
     std::string url, mode = "read_write", write = "behind", keys_file;

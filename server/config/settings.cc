@@ -174,6 +174,9 @@ std::vector<Setting> make_table() {
                     "to connect, and for an answer apart from the transfer of texts"),
       QUIRE_SETTING(catalog, "connections", connections, 1, 64,
                     "connections at most, besides the one for announcements"),
+      QUIRE_SETTING(catalog, "job_lease_ms", job_lease_ms, 2000, 3600000,
+                    "a replica that has not been heard of for this long loses its jobs to the "
+                    "others"),
       QUIRE_SETTING(remote, "url", url, 0, 0,
                     "tiers that replicas share: redis://host,host (rediss: over TLS), "
                     "s3://bucket/prefix?endpoint=, or both with a space between; empty: none"),

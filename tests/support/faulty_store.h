@@ -67,6 +67,15 @@ class FaultyStore final : public Store {
     return catalog_;
   }
 
+  Status confirm_document(std::string_view ns, std::string_view id,
+                          const JobFence& fence) override {
+    return behind_->confirm_document(ns, id, fence);
+  }
+  Status bar_document(std::string_view ns, std::string_view id) override {
+    return behind_->bar_document(ns, id);
+  }
+  SharedJobs* shared_jobs() override { return behind_->shared_jobs(); }
+
   /// Makes later reads wait until release(), which answers them on the calling thread.
   void hold() {
     std::lock_guard lock(mu_);

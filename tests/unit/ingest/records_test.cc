@@ -1,6 +1,6 @@
+#include "ingest/document/job_record.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
-#include "ingest/job_record.h"
 #include "ingest/names.h"
 #include "ingest/prepared_text.h"
 #include "tests/support/harness/ingest_fixture.h"

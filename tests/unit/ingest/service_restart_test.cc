@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "ingest/job_record.h"
+#include "ingest/document/job_record.h"
 #include "tests/support/harness/ingest_fixture.h"
 
 namespace quire {

@@ -1,4 +1,4 @@
-#include "ingest/job_record.h"
+#include "ingest/document/job_record.h"
 
 #include <cstdio>
 #include <cstring>

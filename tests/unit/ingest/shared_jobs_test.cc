@@ -1,0 +1,436 @@
+// Document services over one shared catalog in memory: jobs of one that is gone go on at another,
+// and nothing is done twice.
+#include <chrono>
+#include <thread>
+
+#include "cachestore/catalog/shared_catalog.h"
+#include "cachestore/format/catalog_keys.h"
+#include "cachestore/store_impl.h"
+#include "ingest/document/job_record.h"
+#include "tests/support/harness/ingest_fixture.h"
+#include "tests/support/harness/memory_catalog.h"
+#include "tests/support/harness/memory_tier.h"
+#include "tests/support/soon.h"
+
+namespace quire {
+namespace {
+
+using namespace test;
+using testing::soon;
+
+/// A document service with a store of its own.
+struct Node {
+  explicit Node(std::shared_ptr<MemoryDatabase> shared) : database(std::move(shared)) {
+    options.maintenance_interval_ms = 0;  // tests call tend()
+    open();
+  }
+  ~Node() { close(); }
+  void open(bool with_catalog = true) {
+    StoreOptions so;
+    so.dram_bytes = 16 << 20;
+    so.catalog.poll = std::chrono::milliseconds(10);
+    so.catalog.job_lease = std::chrono::milliseconds(0);  // each tend() looks
+    auto opened = open_store_on(so, std::make_unique<MemoryTier>(disk), {},
+                                with_catalog ? std::make_unique<MemoryCatalog>(database) : nullptr);
+    ASSERT_OK(opened);
+    store = std::move(*opened);
+    engine = std::make_unique<FakeEngine>(*store, "m-00000001");
+    auto made = create_ingest_service(options, *store, *engine);
+    ASSERT_OK(made);
+    service = std::move(*made);
+    ASSERT_OK(service->start());
+  }
+  void close() {
+    if (service) service->stop();
+    service.reset();
+    engine.reset();
+    store.reset();
+  }
+  Status tend() { return service->run_maintenance(); }
+  /// Returns the job as this node sees it, once it has ended.
+  JobSnapshot end_of(const std::string& id) {
+    JobSnapshot last;
+    EXPECT_TRUE(soon([&] {
+      (void)tend();
+      const auto now = service->jobs().job("default", id);
+      if (now.ok()) last = *now;
+      return now.ok() && now->finished();
+    }));
+    return last;
+  }
+  std::string content(const std::string& id) {
+    return service->documents().content("default", id).value_or("");
+  }
+  std::uint64_t version(const std::string& id) {
+    const auto head = store->get_document_head("default", id);
+    return head.ok() ? head->version : 0;
+  }
+  std::string submit(int documents, const std::string& prefix = "d") {
+    std::vector<DocumentInput> batch;
+    for (int i = 0; i < documents; ++i)
+      batch.push_back(doc(prefix + std::to_string(i), "text " + std::to_string(i)));
+    const auto job = service->submit("default", std::move(batch), {});
+    EXPECT_OK(job);
+    return job.ok() ? job->id : "";
+  }
+
+  std::shared_ptr<MemoryDatabase> database;
+  IngestOptions options;
+  std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
+  std::unique_ptr<AdminStore> store;
+  std::unique_ptr<FakeEngine> engine;
+  std::unique_ptr<IngestService> service;
+};
+
+struct SharedJobsTest : ::testing::Test {
+  std::shared_ptr<MemoryDatabase> database = std::make_shared<MemoryDatabase>();
+  Node a{database}, b{database};
+};
+
+TEST_F(SharedJobsTest, AnyReplicaTellsOfAJobAndItsEnd) {
+  a.engine->close();
+  const std::string id = a.submit(3);
+  const auto running = b.service->jobs().job("default", id);
+  ASSERT_OK(running);
+  EXPECT_EQ(running->counts.total, 3);
+  EXPECT_FALSE(running->finished());
+  EXPECT_EQ(b.service->jobs().job("another", id).code(), Code::kNotFound);
+  EXPECT_EQ(b.service->jobs().job("default", "job_none").code(), Code::kNotFound);
+  a.engine->open();
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+  const JobSnapshot end = b.end_of(id);
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  ASSERT_EQ(end.results.size(), 3u);
+  EXPECT_EQ(end.results[2].result, ItemResult::kCreated);
+  EXPECT_EQ(end.results[2].tokens, a.end_of(id).results[2].tokens);
+  const auto row = database->jobs.all().at(id);
+  EXPECT_TRUE(row.job.ended);
+  EXPECT_TRUE(row.parts.empty()) << "texts stay no longer than the job";
+  EXPECT_TRUE(row.items.empty());
+}
+
+TEST_F(SharedJobsTest, ListsHaveTheJobsOfAllReplicasInOrder) {
+  const std::string first = a.submit(1, "x"), second = b.submit(1, "y"), third = a.submit(1, "z");
+  a.end_of(first), b.end_of(second), a.end_of(third);
+  ASSERT_TRUE(soon([&] {
+    JobListOptions done;
+    done.status = JobStatus::kSucceeded;
+    return b.service->jobs().list_jobs("default", done)->jobs.size() == 3;
+  }));
+  JobListOptions options;
+  options.limit = 2;
+  options.descending = false;
+  const auto page = b.service->jobs().list_jobs("default", options);
+  ASSERT_OK(page);
+  ASSERT_EQ(page->jobs.size(), 2u);
+  EXPECT_TRUE(page->has_more);
+  options.after = page->jobs[1].id;
+  const auto rest = a.service->jobs().list_jobs("default", options);
+  ASSERT_OK(rest);
+  ASSERT_EQ(rest->jobs.size(), 1u);
+  EXPECT_FALSE(rest->has_more);
+  EXPECT_LT(page->jobs[0].id, page->jobs[1].id);
+  EXPECT_LT(page->jobs[1].id, rest->jobs[0].id);
+  EXPECT_TRUE(a.service->jobs().list_jobs("another", {})->jobs.empty());
+}
+
+TEST_F(SharedJobsTest, AJobOfAReplicaThatIsGoneGoesOnElsewhereFromWhereItWas) {
+  a.engine->close();
+  a.engine->permit(2);
+  const std::string id = a.submit(5);
+  ASSERT_TRUE(soon([&] { return database->jobs.all().at(id).items.size() == 2; }));
+  ASSERT_TRUE(soon([&] { return b.version("d1") == 1 || b.version("d0") == 1; }));
+  database->jobs.forget_replicas();  // a hangs
+  ASSERT_OK(b.tend());
+  const JobSnapshot end = b.end_of(id);
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  EXPECT_EQ(end.counts.completed, 5);
+  for (const JobItem& item : end.results) EXPECT_EQ(item.result, ItemResult::kCreated) << item.id;
+  EXPECT_EQ(b.engine->prefills(), 3) << "two documents had been committed";
+  // What the one that hung goes on with is not seen.
+  a.engine->open();
+  const JobSnapshot there = a.end_of(id);
+  EXPECT_EQ(there.status, JobStatus::kSucceeded);
+  for (int i = 0; i < 5; ++i) {
+    const std::string name = "d" + std::to_string(i);
+    EXPECT_TRUE(soon([&] { return a.version(name) == 1 && b.version(name) == 1; })) << name;
+    EXPECT_EQ(b.content(name), "text " + std::to_string(i));
+  }
+  ASSERT_OK(a.tend());
+  EXPECT_TRUE(soon([&] {
+    (void)a.tend();
+    return a.store->list_jobs("input/", 1)->empty() ||
+           !a.store->list_jobs("input/", 1)->front().name.starts_with("input/");
+  })) << "nothing of it is left there";
+  EXPECT_EQ(a.service->stats().documents_in_flight, 0);
+  EXPECT_EQ(a.service->stats().documents_waiting, 0);
+}
+
+TEST_F(SharedJobsTest, ACommitOfAJobThatWasTakenOverIsRefusedAtTheLastMoment) {
+  a.engine->close();
+  const std::string id = a.submit(1);
+  a.engine->wait_for_one();
+  database->jobs.forget_replicas();
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded);
+  ASSERT_OK(b.service->documents().patch("default", "d0", {.metadata_json = R"({"by":"b"})"}));
+  a.engine->open();  // it has not heard of anything
+  EXPECT_TRUE(soon([&] { return a.service->stats().documents_in_flight == 0; }));
+  EXPECT_TRUE(soon([&] { return a.version("d0") == b.version("d0"); }));
+  EXPECT_EQ(b.service->documents().get("default", "d0")->metadata_json, R"({"by":"b"})");
+  EXPECT_EQ(b.version("d0"), 2u) << "posted once and patched once";
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+}
+
+TEST_F(SharedJobsTest, ADocumentThatWasDeletedMeanwhileDoesNotComeBack) {
+  a.engine->close();
+  a.engine->permit(1);
+  const std::string id = a.submit(2);
+  ASSERT_TRUE(soon([&] { return database->jobs.all().at(id).items.size() == 1; }));
+  const std::uint64_t done = database->jobs.all().at(id).items.begin()->first;
+  const std::string name = "d" + std::to_string(done);
+  ASSERT_TRUE(soon([&] { return b.version(name) == 1; }));
+  ASSERT_OK(b.service->documents().remove("default", name));
+  database->jobs.forget_replicas();
+  ASSERT_OK(b.tend());
+  const JobSnapshot end = b.end_of(id);
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  EXPECT_EQ(b.version(name), 0u);
+  a.engine->open();
+  a.end_of(id);
+  EXPECT_TRUE(soon([&] { return a.version(name) == 0; }));
+}
+
+TEST_F(SharedJobsTest, ARestartKeepsItsJobsAndThoseTakenMeanwhileStayAway) {
+  a.engine->close();
+  const std::string kept = a.submit(2, "k"), taken = a.submit(2, "t");
+  a.engine->wait_for_one();
+  a.close();  // a stop leaves them to the others
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.end_of(kept).status, JobStatus::kSucceeded);
+  EXPECT_EQ(b.end_of(taken).status, JobStatus::kSucceeded);
+  a.open();
+  EXPECT_EQ(a.end_of(kept).status, JobStatus::kSucceeded);
+  EXPECT_EQ(a.engine->prefills(), 0) << "b has done it all";
+  EXPECT_EQ(a.version("k0"), 1u);
+}
+
+TEST_F(SharedJobsTest, ARestartBeforeAnybodyElseNoticesGoesOn) {
+  a.engine->close();
+  const std::string id = a.submit(2);
+  a.engine->wait_for_one();
+  a.close();
+  a.open();
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(a.engine->prefills(), 2);
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.engine->prefills(), 0);
+  EXPECT_EQ(b.end_of(id).counts.completed, 2);
+}
+
+TEST_F(SharedJobsTest, AJobIsCancelledFromAnotherReplica) {
+  a.engine->close();
+  const std::string id = a.submit(4);
+  a.engine->wait_for_one();
+  std::atomic<bool> over{false};
+  std::thread tending([&] {
+    while (!over) {
+      (void)a.tend();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  const auto cancelled = b.service->jobs().cancel_job("default", id);
+  ASSERT_OK(cancelled);
+  EXPECT_EQ(cancelled->status, JobStatus::kCancelled);
+  EXPECT_EQ(cancelled->counts.cancelled, 4);
+  over = true;
+  tending.join();
+  EXPECT_EQ(b.service->jobs().cancel_job("default", "job_none").code(), Code::kNotFound);
+  EXPECT_EQ(b.service->jobs().cancel_job("another", id).code(), Code::kNotFound);
+}
+
+TEST_F(SharedJobsTest, AListenerHearsOfAJobElsewhereAndAlsoOnceItCameHere) {
+  a.engine->close();
+  const std::string id = a.submit(2);
+  a.engine->wait_for_one();
+  std::atomic<int> progress{0}, done{0};
+  const auto listening = b.service->jobs().subscribe(
+      "default", id,
+      [&](JobEvent event, const JobSnapshot&) { ++(event == JobEvent::kDone ? done : progress); });
+  ASSERT_OK(listening);
+  ASSERT_OK(b.tend());
+  EXPECT_GT(progress, 0);
+  database->jobs.forget_replicas();
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_TRUE(soon([&] {
+    (void)b.tend();
+    return done == 1;
+  }));
+  a.engine->open();
+}
+
+TEST_F(SharedJobsTest, WhileTheCatalogIsAwayNothingIsTakenAndNothingIsLost) {
+  a.engine->close();
+  const std::string id = a.submit(2);
+  a.engine->wait_for_one();
+  database->away = true;
+  const auto refused = a.service->submit("default", one(doc("new", "text")), {});
+  EXPECT_TRUE(catalog_is_away(refused.status())) << refused.status().to_string();
+  EXPECT_TRUE(catalog_is_away(b.service->jobs().job("default", id).status()));
+  EXPECT_OK(a.service->jobs().job("default", id)) << "its own it knows";
+  EXPECT_OK(a.tend());
+  a.engine->open();
+  database->away = false;
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded);
+}
+
+TEST_F(SharedJobsTest, AStartWhileTheCatalogIsAwayWaitsUntilItKnowsWhichJobsAreItsOwn) {
+  a.engine->close();
+  const std::string id = a.submit(1);
+  a.engine->wait_for_one();
+  a.close();
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded);
+  ASSERT_OK(b.service->documents().remove("default", "d0"));
+  database->away = true;
+  a.open();
+  EXPECT_OK(a.tend());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(a.engine->prefills(), 0);
+  database->away = false;
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_TRUE(soon([&] { return a.version("d0") == 0; }));
+  EXPECT_EQ(a.engine->prefills(), 0);
+}
+
+TEST_F(SharedJobsTest, JobsFromBeforeTheCatalogAreSharedWithTheFirstStart) {
+  Node c(database);
+  c.close();
+  c.open(/*with_catalog=*/false);
+  c.engine->close();
+  const std::string id = c.submit(2, "own");
+  c.engine->wait_for_one();
+  EXPECT_FALSE(database->jobs.all().contains(id));
+  c.close();
+  c.open();
+  EXPECT_EQ(c.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(b.end_of(id).counts.completed, 2);
+  EXPECT_TRUE(soon([&] { return b.content("own1") == "text 1"; }));
+}
+
+TEST_F(SharedJobsTest, AJobThatCannotBeReadIsLeftToOthers) {
+  SharedJob odd;
+  odd.id = "job_odd";
+  odd.ns = "default";
+  odd.record = "of a newer program";
+  MemoryJobs gone(database->jobs, [] { return Status(); });
+  ASSERT_OK(gone.add(odd, {}));
+  const std::string id = a.submit(1);
+  database->jobs.forget_replicas();
+  ASSERT_OK(b.tend());
+  ASSERT_OK(b.tend());
+  EXPECT_FALSE(b.service->jobs().job("default", "job_odd").ok());
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded) << "the others go on";
+  EXPECT_EQ(database->jobs.all().at("job_odd").job.record, odd.record);
+  EXPECT_EQ(database->jobs.all().at("job_odd").owner, "");
+}
+
+TEST_F(SharedJobsTest, AnEndThatWasSavedHereAndNotToldIsToldAfterTheRestart) {
+  const std::string id = a.submit(1);
+  a.end_of(id);
+  ASSERT_TRUE(soon([&] { return database->jobs.all().at(id).job.ended; }));
+  a.close();
+  {
+    const std::lock_guard lock(database->jobs.mu);
+    database->jobs.jobs.at(id).job.ended = false;
+    database->jobs.jobs.at(id).job.status = 1;
+  }
+  a.open();
+  ASSERT_OK(a.tend());
+  EXPECT_TRUE(database->jobs.all().at(id).job.ended);
+  EXPECT_EQ(a.engine->prefills(), 0);
+}
+
+TEST_F(SharedJobsTest, ALaterPostElsewhereOutlivesAnEarlierOneThatIsStillWorkedOn) {
+  a.engine->close();
+  const std::string id = a.submit(1);  // d0 with "text 0"
+  a.engine->wait_for_one();
+  auto later = b.service->submit("default", one(doc("d0", "a later text")), {});
+  ASSERT_OK(later);
+  EXPECT_EQ(b.end_of(later->id).results[0].result, ItemResult::kCreated);
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.engine->open();
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(b.content("d0"), "a later text");
+  EXPECT_EQ(a.content("d0"), "a later text");
+  EXPECT_EQ(b.version("d0"), 1u);
+}
+
+TEST_F(SharedJobsTest, APostThatChangedNothingIsLaterThanThoseBeforeIt) {
+  const std::string first = b.submit(1);
+  b.end_of(first);
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.engine->close();
+  auto other = a.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  a.engine->wait_for_one();
+  const std::string again = b.submit(1);
+  EXPECT_EQ(b.end_of(again).results[0].result, ItemResult::kUnchanged);
+  a.engine->open();
+  EXPECT_EQ(a.end_of(other->id).status, JobStatus::kSucceeded);
+  EXPECT_EQ(a.content("d0"), "text 0") << "what was acknowledged last";
+  EXPECT_EQ(b.version("d0"), 1u);
+}
+
+TEST_F(SharedJobsTest, ADeletionElsewhereOutlivesAnEarlierPost) {
+  const std::string first = b.submit(1);
+  b.end_of(first);
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.engine->close();
+  auto other = a.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  a.engine->wait_for_one();
+  ASSERT_OK(b.service->documents().remove("default", "d0"));
+  a.engine->open();
+  a.end_of(other->id);
+  EXPECT_EQ(b.version("d0"), 0u);
+  EXPECT_TRUE(soon([&] { return a.version("d0") == 0; }));
+  const std::string anew = b.submit(1);
+  EXPECT_EQ(b.end_of(anew).results[0].result, ItemResult::kCreated) << "a later post makes it anew";
+}
+
+TEST_F(SharedJobsTest, ADeletionThatCancelsAPostHereOutlivesAnEarlierOneElsewhere) {
+  a.engine->close();
+  b.engine->close();
+  auto other = a.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  a.engine->wait_for_one();
+  const std::string here = b.submit(1);
+  b.engine->wait_for_one();
+  ASSERT_OK(b.service->documents().remove("default", "d0"));
+  b.engine->open();
+  a.engine->open();
+  a.end_of(other->id);
+  b.end_of(here);
+  EXPECT_EQ(a.version("d0"), 0u);
+  EXPECT_TRUE(soon([&] { return b.version("d0") == 0; }));
+}
+
+TEST_F(SharedJobsTest, TheClocksOfReplicasDoNotDecideTheOrder) {
+  b.close();
+  b.options.clock_ms = [] { return std::int64_t{1'000'000}; };  // decades behind
+  b.open();
+  const std::string first = a.submit(1);
+  a.end_of(first);
+  ASSERT_TRUE(soon([&] { return b.version("d0") == 1; }));
+  auto later = b.service->submit("default", one(doc("d0", "a later text")), {});
+  ASSERT_OK(later);
+  EXPECT_LT(later->id, first);
+  EXPECT_EQ(b.end_of(later->id).results[0].result, ItemResult::kUpdated);
+  EXPECT_TRUE(soon([&] { return a.content("d0") == "a later text"; }));
+}
+
+}  // namespace
+}  // namespace quire
