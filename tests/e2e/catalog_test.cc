@@ -162,5 +162,68 @@ TEST_F(Catalog, AServiceThatLostItsFolderHasAllDocumentsAgainBeforeItIsReady) {
   EXPECT_EQ(text_at(ask(c, "d3"), "answer"), text_at(ask(a, "d3"), "answer"));
 }
 
+/// Posts documents that take this service a while, and returns the job.
+std::string begin_job(const ServiceProcess& service, unsigned documents) {
+  std::string body = R"({"documents":[)";
+  for (unsigned i = 0; i < documents; ++i)
+    body += (i > 0 ? "," : "") + document("d" + std::to_string(i), sample_text(i, 3000));
+  int status = 0;
+  const auto taken = service.json("POST", "/v1/documents", body + "]}", {}, &status);
+  EXPECT_EQ(status, 202) << json::serialize(taken);
+  return text_at(taken, "job_id");
+}
+
+std::int64_t completed(const ServiceProcess& service, const std::string& job) {
+  int status = 0;
+  const auto now = service.json("GET", "/v1/jobs/" + job, {}, {}, &status);
+  return status == 200 ? int_at(now, "counts.completed") : -1;
+}
+
+TEST_F(Catalog, AKilledServicesJobGoesOnAtAnotherAndItComesBackWithoutIt) {
+  a.stop();
+  b.stop();
+  flags.emplace_back("--catalog.job_lease_ms=2000");
+  a.start(folder.path() / "a", flags);
+  b.start(folder.path() / "b", flags);
+  const std::string job = begin_job(a, 12);
+  ASSERT_FALSE(job.empty());
+  ASSERT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d0") == 200; }));
+  a.kill();
+  ASSERT_LT(at(b.json("GET", "/v1/documents?limit=100"), "data").as_array().size(), 12u)
+      << "it was too quick to be interrupted";
+  ASSERT_TRUE(soon([&] {
+    return text_at(b.json("GET", "/v1/jobs/" + job), "status") == "succeeded";
+  })) << json::serialize(b.json("GET", "/v1/jobs/" + job));
+  const auto end = b.json("GET", "/v1/jobs/" + job);
+  EXPECT_EQ(int_at(end, "counts.completed"), 12);
+  for (const auto& item : at(end, "results").as_array())
+    EXPECT_EQ(text_at(item, "result"), "created") << json::serialize(item);
+  EXPECT_EQ(at(b.json("GET", "/v1/documents?limit=100"), "data").as_array().size(), 12u);
+  ASSERT_EQ(status_of(b, "DELETE", "/v1/documents/d11"), 200);
+  a.start(folder.path() / "a", flags);
+  EXPECT_EQ(text_at(a.json("GET", "/v1/jobs/" + job), "status"), "succeeded");
+  ASSERT_TRUE(soon([&] { return status_of(a, "GET", "/v1/documents/d11") == 404; }));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_EQ(status_of(b, "GET", "/v1/documents/d11"), 404) << "it was not posted again";
+  for (unsigned i = 0; i < 11; ++i)
+    EXPECT_EQ(int_at(a.json("GET", "/v1/documents/d" + std::to_string(i)), "version"), 1) << i;
+}
+
+TEST_F(Catalog, JobsAreSeenListedAndCancelledAnywhere) {
+  const std::string job = begin_job(a, 30);
+  ASSERT_TRUE(soon([&] { return completed(b, job) >= 0; }));
+  const auto jobs = b.json("GET", "/v1/jobs");
+  ASSERT_EQ(at(jobs, "data").as_array().size(), 1u) << json::serialize(jobs);
+  EXPECT_EQ(text_at(jobs, "data.0.id"), job);
+  int status = 0;
+  const auto cancelled = b.json("POST", "/v1/jobs/" + job + "/cancel", {}, {}, &status);
+  EXPECT_EQ(status, 200) << json::serialize(cancelled);
+  EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << json::serialize(cancelled);
+  EXPECT_EQ(text_at(a.json("GET", "/v1/jobs/" + job), "status"), "cancelled");
+  const auto events = b.call("GET", "/v1/jobs/" + job + "/events");
+  EXPECT_NE(events.body.find("event: done"), std::string::npos) << events.body;
+  EXPECT_EQ(status_of(b, "GET", "/v1/jobs/job_00000000000000000000000000"), 404);
+}
+
 }  // namespace
 }  // namespace quire::testing

@@ -1,0 +1,305 @@
+"""The servers that replicas share, for cluster_rounds.py: a PostgreSQL database, a Redis cluster
+and an S3 store, each with faults, and the network in between."""
+
+import glob
+import os
+import pwd
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+PATIENCE_S = 60
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(what, condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"{what} is not there after a minute")
+        time.sleep(0.05)
+
+
+def listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    except OSError:
+        return False
+
+
+class Process:
+    """A server that can be killed, paused and started again."""
+
+    def __init__(self, command, port, user=None):
+        self.command, self.port, self.user = command, port, user
+        self.process = None
+
+    def start(self):
+        identity = {"user": self.user.pw_uid, "group": self.user.pw_gid} if self.user else {}
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **identity,
+        )
+        wait_for(self.command[0], lambda: listens(self.port))
+
+    def signal(self, number):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        if self.process:
+            self.process.wait()
+
+
+class Postgres(Process):
+    PASSWORD = "s3cr3t"
+
+    @staticmethod
+    def programs():
+        return max(glob.glob("/usr/lib/postgresql/*/bin"), default="")
+
+    def __init__(self):
+        user = None
+        if os.geteuid() == 0:
+            names = [u.pw_name for u in pwd.getpwall()]
+            user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+        self.folder = tempfile.mkdtemp()
+        os.chmod(self.folder, 0o777)
+        data, password = self.folder + "/data", self.folder + "/password"
+        with open(password, "w", encoding="ascii") as file:
+            file.write(self.PASSWORD + "\n")
+        os.chmod(password, 0o644)
+        identity = {"user": user.pw_uid, "group": user.pw_gid} if user else {}
+        subprocess.run(
+            [self.programs() + "/initdb", "-D", data, "-U", "quire", "--pwfile", password, "-A",
+             "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C"],
+            check=True, stdout=subprocess.DEVNULL, **identity,
+        )  # fmt: skip
+        port = free_port()
+        command = [self.programs() + "/postgres", "-D", data, "-p", str(port), "-k", self.folder,
+                   "-h", "127.0.0.1", "-c", "shared_buffers=32MB"]  # fmt: skip
+        super().__init__(command, port, user)
+        self.start()
+
+    def kill(self):
+        """Kills every process of the server, as a loss of power would."""
+        if not self.process or self.process.poll() is not None:
+            return
+        children = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        with open(children, encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+        super().kill()
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        wait_for("the end of PostgreSQL", lambda: not any(map(alive, pids)))
+
+    def start(self):
+        super().start()
+        wait_for("PostgreSQL", self.answers)
+
+    def answers(self):
+        command = [self.programs() + "/pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+    def url(self, port):
+        return f"postgresql://quire:{self.PASSWORD}@127.0.0.1:{port}/postgres"
+
+    def end(self):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class RedisCluster:
+    """Three primaries, each with a replica."""
+
+    NODES = 6
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp()
+        self.nodes = []
+        for i in range(self.NODES):
+            port = free_port()
+            while port >= 55000:  # its bus listens 10000 above
+                port = free_port()
+            home = f"{self.folder}/{i}"
+            os.mkdir(home)
+            command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+                       "--appendonly", "no", "--dir", home, "--cluster-enabled", "yes",
+                       "--cluster-node-timeout", "1500", "--maxmemory", "64mb",
+                       "--maxmemory-policy", "allkeys-lru"]  # fmt: skip
+            node = Process(command, port)
+            node.start()
+            self.nodes.append(node)
+        hosts = [f"127.0.0.1:{n.port}" for n in self.nodes]
+        create = ["--cluster", "create", *hosts, "--cluster-replicas", "1", "--cluster-yes"]
+        subprocess.run(["redis-cli", *create], check=True, stdout=subprocess.DEVNULL)
+        wait_for("the Redis cluster", lambda: "cluster_state:ok" in self.ask(0, "CLUSTER", "INFO"))
+
+    def url(self):
+        return "redis://" + ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)
+
+    def ask(self, node, *command, data=None):
+        more = ["-x"] if data is not None else []
+        done = subprocess.run(
+            ["redis-cli", "-p", str(self.nodes[node].port), *more, *command],
+            input=data, capture_output=True, check=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+        return done.stdout.decode("utf-8", "replace")
+
+    def primaries(self):
+        return [i for i in range(self.NODES) if "role:master" in self.ask(i, "INFO", "replication")]
+
+    def kill_primary(self, rng):
+        if nodes := self.primaries():
+            self.nodes[rng.choice(nodes)].kill()
+
+    def heal(self):
+        for node in self.nodes:
+            node.signal(signal.SIGCONT)
+            if node.process.poll() is not None:
+                node.start()
+
+    def damage(self, rng, most=20):
+        """Overwrites, cuts, prolongs or removes fields of contexts, and returns how many."""
+        damaged = 0
+        for i in self.primaries():
+            for _ in range(most // 3):
+                key = self.ask(i, "RANDOMKEY").strip()
+                fields = self.ask(i, "HKEYS", key).split() if key else []
+                if not fields or fields[0].startswith("WRONGTYPE"):
+                    continue
+                field = rng.choice(fields)
+                what = rng.choice(("other", "cut", "longer", "remove"))
+                if what == "remove":
+                    self.ask(i, "HDEL", key, field)
+                else:
+                    size = int(self.ask(i, "HSTRLEN", key, field) or 0)
+                    size = {"other": size, "cut": size // 2, "longer": size + 9}[what]
+                    self.ask(i, "HSET", key, field, data=rng.randbytes(size))
+                damaged += 1
+        return damaged
+
+    def empty(self):
+        for i in self.primaries():
+            self.ask(i, "FLUSHALL")
+
+    def end(self):
+        for node in self.nodes:
+            node.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class S3(Process):
+    """moto's server; what it holds is lost when it is killed."""
+
+    def __init__(self, program):
+        port = free_port()
+        super().__init__([program, "-H", "127.0.0.1", "-p", str(port)], port)
+        self.start()
+
+    def url(self):
+        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"
+
+    def start(self):
+        super().start()
+        subprocess.run(
+            ["curl", "-s", "-X", "PUT", f"http://127.0.0.1:{self.port}/bucket"],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def end(self):
+        self.kill()
+
+
+class Network:
+    """A port before another one, whose connections can be slow, cut, or silent."""
+
+    def __init__(self, target):
+        self.target = target
+        self.delay_s, self.silent = 0.0, False
+        self.pairs = set()
+        self.mu = threading.Lock()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target), 5)
+        except OSError:
+            client.close()
+            return
+        pair = (client, server)
+        with self.mu:
+            self.pairs.add(pair)
+        try:
+            while True:
+                ready, _, _ = select.select(pair, (), (), 0.5)
+                for source in ready:
+                    data = source.recv(1 << 16)
+                    while self.silent:
+                        time.sleep(0.02)
+                    if self.delay_s:
+                        time.sleep(self.delay_s)
+                    if not data:
+                        return
+                    (server if source is client else client).sendall(data)
+        except (OSError, ValueError):
+            pass
+        finally:
+            with self.mu:
+                self.pairs.discard(pair)
+            for s in pair:
+                s.close()
+
+    def cut(self):
+        with self.mu:
+            pairs = list(self.pairs)
+        for pair in pairs:
+            for s in pair:
+                try:
+                    s.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def heal(self):
+        self.delay_s, self.silent = 0.0, False
+
+    def end(self):
+        self.heal()
+        self.server.close()
+        self.cut()
