@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -64,11 +65,15 @@ def free_port() -> int:
 
 @unittest.skipIf(NGINX is None, "there is no nginx in PATH")
 class NginxTest(unittest.TestCase):
+    refused = "documents|files|vector_stores|jobs"
+
     def setUp(self) -> None:
         self.replicas = [Replica(i) for i in range(3)]
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_port()
         text = (CONFIGS / "nginx.conf").read_text()
+        self.assertIn(NginxTest.refused, text)
+        text = text.replace(NginxTest.refused, self.refused)
         for i, replica in enumerate(self.replicas):
             text = text.replace(f"10.0.0.1{i + 1}:8080", f"127.0.0.1:{replica.port}")
         text = text.replace("listen 8080;", f"listen 127.0.0.1:{self.port};")
@@ -146,6 +151,20 @@ class NginxTest(unittest.TestCase):
             status, text = self.ask(method=method, path=path)
             self.assertEqual(status, 405, (method, path))
             self.assertIn("method_not_allowed", text)
+
+
+@unittest.skipIf(NGINX is None, "there is no nginx in PATH")
+class SharedCatalogTest(NginxTest):
+    """The same with what the file says of replicas with a shared catalog."""
+
+    refused = "files|vector_stores"
+
+    def test_what_changes_one_replica_is_refused(self) -> None:
+        shared = re.compile(r"(/v1)?/(documents|jobs)(/|$)")
+        for method, path in PASSED + REFUSED:
+            passes = (method, path) in PASSED or shared.match(path)
+            status = 200 if passes else 405
+            self.assertEqual(self.ask(method=method, path=path)[0], status, (method, path))
 
 
 if __name__ == "__main__":
