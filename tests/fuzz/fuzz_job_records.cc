@@ -6,9 +6,9 @@
 
 #include "cachestore/format/metadata.h"
 #include "ingest/document/chunker.h"
+#include "ingest/document/job_record.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
-#include "ingest/job_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace quire;
