@@ -199,7 +199,10 @@ class RedisCluster:
                 if what == "remove":
                     self.ask(i, "HDEL", key, field)
                 else:
-                    size = int(self.ask(i, "HSTRLEN", key, field) or 0)
+                    answer = self.ask(i, "HSTRLEN", key, field).strip()
+                    if not answer.isdigit():
+                        continue  # the node does not answer at this moment
+                    size = int(answer)
                     size = {"other": size, "cut": size // 2, "longer": size + 9}[what]
                     self.ask(i, "HSET", key, field, data=rng.randbytes(size))
                 damaged += 1

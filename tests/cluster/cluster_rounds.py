@@ -406,6 +406,7 @@ def main():
         return 0
     if options.s3 and not os.path.exists(options.s3):
         options.s3 = None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     began = time.monotonic()
     failed = None
     with tempfile.TemporaryDirectory() as folder:
