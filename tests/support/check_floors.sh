@@ -33,7 +33,8 @@ most=30
   function top(path) { sub(/\/.*$/, "", path); return path }
   $1 == "include" {
     from = room($2); to = room($3)
-    if (from != to && top(from) == top(to) && (from in rank) && (to in rank) && rank[to] >= rank[from])
+    if (from != to && top(from) == top(to) && (from in rank) && (to in rank) &&
+        rank[to] >= rank[from])
       complain($2 " includes \"" $3 "\", but " to " stands above " from \
                " in tests/support/floors.txt")
   }
