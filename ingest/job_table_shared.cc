@@ -182,9 +182,10 @@ Status JobTable::sync_shared() {
   if (!named) QUIRE_RETURN_IF_ERROR(take_name());
   QUIRE_ASSIGN_OR_RETURN(const std::vector<OwnJob> own, shared_->renew(room));
   for (const OwnJob& job : own) {
-    bool known = false, ended = false;
+    bool known = false, ended = false, refused = false;
     {
       const std::lock_guard lock(mu_);
+      refused = refused_jobs_.contains(job.id);
       const auto it = jobs_.find(job.id);
       known = it != jobs_.end() || adding_.contains(job.id);
       if (it != jobs_.end()) {
@@ -193,7 +194,9 @@ Status JobTable::sync_shared() {
                 !local.persisting && !local.share_due && !local.sharing;
       }
     }
-    if (!known) {
+    if (refused) {
+      QUIRE_RETURN_IF_ERROR(call_off(job.id));
+    } else if (!known) {
       QUIRE_RETURN_IF_ERROR(adopt(job.id));
     } else if (ended) {  // it was saved here, and the service died before it told that
       const auto record = store_.get_job(job_record_name(job.id));
@@ -262,6 +265,21 @@ Status JobTable::adopt(const std::string& id) {
            {{"job_id", id}, {"namespace", record->ns}, {"documents", std::to_string(left)}});
   const std::lock_guard lock(mu_);
   restore(std::move(*record));
+  return {};
+}
+
+/// Ends a job that reached the catalog although its caller was told that it did not.
+Status JobTable::call_off(const std::string& id) {
+  QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(id));
+  QUIRE_ASSIGN_OR_RETURN(JobRecord record, decode_job(job.record));
+  record.status = JobStatus::kCancelled;
+  record.cancelled = true;
+  record.finished_ms = options_.now_ms();
+  for (ItemRecord& item : record.items)
+    if (!item.view.finished()) apply(cancelled_outcome(), &item);
+  QUIRE_RETURN_IF_ERROR(shared_->save(shared_form(record)));
+  const std::lock_guard lock(mu_);
+  refused_jobs_.erase(id);
   return {};
 }
 

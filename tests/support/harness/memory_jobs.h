@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachestore/catalog/shared_jobs.h"
+#include "cachestore/catalog/shared_catalog.h"
 
 namespace quire::test {
 
@@ -29,6 +29,7 @@ class MemoryJobs final : public SharedJobs {
     std::map<std::string, Entry, std::less<>> jobs;  // guarded by mu
     std::set<std::string> alive;                     // guarded by mu
     int made = 0;                                    // guarded by mu
+    std::atomic<bool> lose_answer{false};            // of the next job that is added
     std::uint64_t order = 0;                         // guarded by mu
 
     /// Acts as if no replica had been heard of for the time of a lease.
@@ -58,6 +59,7 @@ class MemoryJobs final : public SharedJobs {
     it->second.number = ++t_.order;
     for (const SharedJobPart& p : parts)
       it->second.parts.emplace(std::string(p.name), std::string(p.value));
+    if (t_.lose_answer.exchange(false)) return catalog_away("the answer was lost");
     return {};
   }
   Status save(const SharedJob& job) override {

@@ -418,6 +418,20 @@ TEST_F(SharedJobsTest, ADeletionThatCancelsAPostHereOutlivesAnEarlierOneElsewher
   EXPECT_TRUE(soon([&] { return b.version("d0") == 0; }));
 }
 
+TEST_F(SharedJobsTest, AJobThatWasRefusedIsNotDoneThoughItReachedTheCatalog) {
+  database->jobs.lose_answer = true;
+  const auto refused = a.service->submit("default", one(doc("d0", "refused")), {});
+  EXPECT_TRUE(catalog_is_away(refused.status()));
+  ASSERT_EQ(database->jobs.all().size(), 1u);
+  const std::string id = database->jobs.all().begin()->first;
+  const std::string later = b.submit(1);
+  b.end_of(later);
+  EXPECT_EQ(a.end_of(id).status, JobStatus::kCancelled);
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kCancelled);
+  EXPECT_EQ(a.engine->prefills(), 0);
+  EXPECT_EQ(b.content("d0"), "text 0");
+}
+
 TEST_F(SharedJobsTest, TheClocksOfReplicasDoNotDecideTheOrder) {
   b.close();
   b.options.clock_ms = [] { return std::int64_t{1'000'000}; };  // decades behind
