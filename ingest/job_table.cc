@@ -88,7 +88,7 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     drop_inputs(record);
     const std::lock_guard lock(mu_);
     adding_.erase(record.id);
-    if (catalog_is_away(written)) refused_jobs_.insert(record.id);  // it may come later
+    if (shared_ != nullptr) refused_jobs_.insert(record.id);  // it may be there, or come later
     queued_items_ -= items;
     queued_bytes_ -= bytes;
     return written.with_context("the job could not be saved");

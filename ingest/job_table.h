@@ -264,8 +264,8 @@ class JobTable final : public JobBoard {
   std::thread notifier_;
   std::mutex sync_mu_;  // of sync_shared(), held before mu_
   std::chrono::steady_clock::time_point next_sync_{}, next_purge_{};  // guarded by sync_mu_
-  std::set<std::string, std::less<>> refused_;  // jobs that cannot be read; guarded by sync_mu_
-  bool stands_alone_ = false;                   // guarded by sync_mu_
+  std::set<std::string, std::less<>> unreadable_;                     // jobs; guarded by sync_mu_
+  bool stands_alone_ = false;                                         // guarded by sync_mu_
 };
 
 class JobTable::Cancelled {

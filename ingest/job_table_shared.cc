@@ -197,7 +197,12 @@ Status JobTable::sync_shared() {
     if (refused) {
       QUIRE_RETURN_IF_ERROR(call_off(job.id));
     } else if (!known) {
-      QUIRE_RETURN_IF_ERROR(adopt(job.id));
+      if (const Status s = adopt(job.id); !s.ok()) {
+        if (catalog_is_away(s)) return s;
+        log_error("a job that another process left cannot go on here; it is left to others",
+                  {{"job_id", job.id}, {"error", s.to_string()}});
+        QUIRE_RETURN_IF_ERROR(shared_->release(job.id));
+      }
     } else if (ended) {  // it was saved here, and the service died before it told that
       const auto record = store_.get_job(job_record_name(job.id));
       const auto decoded = record.ok() ? decode_job(*record) : record.status();
@@ -241,11 +246,11 @@ Status JobTable::sync_shared() {
 }
 
 Status JobTable::adopt(const std::string& id) {
-  if (refused_.contains(id)) return shared_->release(id);
+  if (unreadable_.contains(id)) return shared_->release(id);
   QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(id));
   auto record = decode_job(job.record);
   if (!record.ok()) {
-    refused_.insert(id);
+    unreadable_.insert(id);
     log_error("a job of the shared catalog cannot be read; a replica with a newer program may",
               {{"job_id", id}, {"error", record.status().to_string()}});
     return shared_->release(id);
