@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "cachestore/catalog/catalog_options.h"
 #include "cachestore/catalog/shared_jobs.h"
+#include "cachestore/catalog/shared_records.h"
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
@@ -118,6 +119,11 @@ struct NamedRecord {
   std::string name, value;
 };
 
+/// Returns the new value of a record whose value is `before` (none: there is no record); none: the
+/// record is deleted.
+using RecordChange =
+    std::function<Result<std::optional<std::string>>(const std::optional<std::string>& before)>;
+
 /// Threads: every method may be called concurrently. All except find_segment, peek_segment,
 /// tier_of, touch_document, fetch_async and namespaces may wait on disk, so call them from worker
 /// threads, never from an I/O thread. Errors common to all writers: kFailedPrecondition (opened
@@ -156,10 +162,11 @@ class Store {
   virtual Result<DocumentManifest> update_document(
       std::string_view ns, std::string_view id,
       const std::function<Status(DocumentManifest&)>& edit, const CommitOptions& options = {}) = 0;
-  /// With shared jobs: says that the document is as this item of a job wants it. Errors: as those
-  /// of CommitOptions::fence.
-  virtual Status confirm_document(std::string_view ns, std::string_view id, const JobFence& fence) {
-    (void)ns, (void)id, (void)fence;
+  /// With shared jobs: says that the document `as_read` is as this item of a job wants it. Errors:
+  /// kFailedPrecondition (another replica has changed it since then); those of
+  /// CommitOptions::fence.
+  virtual Status confirm_document(const DocumentManifest& as_read, const JobFence& fence) {
+    (void)as_read, (void)fence;
     return {};
   }
   /// With shared jobs: keeps all that were taken before from making a document that is not there.
@@ -266,6 +273,20 @@ class Store {
   virtual CatalogStats catalog_stats() const { return {}; }
   /// Returns the jobs of all replicas of the shared catalog; null without one.
   virtual SharedJobs* shared_jobs() { return nullptr; }
+  /// Returns what is known of requests that may be repeated at any replica; null without one.
+  virtual SharedReplies* shared_replies() { return nullptr; }
+  /// Takes over the state of a document that the shared catalog has, as another replica may have
+  /// changed it a moment ago. Errors: kIo (catalog_is_away()).
+  virtual Status refresh_document(std::string_view ns, std::string_view id) {
+    (void)ns, (void)id;
+    return {};
+  }
+  /// Returns a small record that the replicas have in common; while the catalog is away, this
+  /// store's copy. What get_meta() has counts where the catalog never had one. Errors: kNotFound.
+  virtual Result<std::string> get_shared_meta(std::string_view name);
+  /// Changes such a record. `change` is called again if another replica was first. Errors: those of
+  /// `change`, kIo (catalog_is_away()).
+  virtual Status update_shared_meta(std::string_view name, const RecordChange& change);
 
   // ---- jobs and small records: opaque bytes by name, synced ----
   virtual Status put_job(std::string_view name, std::string_view value) = 0;

@@ -168,6 +168,27 @@ Status StoreImpl::look_for(std::string_view ns, std::string_view id) {
   return refresh(ns, id);
 }
 
+Status StoreImpl::refresh_document(std::string_view ns, std::string_view id) {
+  if (!catalog_) return {};
+  QUIRE_RETURN_IF_ERROR(check_catalog());
+  const DocumentLock lock(*this, ns, id);
+  return refresh(ns, id);
+}
+
+Status StoreImpl::confirm_document(const DocumentManifest& as_read, const JobFence& fence) {
+  if (!catalog_) return {};
+  const std::string &ns = as_read.ns, &id = as_read.id;
+  const DocumentLock lock(*this, ns, id);
+  const auto here = read_stored_head(ns, id);
+  if (!here.ok() && here.code() != Code::kNotFound) return here.status();
+  // The number of its last change, which is never used twice, is read with the document.
+  if (!here.ok() || here->version != as_read.version || here->created_ms != as_read.created_ms ||
+      here->updated_ms != as_read.updated_ms || here->content_hash != as_read.content_hash)
+    return Status::precondition("another replica has changed the document");
+  QUIRE_ASSIGN_OR_RETURN(const CatalogRevision revision, read_revision(ns, id));
+  return catalog_->confirm(ns, id, revision.number, fence);
+}
+
 Status StoreImpl::share_uses() {
   std::vector<CatalogName> used;
   {

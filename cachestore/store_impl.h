@@ -111,14 +111,15 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool is_shared(const ContextKey& key) const override { return remote_ && remote_->knows(key); }
   RemoteStats remote_stats() const override { return remote_ ? remote_->stats() : RemoteStats(); }
   CatalogStats catalog_stats() const override;
-  Status confirm_document(std::string_view ns, std::string_view id,
-                          const JobFence& fence) override {
-    return catalog_ ? catalog_->confirm(ns, id, fence) : Status();
-  }
+  Status confirm_document(const DocumentManifest& as_read, const JobFence& fence) override;
   Status bar_document(std::string_view ns, std::string_view id) override {
     return catalog_ ? catalog_->bar(ns, id) : Status();
   }
   SharedJobs* shared_jobs() override { return catalog_ ? &catalog_->jobs() : nullptr; }
+  SharedReplies* shared_replies() override { return catalog_ ? &catalog_->replies() : nullptr; }
+  Status refresh_document(std::string_view ns, std::string_view id) override;
+  Result<std::string> get_shared_meta(std::string_view name) override;
+  Status update_shared_meta(std::string_view name, const RecordChange& change) override;
   /// Begins to follow the shared catalog, where there is one. Errors: as CatalogFollower::start().
   Status start_catalog();
   Result<PinnedBytes> peek_value(const ReadRequest& request) override;
@@ -281,7 +282,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   Status index_documents();
   Status flush_uses();
 
-  // ---- the shared catalog: store_catalog.cc ----
+  // ---- the shared catalog: store_catalog.cc, store_records.cc ----
+  void keep_shared_meta(std::string_view name, const std::string& value);
   CatalogRevision copied(const CatalogName& name) override;
   Status apply(const CatalogEntry& entry, const CatalogBody* body) override;
   Status apply_removal(const CatalogName& name, std::uint64_t number) override;
@@ -368,6 +370,8 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
 
   std::shared_mutex watcher_mu_;
   DocumentWatcher watcher_;  // guarded by watcher_mu_
+
+  std::mutex shared_meta_mu_;  // of one change of a shared record at a time
 
   std::mutex recall_mu_;
   /// Who waits for a context that is being recalled; guarded by recall_mu_

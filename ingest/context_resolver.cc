@@ -16,9 +16,16 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
   Renditions::Grants grants;
   for (const std::string& id : ids) {
     // This is read before the store: once the job has ended, the store has the document.
-    const auto pending = table_.pending(ns, id);
-    auto m = renditions_ ? renditions_->get(ns, id, options.touch ? &grants : nullptr)
+    auto pending = table_.pending(ns, id);
+    const auto read = [&] {
+      return renditions_ ? renditions_->get(ns, id, options.touch ? &grants : nullptr)
                          : store_.get_document(ns, id);
+    };
+    auto m = read();
+    if (m.code() == Code::kNotFound && !pending) {  // here; another replica may know more
+      pending = table_.pending_elsewhere(ns, id);
+      if (store_.refresh_document(ns, id).ok()) m = read();
+    }
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
     if (m.ok() && m->status == DocumentStatus::kReady) {
       QUIRE_ASSIGN_OR_RETURN(ResolvedDocument d, resolve_ready(std::move(*m), salt));

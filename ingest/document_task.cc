@@ -95,6 +95,7 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   const DocumentInput& input = saved.input;
   const std::string& id = work_.item.view.id;
   const JobSettings& settings = *work_.settings;
+  QUIRE_RETURN_IF_ERROR(context_.store.refresh_document(work_.ns, id));
   auto head = context_.store.get_document_head(work_.ns, id);
   if (head.ok()) {
     existing_ = std::move(*head);
@@ -103,9 +104,9 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
     return head.status();
   }
   // A restart may repeat an item that a later job has replaced. Names of jobs tell their order only
-  // where one replica makes them all; the shared catalog knows it for the others.
+  // where one replica made both; the shared catalog knows it for the others.
   if (existing_ready_ && existing_->job_id > work_.job_id &&
-      context_.store.shared_jobs() == nullptr) {
+      context_.store.shared_jobs() == nullptr && context_.table.knows(existing_->job_id)) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;
   }
@@ -171,6 +172,8 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
     existing_ready_ = false;
     return false;
   }
+  // Another replica changed it meanwhile, so this version is made anew.
+  if (kept.code() == Code::kFailedPrecondition) return false;
   QUIRE_RETURN_IF_ERROR(kept);
   return true;
 }
@@ -258,6 +261,11 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
     auto updated = context_.store.update_document(
         work_.ns, existing_->id,
         [&](DocumentManifest& m) {
+          const DocumentManifest& e = *existing_;
+          if (m.content_hash != e.content_hash || m.salt_digest != e.salt_digest ||
+              m.fingerprint != e.fingerprint || m.chunking != e.chunking ||
+              m.status != DocumentStatus::kReady)
+            return Status::precondition("another replica has changed the document");
           m.metadata_json = input.metadata_json;
           m.title = input.title;
           m.pinned = s.pinned;
@@ -270,7 +278,7 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
         options);
     if (!updated.ok()) return updated.status();
   } else if (options.fence) {
-    QUIRE_RETURN_IF_ERROR(context_.store.confirm_document(work_.ns, existing_->id, *options.fence));
+    QUIRE_RETURN_IF_ERROR(context_.store.confirm_document(*existing_, *options.fence));
   }
   keep_version_ = true;
   find_missing();
@@ -522,9 +530,12 @@ void DocumentTask::commit() {
     }
   }
   CommitOptions options;
-  if (work_.settings->if_match || work_.settings->if_none_match_any)
-    options.expected_version = existing_ ? existing_->version : 0;
   const bool warm = work_.type == JobType::kWarm;
+  // Where only this process makes documents, nothing comes in between.
+  const bool replaces = work_.settings->if_exists == IfExists::kUpsert ||
+                        context_.store.shared_jobs() == nullptr;
+  if (work_.settings->if_match || work_.settings->if_none_match_any || (!replaces && !warm))
+    options.expected_version = existing_ ? existing_->version : 0;
   if (warm) options.expected_version = existing_->version;
   const ItemResult result = warm              ? ItemResult::kWarmed
                             : existing_ready_ ? ItemResult::kUpdated
@@ -546,6 +557,9 @@ void DocumentTask::commit() {
     options.expected_version = now->version;
     stored = store_document(m, segments, options);
   }
+  const bool conditional = work_.settings->if_match || work_.settings->if_none_match_any;
+  if (stored.code() == Code::kFailedPrecondition && !replaces && !warm && !conditional)
+    return try_again();  // another replica made it meanwhile
   if (!stored.ok()) return fail(stored.status(), path(""));
   end(good(result, *stored));
 }
@@ -596,6 +610,10 @@ void DocumentTask::wait_for_catalog(const Status& status) {
   log_warning("a document waits for the shared catalog", {{"job_id", work_.job_id},
                                                           {"document_id", work_.item.view.id},
                                                           {"reason", status.message()}});
+  try_again();
+}
+
+void DocumentTask::try_again() {
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();
   if (!context_.table.requeue(work_)) end_cancelled();

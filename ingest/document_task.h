@@ -68,6 +68,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   void commit_missing();
   void fail(const Status& status, std::string param);
   void wait_for_catalog(const Status& status);
+  void try_again();
   void fail_cut(const Status& status);
   void fail(ItemError error, bool keep_document);
   void end_cancelled();

@@ -60,17 +60,12 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
   }
   Status written;
   if (shared_ != nullptr) {
-    std::vector<std::string> names;
-    std::vector<SharedJobPart> parts;
+    std::vector<NamedText> parts;
     for (std::uint32_t p = 0; p < packs.size(); ++p) {
-      names.push_back(input_record_name(record.id, p));
-      parts.push_back({{}, packs[p].inputs});
-      for (const auto& [index, text] : packs[p].texts) {
-        names.push_back(input_text_name(record.id, index));
-        parts.push_back({{}, text});
-      }
+      parts.push_back({input_record_name(record.id, p), packs[p].inputs});
+      for (const auto& [index, text] : packs[p].texts)
+        parts.push_back({input_text_name(record.id, index), text});
     }
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].name = names[i];
     written = add_shared(record, parts);
   }
   std::uint32_t done = 0;
@@ -88,7 +83,9 @@ Result<JobSnapshot> JobTable::add(JobRecord record, std::vector<SavedPack> packs
     drop_inputs(record);
     const std::lock_guard lock(mu_);
     adding_.erase(record.id);
-    if (shared_ != nullptr) refused_jobs_.insert(record.id);  // it may be there, or come later
+    // It may be there, or come later, unless the name is that of another replica's job.
+    const bool unknown = shared_ != nullptr && written.code() != Code::kFailedPrecondition;
+    if (unknown) refused_jobs_.insert(record.id);
     queued_items_ -= items;
     queued_bytes_ -= bytes;
     return written.with_context("the job could not be saved");
@@ -453,6 +450,11 @@ void JobTable::fill(IngestStats& stats) const {
     stats.jobs_queued += job->record.status == JobStatus::kQueued;
     stats.jobs_running += job->record.status == JobStatus::kRunning;
   }
+}
+
+bool JobTable::knows(std::string_view job_id) const {
+  const std::lock_guard lock(mu_);
+  return jobs_.contains(job_id);
 }
 
 bool JobTable::stopping() const {

@@ -59,6 +59,7 @@ struct PendingDocument {
   DocumentStatus status = DocumentStatus::kQueued;
   double progress = 0;
   std::shared_ptr<const JobSettings> settings;
+  bool elsewhere = false;  ///< another replica works on it, and its input is not here
 };
 
 /// Threads: every method may be called from any thread. Those marked (disk) write or read job
@@ -110,6 +111,9 @@ class JobTable final : public JobBoard {
   Subscription when_synchronized(std::string_view ns, std::span<const std::string> ids,
                                  std::function<void()> done) override;
 
+  /// Returns whether this table has, or made within the retention, a job of this name.
+  bool knows(std::string_view job_id) const;
+
   // ---- documents of unfinished jobs ----
   /// Cancels every item that waits or works for this id, and waits for one that is being committed,
   /// which is not cancelled. None of this is saved until the returned object is destroyed. So a
@@ -117,6 +121,8 @@ class JobTable final : public JobBoard {
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
+  /// Returns it if another replica of the shared catalog works on it. (catalog)
+  std::optional<PendingDocument> pending_elsewhere(std::string_view ns, std::string_view id);
   std::vector<PendingDocument> pending_in(std::string_view ns);
   /// Returns up to `limit` of them after `after` (exclusive; empty: from the start) in order of id.
   std::vector<PendingDocument> pending_after(std::string_view ns, std::string_view after,
@@ -222,7 +228,7 @@ class JobTable final : public JobBoard {
   // With shared jobs, in job_table_shared.cc. (disk)
   Status share(const JobPtr& job, bool soon);  // its record, if it is due
   Status take_name();
-  Status add_shared(const JobRecord& record, std::span<const SharedJobPart> parts);
+  Status add_shared(const JobRecord& record, std::span<const NamedText> parts);
   Status adopt(const std::string& id);
   Status call_off(const std::string& id);
   Status adopt_inputs(const JobRecord& record);
@@ -265,7 +271,10 @@ class JobTable final : public JobBoard {
   std::mutex sync_mu_;  // of sync_shared(), held before mu_
   std::chrono::steady_clock::time_point next_sync_{}, next_purge_{};  // guarded by sync_mu_
   std::set<std::string, std::less<>> unreadable_;                     // jobs; guarded by sync_mu_
-  bool stands_alone_ = false;                                         // guarded by sync_mu_
+  std::map<std::string, std::chrono::steady_clock::time_point, std::less<>>
+      set_aside_;              // jobs that others shall take, until when; guarded by sync_mu_
+  bool nameless_ = false;      // it was said that take_name() fails; guarded by sync_mu_
+  bool stands_alone_ = false;  // guarded by sync_mu_
 };
 
 class JobTable::Cancelled {

@@ -19,8 +19,11 @@ constexpr std::chrono::seconds kShareEvery{5};  // of a job that has not ended
 constexpr std::chrono::seconds kSyncEvery{1};   // while there are jobs
 constexpr int kSyncsPerLease = 4;               // while there are none
 constexpr std::chrono::hours kPurgeEvery{1};
+/// How long a job that cannot go on here is left to others.
+constexpr std::chrono::seconds kSetAside{30};
 constexpr std::size_t kClaimedAtOnce = 32;
 constexpr std::size_t kPartsAtOnce = 16;
+constexpr std::size_t kOpenJobsLookedAt = 8;  // for a document that is not here
 /// How long a caller waits for another replica to cancel a job.
 constexpr std::chrono::milliseconds kCancelWait{5000}, kCancelPause{100};
 
@@ -39,8 +42,10 @@ SharedJob shared_form(const JobRecord& record) {
 // -------------------------------------------------------------------------------------------------
 // This replica's jobs
 
-Status JobTable::add_shared(const JobRecord& record, std::span<const SharedJobPart> parts) {
-  return shared_ == nullptr ? Status() : shared_->add(shared_form(record), parts);
+Status JobTable::add_shared(const JobRecord& record, std::span<const NamedText> parts) {
+  std::vector<SharedJobPart> views;
+  for (const NamedText& part : parts) views.push_back({part.name, part.text});
+  return shared_->add(shared_form(record), views);
 }
 
 std::optional<JobFence> JobTable::fence(const Work& work, const ItemOutcome& outcome) const {
@@ -134,21 +139,27 @@ Status JobTable::take_name() {
         if (job->record.status < JobStatus::kSucceeded) records.push_back(job->record);
     }
     for (const JobRecord& record : records) {
-      std::vector<StoredJobPart> parts;
+      std::vector<std::string> values;
+      std::vector<NamedText> parts;
+      values.reserve(record.num_packs + record.items.size());  // parts see them
+      const auto enter = [&](std::string name, Result<std::string> value) {
+        if (!value.ok()) return;
+        values.push_back(std::move(*value));
+        parts.push_back({std::move(name), values.back()});
+      };
       for (std::uint32_t p = 0; p < record.num_packs; ++p) {
-        const std::string name = input_record_name(record.id, p);
-        if (auto inputs = store_.get_job(name); inputs.ok())
-          parts.push_back({name, std::move(*inputs)});
+        std::string name = input_record_name(record.id, p);
+        auto inputs = store_.get_job(name);
+        enter(std::move(name), std::move(inputs));
       }
       for (const ItemRecord& item : record.items) {
-        const std::string name = input_text_name(record.id, item.view.index);
         if (item.view.finished()) continue;
-        if (auto text = store_.get_waiting_text(name); text.ok())
-          parts.push_back({name, std::move(*text)});
+        std::string name = input_text_name(record.id, item.view.index);
+        auto text = store_.get_waiting_text(name);
+        enter(std::move(name), std::move(text));
       }
-      std::vector<SharedJobPart> views;
-      for (const StoredJobPart& part : parts) views.push_back({part.name, part.value});
-      QUIRE_RETURN_IF_ERROR(add_shared(record, views));
+      const Status added = add_shared(record, parts);
+      if (added.code() != Code::kFailedPrecondition) QUIRE_RETURN_IF_ERROR(added);
     }
   }
   QUIRE_RETURN_IF_ERROR(store_.put_meta(kReplicaRecord, shared_->replica()));
@@ -179,8 +190,22 @@ Status JobTable::sync_shared() {
       if (!job->lost && job->record.status < JobStatus::kSucceeded) here.insert(id);
     if (2 * queued_items_ < options_.max_queued_documents) room = kClaimedAtOnce;
   }
-  if (!named) QUIRE_RETURN_IF_ERROR(take_name());
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<OwnJob> own, shared_->renew(room));
+  if (!named) {
+    if (const Status s = take_name(); !s.ok()) {
+      if (catalog_is_away(s)) return s;
+      // The next start would not know its jobs again, so none is taken until then.
+      next_sync_ = now + kSyncEvery;
+      if (!std::exchange(nameless_, true))
+        log_error("this replica cannot say which it is, and takes no documents until it can",
+                  {{"error", s.to_string()}});
+      return {};
+    }
+    nameless_ = false;
+  }
+  std::vector<std::string> except(unreadable_.begin(), unreadable_.end());
+  std::erase_if(set_aside_, [&](const auto& job) { return now >= job.second; });
+  for (const auto& [id, until] : set_aside_) except.push_back(id);
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<OwnJob> own, shared_->renew(room, except));
   for (const OwnJob& job : own) {
     bool known = false, ended = false, refused = false;
     {
@@ -201,6 +226,7 @@ Status JobTable::sync_shared() {
         if (catalog_is_away(s)) return s;
         log_error("a job that another process left cannot go on here; it is left to others",
                   {{"job_id", job.id}, {"error", s.to_string()}});
+        set_aside_[job.id] = now + kSetAside;
         QUIRE_RETURN_IF_ERROR(shared_->release(job.id));
       }
     } else if (ended) {  // it was saved here, and the service died before it told that
@@ -246,7 +272,6 @@ Status JobTable::sync_shared() {
 }
 
 Status JobTable::adopt(const std::string& id) {
-  if (unreadable_.contains(id)) return shared_->release(id);
   QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(id));
   auto record = decode_job(job.record);
   if (!record.ok()) {
@@ -337,6 +362,32 @@ Result<JobSnapshot> JobTable::foreign_job(std::string_view ns, std::string_view 
   if (job.ns != ns) return none;
   QUIRE_ASSIGN_OR_RETURN(JobRecord record, decode_job(job.record));
   return view_of(std::move(record), /*with_results=*/true);
+}
+
+std::optional<PendingDocument> JobTable::pending_elsewhere(std::string_view ns,
+                                                           std::string_view id) {
+  if (shared_ == nullptr) return std::nullopt;
+  const auto jobs = shared_->open_with(ns, id, kOpenJobsLookedAt);
+  for (const SharedJob& job : jobs.value_or({})) {
+    auto record = decode_job(job.record);
+    if (!record.ok()) continue;
+    for (auto item = record->items.rbegin(); item != record->items.rend(); ++item) {
+      if (item->view.id != id || item->view.finished()) continue;
+      PendingDocument p;
+      p.job_id = record->id;
+      p.id = id;
+      p.content_hash = item->content_hash;
+      p.job_created_ms = record->created_ms;
+      p.index = item->view.index;
+      p.input_bytes = item->input_bytes;
+      p.type = record->type;
+      p.status = item->view.status;
+      p.settings = std::make_shared<const JobSettings>(record->settings);
+      p.elsewhere = true;
+      return p;
+    }
+  }
+  return std::nullopt;
 }
 
 Result<JobListPage> JobTable::list_all(std::string_view ns, const JobListOptions& options) {

@@ -158,15 +158,15 @@ std::string make_job_id(std::int64_t now_ms, std::string_view last) {
   thread_local std::mt19937_64 random{std::random_device{}()};
   for (int i = 0; i < 16; ++i) id += kBase32[random() & 31];
   if (id > last || last.size() != id.size()) return id;
-  // The clock has not advanced or went back, so the id continues from the last one.
+  // The clock has not advanced or went back, so the id continues behind the last one: at a distance
+  // that nobody else draws who has the same last one.
   id = std::string(last);
-  for (std::size_t i = id.size(); i-- > 4;) {
+  std::uint64_t carry = (random() & ((std::uint64_t{1} << 50) - 1)) + 1;
+  for (std::size_t i = id.size(); i-- > 4 && carry > 0;) {
     const std::size_t digit = kBase32.find(id[i]);
-    if (digit != std::string_view::npos && digit < 31) {
-      id[i] = kBase32[digit + 1];
-      return id;
-    }
-    id[i] = '0';
+    const std::uint64_t sum = (digit == std::string_view::npos ? 0 : digit) + carry;
+    id[i] = kBase32[sum & 31];
+    carry = sum >> 5;
   }
   return id;
 }

@@ -83,17 +83,28 @@ DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) 
   return d;
 }
 
+/// Another replica may have made the document a moment ago. While the catalog is away, what is here
+/// counts.
+void StoreCatalog::look_for(std::string_view ns, std::string_view id) const {
+  if (store_.get_document_head(ns, id).code() == Code::kNotFound)
+    (void)store_.refresh_document(ns, id);
+}
+
 Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
                                                     const PendingDocument& pending) {
-  QUIRE_ASSIGN_OR_RETURN(const SavedInput saved,
-                         table_.saved_input(pending.job_id, pending.pack, pending.index));
   DocumentInfo d;
+  d.metadata_json = "{}";
+  d.bytes = pending.input_bytes;
+  if (!pending.elsewhere) {
+    QUIRE_ASSIGN_OR_RETURN(SavedInput saved,
+                           table_.saved_input(pending.job_id, pending.pack, pending.index));
+    d.title = std::move(saved.input.title);
+    d.metadata_json = std::move(saved.input.metadata_json);
+    d.bytes = saved.text_bytes;
+  }
   d.id = pending.id;
   d.ns = ns;
-  d.title = saved.input.title;
-  d.metadata_json = saved.input.metadata_json;
   d.content_hash = d.tag = pending.content_hash;
-  d.bytes = saved.text_bytes;
   d.tokens = pending.tokens_total;
   d.status = pending.status;
   d.pinned = pending.settings->pinned;
@@ -105,8 +116,13 @@ Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
 
 Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id) {
   // The job is read first: once it has ended, the store has the document.
-  const auto pending = table_.pending(ns, id);
+  auto pending = table_.pending(ns, id);
   auto head = store_.get_document_head(ns, id);
+  if (head.code() == Code::kNotFound && !pending) {  // here; another replica may know more
+    pending = table_.pending_elsewhere(ns, id);
+    if (store_.refresh_document(ns, id).ok()) head = store_.get_document_head(ns, id);
+    if (head.ok()) pending.reset();
+  }
   if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
     DocumentInfo d = describe(*head, /*with_cache=*/true);
     d.read_behind = read_behind_of(*head);
@@ -142,6 +158,7 @@ std::optional<ReadBehind> StoreCatalog::read_behind_of(const DocumentManifest& h
 
 Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view id) {
   const auto pending = table_.pending(ns, id);
+  if (!pending) look_for(ns, id);
   const auto head = store_.get_document_head(ns, id);
   if (head.ok() && head->status == DocumentStatus::kFailed && !pending)
     return Status::precondition("the document '" + std::string(id) +
@@ -246,6 +263,7 @@ Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
 // Chunks and blocks
 
 Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
+  look_for(ns, id);
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
@@ -270,12 +288,14 @@ Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::st
 }
 
 Result<std::vector<TextMark>> StoreCatalog::marks(std::string_view ns, std::string_view id) {
+  look_for(ns, id);
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   return std::move(m->marks);
 }
 
 Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::string_view id) {
+  look_for(ns, id);
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));

@@ -50,8 +50,7 @@ constexpr PostgresConnection::Prepared kStatements[] = {
      "job "
      "= greatest(job, $6::bigint) WHERE ns = $1::bytea AND id = $2::bytea"},
     {"order",
-     "UPDATE quire_documents SET job = $3::bigint WHERE ns = $1::bytea AND id = $2::bytea AND job "
-     "<= $3::bigint RETURNING job"},
+     "UPDATE quire_documents SET job = $3::bigint WHERE ns = $1::bytea AND id = $2::bytea"},
     {"deleted",
      "INSERT INTO quire_deletions (ns, id, number) VALUES ($1::bytea, $2::bytea, "
      "nextval('quire_order')) ON CONFLICT (ns, id) DO UPDATE SET number = excluded.number, at = "
@@ -79,7 +78,9 @@ constexpr PostgresConnection::Prepared kStatements[] = {
 
 std::vector<PostgresConnection::Prepared> statements() {
   std::vector<PostgresConnection::Prepared> all(std::begin(kStatements), std::end(kStatements));
-  all.insert(all.end(), PostgresJobs::statements().begin(), PostgresJobs::statements().end());
+  for (const auto more :
+       {PostgresJobs::statements(), PostgresRecords::statements(), PostgresReplies::statements()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
@@ -92,6 +93,8 @@ CatalogName name_in(const PostgresRows& rows, int row, int column) {
 PostgresCatalog::PostgresCatalog(const CatalogOptions& options)
     : pool_(options, statements()),
       jobs_(pool_),
+      records_(pool_),
+      replies_(pool_, jobs_),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 PostgresCatalog::~PostgresCatalog() {
@@ -297,25 +300,30 @@ Result<std::uint64_t> PostgresCatalog::remove(std::string_view ns, std::string_v
   });
 }
 
-Status PostgresCatalog::confirm(std::string_view ns, std::string_view id, const JobFence& fence) {
+Status PostgresCatalog::confirm(std::string_view ns, std::string_view id, std::uint64_t expected,
+                                const JobFence& fence) {
   const auto until = pool_.deadline();
   for (int attempt = 0;; ++attempt) {
     auto connection = pool_.take(until, attempt > 0);
     if (!connection.ok()) return pool_.failed(connection.status());
     std::vector<PostgresRows> rows;
-    const PostgresStatement look[] = {plain(kBeginChange), jobs_.hold(fence)};
+    const PostgresStatement look[] = {plain(kBeginChange), prepared("revision", {ns, id}),
+                                      jobs_.hold(fence)};
     if (Status s = (*connection)->run(look, until, &rows); !s.ok()) {
       if (attempt == 0 && connection->was_stale()) continue;
       return pool_.failed(std::move(s));
     }
-    if (rows[1].size() != 1) return job_taken_over();
-    const std::uint64_t job = rows[1].number(0, 0);
+    if (rows[2].size() != 1) return job_taken_over();
+    const std::uint64_t job = rows[2].number(0, 0);
+    if (rows[1].size() > 0 && rows[1].number(0, 1) > job) return change_overtaken();
+    if (rows[1].size() == 0 || rows[1].number(0, 0) != expected)
+      return Status::precondition("the document has changed in the shared catalog");
     rows.clear();
     const PostgresStatement write[] = {prepared("order", {ns, id, job}), PostgresJobs::mark(fence),
                                        plain("COMMIT")};
     if (Status s = (*connection)->run(write, until, &rows); !s.ok())
       return pool_.failed(std::move(s));
-    return rows[0].size() == 1 ? Status() : change_overtaken();
+    return {};
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "cachestore/catalog/postgres_jobs.h"
 #include "cachestore/catalog/postgres_pool.h"
+#include "cachestore/catalog/postgres_records.h"
 #include "cachestore/catalog/shared_catalog.h"
 
 namespace quire {
@@ -22,7 +23,8 @@ class PostgresCatalog final : public SharedCatalog {
   Result<std::uint64_t> put(const CatalogPut& put, std::uint64_t expected) override;
   Result<std::uint64_t> remove(std::string_view ns, std::string_view id, std::uint64_t expected,
                                bool expired) override;
-  Status confirm(std::string_view ns, std::string_view id, const JobFence& fence) override;
+  Status confirm(std::string_view ns, std::string_view id, std::uint64_t expected,
+                 const JobFence& fence) override;
   Status bar(std::string_view ns, std::string_view id) override;
   Result<std::vector<CatalogEntry>> heads(std::span<const CatalogName> names) override;
   Result<std::vector<CatalogBody>> bodies(std::span<const CatalogName> names) override;
@@ -34,6 +36,8 @@ class PostgresCatalog final : public SharedCatalog {
   void stop() override;
   std::uint64_t failures() const override { return pool_.failures(); }
   SharedJobs& jobs() override { return jobs_; }
+  SharedRecords& records() override { return records_; }
+  SharedReplies& replies() override { return replies_; }
 
  private:
   struct ChangeNumbers {
@@ -51,6 +55,8 @@ class PostgresCatalog final : public SharedCatalog {
 
   PostgresPool pool_;
   PostgresJobs jobs_;
+  PostgresRecords records_;
+  PostgresReplies replies_;
   const int wake_fd_;
   std::unique_ptr<PostgresConnection> listener_;  // of the thread in wait()
 };

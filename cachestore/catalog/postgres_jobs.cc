@@ -9,6 +9,7 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     {"job_add",
      "INSERT INTO quire_jobs (id, ns, owner, status, ended, record) VALUES ($1::bytea, $2::bytea, "
      "$3::text, $4::bigint, $5::bigint <> 0, $6::bytea) ON CONFLICT (id) DO NOTHING"},
+    {"job_owner", "SELECT owner FROM quire_jobs WHERE id = $1::bytea"},
     {"job_add_part",
      "INSERT INTO quire_job_parts (job, name, value) VALUES ($1::bytea, $2::bytea, $3::bytea) ON "
      "CONFLICT (job, name) DO NOTHING"},
@@ -32,6 +33,11 @@ constexpr PostgresConnection::Prepared kStatements[] = {
      "SELECT id, ns, status, ended::int::bigint, cancel::int::bigint, record FROM quire_jobs WHERE "
      "ns = $1::bytea AND (id < $2::bytea OR $2::bytea = '') AND ($3::bigint = 255 OR status = "
      "$3::bigint) ORDER BY id DESC LIMIT $4::bigint"},
+    {"job_open_with",
+     "SELECT id, ns, status, ended::int::bigint, cancel::int::bigint, record FROM quire_jobs WHERE "
+     "ns = $1::bytea AND NOT ended AND position($2::bytea in record) > 0 ORDER BY number DESC "
+     "LIMIT "
+     "$3::bigint"},
     {"job_cancel",
      "UPDATE quire_jobs SET cancel = true WHERE id = $1::bytea AND ns = $2::bytea AND NOT ended"},
     {"job_parts",
@@ -56,9 +62,9 @@ constexpr PostgresConnection::Prepared kStatements[] = {
     // What another replica takes at this moment is left out, and looked at the next time.
     {"job_claim",
      "WITH free AS (SELECT j.id FROM quire_jobs j WHERE NOT j.ended AND NOT EXISTS (SELECT 1 FROM "
-     "quire_replicas r WHERE r.id = j.owner AND r.until > now()) ORDER BY j.id LIMIT $2::bigint "
-     "FOR UPDATE OF j SKIP LOCKED) UPDATE quire_jobs SET owner = $1::text FROM free WHERE "
-     "quire_jobs.id = free.id"},
+     "quire_replicas r WHERE r.id = j.owner AND r.until > now()) AND position(j.id in "
+     "$3::bytea) = 0 ORDER BY j.id LIMIT $2::bigint FOR UPDATE OF j SKIP LOCKED) UPDATE quire_jobs "
+     "SET owner = $1::text FROM free WHERE quire_jobs.id = free.id"},
     {"job_own",
      "SELECT id, cancel::int::bigint FROM quire_jobs WHERE owner = $1::text AND NOT ended ORDER BY "
      "id"},
@@ -104,13 +110,17 @@ Status PostgresJobs::add(const SharedJob& job, std::span<const SharedJobPart> pa
   // A replica that has not been heard of yet would lose the job at once.
   std::vector<PostgresStatement> statements{
       beat(),
-      prepared("job_add", {job.id, job.ns, replica_, job.status, flag(job.ended), job.record})};
+      prepared("job_add", {job.id, job.ns, replica_, job.status, flag(job.ended), job.record}),
+      prepared("job_owner", {job.id})};
   std::size_t bytes = job.record.size();
   for (const SharedJobPart& part : parts) {
     statements.push_back(prepared("job_add_part", {job.id, part.name, part.value}));
     bytes += part.value.size();
   }
-  return pool_.run(statements, bytes).status();
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements, bytes));
+  const PostgresRows& owner = answers.at(2);
+  if (owner.size() == 1 && owner.bytes(0, 0) == replica_) return {};
+  return Status::precondition("another replica has a job of this name");
 }
 
 Status PostgresJobs::save(const SharedJob& job) {
@@ -136,6 +146,16 @@ Result<std::vector<SharedJob>> PostgresJobs::list(std::string_view ns,
   const PostgresStatement ask = prepared(
       options.descending ? "job_list_down" : "job_list_up",
       {ns, options.after, options.status, static_cast<std::uint64_t>(options.limit)});
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&ask, 1}));
+  std::vector<SharedJob> out;
+  for (int i = 0; i < answers.at(0).size(); ++i) out.push_back(job_in(answers[0], i));
+  return out;
+}
+
+Result<std::vector<SharedJob>> PostgresJobs::open_with(std::string_view ns, std::string_view bytes,
+                                                       std::size_t limit) {
+  const PostgresStatement ask = prepared("job_open_with",
+                                         {ns, bytes, static_cast<std::uint64_t>(limit)});
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&ask, 1}));
   std::vector<SharedJob> out;
   for (int i = 0; i < answers.at(0).size(); ++i) out.push_back(job_in(answers[0], i));
@@ -175,10 +195,14 @@ Status PostgresJobs::succeed(std::string_view earlier) {
   return pool_.run(statements).status();
 }
 
-Result<std::vector<OwnJob>> PostgresJobs::renew(std::size_t limit) {
+Result<std::vector<OwnJob>> PostgresJobs::renew(std::size_t limit,
+                                                std::span<const std::string> except) {
   std::vector<PostgresStatement> statements{beat()};
+  std::string names;  // all of one length, so none is a part of another
+  for (const std::string& id : except) names += id + '\n';
   if (limit > 0)
-    statements.push_back(prepared("job_claim", {replica_, static_cast<std::uint64_t>(limit)}));
+    statements.push_back(
+        prepared("job_claim", {replica_, static_cast<std::uint64_t>(limit), names}));
   statements.push_back(prepared("job_own", {replica_}));
   QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run(statements));
   std::vector<OwnJob> out;

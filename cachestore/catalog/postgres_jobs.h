@@ -21,25 +21,28 @@ class PostgresJobs final : public SharedJobs {
   PostgresStatement hold(const JobFence& fence) const;
   /// Returns what marks the item as done.
   static PostgresStatement mark(const JobFence& fence);
+  /// Returns what says that this replica is alive.
+  PostgresStatement beat() const;
 
   const std::string& replica() const override { return replica_; }
   Status add(const SharedJob& job, std::span<const SharedJobPart> parts) override;
   Status save(const SharedJob& job) override;
   Result<SharedJob> get(std::string_view id) override;
   Result<std::vector<SharedJob>> list(std::string_view ns, const SharedJobList& options) override;
+  Result<std::vector<SharedJob>> open_with(std::string_view ns, std::string_view bytes,
+                                           std::size_t limit) override;
   Status cancel(std::string_view ns, std::string_view id) override;
   Result<std::vector<StoredJobPart>> parts(std::string_view id, std::string_view after,
                                            std::size_t limit) override;
   Result<std::vector<SharedJobItem>> items(std::string_view id) override;
   Status succeed(std::string_view earlier) override;
-  Result<std::vector<OwnJob>> renew(std::size_t limit) override;
+  Result<std::vector<OwnJob>> renew(std::size_t limit,
+                                    std::span<const std::string> except) override;
   Status release(std::string_view id) override;
   Status leave() override;
   Status purge(std::int64_t age_ms) override;
 
  private:
-  PostgresStatement beat() const;
-
   PostgresPool& pool_;
   const std::string replica_;
 };

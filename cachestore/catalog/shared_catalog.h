@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "cachestore/catalog/catalog_options.h"
 #include "cachestore/catalog/shared_jobs.h"
+#include "cachestore/catalog/shared_records.h"
 
 namespace quire {
 
@@ -92,9 +93,11 @@ class SharedCatalog {
   /// cannot make it again, unless it has `expired`.
   virtual Result<std::uint64_t> remove(std::string_view ns, std::string_view id,
                                        std::uint64_t expected, bool expired) = 0;
-  /// Marks the item as done with a document that is already as the job wants it, so that no earlier
-  /// job changes it. Errors: job_taken_over(), change_overtaken().
-  virtual Status confirm(std::string_view ns, std::string_view id, const JobFence& fence) = 0;
+  /// Marks the item as done with a document that is already as the job wants it if its revision has
+  /// the number `expected`, so that no earlier job changes it. Errors: kFailedPrecondition (the
+  /// revision is another), job_taken_over(), change_overtaken().
+  virtual Status confirm(std::string_view ns, std::string_view id, std::uint64_t expected,
+                         const JobFence& fence) = 0;
   /// Keeps all unfinished jobs from making a document that is not there.
   virtual Status bar(std::string_view ns, std::string_view id) = 0;
   /// Returns those of the documents that are there, in any order.
@@ -114,6 +117,8 @@ class SharedCatalog {
   virtual std::uint64_t failures() const = 0;  ///< calls without a usable answer
   /// Returns the jobs of the replicas that share the catalog.
   virtual SharedJobs& jobs() = 0;
+  virtual SharedRecords& records() = 0;
+  virtual SharedReplies& replies() = 0;
 };
 
 /// Returns the failure of a catalog that does not answer.

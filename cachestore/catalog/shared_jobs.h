@@ -62,7 +62,8 @@ class SharedJobs {
 
   /// Returns the name of this replica, which no other process has or had.
   virtual const std::string& replica() const = 0;
-  /// Makes a job of this replica, durably, with its parts. One that is there stays as it is.
+  /// Makes a job of this replica, durably, with its parts. One that it has stays as it is. Errors:
+  /// kFailedPrecondition (another replica has a job of this name).
   virtual Status add(const SharedJob& job, std::span<const SharedJobPart> parts) = 0;
   /// Writes status, end and record of a job of this replica. Parts and items of one that has ended
   /// are deleted. Errors: job_taken_over().
@@ -71,6 +72,9 @@ class SharedJobs {
   virtual Result<SharedJob> get(std::string_view id) = 0;
   virtual Result<std::vector<SharedJob>> list(std::string_view ns,
                                               const SharedJobList& options) = 0;
+  /// Returns unfinished jobs whose record contains these bytes, latest first.
+  virtual Result<std::vector<SharedJob>> open_with(std::string_view ns, std::string_view bytes,
+                                                   std::size_t limit) = 0;
   /// Asks the replica that has the job to cancel it, if it has not ended.
   virtual Status cancel(std::string_view ns, std::string_view id) = 0;
   /// Returns parts of a job after this name (exclusive) in order of bytes.
@@ -80,9 +84,10 @@ class SharedJobs {
 
   /// Takes all jobs of an earlier process of this replica that no other has taken.
   virtual Status succeed(std::string_view earlier) = 0;
-  /// Says that this replica is alive, takes up to `limit` jobs of those that are not, and returns
-  /// the unfinished ones that it has.
-  virtual Result<std::vector<OwnJob>> renew(std::size_t limit) = 0;
+  /// Says that this replica is alive, takes up to `limit` jobs of those that are not, apart from
+  /// those named, and returns the unfinished ones that it has.
+  virtual Result<std::vector<OwnJob>> renew(std::size_t limit,
+                                            std::span<const std::string> except) = 0;
   /// Leaves one job of this replica to the others.
   virtual Status release(std::string_view id) = 0;
   /// Leaves the jobs of this replica to the others.

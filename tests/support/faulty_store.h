@@ -67,14 +67,16 @@ class FaultyStore final : public Store {
     return catalog_;
   }
 
-  Status confirm_document(std::string_view ns, std::string_view id,
-                          const JobFence& fence) override {
-    return behind_->confirm_document(ns, id, fence);
+  Status confirm_document(const DocumentManifest& as_read, const JobFence& fence) override {
+    return behind_->confirm_document(as_read, fence);
   }
   Status bar_document(std::string_view ns, std::string_view id) override {
     return behind_->bar_document(ns, id);
   }
   SharedJobs* shared_jobs() override { return behind_->shared_jobs(); }
+  Status refresh_document(std::string_view ns, std::string_view id) override {
+    return behind_->refresh_document(ns, id);
+  }
 
   /// Makes later reads wait until release(), which answers them on the calling thread.
   void hold() {

@@ -437,7 +437,7 @@ struct Jobs {
   }
   std::vector<std::string> own(std::size_t claim = 0) const {
     std::vector<std::string> ids;
-    const auto jobs = catalog->jobs().renew(claim);
+    const auto jobs = catalog->jobs().renew(claim, {});
     EXPECT_OK(jobs);
     for (const OwnJob& job : jobs.value_or({})) ids.push_back(job.id);
     return ids;
@@ -500,9 +500,9 @@ TEST_F(StorePostgres, JobsAreReadListedAndEndedByTheReplicaThatHasThem) {
   EXPECT_EQ(ids(), Names{"job_b"});
   EXPECT_EQ(a.own(), Names{"job_a"});
   ASSERT_OK(b->cancel("another", "job_a"));
-  EXPECT_FALSE(a->renew(0)->at(0).cancel);
+  EXPECT_FALSE(a->renew(0, {})->at(0).cancel);
   ASSERT_OK(b->cancel("default", "job_a"));
-  EXPECT_TRUE(a->renew(0)->at(0).cancel);
+  EXPECT_TRUE(a->renew(0, {})->at(0).cancel);
   ASSERT_OK(a->purge(3'600'000));
   EXPECT_OK(a->get("job_b"));
   ASSERT_OK(a->purge(0));
@@ -516,10 +516,16 @@ TEST_F(StorePostgres, JobsOfAReplicaThatIsNotHeardOfAreTakenOnceByTheOthers) {
   const Jobs a(server->url()), b(server->url());
   EXPECT_EQ(a.own(100), Names{}) << "it was heard of a moment ago";
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  const Names but_one = {"job_11", "job_12"};
+  const auto taken = a->renew(2, but_one);
+  ASSERT_OK(taken);
+  ASSERT_EQ(taken->size(), 2u);
+  EXPECT_EQ(taken->at(0).id, "job_10");
+  EXPECT_EQ(taken->at(1).id, "job_13");
   std::atomic<bool> go{false};
   const auto claim = [&](const Jobs& jobs) {
     while (!go) std::this_thread::yield();
-    for (int i = 0; i < 8; ++i) (void)jobs->renew(5);
+    for (int i = 0; i < 8; ++i) (void)jobs->renew(5, {});
   };
   std::thread other([&] { claim(b); });
   go = true;
@@ -558,6 +564,10 @@ TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   const Jobs a(server->url()), b(server->url());
   a.make("job_9");  // the order is not that of names
   b.make("job_1");
+  SharedJob same;
+  same.id = "job_9";
+  EXPECT_EQ(b->add(same, {}).code(), Code::kFailedPrecondition) << "names are given once";
+  EXPECT_OK(a->add(same, {}));
   const auto put = [](const Jobs& jobs, const JobFence& fence, std::uint64_t expected) {
     CatalogPut p;
     p.ns = "default";
@@ -572,11 +582,13 @@ TEST_F(StorePostgres, ChangesOfEarlierJobsDoNotReplaceThoseOfLaterOnes) {
   ASSERT_OK(later);
   EXPECT_TRUE(is_change_overtaken(put(a, {"job_9", 0, "m"}, *later).status()));
   EXPECT_TRUE(is_change_overtaken(put(a, {"job_9", 0, "m"}, 0).status()));
-  EXPECT_TRUE(is_change_overtaken(a.catalog->confirm("default", "d", {"job_9", 0, "m"})));
-  EXPECT_OK(b.catalog->confirm("default", "d", {"job_1", 1, "m"}));
-  EXPECT_TRUE(is_job_taken_over(a.catalog->confirm("default", "d", {"job_1", 1, "m"})));
+  EXPECT_TRUE(is_change_overtaken(a.catalog->confirm("default", "d", *later, {"job_9", 0, "m"})));
+  EXPECT_OK(b.catalog->confirm("default", "d", *later, {"job_1", 1, "m"}));
+  const auto another = b.catalog->confirm("default", "d", *later + 1, {"job_1", 1, "m"});
+  EXPECT_EQ(another.code(), Code::kFailedPrecondition) << "it is not as it was read";
+  EXPECT_TRUE(is_job_taken_over(a.catalog->confirm("default", "d", *later, {"job_1", 1, "m"})));
   a.make("job_0");
-  ASSERT_OK(a.catalog->confirm("default", "d", {"job_0", 0, "m"}));
+  ASSERT_OK(a.catalog->confirm("default", "d", *later, {"job_0", 0, "m"}));
   EXPECT_TRUE(is_change_overtaken(put(b, {"job_1", 2, "m"}, *later).status()));
   // A deletion is later than all jobs before it, and the end of a TTL than none.
   a.make("job_5");
@@ -600,12 +612,12 @@ TEST_F(StorePostgres, TablesOfTheFirstVersionAreRenewed) {
     ASSERT_OK(a.status);
     ASSERT_OK(a.post("d"));
   }
-  for (const char* table :
-       {"quire_jobs", "quire_replicas", "quire_job_parts", "quire_job_items", "quire_deletions"})
+  for (const char* table : {"quire_jobs", "quire_replicas", "quire_job_parts", "quire_job_items",
+                            "quire_deletions", "quire_records", "quire_replies"})
     ASSERT_OK(server->run("DROP TABLE " + std::string(table)));
   ASSERT_OK(server->run("ALTER TABLE quire_documents DROP COLUMN job"));
   ASSERT_OK(server->run("DROP SEQUENCE quire_order"));
-  ASSERT_OK(server->run("DELETE FROM quire_migrations WHERE version = 2"));
+  ASSERT_OK(server->run("DELETE FROM quire_migrations WHERE version > 1"));
   Replica b(server->url());
   ASSERT_OK(b.status);
   EXPECT_TRUE(b.has("d", 1));

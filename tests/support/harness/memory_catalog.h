@@ -14,6 +14,7 @@
 
 #include "cachestore/catalog/shared_catalog.h"
 #include "tests/support/harness/memory_jobs.h"
+#include "tests/support/harness/memory_records.h"
 
 namespace quire::test {
 
@@ -39,7 +40,12 @@ struct MemoryDatabase {
   std::atomic<bool> away{false};
   /// The next change is made, and its answer lost.
   std::atomic<bool> lose_answer{false};
-  MemoryJobs::Table jobs;  // has its own lock
+  /// Changes are not announced.
+  std::atomic<bool> mute{false};
+  // These have locks of their own.
+  MemoryJobs::Table jobs;
+  MemoryRecords::Table records;
+  MemoryReplies::Table replies;
 
   void set_fault(std::function<Status(std::string_view operation)> next) {
     const std::lock_guard lock(mu);
@@ -54,7 +60,10 @@ struct MemoryDatabase {
 class MemoryCatalog final : public SharedCatalog {
  public:
   explicit MemoryCatalog(std::shared_ptr<MemoryDatabase> database)
-      : d_(std::move(database)), jobs_(d_->jobs, [this] { return call("jobs"); }) {}
+      : d_(std::move(database)),
+        jobs_(d_->jobs, [this] { return call("jobs"); }),
+        records_(d_->records, [this] { return call("records"); }),
+        replies_(d_->replies, jobs_.replica(), [this] { return call("replies"); }) {}
 
   Result<std::string> identity() override {
     QUIRE_RETURN_IF_ERROR(call("identity"));
@@ -102,12 +111,15 @@ class MemoryCatalog final : public SharedCatalog {
     lock.unlock();
     return answer(number);
   }
-  Status confirm(std::string_view ns, std::string_view id, const JobFence& fence) override {
+  Status confirm(std::string_view ns, std::string_view id, std::uint64_t expected,
+                 const JobFence& fence) override {
     QUIRE_RETURN_IF_ERROR(call("confirm"));
     const std::lock_guard lock(d_->mu);
     QUIRE_ASSIGN_OR_RETURN(const std::uint64_t job, jobs_.hold(fence));
     const auto it = d_->documents.find({std::string(ns), std::string(id)});
-    if (it == d_->documents.end() || it->second.job > job) return change_overtaken();
+    if (it != d_->documents.end() && it->second.job > job) return change_overtaken();
+    if (it == d_->documents.end() || it->second.revision.number != expected)
+      return Status::precondition("changed");
     it->second.job = job;
     jobs_.mark(fence);
     return {};
@@ -176,6 +188,8 @@ class MemoryCatalog final : public SharedCatalog {
   }
   std::uint64_t failures() const override { return failures_; }
   SharedJobs& jobs() override { return jobs_; }
+  SharedRecords& records() override { return records_; }
+  SharedReplies& replies() override { return replies_; }
 
  private:
   Status call(std::string_view operation) {
@@ -192,6 +206,7 @@ class MemoryCatalog final : public SharedCatalog {
   std::uint64_t log_change(const CatalogName& name) {  // requires mu
     const std::uint32_t shard = catalog_shard(name.ns, name.id);
     d_->log.push_back({shard, ++d_->end[shard], name});
+    if (d_->mute) return d_->end[shard];
     ++d_->announced;
     d_->changed.notify_all();
     return d_->end[shard];
@@ -203,6 +218,8 @@ class MemoryCatalog final : public SharedCatalog {
 
   const std::shared_ptr<MemoryDatabase> d_;
   MemoryJobs jobs_;
+  MemoryRecords records_;
+  MemoryReplies replies_;
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> failures_{0};
   std::uint64_t seen_ = 0;  // of the thread in wait()

@@ -1,11 +1,13 @@
 /// Shared jobs in memory. Replicas are alive until a test says that they are gone.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@ class MemoryJobs final : public SharedJobs {
     std::map<std::string, Entry, std::less<>> jobs;  // guarded by mu
     std::set<std::string> alive;                     // guarded by mu
     int made = 0;                                    // guarded by mu
+    int claims = 0;                                  // of jobs that had no living owner
     std::atomic<bool> lose_answer{false};            // of the next job that is added
     std::uint64_t order = 0;                         // guarded by mu
 
@@ -55,7 +58,8 @@ class MemoryJobs final : public SharedJobs {
     const std::lock_guard lock(t_.mu);
     t_.alive.insert(replica_);
     const auto [it, fresh] = t_.jobs.try_emplace(job.id, Entry{job, replica_, {}, {}, 0});
-    if (!fresh) return {};
+    if (!fresh)
+      return it->second.owner == replica_ ? Status() : Status::precondition("another has it");
     it->second.number = ++t_.order;
     for (const SharedJobPart& p : parts)
       it->second.parts.emplace(std::string(p.name), std::string(p.value));
@@ -96,6 +100,20 @@ class MemoryJobs final : public SharedJobs {
     }
     return out;
   }
+  Result<std::vector<SharedJob>> open_with(std::string_view ns, std::string_view bytes,
+                                           std::size_t limit) override {
+    QUIRE_RETURN_IF_ERROR(call_());
+    const std::lock_guard lock(t_.mu);
+    std::map<std::uint64_t, SharedJob, std::greater<>> found;
+    for (const auto& [id, entry] : t_.jobs)
+      if (entry.job.ns == ns && !entry.job.ended &&
+          entry.job.record.find(bytes) != std::string::npos)
+        found[entry.number] = entry.job;
+    std::vector<SharedJob> out;
+    for (const auto& [number, job] : found)
+      if (out.size() < limit) out.push_back(job);
+    return out;
+  }
   Status cancel(std::string_view ns, std::string_view id) override {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
@@ -133,14 +151,17 @@ class MemoryJobs final : public SharedJobs {
       if (entry.owner == earlier && !entry.job.ended) entry.owner = replica_;
     return {};
   }
-  Result<std::vector<OwnJob>> renew(std::size_t limit) override {
+  Result<std::vector<OwnJob>> renew(std::size_t limit,
+                                    std::span<const std::string> except) override {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
     t_.alive.insert(replica_);
     std::vector<OwnJob> own;
     for (auto& [id, entry] : t_.jobs) {
       if (entry.job.ended) continue;
-      if (!t_.alive.contains(entry.owner) && limit > 0) {
+      if (!t_.alive.contains(entry.owner) && limit > 0 &&
+          std::ranges::find(except, id) == except.end()) {
+        ++t_.claims;
         entry.owner = replica_;
         --limit;
       }

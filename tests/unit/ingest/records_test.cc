@@ -1,3 +1,5 @@
+#include <set>
+
 #include "ingest/document/job_record.h"
 #include "ingest/document/metadata.h"
 #include "ingest/document/utf8.h"
@@ -87,6 +89,17 @@ TEST(NamesTest, JobIdsAscend) {
     EXPECT_GT(id, last);
     last = id;
   }
+}
+
+TEST(NamesTest, ReplicasThatKnowTheSameLastJobGiveDifferentIds) {
+  const std::string last = make_job_id(1000, "");
+  std::set<std::string> drawn;
+  for (int i = 0; i < 1000; ++i) drawn.insert(make_job_id(900, last));
+  EXPECT_EQ(drawn.size(), 1000u);
+  EXPECT_GT(*drawn.begin(), last);
+  const std::string ends("job_0000000ZZZZZZZZZZZZZZZZZZZ");
+  ASSERT_EQ(ends.size(), last.size());
+  EXPECT_GT(make_job_id(0, ends), ends) << "the sum goes on into the digits of the time";
 }
 
 TEST(NamesTest, ErrorsNameTheirPlace) {

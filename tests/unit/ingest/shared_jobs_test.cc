@@ -28,7 +28,7 @@ struct Node {
   void open(bool with_catalog = true) {
     StoreOptions so;
     so.dram_bytes = 16 << 20;
-    so.catalog.poll = std::chrono::milliseconds(10);
+    so.catalog.poll = poll;
     so.catalog.job_lease = std::chrono::milliseconds(0);  // each tend() looks
     auto opened = open_store_on(so, std::make_unique<MemoryTier>(disk), {},
                                 with_catalog ? std::make_unique<MemoryCatalog>(database) : nullptr);
@@ -75,6 +75,7 @@ struct Node {
   }
 
   std::shared_ptr<MemoryDatabase> database;
+  std::chrono::milliseconds poll{10};
   IngestOptions options;
   std::shared_ptr<MemoryDisk> disk = std::make_shared<MemoryDisk>();
   std::unique_ptr<AdminStore> store;
@@ -107,6 +108,48 @@ TEST_F(SharedJobsTest, AnyReplicaTellsOfAJobAndItsEnd) {
   EXPECT_TRUE(row.job.ended);
   EXPECT_TRUE(row.parts.empty()) << "texts stay no longer than the job";
   EXPECT_TRUE(row.items.empty());
+}
+
+TEST_F(SharedJobsTest, ADocumentThatAnotherReplicaWorksOnIsTheSameEverywhere) {
+  a.engine->close();
+  const std::string id = a.submit(2);
+  const auto waits = b.service->documents().get("default", "d1");
+  ASSERT_OK(waits);
+  EXPECT_EQ(waits->job_id, id);
+  EXPECT_TRUE(waits->progress.has_value());
+  EXPECT_NE(waits->status, DocumentStatus::kReady);
+  const auto resolved = b.service->resolve("default", std::vector<std::string>{"d1", "d"}, {});
+  ASSERT_OK(resolved);
+  ASSERT_EQ(resolved->not_ready.size(), 1u);
+  EXPECT_EQ(resolved->not_ready[0].job_id, id);
+  EXPECT_EQ(resolved->missing, std::vector<std::string>{"d"}) << "a part of an id is none";
+  EXPECT_EQ(b.service->documents().get("another", "d1").code(), Code::kNotFound);
+  database->away = true;
+  EXPECT_EQ(b.service->documents().get("default", "d1").code(), Code::kNotFound);
+  database->away = false;
+  a.engine->open();
+  a.end_of(id);
+  const auto there = b.service->documents().get("default", "d1");
+  ASSERT_OK(there);
+  EXPECT_EQ(there->status, DocumentStatus::kReady);
+  EXPECT_FALSE(there->progress.has_value());
+}
+
+TEST_F(SharedJobsTest, WhatAReplicaHasAcknowledgedIsThereAtEveryOtherAtOnce) {
+  b.close();
+  b.poll = std::chrono::hours(1);  // nor does it hear of changes
+  b.open();
+  database->mute = true;
+  const std::string id = a.submit(4);
+  a.end_of(id);
+  EXPECT_EQ(b.version("d0"), 0u);
+  EXPECT_OK(b.service->documents().get("default", "d0"));
+  EXPECT_EQ(b.content("d1"), "text 1");
+  EXPECT_OK(b.service->documents().chunks("default", "d2"));
+  const auto resolved = b.service->resolve("default", std::vector<std::string>{"d3"}, {});
+  ASSERT_OK(resolved);
+  EXPECT_EQ(resolved->documents.size(), 1u);
+  database->mute = false;
 }
 
 TEST_F(SharedJobsTest, ListsHaveTheJobsOfAllReplicasInOrder) {
@@ -335,6 +378,51 @@ TEST_F(SharedJobsTest, AJobThatCannotBeReadIsLeftToOthers) {
   EXPECT_EQ(b.end_of(id).status, JobStatus::kSucceeded) << "the others go on";
   EXPECT_EQ(database->jobs.all().at("job_odd").job.record, odd.record);
   EXPECT_EQ(database->jobs.all().at("job_odd").owner, "");
+  const int claims = database->jobs.claims;
+  for (int i = 0; i < 5; ++i) ASSERT_OK(b.tend());
+  EXPECT_EQ(database->jobs.claims, claims) << "it is not taken and given back again and again";
+}
+
+TEST_F(SharedJobsTest, AJobThatAFullDiskCannotTakeGoesOnAtAnotherReplica) {
+  Node c(database);
+  c.engine->close();
+  const std::string id = c.submit(2);
+  c.close();
+  a.disk->full_from = 0;
+  ASSERT_OK(a.tend());
+  EXPECT_EQ(database->jobs.all().at(id).owner, "");
+  const int claims = database->jobs.claims;
+  EXPECT_GE(claims, 1);
+  ASSERT_OK(a.tend());
+  EXPECT_EQ(database->jobs.claims, claims);
+  EXPECT_EQ(b.end_of(id).counts.completed, 2);
+  EXPECT_EQ(a.engine->prefills(), 0);
+}
+
+TEST_F(SharedJobsTest, APostThatAFullDiskRefusesIsDoneByNobody) {
+  a.disk->full_from = 0;
+  const auto refused = a.service->submit("default", one(doc("d0", "refused")), {});
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  ASSERT_EQ(database->jobs.all().size(), 1u);
+  const std::string id = database->jobs.all().begin()->first;
+  ASSERT_TRUE(soon([&] { return a.tend().ok() && database->jobs.all().at(id).job.ended; }));
+  EXPECT_EQ(b.end_of(id).status, JobStatus::kCancelled);
+  EXPECT_EQ(b.version("d0"), 0u);
+}
+
+TEST_F(SharedJobsTest, AStartWithAFullDiskAnswersAndTakesDocumentsOnceThereIsRoom) {
+  const std::string id = a.submit(1);
+  a.end_of(id);
+  a.engine->close();
+  const std::string waits = a.submit(1, "w");
+  a.close();
+  a.disk->full_from = 0;
+  a.open();
+  EXPECT_EQ(a.content("d0"), "text 0");
+  EXPECT_EQ(a.service->submit("default", one(doc("n", "new")), {}).code(),
+            Code::kResourceExhausted);
+  a.disk->full_from = -1;
+  EXPECT_EQ(a.end_of(waits).status, JobStatus::kSucceeded);
 }
 
 TEST_F(SharedJobsTest, AnEndThatWasSavedHereAndNotToldIsToldAfterTheRestart) {
@@ -430,6 +518,93 @@ TEST_F(SharedJobsTest, AJobThatWasRefusedIsNotDoneThoughItReachedTheCatalog) {
   EXPECT_EQ(b.end_of(id).status, JobStatus::kCancelled);
   EXPECT_EQ(a.engine->prefills(), 0);
   EXPECT_EQ(b.content("d0"), "text 0");
+}
+
+/// Runs `then` before the next operation of this name.
+void before_next(MemoryDatabase& database, const std::string& name, std::function<void()> then) {
+  const auto first = std::make_shared<std::atomic<bool>>(true);
+  database.set_fault([=](std::string_view operation) {
+    if (operation == name && first->exchange(false)) then();
+    return Status();
+  });
+}
+
+TEST_F(SharedJobsTest, APostThatWouldChangeNothingMeetsAnotherTextThatCameInBetween) {
+  a.end_of(a.submit(1));
+  ASSERT_TRUE(soon([&] { return b.version("d0") == 1; }));
+  b.engine->close();
+  const auto other = b.service->submit("default", one(doc("d0", "another text")), {});
+  ASSERT_OK(other);
+  before_next(*database, "confirm", [&] {
+    b.engine->open();
+    EXPECT_EQ(b.end_of(other->id).results[0].result, ItemResult::kUpdated);
+  });
+  const std::string last = a.submit(1);  // the text of before
+  EXPECT_EQ(a.end_of(last).results[0].result, ItemResult::kUpdated);
+  EXPECT_EQ(a.content("d0"), "text 0");
+  EXPECT_TRUE(soon([&] { return b.version("d0") == 3 && b.content("d0") == "text 0"; }));
+}
+
+TEST_F(SharedJobsTest, APostOfAnotherTitleDoesNotPutItOverAnotherText) {
+  a.end_of(a.submit(1));
+  ASSERT_TRUE(soon([&] { return b.version("d0") == 1; }));
+  b.engine->close();
+  DocumentInput theirs = doc("d0", "another text");
+  theirs.title = "theirs";
+  const auto other = b.service->submit("default", one(theirs), {});
+  ASSERT_OK(other);
+  before_next(*database, "put", [&] {
+    b.engine->open();
+    b.end_of(other->id);
+  });
+  DocumentInput ours = doc("d0", "text 0");
+  ours.title = "ours";
+  const auto last = a.service->submit("default", one(ours), {});
+  ASSERT_OK(last);
+  a.end_of(last->id);
+  for (Node* node : {&a, &b}) {
+    EXPECT_TRUE(soon([&] { return node->content("d0") == "text 0"; }));
+    EXPECT_EQ(node->service->documents().get("default", "d0")->title, "ours");
+  }
+}
+
+TEST_F(SharedJobsTest, APostThatMayNotReplaceMeetsADocumentThatCameInBetween) {
+  for (const IfExists what : {IfExists::kError, IfExists::kSkip}) {
+    const std::string id = what == IfExists::kError ? "e" : "s";
+    b.engine->close();
+    const auto other = b.service->submit("default", one(doc(id, "theirs")), {});
+    ASSERT_OK(other);
+    before_next(*database, "put", [&] {
+      b.engine->open();
+      b.end_of(other->id);
+    });
+    BatchOptions options;
+    options.if_exists = what;
+    const auto job = a.service->submit("default", one(doc(id, "ours")), options);
+    ASSERT_OK(job);
+    const JobSnapshot end = a.end_of(job->id);
+    if (what == IfExists::kError) {
+      ASSERT_TRUE(end.results[0].error.has_value());
+      EXPECT_EQ(end.results[0].error->code, "document_exists");
+    } else {
+      EXPECT_EQ(end.results[0].result, ItemResult::kSkipped);
+    }
+    EXPECT_EQ(a.content(id), "theirs");
+  }
+}
+
+TEST_F(SharedJobsTest, AStoreThatLeavesTheCatalogTakesPostsWhateverClocksSaidBefore) {
+  b.close();
+  b.options.clock_ms = [] { return std::int64_t{4'000'000'000'000}; };  // decades ahead
+  b.open();
+  b.end_of(b.submit(1));
+  ASSERT_TRUE(soon([&] { return a.version("d0") == 1; }));
+  a.close();
+  a.open(/*with_catalog=*/false);
+  const auto job = a.service->submit("default", one(doc("d0", "a later text")), {});
+  ASSERT_OK(job);
+  EXPECT_EQ(a.end_of(job->id).results[0].result, ItemResult::kUpdated);
+  EXPECT_EQ(a.content("d0"), "a later text");
 }
 
 TEST_F(SharedJobsTest, TheClocksOfReplicasDoNotDecideTheOrder) {
