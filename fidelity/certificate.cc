@@ -324,20 +324,9 @@ Result<std::vector<Certificate>> parse_certificates(std::string_view text) {
   return out;
 }
 
-Status save_certificates(Store& store, const std::vector<Certificate>& fresh) {
-  if (fresh.empty()) return {};
-  const std::string& model = fresh.front().fingerprint_hex;
-  std::vector<Certificate> all = load_certificates(store, model);
-  for (const auto& c : fresh) {
-    std::erase_if(all, [&](const auto& old) { return same_subject(old, c); });
-    all.push_back(c);
-  }
-  return store.put_meta(meta_name(model), certificates_json(all));
-}
-
-std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex) {
-  const auto text = store.get_meta(meta_name(fingerprint_hex));
-  if (text.code() == Code::kNotFound) return {};
+/// Returns the certificates of a record that belong to this model.
+static std::vector<Certificate> certificates_in(const Result<std::string>& text,
+                                                const std::string& fingerprint_hex) {
   auto parsed = text.ok() ? parse_certificates(*text)
                           : Result<std::vector<Certificate>>(text.status());
   if (!parsed.ok()) {
@@ -349,6 +338,27 @@ std::vector<Certificate> load_certificates(Store& store, const std::string& fing
   }
   std::erase_if(*parsed, [&](const auto& c) { return c.fingerprint_hex != fingerprint_hex; });
   return std::move(*parsed);
+}
+
+Status save_certificates(Store& store, const std::vector<Certificate>& fresh) {
+  if (fresh.empty()) return {};
+  const std::string& model = fresh.front().fingerprint_hex;
+  return store.update_shared_meta(
+      meta_name(model), [&](const auto& before) -> Result<std::optional<std::string>> {
+        std::vector<Certificate> all;
+        if (before) all = certificates_in(*before, model);
+        for (const auto& c : fresh) {
+          std::erase_if(all, [&](const auto& old) { return same_subject(old, c); });
+          all.push_back(c);
+        }
+        return std::optional(certificates_json(all));
+      });
+}
+
+std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex) {
+  const auto text = store.get_shared_meta(meta_name(fingerprint_hex));
+  if (text.code() == Code::kNotFound) return {};
+  return certificates_in(text, fingerprint_hex);
 }
 
 std::vector<const Certificate*> passing_certificates(const std::vector<Certificate>& certificates,

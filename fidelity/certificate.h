@@ -76,8 +76,8 @@ std::string certificates_json(const std::vector<Certificate>& certificates);
 /// Parses certificates. Errors: kCorruption naming the fault.
 Result<std::vector<Certificate>> parse_certificates(std::string_view text);
 
-/// Adds to the store's certificates of that model and replaces those of the same subject. Errors:
-/// those of the store.
+/// Adds to the store's certificates of that model, which are those of all replicas of a shared
+/// catalog, and replaces those of the same subject. Errors: those of the store.
 Status save_certificates(Store& store, const std::vector<Certificate>& fresh);
 /// Returns the certificates of this model. An unreadable record counts as none, with a line in the
 /// log.

@@ -14,6 +14,7 @@
 #include "base/json_reader.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "engine/calibrate/citation_calibration.h"
 #include "engine/calibrate/head_calibration.h"
 #include "engine/calibrate/stable_layers.h"
@@ -146,7 +147,12 @@ Result<bool> adopt_model_card(Store& store, const fs::path& model_path) {
     QUIRE_RETURN_IF_ERROR(keep_if_new(store, stable_layers_record(e.fingerprint), e.stable_layers));
     QUIRE_RETURN_IF_ERROR(
         keep_if_new(store, citation_confidence_record(e.fingerprint), e.citation_confidence));
-    QUIRE_RETURN_IF_ERROR(keep_certificates(store, e.certificates));
+    const Status kept = keep_certificates(store, e.certificates);
+    if (catalog_is_away(kept))
+      return refuse(
+          "its certificates belong into the shared catalog, which is away; the next "
+          "start takes it");
+    QUIRE_RETURN_IF_ERROR(kept);
   }
   QUIRE_RETURN_IF_ERROR(store.put_meta(taken, path.string()));
   log_info("took the model's card into the store", {{"path", path.string()}});

@@ -8,6 +8,9 @@ namespace quire {
 namespace {
 
 constexpr std::uint8_t kVersion = 1;
+constexpr std::chrono::hours kPurgeEvery{1};
+/// A longer reply is not shared: its request runs again at another replica.
+constexpr std::size_t kMostSharedBytes = 4u << 20;
 constexpr std::size_t kLeastEntryBytes = 4 + 32 + 8 + 2 + 4 + 2 + 4;
 
 std::size_t bytes_of(const HttpResponse& reply) { return reply.body.size() + 512; }
@@ -36,9 +39,63 @@ HttpResponse read_reply(ByteReader& r) {
   return reply;
 }
 
+std::string encoded(const HttpResponse& reply) {
+  ByteWriter w;
+  w.number(kVersion);
+  write_reply(w, reply);
+  return w.take();
+}
+
+Result<HttpResponse> decoded(std::string_view bytes) {
+  ByteReader r(bytes);
+  const bool known = r.number<std::uint8_t>() == kVersion;
+  HttpResponse reply = read_reply(r);
+  if (!known || !r.ok() || !r.at_end())
+    return Status(Code::kCorruption, "the shared reply to an Idempotency-Key cannot be read");
+  return reply;
+}
+
 }  // namespace
 
-IdempotencyStore::Lookup IdempotencyStore::begin(const std::string& slot, const Digest& body) {
+void IdempotencyStore::share(SharedReplies* shared) {
+  std::lock_guard lock(mu_);
+  shared_ = shared;
+}
+
+Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot,
+                                                         const Digest& body, Keep keep) {
+  const Lookup here = begin_here(slot, body, keep);
+  SharedReplies* shared = nullptr;
+  if (keep == Keep::kRestart) {
+    std::lock_guard lock(mu_);
+    shared = shared_;
+  }
+  if (here.outcome != Outcome::kFirst || shared == nullptr) return here;
+  const auto found = shared->begin(sha256(slot), body, options_.keep);
+  Lookup there;
+  if (found.ok() && found->outcome == SharedReply::Outcome::kReplay) {
+    auto reply = decoded(found->reply);
+    if (!reply.ok()) {
+      forget(slot);
+      return reply.status();
+    }
+    complete(slot, std::move(*reply));
+    return begin_here(slot, body, keep);
+  }
+  if (found.ok() && found->outcome == SharedReply::Outcome::kFirst) {
+    std::lock_guard lock(mu_);
+    if (const auto it = entries_.find(slot); it != entries_.end()) it->second.shared = true;
+    return there;
+  }
+  forget(slot);
+  if (!found.ok()) return found.status();
+  there.outcome = found->outcome == SharedReply::Outcome::kMismatch ? Outcome::kMismatch
+                                                                    : Outcome::kInProgress;
+  return there;
+}
+
+IdempotencyStore::Lookup IdempotencyStore::begin_here(const std::string& slot, const Digest& body,
+                                                      Keep keep) {
   const auto now = now_();
   std::lock_guard lock(mu_);
   shrink(now);
@@ -51,6 +108,7 @@ IdempotencyStore::Lookup IdempotencyStore::begin(const std::string& slot, const 
   Entry e;
   e.body = body;
   e.at = now;
+  e.keep = keep;
   (void)insert(slot, std::move(e));  // begin() has just looked it up
   return {Outcome::kFirst, nullptr};
 }
@@ -66,21 +124,66 @@ bool IdempotencyStore::insert(const std::string& slot, Entry entry) {
   return true;
 }
 
-void IdempotencyStore::complete(const std::string& slot, HttpResponse reply, Keep keep) {
+void IdempotencyStore::complete(const std::string& slot, HttpResponse reply) {
+  const auto kept = std::make_shared<const HttpResponse>(std::move(reply));
+  SharedReplies* shared = nullptr;
+  {
+    std::lock_guard lock(mu_);
+    const auto it = entries_.find(slot);
+    if (it == entries_.end()) return;
+    const std::size_t size = bytes_of(*kept);
+    it->second.bytes += size;
+    bytes_ += size;
+    it->second.reply = kept;
+    if (it->second.shared) shared = shared_;
+    if (shared != nullptr) untold_.insert(slot);
+    shrink(now_());
+  }
+  if (shared == nullptr || !tell(*shared, slot, kept.get()).ok()) return;
   std::lock_guard lock(mu_);
-  const auto it = entries_.find(slot);
-  if (it == entries_.end()) return;
-  const std::size_t size = bytes_of(reply);
-  it->second.keep = keep;
-  it->second.bytes += size;
-  bytes_ += size;
-  it->second.reply = std::make_shared<const HttpResponse>(std::move(reply));
-  shrink(now_());
+  untold_.erase(slot);
 }
 
 void IdempotencyStore::forget(const std::string& slot) {
   std::lock_guard lock(mu_);
-  if (const auto it = entries_.find(slot); it != entries_.end() && !it->second.reply) erase(it);
+  const auto it = entries_.find(slot);
+  if (it == entries_.end() || it->second.reply) return;
+  if (it->second.shared) untold_.insert(slot);
+  erase(it);
+}
+
+/// `reply`: null where there is none.
+Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot,
+                              const HttpResponse* reply) {
+  if (reply == nullptr || bytes_of(*reply) > kMostSharedBytes) return shared.forget(sha256(slot));
+  return shared.complete(sha256(slot), encoded(*reply));
+}
+
+Status IdempotencyStore::settle() {
+  std::vector<std::pair<std::string, std::shared_ptr<const HttpResponse>>> ended;
+  SharedReplies* shared = nullptr;
+  bool purge = false;
+  {
+    std::lock_guard lock(mu_);
+    shared = shared_;
+    if (shared == nullptr) return {};
+    for (const std::string& slot : untold_) {
+      const auto it = entries_.find(slot);
+      // A request that came again since then tells of itself.
+      if (it == entries_.end() || it->second.reply)
+        ended.emplace_back(slot, it == entries_.end() ? nullptr : it->second.reply);
+    }
+    if (now_() >= next_purge_) {
+      purge = true;
+      next_purge_ = now_() + kPurgeEvery;
+    }
+  }
+  for (const auto& [slot, reply] : ended) {
+    QUIRE_RETURN_IF_ERROR(tell(*shared, slot, reply.get()));
+    std::lock_guard lock(mu_);
+    untold_.erase(slot);
+  }
+  return purge ? shared->purge(options_.keep) : Status();
 }
 
 std::size_t IdempotencyStore::size() const {

@@ -1,4 +1,5 @@
-/// Remembers the first reply to an Idempotency-Key and returns it for later requests with that key.
+/// Remembers the first reply to an Idempotency-Key and returns it for later requests with that key,
+/// at any replica of a shared catalog if the request changes something.
 #pragma once
 
 #include <chrono>
@@ -11,8 +12,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/status.h"
+#include "cachestore/catalog/shared_records.h"
 #include "cachestore/format/key.h"
 #include "server/http/http_message.h"
 
@@ -20,7 +23,7 @@ namespace quire {
 
 /// The store is bounded in replies and bytes and drops the oldest first. It is kept in memory;
 /// save() and restore() carry replies to requests that changed something over a restart. Threads:
-/// every method may be called concurrently.
+/// every method may be called concurrently; those marked (catalog) may wait for the shared catalog.
 class IdempotencyStore {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,7 +32,8 @@ class IdempotencyStore {
     std::size_t max_entries = 10000;
     std::size_t max_bytes = 64u << 20;
   };
-  /// Whether a reply lasts while the service runs, or save() keeps it over a restart.
+  /// Whether a reply lasts while the service runs, or save() keeps it over a restart and other
+  /// replicas have it, too.
   enum class Keep : unsigned char { kRunning, kRestart };
   enum class Outcome : unsigned char { kFirst, kReplay, kInProgress, kMismatch };
   struct Lookup {
@@ -40,14 +44,21 @@ class IdempotencyStore {
   explicit IdempotencyStore(Options options, std::function<Clock::time_point()> now = Clock::now)
       : options_(options), now_(std::move(now)) {}
 
-  /// Looks up `slot`: API key + namespace + method + path with its
-  /// query + Idempotency-Key. After kFirst the caller does the work,
-  /// then calls complete() or forget().
-  Lookup begin(const std::string& slot, const Digest& body);
-  void complete(const std::string& slot, HttpResponse reply, Keep keep = Keep::kRunning);
+  /// From now on replies that are kept for a restart are shared (null: no more). It outlives this
+  /// object or the next call.
+  void share(SharedReplies* shared);
+  /// Looks up `slot`: API key + namespace + method + path with its query + Idempotency-Key. After
+  /// kFirst the caller does the work, then calls complete() or forget(). (catalog, for kRestart)
+  /// Errors, for kRestart: catalog_is_away(); nothing was begun.
+  Result<Lookup> begin(const std::string& slot, const Digest& body, Keep keep = Keep::kRunning);
+  /// (catalog) If the catalog does not answer, settle() tells it later.
+  void complete(const std::string& slot, HttpResponse reply);
   /// Frees a slot whose work was not done, so that its next request is kFirst again. A remembered
-  /// reply stays.
+  /// reply stays. Other replicas learn of it with the next settle().
   void forget(const std::string& slot);
+  /// Tells the catalog what it does not know yet, and removes old replies there. It is called about
+  /// every second. (catalog)
+  Status settle();
   std::size_t size() const;
 
   /// Returns the newest replies that last over a restart, up to `max_bytes`. `unix_ms` is the
@@ -68,7 +79,10 @@ class IdempotencyStore {
     Clock::time_point at;
     std::list<std::string>::iterator age;
     std::size_t bytes = 0;
+    bool shared = false;  // the catalog knows that this replica has begun it
   };
+  static Status tell(SharedReplies& shared, const std::string& slot, const HttpResponse* reply);
+  Lookup begin_here(const std::string& slot, const Digest& body, Keep keep);
   bool insert(const std::string& slot, Entry entry);
   void erase(std::unordered_map<std::string, Entry>::iterator it);
   void shrink(Clock::time_point now);
@@ -79,6 +93,9 @@ class IdempotencyStore {
   std::unordered_map<std::string, Entry> entries_;  // guarded by mu_
   std::list<std::string> ages_;                     // guarded by mu_: oldest first
   std::size_t bytes_ = 0;                           // guarded by mu_
+  SharedReplies* shared_ = nullptr;                 // guarded by mu_
+  std::unordered_set<std::string> untold_;  // ended, and the catalog does not know; guarded by mu_
+  Clock::time_point next_purge_{};          // guarded by mu_
 };
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 #include "server/access/hosts.h"
 #include "server/access/token_issuer.h"
 #include "server/app/gzip_sink.h"
+#include "server/handlers/common.h"
 #include "server/handlers/document_stream.h"
 #include "server/handlers/handlers.h"
 #include "server/http/entity_tags.h"
@@ -299,14 +300,19 @@ void App::expand_body(Call& call, HeadDecision& decision) {
 bool App::begin_idempotent(Call& call) {
   if (call.idempotency_slot.empty()) return true;
   const std::string slot = call.idempotency_slot;
-  const auto found = services_.idempotency->begin(slot, sha256(call.request().body));
-  if (found.outcome == IdempotencyStore::Outcome::kFirst) return true;
+  const auto found = services_.idempotency->begin(slot, sha256(call.request().body),
+                                                  call.changes_something()
+                                                      ? IdempotencyStore::Keep::kRestart
+                                                      : IdempotencyStore::Keep::kRunning);
+  if (found.ok() && found->outcome == IdempotencyStore::Outcome::kFirst) return true;
   call.idempotency_slot.clear();
-  if (found.outcome == IdempotencyStore::Outcome::kReplay) {
-    HttpResponse r = *found.reply;
+  if (!found.ok()) {
+    call.fail(ingest_problem(found.status()));
+  } else if (found->outcome == IdempotencyStore::Outcome::kReplay) {
+    HttpResponse r = *found->reply;
     r.headers.set("Idempotency-Replayed", "true");
     call.reply(std::move(r));
-  } else if (found.outcome == IdempotencyStore::Outcome::kInProgress) {
+  } else if (found->outcome == IdempotencyStore::Outcome::kInProgress) {
     call.fail(make_problem("idempotency_in_progress",
                            "the first request with this Idempotency-Key is still running",
                            "Idempotency-Key"));
@@ -336,7 +342,8 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
           "the request failed inside the service; the log has the reason under this request id"));
     }
   };
-  if (call->route->run == RunOn::kIoThread) return run();
+  // A key may have to be looked up in the shared catalog.
+  if (call->route->run == RunOn::kIoThread && call->idempotency_slot.empty()) return run();
   WorkerPool& pool = call->route->run == RunOn::kMaintenance ? *services_.maintenance
                                                              : *services_.workers;
   if (!pool.post(run)) call->fail(make_problem("overloaded", "too many requests wait; try again"));

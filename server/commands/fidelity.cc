@@ -472,7 +472,8 @@ int fidelity(FidelityFlags f) {
       return complain(taken.status());
   }
   if (const auto s = save_certificates(**store, certificates); !s.ok()) return complain(s);
-  std::printf("written to %s\n", config->disk.path.c_str());
+  std::printf("written to %s%s\n", config->disk.path.c_str(),
+              config->catalog.url.empty() ? "" : " and the shared catalog");
   return 0;
 }
 

@@ -36,6 +36,7 @@
 #include "server/http/http_server.h"
 #include "server/http/tls_certificate.h"
 #include "server/json/text.h"
+#include "server/service/catalog_upkeep.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
 #include "server/service/tracer.h"
@@ -264,6 +265,10 @@ class Service {
     QUIRE_RETURN_IF_ERROR(load_further(further, engine));
     if (config->policy.evidence) start_evidence(services_, fingerprint);
     restore_replies();
+    if (SharedReplies* shared = store_->shared_replies()) {
+      services_.idempotency->share(shared);
+      std::make_shared<CatalogUpkeep>(services_)->start();
+    }
     services_.file_batches = std::make_shared<FileBatches>(services_);
     services_.file_batches->resume();
     services_.ready = true;
@@ -353,6 +358,8 @@ class Service {
     services_.workers->stop();
     http_.reset();
     if (store_) {
+      (void)services_.idempotency->settle();  // what is not told is free after the lease
+      services_.idempotency->share(nullptr);
       if (services_.ready) save_replies();  // otherwise the saved replies were not read yet
       if (const auto s = store_->flush(); !s.ok())
         log_error("the store could not be flushed", {{"reason", s.to_string()}});

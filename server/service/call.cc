@@ -90,9 +90,7 @@ void Call::reply(HttpResponse response) {
     if (response.status == 429 || response.status >= 500 || response.status == 409)
       services.idempotency->forget(idempotency_slot);
     else
-      services.idempotency->complete(idempotency_slot, response,
-                                     changes_something() ? IdempotencyStore::Keep::kRestart
-                                                         : IdempotencyStore::Keep::kRunning);
+      services.idempotency->complete(idempotency_slot, response);
   }
   exchange->respond(std::move(response));
 }

@@ -90,7 +90,6 @@ struct Services {
   std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
   std::function<Status()> reload;  ///< reads keys and limits again; set before requests come
   std::mutex pins_mu;              ///< held while pins are checked against their share and set
-  std::mutex vector_stores_mu;     ///< held while their record is read and written
   std::shared_ptr<FileBatches> file_batches;  ///< set with store and ingest
   const RouteTable* routes = nullptr;
   cuda::BackendChoice backend;  ///< set before requests come

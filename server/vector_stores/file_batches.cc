@@ -157,6 +157,7 @@ Status FileBatches::begin(const std::string& ns, FileBatch batch) {
       services_, ns, [&](std::vector<VectorStore>& stores) -> Status {
         const auto it = std::ranges::find(stores, batch.store_id, &VectorStore::id);
         if (it == stores.end()) return Status::not_found("no such vector store");
+        forgotten.clear();  // another replica may have been first
         if (it->batches.size() >= kMostOfAStore) {
           const std::lock_guard lock(mu_);
           const auto old = std::ranges::find_if(it->batches, [&](const std::string& id) {
@@ -169,7 +170,8 @@ Status FileBatches::begin(const std::string& ns, FileBatch batch) {
           forgotten = *old;
           it->batches.erase(old);
         }
-        it->batches.push_back(batch.id);
+        if (std::ranges::find(it->batches, batch.id) == it->batches.end())
+          it->batches.push_back(batch.id);
         return Status();
       });
   if (!entered.ok()) {

@@ -136,7 +136,7 @@ std::optional<AttachStep> why_not_cut(Services& services, const std::string& ns,
 }  // namespace
 
 Result<std::vector<VectorStore>> vector_stores_of(const Services& services, const std::string& ns) {
-  const auto text = services.store->get_meta(record_name(ns));
+  const auto text = services.store->get_shared_meta(record_name(ns));
   if (text.code() == Code::kNotFound) return std::vector<VectorStore>();
   if (!text.ok()) return text.status();
   return read_vector_stores(*text);
@@ -144,11 +144,16 @@ Result<std::vector<VectorStore>> vector_stores_of(const Services& services, cons
 
 Status change_vector_stores(Services& services, const std::string& ns,
                             const std::function<Status(std::vector<VectorStore>&)>& change) {
-  std::lock_guard lock(services.vector_stores_mu);
-  QUIRE_ASSIGN_OR_RETURN(std::vector<VectorStore> stores, vector_stores_of(services, ns));
-  QUIRE_RETURN_IF_ERROR(change(stores));
-  if (stores.empty()) return services.store->delete_meta(record_name(ns));
-  return services.store->put_meta(record_name(ns), vector_stores_text(stores));
+  return services.store->update_shared_meta(
+      record_name(ns), [&](const auto& before) -> Result<std::optional<std::string>> {
+        std::vector<VectorStore> stores;
+        if (before) {
+          QUIRE_ASSIGN_OR_RETURN(stores, read_vector_stores(*before));
+        }
+        QUIRE_RETURN_IF_ERROR(change(stores));
+        if (stores.empty()) return std::optional<std::string>();
+        return std::optional(vector_stores_text(stores));
+      });
 }
 
 MetadataFilter files_of_vector_store(const std::string& store_id) {

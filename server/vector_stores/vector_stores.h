@@ -1,5 +1,5 @@
-/// OpenAI's vector stores: the record that holds those of a namespace, and their ids in metadata of
-/// documents.
+/// OpenAI's vector stores: the record that holds those of a namespace, which the replicas of a
+/// shared catalog have in common, and their ids in metadata of documents.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -15,9 +15,11 @@ namespace quire {
 
 struct Services;
 
-/// Returns the vector stores of a namespace, oldest first. (disk) Errors: kCorruption, kIo.
+/// Returns the vector stores of a namespace, oldest first. (disk, catalog) Errors: kCorruption,
+/// kIo.
 Result<std::vector<VectorStore>> vector_stores_of(const Services& services, const std::string& ns);
-/// Changes their record. The change may refuse by an error, which is passed on. (disk)
+/// Changes their record. The change may refuse by an error, which is passed on, and is called again
+/// if another replica was first. (disk, catalog) Errors: also kIo (catalog_is_away()).
 Status change_vector_stores(Services& services, const std::string& ns,
                             const std::function<Status(std::vector<VectorStore>&)>& change);
 

@@ -151,6 +151,45 @@ TEST_F(Catalog, AJobThatWasTakenIsCommittedOnceTheDatabaseIsBack) {
   EXPECT_EQ(int_at(b.json("GET", "/v1/documents/d"), "version"), 1);
 }
 
+TEST_F(Catalog, ARequestThatIsRepeatedAtAnotherServiceIsCarriedOutOnce) {
+  const std::vector<std::pair<std::string, std::string>> key = {{"Idempotency-Key", "once"}};
+  const std::string body = document("d", text), other = document("d", text + " More.");
+  const auto first = a.call("POST", "/v1/documents?wait=true", body, key);
+  ASSERT_EQ(first.status, 200) << first.body;
+  const auto again = b.call("POST", "/v1/documents?wait=true", body, key);
+  EXPECT_EQ(again.status, 200);
+  EXPECT_EQ(again.body, first.body);
+  EXPECT_EQ(again.header("idempotency-replayed").value_or(""), "true");
+  EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", other, key).status, 422);
+  // It outlives the service that replied, whatever ended it.
+  a.kill();
+  a.start(folder.path() / "a", flags);
+  EXPECT_EQ(a.call("POST", "/v1/documents?wait=true", body, key).body, first.body);
+  database->kill();
+  ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 0; }));
+  EXPECT_EQ(b.call("POST", "/v1/documents", other, {{"Idempotency-Key", "new"}}).status, 503);
+  EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", body, key).body, first.body)
+      << "what it has told once it knows";
+  database->start();
+  ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 1; }));
+  EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", other, {{"Idempotency-Key", "new"}}).status,
+            200);
+}
+
+TEST_F(Catalog, AVectorStoreIsThereAtEveryService) {
+  const auto made = a.json("POST", "/v1/vector_stores", R"({"name":"Lights"})");
+  const std::string path = "/v1/vector_stores/" + text_at(made, "id");
+  EXPECT_EQ(text_at(b.json("GET", path), "name"), "Lights");
+  ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("d", text)), 200);
+  ASSERT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d") == 200; }));
+  ASSERT_EQ(status_of(b, "POST", path + "/files", R"({"file_id":"d"})"), 200);
+  EXPECT_TRUE(soon([&] { return int_at(a.json("GET", path), "file_counts.completed") == 1; }));
+  ASSERT_EQ(status_of(b, "POST", path, R"({"name":"Lamps"})"), 200);
+  EXPECT_EQ(text_at(a.json("GET", path), "name"), "Lamps");
+  ASSERT_EQ(status_of(a, "DELETE", path), 200);
+  EXPECT_EQ(status_of(b, "GET", path), 404);
+}
+
 TEST_F(Catalog, AServiceThatLostItsFolderHasAllDocumentsAgainBeforeItIsReady) {
   for (unsigned i = 0; i < 5; ++i)
     ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true",

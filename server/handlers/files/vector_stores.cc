@@ -239,7 +239,8 @@ void create_vector_store(std::shared_ptr<Call> call) {
           return Status::exhausted("the namespace has " + std::to_string(kMostStores) +
                                    " vector stores, which is the most; delete one")
               .with_field("vector_stores");
-        stores.push_back(store);
+        if (std::ranges::find(stores, store.id, &VectorStore::id) == stores.end())
+          stores.push_back(store);
         return Status();
       });
   if (!made.ok()) return fail_store(*call, made, store.id);
