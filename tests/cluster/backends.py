@@ -1,6 +1,7 @@
 """The servers that replicas share, for cluster_rounds.py: a PostgreSQL database, a Redis cluster
-and an S3 store, each with faults, and the network in between."""
+and an S3 store, each with faults, the network in between, and clocks that are wrong."""
 
+import contextlib
 import glob
 import os
 import pwd
@@ -36,6 +37,35 @@ def listens(port):
         return True
     except OSError:
         return False
+
+
+def clock_layer():
+    """Returns libfaketime, which tells a process a wrong time of day; empty: not installed."""
+    return max(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1"), default="")
+
+
+def clock_environment(wrong_s):
+    """Returns the environment of a process whose clock is so many seconds ahead, or behind where
+    negative. Its waits last as long as ever: only the time of day is wrong."""
+    if not wrong_s:
+        return {}
+    return {
+        "LD_PRELOAD": clock_layer(),
+        "FAKETIME": f"{wrong_s:+d}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        # Else a wait on a pthread condition by the monotonic clock ends at once. A timerfd and a
+        # clock_nanosleep until a time of the monotonic clock are wrong all the same. The service
+        # has none: Boost.Asio sets a timerfd so only for timers that are due when they are set.
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
+
+
+def forget_clock(pid):
+    """Removes what libfaketime leaves of a process that has ended. It would end a later process
+    that has the same id."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("/dev/shm/" + name)
 
 
 class Process:

@@ -6,13 +6,19 @@
 
 In a round four clients add, replace, change, pin and delete documents, each request at any of the
 services, while servers are killed and paused, the network between is slow, silent or cut, and
-values of the shared cache are damaged. Then everything is mended. After that every service must
-have every document as it was acknowledged last, all jobs must have ended, and answers must be those
-of a service that saw no fault. A change whose answer was lost may have been made or not, alike at
-all services.
+values of the shared cache are damaged. A service starts with the right clock, or with one that is a
+minute ahead or behind. Then everything but the clocks is mended. After that every service must have
+every document as it was acknowledged last, all jobs must have ended, and answers must be those of a
+service that saw no fault. A change whose answer was lost may have been made or not, alike at all
+services.
+
+Clocks may only decide when a document runs out: a service hides it by its own clock, and the first
+that does deletes it for all. Without Debian's package faketime all clocks are right, and that is
+said.
 """
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -23,18 +29,36 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "power"))
 # ruff: noqa: E402
 from expected import Expected, Writer, question, text_of
 from service import Client, Gone, Service, StartFailed
 
-from backends import S3, Network, Postgres, RedisCluster
+from backends import (
+    S3,
+    Network,
+    Postgres,
+    RedisCluster,
+    clock_environment,
+    clock_layer,
+    forget_clock,
+)
 
 SERVICES = 3
 WRITERS = 4
 LEASE_MS = 2000
 SETTLE_S = 90
+WRONG_S = 60  # by how much a clock is ahead or behind
+CLOCKS = (-WRONG_S, 0, WRONG_S)
+CLOCK_SLACK_S = 10  # by how much a clock may be other than it should
+
+
+def about_clock(wrong_s):
+    return f"a clock {abs(wrong_s)} s {'ahead' if wrong_s > 0 else 'behind'}" if wrong_s else (
+        "the right clock")  # fmt: skip
 
 
 class Failed(Exception):
@@ -42,27 +66,37 @@ class Failed(Exception):
 
 
 class Replica:
-    """A service with a store of its own, and its way to the database."""
+    """A service with a store of its own, its clock, and its way to the database."""
 
-    def __init__(self, cluster, number):
+    def __init__(self, cluster, number, wrong_s):
         self.cluster, self.number = cluster, number
         self.store = os.path.join(cluster.folder, f"store{number}")
         self.starts = 0
         self.network = Network(cluster.database.port)
-        self.service = None
-        self.start()
+        self.mu = threading.RLock()  # for starts and ends
+        self.service, self.wrong_s = None, 0
+        self.start(wrong_s)
 
-    def start(self):
+    def start(self, wrong_s):
+        """`wrong_s`: by how many seconds its clock is ahead, or behind where negative."""
+        with self.mu:
+            self.start_locked(wrong_s)
+
+    def start_locked(self, wrong_s):
         self.starts += 1
+        self.wrong_s = wrong_s
         cluster = self.cluster
-        self.log = os.path.join(cluster.folder, f"service{self.number}.{self.starts}.log")
+        cluster.started(self)
+        clock = f"{wrong_s:+d}s" if wrong_s else ""
+        self.log = os.path.join(cluster.folder, f"service{self.number}.{self.starts}{clock}.log")
         remote = " ".join(r.url() for r in cluster.remotes)
         self.service = Service(
             cluster.options.binary, cluster.options.model, self.store, self.log,
             ("--catalog.url=" + cluster.database.url(self.network.port),
              f"--catalog.job_lease_ms={LEASE_MS}", "--catalog.timeout_ms=2000",
              "--remote.url=" + remote, "--remote.lease_ms=1000"),
-            {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+            {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+             **clock_environment(wrong_s)},
         )  # fmt: skip
         if not self.service.wait_until_ready():
             raise Failed(f"service {self.number} does not start: {self.service.log()[-5:]}")
@@ -74,8 +108,39 @@ class Replica:
         if self.is_up():
             self.service.process.send_signal(number)
 
+    def stop(self, number):
+        with self.mu:
+            self.service.stop(number)
+            forget_clock(self.service.process.pid)
+
     def kill(self):
-        self.service.stop(signal.SIGKILL)
+        self.stop(signal.SIGKILL)
+
+    def restart(self, number, wrong_s):
+        with self.mu:
+            self.stop(number)
+            self.start(wrong_s)
+
+    def check_clock(self):
+        """Fails unless the service has the clock that it was started with: a fault that does
+        nothing finds nothing."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=SETTLE_S)
+        began = time.time()
+        connection.request("GET", "/healthz")
+        reply = connection.getresponse()
+        reply.read()
+        connection.close()
+        shown = parsedate_to_datetime(reply.headers["Date"]).timestamp()
+        check_time(f"the clock of service {self.number}", shown, self.wrong_s, began, time.time())
+
+
+def check_time(what, shown, wrong_s, began, ended):
+    """Fails unless a clock that is so wrong can have shown this time between two others."""
+    if not began - CLOCK_SLACK_S <= shown - wrong_s <= ended + CLOCK_SLACK_S:
+        raise Failed(
+            f"{what} shows {shown}, which a service with {about_clock(wrong_s)} does not between "
+            f"{began} and {ended}"
+        )
 
 
 class AnyClient:
@@ -85,13 +150,15 @@ class AnyClient:
         self.cluster, self.rng = cluster, rng
         self.clients = {}
         self.asked = None  # number of the service that was asked last
+        self.wrong_s = 0  # how wrong its clock is
 
     def call(self, method, path, body=None):
-        up = [r for r in self.cluster.replicas if r.is_up()]
+        up = [(r, r.service.port) for r in self.cluster.replicas if r.is_up() and r.service.port]
         if not up:
             raise Gone("no service runs")
-        replica = self.rng.choice(up)
-        port, self.asked = replica.service.port, replica.number
+        replica, port = self.rng.choice(up)
+        # One that starts anew meanwhile with another clock has another port.
+        self.asked, self.wrong_s = replica.number, replica.wrong_s
         if port not in self.clients:
             self.clients[port] = Client(port)
         try:
@@ -112,7 +179,13 @@ class ClusterWriter(Writer):
     def __init__(self, cluster, number, seed, until):
         super().__init__(cluster.expected, number, seed, 0, until)
         self.client = AnyClient(cluster, self.rng)
-        self.history = cluster.history
+        self.history, self.taken, self.wrong_s = cluster.history, cluster.taken, cluster.wrong_s
+
+    def options(self):
+        options, expires = super().options()
+        if expires:  # by the clock of the service that stores it
+            expires = (expires[0] - self.wrong_s, expires[1] + self.wrong_s)
+        return options, expires
 
     def ask(self, kind, method, path, body, changes, good=(200, 201)):
         said = {n: v and v.shown() for n, v in changes.items()}
@@ -124,7 +197,17 @@ class ClusterWriter(Writer):
             told = "refused" if reply is None else reply
             if isinstance(reply, dict):
                 told = "acknowledged " + reply.get("job_id", "")
+                self.note_job(reply.get("job_id"), began)
             self.history.append((began, time.time(), self.client.asked, kind, said, told))
+
+    def note_job(self, job, began):
+        if not job:
+            return
+        if job in self.taken:
+            self.expected.problem(
+                f"service {self.client.asked} gives a job the id {job} of an earlier one"
+            )
+        self.taken[job] = (began, time.time(), self.client.wrong_s)
 
     def do_delete_some(self):
         names = self.rng.sample(self.ids, 2)
@@ -151,19 +234,40 @@ class Cluster:
         self.options, self.folder = options, folder
         self.counts = Counter()
         self.expected = ClusterExpected()
-        self.history = []  # of all changes: begin, end, service, kind, values, job or no answer
+        # Of all changes: begin, end, service, kind, values, job or no answer. Of starts: no values.
+        self.history = []
+        self.taken = {}  # job -> begin and end of its request, how wrong the service's clock is
+        self.wrong_s = WRONG_S if clock_layer() else 0  # at most
         self.database = Postgres()
         self.redis = RedisCluster()
         self.remotes = [self.redis] + ([S3(options.s3)] if options.s3 else [])
         self.replicas = []
+        # Each clock once, so that no run is without wrong ones.
+        clocks = list(self.clocks())
+        random.Random(f"{options.seed}/clocks/{options.first}").shuffle(clocks)
         for number in range(SERVICES):
-            self.replicas.append(Replica(self, number))
+            self.replicas.append(Replica(self, number, clocks[number % len(clocks)]))
         self.reference = Service(
             options.binary, options.model, os.path.join(folder, "reference"),
             os.path.join(folder, "reference.log"))  # fmt: skip
         if not self.reference.wait_until_ready():
             raise StartFailed("the reference does not start")
         self.known = {}
+
+    # ---- clocks ----
+
+    def clocks(self):
+        """Returns by how much clocks of services may be wrong."""
+        return CLOCKS if self.wrong_s else (0,)
+
+    def started(self, replica):
+        """Notes a start of a service."""
+        wrong_s = replica.wrong_s
+        clock = about_clock(wrong_s)
+        self.history.append((time.time(), 0, replica.number, "start with " + clock, {}, ""))
+        self.note(f"  service {replica.number} starts with {clock}")
+        if wrong_s:
+            self.counts["starts with a clock " + ("ahead" if wrong_s > 0 else "behind")] += 1
 
     # ---- faults ----
 
@@ -175,6 +279,7 @@ class Cluster:
             "cut connections to the database": 2, "kill a primary of Redis": 2,
             "pause a node of Redis": 1, "damage values in Redis": 4, "empty Redis": 1,
             "kill S3": 1 if len(self.remotes) > 1 else 0,
+            "set a clock": 3 if self.wrong_s else 0,
         }  # fmt: skip
 
     def fault(self, kind, rng):
@@ -183,7 +288,7 @@ class Cluster:
         if kind == "kill a service":
             replica.kill()
         elif kind == "stop a service":
-            replica.service.stop()
+            replica.stop(signal.SIGTERM)
         elif kind.startswith("pause a service"):
             replica.signal(signal.SIGSTOP)
             long = kind.endswith("lease")
@@ -219,8 +324,17 @@ class Cluster:
             self.redis.empty()
         elif kind == "kill S3":
             self.remotes[1].kill()
+        elif kind == "set a clock":
+            others = [c for c in self.clocks() if c != replica.wrong_s]
+            replica.restart(rng.choice((signal.SIGTERM, signal.SIGKILL)), rng.choice(others))
 
-    def heal(self):
+    def make_fault(self, kind, rng):
+        try:
+            self.fault(kind, rng)
+        except (Failed, StartFailed) as error:
+            self.expected.problem(f"{kind}: {error}")
+
+    def heal(self, rng):
         self.database.signal(signal.SIGCONT)
         self.redis.heal()
         for remote in self.remotes[1:]:
@@ -231,7 +345,8 @@ class Cluster:
             replica.signal(signal.SIGCONT)
         for replica in self.replicas:
             if not replica.is_up():
-                replica.start()
+                forget_clock(replica.service.process.pid)
+                replica.start(rng.choice(self.clocks()))
 
     # ---- a round ----
 
@@ -252,13 +367,13 @@ class Cluster:
         for kind in planned:
             time.sleep(rng.uniform(0.2, self.options.seconds / 3))
             self.counts[kind] += 1
-            busy.append(threading.Thread(target=self.fault, args=(kind, rng)))
+            busy.append(threading.Thread(target=self.make_fault, args=(kind, rng)))
             busy[-1].start()
         for t in busy + writers:
             t.join()
         if self.expected.problems:
             raise Failed("; ".join(self.expected.problems[:3]))
-        self.heal()
+        self.heal(rng)
         self.settle()
         self.check(rng)
         self.counts["rounds"] += 1
@@ -275,6 +390,9 @@ class Cluster:
                 if time.monotonic() > end:
                     raise Failed(f"service {replica.number} does not recover: {health}")
                 time.sleep(0.05)
+        for replica in self.replicas:
+            replica.check_clock()
+            self.counts["clocks read"] += 1
         for job in self.expected.jobs:
             for i, client in enumerate(clients):
                 while True:
@@ -284,14 +402,17 @@ class Cluster:
                     if time.monotonic() > end:
                         raise Failed(f"the job {job} has not ended at service {i}: {found}")
                     time.sleep(0.05)
+            began, ended, wrong_s = self.taken[job]
+            made = datetime.fromisoformat(found["created_at"].replace("Z", "+00:00")).timestamp()
+            check_time(f"the job {job}", made, wrong_s, began, ended)
             if found["status"] == "failed":
                 self.counts["jobs failed"] += 1
             self.counts["jobs"] += 1
         # Jobs that were taken without a reply may still be at work somewhere.
         for client in clients:
             while True:
-                _, page = client.call("GET", "/v1/jobs?limit=100")
-                if not [j for j in page["data"] if j["status"] in ("queued", "running")]:
+                pages = [client.call("GET", "/v1/jobs?status=" + s) for s in ("queued", "running")]
+                if all(status == 200 and not page["data"] for status, page in pages):
                     break
                 if time.monotonic() > end:
                     raise Failed("a job that nobody waits for does not end")
@@ -324,13 +445,14 @@ class Cluster:
                     raise Failed(f"service {i} answers over {name}: {status} {reply}")
                 self.counts["answers"] += 1
 
-    @staticmethod
-    def may_be(value, document, text):
-        """Returns whether a document that was found is one that was set."""
+    def may_be(self, value, document, text, wrong_s):
+        """Returns whether a document that was found is one that was set. `wrong_s`: how wrong the
+        clock of the service is that has it."""
         now = time.time()
-        if document is None:
-            return value is None or bool(value.expires and now >= value.expires[0])
-        late = value and value.expires and now > value.expires[1] + 15
+        if document is None:  # another service, whose clock is ahead, may have deleted it
+            gone = value and value.expires and now + self.wrong_s >= value.expires[0]
+            return value is None or bool(gone)
+        late = value and value.expires and now + wrong_s > value.expires[1] + 15
         return value is not None and not late and not value.differs(document, text)
 
     def check_document(self, clients, name):
@@ -341,7 +463,8 @@ class Cluster:
             for i, client in enumerate(clients):
                 document, text = self.found(client, name)
                 values = self.expected.values(name)
-                fits = [v for v in values if self.may_be(v, document, text)]
+                wrong_s = self.replicas[i].wrong_s
+                fits = [v for v in values if self.may_be(v, document, text, wrong_s)]
                 left = [v for v in left if v in fits]
                 shown = document and {k: document.get(k) for k in (
                     "title", "metadata", "pinned", "status", "version", "expires_at")}  # fmt: skip
@@ -349,16 +472,20 @@ class Cluster:
                 if not fits:
                     allowed = [v and v.shown() for v in values]
                     wrong.append(f"service {i} has {name} as {seen[-1]}, allowed: {allowed}")
-            if not wrong and any(s != seen[0] for s in seen):
+            # By one clock a document may have run out, and by another not yet.
+            runs_out = self.wrong_s and any(v and v.expires for v in left)
+            alike = [s for s in seen if s[0] or not runs_out]
+            if not wrong and any(s != alike[0] for s in alike):
                 wrong.append(f"services differ over {name}: {seen}")
             self.counts["documents"] += len(seen)
             if not wrong:
+                self.counts["documents that ran out at some"] += 0 < len(alike) < len(seen)
                 with self.expected.mu:  # what was found is what later rounds have to find
                     self.expected.allowed[name] = left[-1:]
                 return
             if time.monotonic() > end:
                 for change in self.history:
-                    if name in change[4]:
+                    if name in change[4] or not change[4]:
                         self.note(f"  {change}")
                 raise Failed(wrong[0])
             time.sleep(0.1)
@@ -406,6 +533,8 @@ def main():
         return 0
     if options.s3 and not os.path.exists(options.s3):
         options.s3 = None
+    if not clock_layer():
+        print("Debian's package faketime is not installed: all clocks are right", file=sys.stderr)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the servers, too
     began = time.monotonic()
     failed = None
@@ -425,7 +554,8 @@ def main():
         counts["changes acknowledged"] = sum(cluster.expected.acknowledged.values())
     result = {
         "settings": {"seed": options.seed, "first": options.first, "services": SERVICES,
-                     "seconds": options.seconds, "s3": bool(options.s3)},
+                     "seconds": options.seconds, "s3": bool(options.s3),
+                     "clocks_wrong_by_s": cluster.wrong_s},
         "rows": [counts | {"minutes": round((time.monotonic() - began) / 60, 1)}],
     }  # fmt: skip
     print(json.dumps(result, indent=2) if options.json else counts)
