@@ -15,6 +15,7 @@ import threading
 import time
 
 PATIENCE_S = 60
+ANSWER_S = 5  # of a node of Redis
 
 
 def free_port():
@@ -195,11 +196,15 @@ class RedisCluster:
         return "redis://" + ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)
 
     def ask(self, node, *command, data=None):
+        """Returns the answer of a node; empty: it does not answer."""
         more = ["-x"] if data is not None else []
-        done = subprocess.run(
-            ["redis-cli", "-p", str(self.nodes[node].port), *more, *command],
-            input=data, capture_output=True, check=False, timeout=PATIENCE_S,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                ["redis-cli", "-p", str(self.nodes[node].port), *more, *command],
+                input=data, capture_output=True, check=False, timeout=ANSWER_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:  # it is paused
+            return ""
         return done.stdout.decode("utf-8", "replace")
 
     def primaries(self):
