@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # What it is worth that a document's chunks see those before them: SmolLM2-135M-Instruct
 # (scripts/get_model.sh smollm2) on questions over whole articles of XQuAD.
-#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE] [--choices]
+#   bench/long_text.sh --data FOLDER [--questions N] [--work FOLDER] [--quire FILE]
+#                      [--choices] [--lead-in]
 # FOLDER holds xquad_en.json.gz. N questions (60) of every other article are asked over it and two
 # others, cut into chunks of 512 tokens: once with the chunks read behind each other
 # (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
 # only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
-# chance, beside 'epic' and 'cacheblend' over all of it. --work keeps the state, so that the same
-# command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of 'quire
-# fidelity', each with its context_tokens.
+# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in every chunk is read behind the
+# fixed lead-in as well. --work keeps the state, so that the same command goes on after an
+# interruption. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
+# context_tokens.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=60; work=; quire=; contexts="4096 0"
+data=; questions=60; work=; quire=; contexts="4096 0"; lead_in=()
 strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -19,6 +21,7 @@ while [ $# -gt 0 ]; do
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
+    --lead-in) lead_in=(--lead-in) ;;
     --choices)
       contexts=4096
       keys=samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
@@ -28,7 +31,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$data" ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
 if [ -z "$quire" ]; then
   cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
@@ -44,7 +47,7 @@ for context in $contexts; do
   results+=("$work/$context.json")
   [ -d "$work/store.$context" ] || cp -r "$work/store" "$work/store.$context"
   "$quire" fidelity -m "$model" --suite "$work/questions.jsonl" --limit 0 \
-    --work "$work/store.$context" --context-tokens "$context" --strategies "$strategies" \
+    --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" --strategies "$strategies" \
     --json "$work/$context.json" >&2
 done
 jq -s '{
