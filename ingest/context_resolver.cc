@@ -24,7 +24,8 @@ Result<Resolved> ContextResolver::resolve(std::string_view ns, std::span<const s
     auto m = read();
     if (m.code() == Code::kNotFound && !pending) {  // here; another replica may know more
       pending = table_.pending_elsewhere(ns, id);
-      if (store_.refresh_document(ns, id).ok()) m = read();
+      QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, id));
+      m = read();
     }
     if (!m.ok() && m.code() != Code::kNotFound) return m.status();
     if (m.ok() && m->status == DocumentStatus::kReady) {

@@ -83,11 +83,12 @@ DocumentInfo StoreCatalog::describe(const DocumentManifest& m, bool with_cache) 
   return d;
 }
 
-/// Another replica may have made the document a moment ago. While the catalog is away, what is here
-/// counts.
-void StoreCatalog::look_for(std::string_view ns, std::string_view id) const {
-  if (store_.get_document_head(ns, id).code() == Code::kNotFound)
-    (void)store_.refresh_document(ns, id);
+/// Another replica may have made the document a moment ago. While the catalog is away, nobody can
+/// say so.
+Status StoreCatalog::look_for(std::string_view ns, std::string_view id) const {
+  return store_.get_document_head(ns, id).code() == Code::kNotFound
+             ? store_.refresh_document(ns, id)
+             : Status();
 }
 
 Result<DocumentInfo> StoreCatalog::describe_pending(std::string_view ns,
@@ -120,7 +121,8 @@ Result<DocumentInfo> StoreCatalog::get(std::string_view ns, std::string_view id)
   auto head = store_.get_document_head(ns, id);
   if (head.code() == Code::kNotFound && !pending) {  // here; another replica may know more
     pending = table_.pending_elsewhere(ns, id);
-    if (store_.refresh_document(ns, id).ok()) head = store_.get_document_head(ns, id);
+    QUIRE_RETURN_IF_ERROR(store_.refresh_document(ns, id));
+    head = store_.get_document_head(ns, id);
     if (head.ok()) pending.reset();
   }
   if (head.ok() && (head->status == DocumentStatus::kReady || !pending)) {
@@ -158,7 +160,7 @@ std::optional<ReadBehind> StoreCatalog::read_behind_of(const DocumentManifest& h
 
 Result<std::string> StoreCatalog::content(std::string_view ns, std::string_view id) {
   const auto pending = table_.pending(ns, id);
-  if (!pending) look_for(ns, id);
+  if (!pending) QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   const auto head = store_.get_document_head(ns, id);
   if (head.ok() && head->status == DocumentStatus::kFailed && !pending)
     return Status::precondition("the document '" + std::string(id) +
@@ -263,7 +265,7 @@ Result<DocumentCounts> StoreCatalog::counts(std::string_view ns) {
 // Chunks and blocks
 
 Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::string_view id) {
-  look_for(ns, id);
+  QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));
@@ -288,14 +290,14 @@ Result<std::vector<ChunkInfo>> StoreCatalog::chunks(std::string_view ns, std::st
 }
 
 Result<std::vector<TextMark>> StoreCatalog::marks(std::string_view ns, std::string_view id) {
-  look_for(ns, id);
+  QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   return std::move(m->marks);
 }
 
 Result<std::vector<BlockInfo>> StoreCatalog::blocks(std::string_view ns, std::string_view id) {
-  look_for(ns, id);
+  QUIRE_RETURN_IF_ERROR(look_for(ns, id));
   auto m = store_.get_document(ns, id);
   if (!m.ok()) return m.code() == Code::kNotFound ? no_document(id) : m.status();
   QUIRE_ASSIGN_OR_RETURN(const std::string text, store_.get_text(ns, id));

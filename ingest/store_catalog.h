@@ -41,7 +41,7 @@ class StoreCatalog final : public DocumentCatalog {
   Tier first_tier(const DocumentChunk& chunk) const;
   DocumentInfo describe(const DocumentManifest& manifest, bool with_cache) const;
   std::optional<ReadBehind> read_behind_of(const DocumentManifest& head) const;
-  void look_for(std::string_view ns, std::string_view id) const;
+  Status look_for(std::string_view ns, std::string_view id) const;
   Result<DocumentInfo> describe_pending(std::string_view ns, const PendingDocument& pending);
   bool matches(const DocumentInfo& info, const DocumentFilter& filter) const;
   Status check_patch(const DocumentPatch& patch) const;

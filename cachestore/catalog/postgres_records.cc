@@ -24,15 +24,17 @@ constexpr PostgresConnection::Prepared kReplyStatements[] = {
      "ON CONFLICT (slot) DO UPDATE SET body = excluded.body, owner = excluded.owner, reply = '', "
      "at = now() WHERE r.at < now() - $4::bigint * interval '1 second' OR (r.reply = '' AND "
      "(r.owner = excluded.owner OR (r.at < now() - $5::bigint * interval '1 millisecond' AND NOT "
-     "EXISTS (SELECT 1 FROM quire_replicas q WHERE q.id = r.owner AND q.until > now())))) RETURNING "
+     "EXISTS (SELECT 1 FROM quire_replicas q WHERE q.id = r.owner AND q.until > now())))) "
+     "RETURNING "
      "1::bigint"},
     {"reply_get", "SELECT body, reply FROM quire_replies WHERE slot = $1::bytea"},
     {"reply_complete",
      "UPDATE quire_replies SET reply = $3::bytea, at = now() WHERE slot = $1::bytea AND owner = "
-     "$2::text"},
+     "$2::text RETURNING 1::bigint"},
     {"reply_forget",
      "DELETE FROM quire_replies WHERE slot = $1::bytea AND owner = $2::text AND reply = ''"},
-    {"reply_purge", "DELETE FROM quire_replies WHERE at < now() - $1::bigint * interval '1 second'"},
+    {"reply_purge",
+     "DELETE FROM quire_replies WHERE at < now() - $1::bigint * interval '1 second'"},
 };
 
 std::string_view bytes_of(const Digest& digest) {
@@ -55,8 +57,7 @@ Result<SharedRecord> PostgresRecords::get(std::string_view name) {
   return SharedRecord{rows.number(0, 0), std::string(rows.bytes(0, 1))};
 }
 
-Status PostgresRecords::put(std::string_view name, std::string_view value,
-                            std::uint64_t expected) {
+Status PostgresRecords::put(std::string_view name, std::string_view value, std::uint64_t expected) {
   // The statements may run twice, so the writer tells whether the first time has made the change.
   const std::string writer = random_name();
   const PostgresStatement statements[] = {
@@ -102,7 +103,9 @@ Result<SharedReply> PostgresReplies::begin(const Digest& slot, const Digest& bod
 Status PostgresReplies::complete(const Digest& slot, std::string_view reply) {
   const PostgresStatement statement = prepared("reply_complete",
                                                {bytes_of(slot), jobs_.replica(), reply});
-  return pool_.run({&statement, 1}, reply.size()).status();
+  QUIRE_ASSIGN_OR_RETURN(const auto answers, pool_.run({&statement, 1}, reply.size()));
+  return answers.at(0).size() == 1 ? Status()
+                                   : Status::precondition("another replica has the request");
 }
 
 Status PostgresReplies::forget(const Digest& slot) {

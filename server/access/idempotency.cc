@@ -66,29 +66,40 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
                                                          const Digest& body, Keep keep) {
   const Lookup here = begin_here(slot, body, keep);
   SharedReplies* shared = nullptr;
-  if (keep == Keep::kRestart) {
+  bool told = true;
+  {
     std::lock_guard lock(mu_);
-    shared = shared_;
+    if (keep == Keep::kRestart) shared = shared_;
+    if (const auto it = entries_.find(slot); it != entries_.end()) told = it->second.told;
   }
-  if (here.outcome != Outcome::kFirst || shared == nullptr) return here;
+  if (shared == nullptr) return here;
+  if (here.outcome == Outcome::kReplay && !told) QUIRE_RETURN_IF_ERROR(tell(*shared, slot));
+  if (here.outcome != Outcome::kFirst) return here;
+
+  const std::shared_lock together(telling_);
   const auto found = shared->begin(sha256(slot), body, options_.keep);
   Lookup there;
-  if (found.ok() && found->outcome == SharedReply::Outcome::kReplay) {
-    auto reply = decoded(found->reply);
-    if (!reply.ok()) {
-      forget(slot);
-      return reply.status();
-    }
-    complete(slot, std::move(*reply));
-    return begin_here(slot, body, keep);
-  }
   if (found.ok() && found->outcome == SharedReply::Outcome::kFirst) {
     std::lock_guard lock(mu_);
+    untold_.erase(slot);
     if (const auto it = entries_.find(slot); it != entries_.end()) it->second.shared = true;
     return there;
   }
+  if (found.ok() && found->outcome == SharedReply::Outcome::kReplay) {
+    auto reply = decoded(found->reply);
+    if (reply.ok()) {
+      (void)complete(slot, std::move(*reply));  // it was not begun here, so nobody is told
+      return begin_here(slot, body, keep);
+    }
+    forget(slot);
+    return reply.status();
+  }
   forget(slot);
-  if (!found.ok()) return found.status();
+  if (!found.ok()) {
+    std::lock_guard lock(mu_);
+    untold_.insert(slot);  // it may have begun
+    return found.status();
+  }
   there.outcome = found->outcome == SharedReply::Outcome::kMismatch ? Outcome::kMismatch
                                                                     : Outcome::kInProgress;
   return there;
@@ -124,24 +135,25 @@ bool IdempotencyStore::insert(const std::string& slot, Entry entry) {
   return true;
 }
 
-void IdempotencyStore::complete(const std::string& slot, HttpResponse reply) {
-  const auto kept = std::make_shared<const HttpResponse>(std::move(reply));
+Status IdempotencyStore::complete(const std::string& slot, HttpResponse reply) {
+  auto kept = std::make_shared<const HttpResponse>(std::move(reply));
   SharedReplies* shared = nullptr;
   {
     std::lock_guard lock(mu_);
     const auto it = entries_.find(slot);
-    if (it == entries_.end()) return;
+    if (it == entries_.end()) return {};
     const std::size_t size = bytes_of(*kept);
     it->second.bytes += size;
     bytes_ += size;
-    it->second.reply = kept;
+    it->second.reply = std::move(kept);
     if (it->second.shared) shared = shared_;
-    if (shared != nullptr) untold_.insert(slot);
+    if (shared != nullptr) {
+      it->second.told = false;
+      untold_.insert(slot);
+    }
     shrink(now_());
   }
-  if (shared == nullptr || !tell(*shared, slot, kept.get()).ok()) return;
-  std::lock_guard lock(mu_);
-  untold_.erase(slot);
+  return shared == nullptr ? Status() : tell(*shared, slot);
 }
 
 void IdempotencyStore::forget(const std::string& slot) {
@@ -152,37 +164,53 @@ void IdempotencyStore::forget(const std::string& slot) {
   erase(it);
 }
 
-/// `reply`: null where there is none.
-Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot,
-                              const HttpResponse* reply) {
-  if (reply == nullptr || bytes_of(*reply) > kMostSharedBytes) return shared.forget(sha256(slot));
-  return shared.complete(sha256(slot), encoded(*reply));
+/// Tells the catalog how a request ended.
+Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot) {
+  std::shared_ptr<const HttpResponse> reply;
+  std::unique_lock alone(telling_, std::defer_lock);
+  for (bool looked = false; !looked;) {
+    {
+      std::lock_guard lock(mu_);
+      if (!untold_.contains(slot)) return {};
+      const auto it = entries_.find(slot);
+      if (it != entries_.end()) {
+        reply = it->second.reply;
+        if (!reply) return {};  // a repetition that is being carried out tells of itself
+      }
+      looked = reply || alone.owns_lock();
+    }
+    if (!looked) alone.lock();  // the slot is to be freed, so nobody may begin it meanwhile
+  }
+  const bool keeps = reply && bytes_of(*reply) <= kMostSharedBytes;
+  const Status s = keeps ? shared.complete(sha256(slot), encoded(*reply))
+                         : shared.forget(sha256(slot));
+  // Another replica took the request, as this one was not heard of. What that one replies counts.
+  const bool lost = s.code() == Code::kFailedPrecondition;
+  if (!s.ok() && !lost) return s;
+  std::lock_guard lock(mu_);
+  untold_.erase(slot);
+  const auto it = entries_.find(slot);
+  if (it == entries_.end()) return {};
+  it->second.told = true;
+  if (lost) erase(it);
+  return {};
 }
 
 Status IdempotencyStore::settle() {
-  std::vector<std::pair<std::string, std::shared_ptr<const HttpResponse>>> ended;
+  std::vector<std::string> slots;
   SharedReplies* shared = nullptr;
   bool purge = false;
   {
     std::lock_guard lock(mu_);
     shared = shared_;
     if (shared == nullptr) return {};
-    for (const std::string& slot : untold_) {
-      const auto it = entries_.find(slot);
-      // A request that came again since then tells of itself.
-      if (it == entries_.end() || it->second.reply)
-        ended.emplace_back(slot, it == entries_.end() ? nullptr : it->second.reply);
-    }
+    slots.assign(untold_.begin(), untold_.end());
     if (now_() >= next_purge_) {
       purge = true;
       next_purge_ = now_() + kPurgeEvery;
     }
   }
-  for (const auto& [slot, reply] : ended) {
-    QUIRE_RETURN_IF_ERROR(tell(*shared, slot, reply.get()));
-    std::lock_guard lock(mu_);
-    untold_.erase(slot);
-  }
+  for (const std::string& slot : slots) QUIRE_RETURN_IF_ERROR(tell(*shared, slot));
   return purge ? shared->purge(options_.keep) : Status();
 }
 

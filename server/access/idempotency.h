@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -49,10 +50,12 @@ class IdempotencyStore {
   void share(SharedReplies* shared);
   /// Looks up `slot`: API key + namespace + method + path with its query + Idempotency-Key. After
   /// kFirst the caller does the work, then calls complete() or forget(). (catalog, for kRestart)
-  /// Errors, for kRestart: catalog_is_away(); nothing was begun.
+  /// Errors, for kRestart: catalog_is_away(); nothing was begun, or the reply cannot be given yet.
   Result<Lookup> begin(const std::string& slot, const Digest& body, Keep keep = Keep::kRunning);
-  /// (catalog) If the catalog does not answer, settle() tells it later.
-  void complete(const std::string& slot, HttpResponse reply);
+  /// (catalog) Errors: catalog_is_away(). The reply is kept here and must not be given: if this
+  /// replica dies before settle() tells the catalog, a repetition runs again. begin() gives it once
+  /// the catalog knows.
+  Status complete(const std::string& slot, HttpResponse reply);
   /// Frees a slot whose work was not done, so that its next request is kFirst again. A remembered
   /// reply stays. Other replicas learn of it with the next settle().
   void forget(const std::string& slot);
@@ -80,8 +83,9 @@ class IdempotencyStore {
     std::list<std::string>::iterator age;
     std::size_t bytes = 0;
     bool shared = false;  // the catalog knows that this replica has begun it
+    bool told = true;     // and how it ended
   };
-  static Status tell(SharedReplies& shared, const std::string& slot, const HttpResponse* reply);
+  Status tell(SharedReplies& shared, const std::string& slot);
   Lookup begin_here(const std::string& slot, const Digest& body, Keep keep);
   bool insert(const std::string& slot, Entry entry);
   void erase(std::unordered_map<std::string, Entry>::iterator it);
@@ -89,13 +93,17 @@ class IdempotencyStore {
 
   const Options options_;
   const std::function<Clock::time_point()> now_;
+  /// Held together by those who begin a request in the catalog, and alone by who frees one there,
+  /// which must not meet its repetition.
+  std::shared_mutex telling_;
   mutable std::mutex mu_;
   std::unordered_map<std::string, Entry> entries_;  // guarded by mu_
   std::list<std::string> ages_;                     // guarded by mu_: oldest first
   std::size_t bytes_ = 0;                           // guarded by mu_
   SharedReplies* shared_ = nullptr;                 // guarded by mu_
-  std::unordered_set<std::string> untold_;  // ended, and the catalog does not know; guarded by mu_
-  Clock::time_point next_purge_{};          // guarded by mu_
+  /// Slots that have ended, or may have begun, without the catalog's knowledge. Guarded by mu_.
+  std::unordered_set<std::string> untold_;
+  Clock::time_point next_purge_{};  // guarded by mu_
 };
 
 }  // namespace quire

@@ -28,6 +28,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+/// How often it is looked whether another replica has read a document.
+constexpr std::chrono::milliseconds kAskAgain{100};
+
 double ms_since(SteadyClock::time_point t) {
   return std::chrono::duration<double, std::milli>(SteadyClock::now() - t).count();
 }
@@ -188,6 +191,7 @@ void resolve(std::shared_ptr<Generation> g, bool waited);
 void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>& documents) {
   struct Wait {
     std::atomic<bool> over{false};
+    std::atomic<bool> subscribing{true};
     std::mutex mu;
     Subscription subscription;  // guarded by mu
   };
@@ -209,11 +213,14 @@ void wait_for(std::shared_ptr<Generation> g, const std::vector<NotReadyDocument>
       g->call->fail(make_problem("overloaded", "too many requests wait; try again"));
   };
   const auto timer = services.timers->at(g->ready_by, go_on);
-  auto subscription = services.ingest->jobs().when_synchronized(g->call->ns, ids,
-                                                                [go_on, timer, &services] {
-                                                                  services.timers->cancel(timer);
-                                                                  go_on();
-                                                                });
+  auto subscription = services.ingest->jobs().when_synchronized(
+      g->call->ns, ids, [g, wait, go_on, timer, &services] {
+        services.timers->cancel(timer);
+        if (!wait->subscribing) return go_on();
+        // No job here works on them: another replica does.
+        services.timers->at(std::min(g->ready_by, SteadyClock::now() + kAskAgain), go_on);
+      });
+  wait->subscribing = false;
   std::lock_guard lock(wait->mu);
   if (!wait->over) wait->subscription = std::move(subscription);
 }

@@ -83,14 +83,25 @@ bool Call::changes_something() const {
   return route && (route->scope == Scope::kWrite || route->scope == Scope::kAdmin);
 }
 
+/// Keeps the reply for repetitions. Returns false if it was sent as one that nobody can keep.
+bool Call::keep_reply(const HttpResponse& response) {
+  const Status kept = services.idempotency->complete(idempotency_slot, response);
+  if (kept.ok() || response.status >= 300) return true;
+  idempotency_slot.clear();
+  fail(make_problem("storage_unavailable",
+                    "the request was carried out, but the shared catalog does not answer, so its "
+                    "reply cannot be kept yet; send it again with the same Idempotency-Key"));
+  return false;
+}
+
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {
     // Refusals that may pass on a later try are not remembered.
     if (response.status == 429 || response.status >= 500 || response.status == 409)
       services.idempotency->forget(idempotency_slot);
-    else
-      services.idempotency->complete(idempotency_slot, response);
+    else if (!keep_reply(response))
+      return;
   }
   exchange->respond(std::move(response));
 }

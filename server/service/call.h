@@ -91,6 +91,8 @@ class Call {
   void add_standard_headers(Headers& headers) const;
 
  private:
+  bool keep_reply(const HttpResponse& response);
+
   std::optional<ServedModel> model_;
   mutable std::mutex mu_;
   std::vector<std::pair<std::string, double>> timings_;          // guarded by mu_

@@ -152,7 +152,7 @@ TEST_F(Catalog, AJobThatWasTakenIsCommittedOnceTheDatabaseIsBack) {
 }
 
 TEST_F(Catalog, ARequestThatIsRepeatedAtAnotherServiceIsCarriedOutOnce) {
-  const std::vector<std::pair<std::string, std::string>> key = {{"Idempotency-Key", "once"}};
+  const std::vector<std::string> key = {"Idempotency-Key: once"};
   const std::string body = document("d", text), other = document("d", text + " More.");
   const auto first = a.call("POST", "/v1/documents?wait=true", body, key);
   ASSERT_EQ(first.status, 200) << first.body;
@@ -167,13 +167,27 @@ TEST_F(Catalog, ARequestThatIsRepeatedAtAnotherServiceIsCarriedOutOnce) {
   EXPECT_EQ(a.call("POST", "/v1/documents?wait=true", body, key).body, first.body);
   database->kill();
   ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 0; }));
-  EXPECT_EQ(b.call("POST", "/v1/documents", other, {{"Idempotency-Key", "new"}}).status, 503);
+  EXPECT_EQ(b.call("POST", "/v1/documents", other, {"Idempotency-Key: new"}).status, 503);
   EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", body, key).body, first.body)
       << "what it has told once it knows";
   database->start();
   ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 1; }));
-  EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", other, {{"Idempotency-Key", "new"}}).status,
-            200);
+  EXPECT_EQ(b.call("POST", "/v1/documents?wait=true", other, {"Idempotency-Key: new"}).status, 200);
+}
+
+TEST_F(Catalog, AQuestionWaitsForADocumentThatAnotherServiceReads) {
+  std::string batch;
+  for (int i = 0; i < 30; ++i)
+    batch += (i > 0 ? "," : "") + document("w" + std::to_string(i), sample_text(i, 400));
+  const auto job = a.json("POST", "/v1/documents", "{\"documents\":[" + batch + "]}");
+  int status = 0;
+  const auto waits = b.json("GET", "/v1/documents/w29", {}, {}, &status);
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(text_at(waits, "job_id"), text_at(job, "job_id"));
+  const auto answer = b.call("POST", "/v1/query",
+                             R"({"query":"Who?","document_ids":["w29"],"max_tokens":4,)"
+                             R"("on_not_ready":"wait","timeout_ms":60000})");
+  EXPECT_EQ(answer.status, 200) << answer.body;
 }
 
 TEST_F(Catalog, AVectorStoreIsThereAtEveryService) {

@@ -67,7 +67,8 @@ TEST(StoreRecords, WithoutACatalogTheyAreTheStoresOwn) {
       kName, [](const Value&) -> Result<Value> { return Status::exhausted("no more"); });
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(a.value(), "xy");
-  ASSERT_OK(a.store->update_shared_meta(kName, [](const Value&) -> Result<Value> { return Value(); }));
+  ASSERT_OK(
+      a.store->update_shared_meta(kName, [](const Value&) -> Result<Value> { return Value(); }));
   EXPECT_EQ(a.store->get_meta(kName).code(), Code::kNotFound);
   EXPECT_EQ(a.store->shared_replies(), nullptr);
 }
@@ -78,7 +79,8 @@ TEST_F(SharedRecordsTest, WhatOneChangesTheOtherHas) {
   EXPECT_EQ(b.value(), "x");
   ASSERT_OK(b.store->update_shared_meta(kName, append("y")));
   EXPECT_EQ(a.value(), "xy");
-  ASSERT_OK(a.store->update_shared_meta(kName, [](const Value&) -> Result<Value> { return Value(); }));
+  ASSERT_OK(
+      a.store->update_shared_meta(kName, [](const Value&) -> Result<Value> { return Value(); }));
   EXPECT_EQ(b.value(), "none");
   EXPECT_EQ(b.store->get_meta(kName).code(), Code::kNotFound) << "nor does its copy come back";
   ASSERT_OK(b.store->update_shared_meta(kName, append("z")));
@@ -157,7 +159,8 @@ TEST_F(PostgresRecordsTest, ManyWritersLoseNoChange) {
   EXPECT_EQ(a.value(), std::string(4 * kEach, 'x'));
   EXPECT_EQ(b.value(), a.value());
   std::string odd("\0\xff'\\", 4);
-  ASSERT_OK(b.store->update_shared_meta(kName, [&](const Value&) -> Result<Value> { return Value(odd); }));
+  ASSERT_OK(b.store->update_shared_meta(kName,
+                                        [&](const Value&) -> Result<Value> { return Value(odd); }));
   EXPECT_EQ(a.value(), odd);
 }
 
@@ -203,9 +206,8 @@ TEST_F(PostgresRecordsTest, RepliesAreSharedAndBelongToReplicasThatLive) {
   const Digest other = sha256("other");
   EXPECT_EQ(a->replies().begin(other, body, kDay)->outcome, Outcome::kFirst);
   EXPECT_EQ(b->replies().begin(other, body, kDay)->outcome, Outcome::kInProgress);
-  EXPECT_TRUE(soon([&] {
-    return b->replies().begin(other, body, kDay)->outcome == Outcome::kFirst;
-  }));
+  EXPECT_TRUE(
+      soon([&] { return b->replies().begin(other, body, kDay)->outcome == Outcome::kFirst; }));
   ASSERT_OK(a->replies().complete(other, "too late"));
   EXPECT_EQ(a->replies().begin(other, body, kDay)->outcome, Outcome::kInProgress);
   ASSERT_OK(b->replies().forget(other));

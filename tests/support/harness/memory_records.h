@@ -56,6 +56,7 @@ class MemoryReplies final : public SharedReplies {
     std::mutex mu;
     std::map<Digest, Entry> replies;  // guarded by mu
     int purges = 0;                   // guarded by mu
+    bool lose_answer = false;         // of the next request that begins; guarded by mu
 
     std::map<Digest, Entry> all() {
       const std::lock_guard lock(mu);
@@ -72,11 +73,11 @@ class MemoryReplies final : public SharedReplies {
   MemoryReplies(Table& table, std::string replica, std::function<Status()> call)
       : t_(table), replica_(std::move(replica)), call_(std::move(call)) {}
 
-  Result<SharedReply> begin(const Digest& slot, const Digest& body,
-                            std::chrono::seconds) override {
+  Result<SharedReply> begin(const Digest& slot, const Digest& body, std::chrono::seconds) override {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
     const auto [it, fresh] = t_.replies.try_emplace(slot, Entry{body, replica_, ""});
+    if (std::exchange(t_.lose_answer, false)) return catalog_away("the answer was lost");
     Entry& entry = it->second;
     if (!fresh && entry.reply.empty() && (entry.owner.empty() || entry.owner == replica_)) {
       entry = {body, replica_, ""};
@@ -84,9 +85,9 @@ class MemoryReplies final : public SharedReplies {
     }
     SharedReply found;
     if (fresh) return found;
-    found.outcome = entry.body != body      ? SharedReply::Outcome::kMismatch
+    found.outcome = entry.body != body    ? SharedReply::Outcome::kMismatch
                     : entry.reply.empty() ? SharedReply::Outcome::kInProgress
-                                            : SharedReply::Outcome::kReplay;
+                                          : SharedReply::Outcome::kReplay;
     if (found.outcome == SharedReply::Outcome::kReplay) found.reply = entry.reply;
     return found;
   }
@@ -94,7 +95,9 @@ class MemoryReplies final : public SharedReplies {
     QUIRE_RETURN_IF_ERROR(call_());
     const std::lock_guard lock(t_.mu);
     const auto it = t_.replies.find(slot);
-    if (it != t_.replies.end() && it->second.owner == replica_) it->second.reply = reply;
+    if (it == t_.replies.end() || it->second.owner != replica_)
+      return Status::precondition("another replica has the request");
+    it->second.reply = reply;
     return {};
   }
   Status forget(const Digest& slot) override {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/support/harness/memory_records.h"
 #include "tests/support/status_matchers.h"
 
@@ -23,7 +26,7 @@ TEST(Idempotency, FirstRunsThenReplays) {
   EXPECT_EQ(s.begin("k", sha256("body"))->outcome, Outcome::kFirst);
   EXPECT_EQ(s.begin("k", sha256("body"))->outcome, Outcome::kInProgress);
   EXPECT_EQ(s.begin("k", sha256("other"))->outcome, Outcome::kMismatch);
-  s.complete("k", reply("done"));
+  (void)s.complete("k", reply("done"));
   const auto again = s.begin("k", sha256("body"));
   ASSERT_EQ(again->outcome, Outcome::kReplay);
   EXPECT_EQ(again->reply->body, "done");
@@ -35,7 +38,7 @@ TEST(Idempotency, ForgettingLetsTheNextBeFirstButKeepsReplies) {
   (void)s.begin("k", sha256("b"));
   s.forget("k");
   EXPECT_EQ(s.begin("k", sha256("b"))->outcome, Outcome::kFirst);
-  s.complete("k", reply("x"));
+  (void)s.complete("k", reply("x"));
   s.forget("k");
   EXPECT_EQ(s.begin("k", sha256("b"))->outcome, Outcome::kReplay);
 }
@@ -44,7 +47,7 @@ TEST(Idempotency, RepliesAgeOut) {
   IdempotencyStore::Clock::time_point now{};
   IdempotencyStore s({}, [&] { return now; });
   (void)s.begin("k", sha256("b"));
-  s.complete("k", reply("x"));
+  (void)s.complete("k", reply("x"));
   now += std::chrono::hours(23);
   EXPECT_EQ(s.begin("k", sha256("b"))->outcome, Outcome::kReplay);
   now += std::chrono::hours(2);
@@ -58,7 +61,7 @@ TEST(Idempotency, SizeIsBoundedAndRunningEntriesStay) {
   (void)s.begin("running", sha256("b"));
   for (int i = 0; i < 100; ++i) {
     (void)s.begin(std::to_string(i), sha256("b"));
-    s.complete(std::to_string(i), reply("x"));
+    (void)s.complete(std::to_string(i), reply("x"));
   }
   EXPECT_LE(s.size(), 11u);
   EXPECT_EQ(s.begin("running", sha256("b"))->outcome, Outcome::kInProgress);
@@ -78,9 +81,9 @@ TEST(Idempotency, RepliesToWhatChangedSomethingLiveOverARestart) {
   r.status = 202;
   r.content_type = "application/json";
   r.headers.set("Location", "/v1/jobs/j");
-  before.complete("old", reply("x"));
-  before.complete("new", r);
-  before.complete("query", reply("an answer"));
+  (void)before.complete("old", reply("x"));
+  (void)before.complete("new", r);
+  (void)before.complete("query", reply("an answer"));
   const std::string saved = before.save(1'000, 1 << 20);
   EXPECT_EQ(saved.find("an answer"), std::string::npos);
 
@@ -113,7 +116,7 @@ TEST(Idempotency, RepliesToWhatChangedSomethingLiveOverARestart) {
 TEST(Idempotency, DamagedRecordsAreRefusedWhole) {
   IdempotencyStore before({});
   (void)before.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart);
-  before.complete("k", reply("x"));
+  (void)before.complete("k", reply("x"));
   const std::string saved = before.save(0, 1 << 20);
   for (std::size_t n = 0; n < saved.size(); ++n) {
     IdempotencyStore s({});
@@ -155,7 +158,7 @@ TEST_F(SharedIdempotency, ARepetitionAtAnotherReplicaHasTheFirstReply) {
   HttpResponse made = reply("made\n");
   made.status = 202;
   made.headers.set("Location", "/v1/jobs/j");
-  a.complete("k", made);
+  (void)a.complete("k", made);
   EXPECT_EQ(begin(b, "k", "another"), Outcome::kMismatch);
   for (int i = 0; i < 2; ++i) {  // from the catalog, and then from its own memory
     const auto again = b.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart);
@@ -169,7 +172,7 @@ TEST_F(SharedIdempotency, ARepetitionAtAnotherReplicaHasTheFirstReply) {
 
 TEST_F(SharedIdempotency, WhatChangesNothingIsNotShared) {
   EXPECT_EQ(begin(a, "k", "b", IdempotencyStore::Keep::kRunning), Outcome::kFirst);
-  a.complete("k", reply("an answer"));
+  (void)a.complete("k", reply("an answer"));
   EXPECT_EQ(begin(b, "k", "b", IdempotencyStore::Keep::kRunning), Outcome::kFirst);
   EXPECT_TRUE(table.all().empty());
 }
@@ -192,10 +195,36 @@ TEST_F(SharedIdempotency, ARequestOfAReplicaThatDiedRunsAgain) {
   EXPECT_EQ(begin(a, "k"), Outcome::kFirst);
   table.forget_replica("a");
   EXPECT_EQ(begin(b, "k"), Outcome::kFirst);
-  a.complete("k", reply("too late"));
+  EXPECT_OK(a.complete("k", reply("too late")));
   EXPECT_EQ(begin(b, "k"), Outcome::kInProgress);
-  b.complete("k", reply("done"));
-  EXPECT_EQ(table.all().begin()->second.owner, "b");
+  EXPECT_EQ(begin(a, "k"), Outcome::kInProgress) << "what the other replies counts";
+  EXPECT_OK(b.complete("k", reply("done")));
+  EXPECT_EQ(a.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart)->reply->body, "done");
+}
+
+TEST_F(SharedIdempotency, ABeginWhoseAnswerIsLostIsFreedAgain) {
+  table.lose_answer = true;
+  EXPECT_TRUE(
+      catalog_is_away(a.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart).status()));
+  EXPECT_EQ(begin(b, "k"), Outcome::kInProgress);
+  EXPECT_OK(a.settle());
+  EXPECT_EQ(begin(b, "k"), Outcome::kFirst);
+}
+
+TEST_F(SharedIdempotency, WhatIsFreedNeverMeetsItsRepetition) {
+  std::atomic<bool> stop{false};
+  std::thread settles([&] {
+    while (!stop) EXPECT_OK(a.settle());
+  });
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(begin(a, "k"), Outcome::kFirst);
+    a.forget("k");
+    ASSERT_EQ(begin(a, "k"), Outcome::kFirst);
+    ASSERT_EQ(table.all().size(), 1u) << "the row of the repetition is there";
+    a.forget("k");
+  }
+  stop = true;
+  settles.join();
 }
 
 TEST_F(SharedIdempotency, WhileTheCatalogIsAwayNothingBeginsAndNothingIsForgotten) {
@@ -205,27 +234,29 @@ TEST_F(SharedIdempotency, WhileTheCatalogIsAwayNothingBeginsAndNothingIsForgotte
       catalog_is_away(b.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart).status()));
   EXPECT_TRUE(
       catalog_is_away(a.begin("n", sha256("b"), IdempotencyStore::Keep::kRestart).status()));
-  a.complete("k", reply("done"));
+  EXPECT_TRUE(catalog_is_away(a.complete("k", reply("done"))));
   EXPECT_TRUE(catalog_is_away(a.settle()));
-  EXPECT_EQ(begin(a, "k"), Outcome::kReplay) << "this replica knows its reply";
+  EXPECT_TRUE(catalog_is_away(a.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart).status()))
+      << "who has the reply must find it again, whatever becomes of this replica";
   away = false;
   EXPECT_EQ(begin(b, "k"), Outcome::kInProgress);
+  EXPECT_EQ(begin(a, "k"), Outcome::kReplay);
+  EXPECT_EQ(begin(b, "k"), Outcome::kReplay) << "it was told before it was given";
   EXPECT_OK(a.settle());
-  EXPECT_EQ(begin(b, "k"), Outcome::kReplay);
   EXPECT_EQ(begin(a, "n"), Outcome::kFirst) << "what did not begin may be tried again";
   EXPECT_EQ(table.purges, 1) << "once an hour";
 }
 
 TEST_F(SharedIdempotency, ALongReplyIsNotShared) {
   EXPECT_EQ(begin(a, "k"), Outcome::kFirst);
-  a.complete("k", reply(std::string(5u << 20, 'x')));
+  (void)a.complete("k", reply(std::string(5u << 20, 'x')));
   EXPECT_EQ(begin(a, "k"), Outcome::kReplay);
   EXPECT_EQ(begin(b, "k"), Outcome::kFirst);
 }
 
 TEST_F(SharedIdempotency, ADamagedReplyIsAnErrorAndNoReply) {
   EXPECT_EQ(begin(a, "k"), Outcome::kFirst);
-  a.complete("k", reply("done"));
+  (void)a.complete("k", reply("done"));
   table.replies.begin()->second.reply.pop_back();
   for (int i = 0; i < 2; ++i)
     EXPECT_EQ(b.begin("k", sha256("b"), IdempotencyStore::Keep::kRestart).code(),
