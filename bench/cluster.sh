@@ -3,7 +3,8 @@
 # afterwards.
 #   bench/cluster.sh [--quick] [--rounds N] [--first N] [--seed N] [--seconds S] [--keep FOLDER]
 # See tests/cluster/cluster_rounds.py. Fails at the first document that is lost, wrong or not alike
-# at all services, answer that differs, or job that does not end. Prints {"settings", "rows"}.
+# at all services, answer that differs, job that does not end, or repeated request that does not get
+# its first reply. Prints {"settings", "rows"}.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 rounds=200; more=()

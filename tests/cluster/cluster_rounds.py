@@ -10,7 +10,8 @@ values of the shared cache are damaged. A service starts with the right clock, o
 minute ahead or behind. Then everything but the clocks is mended. After that every service must have
 every document as it was acknowledged last, all jobs must have ended, and answers must be those of a
 service that saw no fault. A change whose answer was lost may have been made or not, alike at all
-services.
+services. Meanwhile clients repeat requests that have an Idempotency-Key at other services, and ask
+these for documents that they were told of a moment ago (writers.py).
 
 Clocks may only decide when a document runs out: a service hides it by its own clock, and the first
 that does deletes it for all. Without Debian's package faketime all clocks are right, and that is
@@ -34,8 +35,8 @@ from email.utils import parsedate_to_datetime
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "power"))
 # ruff: noqa: E402
-from expected import Expected, Writer, question, text_of
-from service import Client, Gone, Service, StartFailed
+from expected import question, text_of
+from service import Client, Service, StartFailed
 
 from backends import (
     S3,
@@ -46,6 +47,7 @@ from backends import (
     clock_layer,
     forget_clock,
 )
+from writers import CHECKS, ClusterExpected, ClusterWriter, code_of
 
 SERVICES = 3
 WRITERS = 4
@@ -54,6 +56,9 @@ SETTLE_S = 90
 WRONG_S = 60  # by how much a clock is ahead or behind
 CLOCKS = (-WRONG_S, 0, WRONG_S)
 CLOCK_SLACK_S = 10  # by how much a clock may be other than it should
+MID_REQUEST = "kill a service during a request"
+EARLIER_REQUESTS = 20  # of earlier rounds that are repeated, too
+ENOUGH_ROUNDS = 10  # after which every check must have been made
 
 
 def about_clock(wrong_s):
@@ -131,112 +136,29 @@ class Replica:
         reply.read()
         connection.close()
         shown = parsedate_to_datetime(reply.headers["Date"]).timestamp()
-        check_time(f"the clock of service {self.number}", shown, self.wrong_s, began, time.time())
+        check_time(f"the clock of service {self.number}", shown, {self.wrong_s}, began, time.time())
 
 
-def check_time(what, shown, wrong_s, began, ended):
-    """Fails unless a clock that is so wrong can have shown this time between two others."""
-    if not began - CLOCK_SLACK_S <= shown - wrong_s <= ended + CLOCK_SLACK_S:
-        raise Failed(
-            f"{what} shows {shown}, which a service with {about_clock(wrong_s)} does not between "
-            f"{began} and {ended}"
-        )
-
-
-class AnyClient:
-    """Asks any service that runs; each writer has one."""
-
-    def __init__(self, cluster, rng):
-        self.cluster, self.rng = cluster, rng
-        self.clients = {}
-        self.asked = None  # number of the service that was asked last
-        self.wrong_s = 0  # how wrong its clock is
-
-    def call(self, method, path, body=None):
-        up = [(r, r.service.port) for r in self.cluster.replicas if r.is_up() and r.service.port]
-        if not up:
-            raise Gone("no service runs")
-        replica, port = self.rng.choice(up)
-        # One that starts anew meanwhile with another clock has another port.
-        self.asked, self.wrong_s = replica.number, replica.wrong_s
-        if port not in self.clients:
-            self.clients[port] = Client(port)
-        try:
-            return self.clients[port].call(method, path, body)
-        except Gone:
-            del self.clients[port]
-            raise
-
-
-class ClusterExpected(Expected):
-    def problem(self, text):
-        # A job that was taken without an answer may be at work on the document.
-        if "document_not_ready" not in text:
-            super().problem(text)
-
-
-class ClusterWriter(Writer):
-    def __init__(self, cluster, number, seed, until):
-        super().__init__(cluster.expected, number, seed, 0, until)
-        self.client = AnyClient(cluster, self.rng)
-        self.history, self.taken, self.wrong_s = cluster.history, cluster.taken, cluster.wrong_s
-
-    def options(self):
-        options, expires = super().options()
-        if expires:  # by the clock of the service that stores it
-            expires = (expires[0] - self.wrong_s, expires[1] + self.wrong_s)
-        return options, expires
-
-    def ask(self, kind, method, path, body, changes, good=(200, 201)):
-        said = {n: v and v.shown() for n, v in changes.items()}
-        began, reply = time.time(), "no answer"
-        try:
-            reply = super().ask(kind, method, path, body, changes, good)
-            return reply
-        finally:
-            told = "refused" if reply is None else reply
-            if isinstance(reply, dict):
-                told = "acknowledged " + reply.get("job_id", "")
-                self.note_job(reply.get("job_id"), began)
-            self.history.append((began, time.time(), self.client.asked, kind, said, told))
-
-    def note_job(self, job, began):
-        if not job:
-            return
-        if job in self.taken:
-            self.expected.problem(
-                f"service {self.client.asked} gives a job the id {job} of an earlier one"
-            )
-        self.taken[job] = (began, time.time(), self.client.wrong_s)
-
-    def do_delete_some(self):
-        names = self.rng.sample(self.ids, 2)
-        self.expected.begin({n: None for n in names})
-        status, reply = self.client.call("POST", "/v1/documents/delete", {"ids": names})
-        # One that is not found may be at work at another service.
-        deleted = reply["deleted"] if status == 200 else []
-        self.expected.acknowledge("delete some", {n: None for n in deleted})
-        self.waits -= set(deleted)
-        for name in names:
-            said = "deleted" if name in deleted else reply
-            self.history.append((time.time(), 0, self.client.asked, "delete", {name: None}, said))
-
-    def run(self):
-        while time.monotonic() < self.until:
-            try:
-                self.step()
-            except Gone:  # whether the change was made is not known
-                time.sleep(0.05)
+def check_time(what, shown, clocks, began, ended):
+    """Fails unless one of clocks that are so wrong can have shown this time between two others."""
+    first, last = began - CLOCK_SLACK_S, ended + CLOCK_SLACK_S
+    if not any(first <= shown - wrong_s <= last for wrong_s in clocks):
+        services = " or ".join("a service with " + about_clock(c) for c in sorted(clocks))
+        raise Failed(f"{what} shows {shown}, which {services} does not between {began} and {ended}")
 
 
 class Cluster:
     def __init__(self, options, folder):
-        self.options, self.folder = options, folder
+        self.options, self.folder, self.lease_ms = options, folder, LEASE_MS
         self.counts = Counter()
+        self.mu = threading.Lock()  # for counts of the writers
         self.expected = ClusterExpected()
         # Of all changes: begin, end, service, kind, values, job or no answer. Of starts: no values.
         self.history = []
-        self.taken = {}  # job -> begin and end of its request, how wrong the service's clock is
+        # job -> begin and end of its request, how wrong the clocks of the asked services are
+        self.taken = {}
+        self.answered = []  # requests with an Idempotency-Key whose replies are remembered
+        self.writers = []
         self.wrong_s = WRONG_S if clock_layer() else 0  # at most
         self.database = Postgres()
         self.redis = RedisCluster()
@@ -253,6 +175,10 @@ class Cluster:
         if not self.reference.wait_until_ready():
             raise StartFailed("the reference does not start")
         self.known = {}
+
+    def count(self, what, number=1):
+        with self.mu:
+            self.counts[what] += number
 
     # ---- clocks ----
 
@@ -273,7 +199,8 @@ class Cluster:
 
     def faults(self):
         return {
-            "kill a service": 4, "pause a service": 2, "pause a service past its lease": 3,
+            "kill a service": 4, MID_REQUEST: 3,
+            "pause a service": 2, "pause a service past its lease": 3,
             "stop a service": 1, "kill the database": 2, "pause the database": 1,
             "part a service from the database": 2, "a slow way to the database": 2,
             "cut connections to the database": 2, "kill a primary of Redis": 2,
@@ -287,6 +214,14 @@ class Cluster:
         replica = rng.choice(self.replicas)
         if kind == "kill a service":
             replica.kill()
+        elif kind == MID_REQUEST:
+            end = time.monotonic() + 2
+            asked = set()
+            while not asked and time.monotonic() < end:
+                time.sleep(0.001)
+                asked = {w.client.under_way for w in self.writers} - {None}
+            time.sleep(rng.uniform(0, 0.01))
+            (self.replicas[min(asked)] if asked else replica).kill()
         elif kind == "stop a service":
             replica.stop(signal.SIGTERM)
         elif kind.startswith("pause a service"):
@@ -354,7 +289,7 @@ class Cluster:
         rng = random.Random(f"{self.options.seed}/{number}")
         self.expected.jobs = []
         until = time.monotonic() + self.options.seconds
-        writers = [
+        self.writers = writers = [
             ClusterWriter(self, i, f"{self.options.seed}/{number}/{i}", until)
             for i in range(WRITERS)
         ]
@@ -362,6 +297,8 @@ class Cluster:
             w.start()
         kinds = self.faults()
         planned = rng.choices(list(kinds), list(kinds.values()), k=rng.choice((1, 2, 2, 3)))
+        if number == self.options.first:  # so that no run is without
+            planned.append(MID_REQUEST)
         self.note(f"round {number}: " + ", ".join(planned))
         busy = []
         for kind in planned:
@@ -371,15 +308,23 @@ class Cluster:
             busy[-1].start()
         for t in busy + writers:
             t.join()
-        if self.expected.problems:
-            raise Failed("; ".join(self.expected.problems[:3]))
+        self.check_problems()
         self.heal(rng)
+        self.wait_for_catalog()
+        for w in writers:
+            w.finish()
+        self.check_problems()
         self.settle()
+        self.check_repetitions(rng)
         self.check(rng)
         self.counts["rounds"] += 1
 
-    def settle(self):
-        """Waits until the services follow the database and all jobs have ended."""
+    def check_problems(self):
+        if self.expected.problems:
+            raise Failed("; ".join(self.expected.problems[:3]))
+
+    def wait_for_catalog(self):
+        """Waits until the services follow the database."""
         end = time.monotonic() + SETTLE_S
         clients = [Client(r.service.port) for r in self.replicas]
         for client, replica in zip(clients, self.replicas, strict=True):
@@ -393,6 +338,11 @@ class Cluster:
         for replica in self.replicas:
             replica.check_clock()
             self.counts["clocks read"] += 1
+
+    def settle(self):
+        """Waits until all jobs have ended."""
+        end = time.monotonic() + SETTLE_S
+        clients = [Client(r.service.port) for r in self.replicas]
         for job in self.expected.jobs:
             for i, client in enumerate(clients):
                 while True:
@@ -402,9 +352,9 @@ class Cluster:
                     if time.monotonic() > end:
                         raise Failed(f"the job {job} has not ended at service {i}: {found}")
                     time.sleep(0.05)
-            began, ended, wrong_s = self.taken[job]
+            began, ended, clocks = self.taken[job]
             made = datetime.fromisoformat(found["created_at"].replace("Z", "+00:00")).timestamp()
-            check_time(f"the job {job}", made, wrong_s, began, ended)
+            check_time(f"the job {job}", made, clocks, began, ended)
             if found["status"] == "failed":
                 self.counts["jobs failed"] += 1
             self.counts["jobs"] += 1
@@ -417,6 +367,37 @@ class Cluster:
                 if time.monotonic() > end:
                     raise Failed("a job that nobody waits for does not end")
                 time.sleep(0.1)
+
+    def check_repetitions(self, rng):
+        """Repeats requests that were answered: every service must give the first reply."""
+        clients = [Client(r.service.port) for r in self.replicas]
+        for request in self.answered:
+            for client, replica in zip(clients, self.replicas, strict=True):
+                # What could not be told to the database is told when it is followed again.
+                end = time.monotonic() + 10
+                said = request.send(client)
+                while code_of(said) == "idempotency_in_progress" and time.monotonic() < end:
+                    self.counts["repetitions that waited after all was mended"] += 1
+                    time.sleep(0.1)
+                    said = request.send(client)
+                if not request.is_first_reply(said, client):
+                    self.show_history(request.names)
+                    raise Failed(
+                        f"service {replica.number} says to a repetition of {request.shown()} "
+                        f"{said} instead of {request.replies}"
+                    )
+                self.counts["repetitions after all was mended"] += 1
+                if replica.starts > request.starts[replica.number]:
+                    self.counts["repetitions at a service started since"] += 1
+            self.counts["requests carried out twice after a lease"] += len(request.replies) > 1
+        once = [r for r in self.answered if len(r.replies) == 1]
+        self.answered = rng.sample(once, min(EARLIER_REQUESTS, len(once)))
+
+    def show_history(self, names):
+        """Shows changes of any of the documents, and starts."""
+        for change in self.history:
+            if not change[4] or any(name in change[4] for name in names):
+                self.note(f"  {change}")
 
     def found(self, client, name):
         """Returns the document and its text as a service has it; (None, None): it has none."""
@@ -484,9 +465,7 @@ class Cluster:
                     self.expected.allowed[name] = left[-1:]
                 return
             if time.monotonic() > end:
-                for change in self.history:
-                    if name in change[4] or not change[4]:
-                        self.note(f"  {change}")
+                self.show_history([name])
                 raise Failed(wrong[0])
             time.sleep(0.1)
 
@@ -551,6 +530,9 @@ def main():
         finally:
             cluster.end()
         counts = dict(sorted(cluster.counts.items()))
+        never = [c for c in CHECKS if not counts.get(c)]
+        if not failed and never and counts["rounds"] >= ENOUGH_ROUNDS:
+            failed = f"{counts['rounds']} rounds, none with these checks: {', '.join(never)}"
         counts["changes acknowledged"] = sum(cluster.expected.acknowledged.values())
     result = {
         "settings": {"seed": options.seed, "first": options.first, "services": SERVICES,

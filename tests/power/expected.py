@@ -135,10 +135,14 @@ class Writer(threading.Thread):
         }
         return body, Document(number, body["title"], body["metadata"], options["pinned"], expires)
 
+    def send(self, method, path, body):
+        """Sends a change. Returns the status and the reply."""
+        return self.client.call(method, path, body)
+
     def ask(self, kind, method, path, body, changes, good=(200, 201)):
         """Asks for changes, id -> value. Returns the reply if they are acknowledged."""
         self.expected.begin(changes)
-        status, reply = self.client.call(method, path, body)
+        status, reply = self.send(method, path, body)
         if status not in good:
             if status < 500 and status not in (404, 429):
                 self.expected.problem(f"{kind} {sorted(changes)}: {status} {reply}")

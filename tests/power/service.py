@@ -90,21 +90,23 @@ class Client:
 
     def __init__(self, port):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        self.headers = {}  # of the last reply
 
-    def call(self, method, path, body=None):
+    def call(self, method, path, body=None, headers=None):
         """Returns the status and the parsed body, or the body as bytes where it is no JSON."""
         try:
             self.connection.request(
                 method,
                 path,
                 None if body is None else json.dumps(body),
-                {"Content-Type": "application/json"},
+                {"Content-Type": "application/json", **(headers or {})},
             )
             reply = self.connection.getresponse()
             data = reply.read()
         except (OSError, http.client.HTTPException) as error:
             self.connection.close()
             raise Gone(str(error)) from error
+        self.headers = reply.headers
         if "json" in reply.headers.get("Content-Type", ""):
             return reply.status, json.loads(data)
         return reply.status, data
