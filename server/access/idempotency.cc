@@ -39,6 +39,9 @@ HttpResponse read_reply(ByteReader& r) {
   return reply;
 }
 
+/// Another replica took the request, as this one was not heard of. What that one replies counts.
+bool is_another_ones(const Status& status) { return status.code() == Code::kFailedPrecondition; }
+
 std::string encoded(const HttpResponse& reply) {
   ByteWriter w;
   w.number(kVersion);
@@ -73,7 +76,11 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
     if (const auto it = entries_.find(slot); it != entries_.end()) told = it->second.told;
   }
   if (shared == nullptr) return here;
-  if (here.outcome == Outcome::kReplay && !told) QUIRE_RETURN_IF_ERROR(tell(*shared, slot));
+  if (here.outcome == Outcome::kReplay && !told) {
+    const Status s = tell(*shared, slot);
+    if (is_another_ones(s)) return begin(slot, body, keep);
+    QUIRE_RETURN_IF_ERROR(s);
+  }
   if (here.outcome != Outcome::kFirst) return here;
 
   const std::shared_lock together(telling_);
@@ -184,16 +191,14 @@ Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot) {
   const bool keeps = reply && bytes_of(*reply) <= kMostSharedBytes;
   const Status s = keeps ? shared.complete(sha256(slot), encoded(*reply))
                          : shared.forget(sha256(slot));
-  // Another replica took the request, as this one was not heard of. What that one replies counts.
-  const bool lost = s.code() == Code::kFailedPrecondition;
-  if (!s.ok() && !lost) return s;
+  if (!s.ok() && !is_another_ones(s)) return s;
   std::lock_guard lock(mu_);
   untold_.erase(slot);
   const auto it = entries_.find(slot);
-  if (it == entries_.end()) return {};
+  if (it == entries_.end()) return s;
   it->second.told = true;
-  if (lost) erase(it);
-  return {};
+  if (is_another_ones(s)) erase(it);
+  return s;
 }
 
 Status IdempotencyStore::settle() {
@@ -205,13 +210,15 @@ Status IdempotencyStore::settle() {
     shared = shared_;
     if (shared == nullptr) return {};
     slots.assign(untold_.begin(), untold_.end());
-    if (now_() >= next_purge_) {
-      purge = true;
-      next_purge_ = now_() + kPurgeEvery;
-    }
+    purge = now_() >= next_purge_;
   }
-  for (const std::string& slot : slots) QUIRE_RETURN_IF_ERROR(tell(*shared, slot));
-  return purge ? shared->purge(options_.keep) : Status();
+  for (const std::string& slot : slots)
+    if (Status s = tell(*shared, slot); !s.ok() && !is_another_ones(s)) return s;
+  if (!purge) return {};
+  QUIRE_RETURN_IF_ERROR(shared->purge(options_.keep));
+  std::lock_guard lock(mu_);
+  next_purge_ = now_() + kPurgeEvery;
+  return {};
 }
 
 std::size_t IdempotencyStore::size() const {

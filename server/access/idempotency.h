@@ -52,9 +52,9 @@ class IdempotencyStore {
   /// kFirst the caller does the work, then calls complete() or forget(). (catalog, for kRestart)
   /// Errors, for kRestart: catalog_is_away(); nothing was begun, or the reply cannot be given yet.
   Result<Lookup> begin(const std::string& slot, const Digest& body, Keep keep = Keep::kRunning);
-  /// (catalog) Errors: catalog_is_away(). The reply is kept here and must not be given: if this
-  /// replica dies before settle() tells the catalog, a repetition runs again. begin() gives it once
-  /// the catalog knows.
+  /// (catalog) Errors: kFailedPrecondition (another replica has the request, and its reply counts);
+  /// catalog_is_away(). The reply must not be given then: if this replica dies before settle()
+  /// tells the catalog, a repetition runs again. begin() gives it once the catalog knows.
   Status complete(const std::string& slot, HttpResponse reply);
   /// Frees a slot whose work was not done, so that its next request is kFirst again. A remembered
   /// reply stays. Other replicas learn of it with the next settle().

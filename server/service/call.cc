@@ -86,11 +86,16 @@ bool Call::changes_something() const {
 /// Keeps the reply for repetitions. Returns false if it was sent as one that nobody can keep.
 bool Call::keep_reply(const HttpResponse& response) {
   const Status kept = services.idempotency->complete(idempotency_slot, response);
-  if (kept.ok() || response.status >= 300) return true;
+  if (kept.ok()) return true;
   idempotency_slot.clear();
   fail(make_problem("storage_unavailable",
-                    "the request was carried out, but the shared catalog does not answer, so its "
-                    "reply cannot be kept yet; send it again with the same Idempotency-Key"));
+                    kept.code() == Code::kFailedPrecondition
+                        ? "the request took longer than catalog.job_lease_ms without a sign of "
+                          "life of this replica, and another one has it; send it again with the "
+                          "same Idempotency-Key"
+                        : "the request was carried out, but the shared catalog does not answer, "
+                          "so its reply cannot be kept yet; send it again with the same "
+                          "Idempotency-Key"));
   return false;
 }
 

@@ -72,10 +72,6 @@ class AnyClient:
         self.headers = self.clients[port].headers
         return said
 
-    def away(self):
-        """Returns whether the service said that it does not reach the catalog."""
-        return self.headers.get("X-Quire-Catalog") == "away"
-
 
 class KeyedRequest:
     """A POST with an Idempotency-Key. `replies`: status and body that are remembered."""
@@ -86,7 +82,6 @@ class KeyedRequest:
         self.names = body.get("ids") or body.get("document_ids")
         self.names = self.names or [d["id"] for d in body.get("documents", [body])]
         self.replies = []
-        self.hung = False  # a service had it for longer than a lease, and may have lost it
         self.starts = {r.number: r.starts for r in cluster.replicas}
         self.began = time.time()
         self.clocks = set()  # how wrong those of the services are that were asked
@@ -97,9 +92,6 @@ class KeyedRequest:
 
     def is_first_reply(self, said, client):
         """Returns whether a repetition, which a client has sent, may get this reply."""
-        # One that hung has lost the request to another one without knowing, and each has a reply.
-        if self.hung and is_remembered(said) and said not in self.replies:
-            self.replies.append(said)
         return said in self.replies and self.replayed(client)
 
     @staticmethod
@@ -277,12 +269,10 @@ class ClusterWriter(Writer):
 
     def send_once(self, request, client, **where):
         """Returns what a service says; None: the answer was lost."""
-        began = time.monotonic()
         try:
             said = request.send(client, **where)
         except Gone:
             said = None
-        request.hung = request.hung or time.monotonic() - began >= self.lease_s
         request.clocks.add(client.wrong_s)
         return said
 
@@ -307,11 +297,10 @@ class ClusterWriter(Writer):
         replayed = request.replayed(self.client) or request.replayed(self.second)
         both = is_remembered(first[0]) and is_remembered(second)
         if both and (first[0] != second or not replayed):
-            if not request.hung:
-                self.expected.problem(
-                    f"services {self.second.asked} and {self.client.asked} both carried out "
-                    f"{request.shown()} within {took:.1f} s: {first[0]} and {second}"
-                )
+            self.expected.problem(
+                f"services {self.second.asked} and {self.client.asked} both carried out "
+                f"{request.shown()} within {took:.1f} s: {first[0]} and {second}"
+            )
             for said in first[0], second:
                 self.note_reply(request, said)
         if is_remembered(second):
@@ -324,8 +313,6 @@ class ClusterWriter(Writer):
         if not request.replies:
             request.replies.append(said)
             self.cluster.answered.append(request)
-        elif said not in request.replies and request.hung:
-            request.replies.append(said)
         elif said not in request.replies:
             self.expected.problem(
                 f"service {self.client.asked} says to {request.shown()} {said}, and before it was "
@@ -431,7 +418,7 @@ class ClusterWriter(Writer):
         runs_out = expires and time.time() + self.wrong_s >= expires[0]
         if status == 200 and kind == "document" and not is_told_of(reply, name):
             self.expected.problem(f"service {self.client.asked} tells of {name}: {reply}")
-        elif status == 404 and (runs_out or self.client.away()):
+        elif status == 404 and runs_out:
             self.cluster.count("documents not found elsewhere, with a reason")
         elif status == 200:
             told = f"found elsewhere {done}" if done else "told of elsewhere"

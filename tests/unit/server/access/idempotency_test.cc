@@ -195,7 +195,7 @@ TEST_F(SharedIdempotency, ARequestOfAReplicaThatDiedRunsAgain) {
   EXPECT_EQ(begin(a, "k"), Outcome::kFirst);
   table.forget_replica("a");
   EXPECT_EQ(begin(b, "k"), Outcome::kFirst);
-  EXPECT_OK(a.complete("k", reply("too late")));
+  EXPECT_EQ(a.complete("k", reply("too late")).code(), Code::kFailedPrecondition);
   EXPECT_EQ(begin(b, "k"), Outcome::kInProgress);
   EXPECT_EQ(begin(a, "k"), Outcome::kInProgress) << "what the other replies counts";
   EXPECT_OK(b.complete("k", reply("done")));
