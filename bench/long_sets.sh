@@ -3,10 +3,10 @@
 # RULER's 13 tasks at 4,096 tokens and on LongBench's English questions that fit its window.
 #   bench/long_sets.sh --data FOLDER [--per-task N] [--sets ruler,longbench] [--work FOLDER]
 #                      [--quire FILE]
-# FOLDER holds MiniLongBench's files: 2wikimqa.jsonl.gz, hotpotqa.jsonl.gz and the like. RULER asks N
-# questions (12) of each task, LongBench all that it has. --work keeps the state, so that the same
-# command goes on after an interruption. --quire is a finished program to measure with, in place of a
-# new build. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
+# FOLDER holds MiniLongBench's files: 2wikimqa.jsonl.gz, hotpotqa.jsonl.gz and the like. RULER asks
+# N questions (12) of each task, LongBench all that it has. --work keeps the state, so that the same
+# command goes on after an interruption. --quire is a finished program to measure with, in place of
+# a new build. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
 # `suite`.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

@@ -7,8 +7,8 @@
 # others, cut into chunks of 512 tokens: once with the chunks read behind each other
 # (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
 # only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
-# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in every chunk is read behind the
-# fixed lead-in as well. --work keeps the state, so that the same command goes on after an
+# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in every chunk is read behind
+# the fixed lead-in as well. --work keeps the state, so that the same command goes on after an
 # interruption. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
 # context_tokens.
 set -euo pipefail
@@ -47,7 +47,8 @@ for context in $contexts; do
   results+=("$work/$context.json")
   [ -d "$work/store.$context" ] || cp -r "$work/store" "$work/store.$context"
   "$quire" fidelity -m "$model" --suite "$work/questions.jsonl" --limit 0 \
-    --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" --strategies "$strategies" \
+    --work "$work/store.$context" --context-tokens "$context" "${lead_in[@]}" \
+    --strategies "$strategies" \
     --json "$work/$context.json" >&2
 done
 jq -s '{

@@ -36,7 +36,7 @@
 #include "server/http/http_server.h"
 #include "server/http/tls_certificate.h"
 #include "server/json/text.h"
-#include "server/service/catalog_upkeep.h"
+#include "server/commands/catalog_upkeep.h"
 #include "server/service/pin_share.h"
 #include "server/service/services.h"
 #include "server/service/tracer.h"

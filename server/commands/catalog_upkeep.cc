@@ -1,4 +1,4 @@
-#include "server/service/catalog_upkeep.h"
+#include "server/commands/catalog_upkeep.h"
 
 #include <string>
 
