@@ -192,7 +192,7 @@ TEST_F(PostgresRecordsTest, RepliesAreSharedAndBelongToReplicasThatLive) {
   EXPECT_EQ(a->replies().begin(slot, body, kDay)->outcome, Outcome::kFirst);
   EXPECT_EQ(b->replies().begin(slot, body, kDay)->outcome, Outcome::kInProgress);
   EXPECT_EQ(b->replies().begin(slot, sha256("another"), kDay)->outcome, Outcome::kMismatch);
-  ASSERT_OK(b->replies().complete(slot, "not its own"));
+  EXPECT_EQ(b->replies().complete(slot, "not its own").code(), Code::kFailedPrecondition);
   ASSERT_OK(b->replies().forget(slot));
   const std::string reply("a reply\0\xff", 9);
   ASSERT_OK(a->replies().complete(slot, reply));
@@ -208,7 +208,7 @@ TEST_F(PostgresRecordsTest, RepliesAreSharedAndBelongToReplicasThatLive) {
   EXPECT_EQ(b->replies().begin(other, body, kDay)->outcome, Outcome::kInProgress);
   EXPECT_TRUE(
       soon([&] { return b->replies().begin(other, body, kDay)->outcome == Outcome::kFirst; }));
-  ASSERT_OK(a->replies().complete(other, "too late"));
+  EXPECT_EQ(a->replies().complete(other, "too late").code(), Code::kFailedPrecondition);
   EXPECT_EQ(a->replies().begin(other, body, kDay)->outcome, Outcome::kInProgress);
   ASSERT_OK(b->replies().forget(other));
   EXPECT_EQ(a->replies().begin(other, body, kDay)->outcome, Outcome::kFirst);
