@@ -120,7 +120,7 @@ struct NamedRecord {
 };
 
 /// Returns the new value of a record whose value is `before` (none: there is no record); none: the
-/// record is deleted.
+/// record is deleted. It may meet a value of its own, if the answer to the change was lost.
 using RecordChange =
     std::function<Result<std::optional<std::string>>(const std::optional<std::string>& before)>;
 

@@ -44,7 +44,7 @@ class SharedReplies {
   /// count.
   virtual Result<SharedReply> begin(const Digest& slot, const Digest& body,
                                     std::chrono::seconds keep) = 0;
-  /// Keeps the reply, which is not empty, if this replica still has the slot.
+  /// Keeps the reply, which is not empty. Errors: kFailedPrecondition (another has the slot).
   virtual Status complete(const Digest& slot, std::string_view reply) = 0;
   /// Frees a slot of this replica without a reply.
   virtual Status forget(const Digest& slot) = 0;
