@@ -7,8 +7,8 @@
 # others, cut into chunks of 512 tokens: once with the chunks read behind each other
 # (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
 # only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
-# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in every chunk is read behind
-# the fixed lead-in as well. --work keeps the state, so that the same command goes on after an
+# chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in the chunks are read behind
+# each other only, and each document behind the fixed lead-in. --work keeps the state, so that the same command goes on after an
 # interruption. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
 # context_tokens.
 set -euo pipefail
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
-    --lead-in) lead_in=(--lead-in) ;;
+    --lead-in) lead_in=(--lead-in); contexts=4096 ;;
     --choices)
       contexts=4096
       keys=samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
