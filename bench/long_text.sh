@@ -8,9 +8,9 @@
 # (context_tokens 4096), once with each alone. With --choices the chunks are read behind each other
 # only, and what is kept is compared: a fifth and 16 % by 'samkv', by its published score and by
 # chance, beside 'epic' and 'cacheblend' over all of it. With --lead-in the chunks are read behind
-# each other only, and each document behind the fixed lead-in. --work keeps the state, so that the same command goes on after an
-# interruption. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
-# context_tokens.
+# each other only, and each document behind the fixed lead-in. --work keeps the state, so that the
+# same command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of
+# 'quire fidelity', each with its context_tokens.
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 data=; questions=60; work=; quire=; contexts="4096 0"; lead_in=()
@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$data" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 cd "$ROOT"
 if [ -z "$quire" ]; then
   cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
