@@ -558,8 +558,11 @@ void DocumentTask::commit() {
     stored = store_document(m, segments, options);
   }
   const bool conditional = work_.settings->if_match || work_.settings->if_none_match_any;
-  if (stored.code() == Code::kFailedPrecondition && !replaces && !warm && !conditional)
-    return try_again();  // another replica made it meanwhile
+  if (stored.code() == Code::kFailedPrecondition && !replaces && !warm && !conditional) {
+    const auto now = context_.store.get_document_head(work_.ns, m.id);
+    // Another replica made it meanwhile. Anything else would fail again.
+    if ((now.ok() ? now->version : 0) != *options.expected_version) return try_again();
+  }
   if (!stored.ok()) return fail(stored.status(), path(""));
   end(good(result, *stored));
 }
