@@ -2,6 +2,7 @@
 # Three services over PostgreSQL, a six-node Redis cluster and S3, with faults: what clients find
 # afterwards.
 #   bench/cluster.sh [--quick] [--rounds N] [--first N] [--seed N] [--seconds S] [--keep FOLDER]
+#                    [--faults TEXT]
 # See tests/cluster/cluster_rounds.py. Fails at the first document that is lost, wrong or not alike
 # at all services, answer that differs, job that does not end, or repeated request that does not get
 # its first reply. Prints {"settings", "rows"}.
@@ -12,7 +13,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --quick) rounds=10 ;;
     --rounds) rounds="${2:?--rounds needs a number}"; shift ;;
-    --first|--seed|--seconds|--keep) more+=("$1" "${2:?$1 needs a value}"); shift ;;
+    --first|--seed|--seconds|--keep|--faults) more+=("$1" "${2:?$1 needs a value}"); shift ;;
     *) echo "error: unknown option $1" >&2; exit 2 ;;
   esac
   shift

@@ -3,8 +3,11 @@ and an S3 store, each with faults, the network in between, and clocks that are w
 
 import contextlib
 import glob
+import http.client
+import http.server
 import os
 import pwd
+import random
 import select
 import shutil
 import signal
@@ -170,6 +173,7 @@ class RedisCluster:
     """Three primaries, each with a replica."""
 
     NODES = 6
+    MEMORY, POLICY = "64mb", "allkeys-lru"
 
     def __init__(self):
         self.folder = tempfile.mkdtemp()
@@ -182,8 +186,8 @@ class RedisCluster:
             os.mkdir(home)
             command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
                        "--appendonly", "no", "--dir", home, "--cluster-enabled", "yes",
-                       "--cluster-node-timeout", "1500", "--maxmemory", "64mb",
-                       "--maxmemory-policy", "allkeys-lru"]  # fmt: skip
+                       "--cluster-node-timeout", "1500", "--maxmemory", self.MEMORY,
+                       "--maxmemory-policy", self.POLICY]  # fmt: skip
             node = Process(command, port)
             node.start()
             self.nodes.append(node)
@@ -247,6 +251,37 @@ class RedisCluster:
         for i in self.primaries():
             self.ask(i, "FLUSHALL")
 
+    def limit(self, policy, share=1.0):
+        """Leaves nodes this share of the memory that they use now, as one that is full. By
+        `noeviction` they refuse what is written, by others they remove keys."""
+        for i in range(self.NODES):
+            used = self.statistic(i, "memory", "used_memory")
+            if used:
+                self.ask(i, "CONFIG", "SET", "maxmemory-policy", policy)
+                self.ask(i, "CONFIG", "SET", "maxmemory", str(int(used * share)))
+
+    def lift_limit(self):
+        for i in range(self.NODES):
+            self.ask(i, "CONFIG", "SET", "maxmemory", self.MEMORY)
+            self.ask(i, "CONFIG", "SET", "maxmemory-policy", self.POLICY)
+            self.ask(i, "CONFIG", "RESETSTAT")
+
+    def statistic(self, node, section, name):
+        """Returns a number of INFO; 0: the node does not answer, or has none."""
+        for line in self.ask(node, "INFO", section).splitlines():
+            key, _, value = line.partition(":")
+            if key == name:
+                return int(value.removeprefix("count="))
+        return 0
+
+    def evicted(self):
+        """Returns how many keys nodes removed for want of memory since lift_limit()."""
+        return sum(self.statistic(i, "stats", "evicted_keys") for i in range(self.NODES))
+
+    def refused(self):
+        """Returns how many writes nodes refused for want of memory since lift_limit()."""
+        return sum(self.statistic(i, "errorstats", "errorstat_OOM") for i in range(self.NODES))
+
     def end(self):
         for node in self.nodes:
             node.kill()
@@ -254,15 +289,16 @@ class RedisCluster:
 
 
 class S3(Process):
-    """moto's server; what it holds is lost when it is killed."""
+    """moto's server behind a proxy that can fail; what it holds is lost when it is killed."""
 
     def __init__(self, program):
         port = free_port()
         super().__init__([program, "-H", "127.0.0.1", "-p", str(port)], port)
+        self.proxy = FaultyHttp(port)
         self.start()
 
     def url(self):
-        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"
+        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{self.proxy.port}&region=us-east-1"
 
     def start(self):
         super().start()
@@ -273,6 +309,107 @@ class S3(Process):
 
     def end(self):
         self.kill()
+        self.proxy.end()
+
+
+class FaultyHttp:
+    """An HTTP proxy before a server of this machine, which answers a share of the requests with
+    errors of its own and damages a share of the bodies that it passes on."""
+
+    REFUSALS = (
+        (500, "InternalError", {}),
+        (503, "SlowDown", {}),
+        (503, "SlowDown", {"Retry-After": "1"}),
+        (429, "TooManyRequests", {}),
+    )
+
+    def __init__(self, target):
+        self.target = target
+        self.refused_share = self.damaged_share = 0.0
+        self.refused = self.damaged = 0
+        self.rng = random.Random(target)
+        self.mu = threading.Lock()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def handle_one_request(self):
+                try:
+                    super().handle_one_request()
+                except OSError:  # the client has gone
+                    self.close_connection = True
+
+            def __getattr__(self, name):
+                if name.startswith("do_"):
+                    return lambda: proxy.serve(self)
+                raise AttributeError(name)
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def happens(self, share):
+        with self.mu:
+            return self.rng.random() < share
+
+    def serve(self, request):
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if self.happens(self.refused_share):
+            with self.mu:
+                self.refused += 1
+                status, code, headers = self.rng.choice(self.REFUSALS)
+            answer = f"<Error><Code>{code}</Code><Message>refused</Message></Error>".encode()
+            self.answer(request, status, headers.items(), answer)
+            return
+        try:
+            server = http.client.HTTPConnection("127.0.0.1", self.target, timeout=ANSWER_S)
+            server.request(request.command, request.path, body or None, dict(request.headers))
+            reply = server.getresponse()
+            answer = reply.read()
+            server.close()
+        except (OSError, http.client.HTTPException):
+            request.close_connection = True
+            return
+        # The body of an answer to HEAD is not sent, but its length is told.
+        if request.command == "GET" and answer and self.happens(self.damaged_share):
+            answer = self.damage(answer)
+        dropped = {"connection", "transfer-encoding", "date", "server"}
+        headers = [(k, v) for k, v in reply.getheaders() if k.lower() not in dropped]
+        self.answer(request, reply.status, headers, answer)
+
+    def damage(self, body):
+        """Returns the body with other bytes, or cut: then fewer bytes come than were told."""
+        with self.mu:
+            self.damaged += 1
+            at = self.rng.randrange(len(body))
+            if self.rng.random() < 0.5:
+                return body[:at]
+            return body[:at] + bytes([body[at] ^ self.rng.randrange(1, 256)]) + body[at + 1 :]
+
+    def answer(self, request, status, headers, body):
+        request.send_response(status)
+        told = None
+        for name, value in headers:
+            request.send_header(name, value)
+            told = int(value) if name.lower() == "content-length" else told
+        if told is None:
+            request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
+            request.close_connection |= told is not None and told > len(body)
+
+    def heal(self):
+        self.refused_share = self.damaged_share = 0.0
+
+    def end(self):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 class Network:

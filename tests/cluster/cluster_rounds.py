@@ -5,13 +5,14 @@
                       [--seed N] [--s3 PROGRAM] [--keep FOLDER] [--json]
 
 In a round four clients add, replace, change, pin and delete documents, each request at any of the
-services, while servers are killed and paused, the network between is slow, silent or cut, and
-values of the shared cache are damaged. A service starts with the right clock, or with one that is a
-minute ahead or behind. Then everything but the clocks is mended. After that every service must have
-every document as it was acknowledged last, all jobs must have ended, and answers must be those of a
-service that saw no fault. A change whose answer was lost may have been made or not, alike at all
-services. Meanwhile clients repeat requests that have an Idempotency-Key at other services, and ask
-these for documents that they were told of a moment ago (writers.py).
+services, while servers are killed and paused, the network between is slow, silent or cut, values of
+the shared cache are damaged, Redis runs out of memory and S3 refuses requests. A service starts
+with the right clock, or with one that is a minute ahead or behind. Then everything but the clocks
+is mended. After that every service must have every document as it was acknowledged last, all jobs
+must have ended, and answers must be those of a service that saw no fault. A change whose answer was
+lost may have been made or not, alike at all services. Meanwhile clients repeat requests that have
+an Idempotency-Key at other services, and ask these for documents that they were told of a moment
+ago (writers.py).
 
 Clocks may only decide when a document runs out: a service hides it by its own clock, and the first
 that does deletes it for all. Without Debian's package faketime all clocks are right, and that is
@@ -57,6 +58,14 @@ WRONG_S = 60  # by how much a clock is ahead or behind
 CLOCKS = (-WRONG_S, 0, WRONG_S)
 CLOCK_SLACK_S = 10  # by how much a clock may be other than it should
 MID_REQUEST = "kill a service during a request"
+# Faults that may do nothing by chance, and what counts that they did.
+EFFECTS = {
+    "damage values in Redis": "values damaged",
+    "remove keys of Redis for want of memory": "keys removed for want of memory",
+    "refuse writes to Redis for want of memory": "writes refused for want of memory",
+    "refuse requests to S3": "requests to S3 refused",
+    "damage values from S3": "values from S3 damaged",
+}
 EARLIER_REQUESTS = 20  # of earlier rounds that are repeated, too
 ENOUGH_ROUNDS = 10  # after which every check must have been made
 
@@ -162,7 +171,8 @@ class Cluster:
         self.wrong_s = WRONG_S if clock_layer() else 0  # at most
         self.database = Postgres()
         self.redis = RedisCluster()
-        self.remotes = [self.redis] + ([S3(options.s3)] if options.s3 else [])
+        self.s3 = S3(options.s3) if options.s3 else None
+        self.remotes = [self.redis] + ([self.s3] if self.s3 else [])
         self.replicas = []
         # Each clock once, so that no run is without wrong ones.
         clocks = list(self.clocks())
@@ -198,16 +208,20 @@ class Cluster:
     # ---- faults ----
 
     def faults(self):
-        return {
+        faults = {
             "kill a service": 4, MID_REQUEST: 3,
             "pause a service": 2, "pause a service past its lease": 3,
             "stop a service": 1, "kill the database": 2, "pause the database": 1,
             "part a service from the database": 2, "a slow way to the database": 2,
             "cut connections to the database": 2, "kill a primary of Redis": 2,
             "pause a node of Redis": 1, "damage values in Redis": 4, "empty Redis": 1,
-            "kill S3": 1 if len(self.remotes) > 1 else 0,
+            "remove keys of Redis for want of memory": 2,
+            "refuse writes to Redis for want of memory": 2,
+            "kill S3": 1 if self.s3 else 0, "refuse requests to S3": 3 if self.s3 else 0,
+            "damage values from S3": 3 if self.s3 else 0,
             "set a clock": 3 if self.wrong_s else 0,
         }  # fmt: skip
+        return {k: w for k, w in faults.items() if w and self.options.faults in k}
 
     def fault(self, kind, rng):
         """Makes a fault that lasts until heal(), or ends by itself."""
@@ -257,8 +271,16 @@ class Cluster:
             self.counts["values damaged"] += self.redis.damage(rng)
         elif kind == "empty Redis":
             self.redis.empty()
+        elif kind == "remove keys of Redis for want of memory":
+            self.redis.limit(RedisCluster.POLICY, rng.uniform(0.5, 1))
+        elif kind == "refuse writes to Redis for want of memory":
+            self.redis.limit("noeviction", rng.uniform(0.5, 1))
         elif kind == "kill S3":
-            self.remotes[1].kill()
+            self.s3.kill()
+        elif kind == "refuse requests to S3":
+            self.s3.proxy.refused_share = rng.choice((0.3, 1))
+        elif kind == "damage values from S3":
+            self.s3.proxy.damaged_share = rng.choice((0.3, 1))
         elif kind == "set a clock":
             others = [c for c in self.clocks() if c != replica.wrong_s]
             replica.restart(rng.choice((signal.SIGTERM, signal.SIGKILL)), rng.choice(others))
@@ -271,10 +293,16 @@ class Cluster:
 
     def heal(self, rng):
         self.database.signal(signal.SIGCONT)
+        self.counts["keys removed for want of memory"] += self.redis.evicted()
+        self.counts["writes refused for want of memory"] += self.redis.refused()
         self.redis.heal()
-        for remote in self.remotes[1:]:
-            if remote.process.poll() is not None:
-                remote.start()
+        self.redis.lift_limit()
+        if self.s3:
+            self.counts["requests to S3 refused"] = self.s3.proxy.refused
+            self.counts["values from S3 damaged"] = self.s3.proxy.damaged
+            self.s3.proxy.heal()
+            if self.s3.process.poll() is not None:
+                self.s3.start()
         for replica in self.replicas:
             replica.network.heal()
             replica.signal(signal.SIGCONT)
@@ -503,6 +531,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--s3", help="moto_server; without it there is no S3")
+    parser.add_argument("--faults", default="", help="only those whose names have this text")
     parser.add_argument("--keep", help="where logs of a round that failed stay")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -529,9 +558,10 @@ def main():
         finally:
             cluster.end()
         counts = dict(sorted(cluster.counts.items()))
-        never = [c for c in CHECKS if not counts.get(c)]
+        never = [c for c in CHECKS if not options.faults and not counts.get(c)]
+        never += [e for f, e in EFFECTS.items() if counts.get(f) and not counts.get(e)]
         if not failed and never and counts["rounds"] >= ENOUGH_ROUNDS:
-            failed = f"{counts['rounds']} rounds, none with these checks: {', '.join(never)}"
+            failed = f"{counts['rounds']} rounds, none with: {', '.join(never)}"
         counts["changes acknowledged"] = sum(cluster.expected.acknowledged.values())
     result = {
         "settings": {"seed": options.seed, "first": options.first, "services": SERVICES,
