@@ -13,29 +13,18 @@
 # Prints {"settings", "rows", "certificates"}: rows and details of 'quire fidelity', each with
 # `suite`, and what the program says of each strategy.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=1190; work=; quire=; strategies=prophetkv:r=0.6; lead_in=()
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+questions=1190; strategies=prophetkv:r=0.6; lead_in=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --strategies) strategies="${2:?--strategies needs a list}"; shift ;;
     --lead-in) lead_in=(--lead-in) ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
-model="$ROOT/models/smollm2"
+prepare
 for set in hotpotqa_train100 2wikimultihop_train500 musique_train100; do
   gzip -dc "$data/$set.jsonl.gz" | awk 'NR % 2 == 1' | sed -n 1,50p
 done >"$work/choose.jsonl"
@@ -43,8 +32,7 @@ python3 bench/short_questions.py "$data/xquad_en.json.gz" "$questions" 3 --each 
   >"$work/short.jsonl"
 python3 bench/short_questions.py "$data/xquad_en.json.gz" 160 2 --unanswerable \
   >"$work/unanswerable.jsonl"
-[ -d "$work/store" ] ||
-  "$quire" model calibrate -m "$model" --path "$work/store" --questions "$work/choose.jsonl" >&2
+calibrate_store --questions "$work/choose.jsonl"
 [ -d "$work/store.unanswerable" ] || cp -r "$work/store" "$work/store.unanswerable"
 instruction="Answer the question from the given passages. Give only the answer, in as few words as"
 instruction+=" possible."

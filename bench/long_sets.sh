@@ -9,29 +9,18 @@
 # a new build. Prints {"settings", "rows"}: the rows and details of 'quire fidelity', each with its
 # `suite`.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; per_task=12; sets=ruler,longbench; work=; quire=
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+per_task=12; sets=ruler,longbench
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --per-task) per_task="${2:?--per-task needs a number}"; shift ;;
     --sets) sets="${2:?--sets needs names}"; shift ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
-model="$ROOT/models/smollm2"
-[ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
+prepare
+calibrate_store
 strategies=recompute,reuse,prophetkv:r=0.15,samkv,epic:recompute_ratio=0.15
 strategies+=,cacheblend:recompute_ratio=0.15,random:keep_ratio=0.2
 results=()

@@ -12,36 +12,25 @@
 # same command goes on after an interruption. Prints {"settings", "rows"}: the rows and details of
 # 'quire fidelity', each with its context_tokens.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=60; work=; quire=; contexts="4096 0"; lead_in=()
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+questions=60; contexts="4096 0"; lead_in=()
 strategies=recompute,reuse,reuse:positions=naive,prophetkv:r=0.15,samkv
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
     --lead-in) lead_in=(--lead-in); contexts=4096 ;;
     --choices)
       contexts=4096
       keys=samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none
       strategies="recompute,reuse,samkv,samkv:keep_ratio=0.16,$keys,random:keep_ratio=0.2"
       strategies+=,epic:recompute_ratio=0.15,cacheblend:recompute_ratio=0.15 ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
-model="$ROOT/models/smollm2"
+prepare
 python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" >"$work/questions.jsonl"
-[ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
+calibrate_store
 results=()
 for context in $contexts; do
   results+=("$work/$context.json")

@@ -14,33 +14,22 @@
 # `part`: `answers`, or `spans` for the same strategies held to 128 tokens of recompute's answer,
 # where agreement and KL are of all of them.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=60; drafted=60; others=2; work=; quire=
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+questions=60; drafted=60; others=2
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
     --drafted) drafted="${2:?--drafted needs a number}"; shift ;;
     --others) others="${2:?--others needs a number}"; shift ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
-model="$ROOT/models/smollm2"
+prepare
 python3 bench/long_questions.py "$data/xquad_en.json.gz" 1 "$questions" "$others" \
   >"$work/questions.jsonl"
 head -n "$drafted" "$work/questions.jsonl" >"$work/drafted.jsonl"
-[ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
+calibrate_store
 
 # What is ranked is less than what is chosen, and a step sees a part of that.
 chosen=samkv:keep_ratio=0.2

@@ -12,31 +12,21 @@
 # after an interruption. --quire is a finished program to measure with, in place of a new build.
 # Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=; work=; quire=; labelled=no; certify=no; chosen=; behind=()
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+questions=; labelled=no; certify=no; chosen=; behind=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
     --strategies) chosen="${2:?--strategies needs a list}"; shift ;;
     --lead-in) behind+=(--lead-in) ;;
     --related-tokens) behind+=(--related-tokens "${2:?--related-tokens needs a number}"); shift ;;
     --labelled) labelled=yes ;;
     --certify) certify=yes; labelled=yes ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
+prepare
 # half RANK FILE MOST: every second line from that rank on.
 # The whole file is read: under pipefail a reader that stops early fails its writer.
 half() { gzip -dc "$data/$2" | awk -v rank="$1" -v most="$3" 'NR % 2 == rank && n++ < most'; }
@@ -46,10 +36,9 @@ for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; d
   half 1 "$name" 50 >>"$work/choose.new"
 done
 mv "$work/report.new" "$work/report.jsonl"; mv "$work/choose.new" "$work/choose.jsonl"
-model="$ROOT/models/smollm2"
-calibrate=("$quire" model calibrate -m "$model" --path "$work/store")
-[ "$labelled" = no ] || calibrate+=(--questions "$work/choose.jsonl")
-[ -d "$work/store" ] || "${calibrate[@]}" >&2
+labels=()
+[ "$labelled" = no ] || labels=(--questions "$work/choose.jsonl")
+calibrate_store "${labels[@]}"
 strategies=recompute,reuse,reuse:positions=naive,samkv,samkv:score=heads_words
 strategies+=,samkv:score=keys,anchors=none,keep_ratio=0.2,recompute=none,samkv:score=keys
 strategies+=,random:keep_ratio=0.2,prophetkv:r=0.15,cacheblend:recompute_ratio=0.15

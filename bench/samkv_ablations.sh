@@ -9,36 +9,25 @@
 # --light leaves out what computes tokens again.
 # Prints {"settings", "rows"}: the rows and details of 'quire fidelity' for each kind and all.
 set -euo pipefail
-ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-data=; questions=; work=; quire=; part=all
+source "$(dirname "${BASH_SOURCE[0]}")/on_smollm2.sh"
+questions=; part=all
 while [ $# -gt 0 ]; do
   case "$1" in
-    --data) data="$(realpath "${2:?--data needs a folder}")"; shift ;;
     --questions) questions="${2:?--questions needs a number}"; shift ;;
-    --work) work="$(realpath -m "${2:?--work needs a folder}")"; shift ;;
-    --quire) quire="$(realpath "${2:?--quire needs a file}")"; shift ;;
     --light) part=light ;;
-    *) echo "error: unknown option $1" >&2; exit 2 ;;
+    *) shared_option "$1" "${2:-}"; shift ;;
   esac
   shift
 done
-[ -n "$data" ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
-cd "$ROOT"
-if [ -z "$quire" ]; then
-  cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
-  quire="$ROOT/build/release/quire"
-fi
-if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
-mkdir -p "$work"
+prepare
 rm -f "$work/report.new"
 for set in hotpotqa_train100:50 2wikimultihop_train500:60 musique_train100:50; do
   gzip -dc "$data/${set%:*}.jsonl.gz" | awk 'NR % 2 == 0' |
     sed -n "1,${questions:-${set#*:}}p" >>"$work/report.new"
 done
 mv "$work/report.new" "$work/report.jsonl"
-model="$ROOT/models/smollm2"
 # The stable layers N* are calibrated too; without this the last four of 30 would be taken.
-[ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" >&2
+calibrate_store
 
 keys=samkv:score=keys
 free="$keys,anchors=none,keep_ratio=0.2,recompute=none"

@@ -1,0 +1,35 @@
+# Options and preparation that the benchmarks of SmolLM2-135M-Instruct share; they source this file.
+#   --data FOLDER  the questions
+#   --work FOLDER  keeps the state, so that the same command goes on after an interruption
+#   --quire FILE   a finished program to measure with, in place of a new build
+# Sets data, work, quire and model; the working directory becomes the repository's root.
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+data=; work=; quire=
+model="$ROOT/models/smollm2"
+
+# shared_option OPTION VALUE: the script has no such option of its own.
+shared_option() {
+  case "$1" in
+    --data) data="$(realpath "${2:?--data needs a folder}")" ;;
+    --work) work="$(realpath -m "${2:?--work needs a folder}")" ;;
+    --quire) quire="$(realpath "${2:?--quire needs a file}")" ;;
+    *) echo "error: unknown option $1" >&2; exit 2 ;;
+  esac
+}
+
+# Once all options are read. Without --data it prints the comment at the script's beginning.
+prepare() {
+  [ -n "$data" ] || { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2; }
+  cd "$ROOT"
+  if [ -z "$quire" ]; then
+    cmake --preset release >/dev/null && cmake --build --preset release --target quire >&2
+    quire="$ROOT/build/release/quire"
+  fi
+  if [ -z "$work" ]; then work="$(mktemp -d)"; trap 'rm -rf "$work"' EXIT; fi
+  mkdir -p "$work"
+}
+
+# calibrate_store [OPTION...]: makes the store in $work with the model's retrieval heads.
+calibrate_store() {
+  [ -d "$work/store" ] || "$quire" model calibrate -m "$model" --path "$work/store" "$@" >&2
+}
