@@ -272,9 +272,9 @@ class JobTable final : public JobBoard {
   std::chrono::steady_clock::time_point next_sync_{}, next_purge_{};  // guarded by sync_mu_
   std::set<std::string, std::less<>> unreadable_;                     // jobs; guarded by sync_mu_
   std::map<std::string, std::chrono::steady_clock::time_point, std::less<>>
-      set_aside_;              // jobs that others shall take, until when; guarded by sync_mu_
-  bool nameless_ = false;      // it was said that take_name() fails; guarded by sync_mu_
-  bool stands_alone_ = false;  // guarded by sync_mu_
+      set_aside_;  // jobs that others shall take, until when; guarded by sync_mu_
+  bool name_failure_logged_ = false;  // that take_name() fails; guarded by sync_mu_
+  bool stands_alone_ = false;         // guarded by sync_mu_
 };
 
 class JobTable::Cancelled {

@@ -195,12 +195,12 @@ Status JobTable::sync_shared() {
       if (catalog_is_away(s)) return s;
       // The next start would not know its jobs again, so none is taken until then.
       next_sync_ = now + kSyncEvery;
-      if (!std::exchange(nameless_, true))
+      if (!std::exchange(name_failure_logged_, true))
         log_error("this replica cannot say which it is, and takes no documents until it can",
                   {{"error", s.to_string()}});
       return {};
     }
-    nameless_ = false;
+    name_failure_logged_ = false;
   }
   std::vector<std::string> except(unreadable_.begin(), unreadable_.end());
   std::erase_if(set_aside_, [&](const auto& job) { return now >= job.second; });

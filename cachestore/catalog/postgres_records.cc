@@ -25,8 +25,7 @@ constexpr PostgresConnection::Prepared kReplyStatements[] = {
      "at = now() WHERE r.at < now() - $4::bigint * interval '1 second' OR (r.reply = '' AND "
      "(r.owner = excluded.owner OR (r.at < now() - $5::bigint * interval '1 millisecond' AND NOT "
      "EXISTS (SELECT 1 FROM quire_replicas q WHERE q.id = r.owner AND q.until > now())))) "
-     "RETURNING "
-     "1::bigint"},
+     "RETURNING 1::bigint"},
     {"reply_get", "SELECT body, reply FROM quire_replies WHERE slot = $1::bytea"},
     {"reply_complete",
      "UPDATE quire_replies SET reply = $3::bytea, at = now() WHERE slot = $1::bytea AND owner = "

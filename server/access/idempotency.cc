@@ -69,33 +69,33 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
                                                          const Digest& body, Keep keep) {
   const Lookup here = begin_here(slot, body, keep);
   SharedReplies* shared = nullptr;
-  bool told = true;
+  bool reported = true;
   {
     std::lock_guard lock(mu_);
     if (keep == Keep::kRestart) shared = shared_;
-    if (const auto it = entries_.find(slot); it != entries_.end()) told = it->second.told;
+    if (const auto it = entries_.find(slot); it != entries_.end()) reported = it->second.reported;
   }
   if (shared == nullptr) return here;
-  if (here.outcome == Outcome::kReplay && !told) {
-    const Status s = tell(*shared, slot);
+  if (here.outcome == Outcome::kReplay && !reported) {
+    const Status s = report(*shared, slot);
     if (is_another_ones(s)) return begin(slot, body, keep);
     QUIRE_RETURN_IF_ERROR(s);
   }
   if (here.outcome != Outcome::kFirst) return here;
 
-  const std::shared_lock together(telling_);
+  const std::shared_lock together(catalog_mu_);
   const auto found = shared->begin(sha256(slot), body, options_.keep);
   Lookup there;
   if (found.ok() && found->outcome == SharedReply::Outcome::kFirst) {
     std::lock_guard lock(mu_);
-    untold_.erase(slot);
+    unreported_.erase(slot);
     if (const auto it = entries_.find(slot); it != entries_.end()) it->second.shared = true;
     return there;
   }
   if (found.ok() && found->outcome == SharedReply::Outcome::kReplay) {
     auto reply = decoded(found->reply);
     if (reply.ok()) {
-      (void)complete(slot, std::move(*reply));  // it was not begun here, so nobody is told
+      (void)complete(slot, std::move(*reply));  // it was not begun here, so nothing is reported
       return begin_here(slot, body, keep);
     }
     forget(slot);
@@ -104,7 +104,7 @@ Result<IdempotencyStore::Lookup> IdempotencyStore::begin(const std::string& slot
   forget(slot);
   if (!found.ok()) {
     std::lock_guard lock(mu_);
-    untold_.insert(slot);  // it may have begun
+    unreported_.insert(slot);  // it may have begun
     return found.status();
   }
   there.outcome = found->outcome == SharedReply::Outcome::kMismatch ? Outcome::kMismatch
@@ -155,30 +155,30 @@ Status IdempotencyStore::complete(const std::string& slot, HttpResponse reply) {
     it->second.reply = std::move(kept);
     if (it->second.shared) shared = shared_;
     if (shared != nullptr) {
-      it->second.told = false;
-      untold_.insert(slot);
+      it->second.reported = false;
+      unreported_.insert(slot);
     }
     shrink(now_());
   }
-  return shared == nullptr ? Status() : tell(*shared, slot);
+  return shared == nullptr ? Status() : report(*shared, slot);
 }
 
 void IdempotencyStore::forget(const std::string& slot) {
   std::lock_guard lock(mu_);
   const auto it = entries_.find(slot);
   if (it == entries_.end() || it->second.reply) return;
-  if (it->second.shared) untold_.insert(slot);
+  if (it->second.shared) unreported_.insert(slot);
   erase(it);
 }
 
-/// Tells the catalog how a request ended.
-Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot) {
+/// Reports to the catalog how a request ended.
+Status IdempotencyStore::report(SharedReplies& shared, const std::string& slot) {
   std::shared_ptr<const HttpResponse> reply;
-  std::unique_lock alone(telling_, std::defer_lock);
+  std::unique_lock alone(catalog_mu_, std::defer_lock);
   for (bool looked = false; !looked;) {
     {
       std::lock_guard lock(mu_);
-      if (!untold_.contains(slot)) return {};
+      if (!unreported_.contains(slot)) return {};
       const auto it = entries_.find(slot);
       if (it != entries_.end()) {
         reply = it->second.reply;
@@ -193,10 +193,10 @@ Status IdempotencyStore::tell(SharedReplies& shared, const std::string& slot) {
                          : shared.forget(sha256(slot));
   if (!s.ok() && !is_another_ones(s)) return s;
   std::lock_guard lock(mu_);
-  untold_.erase(slot);
+  unreported_.erase(slot);
   const auto it = entries_.find(slot);
   if (it == entries_.end()) return s;
-  it->second.told = true;
+  it->second.reported = true;
   if (is_another_ones(s)) erase(it);
   return s;
 }
@@ -209,11 +209,11 @@ Status IdempotencyStore::settle() {
     std::lock_guard lock(mu_);
     shared = shared_;
     if (shared == nullptr) return {};
-    slots.assign(untold_.begin(), untold_.end());
+    slots.assign(unreported_.begin(), unreported_.end());
     purge = now_() >= next_purge_;
   }
   for (const std::string& slot : slots)
-    if (Status s = tell(*shared, slot); !s.ok() && !is_another_ones(s)) return s;
+    if (Status s = report(*shared, slot); !s.ok() && !is_another_ones(s)) return s;
   if (!purge) return {};
   QUIRE_RETURN_IF_ERROR(shared->purge(options_.keep));
   std::lock_guard lock(mu_);

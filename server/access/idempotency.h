@@ -82,10 +82,10 @@ class IdempotencyStore {
     Clock::time_point at;
     std::list<std::string>::iterator age;
     std::size_t bytes = 0;
-    bool shared = false;  // the catalog knows that this replica has begun it
-    bool told = true;     // and how it ended
+    bool shared = false;   // the catalog knows that this replica has begun it
+    bool reported = true;  // the catalog knows how it ended, too
   };
-  Status tell(SharedReplies& shared, const std::string& slot);
+  Status report(SharedReplies& shared, const std::string& slot);
   Lookup begin_here(const std::string& slot, const Digest& body, Keep keep);
   bool insert(const std::string& slot, Entry entry);
   void erase(std::unordered_map<std::string, Entry>::iterator it);
@@ -95,14 +95,14 @@ class IdempotencyStore {
   const std::function<Clock::time_point()> now_;
   /// Held together by those who begin a request in the catalog, and alone by who frees one there,
   /// which must not meet its repetition.
-  std::shared_mutex telling_;
+  std::shared_mutex catalog_mu_;
   mutable std::mutex mu_;
   std::unordered_map<std::string, Entry> entries_;  // guarded by mu_
   std::list<std::string> ages_;                     // guarded by mu_: oldest first
   std::size_t bytes_ = 0;                           // guarded by mu_
   SharedReplies* shared_ = nullptr;                 // guarded by mu_
   /// Slots that have ended, or may have begun, without the catalog's knowledge. Guarded by mu_.
-  std::unordered_set<std::string> untold_;
+  std::unordered_set<std::string> unreported_;
   Clock::time_point next_purge_{};  // guarded by mu_
 };
 
