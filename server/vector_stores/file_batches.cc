@@ -1,11 +1,11 @@
 #include "server/vector_stores/file_batches.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
 #include "base/log.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store_admin.h"
 #include "ingest/ingest_service.h"
 #include "server/service/services.h"
@@ -19,6 +19,11 @@ constexpr std::string_view kUnfinishedRecord = "server/file_batches";
 constexpr std::size_t kFilesOfAStep = 16;  // then other calls have their turn on the worker
 constexpr std::size_t kMostCutting = 8;    // files of a batch that are cut again at once
 constexpr std::chrono::milliseconds kFullQueue{200};
+constexpr std::chrono::milliseconds kAwayPause{1000};  // until an answer may come again
+constexpr std::size_t kMostRemembered = 4096;          // batches of which something is known here
+
+using Clock = std::chrono::steady_clock;
+using Record = std::optional<std::string>;
 
 std::string record_name(const std::string& ns, const std::string& id) {
   return "server/file_batches/" + ns + "/" + id;
@@ -28,6 +33,32 @@ std::string record_name(const std::string& ns, const std::string& id) {
 std::string_view openai_code(std::string_view code) {
   if (code == "unsupported_media_type") return "unsupported_file";
   return problem_kind(code).status >= 500 ? "server_error" : "invalid_file";
+}
+
+/// Returns whether what one replica knows of a file comes before what another knows.
+bool comes_before(BatchFileState a, BatchFileState b) {
+  const auto rank = [](BatchFileState s) {
+    return s == BatchFileState::kInProgress  ? 0
+           : s == BatchFileState::kCancelled ? 1
+           : s == BatchFileState::kFailed    ? 2
+                                             : 3;
+  };
+  return rank(a) > rank(b);
+}
+
+/// Adds what another replica knows of a batch.
+void merge(FileBatch& batch, FileBatch theirs) {
+  batch.cancelled |= theirs.cancelled;
+  const std::size_t n = std::min(batch.files.size(), theirs.files.size());
+  for (std::size_t i = 0; i < n; ++i)
+    if (comes_before(theirs.files[i].state, batch.files[i].state))
+      batch.files[i] = std::move(theirs.files[i]);
+}
+
+void cancel_files(FileBatch& batch) {
+  batch.cancelled = true;
+  for (BatchFile& f : batch.files)
+    if (f.state == BatchFileState::kInProgress) f.state = BatchFileState::kCancelled;
 }
 
 }  // namespace
@@ -46,7 +77,8 @@ struct FileBatches::Run {
   std::vector<FileToAttach> files;  // of the one step that runs
   std::size_t next = 0;             // the same, as all that follow
   std::size_t cutting = 0;          // files that are being cut again
-  std::string wait_for;             // the first file that is not done
+  bool waits = false;               // a file is not done
+  std::string job_id;               // of the first such file; empty: the catalog is away
 
   /// Cancels a file, or lets it be. The caller holds mu.
   void cancel(std::size_t i) {
@@ -56,7 +88,8 @@ struct FileBatches::Run {
   }
 };
 
-FileBatches::FileBatches(Services& services) : services_(services) {}
+FileBatches::FileBatches(Services& services, std::chrono::milliseconds take_over_after)
+    : services_(services), take_over_after_(take_over_after) {}
 
 FileBatches::~FileBatches() { stop(); }
 
@@ -75,14 +108,45 @@ void FileBatches::stop() {
 // -------------------------------------------------------------------------------------------------
 // Records
 
+bool FileBatches::is_shared() const { return services_.store->shared_jobs() != nullptr; }
+
+/// Saves what has changed, and takes over what other replicas have saved.
 Status FileBatches::save(Run& run) const {
   // The lock is held while it is written, so that a deletion comes after it or prevents it.
   const std::lock_guard lock(run.mu);
   if (run.gone || !run.changed) return {};
-  QUIRE_RETURN_IF_ERROR(
-      services_.store->put_meta(record_name(run.ns, run.batch.id), file_batch_text(run.batch)));
+  QUIRE_RETURN_IF_ERROR(services_.store->update_shared_meta(
+      record_name(run.ns, run.batch.id), [&](const Record& before) -> Result<Record> {
+        run.gone = !before;
+        if (run.gone) return Record();
+        // One that cannot be read is replaced.
+        if (auto theirs = read_file_batch_record(*before); theirs.ok())
+          merge(run.batch, std::move(*theirs));
+        return Record(file_batch_text(run.batch));
+      }));
   run.changed = false;
+  if (run.gone)
+    for (std::size_t i = 0; i < run.batch.files.size(); ++i) run.cancel(i);
   return {};
+}
+
+/// Takes over what other replicas have saved of a batch that is carried out here. Returns whether
+/// nothing is left to do by their account.
+bool FileBatches::look_again(Run& run) const {
+  if (!is_shared()) return false;
+  const std::lock_guard lock(run.mu);
+  const auto text = services_.store->get_shared_meta(record_name(run.ns, run.batch.id));
+  if (!text.ok()) return false;
+  auto theirs = read_file_batch_record(*text);
+  if (!theirs.ok()) return false;
+  const bool ended = theirs->ended();
+  merge(run.batch, std::move(*theirs));
+  return ended;
+}
+
+Status FileBatches::drop_record(const std::string& ns, const std::string& id) {
+  return services_.store->update_shared_meta(
+      record_name(ns, id), [](const Record&) -> Result<Record> { return Record(); });
 }
 
 /// Writes which batches have not ended. A batch too many is read again at the next start and found
@@ -115,7 +179,7 @@ void FileBatches::resume() {
     return;
   }
   for (const UnfinishedBatch& b : *listed) {
-    const auto record = services_.store->get_meta(record_name(b.ns, b.id));
+    const auto record = services_.store->get_shared_meta(record_name(b.ns, b.id));
     if (record.code() == Code::kNotFound) continue;  // it ended, or its vector store is gone
     auto batch = record.ok() ? read_file_batch_record(*record) : Result<FileBatch>(record.status());
     if (batch.ok() && !batch->ended())
@@ -150,8 +214,9 @@ std::shared_ptr<FileBatches::Run> FileBatches::adopt(const std::string& ns, File
 }
 
 Status FileBatches::begin(const std::string& ns, FileBatch batch) {
-  QUIRE_RETURN_IF_ERROR(
-      services_.store->put_meta(record_name(ns, batch.id), file_batch_text(batch)));
+  QUIRE_RETURN_IF_ERROR(services_.store->update_shared_meta(
+      record_name(ns, batch.id),
+      [&](const Record&) -> Result<Record> { return Record(file_batch_text(batch)); }));
   std::string forgotten;
   const Status entered = change_vector_stores(
       services_, ns, [&](std::vector<VectorStore>& stores) -> Status {
@@ -159,10 +224,8 @@ Status FileBatches::begin(const std::string& ns, FileBatch batch) {
         if (it == stores.end()) return Status::not_found("no such vector store");
         forgotten.clear();  // another replica may have been first
         if (it->batches.size() >= kMostOfAStore) {
-          const std::lock_guard lock(mu_);
-          const auto old = std::ranges::find_if(it->batches, [&](const std::string& id) {
-            return !runs_.contains({ns, id});
-          });
+          const auto old = std::ranges::find_if(
+              it->batches, [&](const std::string& id) { return has_ended(ns, id); });
           if (old == it->batches.end())
             return Status::exhausted("the vector store has " + std::to_string(kMostOfAStore) +
                                      " file batches that have not ended; wait for one")
@@ -175,36 +238,75 @@ Status FileBatches::begin(const std::string& ns, FileBatch batch) {
         return Status();
       });
   if (!entered.ok()) {
-    (void)services_.store->delete_meta(record_name(ns, batch.id));
+    (void)drop_record(ns, batch.id);
     return entered;
   }
-  if (!forgotten.empty()) (void)services_.store->delete_meta(record_name(ns, forgotten));
+  if (!forgotten.empty()) (void)drop_record(ns, forgotten);
   adopt(ns, std::move(batch));
   save_unfinished();
   return {};
 }
 
-/// Returns the run of a batch; null: it has ended and is in `ended`.
+std::shared_ptr<FileBatches::Run> FileBatches::running(const Key& key) const {
+  const std::lock_guard lock(mu_);
+  const auto it = runs_.find(key);
+  return it == runs_.end() ? nullptr : it->second;
+}
+
+/// Returns whether the record of another replica's batch has not changed for so long that the
+/// replica may be gone.
+bool FileBatches::is_left(const Key& key, const std::string& text) {
+  if (!is_shared()) return true;  // a crash has left it out of the record of unfinished ones
+  const auto now = Clock::now();
+  const std::lock_guard lock(mu_);
+  if (elsewhere_.size() >= kMostRemembered) elsewhere_.clear();
+  const auto [it, fresh] = elsewhere_.try_emplace(key, text, now);
+  if (!fresh && it->second.text != text) it->second = {text, now};
+  if (now - it->second.since < take_over_after_) return false;
+  elsewhere_.erase(it);
+  return true;
+}
+
+bool FileBatches::has_ended(const std::string& ns, const std::string& id) {
+  const Key key{ns, id};
+  {
+    const std::lock_guard lock(mu_);
+    if (runs_.contains(key)) return false;
+    if (!is_shared() || ended_.contains(key)) return true;
+  }
+  const auto text = services_.store->get_shared_meta(record_name(ns, id));
+  if (!text.ok()) return text.code() == Code::kNotFound;
+  const auto batch = read_file_batch_record(*text);
+  return !batch.ok() || batch->ended();
+}
+
+/// Returns the run of a batch; null: it has ended or another replica carries it out, and
+/// `elsewhere` is what is known of it.
 Result<std::shared_ptr<FileBatches::Run>> FileBatches::find(const std::string& ns,
                                                             const std::string& store_id,
                                                             const std::string& id,
-                                                            FileBatch& ended) {
-  std::shared_ptr<Run> run;
-  {
-    const std::lock_guard lock(mu_);
-    if (const auto it = runs_.find({ns, id}); it != runs_.end()) run = it->second;
-  }
+                                                            FileBatch& elsewhere) {
+  const Key key{ns, id};
+  std::shared_ptr<Run> run = running(key);
   if (!run) {
-    QUIRE_ASSIGN_OR_RETURN(const std::string text, services_.store->get_meta(record_name(ns, id)));
-    QUIRE_ASSIGN_OR_RETURN(ended, read_file_batch_record(text));
-    if (ended.store_id != store_id) return Status::not_found("no such file batch");
-    // A crash may have left it out of the record of unfinished ones.
-    if (!ended.ended()) run = adopt(ns, ended);
+    QUIRE_ASSIGN_OR_RETURN(const std::string text,
+                           services_.store->get_shared_meta(record_name(ns, id)));
+    QUIRE_ASSIGN_OR_RETURN(elsewhere, read_file_batch_record(text));
+    if (elsewhere.store_id != store_id) return Status::not_found("no such file batch");
+    if (elsewhere.ended()) {
+      const std::lock_guard lock(mu_);
+      elsewhere_.erase(key);
+      if (ended_.size() >= kMostRemembered) ended_.clear();
+      ended_.insert(key);
+    } else if (is_left(key, text)) {
+      run = adopt(ns, elsewhere);
+      save_unfinished();
+    }
+    return run;
   }
-  if (run) {
-    const std::lock_guard lock(run->mu);
-    if (run->batch.store_id != store_id) return Status::not_found("no such file batch");
-  }
+  if (look_again(*run)) end(run);
+  const std::lock_guard lock(run->mu);
+  if (run->batch.store_id != store_id) return Status::not_found("no such file batch");
   return run;
 }
 
@@ -221,7 +323,19 @@ Result<FileBatch> FileBatches::cancel(const std::string& ns, const std::string& 
                                       const std::string& id) {
   FileBatch batch;
   QUIRE_ASSIGN_OR_RETURN(const auto run, find(ns, store_id, id, batch));
-  if (!run) return batch;
+  if (!run) {
+    if (batch.ended()) return batch;
+    // The replica that carries it out finds this before its next step.
+    QUIRE_RETURN_IF_ERROR(services_.store->update_shared_meta(
+        record_name(ns, id), [&](const Record& before) -> Result<Record> {
+          if (!before) return Status::not_found("no such file batch");
+          QUIRE_ASSIGN_OR_RETURN(batch, read_file_batch_record(*before));
+          if (batch.ended()) return before;
+          cancel_files(batch);
+          return Record(file_batch_text(batch));
+        }));
+    return batch;
+  }
   {
     const std::lock_guard lock(run->mu);
     if (!run->batch.ended()) {
@@ -238,12 +352,7 @@ Result<FileBatch> FileBatches::cancel(const std::string& ns, const std::string& 
 
 void FileBatches::forget(const std::string& ns, const std::vector<std::string>& ids) {
   for (const std::string& id : ids) {
-    std::shared_ptr<Run> run;
-    {
-      const std::lock_guard lock(mu_);
-      if (const auto it = runs_.find({ns, id}); it != runs_.end()) run = it->second;
-    }
-    if (run) {
+    if (const auto run = running({ns, id})) {
       {
         const std::lock_guard lock(run->mu);
         run->gone = true;
@@ -251,22 +360,26 @@ void FileBatches::forget(const std::string& ns, const std::vector<std::string>& 
       }
       end(run);
     }
-    if (const Status s = services_.store->delete_meta(record_name(ns, id)); !s.ok())
+    if (const Status s = drop_record(ns, id); !s.ok())
       log_warning("the record of a file batch could not be deleted",
                   {{"namespace", ns}, {"batch", id}, {"reason", s.to_string()}});
   }
 }
 
-std::vector<std::string> FileBatches::waiting(const std::string& ns,
-                                              const std::string& store_id) const {
+std::vector<std::string> FileBatches::waiting(const std::string& ns, const std::string& store_id,
+                                              const std::vector<std::string>& ids) {
   std::vector<std::string> out;
-  const std::lock_guard lock(mu_);
-  for (auto it = runs_.lower_bound({ns, ""}); it != runs_.end() && it->first.first == ns; ++it) {
-    Run& run = *it->second;
-    const std::lock_guard run_lock(run.mu);
-    if (run.batch.store_id != store_id) continue;
-    for (const BatchFile& f : run.batch.files)
+  const auto add = [&](const FileBatch& batch) {
+    for (const BatchFile& f : batch.files)
       if (f.state == BatchFileState::kInProgress) out.push_back(f.id);
+  };
+  for (const std::string& id : ids) {
+    {
+      const std::lock_guard lock(mu_);
+      if (!runs_.contains({ns, id}) && (!is_shared() || ended_.contains({ns, id}))) continue;
+    }
+    const auto batch = get(ns, store_id, id);
+    if (batch.ok()) add(*batch);
   }
   return out;
 }
@@ -280,10 +393,14 @@ void FileBatches::post(const std::shared_ptr<Run>& run) {
     const std::lock_guard lock(mu_);
     if (stopping_) return;
   }
-  services_.timers->at(TimerQueue::Clock::now() + kFullQueue, [this, run] { post(run); });
+  post_later(run, kFullQueue);
 }
 
-/// Takes a file one step further. Returns whether the batch must wait for it.
+void FileBatches::post_later(const std::shared_ptr<Run>& run, std::chrono::milliseconds after) {
+  services_.timers->at(TimerQueue::Clock::now() + after, [this, run] { post(run); });
+}
+
+/// Takes a file one step further. Returns whether the batch must wait for it; it notes for what.
 bool FileBatches::attach_next(Run& run, std::size_t i) {
   std::string store_id;
   {
@@ -305,6 +422,7 @@ bool FileBatches::attach_next(Run& run, std::size_t i) {
       run.changed = true;
       return false;
     case AttachStep::At::kFailed:
+      if (s.catalog_away) break;
       state.state = BatchFileState::kFailed;
       state.error_code = openai_code(s.code);
       state.error_message = s.message;
@@ -316,7 +434,9 @@ bool FileBatches::attach_next(Run& run, std::size_t i) {
   }
   run.begun[i] = cutting;
   if (run.batch.cancelled || run.gone) run.cancel(i);
-  return state.state == BatchFileState::kInProgress;
+  if (state.state != BatchFileState::kInProgress) return false;
+  if (!run.waits) run.job_id = s.job_id;
+  return true;
 }
 
 void FileBatches::step(const std::shared_ptr<Run>& run) {
@@ -339,27 +459,37 @@ void FileBatches::step(const std::shared_ptr<Run>& run) {
     }
   } const leaving{*this};
 
+  (void)look_again(*run);
+  bool all = true;
   for (std::size_t done = 0; run->next < run->files.size(); ++run->next, ++done) {
-    if (done == kFilesOfAStep) return post(run);
-    if (attach_next(*run, run->next) && run->wait_for.empty())
-      run->wait_for = run->files[run->next].id;
+    all = done < kFilesOfAStep;
+    if (!all) break;
+    if (attach_next(*run, run->next)) run->waits = true;
   }
-  run->next = run->cutting = 0;
-  const std::string wait_for = std::exchange(run->wait_for, {});
-  if (const Status s = save(*run); !s.ok())
+  const Status saved = save(*run);
+  if (!saved.ok() && !catalog_is_away(saved))
     log_error("a file batch could not be saved; a restart repeats a part of it",
-              {{"namespace", run->ns}, {"reason", s.to_string()}});
-  bool ended = wait_for.empty();
+              {{"namespace", run->ns}, {"reason", saved.to_string()}});
+  if (!all) return post(run);
+  run->next = run->cutting = 0;
+  const std::string job_id = std::exchange(run->job_id, {});
+  bool ended = !std::exchange(run->waits, false);
   {
     const std::lock_guard lock(run->mu);
     ended = ended || run->batch.ended();  // the rest was cancelled
   }
-  if (ended) return end(run);
   // From here on the next step may run, and wait in its turn.
-  Subscription waiting = services_.ingest->jobs().when_synchronized(
-      run->ns, std::array{wait_for}, [this, weak = std::weak_ptr(run)] {
+  if (catalog_is_away(saved) || (!ended && job_id.empty())) return post_later(run, kAwayPause);
+  if (ended) return end(run);
+  Subscription waiting;
+  // The job may be another replica's. One that is not known any more has ended.
+  auto subscribed = services_.ingest->jobs().subscribe(
+      run->ns, job_id, [this, weak = std::weak_ptr(run)](JobEvent event, const JobSnapshot&) {
+        if (event != JobEvent::kDone) return;
         if (const auto again = weak.lock()) post(again);
       });
+  if (!subscribed.ok()) return post_later(run, kAwayPause);
+  waiting = std::move(*subscribed);
   const std::lock_guard lock(run->mu);
   if (run->turn == turn) std::swap(run->waiting, waiting);
 }

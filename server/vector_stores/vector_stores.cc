@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store_admin.h"
 #include "ingest/ingest_service.h"
 #include "ingest/prepared_text.h"
@@ -67,7 +68,9 @@ AttachStep failed(const Status& status, const std::string& ns, const std::string
                   "there is no document '" + id.substr(0, 256) + "' in the namespace '" + ns + "'");
   const bool busy = status.code() == Code::kFailedPrecondition;
   Problem p = problem_of(status, busy ? "document_not_ready" : "");
-  return failed(std::move(p.code), std::move(p.detail));
+  AttachStep step = failed(std::move(p.code), std::move(p.detail));
+  step.catalog_away = catalog_is_away(status);
+  return step;
 }
 
 bool is_cut_so(const DocumentManifest& head, const StaticChunking& chunking) {

@@ -63,6 +63,7 @@ struct AttachStep {
     kLater,     ///< it is to be cut again, which the caller did not allow now
     kFailed     ///< `code` and `message` say why
   } at = At::kFailed;
+  bool catalog_away = false;  ///< of kFailed: that is why, so it may work later
   DocumentInfo document;
   std::string job_id;
   std::string code, message;  ///< a code of the API

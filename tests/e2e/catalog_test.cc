@@ -262,6 +262,28 @@ TEST_F(Catalog, AKilledServicesJobGoesOnAtAnotherAndItComesBackWithoutIt) {
     EXPECT_EQ(int_at(a.json("GET", "/v1/documents/d" + std::to_string(i)), "version"), 1) << i;
 }
 
+TEST_F(Catalog, AFileBatchIsToldOfEverywhereAndGoesOnWhereItsServiceDies) {
+  const auto made = a.json("POST", "/v1/vector_stores", R"({"name":"Lights"})");
+  const std::string store = "/v1/vector_stores/" + text_at(made, "id");
+  ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("ready", text)), 200);
+  ASSERT_FALSE(begin_job(a, 8).empty());
+  int status = 0;
+  const auto batch = b.json("POST", store + "/file_batches", R"({"file_ids":["ready","d6","d7"]})",
+                            {}, &status);
+  ASSERT_EQ(status, 200) << json::serialize(batch);
+  const std::string path = store + "/file_batches/" + text_at(batch, "id");
+  const auto now = [&] { return a.json("GET", path); };
+  EXPECT_TRUE(soon([&] { return int_at(now(), "file_counts.completed") >= 1; }));
+  ASSERT_EQ(text_at(now(), "status"), "in_progress") << "it was too quick to be interrupted";
+  b.kill();
+  EXPECT_TRUE(soon([&] { return text_at(now(), "status") == "completed"; }))
+      << json::serialize(now());
+  EXPECT_EQ(int_at(now(), "file_counts.completed"), 3);
+  EXPECT_EQ(int_at(a.json("GET", store), "file_counts.completed"), 3);
+  b.start(folder.path() / "b", flags);
+  EXPECT_EQ(text_at(b.json("GET", path), "status"), "completed");
+}
+
 TEST_F(Catalog, JobsAreSeenListedAndCancelledAnywhere) {
   const std::string job = begin_job(a, 30);
   ASSERT_TRUE(soon([&] { return completed(b, job) >= 0; }));

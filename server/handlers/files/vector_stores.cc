@@ -56,7 +56,7 @@ Status each_file(Services& services, const std::string& ns, const std::string& s
 std::optional<json::object> store_json(Call& call, const VectorStore& s) {
   std::uint64_t bytes = 0, completed = 0, failed = 0, in_progress = 0;
   // A batch may attach a document that is in the vector store already.
-  std::vector<std::string> waiting = call.services.file_batches->waiting(call.ns, s.id);
+  std::vector<std::string> waiting = call.services.file_batches->waiting(call.ns, s.id, s.batches);
   std::ranges::sort(waiting);
   waiting.erase(std::unique(waiting.begin(), waiting.end()), waiting.end());
   in_progress = waiting.size();

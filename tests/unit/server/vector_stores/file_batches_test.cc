@@ -7,10 +7,13 @@
 #include <map>
 #include <set>
 
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store_admin.h"
 #include "server/config/config.h"
 #include "server/service/services.h"
 #include "server/vector_stores/vector_stores.h"
+#include "tests/support/harness/memory_catalog.h"
+#include "tests/support/harness/test_store.h"
 #include "tests/support/model_files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/stub_services.h"
@@ -24,16 +27,22 @@ using enum BatchFileState;
 class FakeDocuments : public test::StubIngest {
  public:
   void set(const std::string& id, DocumentStatus status) {
-    std::vector<std::function<void()>> ready;
+    std::vector<JobListener> ready;
     {
       const std::lock_guard lock(mu_);
       documents_[id].id = id;
+      documents_[id].job_id = id;
       documents_[id].status = status;
       if (status == DocumentStatus::kFailed)
         documents_[id].error = ItemError{"empty_document", "text has no text", ""};
       if (!is_pending(id)) ready.swap(waiting_[id]);
     }
-    for (const auto& call : ready) call();
+    for (const auto& call : ready) call(JobEvent::kDone, JobSnapshot());
+  }
+  /// Makes changes fail as they do while the catalog is away.
+  void set_away(bool away) {
+    const std::lock_guard lock(mu_);
+    patches_away_ = away;
   }
   /// Makes changes of the document wait until it is let go.
   void hold(const std::string& id) {
@@ -77,22 +86,24 @@ class FakeDocuments : public test::StubIngest {
       changed_.notify_all();
       changed_.wait(lock, [&] { return held_ != id; });
     }
+    if (patches_away_) return catalog_away("it is away in this test");
     DocumentInfo& d = documents_[std::string(id)];
     d.metadata_json = *patch.metadata_json;
     return d;
   }
-  Subscription when_synchronized(std::string_view, std::span<const std::string> ids,
-                                 std::function<void()> done) override {
+  /// The job of a document has its id.
+  Result<Subscription> subscribe(std::string_view, std::string_view job_id,
+                                 JobListener listener) override {
     {
       const std::lock_guard lock(mu_);
-      if (is_pending(ids[0])) {
-        waiting_[ids[0]].push_back(std::move(done));
+      if (is_pending(std::string(job_id))) {
+        waiting_[std::string(job_id)].push_back(std::move(listener));
         changed_.notify_all();
         return Subscription(std::make_shared<int>(0));
       }
     }
-    done();
-    return {};
+    listener(JobEvent::kDone, JobSnapshot());
+    return Subscription();
   }
   bool wait_for_waiter() {
     std::unique_lock lock(mu_);
@@ -112,9 +123,9 @@ class FakeDocuments : public test::StubIngest {
   std::mutex mu_;
   std::condition_variable changed_;
   std::map<std::string, DocumentInfo> documents_;
-  std::map<std::string, std::vector<std::function<void()>>> waiting_;
+  std::map<std::string, std::vector<JobListener>> waiting_;
   std::string held_;
-  bool reached_ = false;
+  bool reached_ = false, patches_away_ = false;
 };
 
 class FileBatchesTest : public ::testing::Test {
@@ -203,7 +214,7 @@ TEST_F(FileBatchesTest, AttachesWhatIsReadyAndSaysWhyTheRestFailed) {
   EXPECT_EQ(ended.files[1].error_message, "text has no text");
   EXPECT_NE(ended.files[2].error_message.find("no document 'c'"), std::string::npos);
   EXPECT_EQ(documents_.metadata("a"), R"({"vector_stores":["vs"],"year":1931})");
-  EXPECT_TRUE(batches().waiting("n", "vs").empty());
+  EXPECT_TRUE(batches().waiting("n", "vs", {"vsfb"}).empty());
 }
 
 TEST_F(FileBatchesTest, ManyFilesAreAttachedInOrder) {
@@ -222,7 +233,7 @@ TEST_F(FileBatchesTest, WaitsForADocumentThatIsBeingCached) {
   ASSERT_OK(batches().begin("n", batch("vsfb", {"slow", "a"})));
   ASSERT_TRUE(documents_.wait_for_waiter());
   EXPECT_EQ(states(now("vsfb")), (std::vector{kInProgress, kCompleted}));
-  EXPECT_EQ(batches().waiting("n", "vs"), std::vector<std::string>{"slow"});
+  EXPECT_EQ(batches().waiting("n", "vs", {"vsfb"}), std::vector<std::string>{"slow"});
   documents_.set("slow", DocumentStatus::kReady);
   EXPECT_EQ(states(wait_end("vsfb")), (std::vector{kCompleted, kCompleted}));
 }
@@ -267,7 +278,7 @@ TEST_F(FileBatchesTest, GoesOnAfterARestart) {
   start();
   batches().resume();
   // Nobody asks for it by name.
-  for (int i = 0; i < 20000 && !batches().waiting("n", "vs").empty(); ++i)
+  for (int i = 0; i < 20000 && !batches().waiting("n", "vs", {"vsfb"}).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(documents_.metadata("slow"), R"({"vector_stores":["vs"]})");
   EXPECT_EQ(states(now("vsfb")), (std::vector{kCompleted, kCompleted}));
@@ -282,7 +293,7 @@ TEST_F(FileBatchesTest, ABatchThatTheListLacksGoesOnOnceAskedFor) {
   documents_.set("a", DocumentStatus::kReady);
   start();
   batches().resume();
-  EXPECT_TRUE(batches().waiting("n", "vs").empty());
+  EXPECT_TRUE(batches().waiting("n", "vs", {"vsfb"}).empty());
   EXPECT_EQ(states(wait_end("vsfb")), std::vector{kCompleted});
 }
 
@@ -297,7 +308,7 @@ TEST_F(FileBatchesTest, ABatchBelongsToItsNamespaceAndVectorStore) {
     EXPECT_EQ(batches().get("m", "vs", id).code(), Code::kNotFound);
     EXPECT_EQ(batches().cancel("n", "other", id).code(), Code::kNotFound);
   }
-  EXPECT_TRUE(batches().waiting("m", "vs").empty());
+  EXPECT_TRUE(batches().waiting("m", "vs", {"running", "ended"}).empty());
   FileBatch stray = batch("stray", {"a"});
   stray.store_id = "none";
   EXPECT_EQ(batches().begin("n", stray).code(), Code::kNotFound);
@@ -342,6 +353,152 @@ TEST_F(FileBatchesTest, ADamagedRecordIsAnError) {
   wait_until_none_runs();
   ASSERT_OK(store_->put_meta("server/file_batches/n/vsfb", "{}"));
   EXPECT_EQ(batches().get("n", "vs", "vsfb").code(), Code::kCorruption);
+}
+
+TEST_F(FileBatchesTest, ACatalogThatIsAwayFailsNoFile) {
+  documents_.set("a", DocumentStatus::kReady);
+  documents_.set_away(true);
+  ASSERT_OK(batches().begin("n", batch("vsfb", {"a", "none"})));
+  wait("vsfb", [](const FileBatch& b) { return b.count(kFailed) == 1; });
+  EXPECT_EQ(states(now("vsfb")), (std::vector{kInProgress, kFailed}));
+  documents_.set_away(false);
+  EXPECT_EQ(states(wait_end("vsfb")), (std::vector{kCompleted, kFailed}));
+}
+
+/// Two services over one catalog. Both see the same documents, and each its own batches.
+class SharedFileBatchesTest : public ::testing::Test {
+ protected:
+  static constexpr std::chrono::milliseconds kTakeOver{300};
+  struct Replica {
+    std::shared_ptr<test::MemoryDisk> disk = std::make_shared<test::MemoryDisk>();
+    std::unique_ptr<AdminStore> store;
+    std::unique_ptr<Services> services;
+    FileBatches& batches() const { return *services->file_batches; }
+  };
+
+  SharedFileBatchesTest() {
+    for (Replica* r : {&a_, &b_}) {
+      StoreOptions options;
+      options.catalog.poll = std::chrono::milliseconds(20);
+      auto store = open_store_on(options, std::make_unique<test::MemoryTier>(r->disk), {},
+                                 std::make_unique<test::MemoryCatalog>(database_));
+      EXPECT_OK(store.status());
+      r->store = std::move(*store);
+      r->services = std::make_unique<Services>(Config());
+      r->services->store = r->store.get();
+      r->services->ingest = &documents_;
+      r->services->file_batches = std::make_shared<FileBatches>(*r->services, kTakeOver);
+    }
+    EXPECT_OK(change_vector_stores(*a_.services, "n", [](std::vector<VectorStore>& stores) {
+      stores.push_back({.id = "vs", .created_ms = 1});
+      return Status();
+    }));
+  }
+  ~SharedFileBatchesTest() override {
+    for (Replica* r : {&a_, &b_}) stop(*r);
+  }
+  static void stop(Replica& r) {
+    if (!r.services) return;
+    r.batches().stop();
+    r.services->timers->stop();
+    r.services->workers->stop();
+    r.services.reset();
+  }
+  static Status begin(const Replica& r, const std::vector<std::string>& files,
+                      const std::string& id = "vsfb") {
+    FileBatch b;
+    b.id = id;
+    b.store_id = "vs";
+    for (const std::string& f : files) b.files.push_back({.id = f});
+    return r.batches().begin("n", b);
+  }
+  /// Returns the states of the batch's files as a replica tells them, one letter each.
+  static std::string states(const Replica& r, const std::string& id = "vsfb") {
+    const auto batch = r.batches().get("n", "vs", id);
+    if (!batch.ok()) return batch.status().to_string();
+    std::string out;
+    for (const BatchFile& f : batch->files) out += batch_file_state_name(f.state)[0];
+    return out;
+  }
+  static std::string wait_for(const std::string& wanted, const Replica& r) {
+    std::string seen;
+    for (int i = 0; i < 4000 && (seen = states(r)) != wanted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return seen;
+  }
+
+  FakeDocuments documents_;
+  std::shared_ptr<test::MemoryDatabase> database_ = std::make_shared<test::MemoryDatabase>();
+  Replica a_, b_;
+};
+
+TEST_F(SharedFileBatchesTest, EveryReplicaTellsOfABatch) {
+  documents_.set("slow", DocumentStatus::kPrefilling);
+  documents_.set("x", DocumentStatus::kReady);
+  ASSERT_OK(begin(a_, {"slow", "x", "none"}));
+  EXPECT_EQ(wait_for("icf", b_), "icf");
+  EXPECT_EQ(b_.batches().waiting("n", "vs", {"vsfb"}), std::vector<std::string>{"slow"});
+  EXPECT_EQ(b_.batches().get("n", "other", "vsfb").code(), Code::kNotFound);
+  documents_.set("slow", DocumentStatus::kReady);
+  EXPECT_EQ(wait_for("ccf", b_), "ccf");
+  EXPECT_TRUE(b_.batches().waiting("n", "vs", {"vsfb"}).empty());
+  EXPECT_EQ(documents_.waiting(), 0u);
+}
+
+TEST_F(SharedFileBatchesTest, AnotherReplicaCancels) {
+  documents_.set("slow", DocumentStatus::kPrefilling);
+  documents_.set("x", DocumentStatus::kReady);
+  ASSERT_OK(begin(a_, {"x", "slow"}));
+  EXPECT_EQ(wait_for("ci", b_), "ci");
+  const auto cancelled = b_.batches().cancel("n", "vs", "vsfb");
+  ASSERT_OK(cancelled.status());
+  EXPECT_TRUE(cancelled->cancelled);
+  EXPECT_EQ(states(b_), "cc");
+  EXPECT_EQ(cancelled->files[1].state, kCancelled);
+  const auto there = a_.batches().get("n", "vs", "vsfb");
+  ASSERT_OK(there.status());
+  EXPECT_EQ(there->files[1].state, kCancelled);
+  documents_.set("slow", DocumentStatus::kReady);
+  for (Replica* r : {&a_, &b_}) stop(*r);
+  EXPECT_EQ(documents_.metadata("slow"), "");
+}
+
+TEST_F(SharedFileBatchesTest, WhatAReplicaThatIsGoneHasBegunGoesOnElsewhere) {
+  documents_.set("slow", DocumentStatus::kPrefilling);
+  ASSERT_OK(begin(a_, {"slow"}));
+  ASSERT_TRUE(documents_.wait_for_waiter());
+  stop(a_);
+  documents_.set("slow", DocumentStatus::kReady);
+  EXPECT_EQ(states(b_), "i");
+  EXPECT_EQ(wait_for("c", b_), "c");
+  EXPECT_EQ(documents_.metadata("slow"), R"({"vector_stores":["vs"]})");
+}
+
+TEST_F(SharedFileBatchesTest, ABatchIsDeletedForAll) {
+  documents_.set("slow", DocumentStatus::kPrefilling);
+  ASSERT_OK(begin(a_, {"slow"}));
+  ASSERT_TRUE(documents_.wait_for_waiter());
+  b_.batches().forget("n", {"vsfb"});
+  EXPECT_EQ(b_.batches().get("n", "vs", "vsfb").code(), Code::kNotFound);
+  documents_.set("slow", DocumentStatus::kReady);
+  for (int i = 0; i < 4000 && a_.batches().get("n", "vs", "vsfb").ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(a_.batches().get("n", "vs", "vsfb").code(), Code::kNotFound);
+}
+
+TEST_F(SharedFileBatchesTest, RunningBatchesOfOtherReplicasMakeNoRoom) {
+  documents_.set("slow", DocumentStatus::kQueued);
+  documents_.set("x", DocumentStatus::kReady);
+  ASSERT_OK(begin(a_, {"slow"}, "running"));
+  ASSERT_OK(begin(a_, {"x"}, "ended"));
+  for (std::size_t i = 2; i < FileBatches::kMostOfAStore; ++i)
+    ASSERT_OK(begin(a_, {"slow"}, "more" + std::to_string(i)));
+  for (int i = 0; i < 4000 && states(b_, "ended") != "c"; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_OK(begin(b_, {"slow"}, "last"));
+  EXPECT_EQ(states(b_, "running"), "i");
+  EXPECT_EQ(b_.batches().get("n", "vs", "ended").code(), Code::kNotFound);
+  EXPECT_EQ(begin(b_, {"slow"}, "one too many").code(), Code::kResourceExhausted);
 }
 
 }  // namespace
