@@ -57,8 +57,19 @@ Status damaged(const char* what) {
   return Status::corruption(std::string("a stored ") + what + " record is damaged");
 }
 
-Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* what,
-                                 std::uint8_t newest = kVersion) {
+/// Returns the newest version of a kind of record that this program writes.
+std::uint8_t newest_version(Kind kind) {
+  switch (kind) {
+    case Kind::kHead:
+      return kTextNameVersion;
+    case Kind::kTokens:
+      return kRelatedVersion;
+    default:
+      return kVersion;
+  }
+}
+
+Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* what) {
   if (bytes.size() < kEnvelopeBytes || bytes[0] != 'Q' || bytes[1] != 'R' ||
       bytes[2] != static_cast<char>(kind))
     return damaged(what);
@@ -67,7 +78,7 @@ Result<ByteReader> open_envelope(std::string_view bytes, Kind kind, const char* 
   const std::uint64_t want = header.number<std::uint64_t>();
   const std::string_view payload = bytes.substr(kEnvelopeBytes);
   if (envelope_hash(kind, version, payload) != want) return damaged(what);
-  if (version < kVersion || version > newest)
+  if (version < kVersion || version > newest_version(kind))
     return Status::corruption(std::string("a stored ") + what + " record has version " +
                               std::to_string(version) + ", newer than this program knows");
   return ByteReader(payload);
@@ -129,8 +140,7 @@ std::string encode_head(const DocumentManifest& m) {
 }
 
 Result<DocumentManifest> decode_head(std::string_view bytes) {
-  QUIRE_ASSIGN_OR_RETURN(ByteReader r,
-                         open_envelope(bytes, Kind::kHead, "document", kTextNameVersion));
+  QUIRE_ASSIGN_OR_RETURN(ByteReader r, open_envelope(bytes, Kind::kHead, "document"));
   const bool left = bytes[3] >= static_cast<char>(kLeftContextVersion),
              named = bytes[3] == static_cast<char>(kTextNameVersion);
   DocumentManifest m;
@@ -234,7 +244,7 @@ std::string encode_tokens(const DocumentManifest& m) {
 }
 
 Status decode_tokens(std::string_view bytes, DocumentManifest* m) {
-  auto opened = open_envelope(bytes, Kind::kTokens, "token", kRelatedVersion);
+  auto opened = open_envelope(bytes, Kind::kTokens, "token");
   if (!opened.ok()) return opened.status();
   ByteReader r = *opened;
   if (r.varint(kMaxChunks) != m->chunks.size() || !r.ok()) return damaged("token");
@@ -293,11 +303,7 @@ Result<std::string> decode_text(std::string_view bytes) {
 
 Status check_envelope(std::string_view bytes) {
   if (bytes.size() < kEnvelopeBytes) return damaged("small");
-  const auto kind = static_cast<Kind>(bytes[2]);
-  const std::uint8_t newest = kind == Kind::kHead     ? kTextNameVersion
-                              : kind == Kind::kTokens ? kMarksVersion
-                                                      : kVersion;
-  return open_envelope(bytes, kind, "catalog", newest).status();
+  return open_envelope(bytes, static_cast<Kind>(bytes[2]), "catalog").status();
 }
 
 std::string encode_opaque(std::string_view value) {

@@ -91,8 +91,15 @@ TEST(StoreDamageChild, DISABLED_WritesDocuments) {
   if (!store.ok()) ::_exit(2);
   const auto first = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_FIRST", 0));
   const auto count = static_cast<std::uint64_t>(test::env_int("QUIRE_DAMAGE_COUNT", 0));
+  // Documents of all layouts of the record of their tokens.
+  const auto vary = [](std::uint64_t i) {
+    return [i](DocumentManifest& m) {
+      if (i % 3 == 1) m.marks = {{0, 1, "A heading"}};
+      if (i % 3 == 2) m.related = {{"", "", 0, {1, 2}}, {"other", "sha256:1", 3, {7}}};
+    };
+  };
   for (std::uint64_t i = first; i < first + count; ++i)
-    if (!test::put_document(**store, id_of(i), {i}).ok()) ::_exit(3);
+    if (!test::put_document(**store, id_of(i), {i}, {}, false, vary(i)).ok()) ::_exit(3);
   if (test::env_int("QUIRE_DAMAGE_CRASH", 0) == 1) ::_exit(0);
   store->reset();
   ::_exit(0);
@@ -351,6 +358,9 @@ TEST_F(StoreDamage, ARepairOfAWholeStoreKeepsEverything) {
     EXPECT_OK(test::check_segment(**store, *handle, i));
   }
   EXPECT_EQ((*store)->namespaces().at(0).documents, kDocuments) << "the index is made anew";
+  const auto verified = (*store)->verify();
+  ASSERT_OK(verified);
+  EXPECT_EQ(verified->bad_documents, 0u) << verified->problems.front();
 }
 
 TEST_F(StoreDamage, ALostManifestLosesNoDocument) {
@@ -447,6 +457,9 @@ TEST_F(StoreDamage, ABackupIsIncrementalVerifiedAndComesBack) {
     ASSERT_OK(third);
     EXPECT_EQ(third->number, 3u);
     EXPECT_EQ(third->backups, 2u) << "two are kept";
+    for (const char* within : {"", "/backups"})
+      EXPECT_EQ((*store)->backup(folder.path() + within, 0).status().field(), "to")
+          << "it would be lost with the store";
   }
   ASSERT_OK(restore_store(backups, restored));
   EXPECT_EQ(restore_store(backups, restored).code(), Code::kFailedPrecondition);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -157,7 +158,8 @@ inline std::string text_of(const std::string& id, std::size_t bytes = 90) {
 /// Writes segments and document in one call; the handles are dropped at the end.
 inline Status put_document(Store& store, const std::string& id,
                            const std::vector<std::uint64_t>& keys, const SegmentShape& shape = {},
-                           bool pinned = false) {
+                           bool pinned = false,
+                           const std::function<void(DocumentManifest&)>& edit = {}) {
   std::vector<SegmentHandle> handles;
   for (auto key : keys) {
     auto found = store.find_segment(key_of(key));
@@ -168,6 +170,7 @@ inline Status put_document(Store& store, const std::string& id,
   }
   DocumentManifest m = manifest_of(id, keys);
   m.pinned = pinned;
+  if (edit) edit(m);
   return store.commit_document(m, text_of(id), handles).status();
 }
 

@@ -101,6 +101,7 @@ TEST(Record, RelatedChunksFollowTheMarksAndNeedANewerProgram) {
     if (marked) m.marks = {{0, 1, "A"}};
     const std::string bytes = encode_tokens(m);
     EXPECT_EQ(bytes[3], 3);
+    EXPECT_OK(check_envelope(bytes));
     ASSERT_OK(decode_tokens(bytes, &head));
     EXPECT_EQ(head.related, m.related);
     EXPECT_EQ(head.marks, m.marks);
