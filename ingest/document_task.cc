@@ -103,9 +103,12 @@ Result<bool> DocumentTask::synchronize_without_work(const SavedInput& saved) {
   } else if (head.code() != Code::kNotFound && head.code() != Code::kCorruption) {
     return head.status();
   }
-  // A restart may repeat an item that a later job has replaced. Names of jobs tell their order only
-  // where one replica made both; the shared catalog knows it for the others.
-  if (existing_ready_ && existing_->job_id > work_.job_id &&
+  // A restart may repeat an item that a later job has replaced, and a later job may have begun
+  // first. One with a condition is refused by what the later one has made. Names of jobs tell their
+  // order only where one replica made both; the shared catalog knows it for the others.
+  const bool unconditional = !settings.if_match && !settings.if_none_match_any &&
+                             settings.if_exists == IfExists::kUpsert;
+  if (unconditional && existing_ready_ && existing_->job_id > work_.job_id &&
       context_.store.shared_jobs() == nullptr && context_.table.knows(existing_->job_id)) {
     end(good(ItemResult::kUpdated, *existing_));
     return true;

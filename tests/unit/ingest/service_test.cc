@@ -1,5 +1,6 @@
 // The document service takes documents in: results, errors, preconditions, concurrency,
 // cancellation, failures of store and engine.
+#include <algorithm>
 #include <thread>
 
 #include "cachestore/catalog/shared_catalog.h"
@@ -163,6 +164,38 @@ TEST_F(ServiceTest, PreconditionsOnTheContentHash) {
   o.if_match = service_->documents().get("default", "a")->content_hash;
   EXPECT_EQ(results(put(one(doc("a", "two")), o)), "updated");
   EXPECT_EQ(service_->submit("default", one(doc("a", "three")), o).status().field(), "If-Match");
+}
+
+TEST_F(ServiceTest, OfManyConditionalWritesAtOnceOneWins) {
+  for (int round = 0; round < 40; ++round) {
+    const bool fresh = round % 2 == 0;  // else the document is there
+    const std::string id = "d" + std::to_string(round);
+    BatchOptions o;
+    if (fresh) {
+      o.if_exists = IfExists::kError;
+    } else {
+      put(one(doc(id, "the first")));
+      o.if_match = service_->documents().get("default", id)->content_hash;
+    }
+    std::vector<std::string> ends(6);
+    {
+      std::vector<std::jthread> clients;
+      for (std::size_t i = 0; i < ends.size(); ++i)
+        clients.emplace_back([&, i] {
+          const auto job = service_->submit("default", one(doc(id, "text " + std::to_string(i))),
+                                            o);
+          ends[i] = job.ok() ? results(wait(job)) : "refused";
+        });
+    }
+    const std::string won = fresh ? "created" : "updated";
+    ASSERT_EQ(std::ranges::count(ends, won), 1) << round;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const bool has = *service_->documents().content("default", id) == "text " + std::to_string(i);
+      EXPECT_EQ(has, ends[i] == won) << ends[i];
+      EXPECT_TRUE(ends[i] == won || ends[i] == "refused" || ends[i].starts_with("failed("))
+          << ends[i];
+    }
+  }
 }
 
 TEST_F(ServiceTest, OfTwoConditionalWritesInFlightOneWins) {
