@@ -1,6 +1,8 @@
 #include "readers/formats/html.h"
 
 #include <libxml/HTMLparser.h>
+#include <libxml/SAX2.h>
+#include <libxml/parserInternals.h>
 #include <libxml/tree.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <climits>
 #include <initializer_list>
 #include <memory>
+#include <string>
 
 #include "base/index.h"
 #include "readers/formats/document_builder.h"
@@ -226,6 +229,14 @@ const xmlNode* find(const xmlNode* root, std::string_view name) {
   return nullptr;
 }
 
+constexpr int kMostLevels = 4096;
+
+void start_element(void* context, const xmlChar* name, const xmlChar** attributes) {
+  auto* const parser = static_cast<xmlParserCtxt*>(context);
+  if (parser->nodeNr >= kMostLevels) return xmlStopParser(parser);
+  xmlSAX2StartElement(context, name, attributes);
+}
+
 }  // namespace
 
 Result<ReadDocument> document_of_html(std::string_view utf8) {
@@ -233,6 +244,10 @@ Result<ReadDocument> document_of_html(std::string_view utf8) {
   const std::unique_ptr<htmlParserCtxt, decltype(&htmlFreeParserCtxt)> parser(htmlNewParserCtxt(),
                                                                               &htmlFreeParserCtxt);
   if (!parser) return Status::exhausted("needs more memory than it may take");
+  // The library alone would end at 256 levels and drop the rest: old pages and mails leave as many
+  // elements open. What an end tag costs grows with the level, so there is a limit all the same.
+  parser->options |= XML_PARSE_HUGE;
+  parser->sax->startElement = &start_element;
   const std::unique_ptr<xmlDoc, decltype(&xmlFreeDoc)> page(
       htmlCtxtReadMemory(parser.get(), utf8.data(), static_cast<int>(utf8.size()), nullptr, "UTF-8",
                          HTML_PARSE_RECOVER | HTML_PARSE_NOERROR | HTML_PARSE_NOWARNING |
@@ -241,6 +256,9 @@ Result<ReadDocument> document_of_html(std::string_view utf8) {
   // What was parsed until then would be a text that ends early.
   if (parser->errNo == XML_ERR_NO_MEMORY)
     return Status::exhausted("needs more memory than it may take; split it");
+  if (parser->disableSAX != 0)
+    return Status::invalid("", "has elements in more than " + std::to_string(kMostLevels) +
+                                   " levels; close them, or convert the page to text");
   const xmlNode* root = page ? xmlDocGetRootElement(page.get()) : nullptr;
   if (!root) return Status::invalid("", "has no text");
   ReadDocument out = Walker(false).walk(root);

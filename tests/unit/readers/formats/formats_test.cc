@@ -9,6 +9,7 @@
 namespace quire {
 namespace {
 
+using ::testing::AllOf;
 using testing::docx_of;
 using testing::epub_of;
 using ::testing::HasSubstr;
@@ -105,6 +106,18 @@ TEST(HtmlReader, UsesTheEncodingThatThePageDeclares) {
                      "page.html");
   EXPECT_EQ(d.text, "ΑΒΓ\n");
   EXPECT_EQ(one("<html><body>x", "page.txt").text, "x\n") << "the content decides, not the name";
+}
+
+TEST(HtmlReader, ElementsThatAreLeftOpenLoseNothing) {
+  std::string page = "<html><body>";
+  for (int i = 0; i < 1000; ++i) page += "<font size=2>post " + std::to_string(i) + "<br>\n";
+  EXPECT_THAT(one(page + "<p>last</p></body></html>", "mail.html").text,
+              AllOf(HasSubstr("post 254"), HasSubstr("post 999"), HasSubstr("last")));
+  std::string deep;
+  for (int i = 0; i < 5000; ++i) deep += "<blockquote>";
+  const auto refused = read(deep + "text", "deep.html");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("levels"));
 }
 
 TEST(HtmlReader, EndlessNestingIsNoCrash) {
