@@ -5,8 +5,9 @@
 
 #include "base/dtype.h"
 
-// This file is compiled without contraction, so that wider vectors give the same bits.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// This file is compiled without contraction, so that wider vectors give the same bits. What chooses
+// among the clones runs before the thread sanitizer has begun, which then crashes.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define QUIRE_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define QUIRE_CLONES
