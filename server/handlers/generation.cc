@@ -111,7 +111,9 @@ void fit_chunks(Generation& g, QueryRequest& q,
   const std::int64_t window = g.call->model().engine->info().max_model_len;
   const std::int64_t beside = window - count_of(q.prefix_ids) - longest;
   const bool chosen = !g.chosen.chunks.empty();
-  const bool too_long = tokens + 1 > beside && !leaves_out(q.cache);
+  // A strategy that leaves out blocks gets whole documents where these are named.
+  const bool found = !g.chosen.documents.empty();
+  const bool too_long = tokens + 1 > beside && (found || !leaves_out(q.cache));
   const std::int64_t room = beside - std::min<std::int64_t>(q.sampling.max_tokens, window / 4);
   if ((!chosen && !too_long) || room <= 0) return;
   ChunkLimits limits;
@@ -538,8 +540,11 @@ Problem engine_problem(const Status& status) {
   if (status.code() == Code::kInternal || status.code() == Code::kCorruption)
     log_error("a query failed", {{"reason", status.to_string()}});
   if (status.code() == Code::kDeadlineExceeded)
-    return make_problem("deadline_exceeded", "the query was not finished within timeout_ms",
-                        "timeout_ms");
+    return make_problem(
+        "deadline_exceeded",
+        "the query was not finished within timeout_ms (600000 if it is not given); ask "
+        "for fewer tokens, stream the answer, or allow more time",
+        "timeout_ms");
   return problem_of(status);
 }
 

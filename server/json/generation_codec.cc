@@ -144,8 +144,8 @@ void read_cache(JsonReader& parent, CacheOptions& out) {
   r.boolean("write", out.write);
   r.boolean("dedupe", out.dedupe);
   if (r.has("positions")) {
-    r.one_of("positions", positions, {"global", "compact", "naive"});
-    if (positions == "global") out.positions = PositionMode::kGlobal;
+    r.one_of("positions", positions, {"global", "aligned", "compact", "naive"});
+    if (positions == "global" || positions == "aligned") out.positions = PositionMode::kGlobal;
     if (positions == "compact") out.positions = PositionMode::kCompact;
     if (positions == "naive") out.positions = PositionMode::kLocalNaive;
   }

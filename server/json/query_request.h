@@ -58,7 +58,7 @@ struct QueryBody {
   bool stream = false, skip_missing = false, citations = true;
   OnNotReady on_not_ready = OnNotReady::kWait;
   ExplainLevel explain = ExplainLevel::kSummary;
-  std::int64_t timeout_ms = 30000;
+  std::int64_t timeout_ms = 600'000;
   std::string cache_salt;
   SamplingOptions sampling;
   CacheOptions cache;

@@ -4,6 +4,8 @@
 #include <array>
 #include <boost/json.hpp>
 #include <functional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/json_parse.h"
@@ -144,9 +146,12 @@ Result<ToolCall> ask(const json::object& arguments) {
                     const auto* citations = answer.if_contains("citations");
                     if (!citations || citations->as_array().empty()) return out;
                     out += "\n\nSupported by:";
+                    std::set<std::string> shown;  // sentences may have one passage in common
                     for (const json::value& item : citations->as_array()) {
                       const json::object& c = item.as_object();
-                      out += "\n[" + text_at(c, "document_id") + "] " + text_at(c, "quote");
+                      std::string line = "\n[" + text_at(c, "document_id") + "] " +
+                                         text_at(c, "quote");
+                      if (shown.insert(line).second) out += line;
                     }
                     return out;
                   }};

@@ -4,6 +4,7 @@
 
 #include "base/index.h"
 #include "base/json_parse.h"
+#include "engine/gguf/gguf.h"
 #include "server/handlers/common.h"
 #include "server/json/text.h"
 #include "server/protocols/chat_run.h"
@@ -123,10 +124,15 @@ void generate(std::shared_ptr<Call> call, OllamaKind kind) {
            [kind](const Generation& g) { return std::make_shared<OllamaReply>(g, kind); });
 }
 
+bool is_gguf(const std::string& model_path) {
+  const auto file = find_gguf(model_path);
+  return file.ok() && file->has_value();
+}
+
 /// What the protocol says of a model in lists.
 json::object details(const EngineInfo& info) {
   return {{"parent_model", ""},
-          {"format", info.model_path.ends_with(".gguf") ? "gguf" : "safetensors"},
+          {"format", is_gguf(info.model_path) ? "gguf" : "safetensors"},
           {"family", info.model_type},
           {"families", json::array{json::value(info.model_type)}},
           {"parameter_size", std::to_string(info.num_parameters / 1'000'000) + "M"},

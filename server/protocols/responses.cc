@@ -88,7 +88,9 @@ class ResponsesReply final : public ReplyWriter {
     close_item();
     const bool whole = record_->finish_reason != "length";
     json::array output;
-    for (const Item& i : items_) output.push_back(item(i, whole ? "completed" : "incomplete"));
+    // Only what was being written when the answer ended is cut.
+    for (const Item& i : items_)
+      output.push_back(item(i, whole || &i != &items_.back() ? "completed" : "incomplete"));
     json::object body = response(whole ? "completed" : "incomplete", std::move(output));
     if (stream_) {
       (void)send(whole ? "response.completed" : "response.incomplete",

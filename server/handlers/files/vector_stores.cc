@@ -141,18 +141,23 @@ void reply_store(Call& call, const VectorStore& s) {
   if (const auto body = store_json(call, s)) call.reply_json(200, *body);
 }
 
+/// Fails the call for an error of change_membership() or of looking a document up.
+void fail_file(Call& call, const Status& status, const std::string& store_id,
+               const std::string& id) {
+  if (!is_not_in_vector_store(status)) return fail_document(call, status, id);
+  call.fail(make_problem(
+      "document_not_found",
+      "the document '" + id.substr(0, 256) + "' is not in the vector store '" + store_id + "'",
+      "file_id"));
+}
+
 /// Returns the document of the path if it is in the vector store; none: the call was failed.
 std::optional<DocumentInfo> file_of_path(Call& call, const VectorStore& store) {
   const std::string id = call.path_param("file");
   auto d = call.services.ingest->documents().get(call.ns, id);
-  Status status = d.status();
-  if (d.ok() && !is_in_vector_store(*d, store.id))
-    status = Status::not_found("it is not in this vector store");
-  if (!status.ok()) {
-    fail_document(call, status, id);
-    return std::nullopt;
-  }
-  return std::move(*d);
+  if (d.ok() && is_in_vector_store(*d, store.id)) return std::move(*d);
+  fail_file(call, d.ok() ? not_in_vector_store() : d.status(), store.id, id);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -398,7 +403,7 @@ void modify_vector_store_file(std::shared_ptr<Call> call) {
                                    {.change = Membership::Change::kAttributes,
                                     .store_id = store->id,
                                     .attributes = std::move(body.attributes)});
-  if (!d.ok()) return fail_document(*call, d.status(), file);
+  if (!d.ok()) return fail_file(*call, d.status(), store->id, file);
   call->reply_json(200, file_of_store_json(call->services, *d, store->id));
 }
 
@@ -408,7 +413,7 @@ void detach_file(std::shared_ptr<Call> call) {
   const std::string file = call->path_param("file");
   const auto d = change_membership(call->services, call->ns, file,
                                    {.change = Membership::Change::kDetach, .store_id = store->id});
-  if (!d.ok()) return fail_document(*call, d.status(), file);
+  if (!d.ok()) return fail_file(*call, d.status(), store->id, file);
   call->reply_json(
       200, json::object{{"id", file}, {"object", "vector_store.file.deleted"}, {"deleted", true}});
 }
