@@ -1,7 +1,9 @@
 #include "server/vector_stores/file_batches.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/log.h"
@@ -20,7 +22,8 @@ constexpr std::size_t kFilesOfAStep = 16;  // then other calls have their turn o
 constexpr std::size_t kMostCutting = 8;    // files of a batch that are cut again at once
 constexpr std::chrono::milliseconds kFullQueue{200};
 constexpr std::chrono::milliseconds kAwayPause{1000};  // until an answer may come again
-constexpr std::size_t kMostRemembered = 4096;          // batches of which something is known here
+constexpr std::chrono::seconds kLongestWait{60};       // for news of a job
+constexpr std::size_t kMostRemembered = 1u << 17;      // batches of which something is known here
 
 using Clock = std::chrono::steady_clock;
 using Record = std::optional<std::string>;
@@ -98,11 +101,12 @@ void FileBatches::stop() {
   std::unique_lock lock(mu_);
   stopping_ = true;
   idle_.wait(lock, [this] { return stepping_ == 0; });
-  for (auto& [_, run] : runs_) {
+  const auto runs = runs_;
+  lock.unlock();  // a listener that runs now may want it, and so may whoever holds a run
+  for (const auto& [_, run] : runs) {
     const std::lock_guard run_lock(run->mu);
     dropped.push_back(std::move(run->waiting));
   }
-  lock.unlock();  // a listener that runs now may want it
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -136,6 +140,11 @@ bool FileBatches::look_again(Run& run) const {
   if (!is_shared()) return false;
   const std::lock_guard lock(run.mu);
   const auto text = services_.store->get_shared_meta(record_name(run.ns, run.batch.id));
+  if (text.code() == Code::kNotFound) {
+    run.gone = true;
+    for (std::size_t i = 0; i < run.batch.files.size(); ++i) run.cancel(i);
+    return true;
+  }
   if (!text.ok()) return false;
   auto theirs = read_file_batch_record(*text);
   if (!theirs.ok()) return false;
@@ -260,8 +269,9 @@ bool FileBatches::is_left(const Key& key, const std::string& text) {
   const auto now = Clock::now();
   const std::lock_guard lock(mu_);
   if (elsewhere_.size() >= kMostRemembered) elsewhere_.clear();
-  const auto [it, fresh] = elsewhere_.try_emplace(key, text, now);
-  if (!fresh && it->second.text != text) it->second = {text, now};
+  const std::size_t hash = std::hash<std::string>()(text);
+  const auto [it, fresh] = elsewhere_.try_emplace(key, hash, now);
+  if (!fresh && it->second.hash != hash) it->second = {hash, now};
   if (now - it->second.since < take_over_after_) return false;
   elsewhere_.erase(it);
   return true;
@@ -481,15 +491,25 @@ void FileBatches::step(const std::shared_ptr<Run>& run) {
   // From here on the next step may run, and wait in its turn.
   if (catalog_is_away(saved) || (!ended && job_id.empty())) return post_later(run, kAwayPause);
   if (ended) return end(run);
-  Subscription waiting;
-  // The job may be another replica's. One that is not known any more has ended.
+  // The first of some causes begins the one next step: the job has done more documents, of which
+  // one may be a file's, or it has ended. It may be another replica's, and may be forgotten there
+  // unseen.
+  auto begin = [this, weak = std::weak_ptr(run),
+                begun = std::make_shared<std::atomic<bool>>(false)] {
+    const auto again = weak.lock();
+    if (again && !begun->exchange(true)) post(again);
+  };
   auto subscribed = services_.ingest->jobs().subscribe(
-      run->ns, job_id, [this, weak = std::weak_ptr(run)](JobEvent event, const JobSnapshot&) {
-        if (event != JobEvent::kDone) return;
-        if (const auto again = weak.lock()) post(again);
+      run->ns, job_id,
+      [begin, seen = std::int64_t{-1}](JobEvent event, const JobSnapshot& job) mutable {
+        const std::int64_t done = job.counts.completed + job.counts.failed + job.counts.cancelled;
+        const bool more = seen >= 0 && done != seen;  // the first event says how it stands
+        seen = done;
+        if (more || event == JobEvent::kDone) begin();
       });
   if (!subscribed.ok()) return post_later(run, kAwayPause);
-  waiting = std::move(*subscribed);
+  services_.timers->at(TimerQueue::Clock::now() + kLongestWait, begin);
+  Subscription waiting = std::move(*subscribed);
   const std::lock_guard lock(run->mu);
   if (run->turn == turn) std::swap(run->waiting, waiting);
 }

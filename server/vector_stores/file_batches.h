@@ -73,7 +73,7 @@ class FileBatches {
 
   /// The record of a batch that another replica carries out, as it was seen here.
   struct Seen {
-    std::string text;
+    std::size_t hash = 0;  // of its text
     std::chrono::steady_clock::time_point since;
   };
 

@@ -112,11 +112,11 @@ AttachStep cut_again(Services& services, const DocumentManifest& head, FileToAtt
                       !head.expires_at_ms;
   file.expires_at_ms.reset();
   if (!by_use) file.expires_at_ms = head.effective_expiry_ms();
-  ++file.tries;
   std::vector<DocumentInput> inputs;
   inputs.push_back(std::move(input));
   const auto job = services.ingest->submit(head.ns, std::move(inputs), options);
   if (!job.ok()) return failed(job.status(), head.ns, head.id);
+  ++file.tries;
   file.cut_job = job->id;
   return working(job->id);
 }
@@ -168,13 +168,21 @@ bool is_in_vector_store(const DocumentInfo& document, const std::string& store_i
   return std::ranges::find(ids, store_id) != ids.end();
 }
 
+Status not_in_vector_store() {
+  return Status(Code::kNotFound, "the vector store does not have this file", "file_id");
+}
+
+bool is_not_in_vector_store(const Status& status) {
+  return status.code() == Code::kNotFound && status.field() == "file_id";
+}
+
 Result<DocumentInfo> change_membership(Services& services, const std::string& ns,
                                        const std::string& id, const Membership& m) {
   DocumentCatalog& documents = services.ingest->documents();
   for (int i = 0;; ++i) {
     QUIRE_ASSIGN_OR_RETURN(const DocumentInfo d, documents.get(ns, id));
     if (m.change != Membership::Change::kAttach && !is_in_vector_store(d, m.store_id))
-      return Status::not_found("the vector store does not have this file");
+      return not_in_vector_store();
     DocumentPatch patch;
     patch.metadata_json = to_text(metadata_patch(metadata_object(d.metadata_json), m));
     if (m.expires_at_ms && (!*m.expires_at_ms || **m.expires_at_ms > unix_ms_now())) {

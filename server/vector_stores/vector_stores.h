@@ -28,6 +28,10 @@ MetadataFilter files_of_vector_store(const std::string& store_id);
 /// Returns whether the document is in the vector store.
 bool is_in_vector_store(const DocumentInfo& document, const std::string& store_id);
 
+/// The error of a document that is there, but not in the vector store that was asked.
+Status not_in_vector_store();
+bool is_not_in_vector_store(const Status& status);
+
 /// What becomes of a document's place in a vector store, of its attributes and of its life.
 struct Membership {
   enum class Change : unsigned char { kAttach, kDetach, kAttributes } change = Change::kAttach;
@@ -37,7 +41,8 @@ struct Membership {
   std::optional<std::optional<std::int64_t>> expires_at_ms = {};
 };
 /// Applies it to a document that is ready, on the version that it has just read. (disk) Errors:
-/// kNotFound, kFailedPrecondition (being replaced), those of DocumentCatalog::patch().
+/// kNotFound, not_in_vector_store(), kFailedPrecondition (being replaced), those of
+/// DocumentCatalog::patch().
 Result<DocumentInfo> change_membership(Services& services, const std::string& ns,
                                        const std::string& id, const Membership& membership);
 

@@ -484,6 +484,8 @@ TEST_F(SharedFileBatchesTest, ABatchIsDeletedForAll) {
   for (int i = 0; i < 4000 && a_.batches().get("n", "vs", "vsfb").ok(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(a_.batches().get("n", "vs", "vsfb").code(), Code::kNotFound);
+  stop(a_);
+  EXPECT_EQ(documents_.metadata("slow"), "") << "nothing is attached to what is gone";
 }
 
 TEST_F(SharedFileBatchesTest, RunningBatchesOfOtherReplicasMakeNoRoom) {
