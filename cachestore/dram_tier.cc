@@ -5,13 +5,10 @@
 namespace quire {
 
 DramTier::DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
-                   std::function<bool(SegmentId)> is_pinned)
-    : capacity_(capacity_bytes), is_pinned_(std::move(is_pinned)) {
-  if (policy == StorePolicy::kLru) {
-    policy_ = std::make_unique<LruPolicy<record::ValueName, ValueNameHash>>();
-  } else {
-    policy_ = std::make_unique<S3FifoPolicy<record::ValueName, ValueNameHash>>();
-  }
+                   std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas)
+    : capacity_(capacity_bytes),
+      is_pinned_(std::move(is_pinned)),
+      orders_(policy, std::move(quotas), &TenantQuota::dram_bytes) {
   stats_.capacity_bytes = capacity_bytes;
 }
 
@@ -24,7 +21,9 @@ std::shared_ptr<const ValueBuffer> DramTier::find(const record::ValueName& name)
   }
   ++stats_.hits;
   stats_.read_bytes += it->second->payload().size();
-  policy_->touch(name);
+  // Without quotas all tenants have one order, and the segment need not be looked up.
+  auto& tenant = orders_.has_quotas() ? *of_segment_.at(name.segment).tenant : orders_.of({});
+  tenant.order().touch(name);
   return it->second;
 }
 
@@ -39,31 +38,38 @@ bool DramTier::contains(const record::ValueName& name) const {
   return values_.contains(name);
 }
 
-bool DramTier::insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer) {
+bool DramTier::insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer,
+                      std::string_view tenant_name) {
   const std::uint64_t bytes = buffer->allocated_bytes();
   if (bytes > capacity_) return false;
   std::lock_guard lock(mu_);
   if (values_.contains(name)) return true;
-  evict_for(bytes);
-  if (stats_.used_bytes + bytes > capacity_) return false;
+  Orders::Tenant& tenant = orders_.of(tenant_name);
+  if (!make_room(bytes, tenant)) return false;
   Values& of = of_segment_[name.segment];
   of.names.insert(name);
   of.bytes += bytes;
+  of.tenant = &tenant;
   values_.emplace(name, std::move(buffer));
-  policy_->insert(name, bytes);
+  tenant.order().insert(name, bytes);
+  orders_.add(tenant, bytes);
   stats_.used_bytes += bytes;
   stats_.written_bytes += bytes;
   return true;
 }
 
-void DramTier::evict_for(std::uint64_t bytes) {
-  while (stats_.used_bytes + bytes > capacity_) {
-    // No new reference can be taken without mu_, so a buffer with one owner keeps one owner.
-    auto victim = policy_->evict([&](const record::ValueName& n) {
-      auto it = values_.find(n);
-      return it->second.use_count() == 1 && !is_pinned_(n.segment);
-    });
-    if (!victim) return;
+/// Evicts until the tier and the tenant's quota have room. Returns false if they cannot have it.
+bool DramTier::make_room(std::uint64_t bytes, Orders::Tenant& tenant) {
+  if (tenant.limit() > 0 && bytes > tenant.limit()) return false;
+  // No new reference can be taken without mu_, so a buffer with one owner keeps one owner.
+  const auto evictable = [&](const record::ValueName& n) {
+    return values_.at(n).use_count() == 1 && !is_pinned_(n.segment);
+  };
+  for (;;) {
+    const bool over_quota = tenant.limit() > 0 && tenant.bytes() + bytes > tenant.limit();
+    if (!over_quota && stats_.used_bytes + bytes <= capacity_) return true;
+    const auto victim = over_quota ? tenant.order().evict(evictable) : orders_.evict(evictable);
+    if (!victim) return false;
     ++stats_.evictions;
     stats_.evicted_bytes += values_.at(*victim)->allocated_bytes();
     remove(*victim);
@@ -79,7 +85,13 @@ void DramTier::remove(const record::ValueName& name) {
   auto of = of_segment_.find(name.segment);
   of->second.names.erase(name);
   of->second.bytes -= bytes;
+  orders_.subtract(*of->second.tenant, bytes);
   if (of->second.names.empty()) of_segment_.erase(of);
+}
+
+void DramTier::erase(const record::ValueName& name) {
+  of_segment_.at(name.segment).tenant->order().erase(name);
+  remove(name);
 }
 
 void DramTier::erase_segment(SegmentId segment) {
@@ -87,10 +99,7 @@ void DramTier::erase_segment(SegmentId segment) {
   auto it = of_segment_.find(segment);
   if (it == of_segment_.end()) return;
   const NameSet names = it->second.names;
-  for (const auto& name : names) {
-    policy_->erase(name);
-    remove(name);
-  }
+  for (const auto& name : names) erase(name);
 }
 
 DramTier::Held DramTier::held(SegmentId segment) const {
@@ -131,8 +140,7 @@ DramTier::Held DramTier::evict_segment(SegmentId segment) {
     }
     gone.bytes += buffer->allocated_bytes();
     if (name.part == record::Part::kValue) blocks.insert(name.block);
-    policy_->erase(name);
-    remove(name);
+    erase(name);
     ++requested_evictions_;
   }
   gone.blocks = blocks.size();
@@ -150,6 +158,11 @@ TierStats DramTier::stats() const {
   TierStats s = stats_;
   s.num_values = values_.size();
   return s;
+}
+
+std::uint64_t DramTier::bytes_of(std::string_view tenant) const {
+  std::lock_guard lock(mu_);
+  return orders_.bytes_of(tenant);
 }
 
 }  // namespace quire

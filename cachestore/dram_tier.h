@@ -5,16 +5,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "base/index.h"
-#include "cachestore/eviction.h"
 #include "cachestore/format/record.h"
 #include "cachestore/format/value_buffer.h"
 #include "cachestore/store.h"
 #include "cachestore/store_stats.h"
+#include "cachestore/tenant_orders.h"
 
 namespace quire {
 
@@ -29,14 +30,15 @@ struct ValueNameHash {
 };
 
 /// Keeps values in memory. A value that a reader holds (its buffer has other owners) or of a pinned
-/// segment is never evicted. If those leave no room, a new value is not kept. Threads: all methods
-/// concurrently; none waits on disk.
+/// segment is never evicted. If those leave no room, a new value is not kept. A tenant that has a
+/// quota never holds more; if its pins and readers leave no room in it, its new value is not kept.
+/// Threads: all methods concurrently; none waits on disk.
 class DramTier {
  public:
   /// Creates an empty tier. `is_pinned` is called under this tier's lock and must not call back
   /// into it.
   DramTier(std::uint64_t capacity_bytes, StorePolicy policy,
-           std::function<bool(SegmentId)> is_pinned);
+           std::function<bool(SegmentId)> is_pinned, TenantQuotas quotas = {});
 
   /// Returns the value and counts a use; null if it is not in DRAM.
   std::shared_ptr<const ValueBuffer> find(const record::ValueName& name);
@@ -44,8 +46,9 @@ class DramTier {
   std::shared_ptr<const ValueBuffer> peek(const record::ValueName& name) const;
   bool contains(const record::ValueName& name) const;
   /// Keeps the buffer if there is room or room can be made, else returns false. A name that is
-  /// already present keeps its buffer.
-  bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer);
+  /// already present keeps its buffer. All values of a segment are of one tenant.
+  bool insert(const record::ValueName& name, std::shared_ptr<const ValueBuffer> buffer,
+              std::string_view tenant = {});
   void erase_segment(SegmentId segment);
   struct Held {
     /// blocks with a value in DRAM; allocated bytes, sketches included
@@ -60,15 +63,20 @@ class DramTier {
   /// Returns the values and bytes that evict_segment() removed since start.
   std::pair<std::uint64_t, std::uint64_t> requested() const;
   TierStats stats() const;
+  /// Returns the allocated bytes of a tenant; without quotas those of all.
+  std::uint64_t bytes_of(std::string_view tenant) const;
 
  private:
+  using Orders = TenantOrders<record::ValueName, ValueNameHash>;
   using NameSet = std::unordered_set<record::ValueName, ValueNameHash>;
   struct Values {
     NameSet names;
     std::uint64_t bytes = 0;  // allocated
+    Orders::Tenant* tenant = nullptr;
   };
 
-  void evict_for(std::uint64_t bytes);         // mu_ held
+  bool make_room(std::uint64_t bytes, Orders::Tenant& tenant);  // mu_ held
+  void erase(const record::ValueName& name);                    // mu_ held
   void remove(const record::ValueName& name);  // mu_ held; not called by the policy
 
   const std::uint64_t capacity_;
@@ -77,7 +85,7 @@ class DramTier {
   // Guarded by mu_
   std::unordered_map<record::ValueName, std::shared_ptr<const ValueBuffer>, ValueNameHash> values_;
   std::unordered_map<SegmentId, Values> of_segment_;             // guarded by mu_
-  std::unique_ptr<EvictionPolicy<record::ValueName>> policy_;    // guarded by mu_
+  Orders orders_;                                                // guarded by mu_
   std::uint64_t requested_evictions_ = 0, requested_bytes_ = 0;  // guarded by mu_
   TierStats stats_;                                              // guarded by mu_
 };

@@ -5,13 +5,8 @@
 
 namespace quire {
 
-SegmentTable::SegmentTable(StorePolicy policy) {
-  if (policy == StorePolicy::kLru) {
-    policy_ = std::make_unique<LruPolicy<ContextKey, DigestHash>>();
-  } else {
-    policy_ = std::make_unique<S3FifoPolicy<ContextKey, DigestHash>>();
-  }
-}
+SegmentTable::SegmentTable(StorePolicy policy, TenantQuotas quotas)
+    : orders_(policy, std::move(quotas), &TenantQuota::disk_bytes) {}
 
 void SegmentTable::set_callback(std::function<void()> on_reapable) {
   std::lock_guard lock(callback_mu_);
@@ -57,43 +52,83 @@ bool SegmentTable::is_referenced(const ContextKey& key) const {
   return it != keys_.end() && it->second.refs > 0;
 }
 
-Result<SegmentId> SegmentTable::begin(const ContextKey& key) {
-  std::lock_guard lock(mu_);
-  auto& state = keys_[key];
-  if (state.live != 0)
+Result<SegmentId> SegmentTable::begin(const ContextKey& key, std::string_view tenant_name,
+                                      std::uint64_t bytes) {
+  std::unique_lock lock(mu_);
+  const auto known = keys_.find(key);
+  if (known != keys_.end() && known->second.live != 0)
     return Status(Code::kAlreadyExists, "the KV of this context is stored already");
-  if (state.writing) return Status::unavailable("the KV of this context is being written");
-  state.writing = true;
-  const SegmentId id = next_id_++;
-  writing_.insert(id);
-  writing_ids_[key] = id;
+  if (known != keys_.end() && known->second.writing)
+    return Status::unavailable("the KV of this context is being written");
+  Orders::Tenant& tenant = orders_.of(tenant_name);
+  const std::size_t doomed = reapable_.size();
+  const Status room = make_room(tenant, tenant_name, bytes);
+  const bool reap = reapable_.size() > doomed;
+  const SegmentId id = next_id_;
+  if (room.ok()) {
+    ++next_id_;
+    keys_[key].writing = true;
+    writing_.insert(id);
+    written_keys_[key] = {id, &tenant, bytes};
+    orders_.add(tenant, bytes);
+  }
+  lock.unlock();
+  if (reap) notify();
+  QUIRE_RETURN_IF_ERROR(room);
   return id;
+}
+
+/// Dooms segments of a tenant until its quota has room.
+Status SegmentTable::make_room(Orders::Tenant& tenant, std::string_view name, std::uint64_t bytes) {
+  while (tenant.limit() > 0 && tenant.bytes() + bytes > tenant.limit()) {
+    const auto victim = bytes > tenant.limit()
+                            ? std::nullopt
+                            : tenant.order().evict([&](const auto& k) { return is_evictable(k); });
+    if (!victim)
+      return Status::exhausted("the KV quota of '" + std::string(name) +
+                               "' on disk is used up: a context needs " + std::to_string(bytes) +
+                               " bytes, but " + std::to_string(tenant.bytes()) + " of " +
+                               std::to_string(tenant.limit()) +
+                               " are pinned, in use or being written; unpin or delete documents, "
+                               "or raise disk_bytes in cache.quotas_file");
+    doom(entries_.at(keys_.at(*victim).live), FreeReason::kBudget);
+  }
+  return {};
+}
+
+bool SegmentTable::is_evictable(const ContextKey& key) const {
+  const auto& state = keys_.at(key);
+  return state.pinned_refs == 0 && entries_.at(state.live).pins == 0;
+}
+
+/// Forgets that the key is being written, and what was promised for that.
+std::optional<SegmentTable::Writing> SegmentTable::end_writing(const ContextKey& key) {
+  const auto it = written_keys_.find(key);
+  if (it == written_keys_.end()) return std::nullopt;
+  const Writing writing = it->second;
+  written_keys_.erase(it);
+  writing_.erase(writing.id);
+  orders_.subtract(*writing.tenant, writing.bytes);
+  keys_[key].writing = false;
+  return writing;
 }
 
 void SegmentTable::abandon(const ContextKey& key) {
   std::lock_guard lock(mu_);
-  auto it = writing_ids_.find(key);
-  if (it == writing_ids_.end()) return;
-  writing_.erase(it->second);
-  writing_ids_.erase(it);
-  keys_[key].writing = false;
-  drop_if_empty(key);
+  if (end_writing(key)) drop_if_empty(key);
 }
 
 SegmentHandle SegmentTable::publish(SegmentInfo info) {
   std::lock_guard lock(mu_);
-  writing_.erase(info.id);
-  writing_ids_.erase(info.key);
-  auto& state = keys_[info.key];
-  state.writing = false;
-  return pin(enter(state, std::move(info)));
+  (void)end_writing(info.key);
+  return pin(enter(keys_[info.key], std::move(info)));
 }
 
 void SegmentTable::reserve(std::size_t segments) {
   std::lock_guard lock(mu_);
   keys_.reserve(segments);
   entries_.reserve(segments);
-  policy_->reserve(segments);
+  orders_.reserve(segments);
 }
 
 bool SegmentTable::restore(SegmentInfo info) {
@@ -114,20 +149,23 @@ SegmentTable::Entry& SegmentTable::enter(KeyState& state, SegmentInfo info) {
   ++num_live_;
   Entry& entry = entries_[info.id];
   entry.info = std::make_shared<const SegmentInfo>(std::move(info));
-  policy_->insert(key, entry.info->disk_bytes);
+  entry.tenant = &orders_.of(entry.info->tenant);
+  entry.tenant->order().insert(key, entry.info->disk_bytes);
+  orders_.add(*entry.tenant, entry.info->disk_bytes);
   if (state.pinned_refs > 0) set_pinned(key, state, true);
   return entry;
 }
 
 /// The policy does not know pinned segments, so that looking for a victim never passes over them.
 void SegmentTable::set_pinned(const ContextKey& key, const KeyState& state, bool pinned) {
-  const std::uint64_t bytes = entries_.at(state.live).info->disk_bytes;
+  const Entry& entry = entries_.at(state.live);
+  const std::uint64_t bytes = entry.info->disk_bytes;
   if (pinned && pinned_.insert(state.live).second) {
     pinned_bytes_ += bytes;
-    policy_->erase(key);
+    entry.tenant->order().erase(key);
   } else if (!pinned && pinned_.erase(state.live) > 0) {
     pinned_bytes_ -= bytes;
-    policy_->insert(key, bytes);
+    entry.tenant->order().insert(key, bytes);
   }
 }
 
@@ -141,11 +179,12 @@ std::optional<SegmentHandle> SegmentTable::find(const ContextKey& key,
   std::lock_guard lock(mu_);
   auto it = keys_.find(key);
   if (it == keys_.end() || it->second.live == 0) return std::nullopt;
+  Entry& entry = entries_.at(it->second.live);
   if (used_ms) {
-    policy_->touch(key);
+    entry.tenant->order().touch(key);
     it->second.used_ms = std::max(it->second.used_ms, *used_ms);
   }
-  return pin(entries_.at(it->second.live));
+  return pin(entry);
 }
 
 std::optional<SegmentHandle> SegmentTable::find_id(SegmentId id) {
@@ -176,15 +215,20 @@ void SegmentTable::set_committed(SegmentId id) {
 bool SegmentTable::evict_one() {
   {
     std::lock_guard lock(mu_);
-    auto victim = policy_->evict([&](const ContextKey& key) {
-      const auto& state = keys_.at(key);
-      return state.pinned_refs == 0 && entries_.at(state.live).pins == 0;
-    });
+    const auto victim = orders_.evict([&](const ContextKey& key) { return is_evictable(key); });
     if (!victim) return false;
     doom(entries_.at(keys_.at(*victim).live), FreeReason::kBudget);
   }
   notify();
   return true;
+}
+
+void SegmentTable::enforce_quotas() {
+  {
+    std::lock_guard lock(mu_);
+    for (auto& [name, tenant] : orders_.tenants()) (void)make_room(tenant, name, 0);
+  }
+  notify();
 }
 
 std::vector<SegmentTable::Candidate> SegmentTable::candidates() const {
@@ -272,6 +316,11 @@ std::uint64_t SegmentTable::pinned_bytes() const {
   return pinned_bytes_;
 }
 
+std::uint64_t SegmentTable::bytes_of(std::string_view tenant) const {
+  std::lock_guard lock(mu_);
+  return orders_.bytes_of(tenant);
+}
+
 std::uint64_t SegmentTable::size() const {
   std::lock_guard lock(mu_);
   return num_live_;
@@ -304,7 +353,8 @@ void SegmentTable::unpin(SegmentId id) {
 bool SegmentTable::doom(Entry& entry, FreeReason reason) {
   const ContextKey key = entry.info->key;
   entry.doomed = reason;
-  policy_->erase(key);
+  entry.tenant->order().erase(key);
+  orders_.subtract(*entry.tenant, entry.info->disk_bytes);
   if (pinned_.erase(entry.info->id) > 0) pinned_bytes_ -= entry.info->disk_bytes;
   keys_.at(key).live = 0;
   --num_live_;

@@ -9,13 +9,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
-#include "cachestore/eviction.h"
 #include "cachestore/format/segment.h"
 #include "cachestore/store.h"
+#include "cachestore/tenant_orders.h"
 
 namespace quire {
 
@@ -40,7 +41,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
     bool committed;  ///< has a record in the catalog
   };
 
-  explicit SegmentTable(StorePolicy policy);
+  explicit SegmentTable(StorePolicy policy, TenantQuotas quotas = {});
   /// Sets the function that is called, on any thread, when take_reapable() has something to return.
   /// Set it once, before handles exist. clear_callback() removes it and waits for a running call.
   void set_callback(std::function<void()> on_reapable);
@@ -54,8 +55,12 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   bool is_referenced(const ContextKey& key) const;
 
   // ---- life of a segment ----
-  /// Marks the key as being written and returns a new id. Errors: kAlreadyExists, kUnavailable.
-  Result<SegmentId> begin(const ContextKey& key);
+  /// Marks the key as being written and returns a new id. `bytes` is the most that the segment will
+  /// take on disk; it counts for the tenant until publish() or abandon(). Where the tenant's quota
+  /// has no room, segments of it are doomed. Errors: kAlreadyExists, kUnavailable,
+  /// kResourceExhausted (its pins and readers leave no room in its quota).
+  Result<SegmentId> begin(const ContextKey& key, std::string_view tenant = {},
+                          std::uint64_t bytes = 0);
   void abandon(const ContextKey& key);
   /// Makes the written segment findable, pins it by the returned handle and ends begin().
   SegmentHandle publish(SegmentInfo info);
@@ -77,8 +82,13 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void set_committed(SegmentId id);
 
   /// Dooms the next victim that no handle and no pinned document holds. Returns false if there is
-  /// none.
+  /// none. With quotas it is one of the tenant that has the most bytes for its share.
   bool evict_one();
+  /// Dooms what tenants have beyond their quotas, as far as nobody holds it.
+  void enforce_quotas();
+  /// Returns the bytes on disk of a tenant's live segments, with those promised to writers; without
+  /// quotas those of all.
+  std::uint64_t bytes_of(std::string_view tenant) const;
   /// Dooms the segment for bad bytes. Returns false if it was already doomed.
   bool quarantine(SegmentId id) { return doom_one(id, FreeReason::kQuarantine); }
   /// Dooms the segment because its content is out of date.
@@ -104,6 +114,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   std::uint64_t size() const;
 
  private:
+  using Orders = TenantOrders<ContextKey, DigestHash>;
   struct KeyState {
     std::uint32_t refs = 0, pinned_refs = 0;
     std::int64_t used_ms = 0;
@@ -116,6 +127,12 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
     std::uint32_t pins = 0;
     bool committed = false;
     std::optional<FreeReason> doomed;
+    Orders::Tenant* tenant = nullptr;
+  };
+  struct Writing {
+    SegmentId id = 0;
+    Orders::Tenant* tenant = nullptr;
+    std::uint64_t bytes = 0;  // promised
   };
 
   Entry& enter(KeyState& state, SegmentInfo info);                             // mu_ held
@@ -126,22 +143,26 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   bool doom(Entry& entry, FreeReason reason);  // mu_ held; returns true if it is reapable now
   // mu_ held; frees an unreferenced segment; true: reapable now
   bool synchronize(const ContextKey& key);
-  void drop_if_empty(const ContextKey& key);  // mu_ held
-  void notify();                              // no lock held
+  void drop_if_empty(const ContextKey& key);       // mu_ held
+  bool is_evictable(const ContextKey& key) const;  // mu_ held
+  Status make_room(Orders::Tenant& tenant, std::string_view name,
+                   std::uint64_t bytes);                      // mu_ held
+  std::optional<Writing> end_writing(const ContextKey& key);  // mu_ held
+  void notify();                                              // no lock held
 
   mutable std::mutex mu_;
   std::unordered_map<ContextKey, KeyState, DigestHash> keys_;  // guarded by mu_
   std::unordered_map<SegmentId, Entry> entries_;               // guarded by mu_; live and doomed
   std::unordered_set<SegmentId> writing_;                      // guarded by mu_
-  std::unordered_map<ContextKey, SegmentId, DigestHash> writing_ids_;  // guarded by mu_
-  std::unordered_set<SegmentId> pinned_;                // live, of pinned documents; guarded by mu_
-  std::uint64_t pinned_bytes_ = 0;                      // of those, on disk; guarded by mu_
-  std::vector<SegmentId> reapable_;                     // guarded by mu_
-  std::unique_ptr<EvictionPolicy<ContextKey>> policy_;  // guarded by mu_; live, not pinned
-  std::uint64_t num_live_ = 0;                          // guarded by mu_
-  SegmentId next_id_ = 1;                               // guarded by mu_ once threads run
-  std::mutex callback_mu_;                              // held while calling on_reapable_
-  std::function<void()> on_reapable_;                   // guarded by callback_mu_
+  std::unordered_map<ContextKey, Writing, DigestHash> written_keys_;  // guarded by mu_
+  std::unordered_set<SegmentId> pinned_;  // live, of pinned documents; guarded by mu_
+  std::uint64_t pinned_bytes_ = 0;        // of those, on disk; guarded by mu_
+  std::vector<SegmentId> reapable_;       // guarded by mu_
+  Orders orders_;                         // guarded by mu_; live, not pinned
+  std::uint64_t num_live_ = 0;            // guarded by mu_
+  SegmentId next_id_ = 1;                 // guarded by mu_ once threads run
+  std::mutex callback_mu_;                // held while calling on_reapable_
+  std::function<void()> on_reapable_;     // guarded by callback_mu_
 };
 
 }  // namespace quire

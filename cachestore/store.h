@@ -20,6 +20,7 @@
 #include "cachestore/format/document.h"
 #include "cachestore/format/metadata.h"
 #include "cachestore/format/segment.h"
+#include "cachestore/format/tenant_quotas.h"
 #include "cachestore/remote/remote_options.h"
 #include "cachestore/store_stats.h"
 
@@ -47,6 +48,7 @@ struct StoreOptions {
   StorePolicy disk_policy = StorePolicy::kS3Fifo, dram_policy = StorePolicy::kS3Fifo;
   int io_threads = 2;  ///< 1 .. 64: threads of fetch_async and of background deletes
   std::size_t max_queued_reads = 1u << 20;
+  TenantQuotas quotas;  ///< of KV of the tenants that begin_segment() names
   /// Uses O_DIRECT; without support of the file system it logs this and reads buffered
   bool direct_io = true;
   /// Allows only reads; may be opened next to a running writer and sees its last synced state
@@ -208,8 +210,8 @@ class Store {
   virtual std::optional<SegmentHandle> peek_segment(const ContextKey& key) = 0;
   /// Reserves room (evicting by policy) and starts a segment. `expected_bytes` is the maximum
   /// payload of all values and sketches. Errors: kAlreadyExists (stored: find_segment),
-  /// kUnavailable (another writer is active), kResourceExhausted (pins and texts leave no room),
-  /// kInvalidArgument.
+  /// kUnavailable (another writer is active), kResourceExhausted (pins and texts leave no room, or
+  /// pins and readers none in the tenant's quota), kInvalidArgument.
   virtual Result<std::unique_ptr<SegmentWriter>> begin_segment(const ContextKey& key,
                                                                const SegmentLayout& layout,
                                                                std::uint64_t expected_bytes,

@@ -59,6 +59,12 @@ struct StoreAdminStats {
   IoTimes disk_read, disk_write, disk_delete;  ///< values read, segments written, segments deleted
 };
 
+/// The KV of one tenant, now.
+struct TenantUse {
+  std::uint64_t dram_bytes = 0;  ///< of buffers in memory
+  std::uint64_t disk_bytes = 0;  ///< with what writers have been promised
+};
+
 /// Threads: as Store. All may wait on disk.
 class AdminStore : public Store {
  public:
@@ -81,6 +87,8 @@ class AdminStore : public Store {
   /// and writers go on meanwhile. Errors: kIo, kCorruption, kResourceExhausted.
   virtual Result<BackupReport> backup(const std::string& folder, std::uint32_t keep) = 0;
   virtual StoreAdminStats admin_stats() = 0;
+  /// Returns the KV of a tenant. Empty: there are no quotas, so nothing is counted by tenant.
+  virtual std::optional<TenantUse> tenant_use(std::string_view tenant) = 0;
 };
 
 /// Opens a store as open_store() does.

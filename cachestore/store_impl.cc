@@ -157,17 +157,18 @@ StoreImpl::StoreImpl(StoreOptions options, std::unique_ptr<DiskTier> disk,
                      RemoteCache::Tiers shared, std::unique_ptr<SharedCatalog> catalog)
     : options_(std::move(options)),
       disk_(std::move(disk)),
-      segments_(std::make_shared<SegmentTable>(options_.disk_policy)),
+      segments_(std::make_shared<SegmentTable>(options_.disk_policy, options_.quotas)),
       read_slots_(options_.io_threads),
       catalog_(std::move(catalog)) {
   dram_ = std::make_unique<DramTier>(
       options_.dram_bytes, options_.dram_policy,
-      [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); });
+      [table = segments_](SegmentId id) { return table->is_pinned_by_document(id); },
+      options_.quotas);
   // Twice as many threads as reads in flight: while some wait for the disk, others check values.
   pool_ = std::make_unique<IoPool>(2 * options_.io_threads, options_.max_queued_reads);
   if (!options_.read_only) {
     if (!shared.empty())
-      remote_ = std::make_unique<RemoteCache>(options_.remote, std::move(shared));
+      remote_ = std::make_unique<RemoteCache>(options_.remote, std::move(shared), options_.quotas);
     segments_->set_callback([this] { pool_->post_background([this] { reap(); }); });
   }
 }
@@ -251,6 +252,7 @@ Status StoreImpl::recover() {
   if (!files.empty())
     log_info("freed segments that no document references",
              {{"segments", std::to_string(files.size())}});
+  segments_->enforce_quotas();
   move_in_background();
   // The budget may be smaller than at the last open
   if (auto room = reserve(0, "the store's folder"); !room.ok()) {

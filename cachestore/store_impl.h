@@ -158,6 +158,7 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
     return disk_->backup(folder, keep);
   }
   StoreAdminStats admin_stats() override;
+  std::optional<TenantUse> tenant_use(std::string_view tenant) override;
   Result<VerifyReport> verify(const std::function<bool(const VerifyReport&)>& progress) override;
   Result<GcReport> gc() override;
   StoreStats stats() override;

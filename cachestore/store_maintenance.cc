@@ -297,6 +297,11 @@ Status StoreImpl::flush() {
   return disk_->flush_records();
 }
 
+std::optional<TenantUse> StoreImpl::tenant_use(std::string_view tenant) {
+  if (!options_.quotas.enabled) return std::nullopt;
+  return TenantUse{dram_->bytes_of(tenant), segments_->bytes_of(tenant)};
+}
+
 StoreAdminStats StoreImpl::admin_stats() {
   StoreAdminStats s;
   s.disk.pinned_bytes = segments_->pinned_bytes();

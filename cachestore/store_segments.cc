@@ -188,11 +188,11 @@ Result<std::unique_ptr<SegmentWriter>> StoreImpl::begin_segment(const ContextKey
   if (fingerprint.size() > kMaxTitleBytes) return Status::invalid("fingerprint", "is too long");
   if (expected_bytes > UINT64_MAX / 4) return Status::invalid("expected_bytes", "is too large");
   SegmentInfo info;
-  QUIRE_ASSIGN_OR_RETURN(info.id, segments_->begin(key));
   const std::uint64_t num_values = std::uint64_t{layout.num_blocks} * layout.values_per_block +
                                    layout.num_sketches;
-  auto room = reserve(expected_bytes + num_values * kBytesPerValue + kBytesPerSegment,
-                      "a context's KV");
+  const std::uint64_t bytes = expected_bytes + num_values * kBytesPerValue + kBytesPerSegment;
+  QUIRE_ASSIGN_OR_RETURN(info.id, segments_->begin(key, tenant, bytes));
+  auto room = reserve(bytes, "a context's KV");
   if (!room.ok()) {
     segments_->abandon(key);
     return room.status();
@@ -216,7 +216,7 @@ Result<SegmentHandle> StoreImpl::publish(SegmentInfo info,
   info.disk_bytes = *written;
   disk_written_bytes_ += info.disk_bytes;
   SegmentHandle handle = segments_->publish(std::move(info));
-  for (const auto& v : values) dram_->insert(v.name, v.buffer);
+  for (const auto& v : values) dram_->insert(v.name, v.buffer, handle->tenant);
   return handle;
 }
 
@@ -293,7 +293,7 @@ Result<PinnedBytes> StoreImpl::take_read(const SegmentHandle& segment, const Val
   std::shared_ptr<const ValueBuffer> buffer = std::move(*read);
   ++disk_reads_;
   disk_read_bytes_ += buffer->payload().size();
-  if (!dram_->insert(name, buffer)) unpooled_bytes_ += buffer->payload().size();
+  if (!dram_->insert(name, buffer, segment->tenant)) unpooled_bytes_ += buffer->payload().size();
   const auto bytes = buffer->payload();
   return PinnedBytes(std::move(buffer), bytes);
 }

@@ -1,6 +1,7 @@
 #include "cachestore/remote/redis_tier.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,33 @@ constexpr std::string_view kRenew =
     "return 0";
 constexpr std::string_view kEnd =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('UNLINK',KEYS[1]) end return 0";
+
+std::string times_key_of(const std::string& account) {
+  return "quire:1:account:times:{" + account + "}";
+}
+std::string bytes_key_of(const std::string& account) {
+  return "quire:1:account:bytes:{" + account + "}";
+}
+
+/// KEYS: times and bytes of the account. ARGV: segment; and for kCountIn its bytes, the limit, and
+/// the seconds after which Redis forgets a segment (0: never). `forget` leaves the sum right. Redis
+/// may have evicted one of the keys; the account then begins anew.
+constexpr std::string_view kForget =
+    "local function forget(s) local b=redis.call('HGET',KEYS[2],s) "
+    "if b then redis.call('HINCRBY',KEYS[2],'*',-b) redis.call('HDEL',KEYS[2],s) end "
+    "redis.call('ZREM',KEYS[1],s) end ";
+constexpr std::string_view kCountIn =
+    "local t=redis.call('TIME') local now=t[1]*1000000+t[2] local bytes=tonumber(ARGV[2]) "
+    "local limit=tonumber(ARGV[3]) local ttl=tonumber(ARGV[4]) forget(ARGV[1]) "
+    "if ttl>0 then for _,s in ipairs(redis.call('ZRANGEBYSCORE',KEYS[1],'-inf',now-ttl*1000000,"
+    "'LIMIT',0,1000)) do forget(s) end end "
+    "local gone={} while tonumber(redis.call('HGET',KEYS[2],'*') or '0')+bytes>limit do "
+    "local s=redis.call('ZRANGE',KEYS[1],0,0)[1] "
+    "if not s then redis.call('UNLINK',KEYS[2]) break end "
+    "forget(s) gone[#gone+1]=s end "
+    "redis.call('ZADD',KEYS[1],now,ARGV[1]) redis.call('HSET',KEYS[2],ARGV[1],bytes) "
+    "redis.call('HINCRBY',KEYS[2],'*',bytes) return gone";
+constexpr std::string_view kCountOut = "forget(ARGV[1]) return 0";
 
 class RedisTier final : public RemoteTier {
  public:
@@ -135,6 +163,37 @@ class RedisTier final : public RemoteTier {
         [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
   }
 
+  bool has_accounts() const override { return true; }
+
+  Result<std::vector<std::string>> count_in(const Entry& entry, std::uint64_t limit, bool expires,
+                                            Deadline deadline) override {
+    std::vector<std::string> gone;
+    QUIRE_RETURN_IF_ERROR(
+        run_account(entry,
+                    command({"EVAL", std::string(kForget) + std::string(kCountIn), "2",
+                             times_key_of(entry.account), bytes_key_of(entry.account),
+                             entry.segment, std::to_string(entry.bytes), std::to_string(limit),
+                             std::to_string(expires ? ttl_seconds_ : 0)}),
+                    deadline, [&](std::size_t, RedisReply reply) {
+                      if (reply.kind != RedisReply::Kind::kArray) return odd(reply);
+                      for (RedisReply& item : reply.items) {
+                        if (item.kind != RedisReply::Kind::kString) return odd(item);
+                        gone.push_back(std::move(item.text));
+                      }
+                      return Status();
+                    }));
+    return gone;
+  }
+
+  Status count_out(const Entry& entry, Deadline deadline) override {
+    return run_account(
+        entry,
+        command({"EVAL", std::string(kForget) + std::string(kCountOut), "2",
+                 times_key_of(entry.account), bytes_key_of(entry.account), entry.segment}),
+        deadline,
+        [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
+  }
+
   void stop() override { cluster_.stop(); }
 
  private:
@@ -153,6 +212,12 @@ class RedisTier final : public RemoteTier {
   Status run(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
              Deadline deadline, const RedisCluster::TakeReply& take) {
     return cluster_.run(redis_slot(key_of(name)), commands, window, deadline, take);
+  }
+
+  Status run_account(const Entry& entry, const std::string& command, Deadline deadline,
+                     const RedisCluster::TakeReply& take) {
+    return cluster_.run(redis_slot(times_key_of(entry.account)), std::span(&command, 1), 1,
+                        deadline, take);
   }
 
   RedisCluster cluster_;

@@ -11,7 +11,9 @@ namespace quire {
 
 /// Returns a tier that keeps each segment in one hash: field `r` is the record, field 0, 1, ... the
 /// value at that position. A hash lies in one slot, is evicted whole and expires whole, after
-/// `ttl_seconds` (0: never). It connects at the first use.
+/// `ttl_seconds` (0: never). The account of a tenant is a sorted set of its segments by the time
+/// when they were counted, and a hash of their bytes, whose field `*` is the sum. It connects at
+/// the first use.
 std::unique_ptr<RemoteTier> make_redis_tier(RedisServer server, std::int64_t ttl_seconds);
 
 }  // namespace quire

@@ -35,8 +35,12 @@ std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
 }  // namespace
 
-RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers) : options_(options) {
+RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers, TenantQuotas quotas)
+    : options_(options), quotas_(std::move(quotas)) {
   for (auto& t : tiers) tiers_.push_back(std::unique_ptr<Tier>(new Tier{.tier = std::move(t)}));
+  const auto with_accounts = std::ranges::find_if(
+      tiers_, [](const auto& t) { return t->tier->has_accounts(); });
+  if (with_accounts != tiers_.end()) accounts_ = with_accounts->get();
   const auto with_leases = std::ranges::find_if(
       tiers_, [](const auto& t) { return t->tier->has_leases(); });
   // Others would wait in vain for a replica that writes nothing.
@@ -291,7 +295,8 @@ void RemoteCache::remove(const SegmentInfo& segment) {
     if (stopping_ || queue_.size() >= 2 * kMaxWrites) return;
     queue_.push_back({.kind = Write::Kind::kRemove,
                       .key = segment.key,
-                      .name = name_of(segment.key, segment.fingerprint, segment.tenant)});
+                      .name = name_of(segment.key, segment.fingerprint, segment.tenant),
+                      .tenant = segment.tenant});
     ++queued_;
   }
   changed_.notify_all();
@@ -335,9 +340,19 @@ void RemoteCache::run_writer() {
       queue_.pop_front();
       lock.unlock();
       if (write.kind == Write::Kind::kEndTurn) leases_->end(write.turn.lease, write.turn.segment);
-      for (const auto& tier : tiers_) {
-        if (write.kind == Write::Kind::kPut) write_to(*tier, write);
-        if (write.kind == Write::Kind::kRemove) remove_from(*tier, write);
+      if (write.kind == Write::Kind::kPut && count_in(write)) {
+        for (const auto& tier : tiers_) write_to(*tier, write);
+        const SegmentInfo& info = write.segment.info();
+        if (!knows(info.key))
+          count_out(info.tenant, name_of(info.key, info.fingerprint, info.tenant));
+      }
+      if (write.kind == Write::Kind::kRemove) {
+        bool removed = true;
+        for (const auto& tier : tiers_) {
+          remember(*tier, write.key, false);
+          removed = remove_from(*tier, write.name) && removed;
+        }
+        if (removed) count_out(write.tenant, write.name);
       }
     }
     lock.lock();
@@ -346,12 +361,74 @@ void RemoteCache::run_writer() {
   }
 }
 
-void RemoteCache::remove_from(Tier& tier, const Write& write) {
-  remember(tier, write.key, false);
+namespace {
+
+/// Names a tenant's account, which does not tell the name of the tenant.
+std::string account_of(const std::string& tenant) {
+  return sha256("quire account " + tenant).hex().substr(0, 32);
+}
+
+}  // namespace
+
+/// Counts a segment for its tenant, if that has a quota, and removes what must go for it. Returns
+/// whether the segment may be written.
+bool RemoteCache::count_in(const Write& write) {
+  const SegmentInfo& info = write.segment.info();
+  const std::uint64_t limit = quotas_.of(info.tenant).remote_bytes;
+  if (limit == 0) return true;
+  const std::string name = name_of(info.key, info.fingerprint, info.tenant);
+  const RemoteTier::Entry entry{account_of(info.tenant), name,
+                                info.value_bytes + info.sketch_bytes};
   const auto begun = Clock::now();
-  if (!tier.breaker.allow(begun)) return;
-  const Status s = tier.tier->remove(write.name, begun + options_.timeout);
+  if (entry.bytes > limit || accounts_ == nullptr || !accounts_->breaker.allow(begun)) {
+    ++quota_refused_;
+    return false;
+  }
+  const auto gone = accounts_->tier->count_in(entry, limit, tiers_.size() == 1,
+                                              begun + options_.timeout);
+  settle_account(begun, gone.status());
+  if (!gone.ok() && !std::exchange(accounts_failed_, true))
+    log_warning(
+        "KV of namespaces with a quota is not shared: it cannot be counted",
+        {{"tier", std::string(accounts_->tier->kind())}, {"reason", quoted(gone.status())}});
+  if (!gone.ok()) {
+    ++quota_refused_;
+    return false;
+  }
+  accounts_failed_ = false;
+  for (const std::string& segment : *gone) {
+    ++quota_removed_;
+    for (const auto& tier : tiers_)
+      if (!remove_from(*tier, segment))
+        log_warning("KV beyond the quota of its namespace was not deleted in a shared tier",
+                    {{"tier", std::string(tier->tier->kind())}, {"segment", segment}});
+  }
+  return true;
+}
+
+/// Enters the outcome of a call for an account. A refusal says nothing of the tier, as the user may
+/// have no right to such commands.
+void RemoteCache::settle_account(Clock::time_point begun, const Status& status) {
+  const bool refused = status.code() == Code::kIo || status.code() == Code::kFailedPrecondition;
+  settle(*accounts_, begun, refused ? Status() : status);
+}
+
+/// Counts a segment that is in no tier no more.
+void RemoteCache::count_out(const std::string& tenant, const std::string& name) {
+  if (quotas_.of(tenant).remote_bytes == 0 || accounts_ == nullptr) return;
+  const auto begun = Clock::now();
+  if (!accounts_->breaker.allow(begun)) return;
+  // What stays counted goes once newer KV of the tenant needs its room.
+  settle_account(begun,
+                 accounts_->tier->count_out({account_of(tenant), name}, begun + options_.timeout));
+}
+
+bool RemoteCache::remove_from(Tier& tier, const std::string& name) {
+  const auto begun = Clock::now();
+  if (!tier.breaker.allow(begun)) return false;
+  const Status s = tier.tier->remove(name, begun + options_.timeout);
   settle(tier, begun, s);
+  return s.ok();
 }
 
 void RemoteCache::write_to(Tier& tier, const Write& write) {
@@ -433,6 +510,8 @@ RemoteStats RemoteCache::stats() const {
   const std::lock_guard lock(mu_);
   out.queued_writes = queue_.size();
   out.dropped_writes = dropped_;
+  out.quota_refused = quota_refused_;
+  out.quota_removed = quota_removed_;
   return out;
 }
 

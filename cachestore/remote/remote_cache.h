@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cachestore/disk/io_pool.h"
+#include "cachestore/format/tenant_quotas.h"
 #include "cachestore/format/value_buffer.h"
 #include "cachestore/remote/circuit_breaker.h"
 #include "cachestore/remote/remote_keys.h"
@@ -41,8 +42,9 @@ struct RemoteWanted {
 
 /// Reads from the tiers in their order, and writes to all. A tier that fails again and again is
 /// left alone for a while. A wrong, short or missing value makes the segment a miss: it is deleted
-/// there, counted and named in the log. Threads: all methods concurrently; none waits on the
-/// network except write_and_wait().
+/// there, counted and named in the log. Where a tenant has a quota, what it has written is counted
+/// in the first tier that has accounts, and a segment that cannot be counted is not written.
+/// Threads: all methods concurrently; none waits on the network except write_and_wait().
 class RemoteCache {
  public:
   /// What the tiers are, in the order of reading.
@@ -54,7 +56,7 @@ class RemoteCache {
   /// Returns the payload of a value or sketch of a segment that is held.
   using ReadPayload = std::function<Result<PinnedBytes>(const record::ValueName& name)>;
 
-  RemoteCache(const RemoteOptions& options, Tiers tiers);
+  RemoteCache(const RemoteOptions& options, Tiers tiers, TenantQuotas quotas = {});
   ~RemoteCache() { stop(); }
 
   bool reads() const { return options_.mode != RemoteMode::kWrite; }
@@ -105,8 +107,9 @@ class RemoteCache {
     SegmentHandle segment{};  ///< for kPut, with `read`
     ReadPayload read{};
     ContextKey key{};    ///< for kPut and kRemove
-    std::string name{};  ///< for kRemove
-    Turn turn{};         ///< for kEndTurn
+    std::string name{};  ///< for kRemove, with `tenant`
+    std::string tenant{};
+    Turn turn{};  ///< for kEndTurn
   };
 
   Result<RecalledSegment> read(const RemoteWanted& wanted);
@@ -120,19 +123,25 @@ class RemoteCache {
   void settle(Tier& tier, Clock::time_point begun, const Status& status);
   void run_writer();
   void write_to(Tier& tier, const Write& write);
-  void remove_from(Tier& tier, const Write& write);
+  bool remove_from(Tier& tier, const std::string& name);
+  bool count_in(const Write& write);
+  void count_out(const std::string& tenant, const std::string& name);
+  void settle_account(Clock::time_point begun, const Status& status);
   static void remember(Tier& tier, const ContextKey& key, bool has);
 
   const RemoteOptions options_;
   std::vector<std::unique_ptr<Tier>> tiers_;
+  const TenantQuotas quotas_;
+  Tier* accounts_ = nullptr;              // null: no tier has accounts
   std::unique_ptr<RemoteLeases> leases_;  // null: replicas do not take turns
   std::atomic<bool> stopping_{false};
-  std::atomic<std::uint64_t> dropped_{0};
+  std::atomic<std::uint64_t> dropped_{0}, quota_refused_{0}, quota_removed_{0};
   mutable std::mutex mu_;
   std::condition_variable changed_;
   std::deque<Write> queue_;                 // guarded by mu_
   std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; writes since start
   std::unique_ptr<IoPool> readers_;
+  bool accounts_failed_ = false;  // and that was said; of the writer's thread
   std::thread writer_;
 };
 

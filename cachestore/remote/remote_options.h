@@ -61,6 +61,8 @@ struct RemoteStats {
   std::vector<RemoteTierStats> tiers;  ///< empty: there is no shared tier
   std::uint64_t queued_writes = 0;     ///< segments that wait to be written, now
   std::uint64_t dropped_writes = 0;    ///< segments that found the queue full
+  std::uint64_t quota_refused = 0;     ///< segments that the quota of their tenant kept out
+  std::uint64_t quota_removed = 0;     ///< segments removed for newer ones of their tenant
   RemoteLeaseStats leases;
 };
 

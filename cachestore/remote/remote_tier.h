@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -59,6 +60,21 @@ class RemoteTier {
                                    std::chrono::milliseconds time, Deadline deadline);
   /// Ends the lease if it is still this token's.
   virtual Status end_lease(const std::string& name, std::string_view token, Deadline deadline);
+  // Accounts say how many bytes each tenant has in the shared tiers, for all replicas.
+  /// A segment that counts for the account of a tenant.
+  struct Entry {
+    std::string account, segment;
+    std::uint64_t bytes = 0;
+  };
+  /// Returns whether the tier has accounts; without them the other two fail.
+  virtual bool has_accounts() const { return false; }
+  /// Counts a segment that is about to be written. Returns the oldest segments of the account,
+  /// which count no more because it would hold more than `limit` bytes: the caller removes them.
+  /// `expires`: no tier keeps a segment for longer than this one does.
+  virtual Result<std::vector<std::string>> count_in(const Entry& entry, std::uint64_t limit,
+                                                    bool expires, Deadline deadline);
+  /// Counts a segment no more; one that is not counted is no error.
+  virtual Status count_out(const Entry& entry, Deadline deadline);
   /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
   virtual void stop() = 0;
 };
@@ -70,6 +86,13 @@ inline Result<bool> RemoteTier::take_lease(const std::string&, std::string_view,
 inline Result<bool> RemoteTier::renew_lease(const std::string&, std::string_view,
                                             std::chrono::milliseconds, Deadline) {
   return Status::unimplemented("this tier has no leases");
+}
+inline Result<std::vector<std::string>> RemoteTier::count_in(const Entry&, std::uint64_t, bool,
+                                                             Deadline) {
+  return Status::unimplemented("this tier has no accounts");
+}
+inline Status RemoteTier::count_out(const Entry&, Deadline) {
+  return Status::unimplemented("this tier has no accounts");
 }
 inline Status RemoteTier::end_lease(const std::string&, std::string_view, Deadline) {
   return Status::unimplemented("this tier has no leases");

@@ -12,6 +12,7 @@
 #include "cachestore/remote/redis_cluster.h"
 #include "tests/support/harness/redis_process.h"
 #include "tests/support/harness/remote_replica.h"
+#include "tests/support/soon.h"
 
 namespace quire {
 namespace {
@@ -213,6 +214,65 @@ TEST(StoreRedis, AUserWithFewRightsIsEnough) {
   EXPECT_EQ(b.check(1).code(), Code::kFailedPrecondition);
 }
 
+/// The payload of a segment that put_segment() writes.
+std::uint64_t payload_of(std::uint64_t key) {
+  const auto info = test::recall_of(key);
+  return info.value_bytes + test::sketch_of(key, 0, test::SegmentShape().value_bytes).size();
+}
+
+/// Returns which of the keys 1 to `last` Redis has, by a replica that asks.
+std::vector<std::uint64_t> shared_keys(test::RedisProcess& redis, std::uint64_t last) {
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t key = 1; key <= last; ++key)
+    if (const auto there = redis.ask({"EXISTS", redis_key(key)}); there && there->integer == 1)
+      out.push_back(key);
+  return out;
+}
+
+TEST(StoreRedis, TheOldestKvOfATenantGoesForItsQuotaAtAllReplicas) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  const std::uint64_t quota = payload_of(1) * 7 / 2;  // three and a half segments
+  Replica a(redis.url(), std::chrono::seconds(5), nullptr, quota);
+  Replica b(redis.url(), std::chrono::seconds(5), nullptr, quota);
+  ASSERT_OK(test::put_document(*a.store, "d1", {1, 2}));
+  ASSERT_OK(test::put_document(*b.store, "d2", {3, 4}));
+  EXPECT_EQ(shared_keys(redis, 5).size(), 3u);
+  EXPECT_EQ(b.store->remote_stats().quota_removed, 1u);
+  EXPECT_EQ(redis.ask({"EXISTS", redis_key(4)})->integer, 1);
+  // What is deleted makes room.
+  ASSERT_OK(b.store->delete_document("default", "d2"));
+  ASSERT_TRUE(testing::soon([&] {
+    return redis.ask({"EXISTS", redis_key(3), redis_key(4)})->integer == 0;
+  }));
+  ASSERT_OK(test::put_document(*b.store, "d3", {5}));
+  ASSERT_OK(test::put_document(*b.store, "d4", {6}));
+  EXPECT_EQ(b.store->remote_stats().quota_removed, 1u);
+  EXPECT_EQ(shared_keys(redis, 6).size(), 3u);
+}
+
+TEST(StoreRedis, MoreThanItsQuotaIsNotShared) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  Replica a(redis.url(), std::chrono::seconds(5), nullptr, payload_of(1) / 2);
+  ASSERT_OK(test::put_document(*a.store, "d", {1}));
+  EXPECT_TRUE(shared_keys(redis, 1).empty());
+  EXPECT_EQ(a.store->remote_stats().quota_refused, 1u);
+}
+
+TEST(StoreRedis, WhatCannotBeCountedIsNotSharedAndTheTierStaysUp) {
+  SKIP_WITHOUT_REDIS();
+  test::RedisProcess redis;
+  ASSERT_TRUE(redis.ask({"ACL", "SETUSER", "quire", "on", ">s3cr3t", "~quire:*", "-@all", "+hget",
+                         "+hset", "+expire", "+unlink", "+cluster|slots", "+auth"}));
+  Replica a("redis://quire:s3cr3t@127.0.0.1:" + std::to_string(redis.host().port),
+            std::chrono::seconds(5), nullptr, payload_of(1) * 10);
+  ASSERT_OK(test::put_document(*a.store, "d", {1}));
+  EXPECT_TRUE(shared_keys(redis, 1).empty());
+  EXPECT_EQ(a.store->remote_stats().quota_refused, 1u);
+  EXPECT_TRUE(a.counts().up);
+}
+
 TEST(StoreRedis, OverTlsTheServerMustBeTheOneThatIsTrusted) {
   SKIP_WITHOUT_REDIS();
   const test::TempFolder folder;
@@ -267,6 +327,19 @@ TEST_F(StoreRedisCluster, SegmentsSpreadOverTheNodesAndComeBack) {
   ASSERT_OK(test::put_document(*a.store, "d", keys));
   for (const std::uint64_t key : keys) EXPECT_OK(b.check(key)) << key;
   EXPECT_EQ(b.counts().hits, 30u);
+}
+
+TEST_F(StoreRedisCluster, AQuotaHoldsOverAllNodes) {
+  const std::uint64_t quota = payload_of(1) * 21 / 2;
+  Replica a(cluster->url(), std::chrono::seconds(5), nullptr, quota);
+  Replica b(cluster->url());
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t key = 201; key <= 230; ++key) keys.push_back(key);
+  ASSERT_OK(test::put_document(*a.store, "d", keys));
+  std::size_t shared = 0;
+  for (const std::uint64_t key : keys) shared += b.check(key).ok();
+  EXPECT_GE(shared, 9u);
+  EXPECT_LE(shared, 10u);
 }
 
 TEST_F(StoreRedisCluster, ASlotThatMovesIsFollowed) {

@@ -45,8 +45,11 @@ inline std::shared_ptr<const RemoteKeys> keys_of(char digit) {
 struct Replica {
   explicit Replica(const std::string& url,
                    std::chrono::milliseconds timeout = std::chrono::seconds(5),
-                   std::shared_ptr<const RemoteKeys> keys = nullptr) {
+                   std::shared_ptr<const RemoteKeys> keys = nullptr,
+                   std::uint64_t quota_bytes = 0) {
     StoreOptions options;
+    options.quotas.enabled = quota_bytes > 0;
+    options.quotas.others.remote_bytes = quota_bytes;
     options.remote.url = url;
     options.remote.timeout = timeout;
     options.remote.write_through = true;
