@@ -4,6 +4,7 @@
 #include <rocksdb/utilities/backup_engine.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -35,6 +36,13 @@ BackupReport report_of(const ::rocksdb::BackupInfo& info, std::size_t backups) {
 namespace rocksdb_internal {
 
 Result<BackupReport> add_backup(::rocksdb::DB& db, const std::string& folder, std::uint32_t keep) {
+  std::error_code ec;
+  const fs::path store = fs::weakly_canonical(fs::path(db.GetName()).parent_path(), ec);
+  const fs::path to = fs::weakly_canonical(folder, ec);
+  if (std::mismatch(store.begin(), store.end(), to.begin(), to.end()).first == store.end())
+    return Status::invalid("to", "'" + folder +
+                                     "' is in the folder of the store, with which it would be "
+                                     "lost; name another one");
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return Status(Code::kIo, "cannot create the folder '" + folder + "'", "to");
   const auto log = db_options({}).info_log;
@@ -50,9 +58,12 @@ Result<BackupReport> add_backup(::rocksdb::DB& db, const std::string& folder, st
   std::vector<::rocksdb::BackupInfo> all;
   engine->GetBackupInfo(&all);
   if (all.empty()) return Status::internal("the backup that was made is not there");
-  QUIRE_RETURN_IF_ERROR(
-      to_status(engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
-                "read the backup back"));
+  const Status whole = to_status(
+      engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
+      "read the backup back");
+  // A restore takes the newest one.
+  if (!whole.ok()) (void)engine->DeleteBackup(all.back().backup_id);
+  QUIRE_RETURN_IF_ERROR(whole);
   if (keep > 0 && all.size() > keep)
     QUIRE_RETURN_IF_ERROR(to_status(engine->PurgeOldBackups(keep), "delete older backups"));
   std::vector<::rocksdb::BackupInfo> left;
@@ -83,10 +94,16 @@ Result<BackupReport> restore_store(const std::string& folder, const std::string&
   QUIRE_RETURN_IF_ERROR(
       to_status(engine->VerifyBackup(all.back().backup_id, /*verify_with_checksum=*/true),
                 "read the backup"));
+  Status restored;
   {
     QUIRE_ASSIGN_OR_RETURN(const StoreFolder made, StoreFolder::open(path, /*read_only=*/false));
-    QUIRE_RETURN_IF_ERROR(to_status(
-        engine->RestoreDBFromBackup(all.back().backup_id, made.db(), made.db()), "restore"));
+    restored = to_status(engine->RestoreDBFromBackup(all.back().backup_id, made.db(), made.db()),
+                         "restore");
+  }
+  if (!restored.ok()) {
+    // Half a store is of no use, and would be in the way of another try.
+    for (const auto& entry : fs::directory_iterator(path, ec)) fs::remove_all(entry.path(), ec);
+    return restored;
   }
   return report_of(all.back(), all.size());
 }
