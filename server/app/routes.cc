@@ -207,6 +207,9 @@ std::vector<Route> all_routes() {
       whole_service(while_draining(with_body("POST", "/v1/admin/cache/flush", "admin_cache_flush",
                                              h::cache_flush, kAdmin, "Write what waits to disk",
                                              BodyUse::kNone))),
+      whole_service(long_running(
+          with_body("POST", "/v1/admin/backup", "admin_backup", h::admin_backup, kAdmin,
+                    "Make a backup of all documents and jobs", BodyUse::kNone))),
       whole_service(long_running(with_body("POST", "/v1/admin/cache/verify", "admin_cache_verify",
                                            h::cache_verify, kAdmin,
                                            "Read everything again and check it", BodyUse::kNone))),

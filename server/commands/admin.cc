@@ -95,18 +95,23 @@ int export_pack(const AdminFlags& flags) {
   request.body = to_text(ids_body(flags));
   request.content_type = "application/json";
   std::uint64_t bytes = 0;
+  int error = 0;
   const auto reply = client_call(flags.client, std::move(request), [&](std::string_view piece) {
     bytes += piece.size();
-    return static_cast<bool>(file.write(piece.data(), static_cast<std::streamsize>(piece.size())));
+    file.write(piece.data(), static_cast<std::streamsize>(piece.size()));
+    if (!file) error = errno;
+    return static_cast<bool>(file);
   });
   file.close();
+  if (!file && error == 0) error = errno;
   const bool written = static_cast<bool>(file);
   if (reply.ok() && written) {
     std::printf("%llu bytes in %s\n", static_cast<unsigned long long>(bytes), flags.file.c_str());
     return 0;
   }
   (void)std::remove(flags.file.c_str());  // an incomplete pack is useless
-  return reply.ok() ? complain("cannot write '" + flags.file + "'") : complain(reply.status());
+  return error != 0 ? complain("cannot write '" + flags.file + "': " + std::strerror(error))
+                    : complain(reply.status());
 }
 
 int import_pack(const AdminFlags& flags) {
@@ -174,6 +179,8 @@ void add_admin_command(CLI::App& app, CommandRun& run) {
   u->add_option("ID", flags->ids, "Documents")->required();
   add("flush", "Write what waits to disk",
       [](const AdminFlags& f) { return post(f, "cache/flush"); });
+  add("backup", "Add a backup of all documents and jobs, without KV, to backup.path",
+      [](const AdminFlags& f) { return post(f, "backup"); });
   add("verify", "Read everything again and check it; exit code 2 when something is bad", verify);
   auto* x = add("export", "Documents with their KV into a file", export_pack);
   x->add_option("FILE", flags->file, "The pack to write")->required();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -89,18 +90,22 @@ class ProgressLine {
                                      : 1;
     const double seconds = std::chrono::duration<double>(now - started_).count();
     const auto did = static_cast<double>(p.done - first_done_);
-    const double left = did > 0 ? seconds / did * static_cast<double>(p.total - p.done) : 0;
+    std::string left;  // nothing is known before the first row
+    if (did > 0)
+      left = ", " +
+             std::to_string(std::llround(seconds / did * static_cast<double>(p.total - p.done))) +
+             " s left";
     if (terminal_) {
       constexpr int kWidth = 32;
       std::string bar(to_size(std::clamp(static_cast<int>(ratio * kWidth), 0, kWidth)), '#');
       bar.resize(kWidth, '.');
-      std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld  %.0f s left  %.40s under %.40s\033[K",
-                   bar.c_str(), ratio * 100, static_cast<long long>(p.done),
-                   static_cast<long long>(p.total), left, p.task.c_str(), p.strategy.c_str());
+      std::fprintf(stderr, "\r[%s] %3.0f%%  %lld/%lld%s  %.40s under %.40s\033[K", bar.c_str(),
+                   ratio * 100, static_cast<long long>(p.done), static_cast<long long>(p.total),
+                   left.c_str(), p.task.c_str(), p.strategy.c_str());
       if (last) std::fputc('\n', stderr);
     } else {
-      std::fprintf(stderr, "%lld of %lld rows, %.0f s left\n", static_cast<long long>(p.done),
-                   static_cast<long long>(p.total), left);
+      std::fprintf(stderr, "%lld of %lld rows%s\n", static_cast<long long>(p.done),
+                   static_cast<long long>(p.total), left.c_str());
     }
     std::fflush(stderr);
   }
@@ -283,8 +288,11 @@ Status open_bench(const FidelityFlags& f, const Config& config, const cuda::Back
   QUIRE_ASSIGN_OR_RETURN(StoreOptions store, store_options(config));
   store.path = b.folder->path();
   store.max_bytes = 0;
+  store.quotas = {};
   QUIRE_ASSIGN_OR_RETURN(b.store, open_store(store));
   EngineOptions engine = engine_options(config, model_path);
+  // Else a strategy would find the prompt that another one has just computed.
+  engine.prefix_cache_bytes = 0;
   QUIRE_ASSIGN_OR_RETURN(const ModelConfig model, load_model_config(model_path));
   if (engine.max_model_len > model.max_position_embeddings) engine.max_model_len = 0;
   QUIRE_ASSIGN_OR_RETURN(std::shared_ptr<Compute> compute, open_compute(backend));

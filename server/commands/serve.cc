@@ -25,7 +25,6 @@
 #include "server/app/app.h"
 #include "server/app/process_signals.h"
 #include "server/app/service_manager.h"
-#include "server/commands/catalog_upkeep.h"
 #include "server/commands/commands.h"
 #include "server/commands/further_loader.h"
 #include "server/commands/model_files/model_path.h"
@@ -42,6 +41,8 @@
 #include "server/service/tracer.h"
 #include "server/support/log_sink.h"
 #include "server/support/version.h"
+#include "server/upkeep/backups.h"
+#include "server/upkeep/catalog_upkeep.h"
 #include "server/vector_stores/file_batches.h"
 
 namespace quire {
@@ -269,6 +270,13 @@ class Service {
       services_.idempotency->share(shared);
       std::make_shared<CatalogUpkeep>(services_)->start();
     }
+    if (const Config::Backup& b = config->backup; !b.path.empty()) {
+      services_.backups = std::make_shared<Backups>(
+          services_, Backups::Options{b.path, std::chrono::hours(b.every_hours),
+                                      static_cast<std::uint32_t>(b.keep)});
+      services_.backup_counts = [backups = services_.backups] { return backups->counts(); };
+      services_.backups->start();
+    }
     services_.file_batches = std::make_shared<FileBatches>(services_);
     services_.file_batches->resume();
     services_.ready = true;
@@ -396,6 +404,7 @@ class Service {
 
   Status read_settings_again() {
     QUIRE_ASSIGN_OR_RETURN(const Config fresh, load_config(flags_.config_file, flags_.settings));
+    QUIRE_RETURN_IF_ERROR(check_policy(fresh));
     Config config = *services_.config();  // only settings that may change while running
     config.auth.keys_file = fresh.auth.keys_file;
     config.limits.requests_per_minute = fresh.limits.requests_per_minute;
@@ -463,6 +472,7 @@ int serve(const ServeFlags& flags) {
     std::fputs(config_to_toml(*config, true).c_str(), stdout);
     return 0;
   }
+  if (const Status s = check_policy(*config); !s.ok()) return complain(s);
   const Config::Log log = config->log;
   if (!flags.check) {
     if (const auto s = install_log_sink(log.level, log.format); !s.ok()) return complain(s);

@@ -4,12 +4,15 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "cachestore/remote/remote_url.h"
 #include "engine/device/device_compute.h"
+#include "engine/plan/strategy.h"
 #include "ingest/embed/encoder_embedder.h"
 #include "ingest/embed/engine_embedder.h"
 #include "kernels/cuda/backend/watched_ops.h"
 #include "kernels/parallel.h"
 #include "server/commands/model_files/model_path.h"
+#include "server/config/quotas_file.h"
 #include "server/config/remote_keys_file.h"
 #include "server/hub/remote_embedder.h"
 
@@ -74,7 +77,27 @@ Result<StoreOptions> store_options(const Config& c) {
   o.remote.ttl_seconds = c.remote.ttl_seconds;
   o.remote.lease = std::chrono::milliseconds(c.remote.lease_ms);
   QUIRE_ASSIGN_OR_RETURN(o.remote.keys, load_remote_keys(c.remote.keys_file));
+  QUIRE_ASSIGN_OR_RETURN(o.quotas, load_quotas(c.cache.quotas_file));
+  QUIRE_ASSIGN_OR_RETURN(const RemoteUrl remote, parse_remote_url(c.remote.url));
+  if (o.quotas.limits(&TenantQuota::remote_bytes) && remote.redis.empty())
+    return Status::invalid("cache.quotas_file",
+                           c.cache.quotas_file +
+                               ": remote_bytes is counted in Redis, but remote.url names none; "
+                               "leave remote_bytes out, or add a Redis before the bucket");
   return o;
+}
+
+Status check_policy(const Config& c) {
+  CacheOptions defaults;
+  const auto check = [&](const std::string& value, const char* setting, std::string& option) {
+    option = value;
+    const Status s = validate(defaults);
+    option = "auto";
+    return s.ok() ? s : Status::invalid(setting, std::string(setting) + ": " + s.message());
+  };
+  QUIRE_RETURN_IF_ERROR(check(c.policy.strategy, "policy.strategy", defaults.strategy));
+  QUIRE_RETURN_IF_ERROR(check(c.policy.compress, "policy.compress", defaults.compress));
+  return check(c.policy.decode, "policy.decode", defaults.decode);
 }
 
 EngineOptions engine_options(const Config& c, const std::string& model_path) {

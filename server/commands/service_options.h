@@ -23,6 +23,9 @@ namespace quire {
 std::int64_t prompt_file_bytes(const Config& config);
 /// Errors: those of load_remote_keys().
 Result<StoreOptions> store_options(const Config& config);
+/// Checks that the strategies and methods that policy.* names are in this build. Errors:
+/// kInvalidArgument with the setting.
+Status check_policy(const Config& config);
 EngineOptions engine_options(const Config& config, const std::string& model_path);
 RetrievalOptions retrieval_options(const Config& config);
 IngestOptions ingest_options(const Config& config);

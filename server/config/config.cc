@@ -404,6 +404,10 @@ Status check_config(const Config& c) {
     return Status::invalid("remote.keys_file",
                            "remote.keys_file gives namespaces keys of their own, but "
                            "cache.share_across_namespaces lets them share KV; leave one out");
+  if (!c.cache.quotas_file.empty() && c.cache.share_across_namespaces)
+    return Status::invalid("cache.quotas_file",
+                           "cache.quotas_file gives namespaces quotas of KV, but "
+                           "cache.share_across_namespaces lets them share KV; leave one out");
   const std::string& collector = c.trace.endpoint;
   if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
     return Status::invalid("trace.endpoint",

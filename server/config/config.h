@@ -52,7 +52,7 @@ struct Config {
   } limits;
   struct Cache {
     std::int64_t block_tokens = 0, layers_per_value = 0, dram_bytes = std::int64_t{4} << 30;
-    std::string eviction = "lru";
+    std::string eviction = "lru", quotas_file;
     double max_pinned_ratio = 0.5;
     bool share_across_namespaces = false;
   } cache;
@@ -107,6 +107,10 @@ struct Config {
     std::string endpoint, service_name = "quire";
     double ratio = 1;
   } trace;
+  struct Backup {
+    std::string path;
+    std::int64_t every_hours = 24, keep = 7;
+  } backup;
   struct Log {
     std::string level = "info", format = "auto", audit;
     bool texts = false, contexts = false;

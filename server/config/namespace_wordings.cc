@@ -1,17 +1,15 @@
 #include "server/config/namespace_wordings.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
-#include "server/config/toml.h"
+#include "server/config/namespace_tables.h"
 
 namespace quire {
 namespace {
 
-Status wrong(const std::string& message) {
-  return Status::invalid("prompt.namespaces_file", message);
-}
+constexpr const char* kField = "prompt.namespaces_file";
+
+Status wrong(const std::string& message) { return Status::invalid(kField, message); }
 
 Result<NamespaceWords> read_table(const toml::table& table, const std::string& place) {
   NamespaceWords out;
@@ -36,29 +34,20 @@ Result<NamespaceWords> read_table(const toml::table& table, const std::string& p
 
 Result<NamespaceWordings> parse_namespace_wordings(std::string_view text,
                                                    const std::string& file_name) {
-  try {
-    NamespaceWordings out;
-    for (const auto& [key, node] : toml::parse(text, file_name)) {
-      const std::string name(key.str()), place = file_name + ", namespace '" + name + "'";
-      if (name.empty() || node.as_table() == nullptr)
-        return wrong(place + " must be a table, such as [" + (name.empty() ? "team" : name) + "]");
-      QUIRE_ASSIGN_OR_RETURN(NamespaceWords words, read_table(*node.as_table(), place));
-      out.emplace(name, std::move(words));
-    }
-    return out;
-  } catch (const toml::parse_error& e) {
-    return wrong(file_name + ", line " + std::to_string(e.source().begin.line) + ": " +
-                 std::string(e.description()));
-  } catch (const std::runtime_error& e) {
-    return wrong(file_name + ": " + e.what());
-  }
+  NamespaceWordings out;
+  QUIRE_RETURN_IF_ERROR(read_namespace_tables(
+      text, file_name, kField,
+      [&](const std::string& name, const std::string& place, const toml::table& table) -> Status {
+        QUIRE_ASSIGN_OR_RETURN(NamespaceWords words, read_table(table, place));
+        out.emplace(name, std::move(words));
+        return {};
+      }));
+  return out;
 }
 
 Result<NamespaceWordings> load_namespace_wordings(const std::string& path) {
   if (path.empty()) return NamespaceWordings();
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in.is_open() || in.bad()) return wrong(path + " cannot be read");
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_config_file(path, kField));
   return parse_namespace_wordings(text, path);
 }
 

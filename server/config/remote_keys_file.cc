@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "server/config/toml.h"
+#include "server/config/namespace_tables.h"
 
 namespace quire {
 namespace {
@@ -54,31 +54,22 @@ Result<std::string> key_of(const toml::table& table, const std::string& place,
 
 Result<RemoteKeys> parse_remote_keys(std::string_view text, const std::string& file_name,
                                      const ReadVariable& variable) {
-  try {
-    RemoteKeys out;
-    for (const auto& [key, node] : toml::parse(text, file_name)) {
-      const std::string name(key.str()), place = file_name + ", namespace '" + name + "'";
-      if (name.empty() || node.as_table() == nullptr)
-        return wrong(place + " must be a table, such as [" + (name.empty() ? "team" : name) + "]");
-      QUIRE_ASSIGN_OR_RETURN(const std::string hex, key_of(*node.as_table(), place, variable));
-      if (const Status s = out.add(name, hex); !s.ok()) return wrong(place + ": " + s.message());
-    }
-    if (out.size() == 0)
-      return wrong(file_name + " names no namespace; give a table for each, or [\"*\"] for all");
-    return out;
-  } catch (const toml::parse_error& e) {
-    return wrong(file_name + ", line " + std::to_string(e.source().begin.line) + ": " +
-                 std::string(e.description()));
-  } catch (const std::runtime_error& e) {
-    return wrong(file_name + ": " + e.what());
-  }
+  RemoteKeys out;
+  QUIRE_RETURN_IF_ERROR(read_namespace_tables(
+      text, file_name, kField,
+      [&](const std::string& name, const std::string& place, const toml::table& table) -> Status {
+        QUIRE_ASSIGN_OR_RETURN(const std::string hex, key_of(table, place, variable));
+        const Status s = out.add(name, hex);
+        return s.ok() ? s : wrong(place + ": " + s.message());
+      }));
+  if (out.size() == 0)
+    return wrong(file_name + " names no namespace; give a table for each, or [\"*\"] for all");
+  return out;
 }
 
 Result<std::shared_ptr<const RemoteKeys>> load_remote_keys(const std::string& path) {
   if (path.empty()) return std::shared_ptr<const RemoteKeys>();
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in.is_open() || in.bad()) return wrong(path + " cannot be read");
+  QUIRE_ASSIGN_OR_RETURN(const std::string text, read_config_file(path, kField));
   const auto variable = [](const std::string& name) -> std::optional<std::string> {
     const char* const value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);

@@ -151,6 +151,9 @@ std::vector<Setting> make_table() {
                     "share of a tier that pins may hold"),
       QUIRE_SETTING(cache, "share_across_namespaces", share_across_namespaces, 0, 0,
                     "equal text of two namespaces shares its KV"),
+      QUIRE_SETTING(cache, "quotas_file", quotas_file, 0, 0,
+                    "TOML file with the KV quotas of each namespace: [team] with dram_bytes, "
+                    "disk_bytes, remote_bytes and share; empty: none"),
       QUIRE_SETTING(disk, "path", path, 0, 0, "folder of the store"),
       QUIRE_SETTING(disk, "max_bytes", max_bytes, 0, kBig, "hard limit of that folder"),
       QUIRE_SETTING(
@@ -300,6 +303,12 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(trace, "service_name", service_name, 0, 0, "service.name of the spans"),
       QUIRE_SETTING(trace, "ratio", ratio, 0, 1,
                     "share of requests that are traced where no traceparent decides"),
+      QUIRE_SETTING(backup, "path", path, 0, 0,
+                    "folder of backups of all documents and jobs, without KV, which the running "
+                    "service makes; empty: none"),
+      QUIRE_SETTING(backup, "every_hours", every_hours, 0, 8760,
+                    "hours between two backups; 0: only by 'quire admin backup'"),
+      QUIRE_SETTING(backup, "keep", keep, 0, 100000, "newest backups that stay; 0: all"),
       QUIRE_SETTING(log, "level", level, 0, 0, "least level written", "debug", "info", "warning",
                     "error", "off"),
       QUIRE_SETTING(log, "format", format, 0, 0,

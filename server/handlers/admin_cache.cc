@@ -12,6 +12,7 @@
 #include "server/json/admin_codec.h"
 #include "server/reply/admin_reply.h"
 #include "server/service/pin_share.h"
+#include "server/upkeep/backups.h"
 
 namespace quire {
 namespace json = boost::json;
@@ -23,7 +24,10 @@ NamespaceUse namespace_use(Services& services, const NamespaceStats& n) {
   all.tenant = services.ingest->tenant(n.name);
   all.force = all.dry_run = true;
   const auto kv = services.store->evict(all);
-  return {n, kv.ok() ? *kv : EvictReport{}};
+  NamespaceUse out{n, kv.ok() ? *kv : EvictReport{}};
+  if (const auto used = services.store->tenant_use(n.name))
+    out.quota = {*used, services.store->options().quotas.of(n.name)};
+  return out;
 }
 
 /// Returns the heads of documents. Fails the call with 404 if one does not exist.
@@ -220,6 +224,19 @@ void cache_flush(std::shared_ptr<Call> call) {
     return call->fail(ingest_problem(s));
   if (const auto s = call->services.store->flush(); !s.ok()) return call->fail(ingest_problem(s));
   call->reply_json(200, json::object{{"object", "cache.flush"}, {"flushed", true}});
+}
+
+void admin_backup(std::shared_ptr<Call> call) {
+  Backups* const backups = call->services.backups.get();
+  if (backups == nullptr)
+    return call->fail(make_problem("not_supported",
+                                   "this service makes no backups; set backup.path to a folder",
+                                   "backup.path"));
+  const auto made = backups->make();
+  if (made.code() == Code::kUnavailable)
+    return call->fail(make_problem("overloaded", made.status().message()));
+  if (!made.ok()) return call->fail(ingest_problem(made.status()));
+  call->reply_json(200, backup_reply().json(*made));
 }
 
 void cache_verify(std::shared_ptr<Call> call) {

@@ -77,6 +77,7 @@ void cache_evict(std::shared_ptr<Call> call);
 void cache_pin(std::shared_ptr<Call> call);
 void cache_unpin(std::shared_ptr<Call> call);
 void cache_flush(std::shared_ptr<Call> call);
+void admin_backup(std::shared_ptr<Call> call);
 void cache_verify(std::shared_ptr<Call> call);
 void cache_export(std::shared_ptr<Call> call);
 void cache_import(std::shared_ptr<Call> call);

@@ -338,7 +338,9 @@ std::string Metrics::text(const MetricsSnapshot& s, bool namespaces) const {
   auto families = impl_->registry.Collect();
   for (auto& family : families)
     if (!namespaces && family.name == "quire_requests_total") sum_namespaces(family);
-  for (auto& family : snapshot_families(s)) families.push_back(std::move(family));
+  for (auto& family : snapshot_families(s))
+    if (namespaces || !family.name.starts_with("quire_namespace_"))
+      families.push_back(std::move(family));
   if (s.vllm_names && s.ready)
     for (auto& family : vllm_families(families, s)) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);

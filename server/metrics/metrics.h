@@ -24,10 +24,23 @@ struct SpanCounts {
   std::uint64_t sent = 0, dropped = 0;
 };
 
+/// What became of backups since the start.
+struct BackupCounts {
+  std::uint64_t made = 0, failed = 0;
+  std::int64_t last_ms = 0;  ///< Unix time of the newest one, also of an earlier run; 0: none
+};
+
 /// What a scrape tells of one model.
 struct ModelMetrics {
   std::string name, fingerprint;
   std::vector<PoolUse> memory;
+};
+
+/// What a scrape tells of the KV of one namespace, where there are quotas.
+struct NamespaceKv {
+  std::string name;
+  TenantUse used;
+  TenantQuota limits;
 };
 
 /// MetricsSnapshot holds values that other components keep, read at the moment of a scrape.
@@ -35,12 +48,14 @@ struct MetricsSnapshot {
   bool ready = false, auto_fallback = false, vllm_names = false;
   std::int64_t requests_running = 0, queries_running = 0, queries_waiting = 0;
   std::optional<SpanCounts> spans;                ///< none: nothing is traced
+  std::optional<BackupCounts> backups;            ///< none: none are made
   std::optional<std::uint64_t> audit_lines_lost;  ///< none: there is no audit log
   StoreStats store;
   StoreAdminStats admin;
   IngestStats ingest;
   std::optional<RetrievalStats> retrieval;  ///< none: switched off
   std::vector<ModelMetrics> models;         ///< the service's own first; empty before it is ready
+  std::vector<NamespaceKv> namespaces;      ///< empty without quotas
   std::vector<std::pair<std::string, std::uint64_t>> documents_by_status;
   std::string version, backend;
   std::string device;  ///< the computing device; for the CPU, its instruction set

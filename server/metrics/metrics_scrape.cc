@@ -103,6 +103,23 @@ void process_metrics(FamilyList& out) {
     out.gauge("process_max_fds", "Most file descriptors", static_cast<double>(limit.rlim_cur));
 }
 
+void namespace_metrics(FamilyList& out, const std::vector<NamespaceKv>& namespaces) {
+  for (const NamespaceKv& n : namespaces) {
+    struct Tier {
+      const char* name;
+      std::uint64_t bytes, limit;
+    };
+    for (const Tier& t : {Tier{"dram", n.used.dram_bytes, n.limits.dram_bytes},
+                          Tier{"disk", n.used.disk_bytes, n.limits.disk_bytes}}) {
+      const Labels labels{{"namespace", n.name}, {"tier", t.name}};
+      out.gauge("quire_namespace_kv_bytes", "Bytes of KV held", static_cast<double>(t.bytes),
+                labels);
+      out.gauge("quire_namespace_kv_quota_bytes", "Most bytes of KV; 0: no limit",
+                static_cast<double>(t.limit), labels);
+    }
+  }
+}
+
 void tier_metrics(FamilyList& out, const StoreStats& s, const StoreAdminStats& admin) {
   struct Tier {
     const char* name;
@@ -212,6 +229,11 @@ void remote_metrics(FamilyList& out, const RemoteStats& remote) {
             number(remote.queued_writes));
   out.counter("quire_remote_dropped_writes_total", "Contexts that found the queue full",
               number(remote.dropped_writes));
+  out.counter("quire_remote_quota_refused_total",
+              "Contexts that were not written because of the quota of their namespace",
+              number(remote.quota_refused));
+  out.counter("quire_remote_quota_removed_total",
+              "Contexts removed for newer ones of their namespace", number(remote.quota_removed));
 }
 
 void catalog_metrics(FamilyList& out, const CatalogStats& catalog) {
@@ -310,6 +332,14 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
       out.counter("quire_trace_spans_total", "Spans that the collector took, or that were dropped",
                   static_cast<double>(n), {{"outcome", outcome}});
   }
+  if (s.backups) {
+    out.counter("quire_backups_total", "Backups that were made",
+                static_cast<double>(s.backups->made), {{"outcome", "made"}});
+    out.counter("quire_backups_total", "Backups that were made",
+                static_cast<double>(s.backups->failed), {{"outcome", "failed"}});
+    out.gauge("quire_backup_last_timestamp_seconds", "When the newest backup was made; 0: never",
+              static_cast<double>(s.backups->last_ms) / 1000);
+  }
   if (s.audit_lines_lost)
     out.counter("quire_audit_lines_lost_total", "Lines that the audit log could not write",
                 static_cast<double>(*s.audit_lines_lost));
@@ -323,6 +353,7 @@ std::vector<MetricFamily> snapshot_families(const MetricsSnapshot& s) {
                 {{"model", m.name}, {"fingerprint", m.fingerprint}});
     memory_metrics(out, s.models);
     tier_metrics(out, s.store, s.admin);
+    namespace_metrics(out, s.namespaces);
     remote_metrics(out, s.store.remote);
     catalog_metrics(out, s.store.catalog);
     for (const auto& [status, n] : s.documents_by_status)

@@ -2,6 +2,8 @@
 
 #include <boost/json/array.hpp>
 
+#include "server/json/text.h"
+
 namespace quire {
 namespace json = boost::json;
 namespace {
@@ -15,13 +17,23 @@ const Reply<NamespaceUse>& namespace_reply() {
       {{"contexts", kind::count(), [](const EvictReport& r) { return r.contexts; }},
        {"blocks", kind::count(), [](const EvictReport& r) { return r.blocks; }},
        {"bytes", kind::count(), [](const EvictReport& r) { return r.bytes; }}});
+  using Q = N::Quota;
+  static const Reply<Q> quota(
+      "", "of cache.quotas_file; limits of 0 are none",
+      {{"dram_bytes", kind::count(), [](const Q& q) { return q.used.dram_bytes; }},
+       {"max_dram_bytes", kind::count(), [](const Q& q) { return q.limits.dram_bytes; }},
+       {"disk_bytes", kind::count(), [](const Q& q) { return q.used.disk_bytes; }},
+       {"max_disk_bytes", kind::count(), [](const Q& q) { return q.limits.disk_bytes; }},
+       {"share", kind::amount(6), [](const Q& q) { return q.limits.share; }}});
   static const Reply<N> reply(
       "", "",
       {{"name", kind::text(), [](const N& n) { return n.stats.name; }},
        {"documents", kind::count(), [](const N& n) { return n.stats.documents; }},
        {"tokens", kind::count(), [](const N& n) { return n.stats.tokens; }},
        {"text_bytes", kind::count(), [](const N& n) { return n.stats.text_bytes; }},
-       {"evictable", evictable.kind(), [](const N& n) { return evictable.json(n.evictable); }}});
+       {"evictable", evictable.kind(), [](const N& n) { return evictable.json(n.evictable); }},
+       {"quota", kind::optional(quota.kind()),
+        [](const N& n) { return n.quota ? std::optional(quota.json(*n.quota)) : std::nullopt; }}});
   return reply;
 }
 
@@ -158,6 +170,20 @@ const Reply<CacheUseNow>& cache_stats_reply() {
           return c.namespaces ? std::optional(namespace_reply().list(*c.namespaces)) : std::nullopt;
         },
         "With `by` namespace"}});
+  return reply;
+}
+
+const Reply<BackupReport>& backup_reply() {
+  using B = BackupReport;
+  static const Reply<B> reply(
+      "Backup", "",
+      {{"object", kind::constant("backup")},
+       {"number", kind::count(), [](const B& b) { return b.number; }, "From 1"},
+       {"created_at", kind::text(), [](const B& b) { return rfc3339(b.made_ms); }},
+       {"files", kind::count(), [](const B& b) { return b.files; },
+        "Those that it shares with earlier ones included"},
+       {"bytes", kind::count(), [](const B& b) { return b.bytes; }},
+       {"backups", kind::count(), [](const B& b) { return b.backups; }, "In the folder now"}});
   return reply;
 }
 

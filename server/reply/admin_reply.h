@@ -46,10 +46,15 @@ struct CacheTierUse {
 };
 const Reply<CacheTierUse>& tier_stats_reply();
 
-/// NamespaceUse is one namespace and the KV of it that nobody reads at this moment.
+/// NamespaceUse is one namespace, the KV of it that nobody reads at this moment, and its quota.
 struct NamespaceUse {
   NamespaceStats stats;
   EvictReport evictable;
+  struct Quota {
+    TenantUse used;
+    TenantQuota limits;
+  };
+  std::optional<Quota> quota = {};
 };
 
 /// CacheUseNow is the state of the cache.
@@ -68,6 +73,8 @@ struct CacheUseNow {
 const Reply<CacheUseNow>& cache_stats_reply();
 
 const Reply<ImportReport>& import_reply();
+
+const Reply<BackupReport>& backup_reply();
 
 /// One entry of GET /v1/admin/requests.
 const Reply<RequestInfo>& running_request_reply();

@@ -36,7 +36,7 @@ std::vector<std::pair<std::string_view, json::object>> reply_schemas() {
       wording_reply(), query_plan_reply());
   add(out, passage_reply(), retrieve_reply(), ranked_text_reply(), rerank_reply());
   add(out, tier_stats_reply(), cache_stats_reply(), eviction_reply(), verification_reply(),
-      pins_reply(), import_reply(), running_request_reply());
+      pins_reply(), import_reply(), backup_reply(), running_request_reply());
   add(out, document_list_reply(), list_reply("JobList", job_reply().kind()),
       list_reply("QueryList", query_entry_reply().kind()),
       list_reply("RunningRequestList", running_request_reply().kind()),

@@ -96,6 +96,7 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   m.version = version();
   m.backend = s.backend.name;
   if (!m.ready) return m;
+  if (s.backups) m.backups = s.backup_counts();
   for (const ServedModel& model : served_models(s)) {
     const EngineInfo& info = model.engine->info();
     const EngineLoad load = model.engine->load();
@@ -110,6 +111,8 @@ MetricsSnapshot metrics_snapshot(Services& s) {
   if (s.retrieval) m.retrieval = s.retrieval->stats();
   std::uint64_t ready = 0, failed = 0, busy = 0;
   for (const auto& ns : s.store->namespaces()) {
+    if (const auto kv = s.store->tenant_use(ns.name); kv)
+      m.namespaces.push_back({ns.name, *kv, s.store->options().quotas.of(ns.name)});
     const auto counts = s.ingest->documents().counts(ns.name);
     // A namespace that cannot be counted now is left out of this scrape.
     if (!counts.ok()) continue;

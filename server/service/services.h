@@ -33,6 +33,8 @@ namespace quire {
 class AdminStore;
 class CrossEncoder;
 class Engine;
+class Backups;
+struct BackupCounts;
 class FileBatches;
 class IngestService;
 class Retrieval;
@@ -90,7 +92,9 @@ struct Services {
   std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
   std::function<Status()> reload;  ///< reads keys and limits again; set before requests come
   std::mutex pins_mu;              ///< held while pins are checked against their share and set
-  std::shared_ptr<FileBatches> file_batches;  ///< set with store and ingest
+  std::shared_ptr<FileBatches> file_batches;    ///< set with store and ingest
+  std::shared_ptr<Backups> backups;             ///< set before `ready`; null: backup.path is empty
+  std::function<BackupCounts()> backup_counts;  ///< set with `backups`
   const RouteTable* routes = nullptr;
   cuda::BackendChoice backend;  ///< set before requests come
 

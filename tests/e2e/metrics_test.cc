@@ -48,9 +48,12 @@ struct Scrape {
 class MetricsTest : public ServiceTest {
  protected:
   static void SetUpTestSuite() {
+    const std::string quotas = ::testing::TempDir() + "/quire-metrics-quotas.toml";
+    std::ofstream(quotas) << "['*']\nshare = 1\n";
     // Nobody listens there, which is enough for the metrics of shared tiers to be there.
     start({"--metrics.vllm_names=true", "--metrics.per_namespace=true",
-           "--remote.url=redis://127.0.0.1:1"});
+           "--remote.url=redis://127.0.0.1:1", "--cache.quotas_file=" + quotas,
+           "--backup.every_hours=0", "--backup.path=" + (folder() / "backups").string()});
     EXPECT_EQ(service
                   ->call("POST", "/v1/documents?wait=true",
                          R"({"id":"d","text":)" + quoted(sample_text(1, 200)) + "}")
@@ -135,6 +138,10 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"tier_errors_total", {"counter", {"tier", "op"}}},
       {"integrity_failures_total", {"counter", {"tier"}}},
       {"tier_io_seconds", {"histogram", {"tier", "op"}}},
+      {"namespace_kv_bytes", {"gauge", {"namespace", "tier"}}},
+      {"namespace_kv_quota_bytes", {"gauge", {"namespace", "tier"}}},
+      {"backups_total", {"counter", {"outcome"}}},
+      {"backup_last_timestamp_seconds", {"gauge", {}}},
       {"remote_up", {"gauge", {"tier"}}},
       {"remote_contexts_total", {"counter", {"tier", "outcome"}}},
       {"remote_timeouts_total", {"counter", {"tier"}}},
@@ -145,6 +152,8 @@ TEST_F(MetricsTest, TheScrapeHasTheNamesTypesAndLabelsOfTheContract) {
       {"remote_write_failures_total", {"counter", {"tier"}}},
       {"remote_queued_writes", {"gauge", {}}},
       {"remote_dropped_writes_total", {"counter", {}}},
+      {"remote_quota_refused_total", {"counter", {}}},
+      {"remote_quota_removed_total", {"counter", {}}},
       {"remote_turns_total", {"counter", {"outcome"}}},
       {"remote_leases_lost_total", {"counter", {}}},
       {"remote_leases_held", {"gauge", {}}},

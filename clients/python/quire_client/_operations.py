@@ -447,6 +447,10 @@ def flush() -> Call[dict[str, Any]]:
     return json_call("POST", "/v1/admin/cache/flush", Reply.json)
 
 
+def backup() -> Call[dict[str, Any]]:
+    return json_call("POST", "/v1/admin/backup", Reply.json)
+
+
 def verify() -> Call[m.VerifyReport]:
     return json_call("POST", "/v1/admin/cache/verify", model(m.VerifyReport))
 

@@ -544,6 +544,10 @@ class Admin:
         """Writes what is in memory alone to disk."""
         return await self._client._call(ops.flush())
 
+    async def backup(self) -> dict[str, Any]:
+        """Adds a backup of all documents and jobs, without KV, to the service's `backup.path`."""
+        return await self._client._call(ops.backup())
+
     async def verify(self) -> m.VerifyReport:
         """Reads every block again and checks its checksum."""
         return await self._client._call(ops.verify())

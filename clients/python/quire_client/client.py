@@ -533,6 +533,10 @@ class Admin:
         """Writes what is in memory alone to disk."""
         return self._client._call(ops.flush())
 
+    def backup(self) -> dict[str, Any]:
+        """Adds a backup of all documents and jobs, without KV, to the service's `backup.path`."""
+        return self._client._call(ops.backup())
+
     def verify(self) -> m.VerifyReport:
         """Reads every block again and checks its checksum."""
         return self._client._call(ops.verify())

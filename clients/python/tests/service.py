@@ -52,6 +52,8 @@ class Service:
             "serve",
             "--server.port=0",
             f"--disk.path={folder / 'store'}",
+            f"--backup.path={folder / 'backups'}",
+            "--backup.every_hours=0",
             f"--model.path={model}",
             "--policy.evidence=false",  # so that no test's auto changes while it runs
         ]

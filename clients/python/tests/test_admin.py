@@ -52,6 +52,7 @@ def test_the_cache_can_be_pinned_evicted_and_checked(
     admin.unpin(ids[:2])
     assert not administrator.documents.get(ids[0]).pinned
     assert admin.flush()["flushed"] is True
+    assert admin.backup()["bytes"] > 0
     report = admin.verify()
     assert report.checked > 0
     assert report.bad == 0
@@ -92,6 +93,7 @@ async def test_the_asynchronous_client_does_the_same(
     await admin.unpin(ids[:1])
     assert (await admin.evict(tier="dram", dry_run=True)).blocks > 0
     assert (await admin.flush())["flushed"] is True
+    assert (await admin.backup())["bytes"] > 0
     assert (await admin.verify()).bad == 0
     pack = tmp_path / "corpus.pack"
     assert await admin.export(pack) == pack.stat().st_size

@@ -113,6 +113,7 @@ const std::map<std::string, Expectation>& expectations() {
       {"POST /v1/admin/requests/{id}/cancel", {kAdmin}},
       {"GET /v1/admin/events", {kAdmin}},
       {"POST /v1/admin/cache/flush", {kAdmin, kService}},
+      {"POST /v1/admin/backup", {kAdmin, kService}},
       {"POST /v1/admin/cache/verify", {kAdmin, kService}},
       {"GET /v1/admin/config", {kAdmin, kService}},
       {"POST /v1/admin/reload", {kAdmin, kService}},

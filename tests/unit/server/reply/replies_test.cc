@@ -181,7 +181,9 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
       cache_stats_reply(),
       [&] {
         CacheUseNow by = cache;
-        by.namespaces = {{{"default", 1, 2, 3}, values::full_evict_report()}};
+        by.namespaces = {{{"default", 1, 2, 3},
+                          values::full_evict_report(),
+                          NamespaceUse::Quota{{1, 2}, {3, 4, 5, 0.5}}}};
         return by;
       }(),
       cache);
@@ -191,6 +193,7 @@ TEST(Replies, HaveTheMembersOfTheirSchemas) {
   ImportReport import;
   import.rejected = {{ "d", "its id" }};
   t.check(import_reply(), import, {});
+  t.check(backup_reply(), {1, 2000, 3, 4, 5}, {});
   RequestInfo running;
   running.queue_position = 1;
   t.check(running_request_reply(), running, {});

@@ -1,4 +1,4 @@
-#include "server/commands/catalog_upkeep.h"
+#include "server/upkeep/catalog_upkeep.h"
 
 #include <string>
 
