@@ -70,7 +70,10 @@ def check_report(path):
 
 def main():
     schemathesis, more = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    with tempfile.TemporaryDirectory(prefix="quire-api-") as folder, Service(*FLAGS) as service:
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-api-") as folder,
+        Service(*FLAGS, f"--backup.path={folder}/backups", "--backup.every_hours=0") as service,
+    ):
         report = os.path.join(folder, "report.json")
         done = subprocess.run(
             [
