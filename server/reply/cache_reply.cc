@@ -113,7 +113,8 @@ const Reply<Miss>& miss_reply() {
        {"reason",
         kind::one_of({"not_cached", "evicted", "model_changed", "salt_mismatch", "corrupt",
                       "record_missing", "tier_unavailable", "policy_off"}),
-        [](const Miss& m) { return miss_reason_name(m.reason); }},
+        [](const Miss& m) { return miss_reason_name(m.reason); },
+        "policy_off: the strategy does not read it from the cache, though it is there"},
        {"tokens", kind::count(), [](const Miss& m) { return m.tokens; }}});
   return reply;
 }
