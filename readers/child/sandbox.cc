@@ -96,6 +96,10 @@ bool filter_calls(bool may_read_files) {
                               SCMP_A2(SCMP_CMP_EQ, 0)) == 0;
   ok = ok && seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
                               SCMP_A1(SCMP_CMP_EQ, F_GETFL)) == 0;
+#ifdef QUIRE_ADDRESS_SANITIZER
+  // The sanitizers ask through a pipe whether an address can be read.
+  ok = ok && seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(pipe2), 0) == 0;
+#endif
   if (may_read_files) {
     constexpr std::uint64_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND | __O_TMPFILE;
     ok = ok && seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
