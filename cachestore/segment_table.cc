@@ -121,7 +121,8 @@ void SegmentTable::abandon(const ContextKey& key) {
 SegmentHandle SegmentTable::publish(SegmentInfo info) {
   std::lock_guard lock(mu_);
   (void)end_writing(info.key);
-  return pin(enter(keys_[info.key], std::move(info)));
+  KeyState& state = keys_[info.key];
+  return pin(enter(state, std::move(info)));
 }
 
 void SegmentTable::reserve(std::size_t segments) {

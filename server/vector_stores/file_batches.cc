@@ -270,7 +270,7 @@ bool FileBatches::is_left(const Key& key, const std::string& text) {
   const std::lock_guard lock(mu_);
   if (elsewhere_.size() >= kMostRemembered) elsewhere_.clear();
   const std::size_t hash = std::hash<std::string>()(text);
-  const auto [it, fresh] = elsewhere_.try_emplace(key, hash, now);
+  const auto [it, fresh] = elsewhere_.try_emplace(key, Seen{hash, now});
   if (!fresh && it->second.hash != hash) it->second = {hash, now};
   if (now - it->second.since < take_over_after_) return false;
   elsewhere_.erase(it);
