@@ -37,7 +37,6 @@ class Backups : public std::enable_shared_from_this<Backups> {
   /// of AdminStore::backup().
   Result<BackupReport> make();
   BackupCounts counts() const;
-  const std::string& folder() const { return options_.folder; }
 
  private:
   void wait(std::chrono::milliseconds time);
