@@ -74,7 +74,7 @@ struct RecallRequest {
   SegmentLayout layout;           ///< of the values; any number of sketches is taken
   std::uint64_t value_bytes = 0;  ///< payload bytes of all values
   std::string tenant, fingerprint;
-  /// Milliseconds after which computing the context would have been as quick
+  /// Milliseconds after which the context is of no use any more; it arrives before, or not at all
   double worth_ms = 0;
   /// Not zero: the caller computes the context if it is not found, and then calls end_turn(). While
   /// another replica computes it, the answer waits for that one: for twice that time and the time

@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::uint16_t kSlots = 16384;
 constexpr int kMaxRounds = 6;
+/// How often a topology in which a node has no replica is learned again: a cluster names a replica
+/// some time after it has begun to follow.
+constexpr auto kLookForReplicas = std::chrono::seconds(10);
 /// Idle connections kept to one node.
 constexpr std::size_t kMaxIdle = 8;
 
@@ -71,12 +74,28 @@ std::uint16_t redis_slot(std::string_view key) {
 
 struct RedisCluster::Topology {
   std::vector<RemoteHost> nodes;
-  std::vector<std::uint16_t> node_of_slot;  ///< kNobody: no node has the slot
+  std::vector<std::vector<RemoteHost>> replicas;  ///< of each node
+  std::vector<std::uint16_t> node_of_slot;        ///< kNobody: no node has the slot
   static constexpr std::uint16_t kNobody = UINT16_MAX;
 
   std::optional<RemoteHost> node(std::uint16_t slot) const {
     const std::uint16_t n = node_of_slot[slot];
     return n < nodes.size() ? std::optional(nodes[n]) : std::nullopt;
+  }
+  std::span<const RemoteHost> replicas_of(std::uint16_t slot) const {
+    const std::uint16_t n = node_of_slot[slot];
+    return n < replicas.size() ? replicas[n] : std::span<const RemoteHost>();
+  }
+  bool has_all_replicas() const {
+    return std::ranges::none_of(replicas, [](const auto& of_node) { return of_node.empty(); });
+  }
+  /// Returns the topology of one server that has every slot.
+  static Topology one(RemoteHost server, std::vector<RemoteHost> its_replicas) {
+    Topology out;
+    out.nodes.push_back(std::move(server));
+    out.replicas.push_back(std::move(its_replicas));
+    out.node_of_slot.assign(kSlots, 0);
+    return out;
   }
 };
 
@@ -87,8 +106,9 @@ struct RedisCluster::Work {
   std::vector<std::size_t> open;  ///< to be sent, in order
   /// Where those go that the node redirected: to the new owner, or only this once.
   std::map<RemoteHost, std::vector<std::size_t>> moved{}, asked{};
-  bool asking = false;  ///< each command is preceded by ASKING
-  bool used = false;    ///< a reply has arrived, so the connection was alive
+  bool asking = false;      ///< each command is preceded by ASKING
+  bool of_replica = false;  ///< they are preceded by READONLY
+  bool used = false;        ///< a reply has arrived, so the connection was alive
 };
 
 RedisCluster::RedisCluster(RedisServer server) : server_(std::move(server)) {}
@@ -124,13 +144,100 @@ void RedisCluster::forget_topology() {
   topology_.reset();
 }
 
+namespace {
+
+/// Sends one command and returns the reply to it.
+Result<RedisReply> exchange(RedisConnection& connection,
+                            std::initializer_list<std::string_view> command,
+                            Clock::time_point deadline) {
+  std::string bytes;
+  append_redis_command(bytes, command);
+  QUIRE_RETURN_IF_ERROR(connection.send(bytes, deadline));
+  return connection.receive(deadline);
+}
+
+/// Returns the node that an array beginning with address and port names. A node that does not know
+/// its own address sends none, or "?", which means `from`.
+std::optional<RemoteHost> node_of(const RedisReply& reply, const std::string& from) {
+  if (reply.kind != RedisReply::Kind::kArray || reply.items.size() < 2) return std::nullopt;
+  const RedisReply& port = reply.items[1];
+  const auto number = port.kind == RedisReply::Kind::kInteger
+                          ? port_of(std::to_string(port.integer))
+                          : port_of(port.text);
+  if (!number) return std::nullopt;
+  const std::string& name = reply.items[0].text;
+  return RemoteHost{name.empty() || name == "?" ? from : name, *number};
+}
+
+/// Returns the replicas in the reply of a master to ROLE. They are of use only, so anything odd is
+/// none.
+std::vector<RemoteHost> replicas_in_role(const RedisReply& reply, const std::string& from) {
+  std::vector<RemoteHost> out;
+  if (reply.kind != RedisReply::Kind::kArray || reply.items.size() < 3) return out;
+  for (const RedisReply& replica : reply.items[2].items)
+    if (auto node = node_of(replica, from)) out.push_back(std::move(*node));
+  return out;
+}
+
+/// Returns the replicas in a reply to SENTINEL REPLICAS that follow their master.
+std::vector<RemoteHost> replicas_of_sentinel(const RedisReply& reply) {
+  std::vector<RemoteHost> out;
+  for (const RedisReply& replica : reply.items) {
+    std::string name;
+    std::optional<std::uint16_t> port;
+    bool follows = false;
+    for (std::size_t i = 0; i + 1 < replica.items.size(); i += 2) {
+      const std::string &field = replica.items[i].text, &value = replica.items[i + 1].text;
+      if (field == "ip") name = value;
+      if (field == "port") port = port_of(value);
+      if (field == "master-link-status") follows = value == "ok";
+    }
+    if (!name.empty() && port && follows) out.push_back({name, *port});
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<RedisCluster::Topology> RedisCluster::learn(const RemoteHost& host, Deadline deadline) {
-  QUIRE_ASSIGN_OR_RETURN(Connection c, RedisConnection::open(host, server_, deadline, stopping_));
-  std::string command;
-  append_redis_command(command, {"CLUSTER", "SLOTS"});
-  QUIRE_RETURN_IF_ERROR(c->send(command, deadline));
-  QUIRE_ASSIGN_OR_RETURN(const RedisReply reply, c->receive(deadline));
-  Topology out;
+  const bool sentinel = !server_.sentinel_master.empty();
+  RedisServer login = server_;
+  if (sentinel) {
+    login.user = server_.sentinel_user;
+    login.password = server_.sentinel_password;
+  }
+  QUIRE_ASSIGN_OR_RETURN(Connection c, RedisConnection::open(host, login, deadline, stopping_));
+  if (sentinel) return learn_from_sentinel(*c, deadline);
+  auto out = learn_slots(host, *c, deadline);
+  if (out.ok()) keep(host, std::move(c));
+  return out;
+}
+
+Result<RedisCluster::Topology> RedisCluster::learn_from_sentinel(RedisConnection& sentinel,
+                                                                 Deadline deadline) const {
+  const std::string& master = server_.sentinel_master;
+  QUIRE_ASSIGN_OR_RETURN(
+      const RedisReply reply,
+      exchange(sentinel, {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master}, deadline));
+  if (reply.is_error("NOAUTH") || reply.is_error("NOPERM"))
+    return Status(Code::kFailedPrecondition,
+                  "the sentinels refuse this client: " + reply.text +
+                      "; name a user of theirs with sentinel_user and sentinel_password",
+                  "remote.url");
+  if (reply.is_error()) return Status::unavailable("a sentinel refuses work: " + reply.text);
+  const auto node = node_of(reply, "");
+  if (!node || node->name.empty())
+    return Status::unavailable("the sentinels know no master '" + master + "'");
+  QUIRE_ASSIGN_OR_RETURN(const RedisReply replicas,
+                         exchange(sentinel, {"SENTINEL", "REPLICAS", master}, deadline));
+  return Topology::one(*node, replicas_of_sentinel(replicas));
+}
+
+Result<RedisCluster::Topology> RedisCluster::learn_slots(const RemoteHost& host,
+                                                         RedisConnection& connection,
+                                                         Deadline deadline) const {
+  QUIRE_ASSIGN_OR_RETURN(const RedisReply reply,
+                         exchange(connection, {"CLUSTER", "SLOTS"}, deadline));
   if (reply.is_error()) {
     if (reply.is_error("NOAUTH") || reply.is_error("NOPERM"))
       return Status(Code::kFailedPrecondition,
@@ -139,11 +246,10 @@ Result<RedisCluster::Topology> RedisCluster::learn(const RemoteHost& host, Deadl
                     "remote.url");
     if (passes_by(reply)) return Status::unavailable(host.name + " refuses work: " + reply.text);
     // A server without cluster support has every slot.
-    out.nodes.push_back(host);
-    out.node_of_slot.assign(kSlots, 0);
-    keep(host, std::move(c));
-    return out;
+    QUIRE_ASSIGN_OR_RETURN(const RedisReply role, exchange(connection, {"ROLE"}, deadline));
+    return Topology::one(host, replicas_in_role(role, host.name));
   }
+  Topology out;
   out.node_of_slot.assign(kSlots, Topology::kNobody);
   const auto odd = [&] { return Status::io(host.name + " sent an odd reply to CLUSTER SLOTS"); };
   using Kind = RedisReply::Kind;
@@ -151,47 +257,54 @@ Result<RedisCluster::Topology> RedisCluster::learn(const RemoteHost& host, Deadl
   for (const RedisReply& range : reply.items) {
     if (range.kind != Kind::kArray || range.items.size() < 3) return odd();
     const std::int64_t first = range.items[0].integer, last = range.items[1].integer;
-    const RedisReply& node = range.items[2];
-    if (first < 0 || last < first || last >= kSlots || node.kind != Kind::kArray ||
-        node.items.size() < 2 || node.items[1].integer < 1 || node.items[1].integer > 65535)
-      return odd();
-    // A node that does not know its own address sends none, or "?".
-    const std::string& name = node.items[0].text;
-    const RemoteHost owner{name.empty() || name == "?" ? host.name : name,
-                           static_cast<std::uint16_t>(node.items[1].integer)};
-    const auto at = std::ranges::find(out.nodes, owner);
+    const auto owner = node_of(range.items[2], host.name);
+    if (first < 0 || last < first || last >= kSlots || !owner) return odd();
+    const auto at = std::ranges::find(out.nodes, *owner);
     const auto index = static_cast<std::uint16_t>(at - out.nodes.begin());
-    if (at == out.nodes.end()) out.nodes.push_back(owner);
+    if (at == out.nodes.end()) {
+      out.nodes.push_back(*owner);
+      auto& replicas = out.replicas.emplace_back();
+      for (std::size_t i = 3; i < range.items.size(); ++i)
+        if (auto replica = node_of(range.items[i], host.name)) replicas.push_back(*replica);
+    }
     std::fill(out.node_of_slot.begin() + first, out.node_of_slot.begin() + last + 1, index);
   }
   if (out.nodes.empty())
     return Status::unavailable("the cluster of " + host.name + " has no slots");
-  keep(host, std::move(c));
   return out;
 }
 
 Result<std::shared_ptr<const RedisCluster::Topology>> RedisCluster::topology(Deadline deadline) {
   std::vector<RemoteHost> hosts;
+  std::shared_ptr<const Topology> old;
+  const auto now = Clock::now();
   {
     const std::lock_guard lock(mu_);
-    if (topology_) return topology_;
-    hosts = known_;
+    if (topology_ && (topology_->has_all_replicas() || now < look_again_)) return topology_;
+    old = topology_;
+    look_again_ = now + kLookForReplicas;
+    if (server_.sentinel_master.empty()) hosts = known_;
   }
   for (const RemoteHost& host : server_.hosts)
     if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
+  auto learned = learn_from_any(hosts, old ? now + (deadline - now) / 4 : deadline);
+  if (!learned.ok() && old) return old;
+  QUIRE_RETURN_IF_ERROR(learned.status());
+  const auto out = std::make_shared<const Topology>(std::move(*learned));
+  const std::lock_guard lock(mu_);
+  topology_ = out;
+  known_ = out->nodes;
+  return out;
+}
+
+Result<RedisCluster::Topology> RedisCluster::learn_from_any(std::span<const RemoteHost> hosts,
+                                                            Deadline deadline) {
   Status last;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     // One node that does not answer must not take the time of the others.
     const auto now = Clock::now();
-    const auto share = now + (deadline - now) / static_cast<int>(hosts.size() - i);
-    auto learned = learn(hosts[i], share);
-    if (learned.ok()) {
-      const auto out = std::make_shared<const Topology>(std::move(*learned));
-      const std::lock_guard lock(mu_);
-      topology_ = out;
-      known_ = out->nodes;
-      return out;
-    }
+    auto learned = learn(hosts[i], now + (deadline - now) / static_cast<int>(hosts.size() - i));
+    if (learned.ok()) return learned;
     last = learned.status();
     if (last.code() == Code::kFailedPrecondition || last.code() == Code::kInvalidArgument) break;
   }
@@ -206,11 +319,18 @@ Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadlin
   while (!work.open.empty()) {
     const std::size_t n = std::min(work.window, work.open.size());
     text.clear();
+    if (work.of_replica) append_redis_command(text, {"READONLY"});
     for (std::size_t i = 0; i < n; ++i) {
       if (work.asking) append_redis_command(text, {"ASKING"});
       text += work.commands[work.open[i]];
     }
     QUIRE_RETURN_IF_ERROR(c->send(text, deadline));
+    if (work.of_replica) {
+      // A server without a cluster refuses the command, and reads of its replica need none.
+      QUIRE_ASSIGN_OR_RETURN(const RedisReply reply, c->receive(deadline));
+      if (reply.is_error("NOPERM"))
+        return Status::not_found(host.name + " lets this client read no replica: " + reply.text);
+    }
     for (std::size_t i = 0; i < n; ++i) {
       if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
       QUIRE_ASSIGN_OR_RETURN(RedisReply reply, c->receive(deadline));
@@ -291,6 +411,30 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
     if (moved.empty() && asked.empty()) return {};
   }
   return Status::unavailable("the cluster redirects slot " + std::to_string(slot) + " in a circle");
+}
+
+Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
+                                    std::size_t window, Deadline deadline, const TakeReply& take) {
+  QUIRE_ASSIGN_OR_RETURN(const auto known, topology(deadline));
+  const auto replicas = known->replicas_of(slot);
+  if (replicas.empty())
+    return Status::not_found("slot " + std::to_string(slot) + " has no replica that is known");
+  const RemoteHost& host = replicas[replica_reads_++ % replicas.size()];
+  Work work{.commands = commands,
+            .window = std::max<std::size_t>(1, window),
+            .take = take,
+            .open = {},
+            .of_replica = true};
+  for (std::size_t i = 0; i < commands.size(); ++i) work.open.push_back(i);
+  Status s = run_at(host, work, deadline);
+  if (s.code() == Code::kUnavailable && !work.used) {
+    drop_idle(host);  // an idle connection that the server has closed meanwhile
+    s = run_at(host, work, deadline);
+  }
+  if (s.ok() && !(work.moved.empty() && work.asked.empty()))
+    s = Status::unavailable(host.name + " is no replica of slot " + std::to_string(slot));
+  if (s.code() == Code::kUnavailable) forget_topology();
+  return s;
 }
 
 }  // namespace quire

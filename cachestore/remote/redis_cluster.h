@@ -1,5 +1,6 @@
-/// This file sends commands to the right node of a Redis cluster, or to a single server. hiredis
-/// knows one connection only; slots, redirections and topology are here.
+/// This file sends commands to the right node of a Redis cluster, to a single server, or to the
+/// master that sentinels name. hiredis knows one connection only; slots, redirections and topology
+/// are here.
 #pragma once
 
 #include <atomic>
@@ -24,9 +25,9 @@ namespace quire {
 /// the whole key, modulo 16384.
 std::uint16_t redis_slot(std::string_view key);
 
-/// Which node has which slots. It is learned from any node that answers, and again after a
-/// redirection or a lost node. Threads: all methods concurrently; calls wait on the network, at
-/// most until their deadline.
+/// Which node has which slots. It is learned from any node or sentinel that answers, and again
+/// after a redirection or a lost node. Threads: all methods concurrently; calls wait on the
+/// network, at most until their deadline.
 class RedisCluster {
  public:
   using Deadline = Clock::time_point;
@@ -42,6 +43,10 @@ class RedisCluster {
   /// down, loading or read-only).
   Status run(std::uint16_t slot, std::span<const std::string> commands, std::size_t window,
              Deadline deadline, const TakeReply& take);
+  /// Sends reads to a replica of the slot's node, which may lack what was written a moment ago.
+  /// Further errors: kNotFound (no replica is known, or it may not be read).
+  Status run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
+                        std::size_t window, Deadline deadline, const TakeReply& take);
   /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
   void stop() { stopping_ = true; }
 
@@ -51,7 +56,11 @@ class RedisCluster {
 
   /// Returns the topology, which is learned if there is none or it is out of date.
   Result<std::shared_ptr<const Topology>> topology(Deadline deadline);
+  Result<Topology> learn_from_any(std::span<const RemoteHost> hosts, Deadline deadline);
   Result<Topology> learn(const RemoteHost& host, Deadline deadline);
+  Result<Topology> learn_slots(const RemoteHost& host, RedisConnection& connection,
+                               Deadline deadline) const;
+  Result<Topology> learn_from_sentinel(RedisConnection& sentinel, Deadline deadline) const;
   void forget_topology();
   Result<Connection> connection(const RemoteHost& host, Deadline deadline);
   void keep(const RemoteHost& host, Connection connection);
@@ -63,8 +72,10 @@ class RedisCluster {
 
   const RedisServer server_;
   std::atomic<bool> stopping_{false};
+  std::atomic<unsigned> replica_reads_{0};
   std::mutex mu_;
   std::shared_ptr<const Topology> topology_;            // guarded by mu_; null: to be learned
+  Clock::time_point look_again_{};                      // guarded by mu_; for replicas
   std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
   std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_
 };

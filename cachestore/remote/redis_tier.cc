@@ -1,6 +1,7 @@
 #include "cachestore/remote/redis_tier.h"
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -54,20 +55,20 @@ constexpr std::string_view kCountOut = "forget(ARGV[1]) return 0";
 
 class RedisTier final : public RemoteTier {
  public:
-  RedisTier(RedisServer server, std::int64_t ttl_seconds)
-      : cluster_(std::move(server)), ttl_seconds_(ttl_seconds) {}
+  RedisTier(std::shared_ptr<RedisCluster> cluster, std::int64_t ttl_seconds, bool of_replicas)
+      : cluster_(std::move(cluster)), ttl_seconds_(ttl_seconds), of_replicas_(of_replicas) {}
 
   std::string_view kind() const override { return "redis"; }
 
   Result<std::string> get_record(const std::string& name, Deadline deadline) override {
     Result<std::string> out = Status::not_found("no such segment in Redis");
-    QUIRE_RETURN_IF_ERROR(run(name, {command({"HGET", key_of(name), kRecordField})}, 1, deadline,
-                              [&](std::size_t, RedisReply reply) {
-                                if (reply.kind == RedisReply::Kind::kNil) return Status();
-                                if (reply.kind != RedisReply::Kind::kString) return odd(reply);
-                                out = std::move(reply.text);
-                                return Status();
-                              }));
+    QUIRE_RETURN_IF_ERROR(read(name, {command({"HGET", key_of(name), kRecordField})}, 1, deadline,
+                               [&](std::size_t, RedisReply reply) {
+                                 if (reply.kind == RedisReply::Kind::kNil) return Status();
+                                 if (reply.kind != RedisReply::Kind::kString) return odd(reply);
+                                 out = std::move(reply.text);
+                                 return Status();
+                               }));
     return out;
   }
 
@@ -81,7 +82,7 @@ class RedisTier final : public RemoteTier {
                                std::max<std::uint64_t>(1, record.num_stored());
     const auto window = std::clamp<std::uint64_t>(kBytesInFlight / std::max<std::uint64_t>(1, mean),
                                                   1, kMaxInFlight);
-    return run(name, commands, window, deadline, [&](std::size_t i, RedisReply reply) {
+    return read(name, commands, window, deadline, [&](std::size_t i, RedisReply reply) {
       if (reply.kind == RedisReply::Kind::kNil)
         return Status::not_found("value " + std::to_string(i) + " is missing in Redis");
       if (reply.kind != RedisReply::Kind::kString) return odd(reply);
@@ -194,7 +195,10 @@ class RedisTier final : public RemoteTier {
         [](std::size_t, RedisReply reply) { return reply.is_error() ? odd(reply) : Status(); });
   }
 
-  void stop() override { cluster_.stop(); }
+  std::unique_ptr<RemoteTier> second_way() override {
+    return std::make_unique<RedisTier>(cluster_, ttl_seconds_, true);
+  }
+  void stop() override { cluster_->stop(); }
 
  private:
   static std::string command(std::initializer_list<std::string_view> arguments) {
@@ -209,25 +213,32 @@ class RedisTier final : public RemoteTier {
     return Status::io("Redis sent an unexpected reply: " +
                       (reply.is_error() ? reply.text.substr(0, 200) : "of another kind"));
   }
+  Status read(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
+              Deadline deadline, const RedisCluster::TakeReply& take) {
+    if (!of_replicas_) return run(name, commands, window, deadline, take);
+    return cluster_->run_at_replica(redis_slot(key_of(name)), commands, window, deadline, take);
+  }
   Status run(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
              Deadline deadline, const RedisCluster::TakeReply& take) {
-    return cluster_.run(redis_slot(key_of(name)), commands, window, deadline, take);
+    return cluster_->run(redis_slot(key_of(name)), commands, window, deadline, take);
   }
 
   Status run_account(const Entry& entry, const std::string& command, Deadline deadline,
                      const RedisCluster::TakeReply& take) {
-    return cluster_.run(redis_slot(times_key_of(entry.account)), std::span(&command, 1), 1,
-                        deadline, take);
+    return cluster_->run(redis_slot(times_key_of(entry.account)), std::span(&command, 1), 1,
+                         deadline, take);
   }
 
-  RedisCluster cluster_;
+  const std::shared_ptr<RedisCluster> cluster_;
   const std::int64_t ttl_seconds_;
+  const bool of_replicas_;  // reads are; the rest is for the owners of slots
 };
 
 }  // namespace
 
 std::unique_ptr<RemoteTier> make_redis_tier(RedisServer server, std::int64_t ttl_seconds) {
-  return std::make_unique<RedisTier>(std::move(server), ttl_seconds);
+  return std::make_unique<RedisTier>(std::make_shared<RedisCluster>(std::move(server)), ttl_seconds,
+                                     false);
 }
 
 }  // namespace quire

@@ -12,8 +12,6 @@
 namespace quire {
 namespace {
 
-constexpr int kReaders = 4;
-constexpr std::size_t kMaxRecalls = 1024;
 /// Segments that wait to be written; each is pinned in this store meanwhile.
 constexpr std::size_t kMaxWrites = 256;
 /// Keys remembered per tier; beyond it all are forgotten, which costs only writes.
@@ -33,6 +31,9 @@ constexpr std::size_t kMaxFingerprintBytes = 256;
 
 std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
+/// The outcome of a read that another source was first to answer. The tier has answered, too.
+Status overtaken() { return Status::exhausted("another source was faster"); }
+
 }  // namespace
 
 RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers, TenantQuotas quotas)
@@ -47,7 +48,18 @@ RemoteCache::RemoteCache(const RemoteOptions& options, Tiers tiers, TenantQuotas
   if (options_.mode == RemoteMode::kReadWrite && options_.lease.count() > 0 &&
       with_leases != tiers_.end())
     leases_ = std::make_unique<RemoteLeases>(options_, *(*with_leases)->tier);
-  readers_ = std::make_unique<IoPool>(kReaders, kMaxRecalls);
+  std::vector<bool> second_way;
+  for (const auto& tier : tiers_) {
+    sources_.push_back(tier.get());
+    second_way.push_back(false);
+    auto other = options_.hedged_reads ? tier->tier->second_way() : nullptr;
+    if (!other) continue;
+    second_ways_.push_back(
+        std::unique_ptr<Tier>(new Tier{.tier = std::move(other), .first_way = tier.get()}));
+    sources_.push_back(second_ways_.back().get());
+    second_way.push_back(true);
+  }
+  reads_ = std::make_unique<HedgedReads>(std::move(second_way), options_.hedged_reads);
   if (writes()) writer_ = std::thread([this] { run_writer(); });
 }
 
@@ -58,9 +70,9 @@ void RemoteCache::stop() {
   }
   changed_.notify_all();
   if (leases_) leases_->stop();
-  for (const auto& tier : tiers_) tier->tier->stop();
+  for (const Tier* source : sources_) source->tier->stop();
   if (writer_.joinable()) writer_.join();
-  readers_->stop();
+  reads_->stop();
   std::deque<Write> gone;
   {
     const std::lock_guard lock(mu_);
@@ -75,30 +87,29 @@ void RemoteCache::stop() {
 
 void RemoteCache::recall(RemoteWanted wanted, Done done) {
   if (!reads() || stopping_) return done(Status::not_found("the shared tiers are not read"));
-  auto shared = std::make_shared<std::pair<RemoteWanted, Done>>(std::move(wanted), std::move(done));
-  std::vector<IoPool::Task> tasks;
-  tasks.push_back({[this, shared] { shared->second(read(shared->first)); }, 1});
-  if (Status s = readers_->post_all(std::move(tasks)); !s.ok()) shared->second(std::move(s));
+  const auto deadline = wanted.deadline;
+  auto shared = std::make_shared<const RemoteWanted>(std::move(wanted));
+  const Status s = reads_->start(
+      deadline,
+      [this, shared](std::size_t source, const HedgedReads::Alive& alive) {
+        return ask(*sources_[source], *shared, alive);
+      },
+      done);
+  if (!s.ok()) done(s);
 }
 
-Result<RecalledSegment> RemoteCache::read(const RemoteWanted& wanted) {
-  Status last = Status::not_found("no shared tier has this context");
-  for (const auto& tier : tiers_) {
-    const auto now = Clock::now();
-    if (stopping_) return Status::unavailable("the store is closing");
-    if (now >= wanted.deadline)
-      return Status::deadline("computing the context again is faster than waiting for it");
-    if (!tier->breaker.allow(now)) continue;
-    Result<RecalledSegment> out = Status::exhausted("not enough memory for a shared segment");
-    try {
-      out = read_from(*tier, wanted);
-    } catch (const std::bad_alloc&) {  // it says so itself
-    }
-    settle(*tier, now, out.status());
-    if (out.ok()) return out;
-    last = out.status();
+std::optional<Result<RecalledSegment>> RemoteCache::ask(Tier& tier, const RemoteWanted& wanted,
+                                                        const HedgedReads::Alive& alive) {
+  if (stopping_) return Status::unavailable("the store is closing");
+  const auto now = Clock::now();
+  if (!tier.breaker.allow(now)) return std::nullopt;
+  Result<RecalledSegment> out = Status::exhausted("not enough memory for a shared segment");
+  try {
+    out = read_from(tier, wanted, alive);
+  } catch (const std::bad_alloc&) {  // it says so itself
   }
-  return last;
+  settle(tier, now, out.status());
+  return out;
 }
 
 /// Enters the outcome of a call into breaker, counts and log. Who has little time may find none
@@ -168,20 +179,24 @@ void RemoteCache::distrust(Tier& tier, const std::string& name, const Status& wh
         {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", quoted(s)}});
 }
 
-Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& wanted) {
+Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& wanted,
+                                               const HedgedReads::Alive& alive) {
+  Tier& first_way = tier.first_way ? *tier.first_way : tier;
   const std::string name = name_of(wanted.key, wanted.fingerprint, wanted.tenant);
   const auto bad = [&](const Status& why) {
-    remember(tier, wanted.key, false);
-    distrust(tier, name, why);
+    remember(first_way, wanted.key, false);
+    distrust(first_way, name, why);
     return Status::corruption(why.message());
   };
   auto bytes = tier.tier->get_record(name,
                                      std::min(wanted.deadline, Clock::now() + options_.timeout));
-  if (bytes.code() == Code::kNotFound) {
+  // A second way may lack what the first one has.
+  if (bytes.code() == Code::kNotFound && !tier.first_way) {
     ++tier.misses;
     remember(tier, wanted.key, false);
   }
   QUIRE_RETURN_IF_ERROR(bytes.status());
+  if (!alive(true)) return overtaken();
   RecalledSegment out;
   auto record = decode_remote_record(*bytes);
   if (!record.ok()) return bad(record.status());
@@ -206,8 +221,11 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
   }
   const auto begun = Clock::now();
   out.values.resize(to_size(r.num_stored()));
+  bool over = false, first = true;
   const Status read = tier.tier->get_values(
       name, r, wanted.deadline, [&](std::uint64_t position, std::string_view stored) {
+        over = !alive(std::exchange(first, false));
+        if (over) return overtaken();
         if (stopping_) return Status::unavailable("the store is closing");
         const auto slot = r.sizes.find(position);
         if (!slot || out.values[position] != nullptr)
@@ -230,6 +248,7 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
         out.values[position] = std::move(buffer);
         return Status();
       });
+  if (over) return read;
   if (read.code() == Code::kNotFound || read.code() == Code::kCorruption) return bad(read);
   const double ms = ms_between(begun, Clock::now());
   std::uint64_t arrived = 0;
@@ -248,7 +267,7 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
     if (!out.values[i])
       return bad(Status::corruption("value " + std::to_string(i) + " is missing"));
   ++tier.hits;
-  remember(tier, wanted.key, true);
+  remember(first_way, wanted.key, true);
   return out;
 }
 
@@ -504,8 +523,18 @@ RemoteStats RemoteCache::stats() const {
       const std::lock_guard lock(t->mu);
       s.read_bytes_per_second = 1000 * t->bytes_per_ms;
     }
+    for (const auto& other : second_ways_) {
+      if (other->first_way != t.get()) continue;
+      s.hits += other->hits;
+      s.second_way_hits = other->hits;
+      s.bad += other->bad;
+      s.read_bytes += other->read_bytes;
+    }
     out.tiers.push_back(std::move(s));
   }
+  const HedgedReads::Counts hedges = reads_->counts();
+  out.hedged_reads = hedges.hedged;
+  out.hedges_won = hedges.won;
   if (leases_) out.leases = leases_->stats();
   const std::lock_guard lock(mu_);
   out.queued_writes = queue_.size();

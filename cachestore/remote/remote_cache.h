@@ -9,27 +9,22 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
-#include "cachestore/disk/io_pool.h"
 #include "cachestore/format/tenant_quotas.h"
-#include "cachestore/format/value_buffer.h"
 #include "cachestore/remote/circuit_breaker.h"
+#include "cachestore/remote/hedged_reads.h"
+#include "cachestore/remote/recalled_segment.h"
 #include "cachestore/remote/remote_keys.h"
 #include "cachestore/remote/remote_leases.h"
 #include "cachestore/remote/remote_options.h"
 #include "cachestore/remote/remote_tier.h"
 
 namespace quire {
-
-/// A segment that was read from a shared tier, every byte of it checked.
-struct RecalledSegment {
-  RemoteRecord record;
-  std::vector<std::shared_ptr<ValueBuffer>> values;  ///< values and sketches by position
-};
 
 /// Which segment is wanted, and until when it is of use.
 struct RemoteWanted {
@@ -40,11 +35,12 @@ struct RemoteWanted {
   Clock::time_point deadline;
 };
 
-/// Reads from the tiers in their order, and writes to all. A tier that fails again and again is
-/// left alone for a while. A wrong, short or missing value makes the segment a miss: it is deleted
-/// there, counted and named in the log. Where a tenant has a quota, what it has written is counted
-/// in the first tier that has accounts, and a segment that cannot be counted is not written.
-/// Threads: all methods concurrently; none waits on the network except write_and_wait().
+/// Reads from the tiers in their order (hedged_reads.h), and writes to all. A tier that fails again
+/// and again is left alone for a while. A wrong, short or missing value makes the segment a miss:
+/// it is deleted there, counted and named in the log. Where a tenant has a quota, what it has
+/// written is counted in the first tier that has accounts, and a segment that cannot be counted is
+/// not written. Threads: all methods concurrently; none waits on the network except
+/// write_and_wait().
 class RemoteCache {
  public:
   /// What the tiers are, in the order of reading.
@@ -92,6 +88,7 @@ class RemoteCache {
  private:
   struct Tier {
     std::unique_ptr<RemoteTier> tier;
+    Tier* first_way = nullptr;  // null: it is none; else the tier to which this is a second way
     CircuitBreaker breaker{};
     mutable std::mutex mu{};
     std::unordered_set<ContextKey, DigestHash> known{};  // guarded by mu
@@ -112,8 +109,10 @@ class RemoteCache {
     Turn turn{};  ///< for kEndTurn
   };
 
-  Result<RecalledSegment> read(const RemoteWanted& wanted);
-  Result<RecalledSegment> read_from(Tier& tier, const RemoteWanted& wanted);
+  std::optional<Result<RecalledSegment>> ask(Tier& tier, const RemoteWanted& wanted,
+                                             const HedgedReads::Alive& alive);
+  Result<RecalledSegment> read_from(Tier& tier, const RemoteWanted& wanted,
+                                    const HedgedReads::Alive& alive);
   bool worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline);
   /// Returns the key that encrypts the KV of a namespace; null: it is not encrypted.
   const RemoteKeys::Key* key_for(std::string_view tenant) const;
@@ -130,7 +129,8 @@ class RemoteCache {
   static void remember(Tier& tier, const ContextKey& key, bool has);
 
   const RemoteOptions options_;
-  std::vector<std::unique_ptr<Tier>> tiers_;
+  std::vector<std::unique_ptr<Tier>> tiers_, second_ways_;
+  std::vector<Tier*> sources_;  // tiers and second ways, in the order of reading
   const TenantQuotas quotas_;
   Tier* accounts_ = nullptr;              // null: no tier has accounts
   std::unique_ptr<RemoteLeases> leases_;  // null: replicas do not take turns
@@ -140,7 +140,7 @@ class RemoteCache {
   std::condition_variable changed_;
   std::deque<Write> queue_;                 // guarded by mu_
   std::uint64_t queued_ = 0, settled_ = 0;  // guarded by mu_; writes since start
-  std::unique_ptr<IoPool> readers_;
+  std::unique_ptr<HedgedReads> reads_;
   bool accounts_failed_ = false;  // and that was said; of the writer's thread
   std::thread writer_;
 };

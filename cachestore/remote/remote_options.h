@@ -19,8 +19,10 @@ struct RemoteOptions {
   std::string url;  ///< of parse_remote_url(); empty: no shared tier
   RemoteMode mode = RemoteMode::kReadWrite;
   /// Longest time of one exchange that is no transfer of values: connecting, and asking for a
-  /// record. A transfer takes at most as long as computing its KV again would.
+  /// record. A transfer takes at most as long as RecallRequest::worth_ms.
   std::chrono::milliseconds timeout{200};
+  /// A read that a tier keeps waiting is sent besides to a replica, once more, or to the next tier.
+  bool hedged_reads = true;
   /// A commit waits until its KV is written, or given up; else writing goes on behind it.
   bool write_through = false;
   /// Seconds after which Redis forgets KV; 0: never. A bucket has rules of its own.
@@ -37,6 +39,7 @@ struct RemoteTierStats {
   std::string kind;                          ///< "redis" or "s3"
   bool up = true;                            ///< false: it failed, and is left alone
   std::uint64_t hits = 0, misses = 0;        ///< segments asked for
+  std::uint64_t second_way_hits = 0;         ///< of the hits: from a replica, or asked once more
   std::uint64_t failures = 0, timeouts = 0;  ///< calls without a usable answer
   std::uint64_t bad = 0;                     ///< segments with wrong or missing bytes
   std::uint64_t too_slow = 0;                ///< segments left, as computing is faster
@@ -61,6 +64,8 @@ struct RemoteStats {
   std::vector<RemoteTierStats> tiers;  ///< empty: there is no shared tier
   std::uint64_t queued_writes = 0;     ///< segments that wait to be written, now
   std::uint64_t dropped_writes = 0;    ///< segments that found the queue full
+  std::uint64_t hedged_reads = 0;      ///< reads that asked a second source while one was silent
+  std::uint64_t hedges_won = 0;        ///< of those: the second source was first
   std::uint64_t quota_refused = 0;     ///< segments that the quota of their tenant kept out
   std::uint64_t quota_removed = 0;     ///< segments removed for newer ones of their tenant
   RemoteLeaseStats leases;

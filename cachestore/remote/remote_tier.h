@@ -48,6 +48,9 @@ class RemoteTier {
                      Deadline deadline, const ReadValue& value, const ReadRecord& record) = 0;
   /// Deletes a segment; a missing one is no error.
   virtual Status remove(const std::string& name, Deadline deadline) = 0;
+  /// Returns a second way to the same segments, for reads alone: replicas, or another connection.
+  /// What it lacks, this tier may have. Null: there is none.
+  virtual std::unique_ptr<RemoteTier> second_way() { return nullptr; }
   // Leases say which replica computes a segment. The tier ends one by itself after its time.
   /// Returns whether the tier has leases; without them the other three fail.
   virtual bool has_leases() const { return false; }

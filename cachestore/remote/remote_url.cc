@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-constexpr std::uint16_t kRedisPort = 6379;
+constexpr std::uint16_t kRedisPort = 6379, kSentinelPort = 26379;
 constexpr std::size_t kMaxHosts = 64;
 
 Status wrong(const std::string& what) {
@@ -45,8 +45,16 @@ Result<std::string> unescaped(std::string_view text) {
   return out;
 }
 
-Result<RemoteHost> parse_host(std::string_view text) {
-  RemoteHost host{.name = {}, .port = kRedisPort};
+bool has_only_letters_and(std::string_view text, std::string_view extra) {
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!plain && extra.find(c) == extra.npos) return false;
+  }
+  return true;
+}
+
+Result<RemoteHost> parse_host(std::string_view text, std::uint16_t default_port) {
+  RemoteHost host{.name = {}, .port = default_port};
   std::string_view port;
   bool has_port = false;
   if (text.starts_with('[')) {
@@ -90,13 +98,19 @@ Status parse_options(std::string_view text, const Options& known) {
   return {};
 }
 
-Result<RedisServer> parse_redis(std::string_view rest, bool tls) {
+Result<RedisServer> parse_redis(std::string_view rest, bool tls, bool sentinel) {
   RedisServer server;
   server.tls = tls;
   std::string_view address = take_until(rest, '?');
-  QUIRE_RETURN_IF_ERROR(parse_options(
-      rest,
-      {{"ca", &server.ca_file}, {"cert", &server.certificate_file}, {"key", &server.key_file}}));
+  Options options{
+      {"ca", &server.ca_file}, {"cert", &server.certificate_file}, {"key", &server.key_file}};
+  if (sentinel) {
+    options.emplace_back("sentinel_user", &server.sentinel_user);
+    options.emplace_back("sentinel_password", &server.sentinel_password);
+  }
+  QUIRE_RETURN_IF_ERROR(parse_options(rest, options));
+  if (!server.sentinel_user.empty() && server.sentinel_password.empty())
+    return wrong("has the option sentinel_user without sentinel_password");
   if (server.certificate_file.empty() != server.key_file.empty())
     return wrong("has one of the options cert and key; a certificate needs its key");
   if (!tls && !(server.ca_file + server.certificate_file).empty())
@@ -112,6 +126,15 @@ Result<RedisServer> parse_redis(std::string_view rest, bool tls) {
     if (server.password.empty())
       return wrong("has an empty password; use redis://user:password@host");
   }
+  if (sentinel) {
+    std::string_view name = address;
+    address = take_until(name, '/');
+    server.sentinel_master = name;
+    if (name.empty() || !has_only_letters_and(name, "._-"))
+      return wrong(
+          "names no master after the sentinels, of letters, digits, '.', '_' and '-'; use "
+          "redis+sentinel://host,host/master");
+  }
   if (address.ends_with('/')) address.remove_suffix(1);
   if (address.find('/') != address.npos)
     return wrong("names a database; a cluster has only the first one, so leave the path out");
@@ -119,18 +142,11 @@ Result<RedisServer> parse_redis(std::string_view rest, bool tls) {
   while (!address.empty()) {
     if (server.hosts.size() == kMaxHosts)
       return wrong("has more than " + std::to_string(kMaxHosts) + " hosts");
-    QUIRE_ASSIGN_OR_RETURN(RemoteHost host, parse_host(take_until(address, ',')));
+    QUIRE_ASSIGN_OR_RETURN(RemoteHost host, parse_host(take_until(address, ','),
+                                                       sentinel ? kSentinelPort : kRedisPort));
     server.hosts.push_back(std::move(host));
   }
   return server;
-}
-
-bool fits_bucket(std::string_view text, std::string_view extra) {
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!plain && extra.find(c) == extra.npos) return false;
-  }
-  return true;
 }
 
 Result<S3Bucket> parse_s3(std::string_view rest) {
@@ -141,11 +157,11 @@ Result<S3Bucket> parse_s3(std::string_view rest) {
   if (path.ends_with('/')) path.remove_suffix(1);
   s3.prefix = path;
   if (s3.bucket.empty()) return wrong("has no bucket; use s3://bucket/prefix");
-  if (!fits_bucket(s3.bucket, ".-"))
+  if (!has_only_letters_and(s3.bucket, ".-"))
     return wrong("has a bucket with other characters than letters, digits, '.' and '-'");
-  if (!fits_bucket(s3.prefix, "./_-"))
+  if (!has_only_letters_and(s3.prefix, "./_-"))
     return wrong("has a prefix with other characters than letters, digits, '.', '_', '-' and '/'");
-  if (s3.region.empty() || !fits_bucket(s3.region, "-"))
+  if (s3.region.empty() || !has_only_letters_and(s3.region, "-"))
     return wrong("has a region with other characters than letters, digits and '-'");
   if (s3.endpoint.empty()) s3.endpoint = "https://s3." + s3.region + ".amazonaws.com";
   if (!s3.endpoint.starts_with("http://") && !s3.endpoint.starts_with("https://"))
@@ -161,17 +177,21 @@ Result<RemoteUrl> parse_remote_url(std::string_view url) {
   while (!url.empty()) {
     std::string_view one = take_until(url, ' ');
     if (one.empty()) continue;
-    const bool tls = one.starts_with("rediss://");
-    if (tls || one.starts_with("redis://")) {
-      one.remove_prefix(tls ? 9 : 8);
-      QUIRE_ASSIGN_OR_RETURN(RedisServer server, parse_redis(one, tls));
+    const std::size_t end = one.find("://");
+    const std::string_view scheme = one.substr(0, end == one.npos ? 0 : end);
+    const bool tls = scheme.starts_with("rediss"), sentinel = scheme.ends_with("+sentinel");
+    if (scheme == std::string(tls ? "rediss" : "redis") + (sentinel ? "+sentinel" : "")) {
+      one.remove_prefix(end + 3);
+      QUIRE_ASSIGN_OR_RETURN(RedisServer server, parse_redis(one, tls, sentinel));
       out.redis.push_back(std::move(server));
     } else if (one.starts_with("s3://")) {
       one.remove_prefix(5);
       QUIRE_ASSIGN_OR_RETURN(S3Bucket bucket, parse_s3(one));
       out.s3.push_back(std::move(bucket));
     } else {
-      return wrong("begins with no scheme that is known; use redis://, rediss:// or s3://");
+      return wrong(
+          "begins with no scheme that is known; use redis://, rediss://, redis+sentinel://, "
+          "rediss+sentinel:// or s3://");
     }
   }
   if (out.redis.size() > 1 || out.s3.size() > 1)

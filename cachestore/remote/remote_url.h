@@ -18,8 +18,11 @@ struct RemoteHost {
 
 /// One server or cluster that speaks the protocol of Redis.
 struct RedisServer {
-  std::vector<RemoteHost> hosts;  ///< of one server, or some of a cluster's; never empty
-  std::string user, password;     ///< empty: not sent
+  /// Of one server, some of a cluster's, or sentinels; never empty
+  std::vector<RemoteHost> hosts;
+  std::string user, password;  ///< empty: not sent
+  /// The name by which the hosts, which are sentinels then, know the server; and the login there.
+  std::string sentinel_master, sentinel_user, sentinel_password;
   bool tls = false;
   /// PEM files: whom to trust (empty: what the system trusts), and what to show the server.
   std::string ca_file, certificate_file, key_file;
@@ -40,7 +43,8 @@ struct RemoteUrl {
 
 /// Parses one or two addresses separated by spaces:
 ///   redis://[user:password@]host[:port][,host[:port]...][?ca=FILE&cert=FILE&key=FILE]
-///   rediss://...                     the same over TLS
+///   redis+sentinel://[user:password@]host[:port][,host...]/master[?sentinel_password=TEXT...]
+///   rediss://... rediss+sentinel://...   the same over TLS
 ///   s3://bucket[/prefix][?endpoint=http://host:port&region=NAME]
 /// Percent escapes are decoded in user and password. Errors: kInvalidArgument, field `remote.url`;
 /// the message never shows a password.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -87,10 +88,8 @@ std::string xml_text(std::string_view text) {
 
 class S3Tier final : public RemoteTier {
  public:
-  S3Tier(S3Bucket bucket, std::string credentials, const std::string& session_token,
-         std::uint64_t part_bytes)
-      : client_(std::move(bucket), std::move(credentials), session_token),
-        part_bytes_(part_bytes) {}
+  S3Tier(std::shared_ptr<S3Client> client, std::uint64_t part_bytes)
+      : client_(std::move(client)), part_bytes_(part_bytes) {}
 
   std::string_view kind() const override { return "s3"; }
 
@@ -98,7 +97,7 @@ class S3Tier final : public RemoteTier {
     S3Request x;
     x.object = name + "/record";
     x.most_bytes = kMaxRecordBytes;
-    QUIRE_RETURN_IF_ERROR(client_.perform(x, deadline));
+    QUIRE_RETURN_IF_ERROR(client_->perform(x, deadline));
     return std::move(x.body);
   }
 
@@ -119,7 +118,7 @@ class S3Tier final : public RemoteTier {
     head.method = "PUT";
     head.object = name + "/record";
     head.send(bytes);
-    return client_.perform(head, deadline);
+    return client_->perform(head, deadline);
   }
 
   Status remove(const std::string& name, Deadline deadline) override {
@@ -127,7 +126,11 @@ class S3Tier final : public RemoteTier {
     return delete_object(name + "/values", deadline);
   }
 
-  void stop() override { client_.stop(); }
+  /// A request that is slow is often quick the second time, on another connection.
+  std::unique_ptr<RemoteTier> second_way() override {
+    return std::make_unique<S3Tier>(client_, part_bytes_);
+  }
+  void stop() override { client_->stop(); }
 
  private:
   Status put_whole(const std::string& object, ValueStream& values, std::uint64_t stored_bytes,
@@ -137,7 +140,7 @@ class S3Tier final : public RemoteTier {
     x.object = object;
     x.upload_bytes = stored_bytes;
     x.upload = [&](char* to, std::size_t most) { return values.read(to, most); };
-    const Status s = client_.perform(x, deadline);
+    const Status s = client_->perform(x, deadline);
     QUIRE_RETURN_IF_ERROR(values.failed());
     return s;
   }
@@ -151,11 +154,11 @@ class S3Tier final : public RemoteTier {
     S3Request x;
     x.method = "DELETE";
     x.object = object;
-    const Status s = client_.perform(x, deadline);
+    const Status s = client_->perform(x, deadline);
     return s.code() == Code::kNotFound ? Status() : s;
   }
 
-  S3Client client_;
+  const std::shared_ptr<S3Client> client_;
   const std::uint64_t part_bytes_;
 };
 
@@ -182,7 +185,7 @@ Status S3Tier::get_values(const std::string& name, const RemoteRecord& record, D
     offset += x->most_bytes;
     return std::unique_ptr<S3Request>(std::move(x));
   };
-  return client_.perform_all(
+  return client_->perform_all(
       kMaxRanges, deadline, next_range, [&](S3Request& done, const Status& status) -> Status {
         QUIRE_RETURN_IF_ERROR(status);
         const auto& x = static_cast<const Range&>(done);
@@ -206,7 +209,7 @@ Status S3Tier::put_parts(const std::string& object, ValueStream& values, std::ui
   begin.query = "uploads=";
   begin.most_bytes = kMaxListBytes;
   begin.send("");
-  QUIRE_RETURN_IF_ERROR(client_.perform(begin, deadline));
+  QUIRE_RETURN_IF_ERROR(client_->perform(begin, deadline));
   const std::string upload = element(begin.body, "UploadId");
   if (upload.empty()) return Status::io("the bucket began an upload, but did not name it");
   const Status sent = send_parts(object, upload, values, stored_bytes, deadline);
@@ -216,7 +219,7 @@ Status S3Tier::put_parts(const std::string& object, ValueStream& values, std::ui
   abort.method = "DELETE";
   abort.object = object;
   abort.query = "uploadId=" + S3Client::encode(upload);
-  (void)client_.perform(abort, Clock::now() + kAbortTime);
+  (void)client_->perform(abort, Clock::now() + kAbortTime);
   return sent;
 }
 
@@ -277,7 +280,7 @@ Status S3Tier::send_parts(const std::string& object, const std::string& upload, 
     etags[part.number - 1] = std::move(part.etag);
     return {};
   };
-  QUIRE_RETURN_IF_ERROR(client_.perform_all(kPartsAtOnce, deadline, next_part, end_part));
+  QUIRE_RETURN_IF_ERROR(client_->perform_all(kPartsAtOnce, deadline, next_part, end_part));
   std::string list = "<CompleteMultipartUpload>";
   for (std::size_t i = 0; i < etags.size(); ++i)
     list += "<Part><PartNumber>" + std::to_string(i + 1) + "</PartNumber><ETag>" +
@@ -289,7 +292,7 @@ Status S3Tier::send_parts(const std::string& object, const std::string& upload, 
   end.query = named;
   end.most_bytes = kMaxListBytes;
   end.send(list);
-  QUIRE_RETURN_IF_ERROR(client_.perform(end, deadline));
+  QUIRE_RETURN_IF_ERROR(client_->perform(end, deadline));
   // This one request may fail with status 200: S3 sends the status before it is done.
   if (const std::string code = element(end.body, "Code"); !code.empty())
     return Status::unavailable("the bucket could not put the parts together: " + code);
@@ -308,8 +311,10 @@ Result<std::unique_ptr<RemoteTier>> make_s3_tier(S3Bucket bucket, std::uint64_t 
     return Status::invalid("remote.url",
                            "remote.url names a bucket, but the environment has no credentials; set "
                            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
-  return std::unique_ptr<RemoteTier>(std::make_unique<S3Tier>(
-      std::move(bucket), id + ':' + secret, variable("AWS_SESSION_TOKEN"), part_bytes));
+  return std::unique_ptr<RemoteTier>(
+      std::make_unique<S3Tier>(std::make_shared<S3Client>(std::move(bucket), id + ':' + secret,
+                                                          variable("AWS_SESSION_TOKEN")),
+                               part_bytes));
 }
 
 }  // namespace quire

@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-/// The wait for a context while nobody knows how fast this machine computes.
+/// The worth of a context while nobody knows how fast this machine computes.
 constexpr double kUnknownWorthMs = 200;
 
 }  // namespace

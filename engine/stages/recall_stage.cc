@@ -13,10 +13,18 @@
 
 namespace quire {
 
+namespace {
+
+/// How long a query waits for KV, of the time that computing it would take. Who waits for a tier
+/// that never answers pays that time and then computes.
+constexpr double kWaitOfRecompute = 0.4;
+
+}  // namespace
+
 struct RecallStage::Replies {
   std::mutex mu;
   std::size_t outstanding = 0;            // guarded by mu
-  double worth_ms = 0;                    // guarded by mu; of those that are outstanding
+  double worth_ms = 0;                    // guarded by mu; the wait for those outstanding
   std::vector<SegmentHandle> segments{};  // guarded by mu
 };
 
@@ -42,16 +50,23 @@ Status RecallStage::begin() {
     const ContextKey key = run.core.facts.names.context_key(c.token_ids, asked.tenant,
                                                             asked.salt_digest, c.left_context);
     if (*c.key != key || store.peek_segment(key)) continue;
+    // Without its KV the query computes the text before it, too, but once for all contexts.
     wanted.push_back(recall_request(run.core.facts, run.core.meter->speeds(), key,
-                                    count_of(c.token_ids), count_of(c.left_context), asked.tenant));
+                                    count_of(c.token_ids), 0, asked.tenant));
   }
+  double wait_ms = 0;
   {
     const std::lock_guard lock(replies_->mu);
     replies_->outstanding = wanted.size();
-    for (const RecallRequest& r : wanted) replies_->worth_ms += r.worth_ms;
+    for (RecallRequest& r : wanted) {
+      r.worth_ms *= kWaitOfRecompute;
+      replies_->worth_ms += r.worth_ms;
+    }
+    wait_ms = replies_->worth_ms;
   }
   for (RecallRequest& request : wanted) {
-    const double worth_ms = request.worth_ms;
+    // All are read at once, so each may take the time of all.
+    const double worth_ms = std::exchange(request.worth_ms, wait_ms);
     store.recall_async(std::move(request), [replies = replies_, waker = run.core.waker,
                                             worth_ms](Result<SegmentHandle> segment) {
       bool last = false;

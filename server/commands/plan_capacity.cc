@@ -107,9 +107,14 @@ int plan_capacity(const PlanFlags& f) {
   });
   if (tell) std::fprintf(stderr, "\r\x1b[K");
   if (!plan.ok()) return complain(plan.status());
+  const auto outcome = [&] {
+    if (!options->target_ttft_p95 || plan->smallest) return 0;
+    return complain("none of these numbers of replicas reaches --ttft-p95 " + f.target +
+                    "; name larger ones with --replicas");
+  };
   if (f.as_json) {
     std::printf("%s\n", to_text(capacity::plan_json(*plan, *options)).c_str());
-    return 0;
+    return outcome();
   }
   std::printf("%zu questions over %llu contexts of %llu tokens, %s%.0f s\n\n",
               trace.entries().size(), static_cast<unsigned long long>(trace.distinct_contexts()),
@@ -117,7 +122,7 @@ int plan_capacity(const PlanFlags& f) {
               f.copies > 1 ? (std::to_string(f.copies) + " such tenants, ").c_str() : "",
               trace.period() / f.speed);
   std::printf("%s", capacity::plan_text(*plan, *options).c_str());
-  return 0;
+  return outcome();
 }
 
 }  // namespace
@@ -149,8 +154,10 @@ void add_plan_capacity_command(CLI::App& app, CommandRun& run) {
   c->add_option("--eviction", f.eviction, "cache.eviction: lru or s3fifo")
       ->check(CLI::IsMember({"lru", "s3fifo"}))
       ->capture_default_str();
-  c->add_option("--ttft-p95", f.target,
-                "Look for the smallest number of replicas with this TTFT, such as 0.5s");
+  c->add_option(
+      "--ttft-p95", f.target,
+      "Look for the smallest number of replicas with this TTFT, such as 0.5s; exit status 1 if "
+      "none reaches it");
   c->add_option("--copies", f.copies, "So many tenants with contexts of their own behave like this")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{10'000'000}))
       ->capture_default_str();

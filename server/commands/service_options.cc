@@ -73,6 +73,7 @@ Result<StoreOptions> store_options(const Config& c) {
                   : c.remote.mode == "write" ? RemoteMode::kWrite
                                              : RemoteMode::kReadWrite;
   o.remote.timeout = std::chrono::milliseconds(c.remote.timeout_ms);
+  o.remote.hedged_reads = c.remote.hedged_reads;
   o.remote.write_through = c.remote.write == "through";
   o.remote.ttl_seconds = c.remote.ttl_seconds;
   o.remote.lease = std::chrono::milliseconds(c.remote.lease_ms);

@@ -371,10 +371,11 @@ Status check_config(const Config& c) {
   if (c.model.name.empty()) return Status::invalid("model.name", "model.name is empty");
   QUIRE_RETURN_IF_ERROR(check_origins(c.server.cors_origins));
   for (const std::string& name : c.server.allowed_hosts)
-    if (name.empty() || name.find('/') != std::string::npos)
-      return Status::invalid("server.allowed_hosts",
-                             "server.allowed_hosts has '" + name +
-                                 "'; name hosts without scheme and path, as in example.org");
+    if (name.empty() || name.find_first_of("/\"' \t,") != std::string::npos)
+      return Status::invalid(
+          "server.allowed_hosts",
+          "server.allowed_hosts has '" + name +
+              "'; name hosts without scheme, path and quotes, as in example.org");
   if (c.server.tls_certificate.empty() != c.server.tls_key.empty()) {
     const std::string field = c.server.tls_key.empty() ? "server.tls_key"
                                                        : "server.tls_certificate";

@@ -68,6 +68,7 @@ struct Config {
   struct Remote {
     std::string url, mode = "read_write", write = "behind", keys_file;
     std::int64_t timeout_ms = 200, ttl_seconds = 7 * 24 * 3600, lease_ms = 10'000;
+    bool hedged_reads = true;
   } remote;
   struct Policy {
     std::string strategy = "auto", compress = "auto", decode = "auto", lead_in = "auto";

@@ -182,10 +182,14 @@ std::vector<Setting> make_table() {
                     "others"),
       QUIRE_SETTING(remote, "url", url, 0, 0,
                     "tiers that replicas share: redis://host,host (rediss: over TLS), "
-                    "s3://bucket/prefix?endpoint=, or both with a space between; empty: none"),
+                    "redis+sentinel://host,host/master, s3://bucket/prefix?endpoint=, or Redis and "
+                    "S3 with a space between; empty: none"),
       QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000,
                     "to connect, and to ask what there is; a transfer may take as long as "
-                    "computing its KV would"),
+                    "computing its KV would, that of a query two fifths of it"),
+      QUIRE_SETTING(remote, "hedged_reads", hedged_reads, 0, 0,
+                    "a read that a tier keeps waiting is sent besides to a replica of Redis, to "
+                    "the bucket once more, or to the next tier"),
       QUIRE_SETTING(remote, "mode", mode, 0, 0, "use of the shared tier", "read_write", "read",
                     "write"),
       QUIRE_SETTING(remote, "write", write, 0, 0,

@@ -208,6 +208,14 @@ void remote_metrics(FamilyList& out, const RemoteStats& remote) {
           [](const T& t) { return t.written; });
   counter("quire_remote_write_failures_total", "Contexts that could not be written",
           [](const T& t) { return t.write_failures; });
+  counter("quire_remote_second_way_contexts_total",
+          "Contexts found at a replica of Redis, or in a bucket that was asked once more",
+          [](const T& t) { return t.second_way_hits; });
+  out.counter("quire_remote_hedged_reads_total",
+              "Reads for which a second source was asked while the first was silent",
+              number(remote.hedged_reads));
+  out.counter("quire_remote_hedges_won_total", "Hedged reads that the second source answered first",
+              number(remote.hedges_won));
   const RemoteLeaseStats& leases = remote.leases;
   if (leases.enabled) {
     const std::pair<const char*, std::uint64_t> turns[] = {{"own", leases.own},

@@ -334,6 +334,10 @@ TEST(Cli, PlanCapacityFromMeasuredRatesAndTheLog) {
   EXPECT_EQ(int_at(report, "rows.0.replicas"), 1);
   EXPECT_EQ(int_at(report, "rows.1.requests"), 3);
   EXPECT_GT(at(report, "rows.0.hits.dram").to_number<double>(), 0.2) << r.out;
+  r = with({"--replicas", "1", "--ttft-p95", "0.000001s"});
+  EXPECT_EQ(r.exit_code, 1) << r.out;
+  EXPECT_NE(r.err.find("reaches --ttft-p95 0.000001s"), std::string::npos) << r.err;
+  EXPECT_NE(r.out.find("ttft p50"), std::string::npos) << "what was found is told all the same";
   r = with({"--copies", "3"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("3 such tenants"), std::string::npos) << r.out;

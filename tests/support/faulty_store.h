@@ -53,6 +53,14 @@ class FaultyStore final : public Store {
   /// Runs before a document is committed, on the worker's thread. Set it before the first commit.
   std::function<void()> before_commit;
 
+  /// Acts as a store with a shared tier, which is asked by this. Empty: there is none.
+  std::function<void(RecallRequest request, RecallDone done)> on_recall;
+  bool recalls() const override { return on_recall || behind_->recalls(); }
+  void recall_async(RecallRequest request, RecallDone done) override {
+    if (!on_recall) return behind_->recall_async(std::move(request), std::move(done));
+    on_recall(std::move(request), std::move(done));
+  }
+
   /// Acts as a store with a shared catalog, which is away or not.
   void set_catalog(bool up) {
     std::lock_guard lock(mu_);

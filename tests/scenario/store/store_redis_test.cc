@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <set>
@@ -301,6 +302,62 @@ TEST(StoreRedis, OverTlsTheServerMustBeTheOneThatIsTrusted) {
   EXPECT_EQ(lost.check(1).code(), Code::kInvalidArgument);
 }
 
+/// A server, a replica of it, and three sentinels that watch both.
+class Sentinels {
+ public:
+  Sentinels() : replica_({"--replicaof", "127.0.0.1", std::to_string(master.host().port)}) {
+    for (int i = 0; i < 3; ++i) {
+      const std::string file = folder_.path("sentinel" + std::to_string(i) + ".conf");
+      std::ofstream(file) << "sentinel monitor quire 127.0.0.1 " << master.host().port
+                          << " 2\nsentinel down-after-milliseconds quire 500\n"
+                             "sentinel failover-timeout quire 3000\n";
+      sentinels_.push_back(
+          std::make_unique<test::RedisProcess>(std::vector<std::string>{"--sentinel"}, file));
+    }
+    ready = test::RedisClusterProcess::wait_until([this] {
+      const auto info = replica_.ask({"INFO", "replication"});
+      return info && info->text.find("master_link_status:up") != std::string::npos &&
+             std::ranges::all_of(sentinels_, [](const auto& sentinel) {
+               const auto others = sentinel->ask({"SENTINEL", "SENTINELS", "quire"});
+               const auto replicas = sentinel->ask({"SENTINEL", "REPLICAS", "quire"});
+               return others && others->items.size() == 2 && replicas &&
+                      replicas->items.size() == 1;
+             });
+    });
+  }
+  std::string url() const {
+    std::string out = "redis+sentinel://";
+    for (const auto& s : sentinels_)
+      out += (out.back() == '/' ? "" : ",") + ("127.0.0.1:" + std::to_string(s->host().port));
+    return out + "/quire";
+  }
+  test::RedisProcess master;
+  bool ready = false;
+
+ private:
+  test::TempFolder folder_;
+  test::RedisProcess replica_;
+  std::vector<std::unique_ptr<test::RedisProcess>> sentinels_;
+};
+
+TEST(StoreRedis, SentinelsNameTheServerThatTakesOver) {
+  SKIP_WITHOUT_REDIS();
+  Sentinels sentinels;
+  ASSERT_TRUE(sentinels.ready);
+  Replica a(sentinels.url()), b(sentinels.url());
+  ASSERT_OK(test::put_document(*a.store, "d", {1, 2}));
+  ASSERT_OK(b.check(1));
+  (void)sentinels.master.ask({"WAIT", "1", "5000"});
+  sentinels.master.end();
+  EXPECT_TRUE(test::RedisClusterProcess::wait_until([&] { return b.check(2).ok(); }))
+      << "what was written before is still there";
+  std::uint64_t next = 10;
+  EXPECT_TRUE(test::RedisClusterProcess::wait_until([&] {
+    return test::put_document(*a.store, "e" + std::to_string(next), {next}).ok() &&
+           b.check(next++).ok();
+  })) << "what is written now goes to the new master";
+}
+
 class StoreRedisCluster : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -362,6 +419,32 @@ TEST_F(StoreRedisCluster, ASlotThatMovesIsFollowed) {
   (void)source.ask({"CLUSTER", "SETSLOT", text, "NODE", target_id});
   Replica c(cluster->url());
   EXPECT_OK(c.check(102)) << "by MOVED, or by the new topology";
+}
+
+TEST_F(StoreRedisCluster, ARecallAsksTheReplicaOfAMasterThatHangs) {
+  Replica a(cluster->url()), b(cluster->url());
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t key = 301; key <= 330; ++key)
+    if (redis_slot(redis_key(key)) < 16384 / 3) keys.push_back(key);
+  ASSERT_GE(keys.size(), 3u);
+  ASSERT_OK(test::put_document(*a.store, "d", keys));
+  ASSERT_TRUE(test::RedisClusterProcess::wait_until([] {
+    const auto slots = cluster->nodes[0]->ask({"CLUSTER", "SLOTS"});
+    return slots && std::ranges::all_of(slots->items, [](const RedisReply& range) {
+             return range.items.size() > 3;
+           });
+  })) << "the cluster names the replicas";
+  ASSERT_OK(b.check(keys[0])) << "b knows the topology";
+  (void)cluster->nodes[0]->ask({"WAIT", "1", "5000"});
+  cluster->nodes[0]->pause();
+  EXPECT_OK(b.check(keys[1]));
+  EXPECT_OK(b.check(keys[2]));
+  cluster->nodes[0]->go_on();
+  EXPECT_EQ(b.counts().hits, 3u);
+  EXPECT_EQ(b.counts().second_way_hits, 2u);
+  EXPECT_GE(b.store->remote_stats().hedged_reads, 2u);
+  EXPECT_EQ(b.store->remote_stats().hedges_won, 2u);
+  ASSERT_TRUE(test::RedisClusterProcess::wait_until([] { return cluster->all_ok(); }));
 }
 
 TEST_F(StoreRedisCluster, AReplicaTakesOverForALostMaster) {

@@ -322,6 +322,80 @@ TEST_F(StoreRemoteTest, WhateverIsWrongIsAMissThatIsDeletedCountedAndWrittenAgai
   }
 }
 
+/// Makes the tier silent until the returned promise is set, with a second way that has what is
+/// there now.
+std::promise<void> silence(MemoryShared& shared) {
+  shared.second_way = std::make_shared<MemoryShared>();
+  shared.second_way->segments = shared.segments;
+  std::promise<void> end;
+  shared.fault = [ended = end.get_future().share()](std::string_view operation) {
+    if (operation == "get_record") ended.wait();
+    return Status();
+  };
+  return end;
+}
+
+TEST_F(StoreRemoteTest, ASecondWayIsAskedWhileTheTierIsSilent) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  auto end = silence(*shared);
+  open_both();
+  const auto segment = recall(*b, 1);
+  end.set_value();
+  ASSERT_OK(segment);
+  EXPECT_OK(test::check_segment(*b, *segment, 1));
+  EXPECT_EQ(counts(b).hits, 1u);
+  EXPECT_EQ(counts(b).second_way_hits, 1u);
+  EXPECT_GT(counts(b).read_bytes, 0u);
+  EXPECT_EQ(b->remote_stats().hedges_won, 1u);
+}
+
+TEST_F(StoreRemoteTest, WhatASecondWayLacksIsNoMissAndWhatIsWrongThereIsDeletedInTheTier) {
+  for (const bool lacks : {true, false}) {
+    SCOPED_TRACE(lacks);
+    shared = std::make_shared<MemoryShared>();
+    disk_a = std::make_shared<test::MemoryDisk>();
+    disk_b = std::make_shared<test::MemoryDisk>();
+    open_both();
+    ASSERT_OK(test::put_document(*a, "d", {1}));
+    auto end = silence(*shared);
+    auto& segments = shared->second_way->segments;
+    if (lacks)
+      segments.clear();
+    else
+      segments.at(name_of(1)).values[3][100] ^= 1;
+    open_both();
+    std::promise<Result<SegmentHandle>> reply;
+    b->recall_async(recall_of(1), [&](Result<SegmentHandle> r) { reply.set_value(std::move(r)); });
+    while (b->remote_stats().hedged_reads == 0 || counts(b).bad != (lacks ? 0u : 1u))
+      std::this_thread::yield();
+    end.set_value();
+    const auto found = reply.get_future().get();
+    if (lacks) {
+      ASSERT_OK(found);
+      EXPECT_OK(test::check_segment(*b, *found, 1));
+    }
+    EXPECT_EQ(counts(b).misses, found.ok() ? 0u : 1u);
+    EXPECT_EQ(counts(b).second_way_hits, 0u);
+    EXPECT_EQ(shared->has(name_of(1)), lacks);
+  }
+}
+
+TEST_F(StoreRemoteTest, WithoutHedgedReadsThereIsNoSecondWay) {
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  shared->second_way = std::make_shared<MemoryShared>();
+  shared->second_way->segments = shared->segments;
+  shared->fault = [](std::string_view operation) {
+    return operation == "get_record" ? Status::unavailable("away") : Status();
+  };
+  RemoteOptions options;
+  options.hedged_reads = false;
+  open_both(options);
+  EXPECT_EQ(recall(*b, 1).code(), Code::kUnavailable);
+  options.hedged_reads = true;
+  open_both(options);
+  EXPECT_OK(recall(*b, 1));
+}
+
 TEST_F(StoreRemoteTest, AnotherModelOrLayoutDoesNotPass) {
   ASSERT_OK(test::put_document(*a, "d", {1}));
   RecallRequest other = recall_of(1);

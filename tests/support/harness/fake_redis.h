@@ -21,13 +21,14 @@
 namespace quire::test {
 
 /// Listens on a free port of 127.0.0.1. Each command goes to `answer`, whose text is sent as it is;
-/// none closes the connection.
+/// none closes the connection. ROLE does only with `has_role`; else it is an unknown command.
 class FakeRedis {
  public:
   using Command = std::vector<std::string>;
   using Answer = std::function<std::optional<std::string>(const Command& command)>;
 
-  explicit FakeRedis(Answer answer) : answer_(std::move(answer)) {
+  explicit FakeRedis(Answer answer, bool has_role = false)
+      : answer_(std::move(answer)), has_role_(has_role) {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -104,7 +105,8 @@ class FakeRedis {
         if (!command.ok() || !*command) break;
         Command words;
         for (const RedisReply& word : (*command)->items) words.push_back(word.text);
-        const auto reply = answer_(words);
+        const bool known = has_role_ || words.at(0) != "ROLE";
+        const auto reply = known ? answer_(words) : "-ERR unknown command 'ROLE'\r\n";
         if (!reply) open = false;
         if (!open) break;
         if (::send(fd, reply->data(), reply->size(), MSG_NOSIGNAL) < 0) open = false;
@@ -116,6 +118,7 @@ class FakeRedis {
   }
 
   const Answer answer_;
+  const bool has_role_;
   int listener_ = -1;
   RemoteHost host_;
   std::atomic<bool> stopping_{false};

@@ -32,6 +32,8 @@ struct MemoryShared {
   std::atomic<bool> leases{false};
   std::map<std::string, Lease> held;  // guarded by mu
   std::atomic<int> takes{0}, renewals{0};
+  /// What a second way to these segments finds; null: there is none. Set it while idle.
+  std::shared_ptr<MemoryShared> second_way;
   /// Called before each operation; an error is its result. Empty: no fault. Set it while idle.
   std::function<Status(std::string_view operation)> fault;
 
@@ -91,6 +93,10 @@ class MemoryRemote final : public RemoteTier {
     const std::lock_guard lock(shared_->mu);
     shared_->segments.erase(name);
     return {};
+  }
+  std::unique_ptr<RemoteTier> second_way() override {
+    return shared_->second_way ? std::make_unique<MemoryRemote>(shared_->second_way, kind_)
+                               : nullptr;
   }
   bool has_leases() const override { return shared_->leases; }
   Result<bool> take_lease(const std::string& name, std::string_view token,

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -38,43 +39,40 @@ inline std::string program_in_path(const std::string& name) {
 
 inline std::string redis_program() { return program_in_path("redis-server"); }
 
-/// Returns a port of 127.0.0.1 that nobody listened on a moment ago.
+/// Returns a port of 127.0.0.1 that nobody listened on a moment ago. It and the one of a
+/// cluster's bus, 10000 above, are below those that the system gives to connections, which could
+/// have it when a server starts again.
 inline std::uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool bound = ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  ::close(fd);
-  return bound ? ntohs(address.sin_port) : 0;
+  std::random_device device;
+  for (int tries = 0; tries < 1000; ++tries) {
+    const auto port = static_cast<std::uint16_t>(10'000 + device() % 12'000);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const bool bound = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    if (bound) return port;
+  }
+  return 0;
 }
 
 /// One server, which ends with this object.
 class RedisProcess {
  public:
-  /// Starts a server with these further arguments, and waits until it answers.
-  explicit RedisProcess(const std::vector<std::string>& more = {}) {
-    // The bus of a cluster listens on the port plus 10000.
-    do {
-      port_ = free_port();
-    } while (port_ >= 55'000);
-    std::vector<std::string> args{redis_program(),
-                                  "--port",
-                                  std::to_string(port_),
-                                  "--bind",
-                                  "127.0.0.1",
-                                  "--save",
-                                  "",
-                                  "--appendonly",
-                                  "no",
-                                  "--daemonize",
-                                  "no",
-                                  "--logfile",
-                                  "/dev/null",
-                                  "--dir",
-                                  folder_.root()};
+  /// Starts a server with these further arguments, and waits until it answers. A sentinel needs a
+  /// file with its settings.
+  explicit RedisProcess(const std::vector<std::string>& more = {}, const std::string& file = {}) {
+    port_ = free_port();
+    std::vector<std::string> args{redis_program()};
+    if (!file.empty()) args.push_back(file);
+    for (const std::string& arg : std::vector<std::string>{
+             "--port", std::to_string(port_), "--bind", "127.0.0.1", "--daemonize", "no",
+             "--logfile", "/dev/null", "--dir", folder_.root()})
+      args.push_back(arg);
+    if (file.empty())
+      for (const char* arg : {"--save", "", "--appendonly", "no"}) args.emplace_back(arg);
     args.insert(args.end(), more.begin(), more.end());
     std::vector<char*> raw;
     for (auto& a : args) raw.push_back(a.data());

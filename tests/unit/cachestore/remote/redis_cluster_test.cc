@@ -39,6 +39,28 @@ Asked ask(RedisCluster& cluster, std::uint16_t slot, int count = 1, std::size_t 
   return out;
 }
 
+/// The same at a replica.
+Asked ask_replica(RedisCluster& cluster, std::uint16_t slot, int count = 1) {
+  std::vector<std::string> commands;
+  for (int i = 0; i < count; ++i) commands.push_back(get("k" + std::to_string(i)));
+  Asked out;
+  out.texts.resize(commands.size());
+  out.status = cluster.run_at_replica(slot, commands, 2, in(5000),
+                                      [&](std::size_t i, RedisReply reply) {
+                                        out.texts.at(i) = reply.text;
+                                        return Status();
+                                      });
+  return out;
+}
+
+/// The reply to CLUSTER SLOTS of a cluster whose first node has every slot, and replicas.
+std::string slots_with_replicas(const std::vector<RemoteHost>& nodes) {
+  std::string out = "*1\r\n*" + std::to_string(2 + nodes.size()) + "\r\n:0\r\n:16383\r\n";
+  for (const RemoteHost& node : nodes)
+    out += "*2\r\n" + FakeRedis::bulk(node.name) + ":" + std::to_string(node.port) + "\r\n";
+  return out;
+}
+
 bool is_slots(const FakeRedis::Command& c) { return c[0] == "CLUSTER"; }
 
 TEST(RedisSlot, IsThatOfRedis) {
@@ -264,6 +286,183 @@ TEST(RedisCluster, UserAndPasswordAreSentAndARefusalNamesTheSetting) {
   EXPECT_EQ(s.field(), "remote.url");
   EXPECT_EQ(s.message().find("hunter2"), std::string::npos);
   EXPECT_EQ(login, (FakeRedis::Command{"AUTH", "hunter2"}));
+}
+
+TEST(RedisCluster, ReplicasAreReadAfterTheyWereToldSo) {
+  std::vector<RemoteHost> nodes;
+  std::mutex mu;
+  std::vector<std::string> seen;
+  FakeRedis replica([&](const FakeRedis::Command& c) -> std::string {
+    const std::lock_guard lock(mu);
+    seen.push_back(c[0]);
+    return c[0] == "READONLY" ? "+OK\r\n" : FakeRedis::bulk("replica " + c[1]);
+  });
+  FakeRedis owner([&](const FakeRedis::Command& c) {
+    return is_slots(c) ? slots_with_replicas(nodes) : FakeRedis::bulk("owner " + c[1]);
+  });
+  nodes = {owner.host(), replica.host()};
+  RedisCluster cluster(owner.server());
+  const Asked asked = ask_replica(cluster, 7, 3);
+  ASSERT_OK(asked.status);
+  EXPECT_EQ(asked.texts, (std::vector<std::string>{"replica k0", "replica k1", "replica k2"}));
+  EXPECT_EQ(seen, (std::vector<std::string>{"READONLY", "GET", "GET", "READONLY", "GET"}));
+  EXPECT_EQ(ask(cluster, 7).texts[0], "owner k0");
+  replica.hang_up();
+  EXPECT_OK(ask_replica(cluster, 7).status) << "on a new connection";
+}
+
+TEST(RedisCluster, SeveralReplicasTakeTurns) {
+  std::vector<RemoteHost> nodes;
+  const auto answer = [](const std::string& name) {
+    return [name](const FakeRedis::Command&) { return FakeRedis::bulk(name); };
+  };
+  FakeRedis one(answer("one")), two(answer("two"));
+  FakeRedis owner([&](const FakeRedis::Command&) { return slots_with_replicas(nodes); });
+  nodes = {owner.host(), one.host(), two.host()};
+  RedisCluster cluster(owner.server());
+  EXPECT_NE(ask_replica(cluster, 7).texts[0], ask_replica(cluster, 7).texts[0]);
+}
+
+TEST(RedisCluster, WithoutAReplicaOrItsRightNothingIsFound) {
+  FakeRedis single([&](const FakeRedis::Command& c) {
+    return is_slots(c) ? FakeRedis::no_cluster() : FakeRedis::bulk("v");
+  });
+  RedisCluster alone(single.server());
+  EXPECT_EQ(ask_replica(alone, 7).status.code(), Code::kNotFound);
+  std::vector<RemoteHost> nodes;
+  FakeRedis replica(
+      [](const FakeRedis::Command&) { return std::string("-NOPERM no permissions\r\n"); });
+  FakeRedis owner([&](const FakeRedis::Command&) { return slots_with_replicas(nodes); });
+  nodes = {owner.host(), replica.host()};
+  RedisCluster cluster(owner.server());
+  EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kNotFound);
+}
+
+TEST(RedisCluster, AReplicaOfOtherSlotsIsAnErrorAndIsForgotten) {
+  std::vector<RemoteHost> nodes;
+  std::atomic<int> learned{0};
+  FakeRedis replica([](const FakeRedis::Command& c) {
+    return std::string(c[0] == "READONLY" ? "+OK\r\n" : "-MOVED 7 127.0.0.1:1\r\n");
+  });
+  FakeRedis owner([&](const FakeRedis::Command&) {
+    ++learned;
+    return slots_with_replicas(nodes);
+  });
+  nodes = {owner.host(), replica.host()};
+  RedisCluster cluster(owner.server());
+  EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kUnavailable);
+  EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kUnavailable);
+  EXPECT_EQ(learned, 2);
+}
+
+TEST(RedisCluster, ASingleServerNamesItsReplicas) {
+  FakeRedis replica([](const FakeRedis::Command& c) {
+    return c[0] == "READONLY" ? FakeRedis::no_cluster() : FakeRedis::bulk("replica");
+  });
+  FakeRedis master(
+      [&](const FakeRedis::Command& c) -> std::string {
+        if (is_slots(c)) return FakeRedis::no_cluster();
+        if (c[0] != "ROLE") return FakeRedis::bulk("master");
+        return "*3\r\n" + FakeRedis::bulk("master") + ":5\r\n*1\r\n*3\r\n" +
+               FakeRedis::bulk("127.0.0.1") + FakeRedis::bulk(std::to_string(replica.host().port)) +
+               FakeRedis::bulk("5");
+      },
+      true);
+  RedisCluster cluster(master.server());
+  EXPECT_EQ(ask_replica(cluster, 7).texts[0], "replica");
+  EXPECT_EQ(ask(cluster, 7).texts[0], "master");
+}
+
+/// A sentinel that names one server as the master "m".
+class Sentinel {
+ public:
+  explicit Sentinel(RemoteHost master) : master_(std::move(master)) {}
+  void name(const RemoteHost& master) {
+    const std::lock_guard lock(mu_);
+    master_ = master;
+  }
+  RedisServer server(const std::string& master = "m") const {
+    RedisServer out = redis_.server();
+    out.sentinel_master = master;
+    return out;
+  }
+  FakeRedis::Command login() {
+    const std::lock_guard lock(mu_);
+    return login_;
+  }
+
+ private:
+  std::string answer(const FakeRedis::Command& c) {
+    const std::lock_guard lock(mu_);
+    if (c[0] == "AUTH") return login_ = c, "+OK\r\n";
+    if (c[0] != "SENTINEL") return "-ERR not of a sentinel\r\n";
+    if (c[2] != "m")
+      return c[1] == "REPLICAS" ? "-ERR No such master with that name\r\n" : "*-1\r\n";
+    if (c[1] == "GET-MASTER-ADDR-BY-NAME")
+      return "*2\r\n" + FakeRedis::bulk(master_.name) +
+             FakeRedis::bulk(std::to_string(master_.port));
+    const auto replica = [](const std::string& port, const std::string& status) {
+      return "*6\r\n" + FakeRedis::bulk("ip") + FakeRedis::bulk("127.0.0.1") +
+             FakeRedis::bulk("port") + FakeRedis::bulk(port) +
+             FakeRedis::bulk("master-link-status") + FakeRedis::bulk(status);
+    };
+    return "*2\r\n" + replica("1", "err") + replica(std::to_string(master_.port), "ok");
+  }
+
+  std::mutex mu_;
+  RemoteHost master_;         // guarded by mu_
+  FakeRedis::Command login_;  // guarded by mu_
+  FakeRedis redis_{[this](const FakeRedis::Command& c) { return answer(c); }};
+};
+
+TEST(RedisCluster, TheMasterIsTheOneThatSentinelsName) {
+  const auto answer = [](const std::string& name) {
+    return [name](const FakeRedis::Command& c) -> std::string {
+      if (is_slots(c)) return "-ERR the topology is the sentinels' to tell\r\n";
+      return FakeRedis::bulk(name);
+    };
+  };
+  auto a = std::make_unique<FakeRedis>(answer("a"));
+  FakeRedis b(answer("b"));
+  Sentinel sentinel(a->host());
+  RedisCluster cluster(sentinel.server());
+  EXPECT_EQ(ask(cluster, 5).texts[0], "a");
+  EXPECT_EQ(ask_replica(cluster, 5).texts[0], "a") << "the replica that follows is read";
+  sentinel.name(b.host());
+  a.reset();
+  const Asked asked = ask(cluster, 5);
+  ASSERT_OK(asked.status);
+  EXPECT_EQ(asked.texts[0], "b");
+}
+
+TEST(RedisCluster, AMasterThatBecameAReplicaIsLookedForAgain) {
+  std::atomic<bool> demoted = false;
+  FakeRedis a([&](const FakeRedis::Command&) {
+    return demoted ? "-READONLY You can't write against a read only replica.\r\n"
+                   : FakeRedis::bulk("a");
+  });
+  FakeRedis b([](const FakeRedis::Command&) { return FakeRedis::bulk("b"); });
+  Sentinel sentinel(a.host());
+  RedisCluster cluster(sentinel.server());
+  EXPECT_EQ(ask(cluster, 5).texts[0], "a");
+  demoted = true;
+  sentinel.name(b.host());
+  EXPECT_EQ(ask(cluster, 5).status.code(), Code::kUnavailable);
+  EXPECT_EQ(ask(cluster, 5).texts[0], "b");
+}
+
+TEST(RedisCluster, SentinelsHaveALoginOfTheirOwnAndMustKnowTheMaster) {
+  FakeRedis a([](const FakeRedis::Command&) { return FakeRedis::bulk("a"); });
+  Sentinel sentinel(a.host());
+  RedisServer server = sentinel.server();
+  server.sentinel_password = "q";
+  RedisCluster cluster(server);
+  EXPECT_OK(ask(cluster, 5).status);
+  EXPECT_EQ(sentinel.login(), (FakeRedis::Command{"AUTH", "q"}));
+  RedisCluster lost(sentinel.server("other"));
+  const Status s = ask(lost, 5).status;
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_NE(s.message().find("'other'"), std::string::npos);
 }
 
 }  // namespace

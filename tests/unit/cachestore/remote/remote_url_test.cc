@@ -39,6 +39,24 @@ TEST(RemoteUrl, TlsTakesFiles) {
   EXPECT_EQ(server.ca_file + server.certificate_file + server.key_file, "/a.pem/b.pem/c.pem");
 }
 
+TEST(RemoteUrl, SentinelsNameTheMaster) {
+  const auto parsed = parse_remote_url(
+      "redis+sentinel://u:p@a,b:7000/my-master?sentinel_user=s&sentinel_password=q%20r");
+  ASSERT_OK(parsed);
+  const RedisServer& server = parsed->redis.at(0);
+  ASSERT_EQ(server.hosts.size(), 2u);
+  EXPECT_EQ(server.hosts[0], (RemoteHost{"a", 26379}));
+  EXPECT_EQ(server.hosts[1], (RemoteHost{"b", 7000}));
+  EXPECT_EQ(server.user + server.password, "up");
+  EXPECT_EQ(server.sentinel_master, "my-master");
+  EXPECT_EQ(server.sentinel_user, "s");
+  EXPECT_EQ(server.sentinel_password, "q r");
+  EXPECT_FALSE(server.tls);
+  const auto tls = parse_remote_url("rediss+sentinel://a/m?ca=/a.pem");
+  ASSERT_OK(tls);
+  EXPECT_TRUE(tls->redis.at(0).tls);
+}
+
 TEST(RemoteUrl, BothKindsStandSideBySide) {
   const auto parsed = parse_remote_url(
       "s3://bucket/a/b/?endpoint=http://127.0.0.1:9000/&region=eu-west-1 redis://h");
@@ -74,6 +92,16 @@ TEST(RemoteUrl, AWrongOneNamesTheSettingAndNeverThePassword) {
                           "rediss://a?cert=x",
                           "rediss://a?color=red",
                           "redis://a redis://b",
+                          "redis://a redis+sentinel://b/m",
+                          "redis://a?sentinel_password=x",
+                          "redis+sentinel://a",
+                          "redis+sentinel://a/",
+                          "redis+sentinel://a/m/n",
+                          "redis+sentinel:///m",
+                          "redis+sentinel://u:hunter2@a/m m",
+                          "redis+sentinel://a/m?sentinel_user=x",
+                          "redis+other://a/m",
+                          "redisss://a",
                           "s3://",
                           "s3://b/p?endpoint=host",
                           "s3://b/p q",
