@@ -26,6 +26,7 @@
 #include "fidelity/calibrate/head_examples.h"
 #include "fidelity/suite_reader.h"
 #include "server/commands/commands.h"
+#include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
 #include "server/config/config.h"
 
@@ -315,8 +316,8 @@ void add_calibrate_command(CLI::App& model, CommandRun& run) {
   c->add_option(
       "-m,--model", f->model,
       "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
-  c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")
-      ->envname("QUIRE_DISK__PATH")
+  default_from_environment(c->add_option("-p,--path", f->store, "Folder of the store (disk.path)"),
+                           f->store, "QUIRE_DISK__PATH")
       ->capture_default_str();
   c->add_option("-d,--documents", f->documents,
                 "JSON lines with a \"text\" each (default: the store's documents, else the bundled "

@@ -3,21 +3,24 @@
 #include <CLI/CLI.hpp>
 
 #include "base/json_parse.h"
+#include "server/commands/environment_option.h"
 #include "server/support/affinity.h"
 
 namespace quire {
 namespace json = boost::json;
 
 void add_client_flags(CLI::App& command, ClientFlags& flags) {
-  command.add_option("--server", flags.server, "Address of the service, http:// or https://")
-      ->envname("QUIRE_SERVER")
+  default_from_environment(
+      command.add_option("--server", flags.server, "Address of the service, http:// or https://"),
+      flags.server, "QUIRE_SERVER")
       ->capture_default_str();
-  command.add_option("--key", flags.key, "API key")->envname("QUIRE_API_KEY");
+  default_from_environment(command.add_option("--key", flags.key, "API key"), flags.key,
+                           "QUIRE_API_KEY");
   command.add_option("--namespace", flags.ns, "Namespace (default: the key's first)");
-  command
-      .add_option("--ca-file", flags.ca_file,
-                  "Authorities to trust where the service speaks https (PEM)")
-      ->envname("QUIRE_CA_FILE")
+  default_from_environment(
+      command.add_option("--ca-file", flags.ca_file,
+                         "Authorities to trust where the service speaks https (PEM)"),
+      flags.ca_file, "QUIRE_CA_FILE")
       ->check(CLI::ExistingFile);
 }
 
@@ -37,8 +40,12 @@ Status error_of(const HttpResponse& response) {
         param = std::string(p->as_string());
     }
   }
-  return Status(response.status == 404 ? Code::kNotFound : Code::kFailedPrecondition, message,
-                param);
+  // What is refused now may be taken later.
+  const bool passes = response.status == 429 || response.status == 503;
+  const Code code = response.status == 404 ? Code::kNotFound
+                    : passes               ? Code::kUnavailable
+                                           : Code::kFailedPrecondition;
+  return Status(code, message, param);
 }
 
 void add_affinity(const ClientFlags& flags, std::span<const std::string> document_ids,

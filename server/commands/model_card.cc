@@ -10,6 +10,7 @@
 #include "engine/engine_parts.h"
 #include "fidelity/card/model_card.h"
 #include "server/commands/commands.h"
+#include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
 #include "server/config/config.h"
 
@@ -79,8 +80,8 @@ void add_model_card_command(CLI::App& model, CommandRun& run) {
   c->add_option(
       "-m,--model", f->model,
       "A Hugging Face folder, a .gguf file, or hf:org/repo (default: the embedded model)");
-  c->add_option("-p,--path", f->store, "Folder of the store (disk.path)")
-      ->envname("QUIRE_DISK__PATH")
+  default_from_environment(c->add_option("-p,--path", f->store, "Folder of the store (disk.path)"),
+                           f->store, "QUIRE_DISK__PATH")
       ->capture_default_str();
   c->add_option("--weights", f->weights, "As model.weights of the service")->capture_default_str();
   c->add_option("--kv-dtype", f->kv_dtype, "As model.kv_dtype of the service")

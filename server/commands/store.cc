@@ -7,6 +7,7 @@
 #include "cachestore/disk/repair.h"
 #include "cachestore/store_admin.h"
 #include "server/commands/commands.h"
+#include "server/commands/environment_option.h"
 #include "server/commands/model_files/model_path.h"
 
 namespace quire {
@@ -168,11 +169,16 @@ void add_store_command(CLI::App& app, CommandRun& run) {
                                "Look after a store's folder. stats also works beside a running "
                                "service; the others need it stopped");
   c->require_subcommand(1);
+  const auto with_path = [&](CLI::App* command) {
+    default_from_environment(
+        command->add_option("-p,--path", *path, "Folder of the store (disk.path)"), *path,
+        "QUIRE_DISK__PATH")
+        ->capture_default_str();
+    return command;
+  };
   const auto add = [&](const char* name, const char* help, int (*call)(const std::string&)) {
     auto* s = c->add_subcommand(name, help);
-    s->add_option("-p,--path", *path, "Folder of the store (disk.path)")
-        ->envname("QUIRE_DISK__PATH")
-        ->capture_default_str();
+    with_path(s);
     s->callback([path, call, &run] {
       run = [path, call] {
         keep_files_private();
@@ -188,12 +194,6 @@ void add_store_command(CLI::App& app, CommandRun& run) {
       "Move the KV of a store that an older version wrote to the layout of this one; the service "
       "does it too, while it runs",
       upgrade);
-  const auto with_path = [&](CLI::App* command) {
-    command->add_option("-p,--path", *path, "Folder of the store (disk.path)")
-        ->envname("QUIRE_DISK__PATH")
-        ->capture_default_str();
-    return command;
-  };
   auto* s = with_path(c->add_subcommand(
       "repair",
       "Put all that can be read of a damaged record into a new one, and say by id what cannot; "

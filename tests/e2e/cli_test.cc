@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <boost/json/serialize.hpp>
+#include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
 
@@ -47,6 +49,37 @@ std::string head_sent_by(std::vector<std::string> command,
   server.join();
   ::close(listener);
   return head;
+}
+
+TEST(Cli, OptionsOutrankTheEnvironment) {
+  const std::map<std::string, std::string> variables{{"QUIRE_SERVER", "http://127.0.0.1:1"},
+                                                     {"QUIRE_API_KEY", "of-the-environment"},
+                                                     {"QUIRE_CA_FILE", "/nonexistent/ca.pem"},
+                                                     {"QUIRE_DISK__PATH", "/nonexistent/b"}};
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"admin", "stats"},
+                                             {"admin", "evict"},
+                                             {"admin", "drain"},
+                                             {"documents", "list"},
+                                             {"documents", "get", "a"},
+                                             {"documents", "delete", "a"},
+                                             {"query", "Who?"}}) {
+    SCOPED_TRACE(command.front() + " " + command.back());
+    std::vector<std::string> line{QUIRE_BINARY};
+    line.insert(line.end(), command.begin(), command.end());
+    const std::string given = head_sent_by(line, {"--key", "of-the-option"});
+    EXPECT_NE(given.find("Bearer of-the-option\r\n"), std::string::npos) << given;
+    EXPECT_NE(head_sent_by(line, {}).find("Bearer of-the-environment\r\n"), std::string::npos);
+  }
+  for (const std::string command : {"stats", "verify", "gc", "upgrade", "repair"}) {
+    const auto r = run_process({QUIRE_BINARY, "store", command, "--path", "/nonexistent/a"});
+    EXPECT_EQ(r.exit_code, 1) << command;
+    EXPECT_NE(r.err.find("/nonexistent/a"), std::string::npos) << r.err;
+    EXPECT_NE(run_process({QUIRE_BINARY, "store", command}).err.find("/nonexistent/b"),
+              std::string::npos);
+  }
+  for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
 }
 
 TEST(Cli, AQuestionAboutDocumentsCarriesTheirAffinity) {

@@ -20,6 +20,8 @@ namespace quire {
 namespace json = boost::json;
 namespace {
 
+constexpr std::size_t kMaxLinesBytes = std::size_t{1} << 30;
+
 bool is_lines_of_json(const FoundFile& file) {
   const std::string ending = file.path.extension().string();
   return ending == ".jsonl" || ending == ".ndjson";
@@ -103,7 +105,7 @@ ReaderRequest request_for(const FoundFile& file, const std::string& encoding) {
 Result<FileContent> read_documents_of(const ReaderProcess& reader, const FoundFile& file,
                                       const std::string& encoding, const std::string& hash) {
   if (is_lines_of_json(file)) {
-    auto text = read_file(file.path.string(), std::size_t{1} << 30);
+    auto text = read_file(file.path.string(), kMaxLinesBytes);
     if (!text.ok()) return text.status();
     return read_lines(*text, file, hash);
   }
@@ -118,6 +120,14 @@ Result<FileContent> read_documents_of(const ReaderProcess& reader, std::string_v
   auto read = reader.read_bytes(bytes, request_for(file, encoding));
   if (!read.ok()) return read.status();
   return content_of(std::move(*read), file, "");
+}
+
+Status check_size(const FoundFile& file) {
+  const std::uint64_t most = is_lines_of_json(file) ? kMaxLinesBytes : ReaderLimits().file_bytes;
+  if (file.bytes <= most) return {};
+  return Status::exhausted(file.path.string() + ": has " + std::to_string(file.bytes >> 20) +
+                           " MiB, and files of at most " + std::to_string(most >> 20) +
+                           " MiB are read; split it");
 }
 
 Result<std::string> hash_of_file(const FoundFile& file, const std::string& settings) {

@@ -36,6 +36,8 @@ Result<FileContent> read_documents_of(const ReaderProcess& reader, const FoundFi
 Result<FileContent> read_documents_of(const ReaderProcess& reader, std::string_view bytes,
                                       const FoundFile& file, const std::string& encoding);
 
+/// Errors: kResourceExhausted (no reader takes a file of this size).
+Status check_size(const FoundFile& file);
 /// Returns a digest of the file's bytes and of `settings`, which change what is made of them.
 /// Errors: kNotFound, kIo.
 Result<std::string> hash_of_file(const FoundFile& file, const std::string& settings);

@@ -112,10 +112,10 @@ class Walker {
       const std::string name = below.empty() ? plain : below + "/" + plain;
       std::error_code ignored;
       if (entries->is_directory(ignored)) {
-        if (entries->is_symlink(ignored))
-          out_.skipped.push_back({path.string(), "is a link to a folder; name the folder itself"});
-        else
+        if (!entries->is_symlink(ignored))
           walk(root, path, name, pattern);
+        else if (pattern.empty())
+          out_.skipped.push_back({path.string(), "is a link to a folder; name the folder itself"});
       } else if ((pattern.empty() || glob_matches(pattern, name)) && wanted(filter_, name)) {
         take({path, root, name, 0, 0, false});
       }

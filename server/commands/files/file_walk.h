@@ -29,6 +29,8 @@ struct FileWalk {
   std::vector<FoundFile> files;  ///< by root and name
   std::vector<SkippedFile> skipped;
   std::vector<std::filesystem::path> roots;  ///< of folders and patterns, not of single files
+  /// Files that were there a moment ago. They may be back soon, so they do not count as deleted.
+  std::vector<FoundFile> just_gone;
 };
 
 struct WalkFilter {

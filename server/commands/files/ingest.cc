@@ -8,6 +8,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/files/estimate.h"
 #include "server/commands/files/ingest_run.h"
+#include "server/commands/files/watched_files.h"
 #include "server/commands/model_files/model_path.h"
 
 namespace quire {
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxStdin = std::size_t{256} << 20;
 constexpr int kWatchMilliseconds = 2000;
+constexpr int kInterrupted = 130;
 
 Result<std::string> read_stdin() {
   std::string out;
@@ -44,22 +46,26 @@ void add(IngestCounts& sum, const IngestCounts& one) {
 int watch(const IngestFlags& flags, const std::vector<std::string>& paths, IngestRun& run,
           const Interrupt& interrupt, std::vector<FoundFile> seen) {
   std::fprintf(stderr, "watching; Ctrl-C ends\n");
-  std::vector<FoundFile> last = seen;
+  WatchedFiles watched(std::move(seen));
+  std::string trouble;
+  bool cut_short = false;
   while (!interrupt.wait(kWatchMilliseconds)) {
     auto walk = find_files(paths, flags.filter);
     if (!walk.ok()) continue;  // a folder that is being moved comes back, or stays away
-    // A file is taken once it has stopped changing.
-    const bool settled = walk->files == last;
-    last = walk->files;
-    if (!settled || walk->files == seen) continue;
-    seen = walk->files;
+    if (!watched.look(*walk)) continue;
     const auto counts = run.pass(*walk);
-    if (counts.ok())
+    cut_short = interrupt.requested();
+    if (counts.ok()) {
+      watched.taken(*walk);
       run.summarize(*counts);
-    else
-      (void)complain(counts.status());  // the service may come back
+      trouble.clear();
+    } else if (std::string now = counts.status().to_string(); now != trouble) {
+      (void)complain(counts.status());
+      std::fprintf(stderr, "trying again until it works\n");
+      trouble = std::move(now);
+    }
   }
-  return 0;
+  return cut_short ? kInterrupted : 0;
 }
 
 int ingest(const IngestFlags& flags) {
@@ -109,7 +115,7 @@ int ingest(const IngestFlags& flags) {
   if (interrupt.requested()) {
     std::fprintf(stderr, "stopped, with %s in. The same command goes on where it stopped.\n",
                  counted(sum.created + sum.updated + sum.unchanged, "document").c_str());
-    return 130;
+    return kInterrupted;
   }
   if (flags.watch) return watch(flags, paths, run, interrupt, walk->files);
   if (sum.failed > 0)

@@ -322,7 +322,7 @@ Status IngestRun::send(std::vector<Pending> batch, bool markdown) {
   request.body = to_text(body);
   const auto reply = client_json(flags_.client, std::move(request));
   if (!reply.ok()) {
-    // Nobody answers, so that no file can be sent.
+    // Nobody answers, or the service takes no document now, so that no file can be sent.
     if (reply.code() != Code::kFailedPrecondition) return reply.status();
     if (batch.size() > 1) {  // one refused document must not take the others with it
       for (Pending& p : batch) {
@@ -399,6 +399,10 @@ Status IngestRun::delete_vanished(const FileWalk& walk) {
     const bool below = std::any_of(walk.roots.begin(), walk.roots.end(),
                                    [&](const auto& root) { return root.string() == stored.root; });
     if (!below || stored.source.empty()) continue;
+    if (std::ranges::any_of(walk.just_gone, [&](const FoundFile& file) {
+          return file.root.string() == stored.root && file.name == stored.source;
+        }))
+      continue;
     std::error_code error;
     const bool there = std::filesystem::exists(std::filesystem::path(stored.root) / stored.source,
                                                error);
@@ -437,6 +441,10 @@ Result<IngestCounts> IngestRun::pass(const FileWalk& walk) {
   std::vector<std::string> hashes;
   for (const FoundFile& file : walk.files) {
     if (interrupt_.requested()) break;
+    if (const Status size = check_size(file); !size.ok()) {
+      refuse(file, size);
+      continue;
+    }
     const auto hash = hash_of_file(file, settings_text());
     if (!hash.ok()) {
       refuse(file, hash.status());
