@@ -98,6 +98,9 @@ struct QueryRequest {
   bool plan_only = false;
   /// If true, QuerySink::on_attribution is called, after one more pass over the answer's tokens.
   bool attribute = false;
+  /// If true, nobody waits for the answer: the prompt runs in small pieces, so that a cancel, and
+  /// with it whatever is asked meanwhile, waits for one of these at most.
+  bool background = false;
   SamplingOptions sampling;  ///< how tokens are sampled and what ends the answer (sample/sampler.h)
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };

@@ -30,6 +30,8 @@ constexpr double kIngestPiece = 0.5;
 /// Longest time of a chunk of another query's prompt if decode steps are shorter; such a pause is
 /// not noticeable.
 constexpr double kQueryPieceMs = 10;
+/// Prompt tokens of a piece of a query that nobody waits for.
+constexpr std::int32_t kBackgroundPiece = 64;
 /// Weight of the newest step in the moving average of their length.
 constexpr double kNewestStep = 0.1;
 
@@ -275,7 +277,8 @@ bool Scheduler::step_query(bool others_decode) {
     if (task.state() != QueryTask::State::kRunnable) continue;
     turn_ = at + 1;
     const auto started = Clock::now();
-    const std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
+    std::int32_t rows = others_decode ? query_chunks_.size() : largest_chunk_;
+    if (running_[at].background) rows = std::min(rows, kBackgroundPiece);
     core_.chunk_tokens = rows;
     const bool runs_model = task.runs_model();
     guarded(task, [&task] { task.step(); });

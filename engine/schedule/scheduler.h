@@ -102,6 +102,7 @@ class Scheduler {
     std::int64_t device_bytes = 0;
     std::int64_t charged_tokens = 0;
     bool decoding = false;
+    bool background = false;  ///< as of the request
   };
 
   void run();

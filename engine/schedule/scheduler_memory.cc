@@ -89,6 +89,7 @@ void Scheduler::prepare_waiting() {
     r.prompt_bytes = std::min(q.bytes,
                               QueryTask::working_bytes(core_, q.request, kFirstAnswerTokens));
     r.read_bytes = read_bytes;
+    r.background = q.request.background;
     r.charged_tokens = expected_work(q.request);
     // The charge is made in advance, so that a tenant's next turn comes after those of others; it
     // is corrected when the query ends.

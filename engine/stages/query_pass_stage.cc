@@ -262,7 +262,8 @@ Status QueryPassStage::compute(const std::vector<std::int32_t>& ids, std::int32_
   const auto now = Clock::now();
   const double ms = ms_between(started, now);
   (hook != nullptr ? run_.stats.query_pass_ms : run_.stats.prefill_ms) += ms;
-  run_.core.meter->add_prefill(static_cast<std::int64_t>(n), ms);
+  // Pieces of a query that nobody waits for are too small to tell how fast this machine is.
+  if (!run_.request.background) run_.core.meter->add_prefill(static_cast<std::int64_t>(n), ms);
   run_.add_span(hook != nullptr ? "query_pass" : "prefix", started, now);
   return {};
 }

@@ -277,7 +277,7 @@ Status Assembly::end_chunk() {
     run_.cache->truncate(layer, run_.cache->num_rows(layer) - static_cast<std::int64_t>(c.ahead));
   }
   run_.stats.lookahead_tokens += static_cast<std::int64_t>(c.ahead);
-  run_.core.meter->add_prefill(count_of(c.ids), c.ms);
+  if (!run_.request.background) run_.core.meter->add_prefill(count_of(c.ids), c.ms);
   done_tokens_ += c.size;
   const bool last = c.last;
   chunk_.reset();

@@ -489,14 +489,6 @@ bool is_greedy(const SamplingOptions& o) {
          o.min_tokens == 0 && !o.grammar;
 }
 
-/// Cancels what runs while clients are quiet, on any model: they share the cores.
-void stop_idle_work(Services& services) {
-  for (const ServedModel& model : served_models(services)) {
-    if (model.shadow) model.shadow->yield();
-    if (model.evidence) model.evidence->yield();
-  }
-}
-
 std::shared_ptr<ShadowSample> shadow_of(const Call& call, const QueryRequest& request) {
   ShadowChecker* const shadows = call.model().shadow;
   if (!shadows || !is_greedy(request.sampling) ||
@@ -608,7 +600,7 @@ void prepare(std::shared_ptr<Generation> g) {
 }
 
 void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
-  stop_idle_work(g.call->services);
+  stop_idle_work(g.call->services);  // it may have begun while this question waited
   auto all = std::make_shared<Choices>();
   g.call->exchange->on_disconnect([all] { all->cancel(); });
   for (std::size_t i = 0; i < g.requests.size(); ++i) {

@@ -103,7 +103,8 @@ void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
   if (!idempotency_slot.empty()) {
     // Refusals that may pass on a later try are not remembered.
-    if (response.status == 429 || response.status >= 500 || response.status == 409)
+    if (response.status == 429 || response.status >= 500 || response.status == 409 ||
+        response.status == 412 || response.status == 404)
       services.idempotency->forget(idempotency_slot);
     else if (!keep_reply(response))
       return;

@@ -56,6 +56,7 @@ Status IdleRunner::run(QueryRequest request, const std::shared_ptr<QuerySink>& s
     std::lock_guard lock(mu_);
     if (stopping_) return Status::cancelled("the service is stopping");
     yielded_ = false;
+    request.background = true;
     auto handle = engine_.query(std::move(request), waiting);
     if (!handle.ok()) return handle.status();
     at_work_ = std::move(*handle);

@@ -62,6 +62,13 @@ bool models_idle(Services& services) {
          });
 }
 
+void stop_idle_work(Services& services) {
+  for (const ServedModel& model : served_models(services)) {
+    if (model.shadow) model.shadow->yield();
+    if (model.evidence) model.evidence->yield();
+  }
+}
+
 std::string model_names(Services& services) {
   std::string out;
   const auto all = served_models(services);

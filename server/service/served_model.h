@@ -72,6 +72,8 @@ std::vector<ServedModel> served_models(Services& services);
 std::optional<ServedModel> find_model(Services& services, std::string_view name);
 /// Returns whether no model runs a query and none waits. Before the service is ready: false.
 bool models_idle(Services& services);
+/// Cancels what runs while clients are quiet, on any model: they share the cores.
+void stop_idle_work(Services& services);
 /// Returns the names of all models for a message: 'a' and 'b'.
 std::string model_names(Services& services);
 

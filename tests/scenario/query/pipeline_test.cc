@@ -95,6 +95,7 @@ TEST_P(PipelineTest, ExactEqualsRecomputeTokenForToken) {
     auto request = make_request(*engine_, docs, random_ids(rng_, 1 + rng_() % 20), "exact");
     const Outcome exact = run_query(*engine_, request);
     request.cache.strategy = "recompute";
+    request.background = round % 2 == 0;
     const Outcome full = run_query(*engine_, request);
     ASSERT_TRUE(exact.status.ok() && full.status.ok()) << exact.status.to_string();
     EXPECT_EQ(exact.ids, full.ids) << "round " << round;
