@@ -284,7 +284,8 @@ class Store {
     return {};
   }
   /// Returns a small record that the replicas have in common; while the catalog is away, this
-  /// store's copy. What get_meta() has counts where the catalog never had one. Errors: kNotFound.
+  /// store's copy of when it was read last. What get_meta() has counts where the catalog never had
+  /// one. Errors: kNotFound, kIo (catalog_is_away(), and there is no copy).
   virtual Result<std::string> get_shared_meta(std::string_view name);
   /// Changes such a record. `change` is called again if another replica was first. Errors: those of
   /// `change`, kIo (catalog_is_away()).

@@ -37,7 +37,11 @@ Status Store::update_shared_meta(std::string_view name, const RecordChange& chan
 Result<std::string> StoreImpl::get_shared_meta(std::string_view name) {
   if (!catalog_) return get_meta(name);
   auto shared = catalog_->records().get(name);
-  if (catalog_is_away(shared.status())) return get_meta(name);
+  if (catalog_is_away(shared.status())) {
+    auto copy = get_meta(name);
+    // Another replica may have made it since, so it is not known that there is none.
+    return copy.code() == Code::kNotFound ? shared.status() : copy;
+  }
   QUIRE_RETURN_IF_ERROR(shared.status());
   if (shared->revision == 0) return get_meta(name);
   keep_shared_meta(name, shared->value);

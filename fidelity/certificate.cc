@@ -14,6 +14,7 @@
 #include "base/json_reader.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "engine/calibrate/head_calibration.h"
 #include "fidelity/json_util.h"
 
@@ -357,7 +358,7 @@ Status save_certificates(Store& store, const std::vector<Certificate>& fresh) {
 
 std::vector<Certificate> load_certificates(Store& store, const std::string& fingerprint_hex) {
   const auto text = store.get_shared_meta(meta_name(fingerprint_hex));
-  if (text.code() == Code::kNotFound) return {};
+  if (text.code() == Code::kNotFound || catalog_is_away(text.status())) return {};
   return certificates_in(text, fingerprint_hex);
 }
 

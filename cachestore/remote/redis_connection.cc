@@ -187,6 +187,8 @@ class RedisConnection::Tls final : public Stream {
                                                      context, server.ca_file.c_str(), nullptr) == 1;
     if (!trusts) return cannot_read("ca", server.ca_file);
     if (!server.key_file.empty()) {
+      // Without this OpenSSL asks for a pass phrase at the terminal, and waits there.
+      SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
       if (SSL_CTX_use_certificate_chain_file(context, server.certificate_file.c_str()) != 1)
         return cannot_read("cert", server.certificate_file);
       if (SSL_CTX_use_PrivateKey_file(context, server.key_file.c_str(), SSL_FILETYPE_PEM) != 1)

@@ -13,6 +13,7 @@
 #include "server/handlers/handlers.h"
 #include "server/http/entity_tags.h"
 #include "server/service/call.h"
+#include "server/service/served_model.h"
 #include "server/service/services.h"
 #include "server/service/tracer.h"
 #include "server/support/request_id.h"
@@ -235,7 +236,8 @@ std::optional<HttpResponse> App::admit(Call& call, const HttpRequest& request) {
         call,
         make_problem("loading", "the model is still being loaded; /readyz says when it is ready"));
   if (auto r = limit_rate(call)) return r;
-  if (const auto* key = request.headers.find("idempotency-key"); key && request.method == "POST") {
+  const bool only_reads = request.method == "GET" || request.method == "HEAD";
+  if (const auto* key = request.headers.find("idempotency-key"); key && !only_reads) {
     if (key->empty() || key->size() > 128)
       return refuse(call,
                     make_problem("invalid_value", "Idempotency-Key must have 1 to 128 characters",
@@ -300,7 +302,12 @@ void App::expand_body(Call& call, HeadDecision& decision) {
 bool App::begin_idempotent(Call& call) {
   if (call.idempotency_slot.empty()) return true;
   const std::string slot = call.idempotency_slot;
-  const auto found = services_.idempotency->begin(slot, sha256(call.request().body),
+  // Conditions are part of what is asked for.
+  std::string asked = call.request().body;
+  for (const char* condition : {"if-match", "if-none-match"})
+    if (const auto* given = call.request().headers.find(condition))
+      asked += std::string("\n") + condition + ": " + *given;
+  const auto found = services_.idempotency->begin(slot, sha256(asked),
                                                   call.changes_something()
                                                       ? IdempotencyStore::Keep::kRestart
                                                       : IdempotencyStore::Keep::kRunning);
@@ -332,7 +339,12 @@ void App::handle(std::shared_ptr<Exchange> exchange) {
         make_problem("invalid_value", "the gzip body ends too early", "Content-Encoding"));
   const auto run = [this, call] {
     try {
-      if (begin_idempotent(*call)) call->route->handler(call);
+      if (!begin_idempotent(*call)) return;
+      // What is asked or posted comes before what runs while clients are quiet.
+      const std::string& method = call->exchange->request.method;
+      if (call->route->needs_ready && method != "GET" && method != "HEAD")
+        stop_idle_work(services_);
+      call->route->handler(call);
     } catch (const std::exception& e) {
       log_error("a handler threw", {{"request_id", call->request_id},
                                     {"endpoint", std::string(call->route->endpoint)},

@@ -24,7 +24,21 @@ Result<std::shared_ptr<ssl::context>> read_files(const std::string& certificate_
   if (ec)
     return Status::invalid("server.tls_certificate", "no PEM certificate can be read from '" +
                                                          certificate_file + "': " + ec.message());
+  // Without this OpenSSL asks for the pass phrase at the terminal, and waits there.
+  bool locked = false;
+  context->set_password_callback(
+      [&locked](std::size_t, ssl::context::password_purpose) {
+        locked = true;
+        return std::string();
+      },
+      ec);
+  if (ec) return Status::internal("TLS cannot start: " + ec.message());
   context->use_private_key_file(key_file, ssl::context::pem, ec);
+  if (locked)
+    return Status::invalid("server.tls_key", "the key in '" + key_file +
+                                                 "' needs a pass phrase, which nobody can give a "
+                                                 "service; write it without one: openssl rsa -in "
+                                                 "FILE -out FILE");
   if (ec)
     return Status::invalid("server.tls_key", "no PEM key of the certificate '" + certificate_file +
                                                  "' can be read from '" + key_file +

@@ -100,7 +100,10 @@ async function follow(item, name, start, onDone) {
       throw Object.assign(new Error(failed.message), {param: failed.param, code: failed.code});
     bar.value = 1;
     const tokens = job?.usage?.tokens ?? reply.usage?.tokens;
-    note.textContent = tokens ? `ready · ${plural(tokens, 'token')} cached` : 'ready';
+    const results = job?.results ?? reply.results ?? [];
+    const replaced = results.filter((r) => r.result === 'updated').map((r) => `"${r.id}"`);
+    note.textContent = (tokens ? `ready · ${plural(tokens, 'token')} cached` : 'ready') +
+        (replaced.length ? ` · replaced ${replaced.join(', ')}, which was there before` : '');
     announce(`${name} is ready`);
     onDone();
     return true;

@@ -621,6 +621,18 @@ TEST_F(ApiTest, IdempotencyKeyReplaysTheFirstReply) {
                                    R"({"id":"idem","text":"Other."})", {"Idempotency-Key: k1"});
   EXPECT_EQ(other.status, 422);
   EXPECT_EQ(text_at(parse(other.body), "error.code"), "idempotency_mismatch");
+  for (const std::string method : {"PATCH", "PUT", "DELETE"}) {
+    SCOPED_TRACE(method);
+    const std::string change = method == "PATCH" ? R"({"metadata":{"a":1}})"
+                               : method == "PUT" ? R"({"text":"Twice."})"
+                                                 : "";
+    const auto once = service->call(method, "/v1/documents/idem", change, {"Idempotency-Key: k2"});
+    EXPECT_LT(once.status, 300) << once.body;
+    const auto again = service->call(method, "/v1/documents/idem", change, {"Idempotency-Key: k2"});
+    EXPECT_EQ(again.header("idempotency-replayed"), "true");
+    EXPECT_EQ(again.status, once.status);
+    EXPECT_EQ(again.body, once.body);
+  }
 }
 
 TEST_F(ApiTest, ModelsInfoVersionAndTokens) {

@@ -202,6 +202,12 @@ TEST_F(Catalog, AVectorStoreIsThereAtEveryService) {
   EXPECT_EQ(text_at(a.json("GET", path), "name"), "Lamps");
   ASSERT_EQ(status_of(a, "DELETE", path), 200);
   EXPECT_EQ(status_of(b, "GET", path), 404);
+  // While the database is away, nobody knows whether another service has made one.
+  const auto later = a.json("POST", "/v1/vector_stores", R"({"name":"Later"})");
+  database->kill();
+  ASSERT_TRUE(soon([&] { return metric(b, "quire_catalog_up") == 0; }));
+  EXPECT_EQ(status_of(b, "GET", "/v1/vector_stores/" + text_at(later, "id")), 503);
+  EXPECT_EQ(status_of(a, "GET", "/v1/vector_stores/" + text_at(later, "id")), 200);
 }
 
 TEST_F(Catalog, AServiceThatLostItsFolderHasAllDocumentsAgainBeforeItIsReady) {

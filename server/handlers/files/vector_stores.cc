@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/index.h"
+#include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/store_admin.h"
 #include "server/handlers/common.h"
 #include "server/handlers/files/files.h"
@@ -28,6 +29,9 @@ constexpr std::chrono::milliseconds kCachingTime{595'000};
 Status no_such_store() { return Status::not_found("no such vector store"); }
 
 Problem no_store(const Call& call, const std::string& id) {
+  // This service's copy of the list may be older than the vector store.
+  if (const Status away = catalog_status(call.services.store->catalog_stats()); !away.ok())
+    return ingest_problem(away);
   return make_problem(
       "vector_store_not_found",
       "there is no vector store '" + id.substr(0, 256) + "' in the namespace '" + call.ns + "'",

@@ -107,6 +107,14 @@ TEST_F(SharedRecordsTest, WhileTheCatalogIsAwayTheCopyAnswersAndNothingChanges) 
   EXPECT_EQ(b.value(), "x");
 }
 
+TEST_F(SharedRecordsTest, WhileTheCatalogIsAwayARecordWithoutACopyIsNotKnownToBeMissing) {
+  ASSERT_OK(a.store->update_shared_meta(kName, append("x")));
+  database->away = true;
+  EXPECT_TRUE(catalog_is_away(b.store->get_shared_meta(kName).status()));
+  database->away = false;
+  EXPECT_EQ(b.value(), "x");
+}
+
 TEST_F(SharedRecordsTest, ACopyThatCannotBeWrittenIsNoFailure) {
   a.disk->full_from = 0;
   EXPECT_OK(a.store->update_shared_meta(kName, append("x")));

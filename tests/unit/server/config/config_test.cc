@@ -129,7 +129,8 @@ TEST(Config, OriginsAreChecked) {
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
   for (const auto* flag : {"remote.url=http://x", "catalog.url=mysql://x", "cache.block_tokens=48",
                            "retrieve.language=klingon", "trace.endpoint=127.0.0.1:4318",
-                           "trace.service_name=", "remote.lease_ms=999"}) {
+                           "trace.service_name=", "remote.lease_ms=999",
+                           "server.allowed_hosts=[\"*\"]", "server.allowed_hosts=http://x"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -552,6 +553,15 @@ TEST_P(TlsTest, NewConnectionsGetTheCertificateThatWasReadAgain) {
   ASSERT_TRUE(old.send(post("/echo", "still here")));
   EXPECT_EQ(old.read_response()->body, "POST:still here");
 
+  const std::string key = (folder_.path() / "server.key").string();
+  const std::string lock = "openssl pkey -aes128 -passout pass:x -in " + key + " -out " + key +
+                           ".locked 2>/dev/null && mv " + key + ".locked " + key;
+  if (std::system(lock.c_str()) == 0) {
+    const Status locked = certificate_->reload();
+    EXPECT_EQ(locked.field(), "server.tls_key");
+    EXPECT_NE(locked.message().find("needs a pass phrase"), std::string::npos)
+        << locked.to_string();
+  }
   std::filesystem::resize_file(folder_.path() / "server.key", 10);
   EXPECT_EQ(certificate_->reload().field(), "server.tls_key");
   EXPECT_TRUE(ask("server", request).ok()) << "the former certificate stays";
