@@ -27,11 +27,13 @@ from service import Service  # noqa: E402
 
 
 class Replica:
-    """Answers every request with its number, or with 503 while it drains."""
+    """Answers every request with its number, or with 503 while it drains. One that breaks takes a
+    request and closes the connection."""
 
     def __init__(self, number: int) -> None:
         replica = self
-        self.drains = self.gone = False
+        self.drains = self.gone = self.breaks = False
+        self.broken = 0
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -41,6 +43,10 @@ class Replica:
                     self.close_connection = True
                     return
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if replica.breaks and self.path != "/readyz":
+                    replica.broken += 1
+                    self.close_connection = True
+                    return
                 body = str(number).encode()
                 self.send_response(503 if replica.drains else 200)
                 self.send_header("Content-Length", str(len(body)))
@@ -79,20 +85,21 @@ class Balancer:
     """A balancer with a file of configs/, which a subclass names and edits."""
 
     file: str
-    refused = "documents|files|vector_stores|jobs"  # paths whose changes the file refuses
+    refused = "documents|files|vector_stores|jobs|mcp"  # paths whose changes the file refuses
 
     def __init__(self, ports: list[int], refused: str, folder: Path) -> None:
         self.port = free_port()
         text = (CONFIGS / self.file).read_text()
         if self.refused not in text:
             raise AssertionError(f"{self.file} does not refuse {self.refused}")
-        text = self.edited(text.replace(self.refused, refused), ports)
+        text = self.edited(text.replace(self.refused, refused, 1), ports)
         self.process = subprocess.Popen(
             self.command(text, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         end = time.monotonic() + 30
         while not self.is_ready():
             if time.monotonic() > end or self.process.poll() is not None:
+                self.end()
                 raise AssertionError(f"the balancer of {self.file} does not start")
             time.sleep(0.02)
 
@@ -198,7 +205,7 @@ class RoutingCase(BalancerCase):
         self.assertEqual({self.replica_of(s) for s in sets}, {"0"})
 
     def test_what_changes_one_replica_is_refused(self) -> None:
-        shared = re.compile(r"(/v1)?/(documents|jobs)(/|$)")
+        shared = re.compile(r"(/v1)?/(documents|files|vector_stores|jobs|mcp)(/|$)")
         for method, path in PASSED + REFUSED:
             passes = (method, path) in PASSED or (
                 self.refused != Balancer.refused and shared.match(path)
@@ -207,6 +214,28 @@ class RoutingCase(BalancerCase):
             self.assertEqual(status, 200 if passes else 405, (method, path))
             if not passes:
                 self.assertIn("method_not_allowed", text)
+
+
+class SharedCatalogCase(RoutingCase):
+    """With what the file says of replicas with a shared catalog."""
+
+    refused = "admin"
+
+    def test_a_change_that_a_replica_took_is_not_made_again_elsewhere(self) -> None:
+        for replica in self.replicas:
+            replica.breaks = True
+        for path in ("/v1/documents", "/v1/files", "/v1/vector_stores", "/mcp"):
+            for replica in self.replicas:
+                replica.broken = 0
+            status, _ = self.ask("5", path=path)
+            self.assertGreaterEqual(status, 500, path)
+            # A replica that broke is left alone for a while, so the last may find none.
+            taken = sum(replica.broken for replica in self.replicas)
+            self.assertIn(taken, (1,) if path == "/v1/documents" else (0, 1), path)
+
+    def test_a_question_that_a_replica_took_is_asked_again_elsewhere(self) -> None:
+        self.replicas[int(self.replica_of("5"))].breaks = True
+        self.assertEqual(self.ask("5")[0], 200)
 
 
 HIDDEN = "GET /v1/documents/hidden HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -54,10 +54,8 @@ class EnvoyTest(balancer.RoutingCase):
     balancer = Envoy if ENVOY else None
 
 
-class EnvoyWithASharedCatalogTest(EnvoyTest):
-    """The same with what the file says of replicas with a shared catalog."""
-
-    refused = "files|vector_stores"
+class EnvoyWithASharedCatalogTest(balancer.SharedCatalogCase):
+    balancer = Envoy if ENVOY else None
 
 
 class EnvoyBeforeAServiceTest(balancer.AmbiguousRequestCase):

@@ -227,6 +227,7 @@ REFUSED = [
     ("POST", "/v1/vector_stores"),
     ("DELETE", "/v1/vector_stores/vs_1/files/f"),
     ("POST", "/v1/jobs/job_1/cancel"),
+    ("POST", "/mcp"),
     ("POST", "/v1/admin/drain"),
     ("GET", "/v1/admin/config"),
 ]

@@ -37,10 +37,8 @@ class NginxTest(balancer.RoutingCase):
     balancer = Nginx if NGINX else None
 
 
-class NginxWithASharedCatalogTest(NginxTest):
-    """The same with what the file says of replicas with a shared catalog."""
-
-    refused = "files|vector_stores"
+class NginxWithASharedCatalogTest(balancer.SharedCatalogCase):
+    balancer = Nginx if NGINX else None
 
 
 class NginxBeforeAServiceTest(balancer.AmbiguousRequestCase):
