@@ -310,6 +310,12 @@ def query_body(question: str | None, options: Mapping[str, Any]) -> dict[str, An
     for name in ("document_ids", "stop"):
         if isinstance(body.get(name), str):
             raise ConfigurationError(f"{name} is one text; give a list")
+    for document_id in body.get("document_ids") or ():
+        if not isinstance(document_id, str):
+            raise ConfigurationError(f"document_ids has {document_id!r}; an id is a text")
+    for document in body.get("documents") or ():
+        if not isinstance(document, Mapping):
+            raise ConfigurationError(f"documents has {document!r}; give {{'text': ...}}")
     return body
 
 

@@ -550,3 +550,19 @@ def test_settings_that_cannot_work_are_refused(arguments: Any) -> None:
         QuireClient(**arguments)
     with pytest.raises(ConfigurationError):
         AsyncQuireClient(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"document_ids": "a"}, "document_ids is one text"),
+        ({"document_ids": ["a", 1]}, "document_ids has 1; an id is a text"),
+        ({"documents": ["a text"]}, "documents has 'a text'; give"),
+    ],
+)
+def test_questions_that_cannot_work_are_not_sent(arguments: Any, message: str) -> None:
+    with (
+        QuireClient("http://127.0.0.1:1") as client,
+        pytest.raises(ConfigurationError, match=message),
+    ):
+        client.query("Who?", **arguments)

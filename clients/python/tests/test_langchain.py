@@ -20,12 +20,18 @@ from langchain_core.messages import (
 )
 from langchain_core.retrievers import BaseRetriever
 from langchain_text_splitters import RecursiveCharacterTextSplitter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from rag_langchain import WordEmbeddings
 from service import Service
 
 from quire_client import ConfigurationError, DocumentNotFoundError, QuireClient
-from quire_client.langchain import ChatQuire, QuireDocumentIndex, quire_rag_chain, sync_documents
+from quire_client.langchain import (
+    ChatQuire,
+    QuireDocumentIndex,
+    QuireRetriever,
+    quire_rag_chain,
+    sync_documents,
+)
 from quire_client.langchain.convert import messages_of, tool_calls_of
 from quire_client.models import QueryResult
 
@@ -137,6 +143,13 @@ def test_a_document_deleted_between_retrieval_and_question_is_cached_again(
     client.documents.delete(str(mine[2].id))
     assert llm.invoke(q["question"], documents=mine).content in q["answers"]
     assert client.documents.get(str(mine[2].id)).status == "ready"
+
+
+def test_arguments_that_nobody_reads_are_refused() -> None:
+    with pytest.raises(ValidationError, match="tempreature"):
+        ChatQuire(tempreature=0)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="client"):
+        QuireRetriever(client=None)  # type: ignore[call-arg]
 
 
 def test_messages_become_turns() -> None:

@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .._turns import SystemMessages
 from ..errors import ConfigurationError, DocumentNotFoundError
@@ -64,6 +64,8 @@ class ChatQuire(Connection, BaseChatModel):
         llm.bind(document_ids=["handbook"]).invoke("How many leave days carry over?").usage_metadata
     """
 
+    model_config = ConfigDict(extra="forbid")
+
     model_name: str = Field(default="default", alias="model")
     temperature: float | None = None
     max_tokens: int | None = None
@@ -85,6 +87,8 @@ class ChatQuire(Connection, BaseChatModel):
     system_messages: SystemMessages = "send"
     """"prepend" puts a system message before the first turn of the user,
     for models whose chat template has none."""
+    streaming: bool = False
+    """Whether invoke() takes the answer as a stream; LangChain reads this of every model."""
     add_missing: bool = True
     """Whether documents given whole that the service does not know are added,
     and the question asked again."""

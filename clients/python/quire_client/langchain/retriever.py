@@ -10,7 +10,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .connection import Connection
 from .convert import document_of_passage
@@ -22,6 +22,8 @@ class QuireRetriever(Connection, BaseRetriever):
     Their `id` is the document's, so that they can be given to `ChatQuire` as they are;
     `metadata["quire"]` says where in the document they stand and how they scored.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     k: int = 4
     document_ids: list[str] | None = None
