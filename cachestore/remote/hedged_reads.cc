@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-constexpr int kReaders = 4;
+constexpr int kReaders = 8;
 constexpr std::size_t kMaxReads = 1024;
 /// Reads that ask a second source at once. Further ones wait: a tier that is slow as a whole must
 /// not get twice the load.
@@ -43,21 +43,22 @@ struct HedgedReads::Read {
   Ask ask;
   Done done;
   std::mutex mu{};
-  std::size_t next = 0;              // guarded by mu; sources before this one were taken
-  std::vector<bool> answered{};      // guarded by mu; by source: it said that it has none
-  int askers = 1;                    // guarded by mu
-  bool over = false;                 // guarded by mu
-  std::size_t source = 0;            // guarded by mu; that was taken last
-  Clock::time_point heard{};         // guarded by mu; the last sign of life
+  std::size_t next = 0;          // guarded by mu; sources before this one were taken
+  std::vector<bool> answered{};  // guarded by mu; by source: it said that it has none
+  int askers = 1;                // guarded by mu
+  bool over = false;             // guarded by mu
+  std::size_t source = 0;        // guarded by mu; that was taken last
+  Clock::time_point heard{};     // guarded by mu; the last sign of life
   Status last = Status::not_found("no shared tier has this context");  // guarded by mu
 };
 
 HedgedReads::HedgedReads(std::vector<bool> second_way, bool hedges)
     : second_way_(std::move(second_way)),
+      watches_(hedges && second_way_.size() > 1),
       times_(second_way_.size()),
       readers_(kReaders, kMaxReads),
       hedges_(kHedges, kHedges) {
-  if (hedges && second_way_.size() > 1) watcher_ = std::thread([this] { watch(); });
+  if (watches_) watcher_ = std::thread([this] { watch(); });
 }
 
 void HedgedReads::stop() {
@@ -109,8 +110,9 @@ std::optional<std::size_t> HedgedReads::take_source(Read& read) {
 void HedgedReads::run(const std::shared_ptr<Read>& read, bool hedge) {
   if (!hedge) {
     const std::lock_guard lock(mu_);
-    if (watcher_.joinable() && !stopping_) watched_.push_back(read);
+    if (watches_ && !stopping_) watched_.push_back(read);
   }
+  bool asked = false;
   while (const auto source = take_source(*read)) {
     auto heard = Clock::now();
     auto found = read->ask(*source, [&](bool answer) {
@@ -122,6 +124,7 @@ void HedgedReads::run(const std::shared_ptr<Read>& read, bool hedge) {
       return !read->over;
     });
     if (!found) continue;
+    if (hedge && found->code() != Code::kNotFound && !std::exchange(asked, true)) ++hedged_;
     std::unique_lock lock(read->mu);
     if (read->over) break;
     if (found->ok()) {
@@ -176,7 +179,6 @@ void HedgedReads::watch() {
         if (hedges_under_way_ < kHedges && hedges_.post_all(std::move(tasks)).ok()) {
           ++hedges_under_way_;
           ++read->askers;
-          ++hedged_;
           watched_.erase(std::prev(it));
           continue;
         }

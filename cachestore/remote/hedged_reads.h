@@ -36,12 +36,12 @@ class AnswerTimes {
   static constexpr std::size_t kKept = 128, kEnough = 16;
   mutable std::mutex mu_;
   std::array<float, kKept> last_{};  // guarded by mu_; a ring
-  std::size_t added_ = 0;           // guarded by mu_
+  std::size_t added_ = 0;            // guarded by mu_
 };
 
 /// Reads segments from sources in their order. A source that fails, or does not have it, is
-/// followed by the next one. One that is silent for longer than its answers take keeps its read, and
-/// the next one is asked besides: a hedged request (Dean and Barroso, "The Tail at Scale", CACM
+/// followed by the next one. One that is silent for longer than its answers take keeps its read,
+/// and the next one is asked besides: a hedged request (Dean and Barroso, "The Tail at Scale", CACM
 /// 2013). What arrives first is the result. Threads: all methods concurrently; none waits.
 class HedgedReads {
  public:
@@ -55,8 +55,9 @@ class HedgedReads {
   /// no second way; kNotFound if none was; kDeadlineExceeded.
   using Done = std::function<void(Found)>;
   struct Counts {
-    std::uint64_t hedged = 0;  ///< reads for which a second source was asked while one was silent
-    std::uint64_t won = 0;     ///< of those: the second source was first
+    /// Reads for which a second source that knows the segment was asked while one was silent
+    std::uint64_t hedged = 0;
+    std::uint64_t won = 0;  ///< of those: the second source was first
   };
 
   /// `second_way[i]`: source i is a further way to source i - 1. It is not asked once that one has
@@ -83,6 +84,7 @@ class HedgedReads {
   std::optional<Clock::time_point> due(const Read& read) const;
 
   const std::vector<bool> second_way_;
+  const bool watches_;
   std::vector<AnswerTimes> times_;  // of the sources
   std::atomic<std::uint64_t> hedged_{0}, won_{0};
   std::mutex mu_;

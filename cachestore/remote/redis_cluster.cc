@@ -12,9 +12,11 @@ namespace {
 
 constexpr std::uint16_t kSlots = 16384;
 constexpr int kMaxRounds = 6;
-/// How often a topology in which a node has no replica is learned again: a cluster names a replica
-/// some time after it has begun to follow.
+/// After which the topology is learned again where a replica was wanted and none is known: a
+/// cluster names one some time after it has begun to follow.
 constexpr auto kLookForReplicas = std::chrono::seconds(10);
+/// How long a replica that could not be read is left alone.
+constexpr auto kReplicaPause = std::chrono::seconds(10);
 /// Idle connections kept to one node.
 constexpr std::size_t kMaxIdle = 8;
 
@@ -85,9 +87,6 @@ struct RedisCluster::Topology {
   std::span<const RemoteHost> replicas_of(std::uint16_t slot) const {
     const std::uint16_t n = node_of_slot[slot];
     return n < replicas.size() ? replicas[n] : std::span<const RemoteHost>();
-  }
-  bool has_all_replicas() const {
-    return std::ranges::none_of(replicas, [](const auto& of_node) { return of_node.empty(); });
   }
   /// Returns the topology of one server that has every slot.
   static Topology one(RemoteHost server, std::vector<RemoteHost> its_replicas) {
@@ -185,14 +184,16 @@ std::vector<RemoteHost> replicas_of_sentinel(const RedisReply& reply) {
   for (const RedisReply& replica : reply.items) {
     std::string name;
     std::optional<std::uint16_t> port;
-    bool follows = false;
+    bool follows = false, down = false;  // s_down, o_down or disconnected
     for (std::size_t i = 0; i + 1 < replica.items.size(); i += 2) {
       const std::string &field = replica.items[i].text, &value = replica.items[i + 1].text;
       if (field == "ip") name = value;
       if (field == "port") port = port_of(value);
       if (field == "master-link-status") follows = value == "ok";
+      if (field == "flags")
+        down = value.find("down") != value.npos || value.find("disc") != value.npos;
     }
-    if (!name.empty() && port && follows) out.push_back({name, *port});
+    if (!name.empty() && port && follows && !down) out.push_back({name, *port});
   }
   return out;
 }
@@ -280,9 +281,9 @@ Result<std::shared_ptr<const RedisCluster::Topology>> RedisCluster::topology(Dea
   const auto now = Clock::now();
   {
     const std::lock_guard lock(mu_);
-    if (topology_ && (topology_->has_all_replicas() || now < look_again_)) return topology_;
+    if (topology_ && now < look_again_) return topology_;
     old = topology_;
-    look_again_ = now + kLookForReplicas;
+    look_again_ = Clock::time_point::max();
     if (server_.sentinel_master.empty()) hosts = known_;
   }
   for (const RemoteHost& host : server_.hosts)
@@ -417,9 +418,21 @@ Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::str
                                     std::size_t window, Deadline deadline, const TakeReply& take) {
   QUIRE_ASSIGN_OR_RETURN(const auto known, topology(deadline));
   const auto replicas = known->replicas_of(slot);
-  if (replicas.empty())
-    return Status::not_found("slot " + std::to_string(slot) + " has no replica that is known");
-  const RemoteHost& host = replicas[replica_reads_++ % replicas.size()];
+  const auto now = Clock::now();
+  const RemoteHost* chosen = nullptr;
+  {
+    const std::lock_guard lock(mu_);
+    // The same one for all values of a segment, as others may lag.
+    for (std::size_t i = 0; i < replicas.size() && !chosen; ++i) {
+      const RemoteHost& host = replicas[(slot + i) % replicas.size()];
+      const auto it = paused_replicas_.find(host);
+      if (it == paused_replicas_.end() || it->second <= now) chosen = &host;
+    }
+    if (replicas.empty()) look_again_ = std::min(look_again_, now + kLookForReplicas);
+  }
+  if (!chosen)
+    return Status::not_found("slot " + std::to_string(slot) + " has no replica that can be read");
+  const RemoteHost& host = *chosen;
   Work work{.commands = commands,
             .window = std::max<std::size_t>(1, window),
             .take = take,
@@ -431,9 +444,14 @@ Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::str
     drop_idle(host);  // an idle connection that the server has closed meanwhile
     s = run_at(host, work, deadline);
   }
-  if (s.ok() && !(work.moved.empty() && work.asked.empty()))
+  const bool moved = !(work.moved.empty() && work.asked.empty());
+  if (s.ok() && moved)
     s = Status::unavailable(host.name + " is no replica of slot " + std::to_string(slot));
-  if (s.code() == Code::kUnavailable) forget_topology();
+  if (s.code() == Code::kUnavailable) {
+    if (moved) forget_topology();
+    const std::lock_guard lock(mu_);
+    paused_replicas_[host] = now + kReplicaPause;
+  }
   return s;
 }
 

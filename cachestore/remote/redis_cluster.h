@@ -72,10 +72,10 @@ class RedisCluster {
 
   const RedisServer server_;
   std::atomic<bool> stopping_{false};
-  std::atomic<unsigned> replica_reads_{0};
   std::mutex mu_;
-  std::shared_ptr<const Topology> topology_;            // guarded by mu_; null: to be learned
-  Clock::time_point look_again_{};                      // guarded by mu_; for replicas
+  std::shared_ptr<const Topology> topology_;                 // guarded by mu_; null: to be learned
+  Clock::time_point look_again_ = Clock::time_point::max();  // guarded by mu_; for replicas
+  std::map<RemoteHost, Clock::time_point> paused_replicas_;  // guarded by mu_; until when
   std::vector<RemoteHost> known_;                       // guarded by mu_; nodes of the last one
   std::map<RemoteHost, std::vector<Connection>> idle_;  // guarded by mu_
 };

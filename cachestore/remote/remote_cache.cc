@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kMaxWrites = 256;
 /// Keys remembered per tier; beyond it all are forgotten, which costs only writes.
 constexpr std::size_t kMaxKnown = 1u << 20;
+constexpr std::size_t kMaxDistrusted = 1u << 16;
 /// A tier that was too slow is tried again after this time.
 constexpr auto kTryAgain = std::chrono::seconds(15);
 /// Longest time of writing one segment, however slow the tier.
@@ -184,8 +185,11 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
   Tier& first_way = tier.first_way ? *tier.first_way : tier;
   const std::string name = name_of(wanted.key, wanted.fingerprint, wanted.tenant);
   const auto bad = [&](const Status& why) {
-    remember(first_way, wanted.key, false);
     distrust(first_way, name, why);
+    const std::lock_guard lock(first_way.mu);
+    first_way.known.erase(wanted.key);
+    if (first_way.distrusted.size() >= kMaxDistrusted) first_way.distrusted.clear();
+    first_way.distrusted.insert(wanted.key);
     return Status::corruption(why.message());
   };
   auto bytes = tier.tier->get_record(name,
@@ -249,6 +253,8 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
         return Status();
       });
   if (over) return read;
+  // A replica may lag behind the one that had the record.
+  if (read.code() == Code::kNotFound && tier.first_way) return read;
   if (read.code() == Code::kNotFound || read.code() == Code::kCorruption) return bad(read);
   const double ms = ms_between(begun, Clock::now());
   std::uint64_t arrived = 0;
@@ -450,6 +456,23 @@ bool RemoteCache::remove_from(Tier& tier, const std::string& name) {
   return s.ok();
 }
 
+/// Returns whether the tier has this segment already, as another replica has written it. To ask
+/// costs less than to send. What was found to be wrong there is sent in any case.
+bool RemoteCache::has(Tier& tier, const std::string& name, const SegmentInfo& info,
+                      std::uint64_t key_id) {
+  {
+    const std::lock_guard lock(tier.mu);
+    if (tier.distrusted.erase(info.key) > 0) return false;
+  }
+  const auto bytes = tier.tier->get_record(name, Clock::now() + options_.timeout);
+  if (!bytes.ok()) return false;
+  const auto record = decode_remote_record(*bytes);
+  return record.ok() && record->key == info.key && record->fingerprint == info.fingerprint &&
+         record->key_id == key_id && record->layout.num_blocks == info.layout.num_blocks &&
+         record->layout.values_per_block == info.layout.values_per_block &&
+         record->value_bytes() == info.value_bytes;
+}
+
 void RemoteCache::write_to(Tier& tier, const Write& write) {
   {
     const std::lock_guard lock(tier.mu);
@@ -463,6 +486,16 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
   const SegmentInfo& info = write.segment.info();
   const RemoteKeys::Key* const key = key_for(info.tenant);
   const std::string segment = name_of(info.key, info.fingerprint, info.tenant);
+  bool there = false;
+  try {
+    there = has(tier, segment, info, key ? key->id : 0);
+  } catch (const std::bad_alloc&) {  // it is sent, then
+  }
+  if (there) {
+    settle(tier, begun, {});
+    remember(tier, info.key, true);
+    return;
+  }
   RemoteRecord record{info.key, info.fingerprint, info.layout, {}, key ? key->id : 0};
   Status local;  // an error of this store, which says nothing of the tier
   const auto value = [&](std::uint64_t position) -> Result<std::string> {

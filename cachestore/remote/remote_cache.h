@@ -92,9 +92,11 @@ class RemoteCache {
     CircuitBreaker breaker{};
     mutable std::mutex mu{};
     std::unordered_set<ContextKey, DigestHash> known{};  // guarded by mu
-    double bytes_per_ms = 0;                             // guarded by mu; 0: not measured
-    Clock::time_point measured_at{};                     // guarded by mu
-    double silent_ms = 0;  // guarded by mu; waited in vain since the last answer
+    /// Segments of which something was wrong, until they are written again; guarded by mu.
+    std::unordered_set<ContextKey, DigestHash> distrusted{};
+    double bytes_per_ms = 0;          // guarded by mu; 0: not measured
+    Clock::time_point measured_at{};  // guarded by mu
+    double silent_ms = 0;             // guarded by mu; waited in vain since the last answer
     std::atomic<std::uint64_t> hits{0}, misses{0}, failures{0}, timeouts{0}, bad{0}, too_slow{0},
         read_bytes{0}, written{0}, written_bytes{0}, write_failures{0};
   };
@@ -122,6 +124,7 @@ class RemoteCache {
   void settle(Tier& tier, Clock::time_point begun, const Status& status);
   void run_writer();
   void write_to(Tier& tier, const Write& write);
+  bool has(Tier& tier, const std::string& name, const SegmentInfo& info, std::uint64_t key_id);
   bool remove_from(Tier& tier, const std::string& name);
   bool count_in(const Write& write);
   void count_out(const std::string& tenant, const std::string& name);

@@ -347,7 +347,7 @@ TEST(StoreRedis, SentinelsNameTheServerThatTakesOver) {
   Replica a(sentinels.url()), b(sentinels.url());
   ASSERT_OK(test::put_document(*a.store, "d", {1, 2}));
   ASSERT_OK(b.check(1));
-  (void)sentinels.master.ask({"WAIT", "1", "5000"});
+  ASSERT_TRUE(sentinels.master.wait_for_replica());
   sentinels.master.end();
   EXPECT_TRUE(test::RedisClusterProcess::wait_until([&] { return b.check(2).ok(); }))
       << "what was written before is still there";
@@ -435,7 +435,7 @@ TEST_F(StoreRedisCluster, ARecallAsksTheReplicaOfAMasterThatHangs) {
            });
   })) << "the cluster names the replicas";
   ASSERT_OK(b.check(keys[0])) << "b knows the topology";
-  (void)cluster->nodes[0]->ask({"WAIT", "1", "5000"});
+  ASSERT_TRUE(cluster->nodes[0]->wait_for_replica());
   cluster->nodes[0]->pause();
   EXPECT_OK(b.check(keys[1]));
   EXPECT_OK(b.check(keys[2]));
@@ -455,7 +455,7 @@ TEST_F(StoreRedisCluster, AReplicaTakesOverForALostMaster) {
   ASSERT_OK(test::put_document(*a.store, "d", keys));
   ASSERT_OK(b.check(keys[0]));
   // What was written is on the replica.
-  for (std::size_t i = 0; i < 3; ++i) (void)cluster->nodes[i]->ask({"WAIT", "1", "5000"});
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(cluster->nodes[i]->wait_for_replica());
   cluster->nodes[0]->end();
   const auto lost = std::ranges::find_if(
       keys, [](std::uint64_t key) { return redis_slot(redis_key(key)) < 16384 / 3; });

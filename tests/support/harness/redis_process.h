@@ -100,6 +100,23 @@ class RedisProcess {
   void pause() { ::kill(pid_, SIGSTOP); }
   void go_on() { ::kill(pid_, SIGCONT); }
 
+  /// Waits until a replica has all that was written; false: not within a minute.
+  bool wait_for_replica() const {
+    const auto until = Clock::now() + std::chrono::seconds(60);
+    while (Clock::now() < until) {
+      const auto info = ask({"INFO", "replication"});
+      const std::string text = info ? info->text : "";
+      const auto number_behind = [&](const std::string& word) {
+        const std::size_t at = text.find(word);
+        return at == text.npos ? -1 : std::atoll(text.c_str() + at + word.size());
+      };
+      const auto own = number_behind("master_repl_offset:"), its = number_behind(",offset=");
+      if (own >= 0 && its >= own) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+
   RemoteHost host() const { return {"127.0.0.1", port_}; }
   std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }
   /// Sends one command on a connection of its own; none: no answer.

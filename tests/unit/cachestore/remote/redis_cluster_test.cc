@@ -311,16 +311,22 @@ TEST(RedisCluster, ReplicasAreReadAfterTheyWereToldSo) {
   EXPECT_OK(ask_replica(cluster, 7).status) << "on a new connection";
 }
 
-TEST(RedisCluster, SeveralReplicasTakeTurns) {
+TEST(RedisCluster, ASlotHasOneReplicaAndAnotherWhileThatOneCannotBeRead) {
   std::vector<RemoteHost> nodes;
   const auto answer = [](const std::string& name) {
     return [name](const FakeRedis::Command&) { return FakeRedis::bulk(name); };
   };
-  FakeRedis one(answer("one")), two(answer("two"));
+  auto one = std::make_unique<FakeRedis>(answer("one"));
+  FakeRedis two(answer("two"));
   FakeRedis owner([&](const FakeRedis::Command&) { return slots_with_replicas(nodes); });
-  nodes = {owner.host(), one.host(), two.host()};
+  nodes = {owner.host(), one->host(), two.host()};
   RedisCluster cluster(owner.server());
-  EXPECT_NE(ask_replica(cluster, 7).texts[0], ask_replica(cluster, 7).texts[0]);
+  EXPECT_EQ(ask_replica(cluster, 6).texts[0], "one");
+  EXPECT_EQ(ask_replica(cluster, 6).texts[0], "one") << "values of one segment";
+  EXPECT_EQ(ask_replica(cluster, 7).texts[0], "two");
+  one.reset();
+  EXPECT_EQ(ask_replica(cluster, 6).status.code(), Code::kUnavailable);
+  EXPECT_EQ(ask_replica(cluster, 6).texts[0], "two");
 }
 
 TEST(RedisCluster, WithoutAReplicaOrItsRightNothingIsFound) {
@@ -351,7 +357,7 @@ TEST(RedisCluster, AReplicaOfOtherSlotsIsAnErrorAndIsForgotten) {
   nodes = {owner.host(), replica.host()};
   RedisCluster cluster(owner.server());
   EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kUnavailable);
-  EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kUnavailable);
+  EXPECT_EQ(ask_replica(cluster, 7).status.code(), Code::kNotFound) << "it is left alone";
   EXPECT_EQ(learned, 2);
 }
 
@@ -401,12 +407,16 @@ class Sentinel {
     if (c[1] == "GET-MASTER-ADDR-BY-NAME")
       return "*2\r\n" + FakeRedis::bulk(master_.name) +
              FakeRedis::bulk(std::to_string(master_.port));
-    const auto replica = [](const std::string& port, const std::string& status) {
-      return "*6\r\n" + FakeRedis::bulk("ip") + FakeRedis::bulk("127.0.0.1") +
-             FakeRedis::bulk("port") + FakeRedis::bulk(port) +
-             FakeRedis::bulk("master-link-status") + FakeRedis::bulk(status);
+    const auto replica = [](const std::string& port, const std::string& flags,
+                            const std::string& status) {
+      return "*8\r\n" + FakeRedis::bulk("ip") + FakeRedis::bulk("127.0.0.1") +
+             FakeRedis::bulk("port") + FakeRedis::bulk(port) + FakeRedis::bulk("flags") +
+             FakeRedis::bulk(flags) + FakeRedis::bulk("master-link-status") +
+             FakeRedis::bulk(status);
     };
-    return "*2\r\n" + replica("1", "err") + replica(std::to_string(master_.port), "ok");
+    return "*3\r\n" + replica("1", "slave", "err") +
+           replica("2", "s_down,slave,disconnected", "ok") +
+           replica(std::to_string(master_.port), "slave", "ok");
   }
 
   std::mutex mu_;
