@@ -1,6 +1,8 @@
-"""The servers that replicas share, for cluster_rounds.py: a PostgreSQL database, a Redis cluster
-and an S3 store, each with faults, the network in between, and clocks that are wrong."""
+"""The servers that replicas share, for cluster_rounds.py and bench/tier_faults.py: a PostgreSQL
+database, Redis and an S3 store, each with faults, the network in between, and clocks that are
+wrong."""
 
+import collections
 import contextlib
 import glob
 import http.client
@@ -22,9 +24,13 @@ ANSWER_S = 5  # of a node of Redis
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """It and the one of a cluster's bus, 10000 above, are below those that the system gives to
+    connections, which could have it when a server starts again."""
+    while True:
+        port = random.SystemRandom().randrange(10000, 22000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for(what, condition):
@@ -169,32 +175,27 @@ def alive(pid):
         return False
 
 
-class RedisCluster:
-    """Three primaries, each with a replica."""
+class Redis:
+    """One server, and what is common to it and a cluster. `memory`: of each node; "0": no limit."""
 
-    NODES = 6
-    MEMORY, POLICY = "64mb", "allkeys-lru"
+    NODES = 1
+    POLICY = "allkeys-lru"
+    MORE = ()  # options of each node
 
-    def __init__(self):
+    def __init__(self, memory="64mb"):
+        self.memory = memory
         self.folder = tempfile.mkdtemp()
         self.nodes = []
         for i in range(self.NODES):
             port = free_port()
-            while port >= 55000:  # its bus listens 10000 above
-                port = free_port()
             home = f"{self.folder}/{i}"
             os.mkdir(home)
             command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-                       "--appendonly", "no", "--dir", home, "--cluster-enabled", "yes",
-                       "--cluster-node-timeout", "1500", "--maxmemory", self.MEMORY,
+                       "--appendonly", "no", "--dir", home, *self.MORE, "--maxmemory", self.memory,
                        "--maxmemory-policy", self.POLICY]  # fmt: skip
             node = Process(command, port)
             node.start()
             self.nodes.append(node)
-        hosts = [f"127.0.0.1:{n.port}" for n in self.nodes]
-        create = ["--cluster", "create", *hosts, "--cluster-replicas", "1", "--cluster-yes"]
-        subprocess.run(["redis-cli", *create], check=True, stdout=subprocess.DEVNULL)
-        wait_for("the Redis cluster", lambda: "cluster_state:ok" in self.ask(0, "CLUSTER", "INFO"))
 
     def url(self):
         return "redis://" + ",".join(f"127.0.0.1:{n.port}" for n in self.nodes)
@@ -230,22 +231,33 @@ class RedisCluster:
         for i in self.primaries():
             for _ in range(most // 3):
                 key = self.ask(i, "RANDOMKEY").strip()
-                fields = self.ask(i, "HKEYS", key).split() if key else []
-                if not fields or fields[0].startswith("WRONGTYPE"):
-                    continue
-                field = rng.choice(fields)
-                what = rng.choice(("other", "cut", "longer", "remove"))
-                if what == "remove":
-                    self.ask(i, "HDEL", key, field)
-                else:
-                    answer = self.ask(i, "HSTRLEN", key, field).strip()
-                    if not answer.isdigit():
-                        continue  # the node does not answer at this moment
-                    size = int(answer)
-                    size = {"other": size, "cut": size // 2, "longer": size + 9}[what]
-                    self.ask(i, "HSET", key, field, data=rng.randbytes(size))
-                damaged += 1
+                damaged += bool(key) and self.damage_one(rng, i, key)
         return damaged
+
+    def damage_all(self, rng):
+        """Does so with one field of every context."""
+        every = [(i, key) for i in self.primaries() for key in self.keys(i)]
+        return sum(self.damage_one(rng, i, key) for i, key in every)
+
+    def damage_one(self, rng, node, key):
+        fields = self.ask(node, "HKEYS", key).split()
+        if not fields or fields[0].startswith("WRONGTYPE"):
+            return False
+        field = rng.choice(fields)
+        what = rng.choice(("other", "cut", "longer", "remove"))
+        if what == "remove":
+            self.ask(node, "HDEL", key, field)
+        else:
+            answer = self.ask(node, "HSTRLEN", key, field).strip()
+            if not answer.isdigit():
+                return False  # the node does not answer at this moment
+            size = int(answer)
+            size = {"other": size, "cut": size // 2, "longer": size + 9}[what]
+            self.ask(node, "HSET", key, field, data=rng.randbytes(size))
+        return True
+
+    def keys(self, node):
+        return self.ask(node, "KEYS", "*").split()
 
     def empty(self):
         for i in self.primaries():
@@ -262,7 +274,7 @@ class RedisCluster:
 
     def lift_limit(self):
         for i in range(self.NODES):
-            self.ask(i, "CONFIG", "SET", "maxmemory", self.MEMORY)
+            self.ask(i, "CONFIG", "SET", "maxmemory", self.memory)
             self.ask(i, "CONFIG", "SET", "maxmemory-policy", self.POLICY)
             self.ask(i, "CONFIG", "RESETSTAT")
 
@@ -288,6 +300,28 @@ class RedisCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class RedisCluster(Redis):
+    """Three primaries, each with a replica."""
+
+    NODES = 6
+    MORE = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1500")
+
+    def __init__(self, memory="64mb"):
+        super().__init__(memory)
+        hosts = [f"127.0.0.1:{n.port}" for n in self.nodes]
+        create = ["--cluster", "create", *hosts, "--cluster-replicas", "1", "--cluster-yes"]
+        subprocess.run(["redis-cli", *create], check=True, stdout=subprocess.DEVNULL)
+        wait_for("the Redis cluster", lambda: "cluster_state:ok" in self.ask(0, "CLUSTER", "INFO"))
+
+    def is_whole(self):
+        """Returns whether every node says so, and every replica has what its primary has."""
+        roles = [self.ask(i, "INFO", "replication") for i in range(self.NODES)]
+        replicas = [r for r in roles if "role:slave" in r and "master_link_status:up" in r]
+        states = [self.ask(i, "CLUSTER", "INFO") for i in range(self.NODES)]
+        whole = all("cluster_state:ok" in s for s in states)
+        return whole and len(replicas) == self.NODES // 2 == len(self.primaries())
+
+
 class S3(Process):
     """moto's server behind a proxy that can fail; what it holds is lost when it is killed."""
 
@@ -297,8 +331,10 @@ class S3(Process):
         self.proxy = FaultyHttp(port)
         self.start()
 
-    def url(self):
-        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{self.proxy.port}&region=us-east-1"
+    def url(self, port=None):
+        """`port`: another way to the proxy."""
+        port = port or self.proxy.port
+        return f"s3://bucket/cluster?endpoint=http://127.0.0.1:{port}&region=us-east-1"
 
     def start(self):
         super().start()
@@ -413,11 +449,14 @@ class FaultyHttp:
 
 
 class Network:
-    """A port before another one, whose connections can be slow, cut, or silent."""
+    """A port before another one, whose connections can be slow, late, cut, or silent. `delay_s`
+    stops the way for each piece that passes, `latency_s` is how late answers come, however long
+    they are. A connection ends within an answer once `cut_after` bytes of it have passed; 0: never.
+    """
 
     def __init__(self, target):
         self.target = target
-        self.delay_s, self.silent = 0.0, False
+        self.heal()
         self.pairs = set()
         self.mu = threading.Lock()
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -442,17 +481,7 @@ class Network:
         with self.mu:
             self.pairs.add(pair)
         try:
-            while True:
-                ready, _, _ = select.select(pair, (), (), 0.5)
-                for source in ready:
-                    data = source.recv(1 << 16)
-                    while self.silent:
-                        time.sleep(0.02)
-                    if self.delay_s:
-                        time.sleep(self.delay_s)
-                    if not data:
-                        return
-                    (server if source is client else client).sendall(data)
+            self.carry(client, server)
         except (OSError, ValueError):
             pass
         finally:
@@ -460,6 +489,37 @@ class Network:
                 self.pairs.discard(pair)
             for s in pair:
                 s.close()
+
+    def carry(self, client, server):
+        """Passes bytes on until one side has ended."""
+        open_ends, passed = [client, server], 0
+        answers = collections.deque()  # when each is due, its bytes; none: the server has ended
+        while True:
+            wait_s = answers[0][0] - time.monotonic() if answers else 0.5
+            ready, _, _ = select.select(open_ends, (), (), min(max(wait_s, 0), 0.5))
+            for source in ready:
+                data = source.recv(1 << 16)
+                while self.silent:
+                    time.sleep(0.02)
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                if source is server:
+                    answers.append((time.monotonic() + self.latency_s, data))
+                    if not data:
+                        open_ends.remove(server)
+                elif data:
+                    server.sendall(data)
+                else:
+                    return
+            while answers and answers[0][0] <= time.monotonic():
+                data = answers.popleft()[1]
+                if not data:
+                    return
+                client.sendall(data)
+                most = self.cut_after
+                passed = passed + len(data) if most else 0
+                if passed > most:
+                    return
 
     def cut(self):
         with self.mu:
@@ -472,7 +532,7 @@ class Network:
                     pass
 
     def heal(self):
-        self.delay_s, self.silent = 0.0, False
+        self.delay_s, self.latency_s, self.silent, self.cut_after = 0.0, 0.0, False, 0
 
     def end(self):
         self.heal()

@@ -66,6 +66,15 @@ EFFECTS = {
     "refuse requests to S3": "requests to S3 refused",
     "damage values from S3": "values from S3 damaged",
 }
+# Of the shared tiers, for all services together: less than the documents of a run have.
+QUOTA = '["*"]\nremote_bytes = "4MiB"\n'
+# What services count of themselves since their start, and must have counted after some rounds.
+COUNTED = {
+    "quire_remote_quota_removed_total": "contexts removed for a quota",
+    "quire_remote_hedged_reads_total": "reads that a second source was asked for",
+    "quire_remote_hedges_won_total": "reads that the second source answered first",
+    'quire_remote_second_way_contexts_total{tier="redis"}': "contexts read from a replica of Redis",
+}
 EARLIER_REQUESTS = 20  # of earlier rounds that are repeated, too
 ENOUGH_ROUNDS = 10  # after which every check must have been made
 
@@ -108,7 +117,8 @@ class Replica:
             cluster.options.binary, cluster.options.model, self.store, self.log,
             ("--catalog.url=" + cluster.database.url(self.network.port),
              f"--catalog.job_lease_ms={LEASE_MS}", "--catalog.timeout_ms=2000",
-             "--remote.url=" + remote, "--remote.lease_ms=1000"),
+             "--remote.url=" + remote, "--remote.lease_ms=1000",
+             "--cache.quotas_file=" + cluster.quotas),
             {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
              **clock_environment(wrong_s)},
         )  # fmt: skip
@@ -160,6 +170,10 @@ class Cluster:
     def __init__(self, options, folder):
         self.options, self.folder, self.lease_ms = options, folder, LEASE_MS
         self.counts = Counter()
+        self.counted = {}  # (service, start, name) -> what it counted of itself
+        self.quotas = os.path.join(folder, "quotas.toml")
+        with open(self.quotas, "w", encoding="utf-8") as file:
+            file.write(QUOTA)
         self.mu = threading.Lock()  # for counts of the writers
         self.expected = ClusterExpected()
         # Of all changes: begin, end, service, kind, values, job or no answer. Of starts: no values.
@@ -345,7 +359,20 @@ class Cluster:
         self.settle()
         self.check_repetitions(rng)
         self.check(rng)
+        self.read_counts()
         self.counts["rounds"] += 1
+
+    def read_counts(self):
+        for replica in self.replicas:
+            status, text = Client(replica.service.port).call("GET", "/metrics")
+            if status != 200:
+                raise Failed(f"service {replica.number} has no metrics: {status}")
+            for line in text.decode().splitlines():
+                name, _, value = line.rpartition(" ")
+                if name in COUNTED:
+                    self.counted[replica.number, replica.starts, name] = float(value)
+        for name, what in COUNTED.items():
+            self.counts[what] = int(sum(v for k, v in self.counted.items() if k[2] == name))
 
     def check_problems(self):
         if self.expected.problems:
@@ -559,6 +586,7 @@ def main():
             cluster.end()
         counts = dict(sorted(cluster.counts.items()))
         never = [c for c in CHECKS if not options.faults and not counts.get(c)]
+        never += [c for c in COUNTED.values() if not options.faults and not counts.get(c)]
         never += [e for f, e in EFFECTS.items() if counts.get(f) and not counts.get(e)]
         if not failed and never and counts["rounds"] >= ENOUGH_ROUNDS:
             failed = f"{counts['rounds']} rounds, none with: {', '.join(never)}"
