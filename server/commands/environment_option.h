@@ -13,6 +13,7 @@ namespace quire {
 /// option that is bound to `value`, and says so in its help. The option on the command line
 /// outranks it. CLI11's envname() does not do for subcommands that share a variable: it sets it for
 /// those that were not called, too, and after the option that was given.
-CLI::Option* default_from_environment(CLI::Option* option, std::string& value, const char* variable);
+CLI::Option* default_from_environment(CLI::Option* option, std::string& value,
+                                      const char* variable);
 
 }  // namespace quire

@@ -32,9 +32,8 @@ bool WatchedFiles::look(FileWalk& walk) {
     return find(last_, file) == nullptr && find(before, file) == nullptr;
   });
   std::erase_if(walk.files, [&](const FoundFile& file) { return !is_among(file, before); });
-  return gone || std::any_of(walk.files.begin(), walk.files.end(), [&](const FoundFile& file) {
-           return !is_among(file, taken_);
-         });
+  return gone || std::any_of(walk.files.begin(), walk.files.end(),
+                             [&](const FoundFile& file) { return !is_among(file, taken_); });
 }
 
 void WatchedFiles::taken(const FileWalk& walk) {

@@ -14,9 +14,9 @@ class WatchedFiles {
   /// `taken`: what was taken before, in the order of find_files().
   explicit WatchedFiles(std::vector<FoundFile> taken) : taken_(taken), last_(std::move(taken)) {}
 
-  /// Leaves those files in the walk that have not changed since the last look, and notes in it those
-  /// that are missing since. Returns whether one of them is new or has changed since it was taken,
-  /// or one that was taken is missing at two looks.
+  /// Leaves those files in the walk that have not changed since the last look, and notes in it
+  /// those that are missing since. Returns whether one of them is new or has changed since it was
+  /// taken, or one that was taken is missing at two looks.
   bool look(FileWalk& walk);
   /// Reports that the files of this walk, of the last look, were taken. Without it they are due
   /// again.
