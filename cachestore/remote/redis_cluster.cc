@@ -102,6 +102,7 @@ struct RedisCluster::Work {
   std::span<const std::string> commands;
   std::size_t window = 1;
   const TakeReply& take;
+  const PlaceReply& place;
   std::vector<std::size_t> open;  ///< to be sent, in order
   /// Where those go that the node redirected: to the new owner, or only this once.
   std::map<RemoteHost, std::vector<std::size_t>> moved{}, asked{};
@@ -334,9 +335,11 @@ Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadlin
     }
     for (std::size_t i = 0; i < n; ++i) {
       if (work.asking) QUIRE_RETURN_IF_ERROR(c->receive(deadline).status());
-      QUIRE_ASSIGN_OR_RETURN(RedisReply reply, c->receive(deadline));
-      work.used = true;
       const std::size_t index = work.open[i];
+      RedisReplyStream::PlaceString place;
+      if (work.place) place = [&](std::size_t bytes) { return work.place(index, bytes); };
+      QUIRE_ASSIGN_OR_RETURN(RedisReply reply, c->receive(deadline, place));
+      work.used = true;
       const bool moved = reply.is_error("MOVED");
       if (moved || reply.is_error("ASK")) {
         const auto target = target_of(reply, host);
@@ -360,7 +363,8 @@ Status RedisCluster::run_at(const RemoteHost& host, Work& work, Deadline deadlin
 }
 
 Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> commands,
-                         std::size_t window, Deadline deadline, const TakeReply& take) {
+                         std::size_t window, Deadline deadline, const TakeReply& take,
+                         const PlaceReply& place) {
   QUIRE_ASSIGN_OR_RETURN(auto known, topology(deadline));
   std::optional<RemoteHost> owner = known->node(slot);
   std::map<RemoteHost, std::vector<std::size_t>> moved, asked;
@@ -377,6 +381,7 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
         Work work{.commands = commands,
                   .window = std::max<std::size_t>(1, window),
                   .take = take,
+                  .place = place,
                   .open = std::move(open),
                   .asking = asking};
         const Status s = run_at(host, work, deadline);
@@ -415,7 +420,8 @@ Status RedisCluster::run(std::uint16_t slot, std::span<const std::string> comman
 }
 
 Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
-                                    std::size_t window, Deadline deadline, const TakeReply& take) {
+                                    std::size_t window, Deadline deadline, const TakeReply& take,
+                                    const PlaceReply& place) {
   QUIRE_ASSIGN_OR_RETURN(const auto known, topology(deadline));
   const auto replicas = known->replicas_of(slot);
   const auto now = Clock::now();
@@ -436,6 +442,7 @@ Status RedisCluster::run_at_replica(std::uint16_t slot, std::span<const std::str
   Work work{.commands = commands,
             .window = std::max<std::size_t>(1, window),
             .take = take,
+            .place = place,
             .open = {},
             .of_replica = true};
   for (std::size_t i = 0; i < commands.size(); ++i) work.open.push_back(i);

@@ -33,6 +33,9 @@ class RedisCluster {
   using Deadline = Clock::time_point;
   /// Receives the reply to the command of this index; an error ends the run and is returned by it.
   using TakeReply = std::function<Status(std::size_t index, RedisReply reply)>;
+  /// Returns where a string goes that is the reply to the command of this index, as
+  /// RedisReplyStream::PlaceString does.
+  using PlaceReply = std::function<std::span<std::byte>(std::size_t index, std::size_t bytes)>;
 
   explicit RedisCluster(RedisServer server);
   ~RedisCluster();
@@ -42,11 +45,12 @@ class RedisCluster {
   /// Errors: those of RedisConnection, and kUnavailable (redirected in a circle; the cluster is
   /// down, loading or read-only).
   Status run(std::uint16_t slot, std::span<const std::string> commands, std::size_t window,
-             Deadline deadline, const TakeReply& take);
+             Deadline deadline, const TakeReply& take, const PlaceReply& place = {});
   /// Sends reads to a replica of the slot's node, which may lack what was written a moment ago.
   /// Further errors: kNotFound (no replica is known, or it may not be read).
   Status run_at_replica(std::uint16_t slot, std::span<const std::string> commands,
-                        std::size_t window, Deadline deadline, const TakeReply& take);
+                        std::size_t window, Deadline deadline, const TakeReply& take,
+                        const PlaceReply& place = {});
   /// Ends calls in flight soon, with kUnavailable, and refuses further ones.
   void stop() { stopping_ = true; }
 

@@ -21,8 +21,6 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kReadBytes = 256u << 10;
-
 std::string name_of(const RemoteHost& host) {
   return (host.name.find(':') == host.name.npos ? host.name : '[' + host.name + ']') + ':' +
          std::to_string(host.port);
@@ -252,8 +250,7 @@ class RedisConnection::Tls final : public Stream {
   std::unique_ptr<SSL, FreeTls> ssl_;
 };
 
-RedisConnection::RedisConnection(std::unique_ptr<Stream> stream)
-    : stream_(std::move(stream)), buffer_(kReadBytes, '\0') {}
+RedisConnection::RedisConnection(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
 RedisConnection::~RedisConnection() = default;
 
 Result<std::unique_ptr<RedisConnection>> RedisConnection::open(const RemoteHost& host,
@@ -289,14 +286,10 @@ Status RedisConnection::send(std::string_view bytes, Clock::time_point deadline)
   return stream_->write(bytes, deadline);
 }
 
-Result<RedisReply> RedisConnection::receive(Clock::time_point deadline) {
-  for (;;) {
-    QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, replies_.next());
-    if (reply) return std::move(*reply);
-    QUIRE_ASSIGN_OR_RETURN(const std::size_t n,
-                           stream_->read_some(buffer_.data(), buffer_.size(), deadline));
-    QUIRE_RETURN_IF_ERROR(replies_.feed({buffer_.data(), n}));
-  }
+Result<RedisReply> RedisConnection::receive(Clock::time_point deadline,
+                                            const RedisReplyStream::PlaceString& place) {
+  return replies_.receive(
+      [&](char* to, std::size_t most) { return stream_->read_some(to, most, deadline); }, place);
 }
 
 }  // namespace quire

@@ -28,8 +28,9 @@ class RedisConnection {
   ~RedisConnection();
 
   Status send(std::string_view bytes, Clock::time_point deadline);
-  /// Returns the next reply, which may be an error of Redis.
-  Result<RedisReply> receive(Clock::time_point deadline);
+  /// Returns the next reply, which may be an error of Redis. A string may go where `place` says.
+  Result<RedisReply> receive(Clock::time_point deadline,
+                             const RedisReplyStream::PlaceString& place = {});
 
  private:
   class Stream;
@@ -37,8 +38,7 @@ class RedisConnection {
   explicit RedisConnection(std::unique_ptr<Stream> stream);
 
   std::unique_ptr<Stream> stream_;
-  RedisReplyReader replies_;
-  std::string buffer_;  // of received bytes
+  RedisReplyStream replies_;
 };
 
 }  // namespace quire

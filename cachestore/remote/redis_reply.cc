@@ -2,6 +2,9 @@
 
 #include <hiredis/hiredis.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "base/index.h"
@@ -130,6 +133,99 @@ Result<std::optional<RedisReply>> RedisReplyReader::next() {
     return Status::io("Redis sent a reply of an unknown kind");
   }
   return std::optional<RedisReply>(std::move(out));
+}
+
+namespace {
+
+constexpr std::size_t kReadBytes = 256u << 10;
+/// Read at once where a long string is expected: its line, and the end of the one before.
+constexpr std::size_t kBesideStrings = 512;
+/// The longest line is an error's.
+constexpr std::size_t kMaxLine = 64u << 10;
+
+/// Returns the length that the line of a string names, "$5\r\n"; none: it names none.
+std::optional<std::size_t> string_length(std::string_view line) {
+  std::size_t length = 0;
+  if (line.size() < 4 || line[0] != '$') return std::nullopt;
+  const char *first = line.data() + 1, *last = line.data() + line.size() - 2;
+  const auto [end, error] = std::from_chars(first, last, length);
+  if (error != std::errc() || end != last) return std::nullopt;
+  return length;
+}
+
+Status no_reply() { return Status::io("Redis sent bytes that are no reply"); }
+
+}  // namespace
+
+RedisReplyStream::RedisReplyStream() : buffer_(kReadBytes, '\0') {}
+
+Status RedisReplyStream::fill(const ReadSome& read, std::size_t most) {
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  QUIRE_ASSIGN_OR_RETURN(const std::size_t n,
+                         read(buffer_.data() + end_, std::min(most, buffer_.size() - end_)));
+  end_ += n;
+  return {};
+}
+
+Result<std::string_view> RedisReplyStream::line(const ReadSome& read, std::size_t most) {
+  for (std::size_t seen = 0;;) {
+    const std::string_view waiting(buffer_.data() + begin_, end_ - begin_);
+    const std::size_t end = waiting.find("\r\n", seen);
+    if (end != waiting.npos) return waiting.substr(0, end + 2);
+    if (waiting.size() > kMaxLine) return no_reply();
+    seen = waiting.empty() ? 0 : waiting.size() - 1;  // the "\r" may have come
+    QUIRE_RETURN_IF_ERROR(fill(read, most));
+  }
+}
+
+Status RedisReplyStream::read_string(const ReadSome& read, std::span<std::byte> to) {
+  std::size_t n = std::min(to.size(), end_ - begin_);
+  std::memcpy(to.data(), buffer_.data() + begin_, n);
+  begin_ += n;
+  while (n < to.size()) {
+    QUIRE_ASSIGN_OR_RETURN(const std::size_t more,
+                           read(reinterpret_cast<char*>(to.data()) + n, to.size() - n));
+    n += more;
+  }
+  while (end_ - begin_ < 2) QUIRE_RETURN_IF_ERROR(fill(read, kBesideStrings));
+  if (std::string_view(buffer_.data() + begin_, 2) != "\r\n") return no_reply();
+  begin_ += 2;
+  return {};
+}
+
+Result<RedisReply> RedisReplyStream::receive(const ReadSome& read, const PlaceString& place) {
+  // hiredis gets no byte of the next reply, so that a string which is a whole reply is seen here.
+  for (bool begins = true;; begins = false) {
+    // What is read beyond the line of a string has to be copied to its place.
+    QUIRE_ASSIGN_OR_RETURN(const std::string_view next,
+                           line(read, place ? kBesideStrings : kReadBytes));
+    const auto length = string_length(next);
+    if (begins && length && *length > 0 && *length <= record::kMaxValueBytes + 4096 && place) {
+      if (const std::span<std::byte> to = place(*length); to.size() == *length) {
+        begin_ += next.size();
+        QUIRE_RETURN_IF_ERROR(read_string(read, to));
+        RedisReply out;
+        out.kind = RedisReply::Kind::kString;
+        out.placed = true;
+        return out;
+      }
+    }
+    QUIRE_RETURN_IF_ERROR(reader_.feed(next));
+    begin_ += next.size();
+    for (std::size_t left = length ? *length + 2 : 0; left > 0;) {
+      if (begin_ == end_) QUIRE_RETURN_IF_ERROR(fill(read, kReadBytes));
+      const std::size_t n = std::min(left, end_ - begin_);
+      QUIRE_RETURN_IF_ERROR(reader_.feed({buffer_.data() + begin_, n}));
+      begin_ += n;
+      left -= n;
+    }
+    QUIRE_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, reader_.next());
+    if (reply) return std::move(*reply);
+  }
 }
 
 }  // namespace quire

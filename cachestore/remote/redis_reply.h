@@ -1,10 +1,13 @@
 /// This file reads and writes the protocol of Redis (RESP2). The reader is the door to hiredis.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +19,8 @@ namespace quire {
 struct RedisReply {
   enum class Kind : std::uint8_t { kNil, kString, kStatus, kError, kInteger, kArray };
   Kind kind = Kind::kNil;
-  std::string text;  ///< of a string, status or error
+  std::string text;     ///< of a string, status or error
+  bool placed = false;  ///< a string whose bytes are where they were to go, not in `text`
   std::int64_t integer = 0;
   std::vector<RedisReply> items;  ///< of an array
 
@@ -45,6 +49,34 @@ class RedisReplyReader {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// Receives replies from a source of bytes. A long string may go where it belongs at once, without
+/// a copy. Threads: one at a time.
+class RedisReplyStream {
+ public:
+  /// Reads at least one byte and at most `most`, and returns how many.
+  using ReadSome = std::function<Result<std::size_t>(char* to, std::size_t most)>;
+  /// Returns where a string of so many bytes goes, of just that size; empty: into the reply.
+  using PlaceString = std::function<std::span<std::byte>(std::size_t bytes)>;
+
+  RedisReplyStream();
+  /// Returns the next reply. `place` is asked for a string that is the whole reply. Errors: those
+  /// of `read` and of RedisReplyReader; the stream then stays of no use.
+  Result<RedisReply> receive(const ReadSome& read, const PlaceString& place = {});
+
+ private:
+  /// Reads at most so many more bytes behind those that wait.
+  Status fill(const ReadSome& read, std::size_t most);
+  /// Returns the next line with its end, which waits in the buffer, and with at most so many bytes
+  /// of what follows.
+  Result<std::string_view> line(const ReadSome& read, std::size_t most);
+  /// Reads the string of `to.size()` bytes that comes next, and its end.
+  Status read_string(const ReadSome& read, std::span<std::byte> to);
+
+  std::string buffer_;
+  std::size_t begin_ = 0, end_ = 0;  // what was read and not taken yet
+  RedisReplyReader reader_;
 };
 
 }  // namespace quire

@@ -74,6 +74,11 @@ class RedisTier final : public RemoteTier {
 
   Status get_values(const std::string& name, const RemoteRecord& record, Deadline deadline,
                     const TakeValue& take) override {
+    return get_values_into(name, record, deadline, {}, take);
+  }
+
+  Status get_values_into(const std::string& name, const RemoteRecord& record, Deadline deadline,
+                         const PlaceValue& place, const TakeValue& take) override {
     const std::string key = key_of(name);
     std::vector<std::string> commands;
     for (std::uint64_t i = 0; i < record.num_stored(); ++i)
@@ -82,12 +87,20 @@ class RedisTier final : public RemoteTier {
                                std::max<std::uint64_t>(1, record.num_stored());
     const auto window = std::clamp<std::uint64_t>(kBytesInFlight / std::max<std::uint64_t>(1, mean),
                                                   1, kMaxInFlight);
-    return read(name, commands, window, deadline, [&](std::size_t i, RedisReply reply) {
-      if (reply.kind == RedisReply::Kind::kNil)
-        return Status::not_found("value " + std::to_string(i) + " is missing in Redis");
-      if (reply.kind != RedisReply::Kind::kString) return odd(reply);
-      return take(i, reply.text);
-    });
+    std::span<std::byte> placed;
+    RedisCluster::PlaceReply place_reply;
+    if (place)
+      place_reply = [&](std::size_t i, std::size_t bytes) { return placed = place(i, bytes); };
+    return read(
+        name, commands, window, deadline,
+        [&](std::size_t i, RedisReply reply) {
+          if (reply.kind == RedisReply::Kind::kNil)
+            return Status::not_found("value " + std::to_string(i) + " is missing in Redis");
+          if (reply.kind != RedisReply::Kind::kString) return odd(reply);
+          if (!reply.placed) return take(i, reply.text);
+          return take(i, {reinterpret_cast<const char*>(placed.data()), placed.size()});
+        },
+        place_reply);
   }
 
   Status put(const std::string& name, std::uint64_t num_values, std::uint64_t /*stored_bytes*/,
@@ -214,9 +227,11 @@ class RedisTier final : public RemoteTier {
                       (reply.is_error() ? reply.text.substr(0, 200) : "of another kind"));
   }
   Status read(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
-              Deadline deadline, const RedisCluster::TakeReply& take) {
-    if (!of_replicas_) return run(name, commands, window, deadline, take);
-    return cluster_->run_at_replica(redis_slot(key_of(name)), commands, window, deadline, take);
+              Deadline deadline, const RedisCluster::TakeReply& take,
+              const RedisCluster::PlaceReply& place = {}) {
+    const std::uint16_t slot = redis_slot(key_of(name));
+    return of_replicas_ ? cluster_->run_at_replica(slot, commands, window, deadline, take, place)
+                        : cluster_->run(slot, commands, window, deadline, take, place);
   }
   Status run(const std::string& name, const std::vector<std::string>& commands, std::size_t window,
              Deadline deadline, const RedisCluster::TakeReply& take) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,16 @@ class RemoteTier {
   /// missing).
   virtual Status get_values(const std::string& name, const RemoteRecord& record, Deadline deadline,
                             const TakeValue& take) = 0;
+  /// Returns where the stored bytes of the value at this position go, of just that size; empty:
+  /// anywhere. What lies there is passed on from there.
+  using PlaceValue = std::function<std::span<std::byte>(std::uint64_t position, std::size_t bytes)>;
+  /// The same without a copy, where the tier can. `place` may be asked again for a position.
+  virtual Status get_values_into(const std::string& name, const RemoteRecord& record,
+                                 Deadline deadline, const PlaceValue& place,
+                                 const TakeValue& take) {
+    (void)place;
+    return get_values(name, record, deadline, take);
+  }
   /// Stores a segment of `num_values` values with `stored_bytes` bytes in all, replacing what is
   /// there. The record is stored last, so that a segment with a record is whole.
   virtual Status put(const std::string& name, std::uint64_t num_values, std::uint64_t stored_bytes,

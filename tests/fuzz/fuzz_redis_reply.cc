@@ -1,7 +1,9 @@
 // Replies of Redis: any bytes, cut anywhere, give the same replies or a refusal.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +11,8 @@
 #include "cachestore/remote/redis_reply.h"
 
 namespace {
+
+constexpr std::size_t kMostPlaced = 1u << 20;
 
 std::string shown(const quire::RedisReply& r) {
   std::string out = std::to_string(static_cast<int>(r.kind)) + ":" + r.text + ":" +
@@ -38,11 +42,41 @@ Seen run(std::string_view bytes, std::size_t step) {
   return seen;
 }
 
+/// The same from a stream; `place`: strings that are whole replies go to memory of this function.
+Seen stream(std::string_view bytes, std::size_t step, bool place) {
+  Seen seen;
+  quire::RedisReplyStream replies;
+  std::string placed;
+  const auto read = [&](char* to, std::size_t most) -> quire::Result<std::size_t> {
+    if (bytes.empty()) return quire::Status::unavailable("the end");
+    const std::size_t n = bytes.copy(to, std::min(step, most));
+    bytes.remove_prefix(n);
+    return n;
+  };
+  const auto put = [&](std::size_t size) -> std::span<std::byte> {
+    if (size > kMostPlaced) return {};
+    placed.assign(size, '\0');
+    return std::as_writable_bytes(std::span(placed));
+  };
+  while (seen.ok) {
+    auto next = place ? replies.receive(read, put) : replies.receive(read);
+    if (next.ok() && next->placed) next->text = placed;
+    if (next.ok())
+      seen.replies.push_back(shown(*next));
+    else
+      seen.ok = next.code() == quire::Code::kUnavailable;
+    if (!next.ok()) break;
+  }
+  return seen;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const Seen whole = run(bytes, size + 1), cut = run(bytes, 1);
   if (whole != cut) std::abort();
+  for (const bool place : {false, true})
+    if (stream(bytes, size + 1, place) != stream(bytes, 1, place)) std::abort();
   return 0;
 }

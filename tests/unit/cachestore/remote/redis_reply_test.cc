@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+
 #include "tests/support/status_matchers.h"
 
 namespace quire {
@@ -47,6 +50,82 @@ TEST(RedisReply, BytesThatAreNoReplyAreRefusedForGood) {
     EXPECT_EQ(reader.next().code(), Code::kIo) << bad;
     EXPECT_EQ(reader.next().code(), Code::kIo) << bad;
     EXPECT_EQ(reader.feed("+OK\r\n").code(), Code::kIo) << bad;
+  }
+}
+
+/// Reads these bytes, so many at a time.
+RedisReplyStream::ReadSome source(std::string_view& bytes, std::size_t step) {
+  return [&bytes, step](char* to, std::size_t most) -> Result<std::size_t> {
+    if (bytes.empty()) return Status::unavailable("the end");
+    const std::size_t n = bytes.copy(to, std::min(step, most));
+    bytes.remove_prefix(n);
+    return n;
+  };
+}
+
+TEST(RedisReplyStream, AStringGoesWhereItBelongsHoweverItIsCut) {
+  const std::string long_one(700'000, 'v');
+  const std::string all = "+OK\r\n$4\r\na\r\nb\r\n$0\r\n\r\n$-1\r\n*2\r\n$1\r\nx\r\n:7\r\n$" +
+                          std::to_string(long_one.size()) + "\r\n" + long_one + "\r\n:5\r\n";
+  for (const std::size_t step : {std::size_t{1}, std::size_t{3}, std::size_t{1000}, all.size()}) {
+    SCOPED_TRACE(step);
+    std::string_view bytes = all;
+    const auto read = source(bytes, step);
+    RedisReplyStream stream;
+    std::string to;
+    std::vector<std::size_t> asked;
+    const auto place = [&](std::size_t size) {
+      asked.push_back(size);
+      to.assign(size, ' ');
+      return std::as_writable_bytes(std::span(to));
+    };
+    EXPECT_EQ(stream.receive(read, place)->text, "OK");
+    const auto text = stream.receive(read, place);
+    ASSERT_OK(text);
+    EXPECT_TRUE(text->placed && text->text.empty());
+    EXPECT_EQ(to, "a\r\nb");
+    EXPECT_EQ(stream.receive(read, place)->kind, Kind::kString) << "an empty one";
+    EXPECT_EQ(stream.receive(read, place)->kind, Kind::kNil);
+    EXPECT_EQ(stream.receive(read, place)->items.at(0).text, "x") << "within an array";
+    EXPECT_TRUE(stream.receive(read, place)->placed);
+    EXPECT_TRUE(to == long_one);
+    EXPECT_EQ(stream.receive(read, place)->integer, 5);
+    EXPECT_EQ(asked, (std::vector<std::size_t>{4, long_one.size()}));
+    EXPECT_EQ(stream.receive(read, place).code(), Code::kUnavailable);
+  }
+}
+
+TEST(RedisReplyStream, WithoutAPlaceOrOneOfAnotherSizeTheReplyHasTheText) {
+  std::string small;
+  const std::vector<RedisReplyStream::PlaceString> places{
+      {},
+      [](std::size_t) { return std::span<std::byte>(); },
+      [&](std::size_t size) {
+        small.assign(size - 1, ' ');
+        return std::as_writable_bytes(std::span(small));
+      }};
+  for (const auto& place : places) {
+    std::string_view bytes = "$4\r\nabcd\r\n";
+    RedisReplyStream stream;
+    const auto reply = stream.receive(source(bytes, 5), place);
+    ASSERT_OK(reply);
+    EXPECT_FALSE(reply->placed);
+    EXPECT_EQ(reply->text, "abcd");
+  }
+}
+
+TEST(RedisReplyStream, BytesThatAreNoReplyAreRefused) {
+  std::string to;
+  const auto place = [&](std::size_t size) {
+    to.assign(size, ' ');
+    return std::as_writable_bytes(std::span(to));
+  };
+  for (const std::string& bad :
+       {std::string("$4\r\nabcdef\r\n"), std::string("HTTP/1.1 400 Bad Request\r\n"),
+        std::string("*-7\r\n"), std::string("$x\r\nabcd\r\n"), std::string(70'000, '+')}) {
+    std::string_view bytes = bad;
+    RedisReplyStream stream;
+    EXPECT_EQ(stream.receive(source(bytes, 7), place).code(), Code::kIo) << bad.substr(0, 30);
   }
 }
 
