@@ -139,19 +139,6 @@ void RemoteCache::settle(Tier& tier, Clock::time_point begun, const Status& stat
                 {{"tier", std::string(tier.tier->kind())}, {"reason", quoted(status)}});
 }
 
-/// Returns until when a read of this tier may take.
-Clock::time_point RemoteCache::deadline_of(Tier& tier, const RemoteWanted& wanted) const {
-  const auto now = Clock::now();
-  const double most_ms = ms_between(now, wanted.deadline);
-  const std::lock_guard lock(tier.mu);
-  // The record and the first value are an answer each.
-  double needed_ms = 2 * tier.answer_ms;
-  if (tier.bytes_per_ms > 0)
-    needed_ms += static_cast<double>(wanted.value_bytes) / tier.bytes_per_ms;
-  if (needed_ms > kShort * most_ms / 2 && needed_ms < most_ms) return wanted.deadline;
-  return now + std::chrono::microseconds(static_cast<std::int64_t>(1000 * kShort * most_ms));
-}
-
 /// Returns whether so many bytes can arrive in time. What was measured long ago does not count, so
 /// that a tier which became faster is noticed.
 bool RemoteCache::worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline) {
@@ -205,14 +192,8 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
     first_way.distrusted.insert(wanted.key);
     return Status::corruption(why.message());
   };
-  const auto deadline = deadline_of(tier, wanted);
-  const auto asked = Clock::now();
-  auto bytes = tier.tier->get_record(name, std::min(deadline, asked + options_.timeout));
-  if (bytes.ok() || bytes.code() == Code::kNotFound || bytes.code() == Code::kDeadlineExceeded) {
-    const std::lock_guard lock(tier.mu);
-    const double ms = ms_between(asked, Clock::now());
-    tier.answer_ms += (tier.answer_ms == 0 ? 1 : kNewest) * (ms - tier.answer_ms);
-  }
+  const auto bytes = tier.tier->get_record(
+      name, std::min(wanted.deadline, Clock::now() + options_.timeout));
   // A second way may lack what the first one has.
   if (bytes.code() == Code::kNotFound && !tier.first_way) {
     ++tier.misses;
@@ -238,7 +219,7 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
         r.key_id == 0 ? "the segment is not encrypted, but its namespace has a key"
         : key         ? "the segment is encrypted with another key than that of its namespace"
                       : "the segment is encrypted, but its namespace has no key"));
-  if (!worth_reading(tier, r.stored_bytes(), deadline)) {
+  if (!worth_reading(tier, r.stored_bytes(), wanted.deadline)) {
     ++tier.too_slow;
     return Status::not_found("computing the context is faster than reading it");
   }
@@ -253,7 +234,7 @@ Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& w
     return placed->stored();
   };
   const Status read = tier.tier->get_values_into(
-      name, r, deadline, place, [&](std::uint64_t position, std::string_view stored) {
+      name, r, wanted.deadline, place, [&](std::uint64_t position, std::string_view stored) {
         over = !alive(std::exchange(first, false));
         if (over) return overtaken();
         if (stopping_) return Status::unavailable("the store is closing");

@@ -41,10 +41,6 @@ struct RemoteWanted {
 /// written is counted in the first tier that has accounts, and a segment that cannot be counted is
 /// not written.
 ///
-/// A read may take kShort of the time until its deadline. It may take all of it where the tier, as
-/// it has been measured, needs about so much: a tier that has become silent costs little, and one
-/// that is slow is of use.
-///
 /// Threads: all methods concurrently; none waits on the network except wait_written().
 class RemoteCache {
  public:
@@ -56,7 +52,6 @@ class RemoteCache {
   using Done = std::function<void(Result<RecalledSegment>)>;
   /// Returns the payload of a value or sketch of a segment that is held.
   using ReadPayload = std::function<Result<PinnedBytes>(const record::ValueName& name)>;
-  static constexpr double kShort = 0.4;
 
   RemoteCache(const RemoteOptions& options, Tiers tiers, TenantQuotas quotas = {});
   ~RemoteCache() { stop(); }
@@ -102,7 +97,6 @@ class RemoteCache {
     std::unordered_set<ContextKey, DigestHash> distrusted{};
     double bytes_per_ms = 0;          // guarded by mu; 0: not measured
     Clock::time_point measured_at{};  // guarded by mu
-    double answer_ms = 0;             // guarded by mu; moving average until a record is there
     double silent_ms = 0;             // guarded by mu; waited in vain since the last answer
     std::atomic<std::uint64_t> hits{0}, misses{0}, failures{0}, timeouts{0}, bad{0}, too_slow{0},
         read_bytes{0}, written{0}, written_bytes{0}, write_failures{0};
@@ -122,7 +116,6 @@ class RemoteCache {
                                              const HedgedReads::Alive& alive);
   Result<RecalledSegment> read_from(Tier& tier, const RemoteWanted& wanted,
                                     const HedgedReads::Alive& alive);
-  Clock::time_point deadline_of(Tier& tier, const RemoteWanted& wanted) const;
   bool worth_reading(Tier& tier, std::uint64_t bytes, Clock::time_point deadline);
   /// Returns the key that encrypts the KV of a namespace; null: it is not encrypted.
   const RemoteKeys::Key* key_for(std::string_view tenant) const;

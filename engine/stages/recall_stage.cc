@@ -15,11 +15,10 @@ namespace quire {
 
 namespace {
 
-/// The longest that a query waits for KV, of the time that computing it would take. The store waits
-/// for less than half of that where it does not know that the tier needs more. Who waits in vain
-/// pays that time and then computes, which for parts of a prompt takes 1.2 times as long as for all
-/// of it at once (bench/run tier_faults).
-constexpr double kWaitOfRecompute = 0.6;
+/// How long a query waits for KV, of the time that computing it would take. Who waits in vain pays
+/// that time and then computes, which for parts of a prompt takes 1.2 times as long as for all of
+/// it at once (bench/run tier_faults).
+constexpr double kWaitOfRecompute = 0.25;
 
 }  // namespace
 
