@@ -39,9 +39,9 @@ double AnswerTimes::patience_ms() const {
 }
 
 struct HedgedReads::Read {
-  Clock::time_point deadline;
-  Ask ask;
-  Done done;
+  Clock::time_point deadline{};
+  Ask ask{};
+  Done done{};
   std::mutex mu{};
   std::size_t next = 0;          // guarded by mu; sources before this one were taken
   std::vector<bool> answered{};  // guarded by mu; by source: it said that it has none
@@ -73,7 +73,10 @@ void HedgedReads::stop() {
 }
 
 Status HedgedReads::start(Clock::time_point deadline, Ask ask, Done done) {
-  auto read = std::make_shared<Read>(deadline, std::move(ask), std::move(done));
+  auto read = std::make_shared<Read>();
+  read->deadline = deadline;
+  read->ask = std::move(ask);
+  read->done = std::move(done);
   read->answered.resize(second_way_.size());
   std::vector<IoPool::Task> tasks;
   tasks.push_back({[this, read] { run(read, false); }, 1});
