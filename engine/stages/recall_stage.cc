@@ -18,7 +18,7 @@ namespace {
 /// How long a query waits for KV, of the time that computing it would take. Who waits in vain pays
 /// that time and then computes, which for parts of a prompt takes 1.2 times as long as for all of
 /// it at once (bench/run tier_faults).
-constexpr double kWaitOfRecompute = 0.25;
+constexpr double kWaitOfRecompute = 0.2;
 
 }  // namespace
 

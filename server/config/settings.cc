@@ -186,7 +186,7 @@ std::vector<Setting> make_table() {
                     "S3 with a space between; empty: none"),
       QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000,
                     "to connect, and to ask what there is; a transfer may take as long as "
-                    "computing its KV would, that of a query a quarter of it"),
+                    "computing its KV would, that of a query a fifth of it"),
       QUIRE_SETTING(remote, "hedged_reads", hedged_reads, 0, 0,
                     "a read that a tier keeps waiting is sent besides to a replica of Redis, to "
                     "the bucket once more, or to the next tier"),

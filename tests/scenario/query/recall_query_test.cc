@@ -55,7 +55,7 @@ TEST_F(RecallQueryTest, ATierThatNeverAnswersEndsNoQueryAndMayTakeAPartOfTheTime
   ASSERT_EQ(asked.size(), 3u);
   ASSERT_GT(tokens_per_ms, 0) << "the engine has measured itself at its start";
   for (const RecallRequest& r : asked)
-    EXPECT_NEAR(r.worth_ms * tokens_per_ms, 0.25 * (40 + 70 + 100), 1e-3);
+    EXPECT_NEAR(r.worth_ms * tokens_per_ms, 0.2 * (40 + 70 + 100), 1e-3);
   for (Store::RecallDone& done : waiting) done(Status::not_found("late"));
 }
 
