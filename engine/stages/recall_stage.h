@@ -13,9 +13,8 @@ namespace quire {
 std::unique_ptr<QueryStage> make_first_stage(StageResources& shared);
 
 /// Asks the shared tiers for those stored documents of the query whose KV is not here, all at once.
-/// It waits for a part of the time that computing what is still outstanding would take, so a tier
-/// that gives no answer makes no query slower than 1.5 times its own recompute.
-/// Threads: the engine thread.
+/// It waits for a fifth of the time that computing what is still outstanding would take, which is
+/// what a tier that gives no answer costs a query. Threads: the engine thread.
 class RecallStage final : public QueryStage {
  public:
   explicit RecallStage(StageResources& shared);
