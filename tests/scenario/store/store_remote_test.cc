@@ -392,7 +392,8 @@ TEST_F(StoreRemoteTest, WhatASecondWayLacksIsNoMissAndWhatIsWrongThereIsDeletedI
       ASSERT_OK(found);
       EXPECT_OK(test::check_segment(*b, *found, 1));
     }
-    EXPECT_EQ(counts(b).misses, found.ok() ? 0u : 1u);
+    // The segment may be deleted before its record is read, before its values are, or after both.
+    EXPECT_EQ(counts(b).misses, found.code() == Code::kNotFound ? 1u : 0u);
     EXPECT_EQ(counts(b).second_way_hits, 0u);
     // What is wrong is counted, and then deleted.
     while (shared->has(name_of(1)) != lacks) std::this_thread::yield();
