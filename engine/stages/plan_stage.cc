@@ -81,7 +81,7 @@ Status PlanStage::begin() {
   QUIRE_RETURN_IF_ERROR(make_plugs(run));
   collect_queries(run);
   run.cache.emplace(*run.core.pool, run.core.facts.shape.num_layers);
-  shared_.supply = std::make_unique<KvSupply>(run);
+  shared_.supply = std::make_unique<KvSupply>(run, std::move(shared_.early));
   ask_draft();
   return {};
 }

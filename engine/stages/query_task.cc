@@ -100,6 +100,7 @@ void QueryTask::finish(const Status& status, FinishReason reason) {
   // Memory and segments are released before the sink is told, not when the last reference to the
   // task is dropped. The stage comes first: its pass may stand between two layers of the cache.
   stage_.reset();
+  shared_.early.reset();
   shared_.supply.reset();
   if (run_.retriever) {
     run_.retriever->synchronize();

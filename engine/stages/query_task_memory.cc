@@ -26,7 +26,10 @@ std::int64_t QueryTask::working_bytes(const QueryResources& core, const QueryReq
 void QueryTask::suspend() {
   suspended_ = true;
   ++run_.stats.preemptions;
-  if (!shared_.supply) return;  // nothing is planned yet, and the draft's KV is ordinary memory
+  if (!shared_.supply) {  // nothing is planned yet, and the draft's KV is ordinary memory
+    if (shared_.early) shared_.early->suspend();
+    return;
+  }
   run_.retriever->synchronize();
   run_.cache->move_out();
   shared_.supply->suspend();
@@ -34,6 +37,7 @@ void QueryTask::suspend() {
 
 Status QueryTask::resume() {
   if (!shared_.supply) {
+    if (shared_.early) QUIRE_RETURN_IF_ERROR(shared_.early->resume());
     suspended_ = false;
     return {};
   }
@@ -47,7 +51,8 @@ Status QueryTask::resume() {
 }
 
 std::int64_t QueryTask::held_bytes() const {
-  if (!run_.cache || !shared_.supply) return 0;
+  if (!shared_.supply) return shared_.early ? shared_.early->held_bytes() : 0;
+  if (!run_.cache) return 0;
   return run_.cache->bytes() + run_.cache->bytes_out() + shared_.supply->held_bytes();
 }
 

@@ -1,5 +1,6 @@
 #include "engine/stages/recall_stage.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -7,6 +8,8 @@
 
 #include "base/index.h"
 #include "base/waker.h"
+#include "engine/plan/plan_builder.h"
+#include "engine/plan/store_lookup.h"
 #include "engine/query/recall.h"
 #include "engine/stages/plan_stage.h"
 #include "engine/stages/prompt_stage.h"
@@ -15,17 +18,18 @@ namespace quire {
 
 namespace {
 
-/// How long a query waits for KV, of the time that computing it would take. Who waits in vain pays
-/// that time and then computes, which for parts of a prompt takes 1.2 times as long as for all of
-/// it at once (bench/run tier_faults).
-constexpr double kWaitOfRecompute = 0.2;
+/// How long a query waits before it computes, of the time that computing takes. Who waits in vain
+/// pays that time, too (bench/run tier_faults).
+constexpr double kWaitOfRecompute = 0.1;
+/// Time of one piece of computing, after which is looked at what has arrived.
+constexpr double kPieceMs = 10;
 
 }  // namespace
 
 struct RecallStage::Replies {
   std::mutex mu;
   std::size_t outstanding = 0;            // guarded by mu
-  double worth_ms = 0;                    // guarded by mu; the wait for those outstanding
+  double worth_ms = 0;                    // guarded by mu; of computing those outstanding
   std::vector<SegmentHandle> segments{};  // guarded by mu
 };
 
@@ -55,19 +59,16 @@ Status RecallStage::begin() {
     wanted.push_back(recall_request(run.core.facts, run.core.meter->speeds(), key,
                                     count_of(c.token_ids), 0, asked.tenant));
   }
-  double wait_ms = 0;
+  double all_ms = 0;
   {
     const std::lock_guard lock(replies_->mu);
     replies_->outstanding = wanted.size();
-    for (RecallRequest& r : wanted) {
-      r.worth_ms *= kWaitOfRecompute;
-      replies_->worth_ms += r.worth_ms;
-    }
-    wait_ms = replies_->worth_ms;
+    for (const RecallRequest& r : wanted) replies_->worth_ms += r.worth_ms;
+    all_ms = replies_->worth_ms;
   }
   for (RecallRequest& request : wanted) {
     // All are read at once, so each may take the time of all.
-    const double worth_ms = std::exchange(request.worth_ms, wait_ms);
+    const double worth_ms = std::exchange(request.worth_ms, all_ms);
     store.recall_async(std::move(request), [replies = replies_, waker = run.core.waker,
                                             worth_ms](Result<SegmentHandle> segment) {
       bool last = false;
@@ -84,18 +85,57 @@ Status RecallStage::begin() {
 }
 
 bool RecallStage::done() const {
-  const std::lock_guard lock(replies_->mu);
-  return gave_up_ || replies_->outstanding == 0;
+  if (gave_up_) return true;
+  {
+    const std::lock_guard lock(replies_->mu);
+    // What nobody has must be computed anyway, so a context that is begun is finished.
+    if (replies_->outstanding == 0) return !shared_.early || !shared_.early->computing();
+  }
+  return shared_.early && !shared_.early->left();
 }
 
 bool RecallStage::ready() {
+  if (shared_.early) return true;
   const std::lock_guard lock(replies_->mu);
-  return replies_->outstanding == 0 || ms_between(started_, Clock::now()) >= replies_->worth_ms;
+  return replies_->outstanding == 0 ||
+         ms_between(started_, Clock::now()) >= kWaitOfRecompute * replies_->worth_ms;
 }
 
 Status RecallStage::step() {
-  gave_up_ = true;
-  return {};
+  if (done()) return {};  // all replies have come meanwhile
+  if (!shared_.early) begin_early();
+  drop_arrived();
+  if (!shared_.early->left()) {
+    gave_up_ = true;
+    return {};
+  }
+  return shared_.early->step(kPieceMs);
+}
+
+/// Chooses the contexts that the query would compute alone if nothing else arrived.
+void RecallStage::begin_early() {
+  QueryRun& run = shared_.run;
+  std::vector<EarlyContexts::Wanted> wanted;
+  if (run.request.cache.prompt_compression == "none") {
+    const auto planned = build_plan(run.core.facts, run.request,
+                                    store_lookup(*run.core.store, LookupKind::kPeek),
+                                    run.core.meter->speeds());
+    // An error is reported by the stage that plans.
+    if (planned.ok()) {
+      const auto& work = planned->execution.work;
+      for (std::size_t i = 0; i < work.size(); ++i) {
+        if (work[i].source == ContextSource::kAlone &&
+            std::ranges::find(wanted, work[i].key, &EarlyContexts::Wanted::key) == wanted.end())
+          wanted.push_back({static_cast<std::int32_t>(i), work[i].key});
+      }
+    }
+  }
+  shared_.early = std::make_unique<EarlyContexts>(run, wanted);
+}
+
+void RecallStage::drop_arrived() {
+  const std::lock_guard lock(replies_->mu);
+  for (const SegmentHandle& segment : replies_->segments) shared_.early->drop(segment->key);
 }
 
 AfterStage RecallStage::next() {

@@ -13,8 +13,9 @@ namespace quire {
 std::unique_ptr<QueryStage> make_first_stage(StageResources& shared);
 
 /// Asks the shared tiers for those stored documents of the query whose KV is not here, all at once.
-/// It waits for a fifth of the time that computing what is still outstanding would take, which is
-/// what a tier that gives no answer costs a query. Threads: the engine thread.
+/// It waits for a tenth of the time that computing what is still outstanding would take, which is
+/// what a tier that gives no answer costs a query. Then it computes one context after another, and
+/// stops where its KV arrives. Threads: the engine thread.
 class RecallStage final : public QueryStage {
  public:
   explicit RecallStage(StageResources& shared);
@@ -29,6 +30,9 @@ class RecallStage final : public QueryStage {
 
  private:
   struct Replies;
+  void begin_early();
+  void drop_arrived();
+
   StageResources& shared_;
   std::shared_ptr<Replies> replies_;  ///< outlives the stage, as the store may reply after it
   Clock::time_point started_;

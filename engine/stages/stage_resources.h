@@ -7,6 +7,7 @@
 
 #include "engine/api/query_sink.h"
 #include "engine/query/query_run.h"
+#include "engine/supply/early_contexts.h"
 #include "engine/supply/kv_supply.h"
 #include "engine/supply/shared_front.h"
 
@@ -16,8 +17,9 @@ namespace quire {
 struct StageResources {
   QueryRun& run;
   QuerySink& sink;
-  std::unique_ptr<KvSupply> supply;  ///< null until the query is planned
-  std::optional<SharedFront> front;  ///< none until take_front()
+  std::unique_ptr<EarlyContexts> early;  ///< null: none were computed, or the supply has them
+  std::unique_ptr<KvSupply> supply;      ///< null until the query is planned
+  std::optional<SharedFront> front;      ///< none until take_front()
 
   /// Takes the pages that begin the prompt from an earlier request, and returns how many tokens
   /// they hold; 0 after the first call. A query that waits for its turn must not call it. Errors:

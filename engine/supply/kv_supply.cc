@@ -39,16 +39,18 @@ bool group_keeps(const Selection& selection, const KvLayout& layout, std::int32_
 
 }  // namespace
 
-KvSupply::KvSupply(QueryRun& run)
+KvSupply::KvSupply(QueryRun& run, std::unique_ptr<EarlyContexts> early)
     : run_(run),
       fetch_(*run.core.store, run.core.waker, segments_of(run.execution)),
-      entries_(run.execution.work.size()) {
+      entries_(run.execution.work.size()),
+      early_(std::move(early)) {
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     const KvLayout& layout = run_.work(i).layout;
     const auto values = at(layout.num_blocks() * layout.num_groups());
     entry(i).values.resize(values);
     entry(i).asked.resize(values);
   }
+  if (early_ && missing_left()) rows_ = early_->take_rows();
 }
 
 bool KvSupply::has_rows(std::int32_t context) const {
@@ -252,22 +254,28 @@ bool KvSupply::missing_left() const {
 }
 
 Status KvSupply::step_missing() {
+  std::shared_ptr<const ContextKv> kv;
   if (!missing_) {
     missing_context_ = 0;
     while (missing_context_ < run_.num_contexts() && !computed_next(missing_context_))
       ++missing_context_;
     if (missing_context_ == run_.num_contexts()) return {};
-    missing_ = std::make_unique<ContextPrefill>(
-        run_.core, ContextTokens{run_.ids(missing_context_), run_.left_context(missing_context_)},
-        PrefillRecords::kAlways, std::move(rows_));
+    if (early_) kv = early_->take(run_.work(missing_context_).key);
+    if (!kv) {
+      missing_ = std::make_unique<ContextPrefill>(
+          run_.core, ContextTokens{run_.ids(missing_context_), run_.left_context(missing_context_)},
+          PrefillRecords::kAlways, std::move(rows_));
+    }
   }
   const auto started = Clock::now();
-  QUIRE_RETURN_IF_ERROR(missing_->step());
-  run_.stats.prefill_ms += ms_between(started, Clock::now());
-  if (!missing_->done()) return {};
-  std::shared_ptr<const ContextKv> kv = missing_->take();
-  rows_ = missing_->take_rows();
-  missing_.reset();
+  if (!kv) {
+    QUIRE_RETURN_IF_ERROR(missing_->step());
+    run_.stats.prefill_ms += ms_between(started, Clock::now());
+    if (!missing_->done()) return {};
+    kv = missing_->take();
+    rows_ = missing_->take_rows();
+    missing_.reset();
+  }
   submit_write(missing_context_, kv);
   // Copies of the same tokens (dedupe off) are computed once.
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {

@@ -12,6 +12,7 @@
 #include "engine/prefill/context_kv.h"
 #include "engine/prefill/record_kind.h"
 #include "engine/query/query_run.h"
+#include "engine/supply/early_contexts.h"
 #include "engine/supply/fetch.h"
 
 namespace quire {
@@ -21,7 +22,8 @@ namespace quire {
 /// stay until release(). Threads: the engine thread; block() also kernel threads.
 class KvSupply final : public StoredKv {
  public:
-  explicit KvSupply(QueryRun& run);
+  /// `early` may be null; what it has is not computed again.
+  explicit KvSupply(QueryRun& run, std::unique_ptr<EarlyContexts> early = nullptr);
 
   /// Requests the records of this kind of all stored contexts. A context without a usable one is
   /// computed anew if the kind is required(), else it goes without.
@@ -112,6 +114,7 @@ class KvSupply final : public StoredKv {
   std::vector<Entry> entries_;
   std::vector<Round> rounds_;
   std::vector<const RecordKind*> kinds_;     ///< requested
+  std::unique_ptr<EarlyContexts> early_;     ///< null: nothing was computed before
   std::unique_ptr<ContextPrefill> missing_;  ///< context that is being computed alone
   std::unique_ptr<PrefilledRows> rows_;      ///< of the one before, while another is missing
   std::int32_t missing_context_ = -1;

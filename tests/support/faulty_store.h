@@ -48,6 +48,8 @@ class FaultyStore final : public Store {
   Status refuse_reads;
   /// The status that begin_segment returns; OK forwards the call.
   Status refuse_writes;
+  /// Lets no caller find a segment that is there.
+  std::atomic<bool> hide_segments{false};
   /// Runs before a segment is begun, on the writer's thread.
   std::function<void()> before_write;
   /// Runs before a document is committed, on the worker's thread. Set it before the first commit.
@@ -233,10 +235,10 @@ class FaultyStore final : public Store {
   }
   Result<std::uint64_t> expire(std::int64_t now_ms) override { return behind_->expire(now_ms); }
   std::optional<SegmentHandle> find_segment(const ContextKey& key) override {
-    return behind_->find_segment(key);
+    return hide_segments ? std::nullopt : behind_->find_segment(key);
   }
   std::optional<SegmentHandle> peek_segment(const ContextKey& key) override {
-    return behind_->peek_segment(key);
+    return hide_segments ? std::nullopt : behind_->peek_segment(key);
   }
   Result<std::uint64_t> commit_segments(std::span<const SegmentHandle> s) override {
     if (fault()) return status_;
