@@ -76,6 +76,9 @@ struct RecallRequest {
   std::string tenant, fingerprint;
   /// Milliseconds after which the context is of no use any more; it arrives before, or not at all
   double worth_ms = 0;
+  /// Ends reading once all who ask for this context have requested a stop; they are then answered
+  /// soon. A tier that is silent is waited for until the time is over.
+  std::stop_token unwanted;
   /// Not zero: the caller computes the context if it is not found, and then calls end_turn(). While
   /// another replica computes it, the answer waits for that one: for twice that time and the time
   /// of a lease at most. Contexts that go on from one another have one turn, so that one replica

@@ -375,8 +375,12 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   std::mutex shared_meta_mu_;  // of one change of a shared record at a time
 
   std::mutex recall_mu_;
+  struct WaitingRecall {
+    RecallDone done;
+    std::stop_token unwanted;
+  };
   /// Who waits for a context that is being recalled; guarded by recall_mu_
-  std::unordered_map<ContextKey, std::vector<RecallDone>, DigestHash> recalls_;
+  std::unordered_map<ContextKey, std::vector<WaitingRecall>, DigestHash> recalls_;
 
   std::mutex mu_;
   std::condition_variable changed_;       // notified when busy_ or reaping_ shrinks

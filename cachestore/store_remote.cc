@@ -59,7 +59,7 @@ void StoreImpl::recall(RecallRequest request, RecallDone done) {
   {
     const std::lock_guard lock(recall_mu_);
     auto& waiting = recalls_[request.key];
-    waiting.push_back(std::move(done));
+    waiting.push_back({std::move(done), request.unwanted});
     if (waiting.size() > 1) return;
   }
   RemoteWanted wanted;
@@ -69,17 +69,24 @@ void StoreImpl::recall(RecallRequest request, RecallDone done) {
   wanted.layout = request.layout;
   wanted.value_bytes = request.value_bytes;
   wanted.deadline = after_ms(std::isfinite(request.worth_ms) ? request.worth_ms : kLongestWaitMs);
+  wanted.is_wanted = [this, key = request.key] {
+    const std::lock_guard lock(recall_mu_);
+    const auto it = recalls_.find(key);  // none: it was answered just now
+    return it != recalls_.end() && std::ranges::any_of(it->second, [](const WaitingRecall& w) {
+             return !w.unwanted.stop_requested();
+           });
+  };
   remote_->recall(std::move(wanted), [this, request](Result<RecalledSegment> recalled) {
     const auto segment = recalled.ok() ? take_recalled(request, std::move(*recalled))
                                        : Result<SegmentHandle>(recalled.status());
-    std::vector<RecallDone> waiting;
+    std::vector<WaitingRecall> waiting;
     {
       const std::lock_guard lock(recall_mu_);
       const auto it = recalls_.find(request.key);
       waiting.swap(it->second);
       recalls_.erase(it);
     }
-    for (const RecallDone& each : waiting) each(segment);
+    for (const WaitingRecall& each : waiting) each.done(segment);
   });
 }
 

@@ -32,7 +32,8 @@ constexpr std::size_t kMaxFingerprintBytes = 256;
 
 std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
 
-/// The outcome of a read that another source was first to answer. The tier has answered, too.
+/// The outcome of a read that another source was first to answer, or that nobody waits for any
+/// more. The tier has answered, too.
 Status overtaken() { return Status::exhausted("another source was faster"); }
 
 }  // namespace
@@ -103,10 +104,11 @@ std::optional<Result<RecalledSegment>> RemoteCache::ask(Tier& tier, const Remote
                                                         const HedgedReads::Alive& alive) {
   if (stopping_) return Status::unavailable("the store is closing");
   const auto now = Clock::now();
-  if (!tier.breaker.allow(now)) return std::nullopt;
+  const auto is_wanted = [&] { return !wanted.is_wanted || wanted.is_wanted(); };
+  if (!is_wanted() || !tier.breaker.allow(now)) return std::nullopt;
   Result<RecalledSegment> out = Status::exhausted("not enough memory for a shared segment");
   try {
-    out = read_from(tier, wanted, alive);
+    out = read_from(tier, wanted, [&](bool answer) { return alive(answer) && is_wanted(); });
   } catch (const std::bad_alloc&) {  // it says so itself
   }
   settle(tier, now, out.status());

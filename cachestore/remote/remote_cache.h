@@ -33,6 +33,8 @@ struct RemoteWanted {
   SegmentLayout layout;           ///< of the values; any number of sketches is taken
   std::uint64_t value_bytes = 0;  ///< payload bytes of all values
   Clock::time_point deadline;
+  /// Asked on any thread until `done` is called: whether somebody still waits. Empty: yes.
+  std::function<bool()> is_wanted;
 };
 
 /// Reads from the tiers in their order (hedged_reads.h), and writes to all. A tier that fails again

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
+#include <unordered_map>
 
+#include "base/clock.h"
+#include "base/sha256.h"
 #include "engine/stages/query_stage.h"
 #include "engine/stages/stage_resources.h"
 
@@ -15,7 +19,8 @@ std::unique_ptr<QueryStage> make_first_stage(StageResources& shared);
 /// Asks the shared tiers for those stored documents of the query whose KV is not here, all at once.
 /// It waits for a tenth of the time that computing what is still outstanding would take, which is
 /// what a tier that gives no answer costs a query. Then it computes one context after another, and
-/// stops where its KV arrives. Threads: the engine thread.
+/// stops where its KV arrives; a query that can compute nothing before it is planned waits for a
+/// fifth. Threads: the engine thread.
 class RecallStage final : public QueryStage {
  public:
   explicit RecallStage(StageResources& shared);
@@ -30,11 +35,15 @@ class RecallStage final : public QueryStage {
 
  private:
   struct Replies;
+  bool waited(double part) const;
   void begin_early();
-  void drop_arrived();
+  void look_at_replies();
+  Status compute();
+  void end_reads();
 
   StageResources& shared_;
   std::shared_ptr<Replies> replies_;  ///< outlives the stage, as the store may reply after it
+  std::unordered_map<ContextKey, std::stop_source, DigestHash> asked_;
   Clock::time_point started_;
   bool gave_up_ = false;
 };

@@ -5,11 +5,22 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "engine/supply/write_computed.h"
 
 namespace quire {
+namespace {
+
+/// Bytes of KV that may wait for the plan. What follows is placed as soon as it is computed.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+
+}  // namespace
 
 EarlyContexts::EarlyContexts(QueryRun& run, const std::vector<Wanted>& wanted) : run_(run) {
   for (const Wanted& w : wanted) contexts_.push_back({.wanted = w});
+}
+
+bool EarlyContexts::left() const {
+  return computing_ || (next_ < contexts_.size() && bytes_ < kMostBytes);
 }
 
 Status EarlyContexts::step(double max_ms) {
@@ -28,6 +39,9 @@ Status EarlyContexts::step(double max_ms) {
   run_.add_span("compute_missing", started, now);
   if (!computing_->done()) return {};
   context.kv = computing_->take();
+  context.finished = true;
+  bytes_ += context.kv->layout.total_bytes();
+  if (context.wanted.writable) write_computed(run_, context.wanted.key, context.kv);
   rows_ = computing_->take_rows();
   computing_.reset();
   skip_dropped();
@@ -35,26 +49,36 @@ Status EarlyContexts::step(double max_ms) {
 }
 
 void EarlyContexts::skip_dropped() {
-  while (next_ < contexts_.size() && (contexts_[next_].kv || contexts_[next_].dropped)) ++next_;
+  while (next_ < contexts_.size() && (contexts_[next_].finished || contexts_[next_].dropped))
+    ++next_;
 }
 
-EarlyContexts::Context* EarlyContexts::find(const ContextKey& key) {
+std::size_t EarlyContexts::index_of(const ContextKey& key) const {
   const auto found = std::ranges::find(contexts_, key,
                                        [](const Context& c) { return c.wanted.key; });
-  return found == contexts_.end() ? nullptr : &*found;
+  return static_cast<std::size_t>(found - contexts_.begin());
+}
+
+bool EarlyContexts::finished(const ContextKey& key) const {
+  const std::size_t i = index_of(key);
+  return i < contexts_.size() && contexts_[i].finished;
+}
+
+bool EarlyContexts::computing(const ContextKey& key) const {
+  return computing_ && contexts_[next_].wanted.key == key;
 }
 
 void EarlyContexts::drop(const ContextKey& key) {
-  Context* const context = find(key);
-  if (context == nullptr || context->kv) return;
-  context->dropped = true;
-  if (computing_ && context == &contexts_[next_]) computing_.reset();
+  const std::size_t i = index_of(key);
+  if (i == contexts_.size() || contexts_[i].finished) return;
+  contexts_[i].dropped = true;
+  if (computing(key)) computing_.reset();
   skip_dropped();
 }
 
 std::shared_ptr<const ContextKv> EarlyContexts::take(const ContextKey& key) {
-  Context* const context = find(key);
-  return context == nullptr ? nullptr : std::move(context->kv);
+  const std::size_t i = index_of(key);
+  return i < contexts_.size() ? std::move(contexts_[i].kv) : nullptr;
 }
 
 std::int64_t EarlyContexts::held_bytes() const {

@@ -1,6 +1,7 @@
 /// This file computes contexts of a query while the shared tiers are still asked for their KV.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,24 +13,29 @@
 namespace quire {
 
 /// Computes contexts alone, one after another, as KvSupply computes those without usable KV. What
-/// is finished waits here for it. Threads: the engine thread.
+/// is finished is written to the store and waits here for KvSupply. Threads: the engine thread.
 class EarlyContexts {
  public:
   struct Wanted {
     std::int32_t context = 0;  ///< index among those of the request
     ContextKey key;
+    bool writable = false;  ///< a document names the key
   };
   /// The keys are distinct, the indices ascend. `run` must outlive this.
   EarlyContexts(QueryRun& run, const std::vector<Wanted>& wanted);
 
-  /// Returns whether a context is neither finished nor dropped.
-  bool left() const { return computing_ || next_ < contexts_.size(); }
-  /// Returns whether a context is begun and not finished.
+  /// Returns whether step() has something to compute: a context is neither finished nor dropped,
+  /// and those that wait here leave room for it.
+  bool left() const;
+  /// Returns whether a context, or this one, is begun and not finished.
   bool computing() const { return computing_ != nullptr; }
+  bool computing(const ContextKey& key) const;
   /// Computes for about `max_ms`, but at least one layer. Errors: those of ContextPrefill.
   Status step(double max_ms);
-  /// Stops computing the context, as its KV is in the store; does nothing if it is finished or of
-  /// another query.
+  /// Returns whether the context is finished.
+  bool finished(const ContextKey& key) const;
+  /// Computes the context no further, as its KV is in the store, or as KvSupply can do it as well;
+  /// does nothing if it is finished or of another query.
   void drop(const ContextKey& key);
 
   /// Returns a finished context, once; null if there is none.
@@ -46,15 +52,17 @@ class EarlyContexts {
  private:
   struct Context {
     Wanted wanted;
-    bool dropped = false;
-    std::shared_ptr<const ContextKv> kv;  ///< null: not finished, or taken
+    bool dropped = false, finished = false;
+    std::shared_ptr<const ContextKv> kv;  ///< of a finished one that was not taken
   };
-  Context* find(const ContextKey& key);
+  /// Returns the number of contexts if there is none.
+  std::size_t index_of(const ContextKey& key) const;
   void skip_dropped();
 
   QueryRun& run_;
   std::vector<Context> contexts_;
-  std::size_t next_ = 0;  ///< the one that is computed, or not yet looked at
+  std::int64_t bytes_ = 0;  ///< of finished contexts
+  std::size_t next_ = 0;    ///< the one that is computed, or not yet looked at
   std::unique_ptr<ContextPrefill> computing_;
   std::unique_ptr<PrefilledRows> rows_;
 };

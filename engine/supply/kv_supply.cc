@@ -7,14 +7,10 @@
 #include "base/log.h"
 #include "engine/api/query_stats.h"
 #include "engine/plan/plan_builder.h"
-#include "engine/prefill/kv_writer.h"
+#include "engine/supply/write_computed.h"
 
 namespace quire {
 namespace {
-
-/// Most newly computed contexts that wait to be written. Beyond this they are not stored and stay a
-/// miss, so that no query waits for the disk.
-constexpr std::size_t kMaxPendingWrites = 64;
 
 std::vector<SegmentHandle> segments_of(const Execution& execution) {
   std::vector<SegmentHandle> segments;
@@ -50,7 +46,10 @@ KvSupply::KvSupply(QueryRun& run, std::unique_ptr<EarlyContexts> early)
     entry(i).values.resize(values);
     entry(i).asked.resize(values);
   }
-  if (early_ && missing_left()) rows_ = early_->take_rows();
+  if (early_ && missing_left())
+    rows_ = early_->take_rows();
+  else
+    early_.reset();
 }
 
 bool KvSupply::has_rows(std::int32_t context) const {
@@ -275,8 +274,9 @@ Status KvSupply::step_missing() {
     kv = missing_->take();
     rows_ = missing_->take_rows();
     missing_.reset();
+    const ContextWork& work = run_.work(missing_context_);
+    if (work.writable) write_computed(run_, work.key, kv);
   }
-  submit_write(missing_context_, kv);
   // Copies of the same tokens (dedupe off) are computed once.
   for (std::int32_t i = 0; i < run_.num_contexts(); ++i) {
     if (computed_next(i) && run_.ids(i) == run_.ids(missing_context_) &&
@@ -307,25 +307,6 @@ Status KvSupply::keep_computed(std::int32_t context, const std::shared_ptr<const
     QUIRE_ASSIGN_OR_RETURN(record.view, kinds_[k]->parse(record.own, owner));
   }
   return {};
-}
-
-void KvSupply::submit_write(std::int32_t context, const std::shared_ptr<const ContextKv>& kv) {
-  const ContextWork& work = run_.work(context);
-  KvWriter& writer = *run_.core.writer;
-  if (!work.writable || writer.pending() >= kMaxPendingWrites) return;
-  run_.stats.written_tokens += work.layout.num_tokens();
-  KvWriter::Job job;
-  job.kv = kv;
-  job.key = work.key;
-  job.tenant = run_.request.tenant;
-  job.done = [store = run_.core.store](Result<WrittenContext> written) {
-    Status status = written.status();
-    if (status.ok() && !written->already_cached)
-      status = store->commit_segments(std::span(&written->segment, 1)).status();
-    if (!status.ok())
-      log_warning("recomputed document was not stored again", {{"error", status.to_string()}});
-  };
-  writer.submit(std::move(job));
 }
 
 std::int64_t KvSupply::held_bytes() const {

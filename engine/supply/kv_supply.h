@@ -106,7 +106,6 @@ class KvSupply final : public StoredKv {
   void take_record(Fetch::Arrived arrived);
   void make_useless(std::int32_t context, const RecordKind& kind, const std::string& why);
   Status keep_computed(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
-  void submit_write(std::int32_t context, const std::shared_ptr<const ContextKv>& kv);
   void begin_round();
 
   QueryRun& run_;
