@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -21,6 +22,12 @@ int left_ms(Clock::time_point until, std::chrono::milliseconds most) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
   return static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), most).count());
 }
+
+constexpr const char* kPort = "port";
+constexpr const char* kDefaultPort = "5432";
+/// Of statements that would write where nothing may be written, and of beginning such a transaction
+/// at a standby, which is a feature that this one lacks.
+constexpr std::array<std::string_view, 2> kReadOnly = {"25006", "0A000"};
 
 /// Returns the first line of a message.
 std::string first_line(const char* text) {
@@ -46,6 +53,54 @@ struct Parsed {
   }
 };
 
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts(1);
+  for (const char c : list) {
+    if (c == ',')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+/// Options that choose one of the address' hosts, as keyword and value.
+using Host = std::vector<std::pair<const char*, std::string>>;
+
+/// Returns it for messages: "db1:5432".
+std::string address_of(const Host& host) {
+  std::string address;
+  for (const auto& [name, value] : host) {
+    // A name and its address are two options.
+    if (address.empty() || name == kPort) address += (address.empty() ? "" : ":") + value;
+  }
+  return address;
+}
+
+/// Returns the hosts of an address that has several; else one without options.
+std::vector<Host> hosts_of(const std::string& url) {
+  const Parsed parsed(url);
+  const auto names = split(parsed.value("host", "")),
+             addresses = split(parsed.value("hostaddr", "")),
+             ports = split(parsed.value("port", ""));
+  const std::size_t count = std::max(names.size(), addresses.size());
+  const auto fits = [count](const std::vector<std::string>& list) {
+    if (list.size() == 1) return list[0].empty();
+    return list.size() == count && std::ranges::none_of(list, &std::string::empty);
+  };
+  // What does not fit is for the library to refuse, or to fill in.
+  if (count < 2 || !fits(names) || !fits(addresses) || (ports.size() > 1 && ports.size() != count))
+    return std::vector<Host>(1);
+  std::vector<Host> hosts(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (names.size() == count) hosts[i].emplace_back("host", names[i]);
+    if (addresses.size() == count) hosts[i].emplace_back("hostaddr", addresses[i]);
+    if (ports.size() == count)
+      hosts[i].emplace_back(kPort, ports[i].empty() ? kDefaultPort : ports[i]);
+  }
+  return hosts;
+}
+
 }  // namespace
 
 Status check_postgres_url(const std::string& url) {
@@ -67,7 +122,7 @@ Status check_postgres_url(const std::string& url) {
 
 std::string postgres_address(const std::string& url) {
   const Parsed parsed(url);
-  return parsed.value("host", "localhost") + ":" + parsed.value("port", "5432") + "/" +
+  return parsed.value("host", "localhost") + ":" + parsed.value("port", kDefaultPort) + "/" +
          parsed.value("dbname", "");
 }
 
@@ -95,17 +150,42 @@ std::uint64_t PostgresRows::number(int row, int column) const {
 std::string_view PostgresRows::command() const { return PQcmdStatus(result_.get()); }
 
 Result<std::unique_ptr<PostgresConnection>> PostgresConnection::open(
-    const std::string& url, Clock::time_point deadline, const std::atomic<bool>& stop) {
-  // What the address says of the first three counts. A server that is gone is noticed within a
-  // minute, also by who only listens.
-  const char* const names[] = {"keepalives_idle", "keepalives_interval",       "keepalives_count",
-                               "dbname",          "fallback_application_name", nullptr};
-  const char* const values[] = {"30", "10", "3", url.c_str(), "quire", nullptr};
-  pg_conn* const raw = PQconnectStartParams(names, values, /*expand_dbname=*/1);
-  if (raw == nullptr) return catalog_away("no memory for a connection");
-  std::unique_ptr<PostgresConnection> connection(new PostgresConnection(raw, stop));
-  QUIRE_RETURN_IF_ERROR(connection->connect(deadline));
-  return connection;
+    const std::string& url, Clock::time_point deadline, const std::atomic<bool>& stop,
+    std::atomic<std::size_t>* first_host) {
+  // The library goes on to the next host only where one refuses. One that is silent would keep it
+  // until the deadline, so each host has a part of the time.
+  const std::vector<Host> hosts = hosts_of(url);
+  const std::size_t first = first_host != nullptr ? first_host->load() : 0;
+  std::string reasons;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const std::size_t at = (first + i) % hosts.size();
+    // What the address says of the first four counts. A server that is gone is noticed within a
+    // minute, also by who only listens. Of several servers, one that only reads is a standby.
+    std::vector<const char*> names = {"keepalives_idle", "keepalives_interval", "keepalives_count"};
+    std::vector<const char*> values = {"30", "10", "3"};
+    const auto add = [&](const char* name, const char* value) {
+      names.push_back(name);
+      values.push_back(value);
+    };
+    if (hosts.size() > 1) add("target_session_attrs", "read-write");
+    add("dbname", url.c_str());
+    for (const auto& [name, value] : hosts[at]) add(name, value.c_str());
+    add("fallback_application_name", "quire");
+    add(nullptr, nullptr);
+    pg_conn* const raw = PQconnectStartParams(names.data(), values.data(), /*expand_dbname=*/1);
+    if (raw == nullptr) return catalog_away("no memory for a connection");
+    std::unique_ptr<PostgresConnection> connection(new PostgresConnection(raw, stop));
+    const auto now = Clock::now();
+    const auto part = (deadline - now) / (count_of(hosts) - static_cast<std::int64_t>(i));
+    const Status status = connection->connect(now + part);
+    if (status.ok()) {
+      if (first_host != nullptr) first_host->store(at);
+      return connection;
+    }
+    if (stop || hosts.size() == 1) return status;
+    reasons += (reasons.empty() ? "" : "; ") + address_of(hosts[at]) + ": " + why_away(status);
+  }
+  return catalog_away("none of the servers takes changes: " + reasons);
 }
 
 PostgresConnection::~PostgresConnection() { PQfinish(connection_); }
@@ -171,6 +251,10 @@ Status PostgresConnection::receive(Clock::time_point deadline, std::vector<Postg
         if (PQstatus(connection_) == CONNECTION_BAD) return lost(last_error());
         if (failure.ok())
           failure = catalog_away(first_line(PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY)));
+        // After a failover another server is the primary, and the next connection looks for it.
+        if (const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+            state != nullptr && std::ranges::find(kReadOnly, state) != kReadOnly.end())
+          broken_ = true;
     }
   }
 }

@@ -58,11 +58,13 @@ class PostgresRows {
 /// Threads: one at a time.
 class PostgresConnection {
  public:
-  /// Connects to the address, which check_postgres_url() accepts. Errors: kIo (catalog_away()),
-  /// also once `stop` is set.
-  static Result<std::unique_ptr<PostgresConnection>> open(const std::string& url,
-                                                          Clock::time_point deadline,
-                                                          const std::atomic<bool>& stop);
+  /// Connects to the address, which check_postgres_url() accepts. If it names several hosts, they
+  /// are tried in turn, from `first_host` on, where the last one that was taken is kept; null: from
+  /// the first. Unless the address says otherwise, one that only reads is not taken. Errors: kIo
+  /// (catalog_away()), also once `stop` is set.
+  static Result<std::unique_ptr<PostgresConnection>> open(
+      const std::string& url, Clock::time_point deadline, const std::atomic<bool>& stop,
+      std::atomic<std::size_t>* first_host = nullptr);
   ~PostgresConnection();
   PostgresConnection(const PostgresConnection&) = delete;
   PostgresConnection& operator=(const PostgresConnection&) = delete;

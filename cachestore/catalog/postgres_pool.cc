@@ -87,10 +87,12 @@ Result<std::unique_ptr<PostgresConnection>> PostgresPool::connect(Clock::time_po
     const std::lock_guard lock(mu_);
     if (Clock::now() < down_until_) return last_failure_;
   }
-  auto connection = PostgresConnection::open(options_.url, deadline, stop_);
+  auto connection = PostgresConnection::open(options_.url, deadline, stop_, &first_host_);
   Status status = connection.status();
   if (status.ok()) status = migrate(**connection, deadline);
   if (status.ok()) status = (*connection)->prepare(statements_, deadline);
+  // It connects and answers nothing: the next attempt begins with another server.
+  if (connection.ok() && !status.ok()) ++first_host_;
   const std::lock_guard lock(mu_);
   if (status.ok()) {
     if (pause_ > kFirstPause) reconnected_ = true;

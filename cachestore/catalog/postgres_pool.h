@@ -97,6 +97,7 @@ class PostgresPool {
   const CatalogOptions options_;
   const std::vector<PostgresConnection::Prepared> statements_;
   std::atomic<bool> stop_{false}, reconnected_{false};
+  std::atomic<std::size_t> first_host_{0};  ///< of the address, to which the last one connected
   std::atomic<std::uint64_t> failures_{0};
 
   std::mutex mu_;

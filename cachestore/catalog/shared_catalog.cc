@@ -24,6 +24,11 @@ Status catalog_away(const std::string& why) {
   return Status(Code::kIo, message + why, std::string(kField));
 }
 
+std::string why_away(const Status& status) {
+  const std::string& message = status.message();
+  return message.starts_with(kBeginning) ? message.substr(kBeginning.size()) : message;
+}
+
 Status job_taken_over() {
   return Status(Code::kCancelled, "another replica has taken over the job", "job");
 }

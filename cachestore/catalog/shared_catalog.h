@@ -123,6 +123,8 @@ class SharedCatalog {
 
 /// Returns the failure of a catalog that does not answer.
 Status catalog_away(const std::string& why);
+/// Returns what catalog_away() was told.
+std::string why_away(const Status& status);
 /// Returns whether a call failed because the catalog gave no usable answer.
 bool catalog_is_away(const Status& status);
 /// Returns catalog_away() if there is a shared catalog and it is not up.

@@ -1,6 +1,7 @@
 // Services that have their documents from one PostgreSQL database. Skipped where Debian's package
 // `postgresql` is not installed.
 #include <array>
+#include <atomic>
 #include <boost/json/serialize.hpp>
 #include <chrono>
 #include <functional>
@@ -134,6 +135,73 @@ TEST_F(Catalog, WhileTheDatabaseIsAwayQuestionsGoOnAndChangesAreRefused) {
   EXPECT_TRUE(soon([&] { return status_of(a, "GET", "/v1/documents/new") == 200; }));
   EXPECT_TRUE(soon([&] { return metric(a, "quire_catalog_up") == 1; }));
   EXPECT_EQ(status_of(b, "GET", "/v1/documents/d"), 200) << "it was not deleted";
+}
+
+/// Two services over a primary and its standby, which has what was acknowledged.
+class Failover : public Catalog {
+ protected:
+  void SetUp() override {
+    if (test::postgres_programs().empty())
+      GTEST_SKIP() << "there is no PostgreSQL server: install Debian's package postgresql";
+    database = std::make_unique<test::PostgresProcess>();
+    standby = std::make_unique<test::PostgresProcess>(database.get());
+    database->wait_for_standby();
+    const std::string host = "127.0.0.1:";
+    std::string url = database->url();
+    url.insert(url.rfind('/'), "," + host + std::to_string(standby->port()));
+    flags = {"--catalog.url=" + url, "--catalog.poll_ms=200", "--catalog.timeout_ms=2000"};
+    a.start(folder.path() / "a", flags);
+    b.start(folder.path() / "b", flags);
+  }
+  /// The primary is gone as `lose` does it, while a client writes; then the standby takes over.
+  void lose_primary(const std::function<void()>& lose) {
+    ASSERT_EQ(status_of(a, "POST", "/v1/documents?wait=true", document("d", text)), 200);
+    ASSERT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d") == 200; }));
+    std::vector<std::string> acknowledged = {"d"};
+    std::atomic<int> posted = 0;
+    std::atomic<bool> over = false;
+    std::thread writer([&] {
+      for (; !over; ++posted) {
+        const std::string id = "w" + std::to_string(posted);
+        if (status_of(a, "POST", "/v1/documents?wait=true",
+                      document(id, sample_text(100 + posted % 50, 40))) == 200)
+          acknowledged.push_back(id);
+        if (posted > 200) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+    });
+    const bool written = soon([&] { return posted >= 20; });
+    lose();
+    const bool away = soon([&] { return metric(b, "quire_catalog_up") == 0; });
+    EXPECT_EQ(status_of(b, "GET", "/v1/documents/d"), 200);
+    EXPECT_OK(standby->promote());
+    const bool back = soon(
+        [&] { return metric(a, "quire_catalog_up") == 1 && metric(b, "quire_catalog_up") == 1; });
+    over = true;
+    writer.join();
+    ASSERT_TRUE(written && away && back) << written << away << back;
+    EXPECT_GE(acknowledged.size(), 20u);
+    for (const std::string& id : acknowledged) {
+      EXPECT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/" + id) == 200; })) << id;
+      const auto rows = standby->run("SELECT 1 FROM quire_documents WHERE id = '" + id + "'");
+      ASSERT_OK(rows.status());
+      EXPECT_EQ(rows->at(0).size(), 1) << id << " was acknowledged";
+    }
+    // Both services write to the new primary and follow each other there.
+    ASSERT_EQ(status_of(b, "PATCH", "/v1/documents/d", R"({"title":"Lights"})"), 200);
+    EXPECT_TRUE(
+        soon([&] { return text_at(a.json("GET", "/v1/documents/d"), "title") == "Lights"; }));
+    EXPECT_EQ(status_of(a, "DELETE", "/v1/documents/d"), 200);
+    EXPECT_TRUE(soon([&] { return status_of(b, "GET", "/v1/documents/d") == 404; }));
+  }
+  std::unique_ptr<test::PostgresProcess> standby;
+};
+
+TEST_F(Failover, AfterThePrimaryDiedTheStandbyHasAllThatWasAcknowledged) {
+  lose_primary([this] { database->kill(); });
+}
+
+TEST_F(Failover, APrimaryThatSaysNothingIsLeftForTheStandby) {
+  lose_primary([this] { database->pause(); });
 }
 
 TEST_F(Catalog, AJobThatWasTakenIsCommittedOnceTheDatabaseIsBack) {

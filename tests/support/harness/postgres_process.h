@@ -41,7 +41,9 @@ inline std::string postgres_programs() {
 /// One server, which ends with this object.
 class PostgresProcess {
  public:
-  PostgresProcess() : programs_(postgres_programs()) {
+  /// A copy of `primary` that follows it, which must be running; null: a primary.
+  explicit PostgresProcess(const PostgresProcess* primary = nullptr)
+      : programs_(postgres_programs()) {
     if (::geteuid() == 0)
       for (const char* name : {"postgres", "nobody"})
         if (const passwd* entry = ::getpwnam(name); entry != nullptr && uid_ == 0) {
@@ -50,13 +52,10 @@ class PostgresProcess {
         }
     std::filesystem::permissions(folder_.root(), std::filesystem::perms::all);
     data_ = folder_.root() + "/data";
-    const std::string password = folder_.root() + "/password";
-    std::ofstream(password) << kPassword << '\n';
-    std::filesystem::permissions(password, std::filesystem::perms::all);
-    const int made = wait_for(
-        launch({programs_ + "/initdb", "-D", data_, "-U", "quire", "--pwfile", password, "-A",
-                "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C"}));
-    QUIRE_CHECK(made == 0, "initdb works");
+    if (primary != nullptr)
+      copy(*primary);
+    else
+      initialise();
     do {
       port_ = free_port();
     } while (port_ >= 55'000);
@@ -83,11 +82,25 @@ class PostgresProcess {
     while (!connect().ok() && Clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  /// Stops all of its processes: it takes connections and says nothing.
+  void pause() {
+    ::kill(pid_, SIGSTOP);  // first, so that it has no further child
+    for (const pid_t child : children()) ::kill(child, SIGSTOP);
+  }
+  /// Makes commits wait until a standby has them.
+  void wait_for_standby() {
+    QUIRE_CHECK(run("ALTER SYSTEM SET synchronous_standby_names = '*'").ok() &&
+                    run("SELECT pg_reload_conf()").ok(),
+                "the primary waits for its standby");
+  }
+  /// Makes a standby the primary, and returns once it is.
+  Status promote() { return run("SELECT pg_promote(true, 30)").status(); }
   /// Kills the server and all of its children at once, as a failing machine does.
   void kill() {
     if (pid_ <= 0) return;
+    const std::vector<pid_t> all = children();  // nobody knows whose they are afterwards
     ::kill(-pid_, SIGKILL);
-    for (const pid_t child : children()) ::kill(child, SIGKILL);
+    for (const pid_t child : all) ::kill(child, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
     // What a killed server leaves makes the next one wait for its children.
@@ -109,6 +122,20 @@ class PostgresProcess {
   }
 
  private:
+  void initialise() {
+    const std::string password = folder_.root() + "/password";
+    std::ofstream(password) << kPassword << '\n';
+    std::filesystem::permissions(password, std::filesystem::perms::all);
+    const int made = wait_for(
+        launch({programs_ + "/initdb", "-D", data_, "-U", "quire", "--pwfile", password, "-A",
+                "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C"}));
+    QUIRE_CHECK(made == 0, "initdb works");
+  }
+  void copy(const PostgresProcess& primary) {
+    const int made = wait_for(launch({programs_ + "/pg_basebackup", "-D", data_, "-d",
+                                      primary.url(), "-R", "-c", "fast", "--no-sync"}));
+    QUIRE_CHECK(made == 0, "pg_basebackup works");
+  }
   pid_t launch(std::vector<std::string> args) const {
     std::vector<char*> raw;
     for (auto& a : args) raw.push_back(a.data());

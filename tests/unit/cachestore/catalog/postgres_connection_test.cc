@@ -52,5 +52,27 @@ TEST(PostgresConnection, AServerThatIsNotThereIsAway) {
   EXPECT_EQ(c.status().message().find("s3cr3t"), std::string::npos) << c.status().message();
 }
 
+TEST(PostgresConnection, OfSeveralServersEachIsTriedWithinTheTime) {
+  const std::atomic<bool> never{false};
+  for (const char* url : {"postgresql://u:s3cr3t@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/d",
+                          "postgresql:///d?host=a,b,c&hostaddr=127.0.0.1,127.0.0.1,127.0.0.1"
+                          "&port=1,2,3&user=u&password=s3cr3t"}) {
+    std::atomic<std::size_t> first{1};
+    const auto c = PostgresConnection::open(url, Clock::now() + std::chrono::seconds(30), never,
+                                            &first);
+    ASSERT_TRUE(catalog_is_away(c.status()));
+    const std::string& why = c.status().message();
+    EXPECT_LT(why.find(":2: "), why.find(":3: ")) << why;
+    EXPECT_LT(why.find(":3: "), why.find(":1: ")) << why;
+    EXPECT_LT(why.find(":1: "), why.npos) << why;
+    EXPECT_EQ(why.find("s3cr3t"), why.npos) << why;
+    EXPECT_EQ(first, 1u);
+    // Once the time is over, none is waited for.
+    const auto late = Clock::now() - std::chrono::seconds(1);
+    EXPECT_TRUE(catalog_is_away(PostgresConnection::open(url, late, never).status()));
+    EXPECT_LT(Clock::now(), late + std::chrono::seconds(30));
+  }
+}
+
 }  // namespace
 }  // namespace quire
