@@ -90,8 +90,12 @@ Status PlanStage::plan() {
   QueryRun& run = shared_.run;
   const QueryResources& core = run.core;
   const auto started = Clock::now();
-  auto planned = build_plan(core.facts, run.request, store_lookup(*core.store, LookupKind::kUse),
-                            core.meter->speeds());
+  // What this query has computed counts as computed, even if it is stored by now.
+  const auto lookup = [&, stored = store_lookup(*core.store, LookupKind::kUse)](
+                          const ContextKey& key, const KvLayout& layout) {
+    return shared_.early && shared_.early->finished(key) ? ContextLookup() : stored(key, layout);
+  };
+  auto planned = build_plan(core.facts, run.request, lookup, core.meter->speeds());
   run.stats.lookup_ms = ms_between(started, Clock::now());
   if (!planned.ok()) return planned.status();
   planned->plan.spans = std::move(run.plan.spans);

@@ -45,7 +45,7 @@ class RecallQueryTest : public ::testing::Test {
 };
 
 TEST_F(RecallQueryTest, ATierThatNeverAnswersEndsNoQueryAndChangesNoAnswer) {
-  QueryRequest asked_for = request({40, 70, 100});
+  QueryRequest asked_for = request({400, 700, 1000});
   // The last one goes on from the one before.
   QueryContext& last = asked_for.contexts[2];
   last.left_context = asked_for.contexts[1].token_ids;
@@ -65,7 +65,8 @@ TEST_F(RecallQueryTest, ATierThatNeverAnswersEndsNoQueryAndChangesNoAnswer) {
   EXPECT_GT(outcome.stats.prefill_ms, 0);
   ASSERT_EQ(asked.size(), 3u);
   ASSERT_GT(tokens_per_ms, 0) << "the engine has measured itself at its start";
-  for (const RecallRequest& r : asked) EXPECT_NEAR(r.worth_ms * tokens_per_ms, 40 + 70 + 100, 1e-3);
+  for (const RecallRequest& r : asked)
+    EXPECT_NEAR(r.worth_ms * tokens_per_ms, 400 + 700 + 1000, 1e-3);
   for (Store::RecallDone& done : waiting) done(Status::not_found("late"));
 
   const std::unique_ptr<Store> other = open_test_store(folder_.path() / "other");
