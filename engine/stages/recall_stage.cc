@@ -118,7 +118,7 @@ bool RecallStage::ready() {
 Status RecallStage::step() {
   if (done()) return {};  // all replies have come meanwhile
   if (!shared_.early) begin_early();
-  look_at_replies();
+  drop_arrived();
   if (shared_.early->left()) return compute();
   gave_up_ = waited(kLongestWait);
   return {};
@@ -144,16 +144,11 @@ void RecallStage::begin_early() {
   shared_.early = std::make_unique<EarlyContexts>(run, wanted);
 }
 
-/// Leaves alone what has arrived, and what no tier has: computing that can overlap with more.
-void RecallStage::look_at_replies() {
-  EarlyContexts& early = *shared_.early;
+/// Leaves alone what has arrived. What no tier has is computed in its turn, as those behind it may
+/// go on from its rows.
+void RecallStage::drop_arrived() {
   const std::lock_guard lock(replies_->mu);
-  for (const SegmentHandle& segment : replies_->segments) early.drop(segment->key);
-  for (const auto& [key, stop] : asked_) {
-    const bool outstanding = std::ranges::find(replies_->outstanding, key, &Replies::Wait::key) !=
-                             replies_->outstanding.end();
-    if (!outstanding && !early.computing(key)) early.drop(key);
-  }
+  for (const SegmentHandle& segment : replies_->segments) shared_.early->drop(segment->key);
 }
 
 /// Computes a piece, and ends reading what it has finished.

@@ -37,7 +37,7 @@ class RecallStage final : public QueryStage {
   struct Replies;
   bool waited(double part) const;
   void begin_early();
-  void look_at_replies();
+  void drop_arrived();
   Status compute();
   void end_reads();
 

@@ -64,15 +64,11 @@ bool EarlyContexts::finished(const ContextKey& key) const {
   return i < contexts_.size() && contexts_[i].finished;
 }
 
-bool EarlyContexts::computing(const ContextKey& key) const {
-  return computing_ && contexts_[next_].wanted.key == key;
-}
-
 void EarlyContexts::drop(const ContextKey& key) {
   const std::size_t i = index_of(key);
   if (i == contexts_.size() || contexts_[i].finished) return;
   contexts_[i].dropped = true;
-  if (computing(key)) computing_.reset();
+  if (i == next_) computing_.reset();
   skip_dropped();
 }
 

@@ -27,15 +27,14 @@ class EarlyContexts {
   /// Returns whether step() has something to compute: a context is neither finished nor dropped,
   /// and those that wait here leave room for it.
   bool left() const;
-  /// Returns whether a context, or this one, is begun and not finished.
+  /// Returns whether a context is begun and not finished.
   bool computing() const { return computing_ != nullptr; }
-  bool computing(const ContextKey& key) const;
   /// Computes for about `max_ms`, but at least one layer. Errors: those of ContextPrefill.
   Status step(double max_ms);
   /// Returns whether the context is finished.
   bool finished(const ContextKey& key) const;
-  /// Computes the context no further, as its KV is in the store, or as KvSupply can do it as well;
-  /// does nothing if it is finished or of another query.
+  /// Computes the context no further, as its KV is in the store; does nothing if it is finished or
+  /// not wanted.
   void drop(const ContextKey& key);
 
   /// Returns a finished context, once; null if there is none.

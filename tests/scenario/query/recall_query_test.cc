@@ -56,6 +56,8 @@ TEST_F(RecallQueryTest, ATierThatNeverAnswersEndsNoQueryAndChangesNoAnswer) {
   store_.on_recall = [&](RecallRequest r, Store::RecallDone done) {
     tokens_per_ms = engine_->load().prefill_tokens_per_second / 1000;
     asked.push_back(std::move(r));
+    // One is answered at once.
+    if (asked.back().key == *asked_for.contexts[1].key) return done(Status::not_found("none"));
     waiting.push_back(std::move(done));
   };
   const Outcome outcome = run_query(*engine_, asked_for);
@@ -64,9 +66,12 @@ TEST_F(RecallQueryTest, ATierThatNeverAnswersEndsNoQueryAndChangesNoAnswer) {
   EXPECT_EQ(outcome.ids.size(), 12u);
   EXPECT_GT(outcome.stats.prefill_ms, 0);
   ASSERT_EQ(asked.size(), 3u);
+  ASSERT_EQ(waiting.size(), 2u);
   ASSERT_GT(tokens_per_ms, 0) << "the engine has measured itself at its start";
   for (const RecallRequest& r : asked)
     EXPECT_NEAR(r.worth_ms * tokens_per_ms, 400 + 700 + 1000, 1e-3);
+  EXPECT_EQ(asked[0].key, *asked_for.contexts[2].key) << "what is computed last is read first";
+  for (const RecallRequest& r : asked) EXPECT_TRUE(r.unwanted.stop_requested());
   for (Store::RecallDone& done : waiting) done(Status::not_found("late"));
 
   const std::unique_ptr<Store> other = open_test_store(folder_.path() / "other");
