@@ -116,6 +116,35 @@ Status tls_failure(const std::string& peer) {
   return Status::precondition("no TLS connection to " + peer + ": " + text);
 }
 
+Status cannot_read(const std::string& option, const std::string& file) {
+  ERR_clear_error();
+  return Status::invalid("remote.url", "remote.url has " + option + "=" + file +
+                                           ", which cannot be read as a PEM file of that kind");
+}
+
+/// Returns what a connection to the server needs to know of certificates.
+Result<std::unique_ptr<SSL_CTX, FreeTls>> tls_context(const RedisServer& server) {
+  std::unique_ptr<SSL_CTX, FreeTls> owned(SSL_CTX_new(TLS_client_method()));
+  if (!owned) return tls_failure("a Redis server");
+  SSL_CTX* const context = owned.get();
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  // Bytes that wait may be offered again from another place.
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  const bool trusts = server.ca_file.empty() ? SSL_CTX_set_default_verify_paths(context) == 1
+                                             : SSL_CTX_load_verify_locations(
+                                                   context, server.ca_file.c_str(), nullptr) == 1;
+  if (!trusts) return cannot_read("ca", server.ca_file);
+  if (server.key_file.empty()) return owned;
+  // Without this OpenSSL asks for a pass phrase at the terminal, and waits there.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
+  if (SSL_CTX_use_certificate_chain_file(context, server.certificate_file.c_str()) != 1)
+    return cannot_read("cert", server.certificate_file);
+  if (SSL_CTX_use_PrivateKey_file(context, server.key_file.c_str(), SSL_FILETYPE_PEM) != 1)
+    return cannot_read("key", server.key_file);
+  return owned;
+}
+
 bool is_address(const std::string& name) {
   in6_addr ignored{};
   return inet_pton(AF_INET, name.c_str(), &ignored) == 1 ||
@@ -123,6 +152,10 @@ bool is_address(const std::string& name) {
 }
 
 }  // namespace
+
+Status check_tls_files(const RedisServer& server) {
+  return server.tls ? tls_context(server).status() : Status();
+}
 
 /// Bytes over a socket.
 class RedisConnection::Stream {
@@ -173,26 +206,8 @@ class RedisConnection::Tls final : public Stream {
 
   Status shake_hands(const std::string& host, const RedisServer& server,
                      Clock::time_point deadline) {
-    context_.reset(SSL_CTX_new(TLS_client_method()));
-    if (!context_) return tls_failure(peer_);
-    SSL_CTX* context = context_.get();
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-    // Bytes that wait may be offered again from another place.
-    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    const bool trusts = server.ca_file.empty() ? SSL_CTX_set_default_verify_paths(context) == 1
-                                               : SSL_CTX_load_verify_locations(
-                                                     context, server.ca_file.c_str(), nullptr) == 1;
-    if (!trusts) return cannot_read("ca", server.ca_file);
-    if (!server.key_file.empty()) {
-      // Without this OpenSSL asks for a pass phrase at the terminal, and waits there.
-      SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
-      if (SSL_CTX_use_certificate_chain_file(context, server.certificate_file.c_str()) != 1)
-        return cannot_read("cert", server.certificate_file);
-      if (SSL_CTX_use_PrivateKey_file(context, server.key_file.c_str(), SSL_FILETYPE_PEM) != 1)
-        return cannot_read("key", server.key_file);
-    }
-    ssl_.reset(SSL_new(context));
+    QUIRE_ASSIGN_OR_RETURN(context_, tls_context(server));
+    ssl_.reset(SSL_new(context_.get()));
     if (!ssl_ || SSL_set_fd(ssl_.get(), socket_.fd()) != 1) return tls_failure(peer_);
     X509_VERIFY_PARAM* verify = SSL_get0_param(ssl_.get());
     const bool named = is_address(host) ? X509_VERIFY_PARAM_set1_ip_asc(verify, host.c_str()) == 1
@@ -225,11 +240,6 @@ class RedisConnection::Tls final : public Stream {
   }
 
  private:
-  static Status cannot_read(const std::string& option, const std::string& file) {
-    ERR_clear_error();
-    return Status::invalid("remote.url", "remote.url has " + option + "=" + file +
-                                             ", which cannot be read as a PEM file of that kind");
-  }
   Status wait_after(int result, Clock::time_point deadline) {
     switch (SSL_get_error(ssl_.get(), result)) {
       case SSL_ERROR_WANT_READ:

@@ -41,4 +41,8 @@ class RedisConnection {
   RedisReplyStream replies_;
 };
 
+/// Reads the PEM files that the server's connections need, if it is reached over TLS. Errors:
+/// kInvalidArgument, field `remote.url`.
+Status check_tls_files(const RedisServer& server);
+
 }  // namespace quire

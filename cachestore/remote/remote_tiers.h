@@ -7,8 +7,8 @@
 namespace quire {
 
 /// Returns the tiers in the order of reading, Redis before S3; none for an empty address. Nothing
-/// is asked of them yet. Errors: those of parse_remote_url(); kInvalidArgument (no credentials for
-/// S3).
+/// is asked of them yet. Errors: those of parse_remote_url(); kInvalidArgument (a PEM file cannot
+/// be read, no credentials for S3).
 Result<RemoteCache::Tiers> open_remote_tiers(const RemoteOptions& options);
 
 }  // namespace quire

@@ -12,6 +12,7 @@
 
 #include "base/index.h"
 #include "base/log.h"
+#include "cachestore/remote/remote_tiers.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
@@ -492,7 +493,10 @@ int serve(const ServeFlags& flags) {
       if (const auto headers = configured_trace_headers(); !headers.ok())
         return complain(headers.status());
     }
-    if (const auto store = store_options(*config); !store.ok()) return complain(store.status());
+    const auto store = store_options(*config);
+    if (!store.ok()) return complain(store.status());
+    if (const auto tiers = open_remote_tiers(store->remote); !tiers.ok())
+      return complain(tiers.status());
     const auto words = load_namespace_wordings(config->prompt.namespaces_file);
     if (!words.ok()) return complain(words.status());
     if (const auto styles = configured_citations(*config, *words); !styles.ok())

@@ -125,6 +125,11 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
   r = run_process({QUIRE_BINARY, "serve", "--check-config", "--prompt.citation=[{page]"});
   EXPECT_EQ(r.exit_code, 1) << r.out;
   EXPECT_NE(r.err.find("prompt.citation"), std::string::npos) << r.err;
+  for (const char* url : {"rediss://h?ca=/nonexistent.pem", "s3://bucket"}) {
+    r = run_process({QUIRE_BINARY, "serve", "--check-config", std::string("--remote.url=") + url});
+    EXPECT_EQ(r.exit_code, 1) << r.out;
+    EXPECT_NE(r.err.find("remote.url"), std::string::npos) << r.err;
+  }
   r = run_process({QUIRE_BINARY, "serve", "--print-config", "--server.port=1234"});
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_NE(r.out.find("port = 1234"), std::string::npos);
