@@ -20,7 +20,8 @@ void write_stderr(LogLevel level, std::string_view message,
     line += ' ';
     line += f.key;
     line += '=';
-    line += f.value;
+    const bool words = f.value.find(' ') != std::string::npos;
+    line += words ? '"' + f.value + '"' : f.value;
   }
   line += '\n';
   std::lock_guard lock(mu);

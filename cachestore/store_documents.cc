@@ -462,7 +462,7 @@ void StoreImpl::touch_document(std::string_view ns, std::string_view id) {
   if (!flush_now) return;
   pool_->post_background([this] {
     if (Status s = flush_uses(); !s.ok())
-      log_warning("usage counts were not written", {{"reason", quoted(s)}});
+      log_warning("usage counts were not written", {{"reason", s.to_string()}});
     std::lock_guard lock(mu_);
     flushing_uses_ = false;
   });

@@ -123,7 +123,7 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
                       "start with disk.on_damage = \"salvage\"",
                   "disk.path");
   log_error("the record of the store is damaged: what can be read of it is put into a new one",
-            {{"path", options.path}, {"reason", quoted(store.status())}});
+            {{"path", options.path}, {"reason", store.status().to_string()}});
   QUIRE_ASSIGN_OR_RETURN(
       const RepairReport report,
       repair_store({options.path, /*dry_run=*/false, options.on_damage == OnDamage::kSalvage}));
@@ -180,11 +180,11 @@ StoreImpl::~StoreImpl() {
   segments_->clear_callback();
   if (options_.read_only) return;
   if (Status s = flush_uses(); !s.ok())
-    log_warning("usage counts were not written", {{"reason", quoted(s)}});
+    log_warning("usage counts were not written", {{"reason", s.to_string()}});
   reap();
   // The log is emptied: the next open is quick, and a torn log tail then always means a crash.
   if (Status s = disk_->flush_records(); !s.ok())
-    log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
+    log_warning("the catalog was not flushed", {{"reason", s.to_string()}});
 }
 
 Status StoreImpl::recover() {
@@ -210,7 +210,7 @@ Status StoreImpl::recover() {
           heads_damaged_ = true;
           log_error(
               "a document record is damaged; the document cannot be read until it is posted again",
-              {{"reason", quoted(m.status())}});
+              {{"reason", m.status().to_string()}});
           return true;
         }
         segments_->add_refs(segment_keys(*m), m->pinned, m->last_used_ms);
@@ -257,7 +257,7 @@ Status StoreImpl::recover() {
   // The budget may be smaller than at the last open
   if (auto room = reserve(0, "the store's folder"); !room.ok()) {
     log_warning("the store is over its byte budget: only reads and deletes work",
-                {{"reason", quoted(room.status())}});
+                {{"reason", room.status().to_string()}});
   }
   return {};
 }
@@ -363,7 +363,7 @@ std::size_t StoreImpl::reap() {
     if (Status s = disk_->write(records, Sync::kNo); !s.ok()) {
       ++delete_errors_;
       log_warning("segment records were not deleted; the next open collects them",
-                  {{"reason", quoted(s)}});
+                  {{"reason", s.to_string()}});
     }
   }
   for (const auto& item : items) {
@@ -371,7 +371,7 @@ std::size_t StoreImpl::reap() {
         !s.ok()) {
       ++delete_errors_;
       log_warning("a segment's files were not deleted; the next gc collects them",
-                  {{"reason", quoted(s)}});
+                  {{"reason", s.to_string()}});
     }
     if (item.reason == FreeReason::kBudget) {
       ++evicted_budget_;
@@ -404,7 +404,7 @@ Status StoreImpl::write_with_room(std::span<const RecordWrite> writes, std::stri
   QUIRE_RETURN_IF_ERROR(disk_->write(writes, sync));
   if (payload > 1u << 20) {  // the log's copy is removed before its room is released
     if (Status s = disk_->flush_records(); !s.ok())
-      log_warning("the catalog was not flushed", {{"reason", quoted(s)}});
+      log_warning("the catalog was not flushed", {{"reason", s.to_string()}});
   }
   return {};
 }

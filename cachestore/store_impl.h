@@ -412,9 +412,6 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   std::unique_ptr<IoPool> pool_;         // last: its threads use all other members
 };
 
-/// Quotes a status for log lines.
-inline std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
-
 bool is_expired(const DocumentManifest& manifest, std::int64_t now_ms);
 
 }  // namespace quire

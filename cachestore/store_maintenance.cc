@@ -224,7 +224,7 @@ void StoreImpl::move_in_background() {
     const auto moved = move_some(&report, /*reserves=*/true);
     if (!moved.ok())
       log_warning("segments were not moved; the next start tries again",
-                  {{"reason", quoted(moved.status())}});
+                  {{"reason", moved.status().to_string()}});
     {
       std::lock_guard lock(mu_);
       moving_ = false;

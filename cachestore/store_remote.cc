@@ -110,7 +110,7 @@ Result<SegmentHandle> StoreImpl::take_recalled(const RecallRequest& request,
   QUIRE_ASSIGN_OR_RETURN(SegmentHandle segment, (*writer)->finish());
   if (const auto kept = commit_segments(std::span(&segment, 1)); !kept.ok())
     log_warning("KV of a shared tier is not kept over a restart",
-                {{"reason", quoted(kept.status())}});
+                {{"reason", kept.status().to_string()}});
   return segment;
 }
 

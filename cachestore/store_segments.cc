@@ -337,7 +337,7 @@ void StoreImpl::quarantine(const SegmentHandle& segment, const Status& why) {
   if (options_.read_only || !segments_->quarantine(segment->id)) return;
   ++quarantined_;
   log_error("bad KV in the store: its context will be computed again",
-            {{"segment", std::to_string(segment->id)}, {"reason", quoted(why)}});
+            {{"segment", std::to_string(segment->id)}, {"reason", why.to_string()}});
 }
 
 struct StoreImpl::Fetch {

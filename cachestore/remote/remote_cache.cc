@@ -30,8 +30,6 @@ constexpr std::uint64_t kMaxSketchBytes = 256u << 20;
 /// A fingerprint is part of the names in a tier, and a record bounds it.
 constexpr std::size_t kMaxFingerprintBytes = 256;
 
-std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
-
 /// The outcome of a read that another source was first to answer, or that nobody waits for any
 /// more. The tier has answered, too.
 Status overtaken() { return Status::exhausted("another source was faster"); }
@@ -138,7 +136,7 @@ void RemoteCache::settle(Tier& tier, Clock::time_point begun, const Status& stat
     log_info("a shared tier answers again", {{"tier", std::string(tier.tier->kind())}});
   if (failed && tier.breaker.failed(now))
     log_warning("a shared tier fails again and again and is left alone for a while",
-                {{"tier", std::string(tier.tier->kind())}, {"reason", quoted(status)}});
+                {{"tier", std::string(tier.tier->kind())}, {"reason", status.to_string()}});
 }
 
 /// Returns whether so many bytes can arrive in time. What was measured long ago does not count, so
@@ -173,13 +171,14 @@ std::string RemoteCache::name_of(const ContextKey& key, std::string_view fingerp
 /// Counts and deletes a segment of which something is wrong.
 void RemoteCache::distrust(Tier& tier, const std::string& name, const Status& why) {
   ++tier.bad;
-  log_error("bad KV in a shared tier: it is deleted there and computed again",
-            {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", quoted(why)}});
+  log_error(
+      "bad KV in a shared tier: it is deleted there and computed again",
+      {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", why.to_string()}});
   if (options_.mode == RemoteMode::kRead) return;
   if (Status s = tier.tier->remove(name, Clock::now() + options_.timeout); !s.ok())
     log_warning(
         "bad KV in a shared tier was not deleted",
-        {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", quoted(s)}});
+        {{"tier", std::string(tier.tier->kind())}, {"segment", name}, {"reason", s.to_string()}});
 }
 
 Result<RecalledSegment> RemoteCache::read_from(Tier& tier, const RemoteWanted& wanted,
@@ -427,7 +426,7 @@ bool RemoteCache::count_in(const Write& write) {
   if (!gone.ok() && !std::exchange(accounts_failed_, true))
     log_warning(
         "KV of namespaces with a quota is not shared: it cannot be counted",
-        {{"tier", std::string(accounts_->tier->kind())}, {"reason", quoted(gone.status())}});
+        {{"tier", std::string(accounts_->tier->kind())}, {"reason", gone.status().to_string()}});
   if (!gone.ok()) {
     ++quota_refused_;
     return false;
@@ -538,9 +537,9 @@ void RemoteCache::write_to(Tier& tier, const Write& write) {
   if (!s.ok()) {
     ++tier.write_failures;
     if (!stopping_)
-      log_warning(
-          "KV was not written to a shared tier",
-          {{"tier", std::string(tier.tier->kind())}, {"segment", segment}, {"reason", quoted(s)}});
+      log_warning("KV was not written to a shared tier", {{"tier", std::string(tier.tier->kind())},
+                                                          {"segment", segment},
+                                                          {"reason", s.to_string()}});
     return;
   }
   ++tier.written;

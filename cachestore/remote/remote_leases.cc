@@ -30,8 +30,6 @@ std::string new_token() {
   return out;
 }
 
-std::string quoted(const Status& s) { return '"' + s.to_string() + '"'; }
-
 }  // namespace
 
 RemoteLeases::RemoteLeases(const RemoteOptions& options, RemoteTier& tier)
@@ -178,7 +176,7 @@ bool RemoteLeases::attempt(const Waiting& waiting) {
 void RemoteLeases::failed(const Status& why) {
   if (!breaker_.failed(Clock::now())) return;
   log_warning("no leases of a shared tier: every replica computes documents for itself",
-              {{"tier", std::string(tier_.kind())}, {"reason", quoted(why)}});
+              {{"tier", std::string(tier_.kind())}, {"reason", why.to_string()}});
 }
 
 RemoteLeaseStats RemoteLeases::stats() const {

@@ -4,9 +4,11 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <chrono>
+#include <cstdio>
 
 #include "server/json/text.h"
 
@@ -41,6 +43,27 @@ bool is_number(const std::string& s) {
 }
 
 }  // namespace
+
+std::string log_text(const LogField& field) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  std::string out = " " + std::string(field.key) + "=";
+  if (std::ranges::none_of(field.value, [&](char c) {
+        return c == ' ' || c == '"' || c == '=' || c == '\\' || is_control(c);
+      }))
+    return out + field.value;
+  out += '"';
+  for (const char c : field.value) {
+    if (is_control(c)) {
+      char escape[5];
+      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned>(c));
+      out += c == '\n' ? "\\n" : escape;
+      continue;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
 
 std::string log_json(LogLevel level, std::string_view message,
                      std::initializer_list<LogField> fields, std::int64_t unix_ms) {
@@ -92,10 +115,10 @@ Status install_log_sink(const std::string& level, const std::string& format) {
         } else {
           line = rfc3339(now) + " " + std::string(kNames[static_cast<int>(l)]) + " " +
                  std::string(message);
-          for (const auto& f : fields)
-            if (!f.value.empty()) line.append(" ").append(f.key).append("=").append(f.value);
           for (char& c : line)
             if (c == '\n' || c == '\r') c = ' ';
+          for (const auto& f : fields)
+            if (!f.value.empty()) line += log_text(f);
         }
         logger->log(spd_level(l), "{}", line);
       },

@@ -16,6 +16,10 @@ bool logs_json(const std::string& format);
 /// `level`: debug, info, warning, error, off. Errors: kInvalidArgument.
 Status install_log_sink(const std::string& level, const std::string& format);
 
+/// Returns " key=value". A value with spaces, quotes or signs of equality stands in quotes, and a
+/// line break in it is written as an escape, so that one line stays one.
+std::string log_text(const LogField& field);
+
 /// Returns one JSON object for a line, as the sink writes it. Values that are JSON numbers stay
 /// numbers; empty ones are left out.
 std::string log_json(LogLevel level, std::string_view message,

@@ -60,5 +60,16 @@ TEST(LogSink, AutoIsTextOnATerminalOnly) {
   EXPECT_FALSE(on_terminal);
 }
 
+TEST(LogSink, AValueInTextIsOneWordOrStandsInQuotes) {
+  const auto text = [](std::string value) { return log_text({"reason", std::move(value)}); };
+  EXPECT_EQ(text("done"), " reason=done");
+  EXPECT_EQ(text("/a/b:c,d"), " reason=/a/b:c,d");
+  EXPECT_EQ(text("no such host"), " reason=\"no such host\"");
+  EXPECT_EQ(text("a=b"), " reason=\"a=b\"");
+  EXPECT_EQ(text("say \"yes\" \\ no"), " reason=\"say \\\"yes\\\" \\\\ no\"");
+  EXPECT_EQ(text("a\nlevel=error"), " reason=\"a\\nlevel=error\"");
+  EXPECT_EQ(text("a\r\x1b[2J\x7f"), " reason=\"a\\x0d\\x1b[2J\\x7f\"");
+}
+
 }  // namespace
 }  // namespace quire
