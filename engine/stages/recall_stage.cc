@@ -175,6 +175,10 @@ AfterStage RecallStage::next() {
     const std::lock_guard lock(replies_->mu);
     run.recalled = std::move(replies_->segments);
     replies_->segments.clear();
+    // A segment is found in the store a moment before its reply comes.
+    for (const Replies::Wait& w : replies_->outstanding)
+      if (auto segment = run.core.store->peek_segment(w.key))
+        run.recalled.push_back(std::move(*segment));
   }
   if (!run.recalled.empty()) run.add_span("recall", started_, Clock::now());
   return {make_first_stage(shared_)};
