@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -76,12 +75,12 @@ Status RecallStage::begin() {
     all_ms += wanted.back().worth_ms;
   }
   // What is computed meanwhile begins with the first: chunks go on from those before them.
-  for (RecallRequest& request : std::views::reverse(wanted)) {
+  for (auto request = wanted.rbegin(); request != wanted.rend(); ++request) {
     // All are read at once, so each may take the time of all.
-    request.worth_ms = all_ms;
-    const ContextKey key = request.key;
-    store.recall_async(std::move(request), [replies = replies_, waker = run.core.waker,
-                                            key](Result<SegmentHandle> segment) {
+    request->worth_ms = all_ms;
+    const ContextKey key = request->key;
+    store.recall_async(std::move(*request), [replies = replies_, waker = run.core.waker,
+                                             key](Result<SegmentHandle> segment) {
       bool last = false;
       {
         const std::lock_guard lock(replies->mu);
