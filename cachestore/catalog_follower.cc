@@ -87,7 +87,7 @@ void CatalogFollower::set_state(const Status& status) {
     log_warning(
         "the shared catalog is not followed: documents stay as they are here, and cannot "
         "be changed",
-        {{"reason", '"' + status.message() + '"'}});
+        {{"reason", status.message()}});
 }
 
 CatalogStats CatalogFollower::stats() const {

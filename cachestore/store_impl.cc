@@ -134,7 +134,7 @@ Result<std::unique_ptr<AdminStore>> open_admin_store(StoreOptions options) {
               {{"namespace", d.ns}, {"document_id", d.id}});
   const std::string line = summary(report);
   log_error("the record of the store was repaired",
-            {{"result", '"' + line + '"'}, {"damaged_record", report.kept_folder}});
+            {{"result", line}, {"damaged_record", report.kept_folder}});
   auto repaired = open_whole(options);
   if (repaired.ok()) static_cast<StoreImpl&>(**repaired).set_salvaged(line);
   return repaired;

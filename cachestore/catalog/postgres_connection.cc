@@ -122,8 +122,12 @@ Status check_postgres_url(const std::string& url) {
 
 std::string postgres_address(const std::string& url) {
   const Parsed parsed(url);
-  return parsed.value("host", "localhost") + ":" + parsed.value("port", kDefaultPort) + "/" +
-         parsed.value("dbname", "");
+  std::string servers;
+  for (const Host& host : hosts_of(url))
+    if (!host.empty()) servers += (servers.empty() ? "" : ",") + address_of(host);
+  if (servers.empty())
+    servers = parsed.value("host", "localhost") + ":" + parsed.value("port", kDefaultPort);
+  return servers + "/" + parsed.value("dbname", "");
 }
 
 PostgresValue::PostgresValue(std::uint64_t number) : number_(8, '\0'), is_number_(true) {

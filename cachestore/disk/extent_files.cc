@@ -223,7 +223,7 @@ void ExtentFiles::punch(int fd, std::uint64_t offset, std::uint64_t bytes) {
     return;
   if (errno != EOPNOTSUPP && errno != ENOSYS) {
     log_warning("space of a freed segment was not returned; the next start tries again",
-                {{"reason", '"' + std::string(std::strerror(errno)) + '"'}});
+                {{"reason", std::string(std::strerror(errno))}});
     return;
   }
   punches_ = false;

@@ -390,7 +390,7 @@ Status RocksDbTier::drop_layout1() {
 /// Begins with no segments, because the list of their places is damaged: KV is only cache.
 Status RocksDbTier::forget_placements(const ::rocksdb::Status& why, std::vector<std::string>* bad) {
   log_error("the list of extents is damaged: all contexts will be computed again",
-            {{"path", folder_.db()}, {"reason", '"' + why.ToString() + '"'}});
+            {{"path", folder_.db()}, {"reason", why.ToString()}});
   places_.clear();
   bad->clear();
   if (options_.read_only) return {};

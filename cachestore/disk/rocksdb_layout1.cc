@@ -125,7 +125,7 @@ bool drop_damaged_files(const StoreFolder& folder, const RocksDbTierOptions& opt
     if (!forgotten && !removed) continue;
     dropped = true;
     log_error("a segment file is damaged and was dropped: its context will be computed again",
-              {{"file", path}, {"reason", '"' + failure + '"'}});
+              {{"file", path}, {"reason", failure}});
   }
   return dropped;
 }

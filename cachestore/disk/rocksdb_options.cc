@@ -28,7 +28,7 @@ class ErrorLogger final : public ::rocksdb::Logger {
     for (char* c = line; *c; ++c) {
       if (*c == '\n' || *c == '"') *c = ' ';
     }
-    log_warning("disk engine", {{"text", '"' + std::string(line) + '"'}});
+    log_warning("disk engine", {{"text", std::string(line)}});
   }
 };
 

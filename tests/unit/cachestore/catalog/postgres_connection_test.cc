@@ -30,6 +30,7 @@ TEST(PostgresConnection, AddressesOfEveryFormAreTaken) {
 TEST(PostgresConnection, MessagesNameTheAddressWithoutUserAndPassword) {
   EXPECT_EQ(postgres_address("postgresql://u:s3cr3t@h:5433/d?sslmode=require"), "h:5433/d");
   EXPECT_EQ(postgres_address("postgresql://h/d"), "h:5432/d");
+  EXPECT_EQ(postgres_address("postgresql://u:s3cr3t@a,b:5433/d"), "a:5432,b:5433/d");
 }
 
 TEST(PostgresConnection, NumbersAreSentWithTheHighestByteFirst) {
