@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -298,8 +299,14 @@ TEST(StoreRedis, OverTlsTheServerMustBeTheOneThatIsTrusted) {
   EXPECT_EQ(stranger.check(1).code(), Code::kFailedPrecondition) << "the certificate is unknown";
   Replica nameless(address + "?ca=" + cert);
   EXPECT_FALSE(nameless.check(1).ok()) << "the server wants a certificate";
-  Replica lost(address + "?ca=" + folder.path("none.pem"));
+  const std::string gone = folder.path("gone.pem");
+  std::filesystem::copy_file(cert, gone);
+  RemoteOptions options;
+  options.url = address + "?ca=" + gone;
+  Replica lost(options.url);
+  std::filesystem::remove(gone);
   EXPECT_EQ(lost.check(1).code(), Code::kInvalidArgument);
+  EXPECT_EQ(open_remote_tiers(options).code(), Code::kInvalidArgument) << "a start is refused";
 }
 
 /// A server, a replica of it, and three sentinels that watch both.
