@@ -367,12 +367,7 @@ std::size_t StoreImpl::reap() {
     }
   }
   for (const auto& item : items) {
-    if (Status s = delete_clock_.time([&] { return disk_->delete_segment(item.info->id); });
-        !s.ok()) {
-      ++delete_errors_;
-      log_warning("a segment's files were not deleted; the next gc collects them",
-                  {{"reason", s.to_string()}});
-    }
+    // It is counted first: whoever finds the room that it leaves finds it counted, too.
     if (item.reason == FreeReason::kBudget) {
       ++evicted_budget_;
       evicted_bytes_ += item.info->disk_bytes;
@@ -381,10 +376,17 @@ std::size_t StoreImpl::reap() {
       evicted_request_bytes_ += item.info->disk_bytes;
     } else if (item.reason == FreeReason::kUnreferenced) {
       ++freed_delete_;
-      // What is deleted here must not stay readable elsewhere. A replica that still has the
-      // document computes its KV again.
-      if (remote_ && item.committed) remote_->remove(*item.info);
     }
+    if (Status s = delete_clock_.time([&] { return disk_->delete_segment(item.info->id); });
+        !s.ok()) {
+      ++delete_errors_;
+      log_warning("a segment's files were not deleted; the next gc collects them",
+                  {{"reason", s.to_string()}});
+    }
+    // What is deleted here must not stay readable elsewhere. A replica that still has the document
+    // computes its KV again.
+    if (item.reason == FreeReason::kUnreferenced && remote_ && item.committed)
+      remote_->remove(*item.info);
   }
   {
     std::lock_guard lock(mu_);
