@@ -4,6 +4,7 @@ themselves."""
 import random
 import threading
 import time
+from datetime import datetime
 
 from service import Client, Gone
 
@@ -22,6 +23,36 @@ def text_of(number):
     return f"Report {number}. " + " ".join(rng.choice(WORDS) for _ in range(words)) + "."
 
 
+def expiry_of(found):
+    """Returns when a document that the service shows expires, Unix s, or None."""
+    when = found["expires_at"]
+    return datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp() if when else None
+
+
+def chosen(allowed, found, text, asked):
+    """Returns a problem, or None, and what a document that was found is of the allowed values: of
+    two that differ only in their expiry the one whose time it has. It keeps that time from now
+    on. asked: when it was asked for, Unix s."""
+    reasons = []
+    for value in allowed:
+        if value is None:
+            continue
+        reason = value.differs(found, text)
+        if reason:
+            reasons.append(reason)
+            continue
+        if value.expires is None:
+            return None, value
+        when = expiry_of(found)
+        if asked > when + CLOCK_S:
+            return f"there at {asked}, though it expired at {when}", None
+        return None, value.changed(expires=(when, when))
+    if not reasons:
+        return f"there, though it was deleted: {found}", None
+    shown = [d.shown() if d else None for d in allowed]
+    return f"differs in {reasons}: {found} {text[:30]!r}; expected {shown}", None
+
+
 class Document:
     """What a client set."""
 
@@ -34,6 +65,12 @@ class Document:
         out.__dict__.update(members)
         return out
 
+    def may_expire_at(self, when):
+        """Returns whether a time of expiry, Unix s or None, is one that was asked for."""
+        if self.expires is None or when is None:
+            return self.expires is None and when is None
+        return self.expires[0] <= when <= self.expires[1]
+
     def shown(self):
         return [self.number, self.title, self.metadata, self.pinned, self.expires]
 
@@ -45,7 +82,7 @@ class Document:
         for member in ("title", "metadata", "pinned"):
             if found[member] != getattr(self, member):
                 out.append(member)
-        if (self.expires is None) != (found["expires_at"] is None):
+        if not self.may_expire_at(expiry_of(found)):
             out.append("expires_at")
         if found["status"] != "ready":
             out.append("status " + found["status"])
@@ -54,8 +91,8 @@ class Document:
 
 class Expected:
     """Per id, the values that a reader may find: one where the last change was acknowledged, more
-    where a change was not. None: no document. A document that runs out may be absent after its
-    earliest time, and must be after its latest."""
+    where a change was not. None: no document. A document that expires may be absent after its
+    earliest time, and must be after the time that it shows."""
 
     def __init__(self):
         self.mu = threading.Lock()
@@ -83,6 +120,14 @@ class Expected:
     def problem(self, text):
         with self.mu:
             self.problems.append(text)
+
+    def shown(self):
+        """Returns lines: an id and its values, the last ones perhaps not acknowledged."""
+        with self.mu:
+            return [
+                f"{name}: {[d.shown() if d else None for d in values]}"
+                for name, values in sorted(self.allowed.items())
+            ]
 
 
 class Writer(threading.Thread):

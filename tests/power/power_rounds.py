@@ -14,7 +14,8 @@ answer as a service that never died. The next round goes on with this disk.
 In the first round the store is new and nothing survives that was not synced. In the second the
 service stops, and of what was not synced only the seal survives. Some later ones are like these.
 
-A round that fails leaves the disk before it, the notes and the disk after it in --keep.
+A round that fails leaves the disk before it, the notes and the disk after it in --keep, and of
+this round and the two before it the logs and what was expected when the service had died.
 """
 
 import argparse
@@ -29,11 +30,18 @@ import time
 from collections import Counter
 
 import disk_image
-from expected import Expected, Writer, chat, question, text_of
+from expected import Expected, Writer, chat, chosen, question, text_of
 from service import Client, Gone, Service, StartFailed
 
 WRITERS = 4
 CHATS = 4
+LOGS = ("load", "check", "expected")
+OLD_LOGS = 2  # rounds before the last one whose logs are kept
+
+
+def log_name(name, age):
+    """Returns the file of a log, so many rounds ago."""
+    return f"{name}.{age}.log" if age else f"{name}.log"
 
 
 class Failed(Exception):
@@ -126,7 +134,10 @@ class Rounds:
             "QUIRE_POWER_SYNC_US": str(rng.choice((0, 2000, 8000))),
             "QUIRE_POWER_SEED": str(rng.randrange(1 << 30)),
         }
+        self.age_logs()
         self.load(work, flags, watched, rng, stop)
+        with open(self.path("expected.log"), "w", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in self.expected.shown()))
         disk = disk_image.Disk(self.disk, ordered)
         disk.replay(disk_image.read_notes(notes))
         if wrong := disk.check_against(work):
@@ -145,6 +156,14 @@ class Rounds:
         self.counts[kind] += 1
         disk_image.remove_folder(self.disk)
         os.rename(image, self.disk)
+
+    def age_logs(self):
+        """Makes room for the logs of the next round: `load.log` becomes `load.1.log`."""
+        for name in LOGS:
+            for age in reversed(range(OLD_LOGS)):
+                newer = self.path(log_name(name, age))
+                if os.path.exists(newer):
+                    os.replace(newer, self.path(log_name(name, age + 1)))
 
     def load(self, work, flags, watched, rng, stop):
         """Runs the service and its clients until it dies. With `stop` it is told to stop after a
@@ -261,6 +280,7 @@ class Rounds:
         """Returns a problem, or None, and what there is as one of the allowed values."""
         allowed = self.expected.values(name)
         self.counts["documents"] += 1
+        asked = time.time()
         status, found = client.call("GET", "/v1/documents/" + name)
         now = time.time()
         if status == 404:
@@ -268,22 +288,10 @@ class Rounds:
                 return None, None
             return f"lost; expected {[d.shown() for d in allowed]}", None
         status, text = client.call("GET", f"/v1/documents/{name}/content")
-        if status == 404:  # it ran out between the two
+        if status == 404:  # it expired between the two
             return None, None
         text = text.decode() if isinstance(text, bytes) else str(text)
-        reasons = []
-        for value in allowed:
-            if value is None:
-                continue
-            if not (reason := value.differs(found, text)):
-                if value.expires and now > value.expires[1] + 60:
-                    return "there after it ran out", None
-                return None, value
-            reasons.append(reason)
-        if not reasons:
-            return f"there, though it was deleted: {found}", None
-        shown = [d.shown() if d else None for d in allowed]
-        return f"differs in {reasons}: {found} {text[:30]!r}; expected {shown}", None
+        return chosen(allowed, found, text, asked)
 
     def note(self, text):
         if self.options.verbose:
@@ -312,7 +320,8 @@ class Rounds:
             disk_image.remove_folder(to)
             if os.path.isdir(self.path(name)):
                 disk_image.copy_folder(self.path(name), to)
-        for name in ("notes", "load.log", "check.log"):
+        logs = [log_name(name, age) for name in LOGS for age in range(OLD_LOGS + 1)]
+        for name in ("notes", *logs):
             if os.path.exists(self.path(name)):
                 disk_image.copy_sparse(self.path(name), os.path.join(folder, name))
 

@@ -1,0 +1,65 @@
+"""Tests of expected.py: which of the values that clients set a document may have."""
+
+import unittest
+from datetime import datetime, timezone
+
+from expected import Document, chosen, text_of
+
+NOW = 1_800_000_000.0
+NUMBER = 7
+
+
+def document(expires=None, pinned=False):
+    return Document(NUMBER, "Title", {"n": 1}, pinned, expires)
+
+
+def found(expires=None, **members):
+    when = datetime.fromtimestamp(expires, timezone.utc) if expires else None
+    return {
+        "title": "Title",
+        "metadata": {"n": 1},
+        "pinned": False,
+        "status": "ready",
+        "expires_at": when.isoformat(timespec="milliseconds").replace("+00:00", "Z") if when else None,
+        **members,
+    }  # fmt: skip
+
+
+class Chosen(unittest.TestCase):
+    def choose(self, allowed, shown, asked=NOW, text=text_of(NUMBER)):
+        return chosen(allowed, shown, text, asked)
+
+    def test_of_two_that_differ_in_their_expiry_alone_the_one_that_is_there(self):
+        hour = document((NOW + 3600, NOW + 3660))  # acknowledged
+        soon = document((NOW + 2, NOW + 62))  # was under way when the service died
+        for when in (NOW + 2.5, NOW + 3601):
+            problem, value = self.choose([hour, soon], found(when))
+            self.assertIsNone(problem)
+            self.assertAlmostEqual(value.expires[0], when, places=3)
+            self.assertEqual(value.expires[0], value.expires[1])
+
+    def test_an_expiry_that_nobody_asked_for_is_a_problem(self):
+        hour = document((NOW + 3600, NOW + 3660))
+        for shown in (found(NOW + 2.5), found(NOW + 7200), found()):
+            self.assertIn("expires_at", self.choose([hour], shown)[0])
+        self.assertIn("expires_at", self.choose([document()], found(NOW + 3600))[0])
+
+    def test_a_time_that_was_seen_is_kept(self):
+        value = self.choose([document((NOW + 3600, NOW + 3660))], found(NOW + 3601))[1]
+        self.assertIsNone(self.choose([value], found(NOW + 3601))[0])
+        self.assertIn("expires_at", self.choose([value], found(NOW + 3602))[0])
+
+    def test_a_document_that_has_expired_must_not_be_shown(self):
+        soon = document((NOW + 2, NOW + 62))
+        self.assertIsNone(self.choose([soon], found(NOW + 2.5), NOW + 2.4)[0])
+        self.assertIn("expired", self.choose([soon], found(NOW + 2.5), NOW + 3.5)[0])
+
+    def test_what_is_other_is_said_and_a_deleted_one_may_not_be_there(self):
+        self.assertIsNone(self.choose([None, document()], found())[0])
+        self.assertIn("pinned", self.choose([document()], found(pinned=True))[0])
+        self.assertIn("text", self.choose([document()], found(), text="other")[0])
+        self.assertIn("deleted", self.choose([None], found())[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
