@@ -13,16 +13,23 @@ def document(expires=None, pinned=False):
     return Document(NUMBER, "Title", {"n": 1}, pinned, expires)
 
 
+def shown_time(when):
+    """Returns a time, Unix s or None, as the service shows it."""
+    if when is None:
+        return None
+    shown = datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="milliseconds")
+    return shown.replace("+00:00", "Z")
+
+
 def found(expires=None, **members):
-    when = datetime.fromtimestamp(expires, timezone.utc) if expires else None
     return {
         "title": "Title",
         "metadata": {"n": 1},
         "pinned": False,
         "status": "ready",
-        "expires_at": when.isoformat(timespec="milliseconds").replace("+00:00", "Z") if when else None,
+        "expires_at": shown_time(expires),
         **members,
-    }  # fmt: skip
+    }
 
 
 class Chosen(unittest.TestCase):
