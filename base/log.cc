@@ -28,20 +28,24 @@ void write_stderr(LogLevel level, std::string_view message,
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// The process's one log sink: set by main() before threads start, read-only afterwards.
-LogSink g_sink = write_stderr;
-LogLevel g_threshold = LogLevel::kInfo;
+// The process's one log sink: set by main() before threads start, read-only afterwards. It is never
+// destroyed, since other files log while the program is loaded and left.
+LogSink& sink() {
+  static auto& sink = *new LogSink(write_stderr);
+  return sink;
+}
+constinit LogLevel g_threshold = LogLevel::kInfo;
 
 }  // namespace
 
-void set_log_sink(LogSink sink, LogLevel threshold) {
-  g_sink = sink ? std::move(sink) : LogSink(write_stderr);
+void set_log_sink(LogSink to, LogLevel threshold) {
+  sink() = to ? std::move(to) : LogSink(write_stderr);
   g_threshold = threshold;
 }
 
 void log_line(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   if (level < g_threshold || level == LogLevel::kOff) return;
-  g_sink(level, message, fields);
+  sink()(level, message, fields);
 }
 
 }  // namespace quire
