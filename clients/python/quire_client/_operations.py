@@ -400,6 +400,7 @@ def retrieve(
     min_score: float | None,
     rerank: int | None,
     links: float | None,
+    scorer: str | None,
 ) -> Call[m.Passages]:
     if k < 1:
         raise ConfigurationError(f"k is {k}; it must be at least 1")
@@ -412,6 +413,7 @@ def retrieve(
         min_score=min_score,
         rerank=rerank,
         links=links,
+        scorer=scorer,
     )
     return json_call("POST", "/v1/retrieve", model(m.Passages), body, repeatable=True)
 

@@ -172,6 +172,7 @@ class AsyncQuireClient:
         min_score: float | None = None,
         rerank: int | None = None,
         links: float | None = None,
+        scorer: str | None = None,
     ) -> m.Passages:
         """The `k` best passages for a query, without generating: of `document_ids`, or of all
         documents with this `metadata`.
@@ -179,9 +180,10 @@ class AsyncQuireClient:
         `unit`: "chunk" (default), or "document" for at most one passage of each.
         `rerank`: how many of the best the service's cross-encoder ranks anew; 0: none.
         `links`: part of a text's score that goes on to documents whose titles it names; 0: none.
+        `scorer`: "bm25", "embedding", "hybrid", or "auto" (default: as the service is set).
         """
         return await self._call(
-            ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank, links)
+            ops.retrieve(query, k, document_ids, metadata, unit, min_score, rerank, links, scorer)
         )
 
     async def rerank(

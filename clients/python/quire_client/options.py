@@ -17,11 +17,22 @@ __all__ = [
     "InlineDocument",
     "Message",
     "QueryOptions",
+    "TextMark",
 ]
 
 
+class TextMark(TypedDict):
+    """Where a page or a part of a text begins; citations name them."""
+
+    start: int
+    """Unicode code points of the text."""
+    page: NotRequired[int]
+    heading: NotRequired[str]
+    """Path of headings, as in "Chapter 2 > Safety"."""
+
+
 class DocumentInput(TypedDict, total=False):
-    """A document to add: exactly one of `text` and `chunks`."""
+    """A document to add: exactly one of `text`, `chunks` and `url`."""
 
     id: str
     """Unique in the namespace; without it the id is made from the content."""
@@ -29,6 +40,9 @@ class DocumentInput(TypedDict, total=False):
     text: str
     chunks: Sequence[str]
     """The text in parts, each cached on its own."""
+    url: str
+    """A file that the service fetches and reads, from hosts that its setting fetch.hosts names."""
+    marks: Sequence[TextMark]
     metadata: Mapping[str, Any]
     """At most 16 KiB of JSON; scalars at the top level can be filtered by."""
 
@@ -64,7 +78,7 @@ class DocumentOptions(TypedDict, total=False):
     kv: Literal["eager", "lazy", "text_only"]
     """When KV is computed: by the job (default), by the first query that uses the document,
     or by each query without keeping it."""
-    tier: Literal["gpu", "dram", "disk", "remote"]
+    tier: Literal["dram", "disk"]
     cache_salt: str
     """8 to 128 characters: blocks written under a salt are found under it only."""
 
@@ -83,7 +97,8 @@ class CacheOptions(TypedDict, total=False):
     options: Mapping[str, Any]
     write: bool
     dedupe: bool
-    positions: Literal["global", "compact", "naive"]
+    positions: Literal["aligned", "global", "compact", "naive"]
+    """Where cached documents stand; `global` is another name of `aligned`."""
 
 
 class InlineDocument(TypedDict, total=False):
@@ -110,7 +125,7 @@ class RetrieveOptions(TypedDict, total=False):
 
     k: int
     """Most documents, or with unit "chunk" most found chunks."""
-    unit: Literal["auto", "document", "chunk"]
+    unit: Literal["auto", "document", "chunk", "documents", "chunks"]
     neighbours: int
     max_tokens: int
     min_score: float
@@ -118,6 +133,8 @@ class RetrieveOptions(TypedDict, total=False):
     """0 to 1: part of a text's score that goes on to documents whose titles it names."""
     metadata: Mapping[str, Any]
     scorer: Literal["auto", "bm25", "embedding", "hybrid"]
+    rerank: int
+    """How many of the best texts the service's cross-encoder ranks anew; 0: none."""
 
 
 class QueryOptions(TypedDict, total=False):
@@ -158,8 +175,28 @@ class QueryOptions(TypedDict, total=False):
     """none, auto, required, or {"type": "function", "function": {"name": ...}}."""
     parallel_tool_calls: bool
     timeout_ms: int
-    """Milliseconds after which the service gives up (30,000 by default).
+    """Milliseconds after which the service gives up (600,000 by default).
     The client waits a little longer."""
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[str, float]
+    """Token id -> what is added to its logit, -100 to 100."""
+    logprobs: bool
+    top_logprobs: int
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: Sequence[int]
+    allowed_token_ids: Sequence[int]
+    """The answer has no other tokens."""
+    guided_json: Mapping[str, Any] | str
+    """What the answer must be, as vLLM names it; so are the next three."""
+    guided_regex: str
+    guided_choice: Sequence[str]
+    guided_grammar: str
+    grammar: str
+    """A GBNF grammar, as llama.cpp names it."""
+    json_schema: Mapping[str, Any]
 
 
 class EvictOptions(TypedDict, total=False):

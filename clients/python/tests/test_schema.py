@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from service import Service
 
-from quire_client import explain, models
+from quire_client import explain, models, options
 from quire_client._decode import Model
 
 #: The component of the description that each reply is; what lies inside them is found from there.
@@ -124,3 +124,40 @@ def test_what_the_client_reads_is_what_the_service_describes(service: Service) -
         )
     ]
     assert found == []
+
+
+#: The request that each group of options is, and the members that are arguments of their own.
+OPTIONS: dict[type, tuple[str, set[str]]] = {
+    options.CacheOptions: ("CacheOptions", set()),
+    options.Chunking: ("Chunking", set()),
+    options.DocumentInput: ("DocumentMembers", set()),
+    options.DocumentOptions: ("DocumentBatchRequest", {"documents"}),
+    options.QueryOptions: ("QueryRequest", {"query", "stream"}),
+}
+
+
+def literals(hint: Any) -> set[str]:
+    """The values that a hint allows; empty: any."""
+    return set(typing.get_args(hint)) if typing.get_origin(hint) is typing.Literal else set()
+
+
+def option_faults(group: type, schema: dict[str, Any], without: set[str]) -> Iterator[str]:
+    hints = typing.get_type_hints(group)
+    if set(hints) != set(schema["properties"]) - without:
+        yield f"{group.__name__}: {set(hints) ^ (set(schema['properties']) - without)}"
+    for name, hint in hints.items():
+        allowed = set(schema["properties"].get(name, {}).get("enum", [])) - {None}
+        if literals(hint) and literals(hint) != allowed:
+            yield f"{group.__name__}.{name}: {literals(hint) ^ allowed}"
+
+
+def test_the_options_are_those_that_the_service_takes(service: Service) -> None:
+    document = httpx.get(f"{service.url}/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    evict = document["paths"]["/v1/admin/cache/evict"]["post"]["requestBody"]["content"]
+    groups = [(group, schemas[name], without) for group, (name, without) in OPTIONS.items()]
+    groups.append(
+        (options.RetrieveOptions, schemas["QueryRequest"]["properties"]["retrieve"], set())
+    )
+    groups.append((options.EvictOptions, evict["application/json"]["schema"], set()))
+    assert [fault for g in groups for fault in option_faults(*g)] == []
