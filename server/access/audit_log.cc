@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <system_error>
 
 #include "base/log.h"
@@ -20,6 +21,13 @@ namespace {
 constexpr std::size_t kMaxPathBytes = 1024;
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
+
+Status cannot_open(const std::string& path, int error) {
+  return Status::invalid("log.audit", "the audit log " + path +
+                                          " cannot be opened: " + reason_of(error) +
+                                          "; name a file that the service may write, or leave "
+                                          "log.audit empty");
+}
 
 /// Returns whether the file's last byte is no line end, or cannot be read.
 bool ends_within_line(const std::string& path, off_t size) {
@@ -64,20 +72,24 @@ std::string audit_json(const AuditEntry& e) {
 Result<AuditLog::File> AuditLog::open_file(const std::string& path) {
   // Without O_NONBLOCK a pipe that nobody reads would hold up the start, and later the writer.
   const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  const auto fail = [&path](int error) {
-    return Status::invalid("log.audit", "the audit log " + path +
-                                            " cannot be opened: " + reason_of(error) +
-                                            "; name a file that the service may write, or leave "
-                                            "log.audit empty");
-  };
-  if (fd < 0) return fail(errno);
+  if (fd < 0) return cannot_open(path, errno);
   struct stat found {};
   if (::fstat(fd, &found) != 0 || (S_ISREG(found.st_mode) && ::fchmod(fd, 0600) != 0)) {
     const int error = errno;
     ::close(fd);
-    return fail(error);
+    return cannot_open(path, error);
   }
   return File{fd, S_ISREG(found.st_mode) && ends_within_line(path, found.st_size)};
+}
+
+Status AuditLog::check(const std::string& path) {
+  std::error_code ec;
+  if (std::filesystem::is_directory(path, ec)) return cannot_open(path, EISDIR);
+  if (::access(path.c_str(), W_OK) == 0) return {};
+  if (errno != ENOENT) return cannot_open(path, errno);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0) return {};
+  return cannot_open(path, errno);
 }
 
 Result<std::unique_ptr<AuditLog>> AuditLog::open(std::string path) {

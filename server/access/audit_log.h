@@ -41,6 +41,8 @@ class AuditLog {
   /// Opens the file for appending; a regular file gets the mode 0600. Errors: kInvalidArgument
   /// (log.audit: the file cannot be opened, with the system's reason).
   static Result<std::unique_ptr<AuditLog>> open(std::string path);
+  /// Returns whether open() would work, and makes no file. Errors: as open().
+  static Status check(const std::string& path);
   /// Writes what waits.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,9 +15,11 @@
 #include "base/log.h"
 #include "cachestore/remote/remote_tiers.h"
 #include "cachestore/store_admin.h"
+#include "engine/chat/chat_template.h"
 #include "engine/engine.h"
 #include "engine/engine_parts.h"
 #include "engine/model/config.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "fidelity/card/model_card.h"
 #include "fidelity/certificate.h"
 #include "ingest/ingest_service.h"
@@ -322,16 +325,21 @@ class Service {
     return {};
   }
 
-  /// Reads keys and limits again from their original sources. On errors the old ones stay. Threads:
-  /// any.
-  Status reload() {
+  /// Reads keys and limits again from their original sources, and returns the settings that have
+  /// changed and need a restart. On errors the old ones stay. Threads: any.
+  Result<std::vector<std::string>> reload() {
     std::lock_guard lock(reload_mu_);
-    const Status s = read_settings_again();
-    if (s.ok())
-      log_info(certificate_ ? "reloaded keys, limits and certificate" : "reloaded keys and limits");
-    else
-      log_error("reload refused, the old settings stay", {{"reason", s.to_string()}});
-    return s;
+    auto needs_restart = read_settings_again();
+    if (!needs_restart.ok()) {
+      log_error("reload refused, the old settings stay",
+                {{"reason", needs_restart.status().to_string()}});
+      return needs_restart;
+    }
+    log_info(certificate_ ? "reloaded keys, limits and certificate" : "reloaded keys and limits");
+    for (const std::string& name : *needs_restart)
+      log_warning("a setting has changed and holds once the service is started again",
+                  {{"setting", name}});
+    return needs_restart;
   }
 
   void start_drain() { services_.draining = true; }
@@ -403,7 +411,7 @@ class Service {
       log_warning("the saved replies could not be deleted", {{"reason", gone.to_string()}});
   }
 
-  Status read_settings_again() {
+  Result<std::vector<std::string>> read_settings_again() {
     QUIRE_ASSIGN_OR_RETURN(const Config fresh, load_config(flags_.config_file, flags_.settings));
     QUIRE_RETURN_IF_ERROR(check_policy(fresh));
     Config config = *services_.config();  // only settings that may change while running
@@ -437,9 +445,10 @@ class Service {
         model->set_config(std::move(own));
       }
     }
+    std::vector<std::string> needs_restart = changed_settings(config, fresh);
     services_.set_keys(std::move(keys));
     services_.set_config(std::move(config));
-    return {};
+    return needs_restart;
   }
 
   const ServeFlags flags_;
@@ -463,6 +472,22 @@ int cannot_start(const Config::Log& log, const Status& why) {
   if (!logs_json(log.format) || log.level == "off") return complain(why);
   log_error("the service cannot start", {{"reason", why.to_string()}});
   return 1;
+}
+
+/// Checks what the settings ask of files that are read in a moment: tokenizer, prompt format and
+/// encoders. A model that is still to be fetched is left out. `model` is its path.
+Status check_small_files(const Config& c, const std::string& model) {
+  std::error_code ec;
+  if (std::filesystem::exists(model, ec)) {
+    const EngineOptions options = engine_options(c, model);
+    QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, load_tokenizer(model));
+    QUIRE_RETURN_IF_ERROR(
+        PromptFormat::load(model, std::shared_ptr<const Tokenizer>(std::move(tokenizer)),
+                           {.format = options.prompt_format, .wording = options.prompt_wording})
+            .status());
+  }
+  QUIRE_RETURN_IF_ERROR(load_encoder(c).status());
+  return load_reranker(c).status();
 }
 
 int serve(const ServeFlags& flags) {
@@ -493,6 +518,9 @@ int serve(const ServeFlags& flags) {
       if (const auto headers = configured_trace_headers(); !headers.ok())
         return complain(headers.status());
     }
+    if (!config->log.audit.empty()) {
+      if (const auto s = AuditLog::check(config->log.audit); !s.ok()) return complain(s);
+    }
     const auto store = store_options(*config);
     if (!store.ok()) return complain(store.status());
     if (const auto tiers = open_remote_tiers(store->remote); !tiers.ok())
@@ -501,14 +529,15 @@ int serve(const ServeFlags& flags) {
     if (!words.ok()) return complain(words.status());
     if (const auto styles = configured_citations(*config, *words); !styles.ok())
       return complain(styles.status());
-    if (const auto model = find_model_path(config->model.path, FromHub::kName); !model.ok())
-      return complain(model.status());
+    const auto model = find_model_path(config->model.path, FromHub::kName);
+    if (!model.ok()) return complain(model.status());
+    if (const auto s = check_small_files(*config, *model); !s.ok()) return complain(s);
     const auto further = read_further_models(*config);
     if (!further.ok()) return complain(further.status());
     for (const FurtherSettings& settings : *further) {
-      const auto model = find_model_path(settings.config.model.path, FromHub::kName);
-      if (!model.ok())
-        return complain(model.status().with_context("model.further, " + settings.source));
+      const auto path = find_model_path(settings.config.model.path, FromHub::kName);
+      const Status s = path.ok() ? check_small_files(settings.config, *path) : path.status();
+      if (!s.ok()) return complain(s.with_context("model.further, " + settings.source));
     }
     std::printf("the configuration is valid\n");
     return 0;

@@ -3,6 +3,7 @@
 #include "cachestore/catalog/shared_catalog.h"
 #include "cachestore/remote/remote_url.h"
 #include "server/config/byte_size.h"
+#include "server/config/shown_url.h"
 
 #include <unistd.h>
 
@@ -21,6 +22,8 @@ extern char** environ;
 
 namespace quire {
 namespace {
+
+constexpr std::int64_t kLeastModelLen = 64;  // tokens
 
 std::string number_text(double v) {
   char text[40];
@@ -198,7 +201,44 @@ std::string value_text(const Setting& s, const Config& config) {
   return out + "]";
 }
 
+/// value_text() without secrets.
+std::string shown_value(const Setting& s, const Config& config) {
+  const auto pointer = s.pointer(const_cast<Config&>(config));  // read only
+  if (auto* const* v = std::get_if<std::string*>(&pointer))
+    return toml_quoted(url_without_secrets(**v));
+  return value_text(s, config);
+}
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+bool is_http(std::string_view url) {
+  return url.starts_with("http://") || url.starts_with("https://");
+}
+
+/// A backup within the store's folder would be lost with it.
+Status check_backup_path(const Config& c) {
+  if (c.backup.path.empty()) return {};
+  std::error_code ec;
+  const auto whole = [&ec](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ec), ec);
+  };
+  const std::filesystem::path store = whole(c.disk.path), backup = whole(c.backup.path);
+  if (ec) return {};  // the first backup says why
+  const auto [end, rest] = std::ranges::mismatch(store, backup);
+  if (end != store.end()) return {};
+  return Status::invalid("backup.path", "backup.path is " + c.backup.path +
+                                            ", which lies in the store's own folder (disk.path, " +
+                                            c.disk.path +
+                                            ") and would be lost with it; name another folder");
+}
+
+/// Returns whether the server of an address has a user or a password in front of it.
+bool names_user(std::string_view url) {
+  const auto scheme = url.find("://");
+  if (scheme == std::string_view::npos) return false;
+  const std::string_view rest = url.substr(scheme + 3);
+  return rest.substr(0, rest.find_first_of("/?#")).find('@') != std::string_view::npos;
+}
 
 /// Returns whether the text is "*" or an origin as browsers send it: scheme://host[:port], in lower
 /// case.
@@ -409,11 +449,27 @@ Status check_config(const Config& c) {
     return Status::invalid("cache.quotas_file",
                            "cache.quotas_file gives namespaces quotas of KV, but "
                            "cache.share_across_namespaces lets them share KV; leave one out");
-  const std::string& collector = c.trace.endpoint;
-  if (!collector.empty() && !collector.starts_with("http://") && !collector.starts_with("https://"))
-    return Status::invalid("trace.endpoint",
-                           "trace.endpoint is '" + collector +
-                               "'; name the whole address, as in http://127.0.0.1:4318/v1/traces");
+  if (const std::string& at = c.trace.endpoint; !at.empty()) {
+    if (!is_http(at))
+      return Status::invalid("trace.endpoint", "trace.endpoint is '" + url_without_secrets(at) +
+                                                   "'; name the whole address, as in "
+                                                   "http://127.0.0.1:4318/v1/traces");
+    if (names_user(at))
+      return Status::invalid("trace.endpoint",
+                             "trace.endpoint holds a user or a password, which are not sent; leave "
+                             "them out, and set OTEL_EXPORTER_OTLP_HEADERS");
+  }
+  QUIRE_RETURN_IF_ERROR(check_backup_path(c));
+  for (const std::string& host : c.fetch.hosts)
+    if (host.find('/') != std::string::npos)
+      return Status::invalid("fetch.hosts", "fetch.hosts has '" + url_without_secrets(host) +
+                                                "'; name hosts alone, as in example.org, "
+                                                "*.example.org or example.org:8443");
+  if (c.model.max_model_len > 0 && c.model.max_model_len < kLeastModelLen)
+    return Status::invalid("model.max_model_len",
+                           "model.max_model_len is " + std::to_string(c.model.max_model_len) +
+                               ", which no prompt and answer fit into; use " +
+                               std::to_string(kLeastModelLen) + " at least, or 0");
   if (c.trace.service_name.empty())
     return Status::invalid("trace.service_name", "trace.service_name is empty; use quire");
   QUIRE_RETURN_IF_ERROR(check_stem_language(c.retrieve.language, "retrieve.language"));
@@ -422,9 +478,15 @@ Status check_config(const Config& c) {
                            "retrieve.embeddings is set, but retrieve.enabled = false switches "
                            "retrieval off; set it to true");
   const std::string& url = c.retrieve.embeddings_url;
-  if (!url.empty() && !url.starts_with("http://") && !url.starts_with("https://"))
-    return Status::invalid("retrieve.embeddings_url", "retrieve.embeddings_url is '" + url +
+  if (!url.empty() && !is_http(url))
+    return Status::invalid("retrieve.embeddings_url", "retrieve.embeddings_url is '" +
+                                                          url_without_secrets(url) +
                                                           "'; use http://... or https://...");
+  if (names_user(url))
+    return Status::invalid("retrieve.embeddings_url",
+                           "retrieve.embeddings_url holds a user or a password, which are not "
+                           "sent; leave them out, and name the variable with the key in "
+                           "retrieve.embeddings_key_env");
   if (!url.empty() && (!c.retrieve.encoder.empty() || c.retrieve.embeddings))
     return Status::invalid("retrieve.embeddings_url",
                            "retrieve.embeddings_url is set beside retrieve.encoder or "
@@ -451,7 +513,7 @@ std::string config_to_toml(const Config& config, bool with_help) {
       out.append(section.empty() ? "[" : "\n[").append(s.section).append("]\n");
       section = s.section;
     }
-    std::string line = std::string(s.key) + " = " + value_text(s, config);
+    std::string line = std::string(s.key) + " = " + shown_value(s, config);
     if (with_help) {
       line.resize(std::max<std::size_t>(line.size() + 1, 36), ' ');
       line.append("# ").append(s.help);
@@ -464,6 +526,13 @@ std::string config_to_toml(const Config& config, bool with_help) {
     out.append(line).append("\n");
   }
   return out;
+}
+
+std::vector<std::string> changed_settings(const Config& a, const Config& b) {
+  std::vector<std::string> names;
+  for (const auto& s : setting_table())
+    if (value_text(s, a) != value_text(s, b)) names.push_back(s.name());
+  return names;
 }
 
 std::vector<std::pair<std::string, std::string>> quire_environment() {

@@ -144,9 +144,11 @@ Status apply_environment(const std::vector<std::pair<std::string, std::string>>&
 Status apply_flags(const std::vector<std::string>& assignments, Config& config);
 /// Checks combinations of settings, and values that this build does not support.
 Status check_config(const Config& config);
-/// Returns the whole configuration as TOML with help as comments. Reading it gives the same
-/// configuration.
+/// Returns the whole configuration as TOML with help as comments, secrets of addresses hidden. But
+/// for these, reading it gives the same configuration.
 std::string config_to_toml(const Config& config, bool with_help);
+/// Returns the names of the settings whose values differ, in the order of the table.
+std::vector<std::string> changed_settings(const Config& a, const Config& b);
 
 /// Applies the file (if given), the environment of this process and the flags, then checks the
 /// result.

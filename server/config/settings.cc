@@ -15,7 +15,8 @@ constexpr double kBig = 9e15;
 std::vector<Setting> make_table() {
   return {
       QUIRE_SETTING(server, "host", host, 0, 0,
-                    "address to listen on; anything but loopback needs auth.keys_file"),
+                    "address to listen on; anything but loopback needs auth.keys_file or "
+                    "auth.jwt_issuer"),
       QUIRE_SETTING(server, "port", port, 0, 65535,
                     "port to listen on; 0 takes a free one and logs it"),
       QUIRE_SETTING(server, "tls_certificate", tls_certificate, 0, 0,
@@ -129,16 +130,17 @@ std::vector<Setting> make_table() {
                     "what stands before read, write, query and admin in that claim"),
       QUIRE_SETTING(auth, "jwt_clock_skew_seconds", jwt_clock_skew_seconds, 0, 600,
                     "how far the issuer's clock may be off"),
-      QUIRE_SETTING(limits, "requests_per_minute", requests_per_minute, 0, 1e9, "per key"),
+      QUIRE_SETTING(limits, "requests_per_minute", requests_per_minute, 0, 1e9,
+                    "per key; 0: no limit"),
       QUIRE_SETTING(limits, "tokens_per_minute", tokens_per_minute, 0, kBig,
-                    "prompt and answer tokens per key"),
+                    "prompt and answer tokens per key; 0: no limit"),
       QUIRE_SETTING(limits, "documents_per_call", documents_per_call, 1, 100000,
                     "documents in one POST"),
       QUIRE_SETTING(limits, "document_tokens", document_tokens, 1, 1e8, "tokens of one document"),
       QUIRE_SETTING(limits, "documents_per_query", documents_per_query, 1, 100000,
                     "documents of one query"),
       QUIRE_SETTING(limits, "namespace_bytes", namespace_bytes, 0, kBig,
-                    "stored text per namespace"),
+                    "stored text per namespace; 0: no limit"),
       QUIRE_SETTING(cache, "block_tokens", block_tokens, 0, 64,
                     "tokens of a KV block: 16, 32 or 64; 0: by context length"),
       QUIRE_SETTING(cache, "layers_per_value", layers_per_value, 0, 1024,
@@ -155,7 +157,7 @@ std::vector<Setting> make_table() {
                     "TOML file with the KV quotas of each namespace: [team] with dram_bytes, "
                     "disk_bytes, remote_bytes and share; empty: none"),
       QUIRE_SETTING(disk, "path", path, 0, 0, "folder of the store"),
-      QUIRE_SETTING(disk, "max_bytes", max_bytes, 0, kBig, "hard limit of that folder"),
+      QUIRE_SETTING(disk, "max_bytes", max_bytes, 0, kBig, "hard limit of that folder; 0: none"),
       QUIRE_SETTING(
           disk, "prompt_bytes", prompt_bytes, 0, kBig,
           "of that folder, for computed prompts without documents, which a restart then "
@@ -186,7 +188,7 @@ std::vector<Setting> make_table() {
                     "S3 with a space between; empty: none"),
       QUIRE_SETTING(remote, "timeout_ms", timeout_ms, 1, 600000,
                     "to connect, and to ask what there is; a transfer may take as long as "
-                    "computing its KV would, that of a query a fifth of it"),
+                    "computing its KV would; a query computes on after a tenth of that"),
       QUIRE_SETTING(remote, "hedged_reads", hedged_reads, 0, 0,
                     "a read that a tier keeps waiting is sent besides to a replica of Redis, to "
                     "the bucket once more, or to the next tier"),
@@ -226,7 +228,7 @@ std::vector<Setting> make_table() {
       QUIRE_SETTING(policy, "fidelity_max_drop", fidelity_max_drop, 0, 1,
                     "certified strategies lose at most this share of score"),
       QUIRE_SETTING(policy, "default_ttl_seconds", default_ttl_seconds, 0, 1e10,
-                    "life of documents posted without one"),
+                    "life of documents posted without one; 0: no end"),
       QUIRE_SETTING(retrieve, "enabled", enabled, 0, 0,
                     "index the texts, for /v1/retrieve and queries without documents"),
       QUIRE_SETTING(retrieve, "language", language, 0, 0,

@@ -1,6 +1,7 @@
 // Administration of the service: settings, reload, drain, and the events of the dashboard.
 #include <algorithm>
 #include <boost/json/array.hpp>
+#include <boost/json/value_from.hpp>
 #include <map>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "cachestore/store_admin.h"
 #include "engine/engine.h"
+#include "server/config/shown_url.h"
 #include "server/handlers/common.h"
 #include "server/handlers/handlers.h"
 #include "server/reply/admin_reply.h"
@@ -116,10 +118,7 @@ void effective_config(std::shared_ptr<Call> call) {
   json::object o;
   for (const auto& s : setting_table()) {
     json::value v = setting_value(s, config);
-    // It may hold a password.
-    if ((s.name() == "remote.url" || s.name() == "catalog.url") && v.is_string() &&
-        !v.as_string().empty())
-      v = "***";
+    if (v.is_string()) v = url_without_secrets(std::string_view(v.as_string()));
     const json::string_view section(s.section.data(), s.section.size());
     if (!o.contains(section)) o[section] = json::object();
     o[section].as_object()[json::string_view(s.key.data(), s.key.size())] = std::move(v);
@@ -132,13 +131,17 @@ void admin_reload(std::shared_ptr<Call> call) {
   if (!services.reload)
     return call->fail(make_problem(
         "not_supported", "this service was started without settings that can be read again"));
-  if (const auto s = services.reload(); !s.ok()) {
-    Problem p = make_problem("invalid_value", "the old settings stay: " + s.message(), s.field());
-    return call->fail(p);
+  const auto needs_restart = services.reload();
+  if (!needs_restart.ok()) {
+    const Status& s = needs_restart.status();
+    return call->fail(
+        make_problem("invalid_value", "the old settings stay: " + s.message(), s.field()));
   }
   const auto keys = services.keys();
-  call->reply_json(200,
-                   json::object{{"object", "reload"}, {"reloaded", true}, {"keys", keys->size()}});
+  call->reply_json(200, json::object{{"object", "reload"},
+                                     {"reloaded", true},
+                                     {"keys", keys->size()},
+                                     {"needs_restart", json::value_from(*needs_restart)}});
 }
 
 void admin_drain(std::shared_ptr<Call> call) {

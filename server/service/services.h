@@ -90,8 +90,10 @@ struct Services {
   std::unique_ptr<TimerQueue> timers;
   std::unique_ptr<WorkerPool> workers;
   std::unique_ptr<WorkerPool> maintenance;  ///< for long operations: verify, export, import
-  std::function<Status()> reload;  ///< reads keys and limits again; set before requests come
-  std::mutex pins_mu;              ///< held while pins are checked against their share and set
+  /// Reads keys and what else may change again. Returns the settings that have changed and need a
+  /// restart. Set before requests come.
+  std::function<Result<std::vector<std::string>>()> reload;
+  std::mutex pins_mu;  ///< held while pins are checked against their share and set
   std::shared_ptr<FileBatches> file_batches;    ///< set with store and ingest
   std::shared_ptr<Backups> backups;             ///< set before `ready`; null: backup.path is empty
   std::function<BackupCounts()> backup_counts;  ///< set with `backups`

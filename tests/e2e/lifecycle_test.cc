@@ -125,6 +125,14 @@ TEST(Lifecycle, RefusesWhatIsNotSafeOrNotThere) {
   r = run_process({QUIRE_BINARY, "serve", "--check-config", "--prompt.citation=[{page]"});
   EXPECT_EQ(r.exit_code, 1) << r.out;
   EXPECT_NE(r.err.find("prompt.citation"), std::string::npos) << r.err;
+  const std::string model = std::string("--model.path=") + QUIRE_SOURCE_DIR + "/models/demo";
+  for (const std::string flag :
+       {"model.prompt_format=foo", "prompt.document=abc", "retrieve.encoder=/nonexistent",
+        "log.audit=/nonexistent/audit.jsonl", "backup.path=./data/backups"}) {
+    r = run_process({QUIRE_BINARY, "serve", "--check-config", model, "--" + flag});
+    EXPECT_EQ(r.exit_code, 1) << flag << r.out;
+    EXPECT_NE(r.err.find(flag.substr(0, flag.find('='))), std::string::npos) << r.err;
+  }
   for (const char* url : {"rediss://h?ca=/nonexistent.pem", "s3://bucket"}) {
     r = run_process({QUIRE_BINARY, "serve", "--check-config", std::string("--remote.url=") + url});
     EXPECT_EQ(r.exit_code, 1) << r.out;
@@ -323,6 +331,26 @@ TEST(Lifecycle, HangupReadsTheKeysAgain) {
   service.signal(SIGHUP);
   ASSERT_TRUE(service.wait_for_log("reload refused"));
   EXPECT_EQ(service.call("GET", "/version", {}, {"api-key: new-key"}).status, 200);
+  EXPECT_EQ(service.stop(), 0);
+}
+
+TEST(Lifecycle, HangupNamesTheSettingsThatNeedARestart) {
+  TempFolder folder;
+  const auto path = folder.path() / "quire.toml";
+  const auto write = [&](const std::string& limits) {
+    std::ofstream(path, std::ios::trunc) << "[limits]\n" << limits;
+  };
+  write("documents_per_query = 5\ndocument_tokens = 5000\n");
+  ServiceProcess service;
+  service.start(folder.path() / "store", {"--config=" + path.string()});
+  write("documents_per_query = 6\ndocument_tokens = 6000\n");
+  service.signal(SIGHUP);
+  EXPECT_TRUE(service.wait_for_log("limits.document_tokens"));
+  const auto again = service.json("POST", "/v1/admin/reload");
+  EXPECT_EQ(boost::json::serialize(at(again, "needs_restart")), R"(["limits.document_tokens"])");
+  const auto config = service.json("GET", "/v1/admin/config");
+  EXPECT_EQ(int_at(config, "limits.documents_per_query"), 6);
+  EXPECT_EQ(int_at(config, "limits.document_tokens"), 5000);
   EXPECT_EQ(service.stop(), 0);
 }
 

@@ -122,6 +122,14 @@ TEST(AuditLog, AFileThatCannotBeOpenedIsNamedAndTheOldOneStays) {
   EXPECT_EQ(lines_of(folder.file("old")).size(), 1u);
 }
 
+TEST(AuditLog, ACheckSaysWhatOpeningWouldAndMakesNoFile) {
+  const Folder folder;
+  EXPECT_TRUE(AuditLog::check(folder.file()).ok());
+  EXPECT_FALSE(fs::exists(folder.file()));
+  EXPECT_EQ(AuditLog::check(folder.file("none/audit.jsonl")).field(), "log.audit");
+  EXPECT_EQ(AuditLog::check(folder.file("")).field(), "log.audit");
+}
+
 TEST(AuditLog, AFullDiskCountsWhatIsLostAndTheFileSaysSoLater) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
   const Folder folder;

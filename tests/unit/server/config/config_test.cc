@@ -127,17 +127,39 @@ TEST(Config, OriginsAreChecked) {
 }
 
 TEST(Config, WhatThisBuildDoesNotHaveIsRefusedNotIgnored) {
-  for (const auto* flag : {"remote.url=http://x", "catalog.url=mysql://x", "cache.block_tokens=48",
-                           "retrieve.language=klingon", "trace.endpoint=127.0.0.1:4318",
-                           "trace.service_name=", "remote.lease_ms=999",
-                           "server.allowed_hosts=[\"*\"]", "server.allowed_hosts=http://x"}) {
+  for (const auto* flag :
+       {"remote.url=http://x", "catalog.url=mysql://x", "cache.block_tokens=48",
+        "retrieve.language=klingon", "trace.endpoint=127.0.0.1:4318",
+        "trace.service_name=", "remote.lease_ms=999", "server.allowed_hosts=[\"*\"]",
+        "server.allowed_hosts=http://x", "trace.endpoint=http://user:secret@host/v1/traces",
+        "retrieve.embeddings_url=https://secret@host/v1", "fetch.hosts=http://example.org/",
+        "model.max_model_len=5", "backup.path=data/backups"}) {
     Config c;
     ASSERT_TRUE(apply_flags({flag}, c).ok()) << flag;
     const auto s = check_config(c);
     ASSERT_FALSE(s.ok()) << flag;
     EXPECT_EQ(s.field(), std::string(flag).substr(0, std::string(flag).find('=')));
+    EXPECT_EQ(s.message().find("secret"), std::string::npos) << s.message();
   }
   EXPECT_TRUE(check_config(Config()).ok());
+}
+
+TEST(Config, PasswordsAreNotPrintedAndTheirChangeIsSeen) {
+  Config c;
+  ASSERT_TRUE(apply_flags({"remote.url=redis://u:one@h1,h2?sentinel_password=two",
+                           "catalog.url=postgresql://u:three@h/db"},
+                          c)
+                  .ok());
+  const std::string text = config_to_toml(c, true);
+  for (const auto* secret : {"one@", "=two", "three"})
+    EXPECT_EQ(text.find(secret), std::string::npos) << secret;
+  EXPECT_NE(text.find("postgresql://u:***@h/db"), std::string::npos);
+  Config other = c;
+  EXPECT_TRUE(changed_settings(c, other).empty());
+  other.catalog.url = "postgresql://u:four@h/db";
+  other.limits.document_tokens = 3;
+  EXPECT_EQ(changed_settings(c, other),
+            (std::vector<std::string>{"limits.document_tokens", "catalog.url"}));
 }
 
 TEST(Config, NamespacesWithKeysOfTheirOwnDoNotShareKv) {

@@ -1,0 +1,29 @@
+#include "server/config/shown_url.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+TEST(ShownUrl, SecretsAreHiddenAndTheRestStays) {
+  for (const auto& [url, shown] : {
+           std::pair{"redis://u:pw@h1:6379,h2", "redis://u:***@h1:6379,h2"},
+           {"redis://:p@ss/w@h", "redis://:***@h"},
+           {"rediss://h?ca=/a.pem&key=/k.pem", "rediss://h?ca=/a.pem&key=/k.pem"},
+           {"redis+sentinel://h/m?sentinel_user=s&sentinel_password=x&ca=y",
+            "redis+sentinel://h/m?sentinel_user=s&sentinel_password=***&ca=y"},
+           {"postgresql://h/db?user=u&password=x", "postgresql://h/db?user=u&password=***"},
+           {"postgresql://u@h/db?sslPassword=x", "postgresql://u@h/db?sslPassword=***"},
+           {"http://127.0.0.1:4318/v1/traces", "http://127.0.0.1:4318/v1/traces"},
+           {"https://u:pw@h:8/v1?a=b", "https://u:***@h:8/v1?a=b"},
+           {"s3://bucket/prefix?endpoint=http://h", "s3://bucket/prefix?endpoint=http://h"},
+           {"models/demo", "models/demo"},
+           {"", ""},
+       }) {
+    EXPECT_EQ(url_without_secrets(url), shown);
+    EXPECT_EQ(url_without_secrets(shown), shown);
+  }
+}
+
+}  // namespace
+}  // namespace quire
