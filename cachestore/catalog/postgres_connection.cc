@@ -72,7 +72,8 @@ std::string address_of(const Host& host) {
   std::string address;
   for (const auto& [name, value] : host) {
     // A name and its address are two options.
-    if (address.empty() || name == kPort) address += (address.empty() ? "" : ":") + value;
+    if (address.empty() || std::string_view(name) == kPort)
+      address += (address.empty() ? "" : ":") + value;
   }
   return address;
 }

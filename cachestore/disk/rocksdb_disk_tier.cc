@@ -438,7 +438,10 @@ Status RocksDbTier::read_placements() {
     it = places_.erase(it);
   }
   for (const auto& [id, placement] : places_) add_resident(id, placement.range.extent);
-  if (lost > 0)
+  if (lost > 0 && places_.empty())
+    log_warning("no KV of this store is there, as after a restore: contexts will be computed again",
+                {{"path", folder_.extents()}, {"segments", std::to_string(lost)}});
+  else if (lost > 0)
     log_error("extents are missing or too short: the contexts in them will be computed again",
               {{"path", folder_.extents()}, {"segments", std::to_string(lost)}});
   if (options_.read_only || bad.empty()) return {};

@@ -110,7 +110,7 @@ class Compressor : public NamedPlug<Compressor> {
 void register_plugs(PlugRegistry<Compressor>& plugs);
 /// The compressors of this build: the files in engine/compress/plugs.
 inline const PlugRegistry<Compressor>& compressors() {
-  return built_plugs<Compressor>({.field = "cache.compress"});
+  return built_plugs<Compressor>({.field = "cache.compress", .also = "auto, "});
 }
 
 }  // namespace quire

@@ -205,7 +205,10 @@ Status validate(const CacheOptions& options) {
   tables.push_back(options.decode == "auto" ? auto_decode_options().described()
                                             : retrievers().options(decode));
   if (compressors().has(compress) && retrievers().has(decode))
-    QUIRE_RETURN_IF_ERROR(check_options(options.options, tables));
+    QUIRE_RETURN_IF_ERROR(check_options(
+        options.options, tables,
+        {.without = "the choice of strategy, compress and decode",
+         .with = "the strategy, of cache.compress or of cache.decode as they are chosen"}));
   if (strategy) {
     QUIRE_RETURN_IF_ERROR(selectors().make(strategy->selector, options.options).status());
     QUIRE_RETURN_IF_ERROR(

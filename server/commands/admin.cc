@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include "base/index.h"
 #include "server/commands/client.h"
@@ -22,7 +23,7 @@ struct AdminFlags {
   ClientFlags client;
   std::vector<std::string> ids;
   std::string tier, file, by, request_id;
-  std::int64_t older_than_seconds = -1, target_bytes = 0;
+  std::int64_t older_than_seconds = -1, target_bytes = 0;  // as they were not given
   bool dry_run = false, force = false, as_json = false;
 };
 
@@ -165,9 +166,9 @@ void add_admin_command(CLI::App& app, CommandRun& run) {
   tier(e, "dram: copies in memory (default); disk: the KV itself");
   e->add_option("--older-than", flags->older_than_seconds,
                 "Only what was not used for so many seconds")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{10'000'000'000}));
   e->add_option("--target-bytes", flags->target_bytes, "Enough once so many bytes are gone")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
   e->add_flag("--dry-run", flags->dry_run, "Only say what would go");
   e->add_flag("--force", flags->force, "Also what is pinned");
   auto* p = add("pin", "Keep the KV of documents",
@@ -194,7 +195,8 @@ void add_admin_command(CLI::App& app, CommandRun& run) {
   });
   k->add_option("ID", flags->request_id, "Of `quire admin requests`")->required();
   add("config", "The effective settings", [](const AdminFlags& f) { return get(f, "config"); });
-  add("reload", "Read keys and limits again",
+  add("reload",
+      "Read keys, certificates and limits again; says which changed settings need a restart",
       [](const AdminFlags& f) { return post(f, "reload"); });
   add("drain", "Stop taking work; running requests finish",
       [](const AdminFlags& f) { return post(f, "drain"); });

@@ -95,8 +95,10 @@ int print_manual(const CLI::App& app) {
               escaped("context cache for retrieval-augmented generation").c_str());
   for (const Found& f : all) {
     const std::string title = f.path.empty() ? "quire" : "quire " + f.path;
-    std::printf(".SH \"%s\"\n.nf\n%s\n.fi\n", title.c_str(),
-                escaped(f.command->help(title, CLI::AppFormatMode::Normal)).c_str());
+    // App::help() would write the help of the command that runs in the place of its parents'.
+    const std::string help = f.command->get_formatter()->make_help(f.command, title,
+                                                                   CLI::AppFormatMode::Normal);
+    std::printf(".SH \"%s\"\n.nf\n%s\n.fi\n", title.c_str(), escaped(help).c_str());
   }
   std::printf(".SH SETTINGS OF THE SERVICE\n.nf\n%s\n.fi\n",
               escaped(config_to_toml(Config(), true)).c_str());

@@ -39,7 +39,7 @@ Result<std::uint64_t> bytes_of(const char* flag, const std::string& text) {
   return static_cast<std::uint64_t>(*bytes);
 }
 
-/// Returns seconds: "0.5s", "500ms" or "0.5".
+/// Returns the seconds of "0.5s" or "500ms".
 Result<double> seconds_of(const char* flag, const std::string& text) {
   std::size_t end = 0;
   double value = -1;
@@ -49,9 +49,9 @@ Result<double> seconds_of(const char* flag, const std::string& text) {
   }
   const std::string unit = text.substr(end);
   if (unit == "ms") value /= 1000;
-  if (!(value > 0) || (unit != "" && unit != "s" && unit != "ms"))
+  if (!(value > 0) || (unit != "s" && unit != "ms"))
     return Status::invalid(flag, std::string("--") + flag + " is '" + text +
-                                     "'; it must be a time such as 0.5s or 500ms");
+                                     "'; it must be a time with its unit, such as 0.5s or 500ms");
   return value;
 }
 
@@ -165,7 +165,7 @@ void add_plan_capacity_command(CLI::App& app, CommandRun& run) {
       ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
   c->add_option("--warmup", f.warmup, "Seconds that fill the tiers and are not counted")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   c->add_option("--per-host", f.per_host, "Replicas that share one host")
       ->check(CLI::Range(1u, 1024u))

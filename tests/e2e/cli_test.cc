@@ -6,6 +6,7 @@
 
 #include <boost/json/serialize.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -112,6 +113,30 @@ TEST(Cli, AWrongCommandLineIsTwoAndHelpIsZero) {
   EXPECT_NE(near.err.find("did you mean 'quire ingest'"), std::string::npos) << near.err;
   for (const std::string flag : {"--help", "--version"})
     EXPECT_EQ(run_process({QUIRE_BINARY, flag}).exit_code, 0);
+}
+
+TEST(Cli, AStoreThatIsNotThereIsNotMade) {
+  TempFolder folder;
+  for (const std::string command : {"verify", "gc", "upgrade", "stats"}) {
+    const auto r = run_process({QUIRE_BINARY, "store", command, "-p", folder.path().string()});
+    EXPECT_EQ(r.exit_code, 1) << command << r.out;
+    EXPECT_NE(r.err.find("there is no store at"), std::string::npos) << r.err;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Cli, TheManualHasTheUsageOfEachCommand) {
+  const auto r = run_process({QUIRE_BINARY, "completion", "man"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  for (const auto* usage : {"Usage: quire [OPTIONS]", "Usage: quire serve [OPTIONS]",
+                            "Usage: quire admin stats [OPTIONS]"})
+    EXPECT_NE(r.out.find(usage), std::string::npos) << usage;
+}
+
+TEST(Cli, AnUnknownInstructionSetIsSaidAndPassedOver) {
+  const auto r = run_process({"/usr/bin/env", "QUIRE_MAX_ISA=foo", QUIRE_BINARY, "--version"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.err.find("QUIRE_MAX_ISA is ignored"), std::string::npos) << r.err;
 }
 
 TEST(Cli, AnErrorAtStartIsSaidOnce) {

@@ -24,9 +24,9 @@ void add_question_flags(CLI::App& command, QuestionFlags& flags) {
       ->excludes("--document");
   command.add_option("--model", flags.model,
                      "Which of the service's models answers ('quire admin models' lists them)");
-  command
-      .add_option("-s,--strategy", flags.strategy, "How cached documents are used (see /v1/info)")
-      ->capture_default_str();
+  command.add_option("-s,--strategy", flags.strategy,
+                     "How cached documents are used (see /v1/info); else as the service's "
+                     "policy.strategy says");
   command.add_option("--max-tokens", flags.max_tokens, "Longest answer")->capture_default_str();
   command.add_option("--temperature", flags.temperature, "0: the likeliest token")
       ->capture_default_str();
@@ -45,7 +45,7 @@ json::object question_body(const QuestionFlags& flags) {
   o["max_tokens"] = flags.max_tokens;
   o["temperature"] = flags.temperature;
   if (!flags.system.empty()) o["system"] = flags.system;
-  o["cache"] = json::object{{"strategy", flags.strategy}};
+  if (!flags.strategy.empty()) o["cache"] = json::object{{"strategy", flags.strategy}};
   if (!flags.citation.empty()) o["prompt"] = json::object{{"citation", flags.citation}};
   return o;
 }

@@ -17,7 +17,7 @@ struct QuestionFlags {
   std::vector<std::string> documents;  ///< ids, in prompt order; empty: the service takes the best
   bool no_documents = false;           ///< ask without any
   std::string model;                   ///< one of the service's by name; empty: its own
-  std::string system, strategy = "auto";
+  std::string system, strategy;
   std::string citation;  ///< style of the citations in the answer; empty: none are in it
   std::int64_t max_tokens = 128;
   double temperature = 0;

@@ -75,9 +75,19 @@ void print_fates(const json::object& done) {
       done.contains("explain_url") ? std::string(done.at("explain_url").as_string()).c_str() : "-");
 }
 
+/// Prints an error in the command line's own words where the service names fields of the request.
+int refused(const Status& status) {
+  const int code = complain(status);
+  if (status.field() == "retrieve")
+    std::fprintf(stderr,
+                 "hint: other words or fewer conditions (--metadata) may find documents; "
+                 "--no-documents asks without any\n");
+  return code;
+}
+
 int stream(const QueryFlags& flags, json::object body) {
   const auto done = stream_answer(flags.client, std::move(body));
-  if (!done.ok()) return complain(done.status());
+  if (!done.ok()) return refused(done.status());
   print_citations(*done);
   print_fates(*done);
   return 0;
@@ -93,7 +103,7 @@ int query(const QueryFlags& flags) {
   request.body = to_text(body);
   add_affinity(flags.client, flags.asked.documents, request);
   const auto reply = client_call(flags.client, std::move(request));
-  if (!reply.ok()) return complain(reply.status());
+  if (!reply.ok()) return refused(reply.status());
   std::printf("%s\n", reply->body.c_str());
   return 0;
 }

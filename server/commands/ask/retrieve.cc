@@ -108,7 +108,7 @@ void add_retrieve_command(CLI::App& app, CommandRun& run) {
                 "Part of a text's score that goes on to documents whose titles it names")
       ->check(CLI::Range(0.0, 1.0));
   c->add_option("--min-score", flags->min_score, "Only what scores above this")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   add_metadata_flag(*c, flags->metadata);
   c->add_option("--rerank", flags->rerank,
