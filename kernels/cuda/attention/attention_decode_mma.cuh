@@ -234,12 +234,14 @@ struct DecodeAttentionTensorKernel {
       const int k = pass + first;
       const std::uint64_t from = device.shuffle(own, k);
       if (first >= kCopyRows || pack * 8 >= a.kv.head_dim) continue;
-      const auto* keys = reinterpret_cast<const Pack<E>*>(from) + pack;
+      // The address of a key that is not seen is none, so it is computed as a number.
+      const std::uint64_t keys = from + static_cast<std::uint64_t>(pack) * sizeof(Pack<E>);
+      const std::uint64_t values = keys + static_cast<std::uint64_t>(a.kv.kv_stride);
       const int at = (device.warp() * kWarpKeys + k) * (kRow / 8) + pack;
       const bool present = (seen >> k & 1) != 0;
-      device.copy_async_or_zero(packs, at, keys, present);
+      device.copy_async_or_zero(packs, at, reinterpret_cast<const Pack<E>*>(keys), present);
       device.copy_async_or_zero(packs, at + kKeys * (kRow / 8),
-                                keys + a.kv.kv_stride / static_cast<int>(sizeof(Pack<E>)), present);
+                                reinterpret_cast<const Pack<E>*>(values), present);
     }
     device.commit_copies();
     return seen;

@@ -197,7 +197,8 @@ TEST(AttentionRows, RefusesListsThatDoNotAscendOrLeaveTheCache) {
   std::vector<float> out, lse;
   for (const std::vector<std::int32_t>& bad :
        {std::vector<std::int32_t>{3, 3}, {4, 2}, {-1, 2}, {0, 20}}) {
-    const auto list_views = views({bad});
+    const std::vector<std::vector<std::int32_t>> lists{bad};
+    const auto list_views = views(lists);
     EXPECT_EQ(attention_rows({s.arguments(out, lse), list_views.data()}).code(),
               Code::kInvalidArgument);
   }

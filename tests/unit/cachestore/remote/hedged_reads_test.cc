@@ -102,9 +102,9 @@ TEST(HedgedReads, ASecondWayIsAskedWhereTheFirstGaveNoAnswerOnly) {
 }
 
 TEST(HedgedReads, WhileOneIsSilentTheNextIsAskedAndTheFirstAnswerCounts) {
-  HedgedReads reads({false, true});
   Gate gate;
   std::promise<bool> still_wanted;
+  HedgedReads reads({false, true});
   auto found = start(reads, [&](std::size_t source, const auto& alive) -> std::optional<Found> {
     if (source == 0) {
       gate.wait();
@@ -152,8 +152,8 @@ TEST(HedgedReads, WithoutHedgesTheSilentOneIsWaitedFor) {
 }
 
 TEST(HedgedReads, ASilentSecondWayIsNotWaitedForOnceAllOthersHaveNone) {
+  Gate second, first;  // the read of the second way goes on behind the answer
   HedgedReads reads({false, true, false});
-  Gate second, first;
   auto found = start(reads, [&](std::size_t source, const auto&) -> std::optional<Found> {
     if (source == 1) {
       first.open();
@@ -183,9 +183,9 @@ TEST(HedgedReads, TheDeadlineEndsTheSearch) {
 }
 
 TEST(HedgedReads, FewReadsAskTwiceAtOnceAndTheOthersHaveTheirTurn) {
-  HedgedReads reads({false, true});
   Gate gate;
   std::atomic<int> second{0};
+  HedgedReads reads({false, true});
   std::vector<std::future<Found>> found;
   for (int i = 0; i < 4; ++i)
     found.push_back(start(reads, [&](std::size_t source, const auto&) -> std::optional<Found> {

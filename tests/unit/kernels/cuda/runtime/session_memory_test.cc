@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -43,7 +44,7 @@ TEST_F(SessionMemoryTest, CountsEveryByteOfEveryKindOverRandomUse) {
   int refused = 0;
   for (int i = 0; i < 2000; ++i) {
     if (rng() % 8 < 5 || live.empty()) {
-      const MemoryKind kind = kKinds[rng() % 3];
+      const MemoryKind kind = kKinds[rng() % std::size(kKinds)];
       const auto bytes = static_cast<std::int64_t>(1 + rng() % (4 * kMiB));
       const auto p = memory->allocate(kind, bytes);
       if (p.ok()) {
