@@ -25,6 +25,11 @@ std::vector<std::string> ExpiryQueue::due(std::int64_t now_ms, std::size_t at_mo
   return out;
 }
 
+bool ExpiryQueue::contains(const std::string& document) const {
+  std::lock_guard lock(mu_);
+  return times_.contains(document);
+}
+
 std::size_t ExpiryQueue::size() const {
   std::lock_guard lock(mu_);
   return order_.size();

@@ -21,6 +21,8 @@ class ExpiryQueue {
   void set(const std::string& document, std::optional<std::int64_t> when_ms);
   /// Returns up to `at_most` documents whose time is not after `now_ms`, earliest first.
   std::vector<std::string> due(std::int64_t now_ms, std::size_t at_most) const;
+  /// Returns whether the document expires at some time.
+  bool contains(const std::string& document) const;
   std::size_t size() const;
 
  private:

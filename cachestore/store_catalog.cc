@@ -48,10 +48,6 @@ std::string shared_head(const DocumentManifest& m) {
   return record::encode_head(head);
 }
 
-/// A use is told to the other replicas once it moves the end of the document by this part of its
-/// TTL.
-constexpr std::int64_t kUseParts = 20;
-
 }  // namespace
 
 Status StoreImpl::start_catalog() {

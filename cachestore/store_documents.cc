@@ -28,6 +28,11 @@ Status check_version(const CommitOptions& options, std::uint64_t version) {
                               std::to_string(*options.expected_version));
 }
 
+/// A document that was deleted and posted anew begins at version 1 again.
+bool is_same_version(const DocumentManifest& a, const DocumentManifest& b) {
+  return a.version == b.version && a.created_ms == b.created_ms && a.content_hash == b.content_hash;
+}
+
 constexpr std::size_t kMaxPendingUses = 4096;
 
 }  // namespace
@@ -54,12 +59,17 @@ void StoreImpl::watch_documents(DocumentWatcher watcher) {
   watcher_ = std::move(watcher);
 }
 
-void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
+StoreImpl::Use StoreImpl::pending_use(std::string_view key) {
   std::lock_guard lock(mu_);
-  auto it = uses_.find(std::string(key));
-  if (it == uses_.end()) return;
-  m->hits += it->second.hits;
-  m->last_used_ms = std::max(m->last_used_ms, it->second.last_ms);
+  const auto it = uses_.find(std::string(key));
+  return it == uses_.end() ? Use() : it->second;
+}
+
+void StoreImpl::add_pending_use(std::string_view key, DocumentManifest* m) {
+  const Use use = pending_use(key);
+  const bool has_taken = use.taken > 0 && m->hits == use.hits_written;
+  m->hits += has_taken ? use.hits - use.taken : use.hits;
+  m->last_used_ms = std::max(m->last_used_ms, use.last_ms);
 }
 
 Result<DocumentManifest> StoreImpl::read_stored_head(std::string_view ns, std::string_view id) {
@@ -77,30 +87,37 @@ Result<DocumentManifest> StoreImpl::read_stored_head(std::string_view ns, std::s
 }
 
 Result<DocumentManifest> StoreImpl::read_head(std::string_view ns, std::string_view id) {
+  // A writer forgets uses once it has written a head with them. Whoever looks only after reading
+  // the head before that one finds them nowhere, and takes a document in use for expired.
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  const std::int64_t used_ms = pending_use(key).last_ms;
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest m, read_stored_head(ns, id));
-  add_pending_use(catalog_key(kHeadKind, ns, id), &m);
+  add_pending_use(key, &m);
+  m.last_used_ms = std::max(m.last_used_ms, used_ms);
   return m;
 }
 
-StoreImpl::TakenUse::TakenUse(StoreImpl& store, const std::string& key) : store_(store), key_(key) {
-  std::lock_guard lock(store_.mu_);
-  auto it = store_.uses_.find(key_);
-  if (it == store_.uses_.end()) return;
-  use_ = it->second;
-  store_.uses_.erase(it);
-}
+StoreImpl::TakenUse::TakenUse(StoreImpl& store, const std::string& key)
+    : store_(store), key_(key), use_(store.pending_use(key)) {}
 
 void StoreImpl::TakenUse::add_to(DocumentManifest* m) const {
   m->hits += use_.hits;
   m->last_used_ms = std::max(m->last_used_ms, use_.last_ms);
+  std::lock_guard lock(store_.mu_);
+  const auto it = store_.uses_.find(key_);
+  if (it == store_.uses_.end()) return;
+  it->second.taken = std::min(use_.hits, it->second.hits);
+  it->second.hits_written = m->hits;
 }
 
-StoreImpl::TakenUse::~TakenUse() {
-  if (written_ || use_.hits == 0) return;
+void StoreImpl::TakenUse::set_written() {
   std::lock_guard lock(store_.mu_);
-  Use& now = store_.uses_[key_];
-  now.hits += use_.hits;
-  now.last_ms = std::max(now.last_ms, use_.last_ms);
+  const auto it = store_.uses_.find(key_);
+  if (it == store_.uses_.end()) return;
+  Use& pending = it->second;
+  pending.hits -= std::min(pending.hits, use_.hits);
+  pending.taken = 0;
+  if (pending.hits == 0) store_.uses_.erase(it);
 }
 
 Result<DocumentManifest> StoreImpl::commit_document(
@@ -243,7 +260,7 @@ Result<DocumentManifest> StoreImpl::get_document(std::string_view ns, std::strin
   for (int attempt = 0; attempt < 100; ++attempt) {
     auto bytes = disk_->get(Family::kCatalog, catalog_key(kTokensKind, ns, id));
     QUIRE_ASSIGN_OR_RETURN(DocumentManifest again, get_document_head(ns, id));
-    if (again.version != m.version) {
+    if (!is_same_version(again, m)) {
       m = std::move(again);
       continue;
     }
@@ -263,7 +280,7 @@ Result<std::string> StoreImpl::get_text(std::string_view ns, std::string_view id
   while (bytes.code() == Code::kNotFound) {
     // Deleted or replaced in between; the text of another version lies elsewhere.
     QUIRE_ASSIGN_OR_RETURN(DocumentManifest now, get_document_head(ns, id));
-    if (now.version == m.version) return no_document(ns, id);
+    if (is_same_version(now, m)) return no_document(ns, id);
     m = std::move(now);
     bytes = disk_->get(Family::kCatalog, text_key(m));
   }
@@ -346,9 +363,7 @@ Status StoreImpl::add_companions(const DocumentManifest& document,
   QUIRE_ASSIGN_OR_RETURN(DocumentManifest old, read_stored_head(ns, id));
   use.add_to(&old);
   if (is_expired(old, now_ms())) return no_document(ns, id);
-  // One that was deleted and posted anew begins at version 1 again.
-  if (old.version != document.version || old.created_ms != document.created_ms ||
-      old.content_hash != document.content_hash)
+  if (!is_same_version(old, document))
     return Status::precondition("the document '" + id + "' has changed since it was read");
   DocumentManifest next = old;
   const auto named = segment_keys(old);
@@ -415,6 +430,9 @@ Status StoreImpl::delete_document(std::string_view ns, std::string_view id,
 
 Result<std::uint64_t> StoreImpl::expire(std::int64_t now) {
   QUIRE_RETURN_IF_ERROR(check_writable());
+  // After a crash only what is written keeps a document that is in use.
+  if (Status s = flush_uses(/*all=*/false); !s.ok())
+    log_warning("usage counts were not written", {{"reason", s.to_string()}});
   constexpr std::size_t kAtOnce = 1000;
   std::uint64_t n = 0;
   for (;;) {
@@ -468,7 +486,18 @@ void StoreImpl::touch_document(std::string_view ns, std::string_view id) {
   });
 }
 
-Status StoreImpl::flush_uses() {
+bool StoreImpl::use_moves_end(std::string_view ns, std::string_view id) {
+  const std::string key = catalog_key(kHeadKind, ns, id);
+  if (!expiries_.contains(key)) return false;  // nothing is read for a document that never ends
+  auto m = read_stored_head(ns, id);
+  if (!m.ok() || m->ttl_anchor != TtlAnchor::kLastUsed || !m->ttl_seconds) return false;
+  const std::int64_t stored = m->effective_expiry_ms().value_or(0);
+  add_pending_use(key, &*m);
+  const std::int64_t moved = m->effective_expiry_ms().value_or(0) - stored;
+  return moved > 0 && static_cast<std::uint64_t>(moved / (1000 / kUseParts)) >= *m->ttl_seconds;
+}
+
+Status StoreImpl::flush_uses(bool all) {
   std::vector<std::string> keys;
   {
     std::lock_guard lock(mu_);
@@ -477,6 +506,7 @@ Status StoreImpl::flush_uses() {
   for (const auto& key : keys) {
     const auto split = key.find('\0');
     const std::string ns = key.substr(1, split - 1), id = key.substr(split + 1);
+    if (!all && !use_moves_end(ns, id)) continue;
     const DocumentLock lock(*this, ns, id);
     TakenUse use(*this, key);
     auto head = read_stored_head(ns, id);

@@ -384,9 +384,11 @@ std::size_t StoreImpl::reap() {
                   {{"reason", s.to_string()}});
     }
     // What is deleted here must not stay readable elsewhere. A replica that still has the document
-    // computes its KV again.
+    // computes its KV again. The same context may belong to a document again by now.
     if (item.reason == FreeReason::kUnreferenced && remote_ && item.committed)
-      remote_->remove(*item.info);
+      remote_->remove(*item.info, [segments = segments_, key = item.info->key] {
+        return segments->is_referenced(key);
+      });
   }
   {
     std::lock_guard lock(mu_);

@@ -194,7 +194,13 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   struct Use {
     std::uint64_t hits = 0;
     std::int64_t last_ms = 0;
+    /// So many of the hits a writer adds to the head, which then has `hits_written`: a reader that
+    /// finds that number does not add them again.
+    std::uint64_t taken = 0, hits_written = 0;
   };
+  /// A use is written, and told to other replicas, once it moves the end of the document by this
+  /// part of its TTL.
+  static constexpr std::int64_t kUseParts = 20;
   /// Allows one writer per document without blocking readers. Its destructor calls the watcher.
   class DocumentLock {
    public:
@@ -208,22 +214,21 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
     const std::string ns_, id_, key_;
   };
 
-  /// Holds the pending uses of a document while they are written to its head. Unless written, they
-  /// become pending again.
+  /// The pending uses of a document, whose lock is held, while they are written to its head. They
+  /// stay pending until they are written, so that readers do not take the document for expired.
   class TakenUse {
    public:
     TakenUse(StoreImpl& store, const std::string& key);
-    ~TakenUse();
     TakenUse(const TakenUse&) = delete;
     TakenUse& operator=(const TakenUse&) = delete;
     void add_to(DocumentManifest* manifest) const;
-    void set_written() { written_ = true; }
+    /// Forgets them; uses that came meanwhile stay pending.
+    void set_written();
 
    private:
     StoreImpl& store_;
     const std::string key_;
     Use use_;
-    bool written_ = false;
   };
 
   Status check_writable() const;
@@ -269,6 +274,7 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
                          std::optional<std::int64_t> if_expired_at,
                          const CommitOptions& options = {});
   void reschedule(const std::string& ns, const std::string& id, std::int64_t now_ms);
+  Use pending_use(std::string_view key);
   void add_pending_use(std::string_view key, DocumentManifest* manifest);
   void count_document(const DocumentManifest& manifest, int sign);
   /// Adds to the batch what the index needs when a document changes; null: there is none.
@@ -281,7 +287,11 @@ class StoreImpl final : public AdminStore, private CatalogCopy {
   bool add_to_page(const ListOptions& options, DocumentManifest manifest, std::int64_t now,
                    DocumentList* list);
   Status index_documents();
-  Status flush_uses();
+  /// Writes pending uses. `all` is false for those only that a crash must not take, as the document
+  /// would end too early without them.
+  Status flush_uses(bool all = true);
+  /// Returns whether the pending uses of a document move its end by much.
+  bool use_moves_end(std::string_view ns, std::string_view id);
 
   // ---- the shared catalog: store_catalog.cc, store_records.cc ----
   void keep_shared_meta(std::string_view name, const std::string& value);

@@ -189,6 +189,10 @@ class StoreImpl::TermCursor {
 bool StoreImpl::add_to_page(const ListOptions& options, DocumentManifest m, std::int64_t now,
                             DocumentList* list) {
   add_pending_use(catalog_key(kHeadKind, m.ns, m.id), &m);
+  // The head may have been read before a writer put uses into it that were pending until then.
+  if (m.ttl_anchor == TtlAnchor::kLastUsed && is_expired(m, now)) {
+    if (auto again = read_head(m.ns, m.id); again.ok()) m = std::move(*again);
+  }
   if (is_expired(m, now) || (options.status && m.status != *options.status) ||
       !metadata_matches(m.metadata_json, options.metadata) ||
       (options.filter && !options.filter(m)))

@@ -37,10 +37,11 @@ void StoreImpl::recall_async(RecallRequest request, RecallDone done) {
            // Who computes may have begun late, and may compute something else first.
            const double ms = std::isfinite(request.worth_ms) ? 2 * request.worth_ms : 0;
            const auto until = after_ms(ms + static_cast<double>(options_.remote.lease.count()));
-           remote_->take_turn(turn_of(request), until, [this, request, done](RemoteTurn turn) {
+           const auto taken = [this, request, done](RemoteTurn turn) {
              if (turn == RemoteTurn::kStored) return recall(request, done);
              done(Status::not_found("no shared tier has this context"));
-           });
+           };
+           remote_->take_turn(turn_of(request), until, taken, request.unwanted);
          });
 }
 

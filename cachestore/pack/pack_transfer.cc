@@ -40,6 +40,31 @@ Status write_segment(AdminStore& store, const SegmentHandle& segment, PackWriter
   return {};
 }
 
+/// Reads a ready document and its text, which belong together. Returns false if there is none, as
+/// it was deleted or replaced meanwhile or cannot be read.
+bool read_document(AdminStore& store, const std::string& ns, const std::string& id,
+                   PackDocument* out) {
+  constexpr int kMostReads = 10;
+  for (int i = 0; i < kMostReads; ++i) {
+    auto manifest = store.get_document(ns, id);
+    if (!manifest.ok() || manifest->status != DocumentStatus::kReady) return false;
+    auto text = store.get_text(ns, id);
+    const auto after = store.get_document_head(ns, id);
+    if (!after.ok()) return false;
+    // A document that was deleted and posted anew begins at version 1 again.
+    if (after->version != manifest->version || after->created_ms != manifest->created_ms ||
+        after->content_hash != manifest->content_hash)
+      continue;
+    if (!text.ok()) return false;
+    out->manifest = std::move(*manifest);
+    out->text = std::move(*text);
+    return true;
+  }
+  log_warning("a document was left out of an export: it changes faster than it can be read",
+              {{"namespace", ns}, {"document_id", id}});
+  return false;
+}
+
 /// Imports one document into the store.
 class Importer {
  public:
@@ -184,14 +209,11 @@ Status export_documents(AdminStore& store, const std::string& ns,
   QUIRE_RETURN_IF_ERROR(writer.header(header));
   std::unordered_set<ContextKey, DigestHash> written;
   for (const auto& id : ids) {
-    auto manifest = store.get_document(ns, id);
-    // The document was deleted or replaced meanwhile
-    if (!manifest.ok() || manifest->status != DocumentStatus::kReady) continue;
-    const auto text = store.get_text(ns, id);
-    if (!text.ok()) continue;
-    manifest->companions.clear();  // companions are not exported
-    QUIRE_RETURN_IF_ERROR(writer.document(*manifest, *text));
-    for (const auto& chunk : manifest->chunks) {
+    PackDocument document;
+    if (!read_document(store, ns, id, &document)) continue;
+    document.manifest.companions.clear();  // companions are not exported
+    QUIRE_RETURN_IF_ERROR(writer.document(document.manifest, document.text));
+    for (const auto& chunk : document.manifest.chunks) {
       if (chunk.key.is_zero() || written.contains(chunk.key)) continue;
       const auto segment = store.peek_segment(chunk.key);
       if (!segment) continue;

@@ -322,8 +322,8 @@ void RemoteCache::write(SegmentHandle segment, ReadPayload read) {
   changed_.notify_all();
 }
 
-void RemoteCache::remove(const SegmentInfo& segment) {
-  if (!writes()) return;
+void RemoteCache::remove(const SegmentInfo& segment, std::function<bool()> is_wanted) {
+  if (!writes() || (is_wanted && is_wanted())) return;
   // A write that is queued after this must not find that the tiers have it.
   for (const auto& tier : tiers_) remember(*tier, segment.key, false);
   {
@@ -332,14 +332,17 @@ void RemoteCache::remove(const SegmentInfo& segment) {
     queue_.push_back({.kind = Write::Kind::kRemove,
                       .key = segment.key,
                       .name = name_of(segment.key, segment.fingerprint, segment.tenant),
-                      .tenant = segment.tenant});
+                      .tenant = segment.tenant,
+                      .is_wanted = std::move(is_wanted)});
     ++queued_;
   }
   changed_.notify_all();
 }
 
-void RemoteCache::take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done) {
-  leases_->take(std::move(turn.lease), std::move(turn.segment), until, std::move(done));
+void RemoteCache::take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done,
+                            std::stop_token unwanted) {
+  leases_->take(std::move(turn.lease), std::move(turn.segment), until, std::move(done),
+                std::move(unwanted));
 }
 
 bool RemoteCache::has_turn(const Turn& turn) const {
@@ -382,7 +385,7 @@ void RemoteCache::run_writer() {
         if (!knows(info.key))
           count_out(info.tenant, name_of(info.key, info.fingerprint, info.tenant));
       }
-      if (write.kind == Write::Kind::kRemove) {
+      if (write.kind == Write::Kind::kRemove && !(write.is_wanted && write.is_wanted())) {
         bool removed = true;
         for (const auto& tier : tiers_) {
           remember(*tier, write.key, false);

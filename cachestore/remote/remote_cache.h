@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -74,14 +75,16 @@ class RemoteCache {
     std::string lease, segment;
   };
   /// Takes a turn; it needs takes_turns().
-  void take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done);
+  void take_turn(Turn turn, Clock::time_point until, RemoteLeases::Done done,
+                 std::stop_token unwanted = {});
   bool has_turn(const Turn& turn) const;
   /// Ends the turn once all that was queued before is written or given up.
   void end_turn(Turn turn);
   /// Waits until all that was queued before is written or given up.
   void wait_written();
-  /// Queues a segment for deletion.
-  void remove(const SegmentInfo& segment);
+  /// Queues a segment for deletion, unless it is wanted; empty: it is not. That is asked at once
+  /// and, on the writer's thread, when its turn has come: what was written meanwhile stays.
+  void remove(const SegmentInfo& segment, std::function<bool()> is_wanted = {});
   /// Returns whether a tier has, or had when it was asked last, this segment.
   bool knows(const ContextKey& key) const;
   RemoteStats stats() const;
@@ -111,7 +114,8 @@ class RemoteCache {
     ContextKey key{};    ///< for kPut and kRemove
     std::string name{};  ///< for kRemove, with `tenant`
     std::string tenant{};
-    Turn turn{};  ///< for kEndTurn
+    std::function<bool()> is_wanted{};  ///< for kRemove; empty: it is not
+    Turn turn{};                        ///< for kEndTurn
   };
 
   std::optional<Result<RecalledSegment>> ask(Tier& tier, const RemoteWanted& wanted,

@@ -47,8 +47,8 @@ std::optional<RemoteTurn> RemoteLeases::take_held(const std::string& lease,
   return RemoteTurn::kOwn;
 }
 
-void RemoteLeases::take(std::string lease, std::string segment, Clock::time_point until,
-                        Done done) {
+void RemoteLeases::take(std::string lease, std::string segment, Clock::time_point until, Done done,
+                        std::stop_token unwanted) {
   if (const auto turn = take_held(lease, segment)) return done(*turn);
   bool refused = true;
   {
@@ -56,8 +56,8 @@ void RemoteLeases::take(std::string lease, std::string segment, Clock::time_poin
     const bool full = waiting_.size() >= kMaxWaiting || held_.size() >= kMaxHeld;
     if (full) ++unavailable_;
     if (!stopping_ && !full) {
-      waiting_.push_back(
-          {std::move(lease), std::move(segment), until, Clock::now(), kFirstPause, done});
+      waiting_.push_back({std::move(lease), std::move(segment), until, Clock::now(), kFirstPause,
+                          done, std::move(unwanted)});
       refused = false;
     }
   }
@@ -150,6 +150,8 @@ bool RemoteLeases::attempt(const Waiting& waiting) {
     waiting.done(turn);
     return true;
   };
+  // The pauses are short, so a stop request need not wake the thread.
+  if (waiting.unwanted.stop_requested()) return over(RemoteTurn::kNone, nullptr);
   if (const auto turn = take_held(waiting.lease, waiting.segment)) return over(*turn, nullptr);
   if (!breaker_.allow(now)) return over(RemoteTurn::kNone, &unavailable_);
   const auto mine = tier_.take_lease(waiting.lease, token_, options_.lease, soon());

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -40,8 +41,10 @@ class RemoteLeases {
   ~RemoteLeases() { stop(); }
 
   /// Takes a segment under a lease. While another replica has the lease and not yet written the
-  /// segment, this waits until `until`. A segment that was taken here already gives kNone.
-  void take(std::string lease, std::string segment, Clock::time_point until, Done done);
+  /// segment, this waits until `until`. A segment that was taken here already gives kNone, and so
+  /// does, soon, a stop request of `unwanted` while it waits.
+  void take(std::string lease, std::string segment, Clock::time_point until, Done done,
+            std::stop_token unwanted = {});
   /// Returns whether the segment was taken here, and has not ended.
   bool holds(const std::string& lease, const std::string& segment) const;
   /// Ends a segment; after the last one its lease is given back soon. One that was not taken is
@@ -61,6 +64,7 @@ class RemoteLeases {
     Clock::time_point until, next;
     std::chrono::milliseconds pause{0};
     Done done;
+    std::stop_token unwanted;
   };
 
   void run();

@@ -170,6 +170,23 @@ TEST_F(StoreRemoteTest, ATurnWithoutAResultIsTheNextOnes) {
   EXPECT_EQ(counts(a).written, 0u);
 }
 
+TEST_F(StoreRemoteTest, WhoDoesNotWantAContextAnyMoreDoesNotWaitForItsTurn) {
+  shared->leases = true;
+  open_both();
+  RecallRequest turn = turn_for(1);
+  EXPECT_EQ(recall(*a, turn).code(), Code::kNotFound);
+  std::stop_source unwanted;
+  turn.unwanted = unwanted.get_token();
+  std::promise<Result<SegmentHandle>> at_b;
+  b->recall_async(turn, [&](Result<SegmentHandle> r) { at_b.set_value(std::move(r)); });
+  while (shared->takes < 2) std::this_thread::yield();
+  unwanted.request_stop();
+  auto reply = at_b.get_future();
+  EXPECT_EQ(reply.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  b.reset();
+  EXPECT_EQ(reply.get().code(), Code::kNotFound);
+}
+
 TEST_F(StoreRemoteTest, WhoWritesNothingOrHasNoLeasesTakesNoTurns) {
   shared->leases = true;
   RemoteOptions read;
@@ -475,6 +492,30 @@ TEST_F(StoreRemoteTest, DeletingTheDocumentDeletesWhatWasShared) {
   ASSERT_OK(a->delete_document("default", "d", {}));
   while (shared->has(name_of(1))) std::this_thread::yield();
   EXPECT_EQ(shared->removes, 1);
+}
+
+TEST_F(StoreRemoteTest, WhatADocumentNamesAgainStaysShared) {
+  a.reset();
+  a = open(disk_a, {});  // it writes behind
+  ASSERT_OK(test::put_document(*a, "d", {1}));
+  while (!a->is_shared(test::key_of(1))) std::this_thread::yield();
+  // The removal waits behind a write until another document has the same context.
+  std::promise<void> go;
+  const auto gone = go.get_future().share();
+  const auto asked = std::make_shared<std::atomic<int>>(0);
+  shared->fault = [gone, asked](std::string_view) {
+    ++*asked;
+    return gone.wait(), Status();
+  };
+  ASSERT_OK(test::put_document(*a, "e", {2}));
+  while (*asked == 0) std::this_thread::yield();
+  ASSERT_OK(a->delete_document("default", "d"));
+  while (a->remote_stats().queued_writes == 0) std::this_thread::yield();
+  ASSERT_OK(test::put_document(*a, "f", {1}));
+  go.set_value();
+  while (!a->is_shared(test::key_of(1))) std::this_thread::yield();
+  EXPECT_EQ(shared->removes, 0);
+  EXPECT_TRUE(shared->has(name_of(1)));
 }
 
 TEST_F(StoreRemoteTest, AnOutdatedSegmentIsReplacedThere) {

@@ -14,6 +14,8 @@ TEST(ExpiryQueue, GivesWhatIsDueEarliestFirst) {
   q.set("b", 20);
   q.set("never", std::nullopt);
   EXPECT_EQ(q.size(), 3u);
+  EXPECT_TRUE(q.contains("a"));
+  EXPECT_FALSE(q.contains("never"));
   EXPECT_EQ(q.due(9, 10), Names{});
   EXPECT_EQ(q.due(10, 10), Names{"a"});
   EXPECT_EQ(q.due(25, 10), (Names{"a", "b"}));

@@ -6,7 +6,9 @@
 
 #include <future>
 #include <memory>
+#include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "tests/support/harness/memory_remote.h"
 #include "tests/support/status_matchers.h"
@@ -40,11 +42,13 @@ class RemoteLeasesTest : public ::testing::Test {
     }
     /// Takes a segment under the lease of its first letter.
     std::future<RemoteTurn> take(const std::string& segment,
-                                 milliseconds wait = std::chrono::minutes(5)) {
+                                 milliseconds wait = std::chrono::minutes(5),
+                                 std::stop_token unwanted = {}) {
       auto promise = std::make_shared<std::promise<RemoteTurn>>();
       auto out = promise->get_future();
-      leases.take(segment.substr(0, 1), segment, Clock::now() + wait,
-                  [promise](RemoteTurn turn) { promise->set_value(turn); });
+      leases.take(
+          segment.substr(0, 1), segment, Clock::now() + wait,
+          [promise](RemoteTurn turn) { promise->set_value(turn); }, std::move(unwanted));
       return out;
     }
     bool holds(const std::string& segment) { return leases.holds(segment.substr(0, 1), segment); }
@@ -148,6 +152,21 @@ TEST_F(RemoteLeasesTest, NobodyWaitsLongerThanHeSaid) {
   EXPECT_EQ(b->take("x", milliseconds(50)).get(), RemoteTurn::kNone);
   EXPECT_EQ(b->leases.stats().given_up, 1u);
   EXPECT_TRUE(a->holds("x"));
+}
+
+TEST_F(RemoteLeasesTest, WhoDoesNotWantItAnyMoreWaitsNoLonger) {
+  const auto a = replica(), b = replica();
+  EXPECT_EQ(a->take("x").get(), RemoteTurn::kOwn);
+  std::stop_source unwanted;
+  auto at_b = b->take("x", std::chrono::minutes(5), unwanted.get_token());
+  auto other = b->take("x");
+  ASSERT_TRUE(soon([&] { return shared->takes >= 3; }));
+  unwanted.request_stop();
+  EXPECT_EQ(at_b.get(), RemoteTurn::kNone);
+  EXPECT_EQ(b->leases.stats().given_up, 0u);
+  EXPECT_EQ(other.wait_for(milliseconds(0)), std::future_status::timeout);
+  a->end("x");
+  EXPECT_EQ(other.get(), RemoteTurn::kOwn);
 }
 
 TEST_F(RemoteLeasesTest, ATakenLeaseIsNotGivenBackByAnother) {
