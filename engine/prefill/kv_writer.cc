@@ -7,6 +7,13 @@
 #include "kernels/parallel.h"
 
 namespace quire {
+namespace {
+
+/// How long another writer of the same context is waited for, and how often it is looked at.
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::milliseconds kPause{5};
+
+}  // namespace
 
 KvWriter::KvWriter(Store& store, const RopeTable& rope, std::int32_t num_heads,
                    std::string fingerprint)
@@ -61,6 +68,11 @@ void KvWriter::run() {
   }
 }
 
+bool KvWriter::wait(std::chrono::milliseconds time) {
+  std::unique_lock lock(mu_);
+  return !cv_.wait_for(lock, time, [this] { return stopping_; });
+}
+
 Result<WrittenContext> KvWriter::write(const Job& job) {
   const auto started = Clock::now();
   const KvLayout& layout = job.kv->layout;
@@ -75,9 +87,16 @@ Result<WrittenContext> KvWriter::write(const Job& job) {
   }
   for (const auto& record : records) out.sketch_bytes += count_of(record);
   const auto bytes = static_cast<std::uint64_t>(layout.total_bytes() + out.sketch_bytes);
-  auto writer = store_.begin_segment(job.key,
-                                     layout.segment(static_cast<std::uint32_t>(records.size()) - 1),
-                                     bytes, job.tenant, fingerprint_);
+  const auto begin = [&] {
+    return store_.begin_segment(job.key,
+                                layout.segment(static_cast<std::uint32_t>(records.size()) - 1),
+                                bytes, job.tenant, fingerprint_);
+  };
+  auto writer = begin();
+  // An import or a recall may be writing the same context. Its copy is as good as this one.
+  const auto patience = Clock::now() + kPatience;
+  while (writer.code() == Code::kUnavailable && Clock::now() < patience && wait(kPause))
+    writer = begin();
   if (!writer.ok()) {
     if (writer.code() != Code::kAlreadyExists) return writer.status();
     auto found = store_.find_segment(job.key);

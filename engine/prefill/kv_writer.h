@@ -2,6 +2,7 @@
 /// engine thread.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -45,6 +46,8 @@ class KvWriter {
 
  private:
   void run();
+  /// Waits. Returns false at once when it is stopping.
+  bool wait(std::chrono::milliseconds time);
   Result<WrittenContext> write(const Job& job);
 
   Store& store_;

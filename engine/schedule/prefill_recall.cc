@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <utility>
 
 #include "base/sha256.h"
@@ -45,6 +46,7 @@ struct PrefillRecall::Shared {
   Submit submit;                             // guarded by mu; empty: stopped
   std::map<std::uint64_t, Waiting> waiting;  // guarded by mu
   std::uint64_t next = 0;                    // guarded by mu
+  std::stop_source stopping;                 // ends reads, and waiting for a turn
 };
 
 PrefillRecall::PrefillRecall(Store& store, Submit submit)
@@ -55,6 +57,7 @@ PrefillRecall::PrefillRecall(Store& store, Submit submit)
 void PrefillRecall::start(RecallRequest wanted, PrefillRequest request, PrefillTask::Done done) {
   const ContextKey key = wanted.key;
   wanted.turn = turn_of(wanted, request);
+  wanted.unwanted = shared_->stopping.get_token();
   const auto end_turn = [store = &store_, wanted] { store->end_turn(wanted); };
   std::uint64_t id = 0;
   bool stopped = false;
@@ -91,6 +94,7 @@ void PrefillRecall::stop() {
     shared_->submit = nullptr;
     waiting.swap(shared_->waiting);
   }
+  shared_->stopping.request_stop();
   for (auto& [id, w] : waiting) w.done(Status::unavailable("the engine is stopping"));
 }
 
