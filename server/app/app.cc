@@ -311,8 +311,10 @@ bool App::begin_idempotent(Call& call) {
                                                   call.changes_something()
                                                       ? IdempotencyStore::Keep::kRestart
                                                       : IdempotencyStore::Keep::kRunning);
-  if (found.ok() && found->outcome == IdempotencyStore::Outcome::kFirst) return true;
-  call.idempotency_slot.clear();
+  if (found.ok() && found->outcome == IdempotencyStore::Outcome::kFirst) {
+    call.holds_slot = true;
+    return true;
+  }
   if (!found.ok()) {
     call.fail(ingest_problem(found.status()));
   } else if (found->outcome == IdempotencyStore::Outcome::kReplay) {
@@ -418,8 +420,7 @@ void App::on_finished(Exchange& exchange, const ExchangeSummary& summary) {
     services_.timers->at(TimerQueue::Clock::now() + kAfterLargeBody, [&services = services_] {
       (void)services.workers->post(return_free_memory);
     });
-  if (!call->idempotency_slot.empty() && summary.status >= 500)
-    services_.idempotency->forget(call->idempotency_slot);
+  if (summary.status >= 500) call->release_slot();
   const std::string_view endpoint = call->route ? call->route->endpoint : "none";
   const double seconds = std::chrono::duration<double>(summary.duration).count();
   services_.metrics->request_finished(endpoint, summary.status, seconds, call->ns);

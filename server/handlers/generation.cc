@@ -606,9 +606,9 @@ void run_choices(Generation& g, std::shared_ptr<ReplyWriter> writer) {
   for (std::size_t i = 0; i < g.requests.size(); ++i) {
     auto shadow = i == 0 ? shadow_of(*g.call, g.requests[i]) : nullptr;
     auto evidence = i == 0 ? evidence_of(*g.call, g.requests[i]) : nullptr;
-    auto late = i == 0 && g.touches_documents
-                    ? LateContexts::of(g.requests[i], *g.call->services.store,
-                                       *g.call->services.late_pause)
+    Store* const store = g.call->services.store;
+    auto late = i == 0 && g.touches_documents && store != nullptr
+                    ? LateContexts::of(g.requests[i], *store, *g.call->services.late_pause)
                     : nullptr;
     auto sink = std::make_shared<ChoiceSink>(g.call, g.records[i], i, writer, all,
                                              collector_of(g, g.requests[i]), std::move(shadow),

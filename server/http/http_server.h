@@ -66,8 +66,9 @@ struct HttpServerOptions {
   /// Most bytes of all bodies that are held at a time, from their arrival to the end of their
   /// request; beyond it a request is refused with 503. Bodies of sinks do not count.
   std::uint64_t max_held_body_bytes = std::uint64_t{256} << 20;
-  std::chrono::milliseconds write_timeout{
-      30'000};  ///< a client that takes no bytes for this long counts as gone
+  /// A client that takes no bytes of a reply for this long counts as gone.
+  std::chrono::milliseconds write_timeout{30'000};
+  std::uint64_t min_reply_bytes_per_second = 1024;  ///< on average, after write_timeout
   /// Set: every connection speaks TLS. Its handshake has header_timeout.
   std::shared_ptr<const TlsCertificate> certificate;
 };

@@ -462,11 +462,24 @@ asio::awaitable<bool> Session::write(std::string head, std::string body) {
   error_code ec;
   set_deadline(options_.write_timeout);
   const std::array<asio::const_buffer, 2> buffers{asio::buffer(head), asio::buffer(body)};
+  const auto latest = Clock::now() + options_.write_timeout;
+  // A large reply may take a slow client longer than the timeout. What it takes moves the end, but
+  // by no more than a client of the least speed needs.
+  const auto next = [this, latest](const error_code& failed, std::size_t taken) -> std::size_t {
+    constexpr std::size_t kMost = 64 << 10;
+    if (failed) return 0;
+    const std::chrono::seconds slow(
+        static_cast<std::int64_t>(taken / options_.min_reply_bytes_per_second));
+    set_deadline(std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::min<Clock::duration>(options_.write_timeout, latest + slow - Clock::now())));
+    return kMost;
+  };
   writing_ = true;
   if (tls_)
-    co_await asio::async_write(*tls_, buffers, asio::redirect_error(asio::use_awaitable, ec));
+    co_await asio::async_write(*tls_, buffers, next, asio::redirect_error(asio::use_awaitable, ec));
   else
-    co_await asio::async_write(socket_, buffers, asio::redirect_error(asio::use_awaitable, ec));
+    co_await asio::async_write(socket_, buffers, next,
+                               asio::redirect_error(asio::use_awaitable, ec));
   writing_ = false;
   clear_deadline();
   co_return !ec && !timed_out_;

@@ -85,9 +85,9 @@ bool Call::changes_something() const {
 
 /// Keeps the reply for repetitions. Returns false if it was sent as one that nobody can keep.
 bool Call::keep_reply(const HttpResponse& response) {
+  if (!holds_slot.exchange(false)) return true;
   const Status kept = services.idempotency->complete(idempotency_slot, response);
   if (kept.ok()) return true;
-  idempotency_slot.clear();
   fail(make_problem("storage_unavailable",
                     kept.code() == Code::kFailedPrecondition
                         ? "the request took longer than catalog.job_lease_ms without a sign of "
@@ -101,14 +101,12 @@ bool Call::keep_reply(const HttpResponse& response) {
 
 void Call::reply(HttpResponse response) {
   add_standard_headers(response.headers);
-  if (!idempotency_slot.empty()) {
-    // Refusals that may pass on a later try are not remembered.
-    if (response.status == 429 || response.status >= 500 || response.status == 409 ||
-        response.status == 412 || response.status == 404)
-      services.idempotency->forget(idempotency_slot);
-    else if (!keep_reply(response))
-      return;
-  }
+  // Refusals that may pass on a later try are not remembered.
+  if (response.status == 429 || response.status >= 500 || response.status == 409 ||
+      response.status == 412 || response.status == 404)
+    release_slot();
+  else if (!keep_reply(response))
+    return;
   exchange->respond(std::move(response));
 }
 
@@ -122,13 +120,17 @@ void Call::reply_json(int status, const json::value& body,
   reply(std::move(r));
 }
 
+void Call::release_slot() {
+  if (holds_slot.exchange(false)) services.idempotency->forget(idempotency_slot);
+}
+
 void Call::fail(const Problem& problem) {
   add_log("error_code", problem.code);
   reply(problem_response(problem, style, instance, request_id));
 }
 
 void Call::start_events(std::vector<std::pair<std::string, std::string>> headers) {
-  if (!idempotency_slot.empty()) services.idempotency->forget(idempotency_slot);
+  release_slot();
   HttpResponse r;
   r.content_type = "text/event-stream; charset=utf-8";
   r.headers.set("Cache-Control", "no-cache");

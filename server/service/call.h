@@ -1,6 +1,7 @@
 /// Call is one request inside the service: its caller, its route and its reply.
 #pragma once
 
+#include <atomic>
 #include <boost/json/value.hpp>
 #include <chrono>
 #include <map>
@@ -32,6 +33,9 @@ struct TraceContext;
 class Call {
  public:
   explicit Call(Services& s) : services(s), start(std::chrono::steady_clock::now()) {}
+  ~Call() { release_slot(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   Services& services;
   const std::chrono::steady_clock::time_point start;
@@ -45,8 +49,11 @@ class Call {
   std::shared_ptr<const ApiKey> token_key;    ///< what a token grants; null: an API key was sent
   const ApiKey* key = nullptr;
   RateDecision rate;
-  std::string cors_origin;                 ///< origin to allow; empty: none
-  std::string idempotency_slot;            ///< empty: no idempotency requested
+  std::string cors_origin;       ///< origin to allow; empty: none
+  std::string idempotency_slot;  ///< empty: no idempotency requested
+  /// This request is the first one of its slot, whose reply is still to come. Every way that a
+  /// request can end releases the slot, also without a reply: others would wait for it for ever.
+  std::atomic<bool> holds_slot{false};
   std::shared_ptr<void> body_state;        ///< data that a body sink collected
   std::shared_ptr<const GzipReader> gzip;  ///< what expanded the body; null: it came as it is
 
@@ -70,6 +77,8 @@ class Call {
   void reply_json(int status, const boost::json::value& body,
                   std::vector<std::pair<std::string, std::string>> headers = {});
   void fail(const Problem& problem);
+  /// Lets another request have the slot, if this one holds it.
+  void release_slot();
   /// Starts a text/event-stream. event() and data() return false once the client is gone.
   void start_events(std::vector<std::pair<std::string, std::string>> headers = {});
   bool event(std::string_view name, const boost::json::value& data);

@@ -37,8 +37,10 @@ void LateContexts::compute(Engine& engine, Store& store, WorkerPool& workers,
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     // The query itself, or another one, may have computed it meanwhile.
     if (store.peek_segment(keys_[i])) continue;
+    if (!pause->take_place()) break;  // a later query asks again
     engine.prefill(
-        std::move(requests_[i]), [&store, &workers, not_kept](Result<PrefillResult> result) {
+        std::move(requests_[i]), [&store, &workers, pause, not_kept](Result<PrefillResult> result) {
+          pause->leave_place();
           if (!result.ok()) {
             if (result.code() != Code::kCancelled) not_kept(result.status().to_string());
             return;

@@ -1,5 +1,7 @@
 // Malicious or broken clients get the right status or a closed connection, and the service goes on.
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "cachestore/format/key.h"
 #include "tests/support/service_process.h"
@@ -162,6 +164,48 @@ TEST_F(RobustnessTest, PipelinedRequestsKeepTheirOrderAndARefusalEndsThem) {
     EXPECT_EQ(r->status, status);
   }
   EXPECT_TRUE(c.at_end());
+}
+
+TEST_F(RobustnessTest, AnIdempotencyKeyIsFreeWhereItsClientLeftWhileItWaited) {
+  const std::string user = "api-key: right-key";
+  std::string text, documents;
+  for (int i = 0; i < 300; ++i) text += "The house " + std::to_string(i) + " has a garden. ";
+  constexpr int kDocuments = 16;  // the last one is read after all others
+  for (int i = 0; i < kDocuments; ++i)
+    documents += (i > 0 ? "," : "") + std::string(R"({"id":"slow-)") + std::to_string(i) +
+                 R"(","text":")" + std::to_string(i) + ". " + text + "\"}";
+  const auto posted = service->call("POST", "/v1/documents", R"({"documents":[)" + documents + "]}",
+                                    {user});
+  ASSERT_EQ(posted.status, 202) << posted.body;
+  const std::string last = "slow-" + std::to_string(kDocuments - 1);
+  const std::string question = R"({"query":"What has it?","document_ids":[")" + last +
+                               R"("],"max_tokens":1,"on_not_ready":"wait"})";
+  const auto status = [&] {
+    return text_at(service->json("GET", "/v1/documents/" + last, {}, {user}), "status");
+  };
+  {
+    LoopbackClient c(service->port());
+    ASSERT_TRUE(c.send("POST /v1/query HTTP/1.1\r\nHost: localhost\r\n" + user +
+                       "\r\nIdempotency-Key: left\r\nContent-Type: application/json\r\n"
+                       "Content-Length: " +
+                       std::to_string(question.size()) + "\r\n\r\n" + question));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it waits for the document
+    ASSERT_NE(status(), "ready");
+    c.reset();
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto pause = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return std::chrono::steady_clock::now() < end;
+  };
+  while (status() != "ready" && pause()) {
+  }
+  const auto ask = [&] {
+    return service->call("POST", "/v1/query", question, {user, "Idempotency-Key: left"});
+  };
+  auto reply = ask();
+  while (reply.status == 409 && pause()) reply = ask();
+  EXPECT_EQ(reply.status, 200) << reply.body;
 }
 
 }  // namespace

@@ -426,6 +426,47 @@ TEST_P(HttpServerTest, AWriterWaitsForASlowReader) {
   EXPECT_EQ(received, std::int64_t{32} << 20);
 }
 
+TEST_P(HttpServerTest, AReplyMayTakeASlowReaderLongerThanTheTimeout) {
+  HttpServerOptions o;
+  o.write_timeout = std::chrono::milliseconds(1000);
+  start(o);
+  LoopbackClient c(server_->port(), 20, tls());
+  ASSERT_TRUE(c.send(request("/hold")));
+  auto e = service_.take();
+  ASSERT_TRUE(e);
+  const std::size_t size = std::size_t{48} << 20;  // more than the buffers of both sockets
+  e->respond(FakeService::text(200, std::string(size, '~')));
+  std::size_t received = 0;
+  for (int i = 0; received < size; ++i) {
+    if (i < 150) std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the client's pace
+    const std::string some = c.read_some();
+    if (some.empty()) break;
+    received += static_cast<std::size_t>(std::count(some.begin(), some.end(), '~'));
+  }
+  EXPECT_EQ(received, size);
+}
+
+TEST_P(HttpServerTest, AReaderThatTakesNothingOrTooLittleIsCutOff) {
+  for (const bool silent : {true, false}) {
+    HttpServerOptions o;
+    o.write_timeout = std::chrono::milliseconds(100);
+    o.min_reply_bytes_per_second = std::uint64_t{1} << 40;  // faster than any client of a test
+    start(o);
+    LoopbackClient c(server_->port(), 20, tls());
+    ASSERT_TRUE(c.send(request("/hold")));
+    auto e = service_.take();
+    ASSERT_TRUE(e);
+    const int before = service_.finished;
+    e->respond(FakeService::text(200, std::string(std::size_t{48} << 20, '~')));
+    for (int i = 0; i < 50 && !silent; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the client's pace
+      if (c.read_some().empty()) break;
+    }
+    EXPECT_TRUE(service_.wait([&] { return service_.finished == before + 1; }));
+    EXPECT_TRUE(service_.last.client_gone);
+  }
+}
+
 TEST_P(HttpServerTest, AWriterIsToldWhenTheReaderIsGone) {
   start();
   LoopbackClient c(server_->port(), 20, tls());

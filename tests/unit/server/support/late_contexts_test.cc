@@ -97,6 +97,18 @@ TEST_F(LateContextsTest, AFullDiskCostsOneLineAMinute) {
   EXPECT_TRUE(pause_->begin(later));
 }
 
+TEST_F(LateContextsTest, SoManyWaitAndNoMore) {
+  for (int i = 0; i < LatePause::kMostWaiting; ++i) EXPECT_TRUE(pause_->take_place());
+  compute(missing());
+  EXPECT_EQ(engine_->prefills(), 0);
+  pause_->leave_place();
+  compute(missing());
+  finish(1);
+  EXPECT_EQ(engine_->prefills(), 1);
+  for (int i = 0; i < LatePause::kMostWaiting - 1; ++i) pause_->leave_place();
+  EXPECT_EQ(warnings(), 0u);
+}
+
 TEST_F(LateContextsTest, OtherStrategiesDoAsTheirNamesSay) {
   QueryRequest r = request();
   r.cache.strategy = "recompute";
