@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
+#include <new>
 #include <thread>
 
 #include "base/clock.h"
@@ -25,13 +27,56 @@ std::uint64_t bytes_per_token(const EngineInfo& info) {
   return static_cast<std::uint64_t>(info.kv_bytes_per_token + info.draft_kv_bytes_per_token);
 }
 
+/// Runs `step` and returns what it threw as a failure.
+template <class Step>
+Status caught(const Step& step) {
+  try {
+    step();
+  } catch (const std::bad_alloc&) {
+    return Status::exhausted("there is not enough memory to process this document");
+  } catch (const std::exception& e) {
+    return Status::internal(e.what());
+  }
+  return {};
+}
+
 }  // namespace
 
 void DocumentTask::begin() {
-  chunking_ = work_.settings->chunking;
-  if (work_.cancelled->load()) return end_cancelled();
-  context_.table.set_status(work_, DocumentStatus::kTokenizing);
-  work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
+  guarded([this] {
+    chunking_ = work_.settings->chunking;
+    if (work_.cancelled->load()) return end_cancelled();
+    context_.table.set_status(work_, DocumentStatus::kTokenizing);
+    work_.type == JobType::kWarm ? begin_warm() : begin_ingest();
+  });
+}
+
+/// Runs a step of the work. An exception ends the document alone: if it ended the process, the job,
+/// which is durable, would end it again after every start.
+void DocumentTask::guarded(const std::function<void()>& step) {
+  const Status failure = caught(step);
+  if (failure.ok()) return;
+  log_error("the work on a document was ended by an exception",
+            {{"job_id", work_.job_id},
+             {"document_id", work_.item.view.id},
+             {"error", failure.to_string()}});
+  if (ended_) return;
+  {
+    const std::lock_guard lock(mu_);
+    if (failure_.ok()) failure_ = failure;
+    if (outstanding_ > 0) return;  // the last prefill ends the document
+    prefilled_ = true;
+  }
+  chunks_ = {};  // makes room
+  const ItemError error = to_item_error(failure, path(""));
+  const Status failed = caught([&] {
+    if (committing_) return fail(error, /*keep_document=*/false);
+    fail(failure, path(""));
+  });
+  if (failed.ok() || ended_) return;
+  ItemOutcome outcome;
+  outcome.error = error;
+  end(std::move(outcome));
 }
 
 std::string DocumentTask::path(std::string_view field) const {
@@ -276,6 +321,8 @@ Status DocumentTask::keep_existing(const DocumentInput& input) {
           m.ttl_anchor = s.ttl_anchor;
           m.ttl_start_ms = context_.options.now_ms();
           m.expires_at_ms.reset();
+          // After a restart an earlier job sees from it that a later one has set all this.
+          m.job_id = work_.job_id;
           return Status();
         },
         options);
@@ -345,22 +392,36 @@ void DocumentTask::find_missing() {
   prefill_all();
 }
 
-Status DocumentTask::check_quota() const {
+/// Reserves what the document takes of the quota until it is committed.
+Status DocumentTask::check_quota() {
   const std::uint64_t limit = context_.options.namespace_bytes;
   if (limit == 0) return {};
+  room_ = NamespaceRoom::Grant();
   const auto per_token = bytes_per_token(context_.engine.info());
-  std::uint64_t used = 0, wanted = text_.text.size();
-  for (const NamespaceStats& n : context_.store.namespaces()) {
-    if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
-  }
-  if (existing_) used -= std::min(used, existing_->text_bytes + existing_->num_tokens * per_token);
+  std::uint64_t replaced = 0, wanted = text_.text.size();
+  if (existing_) replaced = existing_->text_bytes + existing_->num_tokens * per_token;
   if (work_.settings->kv != KvPolicy::kTextOnly)
     for (const Chunk& c : chunks_) wanted += c.token_ids.size() * per_token;
-  if (used + wanted <= limit) return {};
-  return Status::exhausted("the namespace holds " + std::to_string(used) +
-                           " bytes of text and KV, this document needs " + std::to_string(wanted) +
-                           ", the limit is " + std::to_string(limit) +
-                           " (limits.namespace_bytes); delete documents");
+  while (true) {
+    // It is read before the store, so a document whose commit comes in between counts twice for a
+    // moment. Otherwise it might not count at all.
+    const NamespaceRoom::State reserved = context_.room.state(work_.ns);
+    std::uint64_t used = 0;
+    for (const NamespaceStats& n : context_.store.namespaces()) {
+      if (n.name == work_.ns) used = n.text_bytes + n.tokens * per_token;
+    }
+    used = used - std::min(used, replaced) + reserved.bytes;
+    if (used + wanted > limit)
+      return Status::exhausted("the namespace holds " + std::to_string(used) +
+                               " bytes of text and KV, with documents in progress; this document "
+                               "needs " +
+                               std::to_string(wanted) + ", the limit is " + std::to_string(limit) +
+                               " (limits.namespace_bytes); delete documents");
+    auto grant = context_.room.reserve(work_.ns, wanted - std::min(wanted, replaced), reserved);
+    if (!grant) continue;
+    room_ = std::move(*grant);
+    return {};
+  }
 }
 
 /// Asks before anything is computed, so it estimates the KV from the number of tokens.
@@ -413,22 +474,31 @@ void DocumentTask::launch() {
       }
     }
     if (i == todo_.size()) return after_prefill();
-    PrefillRequest request;
-    request.token_ids = chunks_[todo_[i].chunk].token_ids;
-    request.left_context = left_of(todo_[i].chunk);
-    request.tenant = context_.options.tenant(work_.ns);
-    request.salt_digest = to_bytes(work_.settings->salt_digest);
-    if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
-    // A warm-up restores KV that a document had and a caller wants again.
-    if (work_.type == JobType::kWarm) request.priority = PrefillPriority::kRecompute;
-    request.cancelled = work_.cancelled;
-    auto self = shared_from_this();
-    request.on_progress = [self, i](std::int64_t done) { self->add_tokens(i, done); };
-    context_.engine.prefill(std::move(request), [self, i](Result<PrefillResult> result) {
-      auto shared = std::make_shared<Result<PrefillResult>>(std::move(result));
-      self->context_.pool.post([self, i, shared] { self->chunk_done(i, std::move(*shared)); });
-    });
+    if (const Status s = caught([&] { submit(i); }); !s.ok()) {
+      const std::lock_guard lock(mu_);
+      --outstanding_;
+      if (failure_.ok()) failure_ = s;
+    }
   }
+}
+
+/// Submits one of the chunks to prefill.
+void DocumentTask::submit(std::size_t i) {
+  PrefillRequest request;
+  request.token_ids = chunks_[todo_[i].chunk].token_ids;
+  request.left_context = left_of(todo_[i].chunk);
+  request.tenant = context_.options.tenant(work_.ns);
+  request.salt_digest = to_bytes(work_.settings->salt_digest);
+  if (keep_version_) request.salt_digest = to_bytes(existing_->salt_digest);
+  // A warm-up restores KV that a document had and a caller wants again.
+  if (work_.type == JobType::kWarm) request.priority = PrefillPriority::kRecompute;
+  request.cancelled = work_.cancelled;
+  auto self = shared_from_this();
+  request.on_progress = [self, i](std::int64_t done) { self->add_tokens(i, done); };
+  context_.engine.prefill(std::move(request), [self, i](Result<PrefillResult> result) {
+    auto shared = std::make_shared<Result<PrefillResult>>(std::move(result));
+    self->context_.pool.post([self, i, shared] { self->chunk_done(i, std::move(*shared)); });
+  });
 }
 
 void DocumentTask::add_tokens(std::size_t i, std::int64_t done) {
@@ -450,7 +520,7 @@ void DocumentTask::chunk_done(std::size_t i, Result<PrefillResult> result) {
     }
     --outstanding_;
   }
-  launch();
+  guarded([this] { launch(); });
 }
 
 void DocumentTask::after_prefill() {
@@ -463,6 +533,7 @@ void DocumentTask::after_prefill() {
   if (!failure.ok()) return fail(failure, path(""));
   context_.table.set_status(work_, DocumentStatus::kStoring);
   if (!context_.table.begin_commit(work_)) return end_cancelled();
+  committing_ = true;
   keep_version_ ? commit_missing() : commit();
 }
 
@@ -619,14 +690,28 @@ void DocumentTask::wait_for_catalog(const Status& status) {
   try_again();
 }
 
+/// Puts the document back for the next start, without which nothing can be computed. It was
+/// acknowledged, so it does not fail for that.
+void DocumentTask::wait_for_start(const Status& status) {
+  log_warning("a document waits until the service is started again",
+              {{"job_id", work_.job_id},
+               {"document_id", work_.item.view.id},
+               {"reason", status.to_string()}});
+  context_.table.halt();
+  try_again();
+}
+
 void DocumentTask::try_again() {
+  ended_ = true;
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();
+  room_ = NamespaceRoom::Grant();
   if (!context_.table.requeue(work_)) end_cancelled();
 }
 
 void DocumentTask::fail(const Status& status, std::string param) {
   if (catalog_is_away(status)) return wait_for_catalog(status);
+  if (status.code() == Code::kDeviceLost) return wait_for_start(status);
   if (is_job_taken_over(status)) {
     context_.table.lose(work_);
     return end_cancelled();
@@ -688,15 +773,18 @@ void DocumentTask::fail(ItemError error, bool keep_document) {
 }
 
 void DocumentTask::end_cancelled() {
+  ended_ = true;
   // The item continues at the next start.
   if (context_.table.stopping() && context_.table.requeue(work_)) return;
   end({ItemResult::kCancelled, DocumentStatus::kFailed, 0, 0, 0, 0, std::nullopt});
 }
 
 void DocumentTask::end(ItemOutcome outcome) {
+  ended_ = true;
   // Uncommitted segments are released before readers learn that the item has ended.
   for (ChunkWork& c : todo_) c.result.reset();
   pin_ = PinGate::Grant();
+  room_ = NamespaceRoom::Grant();
   context_.table.finish(work_, std::move(outcome));
   context_.pump();
 }

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "ingest/document/chunker.h"
 #include "ingest/job_table.h"
+#include "ingest/namespace_room.h"
 #include "ingest/pin_gate.h"
 #include "ingest/prepared_text.h"
 #include "ingest/task_pool.h"
@@ -27,6 +28,7 @@ struct TaskContext {
   TaskPool& pool;
   const IngestOptions& options;
   PinGate& pins;
+  NamespaceRoom& room;
   std::function<void()> pump;  ///< called when a document has ended, so that the next may begin
 };
 
@@ -46,6 +48,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
     std::optional<PrefillResult> result;
   };
 
+  void guarded(const std::function<void()>& step);
   void begin_ingest();
   void begin_warm();
   Status choose_related(std::string_view text, const ChunkingOptions& options);
@@ -53,11 +56,12 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   std::vector<std::int32_t> left_of(std::size_t chunk) const;
   Result<bool> synchronize_without_work(const SavedInput& saved);
   Status keep_existing(const DocumentInput& input);
-  Status check_quota() const;
+  Status check_quota();
   Status ask_for_pin(std::uint64_t num_tokens);
   void find_missing();
   void prefill_all();
   void launch();
+  void submit(std::size_t i);
   void chunk_done(std::size_t i, Result<PrefillResult> result);
   void add_tokens(std::size_t i, std::int64_t done);
   void after_prefill();
@@ -68,6 +72,7 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   void commit_missing();
   void fail(const Status& status, std::string param);
   void wait_for_catalog(const Status& status);
+  void wait_for_start(const Status& status);
   void try_again();
   void fail_cut(const Status& status);
   void fail(ItemError error, bool keep_document);
@@ -92,7 +97,10 @@ class DocumentTask : public std::enable_shared_from_this<DocumentTask> {
   std::vector<RelatedChunk> related_;
   std::vector<ChunkWork> todo_;  // chunks to prefill
   PinGate::Grant pin_;           // held until the document is committed
+  NamespaceRoom::Grant room_;    // held until the document is committed
   bool keep_version_ = false;    // only KV is missing, so there is no new version
+  bool committing_ = false;      // the store may have this version already
+  bool ended_ = false;           // the table has been told, or is being told
   ItemResult kept_result_ = ItemResult::kUnchanged;
   std::uint64_t skipped_tokens_ = 0;  // tokens of chunks that need no prefill
 

@@ -13,6 +13,7 @@
 #include "ingest/job_table.h"
 #include "ingest/model_view.h"
 #include "ingest/names.h"
+#include "ingest/namespace_room.h"
 #include "ingest/store_catalog.h"
 #include "ingest/task_pool.h"
 
@@ -73,6 +74,7 @@ class IngestServiceImpl final : public IngestService {
   Store& store_;
   Engine& engine_;
   PinGate pins_;
+  NamespaceRoom room_;
   JobTable table_;
   StoreCatalog catalog_;
   ContextResolver resolver_;
@@ -98,7 +100,7 @@ Status IngestServiceImpl::start() {
   }
   pool_ = std::make_unique<TaskPool>(options_.num_workers);
   context_ = std::make_unique<TaskContext>(
-      TaskContext{store_, engine_, table_, *pool_, options_, pins_, [this] { pump(); }});
+      TaskContext{store_, engine_, table_, *pool_, options_, pins_, room_, [this] { pump(); }});
   QUIRE_RETURN_IF_ERROR(table_.start());
   if (options_.maintenance_interval_ms > 0) timer_ = std::thread([this] { maintenance_loop(); });
   pump();
@@ -138,8 +140,12 @@ void IngestServiceImpl::maintenance_loop() {
 }
 
 Status IngestServiceImpl::run_maintenance() {
-  QUIRE_RETURN_IF_ERROR(table_.flush());
-  if (const Status s = table_.sync_shared(); !s.ok() && !catalog_is_away(s)) return s;
+  // A full disk keeps jobs from being saved, and the rest is what makes room on it.
+  Status first = table_.flush();
+  const auto note = [&first](const Status& s) {
+    if (first.ok()) first = s;
+  };
+  if (const Status s = table_.sync_shared(); !catalog_is_away(s)) note(s);
   // Documents that waited for the shared catalog go on.
   if (store_.catalog_stats().shared) pump();
   const std::int64_t now = options_.now_ms();
@@ -147,12 +153,14 @@ Status IngestServiceImpl::run_maintenance() {
     const std::lock_guard lock(mu_);
     if (options_.maintenance_interval_ms > 0 && now - last_expiry_ms_ < kExpiryEveryMs &&
         now >= last_expiry_ms_)
-      return {};
+      return first;
     last_expiry_ms_ = now;
   }
-  QUIRE_ASSIGN_OR_RETURN(const std::uint64_t expired, store_.expire(now));
-  expired_ += static_cast<std::int64_t>(expired);
-  return table_.purge(now);
+  const auto expired = store_.expire(now);
+  if (expired.ok()) expired_ += static_cast<std::int64_t>(*expired);
+  note(expired.status());
+  note(table_.purge(now));
+  return first;
 }
 
 IngestStats IngestServiceImpl::stats() const {

@@ -133,7 +133,8 @@ std::optional<Work> JobTable::next() {
   const std::lock_guard lock(mu_);
   if (shared_ != nullptr && !synced_) return std::nullopt;
   if (std::chrono::steady_clock::now() < none_before_) return std::nullopt;
-  if (stopping_ || in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
+  if (stopping_ || halted_ ||
+      in_flight_ >= static_cast<std::size_t>(options_.max_documents_in_flight))
     return std::nullopt;
   std::set<Key> passed;  // an id waits for its earlier items
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -156,6 +157,7 @@ std::optional<Work> JobTable::next() {
     if (job.record.status == JobStatus::kQueued) {
       job.record.status = JobStatus::kRunning;
       job.record.started_ms = options_.now_ms();
+      job.share_due = shared_ != nullptr;
     }
     --queued_items_;
     queued_bytes_ -= item.input_bytes;
@@ -197,7 +199,9 @@ void JobTable::set_tokens_done(const Work& work, std::uint64_t tokens) {
 }
 
 bool JobTable::begin_commit(const Work& work) {
-  const std::lock_guard lock(mu_);
+  std::unique_lock lock(mu_);
+  const Key key{work.ns, work.item.view.id};
+  changed_.wait(lock, [&] { return !commit_holds_.contains(key); });
   if (work.cancelled->load()) return false;
   const JobPtr job = find(work.ns, work.job_id);
   if (!job) return false;
@@ -247,6 +251,11 @@ bool JobTable::requeue(const Work& work) {
   }
   changed_.notify_all();
   return true;
+}
+
+void JobTable::halt() {
+  const std::lock_guard lock(mu_);
+  halted_ = true;
 }
 
 ItemOutcome JobTable::cancelled_outcome() {
@@ -450,6 +459,16 @@ void JobTable::fill(IngestStats& stats) const {
     stats.jobs_queued += job->record.status == JobStatus::kQueued;
     stats.jobs_running += job->record.status == JobStatus::kRunning;
   }
+}
+
+bool JobTable::has_unsaved(std::string_view ns, std::string_view id) const {
+  const std::lock_guard lock(mu_);
+  return std::ranges::any_of(jobs_, [&](const auto& entry) {
+    const Job& job = *entry.second;
+    return (job.dirty || job.persisting) && job.record.ns == ns &&
+           std::ranges::any_of(job.record.items,
+                               [&](const ItemRecord& item) { return item.view.id == id; });
+  });
 }
 
 bool JobTable::knows(std::string_view job_id) const {

@@ -91,12 +91,14 @@ class JobTable final : public JobBoard {
   void set_tokens_total(const Work& work, std::uint64_t tokens);
   void set_tokens_done(const Work& work, std::uint64_t tokens);
   /// Returns false if the item was cancelled in the meantime and must not be committed. Otherwise,
-  /// until finish(), the item counts as done for cancellation.
+  /// until finish(), the item counts as done for cancellation. Waits for a CommitHold.
   bool begin_commit(const Work& work);
   void finish(const Work& work, ItemOutcome outcome);  // (disk)
   /// Puts the item back for the next start, at a stop, or for later while the shared catalog is
   /// away. Returns false if it was cancelled in the meantime; the caller then calls finish().
   bool requeue(const Work& work);
+  /// Makes next() return none until the next start: nothing can be computed any more.
+  void halt();
   /// Returns what ties the commit of a document to its item; none without shared jobs.
   std::optional<JobFence> fence(const Work& work, const ItemOutcome& outcome) const;
   /// Leaves the job to the replica that has it by now. The caller then calls finish().
@@ -115,9 +117,11 @@ class JobTable final : public JobBoard {
   bool knows(std::string_view job_id) const;
 
   // ---- documents of unfinished jobs ----
-  /// Cancels every item that waits or works for this id, and waits for one that is being committed,
-  /// which is not cancelled. None of this is saved until the returned object is destroyed. So a
-  /// crash before the document itself is deleted leaves everything unchanged. (disk)
+  /// While one lives, no item of this id is committed here.
+  class CommitHold;
+  /// Cancels every item that waits or works for this id, for which the caller has a CommitHold. Of
+  /// the jobs concerned none is saved until the returned object is released, which saves the oldest
+  /// first. (disk)
   class Cancelled;
   Cancelled cancel_document(std::string_view ns, std::string_view id);
   std::optional<PendingDocument> pending(std::string_view ns, std::string_view id);
@@ -145,6 +149,8 @@ class JobTable final : public JobBoard {
   /// every second, and does nothing where nothing is due. (disk)
   Status sync_shared();
   void fill(IngestStats& stats) const;
+  /// Returns whether a job with an item of this id is not saved as it is.
+  bool has_unsaved(std::string_view ns, std::string_view id) const;
 
  private:
   using Key = std::pair<std::string, std::string>;  // namespace, id
@@ -230,6 +236,7 @@ class JobTable final : public JobBoard {
   Status take_name();
   Status add_shared(const JobRecord& record, std::span<const NamedText> parts);
   Status adopt(const std::string& id);
+  Status add_marks(JobRecord* record);  // enters which items are done
   Status call_off(const std::string& id);
   Status adopt_inputs(const JobRecord& record);
   Status tell_foreign();
@@ -249,12 +256,14 @@ class JobTable final : public JobBoard {
   std::map<std::string, JobPtr, std::less<>> jobs_;  // guarded by mu_, like all members below
   std::deque<ItemRef> queue_;
   std::map<Key, ActiveKey> active_;
+  std::map<Key, int> commit_holds_;
   std::size_t queued_items_ = 0;
   std::uint64_t queued_bytes_ = 0;
   std::size_t in_flight_ = 0;
   std::deque<std::string> unspilled_;  // finished jobs whose results are in memory
   std::string last_id_;
   bool stopping_ = true, notifier_stop_ = false;
+  bool halted_ = false;
   /// After a commit that found the catalog away: it is not asked again and again.
   std::chrono::steady_clock::time_point none_before_{};
   std::vector<std::weak_ptr<Waiter>> waiters_;
@@ -275,6 +284,19 @@ class JobTable final : public JobBoard {
       set_aside_;  // jobs that others shall take, until when; guarded by sync_mu_
   bool name_failure_logged_ = false;  // that take_name() fails; guarded by sync_mu_
   bool stands_alone_ = false;         // guarded by sync_mu_
+};
+
+class JobTable::CommitHold {
+ public:
+  /// Waits for an item that is being committed.
+  CommitHold(JobTable& table, std::string_view ns, std::string_view id);
+  ~CommitHold();
+  CommitHold(const CommitHold&) = delete;
+  CommitHold& operator=(const CommitHold&) = delete;
+
+ private:
+  JobTable& table_;
+  const Key key_;
 };
 
 class JobTable::Cancelled {

@@ -280,12 +280,7 @@ Status JobTable::adopt(const std::string& id) {
               {{"job_id", id}, {"error", record.status().to_string()}});
     return shared_->release(id);
   }
-  QUIRE_ASSIGN_OR_RETURN(const auto items, shared_->items(id));
-  for (const SharedJobItem& item : items) {
-    const auto mark = decode_job(item.mark);
-    if (mark.ok() && mark->items.size() == 1 && item.item < record->items.size())
-      record->items[to_size(item.item)] = mark->items[0];
-  }
+  QUIRE_RETURN_IF_ERROR(add_marks(&*record));
   record->cancelled = record->cancelled || job.cancel;
   QUIRE_RETURN_IF_ERROR(adopt_inputs(*record));
   QUIRE_RETURN_IF_ERROR(store_.put_job(job_record_name(id), encode_job(*record)));
@@ -295,6 +290,16 @@ Status JobTable::adopt(const std::string& id) {
            {{"job_id", id}, {"namespace", record->ns}, {"documents", std::to_string(left)}});
   const std::lock_guard lock(mu_);
   restore(std::move(*record));
+  return {};
+}
+
+Status JobTable::add_marks(JobRecord* record) {
+  QUIRE_ASSIGN_OR_RETURN(const auto items, shared_->items(record->id));
+  for (const SharedJobItem& item : items) {
+    const auto mark = decode_job(item.mark);
+    if (mark.ok() && mark->items.size() == 1 && item.item < record->items.size())
+      record->items[to_size(item.item)] = mark->items[0];
+  }
   return {};
 }
 
@@ -361,6 +366,8 @@ Result<JobSnapshot> JobTable::foreign_job(std::string_view ns, std::string_view 
   QUIRE_ASSIGN_OR_RETURN(const SharedJob job, shared_->get(job_id));
   if (job.ns != ns) return none;
   QUIRE_ASSIGN_OR_RETURN(JobRecord record, decode_job(job.record));
+  // The replica that has it tells of items only every few seconds, but marks them as done at once.
+  if (!job.ended) QUIRE_RETURN_IF_ERROR(add_marks(&record));
   return view_of(std::move(record), /*with_results=*/true);
 }
 
@@ -440,21 +447,22 @@ Status JobTable::tell_foreign() {
     });
     listeners = foreign_;
   }
-  std::set<std::string, std::less<>> over;
+  // Those who listen since the copy was taken have not been told, though their job may be over too.
+  std::set<std::weak_ptr<ListenerBox>, std::owner_less<>> told;
   for (const Foreign& f : listeners) {
     const auto box = f.listener.lock();
     if (!box) continue;
     const auto now = job(f.ns, f.job_id);
     if (catalog_is_away(now.status())) return now.status();
     if (!now.ok()) {
-      over.insert(f.job_id);  // it ended long ago
+      told.insert(f.listener);  // it ended long ago
       continue;
     }
-    if (now->finished()) over.insert(f.job_id);
+    if (now->finished()) told.insert(f.listener);
     box->call(now->finished() ? JobEvent::kDone : JobEvent::kProgress, *now);
   }
   const std::lock_guard lock(mu_);
-  std::erase_if(foreign_, [&](const Foreign& f) { return over.contains(f.job_id); });
+  std::erase_if(foreign_, [&](const Foreign& f) { return told.contains(f.listener); });
   return {};
 }
 

@@ -177,40 +177,51 @@ Result<JobSnapshot> JobTable::cancel_job(std::string_view ns, std::string_view j
   return job(ns, job_id);
 }
 
+JobTable::CommitHold::CommitHold(JobTable& table, std::string_view ns, std::string_view id)
+    : table_(table), key_(std::string(ns), std::string(id)) {
+  std::unique_lock lock(table_.mu_);
+  ++table_.commit_holds_[key_];
+  // A commit under way takes the item's text, so the item could not be repeated after a crash. It
+  // ends as what it did.
+  table_.changed_.wait(lock, [this] {
+    const auto it = table_.active_.find(key_);
+    return it == table_.active_.end() ||
+           std::ranges::none_of(it->second.refs, [](const ItemRef& ref) {
+             return ref.job->states[ref.item].stage == Stage::kCommitting;
+           });
+  });
+}
+
+JobTable::CommitHold::~CommitHold() {
+  {
+    const std::lock_guard lock(table_.mu_);
+    const auto it = table_.commit_holds_.find(key_);
+    if (--it->second == 0) table_.commit_holds_.erase(it);
+  }
+  table_.changed_.notify_all();
+}
+
 JobTable::Cancelled JobTable::cancel_document(std::string_view ns, std::string_view id) {
   Cancelled out(*this);
-  std::unique_lock lock(mu_);
-  const Key key{std::string(ns), std::string(id)};
-  const auto refs_of = [&] {
-    const auto it = active_.find(key);
-    return it == active_.end() ? std::vector<ItemRef>{} : it->second.refs;
-  };
-  for (const ItemRef& ref : refs_of()) {
+  const std::lock_guard lock(mu_);
+  const auto it = active_.find({std::string(ns), std::string(id)});
+  if (it == active_.end()) return out;
+  const std::vector<ItemRef> refs = it->second.refs;  // those cancelled are taken out of it
+  for (const ItemRef& ref : refs) {
     if (ref.job->record.items[ref.item].view.finished()) continue;
-    // A commit under way takes the item's text, so the item could not be repeated after a crash. It
-    // ends as what it did, and is saved before the deletion.
-    if (ref.job->states[ref.item].stage == Stage::kCommitting) continue;
     ++out.num_items_;
     ++ref.job->save_holds;
     out.held_.push_back(ref.job);
     cancel_item(ref.job, ref.item);
     if (end_job_if_done(ref.job)) out.ended_.push_back(ref.job);
   }
-  // A save that began before the hold wrote the earlier state. One item may be in the middle of its
-  // commit, which is waited for.
-  changed_.wait(lock, [&] {
-    const auto refs = refs_of();
-    return std::none_of(refs.begin(), refs.end(), [](const ItemRef& r) {
-      return r.job->states[r.item].stage == Stage::kCommitting;
-    });
-  });
   return out;
 }
 
 void JobTable::Cancelled::release() {
   if (held_.empty()) return;
-  // The oldest job is saved first. A crash in between then repeats the newest item at most, which
-  // sets the document to what it was before the deletion, and never to something older.
+  // The oldest job is saved first. A crash in between then repeats the newest item at most, so the
+  // document is what it would be without the deletion, and never something older.
   for (const JobPtr& job : held_) {
     {
       const std::lock_guard lock(table_.mu_);
@@ -524,7 +535,8 @@ Status JobTable::purge(std::int64_t now) {
   {
     const std::lock_guard lock(mu_);
     const auto ended = [](const Job& job) {
-      return job.published && !job.dirty && !job.persisting;
+      // One that the replicas were not told of yet would be taken for lost, and done again.
+      return job.published && !job.dirty && !job.persisting && !job.share_due && !job.sharing;
     };
     std::size_t num_ended = 0;
     for (const auto& [id, job] : jobs_) num_ended += ended(*job);

@@ -367,36 +367,44 @@ Result<DocumentInfo> StoreCatalog::patch(std::string_view ns, std::string_view i
   }
   // An item that ended but is not saved is repeated after a crash, and would set the document back
   // to what its job says. So it is saved before the caller learns that the change will stay.
-  QUIRE_RETURN_IF_ERROR(table_.flush());
+  if (const Status saved = table_.flush(); !saved.ok() && table_.has_unsaved(ns, id))
+    return saved.with_context(
+        "the document is changed, but its job could not be saved, so a crash may undo that");
   return describe(*changed, /*with_cache=*/true);
 }
 
 Status StoreCatalog::remove(std::string_view ns, std::string_view id,
                             const DocumentCondition& condition) {
-  // Nothing is cancelled for a deletion that cannot be made.
   QUIRE_RETURN_IF_ERROR(catalog_status(store_.catalog_stats()));
+  // Until the end nothing is committed here. So what a condition was checked against is what is
+  // deleted, and posts that wait are cancelled only by a deletion that was made.
+  const JobTable::CommitHold hold(table_, ns, id);
   CommitOptions options;
   if (condition.if_match || condition.if_none_match) {
     QUIRE_ASSIGN_OR_RETURN(const DocumentInfo now, get(ns, id));
     QUIRE_RETURN_IF_ERROR(check_condition(condition, now.tag, now.content_hash));
     options.expected_version = now.version;
   }
-  auto cancelled = table_.cancel_document(ns, id);
   // An item that ended but is not saved would be repeated after a crash. Saving comes before the
   // deletion, because the repeated item may be an older version than the deleted one. It comes
-  // again after the deletion and before the reply, for the items cancelled here.
-  Status s = table_.flush_others();
-  if (s.ok()) s = store_.delete_document(ns, id, options);
+  // again after the deletion and before the reply, for the items cancelled here, and for those that
+  // a full disk could not take before: the deletion needs no room, and makes some.
+  (void)table_.flush_others();
+  Status s = store_.delete_document(ns, id, options);
   if (s.code() == Code::kFailedPrecondition && options.expected_version)
     s = s.with_field(condition.if_match ? "If-Match" : "If-None-Match");
   // Another replica may be at work on a post from before.
   if (s.code() == Code::kNotFound)
     if (const Status barred = store_.bar_document(ns, id); !barred.ok()) s = barred;
+  if (!s.ok() && s.code() != Code::kNotFound) return s;
+  auto cancelled = table_.cancel_document(ns, id);
   cancelled.release();
   const Status saved = table_.flush();
   if (s.code() == Code::kNotFound && cancelled.num_items() == 0) return no_document(id);
-  if (!s.ok() && s.code() != Code::kNotFound) return s;
-  return saved;
+  // Jobs that cannot bring this document back are saved later.
+  if (saved.ok() || !table_.has_unsaved(ns, id)) return {};
+  return saved.with_context(
+      "the document is deleted, but its job could not be saved, so a crash may bring it back");
 }
 
 Result<BulkDeleteResult> StoreCatalog::remove_many(std::string_view ns, const BulkDelete& request) {

@@ -1,5 +1,9 @@
 #include "ingest/task_pool.h"
 
+#include <exception>
+
+#include "base/log.h"
+
 namespace quire {
 
 TaskPool::TaskPool(int num_threads) {
@@ -34,7 +38,11 @@ void TaskPool::loop() {
     auto task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    task();
+    try {
+      task();
+    } catch (const std::exception& e) {
+      log_error("a task of the document service was ended by an exception", {{"error", e.what()}});
+    }
     task = nullptr;
     lock.lock();
   }

@@ -19,7 +19,8 @@ class TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  /// Queues a task, which must not throw. Returns false once stopped; the task is then dropped.
+  /// Queues a task. One that throws ends alone: that is logged, and nobody is told. Returns false
+  /// once stopped; the task is then dropped.
   bool post(std::function<void()> task);
   /// Runs the tasks posted before, then ends the threads.
   void stop();

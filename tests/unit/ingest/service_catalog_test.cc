@@ -245,6 +245,47 @@ TEST_F(CatalogTest, DocumentsExpireAfterCreationOrLastUse) {
   EXPECT_EQ(service_->documents().counts("default")->total, 0u);
 }
 
+TEST_F(CatalogTest, AJobThatAFullDiskCannotTakeKeepsNothingFromMakingRoom) {
+  const Status full = Status::exhausted("the disk is full");
+  BatchOptions o;
+  o.ttl_seconds = 100;
+  put(one(doc("short", "text one")), o);
+  put(one(doc("old", "text two")));
+  // Texts, job, segment and document are written, and the end of the job is not, nor what follows.
+  faulty_->fail_at(4, full, 2);
+  EXPECT_EQ(put(one(doc("new", "text three"))).status, JobStatus::kSucceeded);
+  ASSERT_TRUE(faulty_->failed());
+  clock_ms_ += 200'000;
+  EXPECT_EQ(service_->run_maintenance().code(), Code::kResourceExhausted);
+  EXPECT_EQ(service_->stats().documents_expired, 1);
+
+  // The job can be saved neither before a deletion nor after it.
+  faulty_->fail_at(0, full);
+  faulty_->on_deleted([&] { faulty_->fail_at(0, full, 2); });
+  EXPECT_OK(service_->documents().remove("default", "old"));
+  EXPECT_EQ(service_->documents().get("default", "old").code(), Code::kNotFound);
+  const Status undone = service_->documents().remove("default", "new");
+  EXPECT_EQ(undone.code(), Code::kResourceExhausted) << "a crash would bring it back";
+  EXPECT_THAT(undone.message(), testing::HasSubstr("is deleted"));
+  EXPECT_EQ(service_->documents().get("default", "new").code(), Code::kNotFound);
+  faulty_->on_deleted({});
+  faulty_->fail_at(-1, Status());
+  EXPECT_OK(service_->run_maintenance());
+}
+
+TEST_F(CatalogTest, APatchIsToldAsMadeThoughAnotherJobCannotBeSaved) {
+  put(one(doc("old", "text one")));
+  faulty_->fail_at(4, Status::exhausted("the disk is full"));
+  EXPECT_EQ(put(one(doc("new", "text two"))).status, JobStatus::kSucceeded);
+  ASSERT_TRUE(faulty_->failed());
+  faulty_->fail_at(1, Status::exhausted("the disk is full"));  // behind the change itself
+  DocumentPatch p;
+  p.title = "Other";
+  const auto changed = service_->documents().patch("default", "old", p);
+  ASSERT_OK(changed);
+  EXPECT_EQ(changed->title, "Other");
+}
+
 TEST_F(CatalogTest, ATtlStartsWhenItIsSet) {
   put(one(doc("patched", "text one")));
   put(one(doc("posted", "text two")));

@@ -5,6 +5,7 @@
 
 #include "ingest/document/job_record.h"
 #include "tests/support/harness/ingest_fixture.h"
+#include "tests/support/soon.h"
 
 namespace quire {
 namespace {
@@ -82,6 +83,45 @@ TEST_F(RestartTest, ARepeatedItemDoesNotReplaceALaterVersion) {
   crash_to(saved);
   wait_id(job->id);
   EXPECT_EQ(*service_->documents().content("default", "a"), "second");
+}
+
+TEST_F(RestartTest, ARepeatedItemDoesNotSetMetadataBackToThatOfAnEarlierPost) {
+  put(one(doc("a", "text", R"({"v":0})")));
+  engine_->close();
+  std::vector<DocumentInput> batch;  // its end is not saved while the second document is at work
+  batch.push_back(doc("a", "text", R"({"v":1})"));
+  batch.push_back(doc("b", "other"));
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  engine_->wait_for_one();
+  EXPECT_EQ(put(one(doc("a", "text", R"({"v":2})"))).status, JobStatus::kSucceeded);
+  crash_to(records());
+  wait_id(job->id);
+  EXPECT_EQ(service_->documents().get("default", "a")->metadata_json, R"({"v":2})");
+}
+
+TEST_F(RestartTest, DocumentsWaitForTheNextStartOnceTheDeviceIsLost) {
+  service_->stop();
+  options_.max_documents_in_flight = 1;
+  make_service();
+  engine_->fail_at(0, Status(Code::kDeviceLost, "the device is gone"));
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 3; ++i)
+    batch.push_back(doc("d" + std::to_string(i), "text " + std::to_string(i)));
+  const auto job = service_->submit("default", std::move(batch), {});
+  ASSERT_OK(job);
+  ASSERT_TRUE(testing::soon([&] {
+    const IngestStats s = service_->stats();
+    return s.documents_in_flight == 0 && s.documents_waiting == 3;
+  }));
+  ASSERT_OK(service_->submit("default", one(doc("late", "text")), {}));
+  EXPECT_EQ(service_->stats().documents_waiting, 4) << "nothing more is begun";
+  EXPECT_EQ(engine_->prefills(), 0);
+  shut();
+  open();
+  const JobSnapshot end = wait_id(job->id);
+  EXPECT_EQ(end.status, JobStatus::kSucceeded);
+  EXPECT_EQ(end.counts.completed, 3);
 }
 
 TEST_F(RestartTest, APinStaysWhenAnUnchangedPostIsRepeated) {

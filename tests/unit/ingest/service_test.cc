@@ -1,6 +1,9 @@
 // The document service takes documents in: results, errors, preconditions, concurrency,
 // cancellation, failures of store and engine.
 #include <algorithm>
+#include <chrono>
+#include <new>
+#include <stdexcept>
 #include <thread>
 
 #include "cachestore/catalog/shared_catalog.h"
@@ -303,6 +306,41 @@ TEST_F(ServiceTest, NamespaceQuotaIsChecked) {
   EXPECT_EQ(results(other), "created") << "a quota is a namespace's own";
 }
 
+TEST_F(ServiceTest, DocumentsInProgressCountInTheNamespaceQuota) {
+  const std::string text = prose(100, 1);
+  put(one(doc("a", text)));
+  const auto d = service_->documents().get("default", "a");
+  ASSERT_OK(d);
+  const auto per_token = static_cast<std::uint64_t>(engine_->info().kv_bytes_per_token);
+  const std::uint64_t bytes = d->bytes + d->tokens * per_token;
+  service_->stop();
+  options_.namespace_bytes = 2 * bytes + bytes / 2;
+  make_service();
+  engine_->close();
+  std::vector<DocumentInput> batch;
+  for (int i = 0; i < 4; ++i)
+    batch.push_back(doc("d" + std::to_string(i), text + std::to_string(i)));
+  const auto job = service_->submit("team-b", std::move(batch), {});
+  ASSERT_OK(job);
+  // All of them are checked before the first is committed.
+  const auto is_checked = [](const JobItem& item) {
+    return item.finished() || item.status == DocumentStatus::kPrefilling;
+  };
+  while (!std::ranges::all_of(service_->jobs().job("team-b", job->id)->results, is_checked))
+    std::this_thread::yield();
+  engine_->open();
+  const JobSnapshot end = wait(job, "team-b");
+  ASSERT_EQ(end.counts.completed, 2);
+  for (const JobItem& item : end.results)
+    if (item.error) {
+      EXPECT_EQ(item.error->code, "quota_exceeded");
+    }
+  ASSERT_OK(service_->documents().remove(
+      "team-b", std::ranges::find(end.results, ItemResult::kCreated, &JobItem::result)->id));
+  EXPECT_EQ(results(put(one(doc("later", text)), {}, "team-b")), "created")
+      << "what was reserved is released";
+}
+
 TEST_F(ServiceTest, WaitingDocumentsAreShownAndAnsweredByTheOldVersion) {
   put(one(doc("old", "first version")));
   engine_->close();
@@ -456,6 +494,65 @@ TEST_F(ServiceTest, DeletingADocumentInFlightCancelsIt) {
   engine_->open();
   EXPECT_EQ(wait(job).status, JobStatus::kCancelled);
   EXPECT_EQ(service_->documents().get("default", "a").code(), Code::kNotFound);
+}
+
+TEST_F(ServiceTest, ADeletionThatItsConditionRefusesCancelsNoPost) {
+  std::promise<void> committing, go;
+  const auto may_go = go.get_future().share();
+  std::atomic<int> commits{0};
+  faulty_->before_commit = [&] {
+    if (++commits != 2) return;
+    committing.set_value();
+    may_go.wait();
+  };
+  put(one(doc("a", "one")));
+  const std::string tag = service_->documents().get("default", "a")->tag;
+  const auto first = service_->submit("default", one(doc("a", "two")), {});
+  committing.get_future().wait();
+  const auto second = service_->submit("default", one(doc("a", "three")), {});
+  Status deleted;
+  {
+    const std::jthread deleting([&] {
+      deleted = service_->documents().remove("default", "a", {tag, {}});
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it now waits for the commit
+    go.set_value();
+  }
+  EXPECT_EQ(deleted.field(), "If-Match") << deleted.to_string();
+  EXPECT_EQ(results(wait(first)), "updated");
+  EXPECT_EQ(results(wait(second)), "updated");
+  EXPECT_EQ(*service_->documents().content("default", "a"), "three");
+}
+
+TEST_F(ServiceTest, ADeletionThatFailsCancelsNoPost) {
+  put(one(doc("a", "one")));
+  engine_->close();
+  const auto job = service_->submit("default", one(doc("a", "two")), {});
+  engine_->wait_for_one();
+  faulty_->fail_at(0, Status::io("injected"));
+  EXPECT_EQ(service_->documents().remove("default", "a").code(), Code::kIo);
+  engine_->open();
+  EXPECT_EQ(results(wait(job)), "updated");
+}
+
+TEST_F(ServiceTest, AnExceptionEndsItsDocumentAlone) {
+  std::atomic<int> reads{0};  // until one runs out of memory
+  faulty_->on_read_head([&] {
+    if (reads > 0 && --reads == 0) throw std::bad_alloc();
+  });
+  std::atomic<bool> breaks{false};
+  faulty_->before_commit = [&] {
+    if (breaks.exchange(false)) throw std::runtime_error("secret detail");
+  };
+  reads = 1;
+  const JobSnapshot job = put(one(doc("a", "text one")));
+  EXPECT_EQ(results(job), "failed(cache_full documents[0])");
+  EXPECT_THAT(job.results[0].error->message, testing::HasSubstr("not enough memory"));
+  breaks = true;
+  EXPECT_EQ(results(put(one(doc("b", "text two")))), "failed(internal documents[0])");
+  EXPECT_EQ(service_->stats().documents_in_flight, 0);
+  EXPECT_EQ(results(put(one(doc("a", "text one")))), "created");
+  EXPECT_EQ(results(put(one(doc("b", "text two")))), "created");
 }
 
 TEST_F(ServiceTest, AFailedPrefillIsNamedAndCanBeRepeated) {

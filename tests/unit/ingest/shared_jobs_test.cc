@@ -110,6 +110,51 @@ TEST_F(SharedJobsTest, AnyReplicaTellsOfAJobAndItsEnd) {
   EXPECT_TRUE(row.items.empty());
 }
 
+TEST_F(SharedJobsTest, OthersSeeThatAJobRunsAndWhatOfItIsDone) {
+  a.engine->close();
+  const std::string id = a.submit(3);
+  a.engine->wait_for_one();
+  ASSERT_OK(a.tend());
+  const auto running = b.service->jobs().job("default", id);
+  ASSERT_OK(running);
+  EXPECT_EQ(running->status, JobStatus::kRunning);
+  a.engine->permit(1);
+  ASSERT_TRUE(soon([&] { return database->jobs.all().at(id).items.size() == 1; }));
+  const auto further = b.service->jobs().job("default", id);
+  ASSERT_OK(further);
+  EXPECT_EQ(further->counts.completed, 1);
+  a.engine->open();
+  EXPECT_EQ(a.end_of(id).counts.completed, 3);
+}
+
+TEST_F(SharedJobsTest, AJobWhoseEndTheOthersDoNotKnowIsKept) {
+  a.close();
+  a.options.max_finished_jobs = 0;
+  a.open();
+  a.engine->close();
+  const std::string id = a.submit(1);
+  a.engine->wait_for_one();
+  std::promise<void> ended;
+  const auto listening = a.service->jobs().subscribe("default", id,
+                                                     [&](JobEvent event, const JobSnapshot&) {
+                                                       if (event == JobEvent::kDone)
+                                                         ended.set_value();
+                                                     });
+  ASSERT_OK(listening);
+  database->set_fault([](std::string_view operation) {
+    return operation == "jobs" ? catalog_away("jobs are away") : Status();
+  });
+  a.engine->open();
+  ended.get_future().wait();
+  ASSERT_OK(a.tend());
+  const auto kept = a.service->jobs().job("default", id);
+  ASSERT_OK(kept);
+  EXPECT_TRUE(kept->finished());
+  database->set_fault({});
+  EXPECT_TRUE(soon([&] { return a.tend().ok() && database->jobs.all().at(id).job.ended; }));
+  EXPECT_EQ(a.service->stats().documents_ready, 1) << "it was not done again";
+}
+
 TEST_F(SharedJobsTest, ADocumentThatAnotherReplicaWorksOnIsTheSameEverywhere) {
   a.engine->close();
   const std::string id = a.submit(2);
@@ -528,6 +573,29 @@ void before_next(MemoryDatabase& database, const std::string& name, std::functio
     if (operation == name && first->exchange(false)) then();
     return Status();
   });
+}
+
+TEST_F(SharedJobsTest, AListenerThatComesWhileTheOthersAreToldOfTheEndHearsOfItToo) {
+  a.engine->close();
+  const std::string id = a.submit(1);
+  a.engine->wait_for_one();
+  std::atomic<int> first_done{0}, second_done{0};
+  const auto count = [](std::atomic<int>& done) {
+    return [&done](JobEvent event, const JobSnapshot&) { done += event == JobEvent::kDone; };
+  };
+  const auto first = b.service->jobs().subscribe("default", id, count(first_done));
+  ASSERT_OK(first);
+  Result<Subscription> second = Status::unavailable("not yet");
+  before_next(*database, "jobs", [&] {  // b asks for the job of its one listener
+    second = b.service->jobs().subscribe("default", id, count(second_done));
+    a.engine->open();
+    EXPECT_TRUE(soon([&] { return database->jobs.all().at(id).job.ended; }));
+  });
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(first_done, 1);
+  ASSERT_OK(second);
+  ASSERT_OK(b.tend());
+  EXPECT_EQ(second_done, 1);
 }
 
 TEST_F(SharedJobsTest, APostThatWouldChangeNothingMeetsAnotherTextThatCameInBetween) {
