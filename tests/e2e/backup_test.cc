@@ -69,11 +69,11 @@ TEST_F(Backup, WhatCannotBeDoneIsSaid) {
   EXPECT_NE(text_at(none, "error.message").find("backup.path"), std::string::npos);
   EXPECT_EQ(service.stop(), 0);
   const std::string within = (folder.path() / "store" / "backups").string();
-  service.start(folder.path() / "store", {"--backup.path=" + within, "--backup.every_hours=0"});
-  const auto refused = service.json("POST", "/v1/admin/backup", {}, {}, &status);
-  EXPECT_EQ(status, 400);
-  EXPECT_NE(text_at(refused, "error.message").find("name another"), std::string::npos);
-  EXPECT_EQ(service.stop(), 0);
+  const auto refused = run_process({QUIRE_BINARY, "serve", "--server.port=0",
+                                    "--disk.path=" + (folder.path() / "store").string(),
+                                    "--backup.path=" + within});
+  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  EXPECT_NE(refused.err.find("name another"), std::string::npos) << refused.err;
 }
 
 TEST_F(Backup, ARestoreThatFailedCanBeRepeated) {
