@@ -189,8 +189,8 @@ class Store {
   /// (expected_version).
   virtual Status delete_document(std::string_view ns, std::string_view id,
                                  const CommitOptions& options = {}) = 0;
-  /// Counts one use (hits, last_used) in memory; it is written with the next change, flush() or
-  /// close. Unknown ids are ignored.
+  /// Counts one use (hits, last_used) in memory. It is written with the next change, flush() or
+  /// close, and by expire() where it moves the end of the document. Unknown ids are ignored.
   virtual void touch_document(std::string_view ns, std::string_view id) = 0;
   virtual std::vector<NamespaceStats> namespaces() = 0;
   /// Returns the numbers of a namespace without documents that have expired and are not deleted

@@ -23,7 +23,7 @@ struct AdminFlags {
   ClientFlags client;
   std::vector<std::string> ids;
   std::string tier, file, by, request_id;
-  std::int64_t older_than_seconds = -1, target_bytes = 0;  // as they were not given
+  std::int64_t older_than_seconds = -1, target_bytes = 0;  // these values: not given
   bool dry_run = false, force = false, as_json = false;
 };
 

@@ -28,7 +28,7 @@ std::string human(std::uint64_t bytes) {
 
 Result<std::unique_ptr<AdminStore>> open(const std::string& path, bool read_only) {
   std::error_code ec;
-  // A service makes a store where there is none; who looks after one has mistyped its path.
+  // Only the service creates a store. Here a missing one means that the path is mistyped.
   const std::filesystem::path folder(path);
   if (!std::filesystem::exists(folder / "STORE", ec) && !std::filesystem::exists(folder / "db", ec))
     return Status::not_found("there is no store at '" + path + "'; name its folder with --path");

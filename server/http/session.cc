@@ -463,8 +463,8 @@ asio::awaitable<bool> Session::write(std::string head, std::string body) {
   set_deadline(options_.write_timeout);
   const std::array<asio::const_buffer, 2> buffers{asio::buffer(head), asio::buffer(body)};
   const auto latest = Clock::now() + options_.write_timeout;
-  // A large reply may take a slow client longer than the timeout. What it takes moves the end, but
-  // by no more than a client of the least speed needs.
+  // A large reply may take a slow client longer than the timeout. Each part that the client takes
+  // extends the deadline, up to the time that the lowest allowed rate needs for it.
   const auto next = [this, latest](const error_code& failed, std::size_t taken) -> std::size_t {
     constexpr std::size_t kMost = 64 << 10;
     if (failed) return 0;
