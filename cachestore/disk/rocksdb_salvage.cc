@@ -183,19 +183,30 @@ Status Salvage::copy_record(const std::string& to) {
   return {};
 }
 
-/// Adds a table to each family of the old record. RocksDB's repair learns of families from tables
-/// alone, and what the log holds of one whose last table is gone would be left out.
+/// Adds a table to each family that no table names. RocksDB's repair learns of families from tables
+/// alone, and would leave out what the log holds of the others. Where the manifest is lost,
+/// families have the numbers that a new record gives them.
 Status Salvage::name_families(const std::string& copy) {
   std::uint64_t number = 0;
-  std::error_code none;
-  for (const auto& e : fs::directory_iterator(copy, none))
-    number = std::max<std::uint64_t>(number,
-                                     std::strtoull(e.path().stem().string().c_str(), nullptr, 10));
+  std::set<std::string> names;
+  std::set<std::uint32_t> ids;
   const ::rocksdb::Options o(db_options(tier_options_),
                              record_options(tier_options_, record_cache()));
+  std::error_code none;
+  for (const auto& e : fs::directory_iterator(copy, none)) {
+    number = std::max<std::uint64_t>(number,
+                                     std::strtoull(e.path().stem().string().c_str(), nullptr, 10));
+    ::rocksdb::SstFileReader reader(o);
+    if (e.path().extension() != ".sst" || !reader.Open(e.path().string()).ok()) continue;
+    if (const auto properties = reader.GetTableProperties()) {
+      names.insert(properties->column_family_name);
+      ids.insert(static_cast<std::uint32_t>(properties->column_family_id));
+    }
+  }
   for (std::size_t f = 0; f < kKinds; ++f) {
-    if (!old_.handles[f]) continue;
-    ::rocksdb::SstFileWriter writer(::rocksdb::EnvOptions(), o, old_.handles[f]);
+    auto* const handle = old_.db ? old_.handles[f] : new_.handles[f];
+    if (!handle || names.contains(kNames[f]) || ids.contains(handle->GetID())) continue;
+    ::rocksdb::SstFileWriter writer(::rocksdb::EnvOptions(), o, handle);
     std::string name = std::to_string(++number);
     name.insert(0, name.size() < 6 ? 6 - name.size() : 0, '0');
     auto status = writer.Open(copy + "/" + name + ".sst");
@@ -228,10 +239,8 @@ Status Salvage::open_old() {
   note_damage(status.message());
   const std::string copy = work_ + "/copy";
   QUIRE_RETURN_IF_ERROR(copy_record(copy));
-  if (old_.db) {
-    report_.may_lack_documents = true;  // tables that the manifest names cannot be read
-    QUIRE_RETURN_IF_ERROR(name_families(copy));
-  }
+  if (old_.db) report_.may_lack_documents = true;  // tables that the manifest names cannot be read
+  QUIRE_RETURN_IF_ERROR(name_families(copy));
   old_.close();
   ::rocksdb::DBOptions o = db_options(tier_options_);
   o.track_and_verify_wals_in_manifest = false;

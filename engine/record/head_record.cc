@@ -60,6 +60,7 @@ Result<HeadRecordView> HeadRecordView::parse(std::span<const std::byte> record) 
 void HeadRecordView::keys(std::int64_t first, std::int64_t count, std::vector<float>& out) const {
   QUIRE_CHECK(first >= 0 && count >= 0 && first + count <= shape_.num_tokens,
               "keys of tokens that the record has");
+  if (count == 0) return;
   const std::int64_t row = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
   std::vector<std::uint16_t> stored(to_size(count * row));
   std::memcpy(stored.data(), values_.data() + 2 * first * row, stored.size() * 2);

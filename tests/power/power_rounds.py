@@ -30,11 +30,11 @@ import time
 from collections import Counter
 
 import disk_image
-from expected import Expected, Writer, chat, chosen, question, text_of
-from service import Client, Gone, Service, StartFailed
+from checks import Checks, Failed, Reference
+from expected import Expected, Writer
+from service import Client, Gone, Service
 
 WRITERS = 4
-CHATS = 4
 LOGS = ("load", "check", "expected")
 OLD_LOGS = 2  # rounds before the last one whose logs are kept
 
@@ -44,57 +44,16 @@ def log_name(name, age):
     return f"{name}.{age}.log" if age else f"{name}.log"
 
 
-class Failed(Exception):
-    pass
-
-
-class Reference:
-    """A service that never dies: answers over a document follow from its text alone."""
-
-    def __init__(self, options, folder):
-        store, log = os.path.join(folder, "reference"), os.path.join(folder, "reference.log")
-        self.service = Service(options.binary, options.model, store, log)
-        if not self.service.wait_until_ready():
-            raise StartFailed("the reference does not start")
-        self.client = Client(self.service.port)
-        self.known = {}
-
-    def answer(self, number, title):
-        """Returns the answer over the document of a number."""
-        key = (number, title)
-        if key not in self.known:
-            body = {"id": "d", "text": text_of(number), "title": title}
-            status, reply = self.client.call("POST", "/v1/documents?wait=true", body)
-            if status != 200:
-                raise Failed(f"reference: {reply}")
-            self.known[key] = self.client.call("POST", "/v1/query", question(["d"]))[1]["answer"]
-        return self.known[key]
-
-    def chat(self, number):
-        if number not in self.known:
-            self.known[number] = said(self.client.call("POST", PATH_OF_CHAT, chat(number)))
-        return self.known[number]
-
-    def stop(self):
-        self.service.stop()
-
-
-PATH_OF_CHAT = "/v1/chat/completions"
-
-
-def said(reply):
-    return reply[1]["choices"][0]["message"]["content"]
-
-
 class Rounds:
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
         self.disk = os.path.join(folder, "disk")  # before a round
         os.mkdir(self.disk)
         self.expected = Expected()
-        self.reference = Reference(options, folder)
+        self.reference = Reference(options.binary, options.model, folder)
         self.service = None  # of the round under way
         self.counts = Counter()
+        self.checks = Checks(self.expected, self.reference, self.counts)
         self.said = Counter()  # warnings and errors of the services that started after a failure
         self.starts_ms = []
 
@@ -204,7 +163,7 @@ class Rounds:
             if not service.wait_until_ready():
                 raise Failed(f"the service does not start: {service.log()[-3:]}")
             self.starts_ms.append((time.monotonic() - began) * 1000)
-            wrong = self.differences(Client(service.port), rng)
+            wrong = self.checks.differences(Client(service.port), rng)
         except Gone as error:
             raise Failed(f"the service went away: {error} {service.log()[-3:]}") from error
         finally:
@@ -217,81 +176,6 @@ class Rounds:
             raise Failed("; ".join(wrong))
         if clean and code != 0:
             raise Failed(f"the service stopped with {code}")
-
-    def differences(self, client, rng):
-        wrong = []
-        status, health = client.call("GET", "/healthz")
-        if "torn end" in health["checks"].get("lost_writes", ""):
-            self.counts["torn ends said"] += 1  # of writes that were not acknowledged
-        elif status != 200 or {"lost_writes", "repaired"} & set(health["checks"]):
-            wrong.append(f"health: {health}")
-        self.wait_for_jobs(client)
-        for job in self.expected.jobs:
-            status, reply = client.call("GET", "/v1/jobs/" + job)
-            self.counts["jobs"] += 1
-            if status != 200 or reply["status"] not in ("succeeded", "partial", "cancelled"):
-                wrong.append(f"job {job}: {status} {reply}")
-        documents = {}
-        for name in sorted(self.expected.allowed):
-            problem, found = self.look_at(client, name)
-            if problem:
-                wrong.append(f"{name}: {problem}")
-            if found:
-                documents[name] = found
-            self.expected.allowed[name] = [found]
-        listed = {d["id"] for d in client.call("GET", "/v1/documents?limit=100")[1]["data"]}
-        expiring = {n for n, d in documents.items() if d.expires}
-        if listed - set(documents) or set(documents) - listed - expiring:
-            wrong.append(f"the list has {sorted(listed)}, there are {sorted(documents)}")
-        lasting = sorted(n for n, d in documents.items() if not d.expires)
-        for name in rng.sample(lasting, min(4, len(lasting))):
-            reply = client.call("POST", "/v1/query", question([name]))[1]
-            document = documents[name]
-            right = self.reference.answer(document.number, document.title)
-            self.counts["answers"] += 1
-            if reply.get("answer") != right:
-                wrong.append(f"answer over {name}: {reply} instead of {right!r}")
-        number = rng.randrange(CHATS)
-        self.counts["answers"] += 1
-        if said(client.call("POST", PATH_OF_CHAT, chat(number))) != self.reference.chat(number):
-            wrong.append(f"answer in chat {number}")
-        wrong += self.verified(client)
-        return wrong
-
-    def verified(self, client):
-        """Returns what of the store is bad. KV may be: where KV was evicted and its space freed, a
-        disk may keep the hole and lose the eviction. It is computed again."""
-        verified = client.call("POST", "/v1/admin/cache/verify")[1]
-        self.counts["bad KV"] += verified["bad"]
-        if verified["bad"] and not all(p.startswith("segment ") for p in verified["problems"]):
-            return [f"verify: {verified}"]
-        return []
-
-    def wait_for_jobs(self, client):
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            jobs = client.call("GET", "/v1/jobs?limit=100")[1]["data"]
-            if not any(j["status"] in ("queued", "running", "in_progress") for j in jobs):
-                return
-            time.sleep(0.02)
-        raise Failed("jobs go on for more than a minute")
-
-    def look_at(self, client, name):
-        """Returns a problem, or None, and what there is as one of the allowed values."""
-        allowed = self.expected.values(name)
-        self.counts["documents"] += 1
-        asked = time.time()
-        status, found = client.call("GET", "/v1/documents/" + name)
-        now = time.time()
-        if status == 404:
-            if None in allowed or any(d.expires and now >= d.expires[0] for d in allowed):
-                return None, None
-            return f"lost; expected {[d.shown() for d in allowed]}", None
-        status, text = client.call("GET", f"/v1/documents/{name}/content")
-        if status == 404:  # it expired between the two
-            return None, None
-        text = text.decode() if isinstance(text, bytes) else str(text)
-        return chosen(allowed, found, text, asked)
 
     def note(self, text):
         if self.options.verbose:
@@ -308,6 +192,7 @@ class Rounds:
         os.mkdir(self.disk)
         acknowledged, self.expected = self.expected.acknowledged, Expected()
         self.expected.acknowledged = acknowledged
+        self.checks.expected = self.expected
 
     def keep(self, number):
         """Copies what a failed round needs to be looked at."""

@@ -35,7 +35,12 @@ class Service:
         ]
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,  # signals of a terminal are for the caller
             )
 
     def log(self):

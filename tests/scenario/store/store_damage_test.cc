@@ -388,6 +388,30 @@ TEST_F(StoreDamage, ALostManifestLosesNoDocument) {
   EXPECT_TRUE(kept) << "the damaged record is kept";
 }
 
+TEST_F(StoreDamage, WithoutAManifestARepairKeepsWhatTheLogHas) {
+  for (const bool tables : {false, true}) {
+    SCOPED_TRACE(tables);
+    for (const char* lost : {"MANIFEST-", "CURRENT"}) {
+      SCOPED_TRACE(lost);
+      fs::remove_all(options.path);
+      std::uint64_t written = 0;
+      if (tables) write_documents(/*crash=*/false, 0, written = kDocuments);
+      write_documents(/*crash=*/true, written, kDocuments);
+      written += kDocuments;
+      for (const auto& file : files(""))
+        if (file.filename().string().starts_with(lost)) fs::remove(file);
+      const auto report = repair_store({options.path, /*dry_run=*/false, /*keep_kv=*/true});
+      ASSERT_OK(report);
+      EXPECT_EQ(report->documents, written);
+      EXPECT_FALSE(report->may_lack_documents) << summary(*report);
+      auto store = open();
+      ASSERT_OK(store);
+      EXPECT_EQ(documents(**store).size(), written);
+      EXPECT_TRUE((*store)->find_segment(test::key_of(3)));
+    }
+  }
+}
+
 TEST_F(StoreDamage, TextOnlyLeavesTheKvBehind) {
   write_documents(/*crash=*/false);
   for (const auto& e : fs::directory_iterator(options.path + "/db"))

@@ -1,0 +1,308 @@
+#!/usr/bin/env python3
+"""Damages the folder of a service's store, and looks at what its clients then find.
+
+    damage_rounds.py --binary QUIRE --model FOLDER [--rounds N] [--first N] [--seed N]
+                     [--keep FOLDER] [--failures N] [--json]
+
+Clients fill a store (the writers of tests/power). A round copies it, damages one file or two
+(damage.py), and starts a service on it with one of the values of `disk.on_damage`. Damage outside
+the record may keep no service from starting. Where the record is damaged a service may refuse,
+naming `quire store repair`, and must start after it. Then each document must be as it was
+acknowledged, or what happened to it must be said: by id in the report of the repair, by a number in
+`/healthz`, or by an error of the request. Text that nobody wrote, and an answer that is not that of
+a whole store, are never right.
+"""
+
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "power"))
+# ruff: noqa: E402
+import disk_image
+from checks import Checks, Failed, Reference
+from expected import CLOCK_S, Expected, Writer, expiry_of, question
+from service import Client, Gone, Service, StartFailed
+
+from damage import choose, in_record
+
+WRITERS = 4
+ROUNDS_A_STORE = 10
+MODES = ("refuse", "salvage", "text_only")
+NAMED = re.compile(r"^(?:lost|text only): (\S+) (.*?): ", re.MULTILINE)
+
+
+class Remembered(Expected):
+    """Also knows every value that a document ever had."""
+
+    def __init__(self):
+        super().__init__()
+        self.past = {}
+
+    def begin(self, changes):
+        super().begin(changes)
+        with self.mu:
+            for name, value in changes.items():
+                self.past.setdefault(name, []).append(value)
+
+
+class Rounds:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+        self.counts, self.ends = Counter(), Counter()
+        self.reference = Reference(options.binary, options.model, folder)
+        self.expected = self.service = None
+        self.starts_ms = []
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, store, log, *flags):
+        """Returns whether the service is ready."""
+        began = time.monotonic()
+        self.service = Service(
+            self.options.binary, self.options.model, store, self.path(log), flags
+        )
+        ready = self.service.wait_until_ready()
+        if ready:
+            self.starts_ms.append((time.monotonic() - began) * 1000)
+        return ready
+
+    def fill(self, number):
+        """Makes the store that the next rounds damage: by one service or by two, of which the last
+        one stops or is killed. All that is asked for is acknowledged before."""
+        rng = random.Random(f"{self.options.seed}/store/{number // ROUNDS_A_STORE}")
+        whole = self.path("whole")
+        disk_image.remove_folder(whole)
+        os.mkdir(whole)
+        self.expected = Remembered()
+        checks = Checks(self.expected, self.reference, Counter())
+        for _ in range(rng.choice((1, 2))):
+            if not self.start(os.path.join(whole, "store"), "fill.log"):
+                raise Failed(f"the whole store does not start: {self.service.log()[-3:]}")
+            until = time.monotonic() + rng.uniform(0.5, 2)
+            writers = [
+                Writer(self.expected, i, rng.randrange(1 << 30), self.service.port, until)
+                for i in range(WRITERS)
+            ]
+            for writer in writers:
+                writer.start()
+            for writer in writers:
+                writer.join()
+            wrong = checks.differences(Client(self.service.port), rng)
+            if wrong:
+                raise Failed(f"the whole store: {wrong}")
+            self.service.stop(rng.choice((signal.SIGTERM, signal.SIGKILL)))
+
+    def run(self, number):
+        if self.expected is None or number % ROUNDS_A_STORE == 0:
+            self.fill(number)
+        rng = random.Random(f"{self.options.seed}/{number}")
+        work = self.path("work")
+        disk_image.remove_folder(work)
+        disk_image.copy_folder(self.path("whole"), work)
+        store = os.path.join(work, "store")
+        damaged = choose(store, rng, 2 if rng.random() < 0.3 else 1)
+        self.what = "; ".join(f"{kind} {name}" for name, kind in damaged)
+        for name, kind in damaged:
+            self.counts[f"damage: {kind}"] += 1
+            self.counts["of the record" if in_record(name) else "outside the record"] += 1
+        mode = rng.choice(MODES)
+        if self.options.verbose:
+            print(f"round {number}: {mode}: {self.what}", file=sys.stderr, flush=True)
+        flag = f"--disk.on_damage={mode}"
+        ready = self.start(store, "check.log", flag)
+        if not ready:
+            self.refused(store, mode, damaged)
+            if not self.start(store, "after.log", flag):
+                raise Failed(f"no start after a repair: {self.service.log()[-3:]}")
+        self.check(store, rng, damaged)
+        code = self.service.stop()
+        if code != 0:
+            raise Failed(f"the service stopped with {code}")
+        if rng.random() < 0.3 and not self.start(store, "again.log"):
+            raise Failed(f"no second start: {self.service.log()[-3:]}")
+        self.service.stop()
+
+    def refused(self, store, mode, damaged):
+        """A service that did not start: it must say why, and a repair must mend it."""
+        errors = [e for e in self.service.log() if e.get("msg") == "the service cannot start"]
+        if not errors:
+            raise Failed(f"the service ended: {self.service.process.returncode}")
+        reason = errors[0]["reason"]
+        if mode != "refuse" or not any(in_record(name) for name, _ in damaged):
+            raise Failed(f"no start with {mode}: {reason}")
+        if "quire store repair" not in reason:
+            raise Failed(f"a refusal without a way out: {reason}")
+        self.ends["refused, then repaired"] += 1
+        command = [self.options.binary, "store", "repair", "--path", store]
+        dry = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "--apply"], capture_output=True, text=True, check=False)
+        if dry.returncode not in (0, 2) or done.returncode != dry.returncode:
+            raise Failed(f"repair: {dry.returncode}, then {done.returncode} {done.stderr}")
+
+    def said(self, store, client):
+        """Returns the ids that a repair named, and whether anything general was said."""
+        named = set()
+        for report in glob.glob(os.path.join(store, "damaged-*", "report.txt")):
+            with open(report, encoding="utf-8") as file:
+                named |= {name for ns, name in NAMED.findall(file.read())}
+        health = client.call("GET", "/healthz")[1]["checks"]
+        general = sorted({"lost_writes", "repaired"} & set(health))
+        repaired = bool(glob.glob(os.path.join(store, "damaged-*")))
+        return named, general + (["report"] if repaired else [])
+
+    def check(self, store, rng, damaged):
+        client = Client(self.service.port)
+        named, general = self.said(store, client)
+        there, wrong = {}, []
+        for name in sorted(self.expected.allowed):
+            end, found = self.look_at(client, name)
+            if end in ("gone", "older"):
+                if name in named:
+                    end += ", named"
+                elif general:
+                    end += ", said by " + " and ".join(general)
+                elif self.ledger_is_gone(damaged):
+                    end += " with its ledger"
+                else:
+                    wrong.append(f"{name} is {end} without a word")
+            elif end == "wrong":
+                wrong.append(f"{name}: {found}")
+            self.ends[end] += 1
+            if found and end != "wrong":
+                there[name] = found
+        lasting = sorted(n for n, d in there.items() if not d.expires)
+        for name in rng.sample(lasting, min(4, len(lasting))):
+            status, reply = client.call("POST", "/v1/query", question([name]))
+            document = there[name]
+            right = self.reference.answer(document.number, document.title)
+            if status == 200:
+                self.counts["answers"] += 1
+                if reply["answer"] != right:
+                    wrong.append(f"answer over {name}: {reply['answer']!r} instead of {right!r}")
+            else:
+                self.counts[f"queries refused: {reply.get('code', reply.get('type'))}"] += 1
+        verified = client.call("POST", "/v1/admin/cache/verify")[1]
+        self.counts["bad after the start"] += verified["bad"]
+        if wrong:
+            raise Failed("; ".join(wrong))
+
+    def ledger_is_gone(self, damaged):
+        """Whether the log and what counts its writes are both damaged, which looks as if nothing
+        had been written."""
+        names = {os.path.basename(name) for name, _ in damaged}
+        return "LEDGER" in names and any(n.endswith(".log") or "MANIFEST" in n for n in names)
+
+    def look_at(self, client, name):
+        """Returns what became of a document and the value that it has now, or None."""
+        now = self.expected.values(name)[0]
+        past = self.expected.past.get(name, [])
+        status, found = client.call("GET", "/v1/documents/" + name)
+        self.counts["documents"] += 1
+        if status >= 500:
+            return "unreadable", None
+        if status == 404:
+            due = now is None or (now.expires and time.time() >= now.expires[0])
+            return ("as it was" if due else "gone"), None
+        status, text = client.call("GET", f"/v1/documents/{name}/content")
+        if status >= 500:
+            return "unreadable", None
+        if status == 404:  # it expired between the two
+            return "as it was", None
+        text = text.decode() if isinstance(text, bytes) else str(text)
+        if now is not None and not self.differs(now, found, text):
+            return "as it was", now
+        for value in reversed(past):
+            if value is not None and not self.differs(value, found, text):
+                return "older", value
+        return "wrong", f"{found} {text[:60]!r}; expected {now and now.shown()}"
+
+    def differs(self, value, found, text):
+        """As Document.differs(), but a time of expiry may be the one that it had."""
+        out = [d for d in value.differs(found, text) if d != "expires_at"]
+        when = expiry_of(found)
+        if (when is None) != (value.expires is None):
+            out.append("expires_at")
+        elif when is not None and not value.expires[0] - CLOCK_S <= when <= value.expires[1]:
+            out.append("expires_at")
+        return out
+
+    def keep(self, number):
+        if not self.options.keep:
+            return
+        to = os.path.join(self.options.keep, str(number))
+        disk_image.remove_folder(to)
+        os.makedirs(to)
+        for name in ("whole", "work"):
+            disk_image.copy_folder(self.path(name), os.path.join(to, name))
+        for log in ("fill.log", "check.log", "after.log", "again.log"):
+            if os.path.exists(self.path(log)):
+                disk_image.copy_sparse(self.path(log), os.path.join(to, log))
+
+    def end(self):
+        self.reference.stop()
+        if self.service:
+            self.service.stop(signal.SIGKILL)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="number of the first round")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", help="folder for what a failed round leaves")
+    parser.add_argument("--failures", type=int, default=0, help="failed rounds to go on after")
+    parser.add_argument("--json", action="store_true", help="print a result for bench/run")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    failures = done = 0
+    with tempfile.TemporaryDirectory(prefix="quire-damage-") as folder:
+        rounds = Rounds(options, os.path.realpath(folder))
+        try:
+            for number in range(options.first, options.first + options.rounds):
+                try:
+                    rounds.run(number)
+                    done += 1
+                except (Failed, Gone, StartFailed) as error:
+                    failures += 1
+                    what = getattr(rounds, "what", "")
+                    print(f"round {number}, seed {options.seed}, {what}: {error}", file=sys.stderr)
+                    rounds.service.stop(signal.SIGKILL)
+                    rounds.keep(number)
+                    if failures > options.failures:
+                        break
+        except KeyboardInterrupt:
+            print("interrupted: the result is that of the rounds until now", file=sys.stderr)
+        finally:
+            rounds.end()
+    starts = sorted(rounds.starts_ms)
+    row = {
+        "rounds": done,
+        "failed_rounds": failures,
+        "looked_at": dict(sorted(rounds.counts.items())),
+        "documents": dict(rounds.ends.most_common()),
+        "start_ms_median": round(starts[len(starts) // 2]) if starts else None,
+        "start_ms_most": round(starts[-1]) if starts else None,
+    }
+    if options.json:
+        print(json.dumps({"settings": {"seed": options.seed}, "rows": [row]}))
+    else:
+        print(json.dumps(row, indent=1))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
